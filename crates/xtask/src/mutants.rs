@@ -68,13 +68,15 @@ pub(crate) fn run(paths: &Paths, which: Which<'_>) -> Result<()> {
         survivors.extend(plant_all(paths, &copy, group, mutants, &mut known)?);
     }
     if !survivors.is_empty() {
-        bail!("no test catches the planted bugs {survivors:?}; strengthen a test for each");
+        bail!(
+            "no test catches the planted bugs {survivors:?}, or they could not be planted; see above"
+        );
     }
     page::write(paths, &load_all(paths)?, &known)
 }
 
 /// Plants the bugs of one group, one at a time, and inserts the tests that catch them into `known`.
-/// Returns the numbers of the bugs that no test catches.
+/// Returns the numbers of the bugs that no test catches, and of those that could not be planted.
 fn plant_all(
     paths: &Paths,
     copy: &Copy,
@@ -90,7 +92,14 @@ fn plant_all(
         let original = copy.plant(paths, mutant)?;
         let caught = copy.failing(paths, group, mutant);
         copy.restore(mutant, &original)?;
-        let caught = caught.with_context(|| format!("mutant {}", mutant.number))?;
+        let caught = match caught {
+            Ok(caught) => caught,
+            Err(error) => {
+                say!("mutant {}: NOT PLANTED: {error:#}", mutant.number);
+                survivors.push(mutant.number);
+                continue;
+            }
+        };
         // The page keeps its tests as long as they still catch the bug.
         let named = known.get(&mutant.number).cloned().unwrap_or_default();
         let tests = caught.iter().filter_map(|(suite, failed)| {
