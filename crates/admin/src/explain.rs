@@ -45,7 +45,7 @@ impl About {
             ("", _) => Err(AdminError::Parameter("a name needs a type".to_owned())),
             (type_url, "") => Ok(Self::Type(parse_type(type_url)?)),
             (type_url, name) => {
-                let (type_url, name) = (parse_type(type_url)?, ResourceName::new(name)?);
+                let (type_url, name) = (parse_type(type_url)?, ResourceName::canonical(name)?);
                 Ok(Self::Resource(ResourceKey { type_url, name }))
             }
         }

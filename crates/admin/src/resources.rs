@@ -173,7 +173,7 @@ impl Service {
         request: pb::ListResourcesRequest,
     ) -> Result<Listing, AdminError> {
         let type_url = given(&request.r#type).map(parse_type).transpose()?;
-        let name = given(&request.name).map(ResourceName::new).transpose()?;
+        let name = given(&request.name).map(ResourceName::canonical).transpose()?;
         if name.is_some() && type_url.is_none() {
             return Err(AdminError::Parameter("a name needs a type".to_owned()));
         }
@@ -206,7 +206,7 @@ impl Service {
         request: pb::DescribeResourceRequest,
     ) -> Result<pb::DescribeResourceResponse, AdminError> {
         let type_url = parse_type(&request.r#type)?;
-        let name = ResourceName::new(&request.name)?;
+        let name = ResourceName::canonical(&request.name)?;
         let scope = given(&request.scope).map(ScopeName::new).transpose()?;
         let state = self.state(Freshness::of(request.stale)).await?;
         let key = ResourceKey { type_url, name };

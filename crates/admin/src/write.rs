@@ -482,7 +482,7 @@ fn deletion(
 /// Returns the resource to delete, and the expectation about it.
 fn wanted(resource: &pb::ResourceRef) -> Result<(ResourceKey, Expectation), AdminError> {
     let type_url = parse_type(&resource.r#type)?;
-    let key = ResourceKey { type_url, name: ResourceName::new(&resource.name)? };
+    let key = ResourceKey { type_url, name: ResourceName::canonical(&resource.name)? };
     let expectation = match resource.if_version.as_str() {
         "" => Expectation::Present,
         version => Expectation::Version(Version::parse(version).ok_or_else(|| {

@@ -1,7 +1,10 @@
 //! Converts an encoded body to a draft: checks that it parses, and finds its name and its children.
 
 use bytes::Bytes;
-use chancery_model::{ResourceDraft, ResourceKey, ResourceName, TypeUrl, has_private_key, types};
+use chancery_model::{
+    ResourceDraft, ResourceKey, ResourceName, StructuredName, TypeUrl, canonical_name,
+    has_private_key, is_structured, types,
+};
 use prost_reflect::{FieldDescriptor, MessageDescriptor};
 
 use crate::{
@@ -70,7 +73,7 @@ pub(crate) fn draft(
             let in_body = found.name.as_str();
             match given {
                 given if in_body.is_empty() => return Err(empty_name(field, given)),
-                Some(given) if given != in_body => {
+                Some(given) if canonical_name(given) != canonical_name(in_body) => {
                     return Err(Fault::new(format!(
                         "the resource is named {given:?}, but its {field} is {in_body:?}"
                     ))
@@ -81,10 +84,23 @@ pub(crate) fn draft(
         }
     };
     check_form(type_url, name)?;
-    let name = ResourceName::new(name).map_err(|e| Fault::new(e.to_string()).within("name"))?;
+    let name = stored_name(type_url, name).map_err(|rule| Fault::new(rule).within("name"))?;
     let children = found.children(type_url, &name);
     let key = ResourceKey { type_url: type_url.clone(), name };
     Ok(ResourceDraft { children, ..ResourceDraft::new(key, body) })
+}
+
+/// Validates a name or an alias. A structured name is stored in its canonical form (XDSTP-02). The
+/// body stays as its author wrote it (SVC-18).
+pub(crate) fn stored_name(type_url: &TypeUrl, name: &str) -> Result<ResourceName, String> {
+    if !is_structured(name) {
+        return ResourceName::new(name).map_err(|error| error.to_string());
+    }
+    // The limits apply to both forms.
+    ResourceName::new(name).map_err(|error| error.to_string())?;
+    let parsed = StructuredName::parse_stored(name, type_url.message_name())
+        .map_err(|error| error.to_string())?;
+    ResourceName::new(parsed.as_str()).map_err(|error| error.to_string())
 }
 
 /// Returns the descriptor of a type; `None` if it is unknown. A known type has exactly one type URL (SVC-06).
@@ -232,6 +248,6 @@ fn keys(type_url: &'static str, mut names: Vec<String>) -> impl Iterator<Item = 
     names.sort_unstable();
     names.dedup();
     let type_url = TypeUrl::from_static(type_url);
-    let names = names.into_iter().filter_map(|name| ResourceName::new(&name).ok());
+    let names = names.into_iter().filter_map(|name| ResourceName::canonical(&name).ok());
     names.map(move |name| ResourceKey { type_url: type_url.clone(), name })
 }

@@ -4,7 +4,8 @@ use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use chancery_model::{
-    Expectation, ResourceDraft, ResourceKey, ResourceName, TypeUrl, Version, has_private_key, types,
+    Expectation, ResourceDraft, ResourceKey, ResourceName, TypeUrl, Version, has_private_key,
+    is_structured, types,
 };
 
 use crate::{
@@ -59,7 +60,10 @@ pub(crate) fn label(node: &Node) -> String {
 /// Returns the key of an entry, also of an invalid one if its type and its name are valid.
 pub(crate) fn key(node: &Node) -> Option<ResourceKey> {
     let (url, name) = type_and_name(node)?;
-    Some(ResourceKey { type_url: TypeUrl::new(url).ok()?, name: ResourceName::new(name?).ok()? })
+    Some(ResourceKey {
+        type_url: TypeUrl::new(url).ok()?,
+        name: ResourceName::canonical(name?).ok()?,
+    })
 }
 
 fn type_and_name(node: &Node) -> Option<(&str, Option<&str>)> {
@@ -95,10 +99,16 @@ fn wrapped(node: &Node, inner: &Node) -> Result<Entry, Vec<Fault>> {
         expectation(node).map_err(|rule| faults.push(Fault::new(rule).within("expect"))).ok()
     });
     match body(inner, name) {
-        Ok(draft) if faults.is_empty() => {
-            Ok(Entry { draft: ResourceDraft { ttl, labels, aliases, ..draft }, expectation })
+        Ok(draft) => {
+            let aliases = stored_aliases(&draft.key.type_url, aliases, &mut faults);
+            match faults.is_empty() {
+                true => Ok(Entry {
+                    draft: ResourceDraft { ttl, labels, aliases, ..draft },
+                    expectation,
+                }),
+                false => Err(faults),
+            }
         }
-        Ok(_) => Err(faults),
         Err(inner) => {
             faults.extend(inner);
             Err(faults)
@@ -233,4 +243,19 @@ fn aliases(node: Option<&Node>, faults: &mut Vec<Fault>) -> Vec<ResourceName> {
         faults.push(Fault::new(rule).within(&format!("aliases[{index}]")));
     }
     aliases
+}
+
+/// Converts the structured names among the aliases to their canonical form.
+fn stored_aliases(
+    type_url: &TypeUrl,
+    aliases: Vec<ResourceName>,
+    faults: &mut Vec<Fault>,
+) -> Vec<ResourceName> {
+    let stored = |(index, alias): (usize, ResourceName)| match is_structured(alias.as_str()) {
+        false => Some(alias),
+        true => draft::stored_name(type_url, alias.as_str())
+            .map_err(|rule| faults.push(Fault::new(rule).within(&format!("aliases[{index}]"))))
+            .ok(),
+    };
+    aliases.into_iter().enumerate().filter_map(stored).collect()
 }

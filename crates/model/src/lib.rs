@@ -18,6 +18,7 @@ mod node;
 mod private_key;
 mod resource;
 mod state;
+mod structured_name;
 mod text;
 mod transaction;
 pub mod types;
@@ -35,6 +36,7 @@ pub use node::{Locality, Node};
 pub use private_key::has_private_key;
 pub use resource::{Resource, ResourceDraft, ResourceKey};
 pub use state::{Applied, Assignments, Collection, Scope, State};
+pub use structured_name::{StructuredName, StructuredNameError, canonical_name, is_structured};
 pub use text::{Printable, is_unprintable};
 pub use transaction::{
     AssignmentOp, Change, ChangeKind, Expectation, Outcome, Precondition, Refusal, Summary,

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::{private_key::has_private_key, types::KNOWN};
+use crate::{private_key::has_private_key, structured_name::canonical_name, types::KNOWN};
 
 /// The maximum length of a resource name in bytes.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
@@ -168,6 +168,15 @@ impl ResourceName {
         check_len(WHAT, name, RESOURCE_NAME_BYTES_MAX)?;
         check_characters(WHAT, name, |c| !c.is_control())?;
         Ok(Self(name.into()))
+    }
+
+    /// Validates a resource name that an author or operator wrote, and converts a structured name to
+    /// its canonical form (XDSTP-03).
+    ///
+    /// # Errors
+    /// Fails as [`ResourceName::new`] does.
+    pub fn canonical(name: &str) -> Result<Self, NameError> {
+        Self::new(&canonical_name(name))
     }
 
     /// Accepts a resource name that a client requests, valid or not. A resource with an invalid name

@@ -407,3 +407,28 @@ fn secrets_and_filter_configs_are_children_of_referring_resources() {
         ]
     );
 }
+
+/// XDSTP-02, XDSTP-03, XDSTP-11, SVC-18: a structured name is stored in its canonical form, beside plain
+/// names. The body stays as its author wrote it. The references to other resources are canonical, too.
+#[test]
+fn structured_name_is_stored_in_canonical_form() {
+    let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+    let written = "xdstp:///envoy.config.cluster.v3.Cluster/web:80?b=2&a=1";
+    let canonical = "xdstp:///envoy.config.cluster.v3.Cluster/web%3A80?a=1&b=2";
+    let endpoints = "xdstp://e/envoy.config.endpoint.v3.ClusterLoadAssignment/web:80";
+    let resource = serde_json::json!({
+        "@type": cluster, "name": written, "type": "EDS",
+        "eds_cluster_config": { "service_name": endpoints, "eds_config": { "self": {} } },
+    });
+    let plain = serde_json::json!({ "@type": cluster, "name": "web:80?b=2&a=1" });
+    let content = serde_json::json!({
+        "resources": [{ "resource": resource, "name": canonical, "aliases": [format!("{written}&c=")] }, plain],
+    });
+    let transaction = admitted(&content.to_string());
+    let drafts: Vec<_> = transaction.upserts.iter().map(|upsert| &upsert.draft).collect();
+    assert_eq!(drafts[0].key.name.as_str(), canonical);
+    assert_eq!(drafts[0].aliases[0].as_str(), format!("{canonical}&c="));
+    assert_eq!(drafts[0].children[0].name.as_str(), endpoints.replace("b:", "b%3A"));
+    assert!(drafts[0].body.windows(written.len()).any(|part| part == written.as_bytes()));
+    assert_eq!(drafts[1].key.name.as_str(), "web:80?b=2&a=1");
+}

@@ -14,6 +14,7 @@ fn problems(file: &str, content: &str) -> String {
 }
 
 /// DELTA-64: within one input, a name or alias belongs to one resource of its type.
+/// XDSTP-02, XDSTP-06 to -08, XDSTP-12: structured names that no resource may have.
 ///
 /// A case in the data file has a title after `=== `, a manifest, a line `+++ says`, and the problems.
 #[test]

@@ -119,7 +119,7 @@ fn included(text: &str) -> Result<ResourceKey, String> {
         let known: Vec<&str> = named().filter_map(|known| short(known.url)).collect();
         format!("{alias:?} is not a type that is requested by name: {}", known.join(", "))
     })?;
-    let name = ResourceName::new(name).map_err(|error| error.to_string())?;
+    let name = ResourceName::canonical(name).map_err(|error| error.to_string())?;
     Ok(ResourceKey { type_url: TypeUrl::from_static(known.url), name })
 }
 
