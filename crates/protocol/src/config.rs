@@ -29,6 +29,9 @@ pub struct Config {
     /// rejections by resource. If the client rejects a part of a larger first state, all of it
     /// counts as rejected.
     pub first_state_listed_max: usize,
+    /// Whether responses contain errors for subscribed names that do not exist (ERR-14). A feature of
+    /// the client could enable them for its session alone.
+    pub resource_errors: bool,
 }
 
 impl Config {
@@ -43,6 +46,7 @@ impl Config {
         held_removals_max: 10_000,
         nack_message_bytes_max: 4 << 10,
         first_state_listed_max: 100,
+        resource_errors: false,
     };
 }
 

@@ -33,6 +33,7 @@ mod plan;
 mod poll_response;
 mod receipt;
 mod request;
+mod resource_error;
 mod response;
 mod session;
 mod status;

@@ -16,6 +16,7 @@ use crate::{
     },
 };
 
+mod errors;
 mod full_state;
 mod renewal;
 
@@ -25,6 +26,8 @@ struct Plan {
     resources: Resources,
     removed: Vec<ResourceName>,
     absent: Vec<ResourceName>,
+    /// SotW: subscribed names that are reported as errors (ERR-01).
+    errors: Vec<ResourceName>,
     /// Whether a response is sent even without content.
     send: bool,
     /// The resources that changed for the client. Their children may have to be sent again.
@@ -207,21 +210,23 @@ impl Subscription {
         context: PlanContext<'_>,
     ) -> Touched {
         let covers = self.delivery.planned;
-        let Plan { resources, removed, absent, send, touched, fresh, first_state } = plan;
-        let content = !resources.is_empty() || !removed.is_empty() || !absent.is_empty();
-        if content || send {
+        let Plan { resources, removed, absent, errors, send, touched, fresh, first_state } = plan;
+        let has_names = !removed.is_empty() || !absent.is_empty() || !errors.is_empty();
+        if !resources.is_empty() || has_names || send {
             let mut version = context.view.version();
             if self.is_full_state() && !self.removals.is_empty() {
                 let held = self.removals.values().map(|held| &held.resource);
                 version = version.holding(held.map(|held| (held.name(), held.version())));
             }
             let revision = context.revision;
-            let names_bytes = PendingResponse::bytes_of(removed.iter().chain(&absent));
+            let names = removed.iter().chain(&absent).chain(&errors);
+            let names_bytes = PendingResponse::bytes_of(names);
             self.delivery.pending = Some(PendingResponse {
                 resources,
                 heartbeats: Resources::default(),
                 removed: removed.into(),
                 absent: absent.into(),
+                errors: errors.into(),
                 names_bytes,
                 version,
                 revision,
@@ -399,7 +404,7 @@ impl Subscription {
                 }
                 (None, _) if asked => self.report_absent(&name, &mut plan, context),
                 (None, ClientVersion::Claimed(_) | ClientVersion::Sent(..))
-                    if self.protocol == Protocol::Sotw =>
+                    if self.protocol == Protocol::Sotw && !self.sends_errors =>
                 {
                     // SOTW-85: the client gets no message. If the resource reappears, that is a
                     // change (SOTW-86).
@@ -455,12 +460,12 @@ impl Subscription {
     }
 
     /// Reports that a requested name does not exist (DELTA-40). SotW has no message for this
-    /// (SOTW-78).
+    /// (SOTW-78), except an error where errors are enabled.
     fn report_absent(&mut self, name: &ResourceName, plan: &mut Plan, context: PlanContext<'_>) {
         let held = self.removals.remove(name);
         self.rejections.touch(name);
         match self.protocol {
-            Protocol::Sotw => {}
+            Protocol::Sotw => self.report_error(name, plan),
             Protocol::Delta if self.properties.absent_as_alias => {
                 self.keep_removal(name, held, context);
                 plan.absent.push(name.clone());
@@ -521,6 +526,10 @@ impl Subscription {
             self.rejections.touch(own);
             self.record(&name, ClientVersion::Absent);
             if !self.properties.announce_removal {
+                continue;
+            }
+            if self.protocol == Protocol::Sotw {
+                plan.errors.push(name);
                 continue;
             }
             // A client that subscribed by an alias also knows the resource by its own name.

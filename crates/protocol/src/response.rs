@@ -12,6 +12,7 @@ use chancery_view::Resources;
 use crate::{
     Protocol,
     encoding::{EncodedResource, Encoding, LifetimeForm},
+    resource_error::put_error,
 };
 
 /// The minimum size of a resource that a message passes on by reference. Smaller resources are
@@ -40,6 +41,8 @@ pub struct Response {
     pub(crate) is_renewal: bool,
     /// Names that do not exist, reported as a resource with an alias (DELTA-63).
     pub(crate) absent: Vec<ResourceName>,
+    /// Subscribed names that do not exist, reported as errors (ERR-01).
+    pub(crate) errors: Vec<ResourceName>,
     pub(crate) revision: Revision,
 }
 
@@ -116,6 +119,12 @@ impl Response {
         &self.absent
     }
 
+    /// Returns the subscribed names that the response reports with the error `NOT_FOUND` (ERR-01).
+    #[must_use]
+    pub fn errors(&self) -> &[ResourceName] {
+        &self.errors
+    }
+
     /// Returns the revision of the state from which the response was built.
     #[must_use]
     pub fn revision(&self) -> Revision {
@@ -179,6 +188,7 @@ impl Response {
         for name in &self.removed {
             put_len_field(&mut tail, 6, name.as_str().as_bytes());
         }
+        self.errors.iter().for_each(|name| put_error(&mut tail, self.protocol, name));
         tail.freeze()
     }
 }

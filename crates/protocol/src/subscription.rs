@@ -77,6 +77,8 @@ pub(crate) struct Subscription {
     rejected_revisions: RejectedRevisions,
     pub(crate) resumption: Resumption,
     pub(crate) renewals: Renewals,
+    /// Whether the client is sent errors for names that do not exist (ERR-14).
+    pub(crate) sends_errors: bool,
 }
 
 impl Subscription {
@@ -96,6 +98,7 @@ impl Subscription {
             rejected_revisions: RejectedRevisions::default(),
             resumption: Resumption::default(),
             renewals: Renewals::new(now),
+            sends_errors: config.resource_errors,
         }
     }
 
@@ -134,6 +137,10 @@ impl Subscription {
                     // between, the mark of that change was lost.
                     self.names.insert(name.clone(), ClientVersion::sent_in(resource, &version));
                     self.work.changed.insert(name.clone());
+                    if self.is_wildcard() && self.base().is_none() {
+                        // DELTA-52: the first plan of the wildcard does not repeat it.
+                        self.resumption.claim(resource.name().clone(), Some(resource.version()));
+                    }
                 }
             }
         }
@@ -172,6 +179,7 @@ impl Subscription {
         let unsubscribed = std::mem::take(&mut pending.unsubscribed);
         pending.removed.retain(|name| !unsubscribed.contains(name));
         pending.absent.retain(|name| !unsubscribed.contains(name));
+        pending.errors.retain(|name| !unsubscribed.contains(name));
         if pending.is_empty() {
             self.on_nothing_left(pending.covers);
             return false;

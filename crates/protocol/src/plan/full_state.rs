@@ -43,17 +43,19 @@ impl Subscription {
         for resource in removed {
             self.hold_removal(resource.name().clone(), resource, context);
         }
-        let before = self.removals.len();
+        let mut released = Vec::new();
         let Self { removals, names, rejections, .. } = self;
         removals.retain(|name, removal| {
             let stays = !release.allows(removal);
             if !stays {
                 rejections.touch(name);
                 drop(names.set(name, ClientVersion::Absent));
+                released.push(Arc::clone(&removal.resource));
             }
             stays
         });
-        plan.send |= self.removals.len() < before;
+        plan.errors = self.errors_of_full_state(context.view, &released);
+        plan.send |= !released.is_empty();
         if !plan.send {
             return plan;
         }

@@ -142,6 +142,7 @@ impl Subscription {
             carried,
             removed: [].into(),
             absent: [].into(),
+            errors: [].into(),
             names_bytes: 0,
             unsubscribed: BTreeSet::new(),
             first_state: false,

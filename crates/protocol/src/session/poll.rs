@@ -249,6 +249,7 @@ impl Session {
             is_renewal: pending.is_renewal,
             removed: part.removed,
             absent: part.absent,
+            errors: part.errors,
             revision: pending.revision,
         };
         subscription.delivery.on_sent(SentResponse {

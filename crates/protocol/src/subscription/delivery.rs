@@ -43,7 +43,10 @@ pub(crate) struct PendingResponse {
     pub(crate) heartbeats: Resources,
     pub(crate) removed: VecDeque<ResourceName>,
     pub(crate) absent: VecDeque<ResourceName>,
-    /// The bytes of `removed` and `absent` at the time of the plan.
+    /// Subscribed names that do not exist, reported as errors. SotW only: in delta, each removal of
+    /// a subscribed name has an error beside it (ERR-09).
+    pub(crate) errors: VecDeque<ResourceName>,
+    /// The bytes of `removed`, `absent` and `errors` at the time of the plan.
     pub(crate) names_bytes: usize,
     pub(crate) version: TypeVersion,
     /// The revision of the state from which the response was built.
@@ -74,11 +77,12 @@ impl PendingResponse {
             && self.heartbeats.is_empty()
             && self.removed.is_empty()
             && self.absent.is_empty()
+            && self.errors.is_empty()
     }
 
     /// Returns the number of names in it.
     pub(crate) fn n_names(&self) -> usize {
-        self.removed.len() + self.absent.len() + self.unsubscribed.len()
+        self.removed.len() + self.absent.len() + self.errors.len() + self.unsubscribed.len()
     }
 }
 

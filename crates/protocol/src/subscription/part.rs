@@ -8,6 +8,7 @@ use chancery_view::Resources;
 use super::{Pace, PendingResponse, Subscription};
 use crate::{
     encoding::Encoding,
+    resource_error::error_len,
     response::{absent_len, removed_len},
 };
 
@@ -18,6 +19,7 @@ pub(crate) struct Part {
     pub(crate) heartbeats: Resources,
     pub(crate) removed: Vec<ResourceName>,
     pub(crate) absent: Vec<ResourceName>,
+    pub(crate) errors: Vec<ResourceName>,
 }
 
 impl Subscription {
@@ -33,8 +35,9 @@ impl Subscription {
             false => pending.resources.take_front(target, size),
         };
         self.on_resources_sent(&resources, &pending.version);
+        let heartbeats = Resources::default();
         let mut part =
-            Part { resources, heartbeats: Resources::default(), removed: vec![], absent: vec![] };
+            Part { resources, heartbeats, removed: vec![], absent: vec![], errors: vec![] };
         if pending.resources.is_empty() {
             let mut used = part.resources.iter().map(|resource| size(resource)).sum();
             // OPS-12: if the content fills the part, one heartbeat may exceed it.
@@ -45,10 +48,20 @@ impl Subscription {
             // DELTA-53: additions precede removals. OPS-12: names count towards the size, too.
             let mut left = target.saturating_sub(used);
             let alone = part.resources.is_empty();
-            part.removed = take_names(&mut pending.removed, &mut left, alone, removed_len);
+            let has_error =
+                |name: &ResourceName| self.sends_errors && self.names.contains(name.as_str());
+            let with_error = |name: &ResourceName| match has_error(name) {
+                true => removed_len(name) + error_len(name),
+                false => removed_len(name),
+            };
+            part.removed = take_names(&mut pending.removed, &mut left, alone, with_error);
+            // ERR-09: the error is beside the removal, for clients that do not know errors.
+            part.errors = part.removed.iter().filter(|name| has_error(name)).cloned().collect();
             if pending.removed.is_empty() {
                 let alone = alone && part.removed.is_empty();
                 part.absent = take_names(&mut pending.absent, &mut left, alone, absent_len);
+                let alone = alone && part.absent.is_empty();
+                part.errors.extend(take_names(&mut pending.errors, &mut left, alone, error_len));
             }
             self.on_absence_sent(part.removed.iter().chain(&part.absent));
         }

@@ -182,6 +182,10 @@ impl Subscription {
             self.delivery.included = dropped.carried.after;
             self.work.changed = Changed::All;
             self.work.answer_due = self.is_subscribed();
+            // The dropped errors were not sent. The next plan reports them.
+            let names = &self.names;
+            let unsent = dropped.errors.into_iter().filter(|name| names.contains(name.as_str()));
+            self.work.requested.extend(unsent);
             // Responses that depend on it may already be planned.
             self.work.set_urgency(Urgency::AtOnce);
             self.work.review_urgency();

@@ -121,4 +121,6 @@ const FLOORS: &[Floor] = &[
     floor("removals of resources that a client claims to hold", ANY_DELTA, 200),
     floor("absent names reported by alias", ANY_DELTA, 40),
     floor("empty answers to a first request", DELTA, 3),
+    floor("errors", ALL, 1),
+    floor("responses with errors only", SOTW, 1),
 ];

@@ -18,6 +18,8 @@ pub(crate) struct CheckContext<'a> {
     pub(crate) now: u64,
     pub(crate) ack_timeout: u64,
     pub(crate) bytes_target: usize,
+    /// Whether resource errors are enabled.
+    pub(crate) errors: bool,
     /// The time since which the caller polls whenever the session asks for it, and no event occurs
     /// except the passage of time.
     pub(crate) prompt_since: Option<u64>,
@@ -40,6 +42,7 @@ impl Ledger {
         let full = is_full_state(self.protocol, t);
         self.lines[t].check_content(reply, full, seen, context)?;
         self.lines[t].check_asked(reply, seen)?;
+        self.lines[t].check_errors(reply, self.protocol, seen, context)?;
         check_size(reply, full, context)?;
         self.check_pace(reply, context)?;
         self.lines[t].check_wait(context)?;
@@ -195,6 +198,7 @@ impl Ledger {
                 line.enter_absence(name);
             }
         }
+        line.enter_errors(reply);
         // The rest of an earlier split state may come first.
         let is_empty = reply.resources.is_empty() && reply.removed.is_empty();
         line.opening &= self.protocol == Protocol::Delta && !is_empty;
@@ -367,7 +371,7 @@ impl TypeLedger {
         }
         let absent = |name: &&String| seen.get(reply.t, name).is_none();
         let said = reply.absent.iter().chain(&reply.removed).filter(absent).count();
-        let empty = reply.resources.is_empty() && said == 0;
+        let empty = reply.resources.is_empty() && said == 0 && reply.errors.is_empty();
         law!(
             !empty || (self.opening && properties(reply.t).answer_empty),
             "DELTA-55",

@@ -103,6 +103,8 @@ pub(crate) struct TypeLedger {
     childless: bool,
     /// Whether the client rejected a response on this stream.
     pub(crate) rejected: bool,
+    /// SotW: the names with an error, until their resource is sent.
+    pub(crate) reported: BTreeSet<String>,
 }
 
 /// The ledger of one stream.
@@ -367,6 +369,7 @@ impl TypeLedger {
             self.may.remove(name);
             self.maybe.remove(name);
             self.child_due.remove(name);
+            self.reported.remove(name);
         }
         let Self { asked, sent, .. } = self;
         sent.retain(|name, sent| asked.covers(name, &sent.aliases));
@@ -433,6 +436,7 @@ pub(crate) struct Reply {
     pub(crate) resources: Vec<Arc<Got>>,
     pub(crate) removed: Vec<String>,
     pub(crate) absent: Vec<String>,
+    pub(crate) errors: Vec<String>,
 }
 
 /// A received resource.

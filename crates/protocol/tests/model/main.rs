@@ -16,6 +16,7 @@
 mod any;
 mod client;
 mod cover;
+mod errors;
 mod habits;
 mod laws;
 mod ledger;

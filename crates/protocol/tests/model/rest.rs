@@ -190,6 +190,7 @@ impl World<'_> {
         for t in 0..N_TYPES {
             if self.ledger.lines[t].asked.opened {
                 self.check_held(t, &seen)?;
+                self.check_reported(t, &seen)?;
             }
         }
         // A reconnecting delta client may have requested the routes before it reported its
@@ -222,6 +223,19 @@ impl World<'_> {
         law!(wake.is_none(), "SOTW-90", "the session still asks for a poll at {wake:?}");
         let n = self.poll(usize::MAX)?;
         law!(n == 0, "SOTW-90", "{n} responses after the end");
+        Ok(())
+    }
+
+    /// ERR-01, ERR-12: checks that each subscribed name without a resource has an error.
+    fn check_reported(&self, t: usize, seen: &Seen) -> Law {
+        let line = &self.ledger.lines[t];
+        if !self.client.tuning.errors || self.ledger.protocol != Protocol::Sotw || t == RTDS {
+            return Ok(());
+        }
+        let missing = line.asked.names.iter().filter(|name| seen.get(t, name).is_none());
+        let silent = missing.clone().find(|name| !line.reported.contains(*name));
+        law!(silent.is_none(), "ERR-01", "{silent:?} of {} has no error", TYPES[t]);
+        law!(missing.count() == line.reported.len(), "ERR-04", "{:?}", line.reported);
         Ok(())
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Tuning {
     pub(crate) tells_all: bool,
     /// The type of a stream with one type.
     pub(crate) only: Option<usize>,
+    /// Whether resource errors are enabled.
+    pub(crate) errors: bool,
 }
 
 /// A request of a client without habits.
@@ -130,6 +132,7 @@ impl Case {
             classic: rng.percent(50),
             tells_all: rng.percent(30),
             only,
+            errors: rng.percent(30),
         };
         let mut events = vec![Event::Commit(seed_commit(has_habits))];
         if !has_habits {

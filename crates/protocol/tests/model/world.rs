@@ -61,6 +61,7 @@ fn session(tuning: &Tuning, case: &Case) -> Session {
         resume_hold_ms: RESUME_HOLD,
         response_bytes_target: tuning.bytes_target,
         first_state_listed_max: tuning.listed_max,
+        resource_errors: tuning.errors,
         ..Config::DEFAULTS
     };
     let kind =
@@ -94,7 +95,8 @@ impl Reply {
         let resources = self.resources.iter().map(|g| format!(" {}={}", g.name, g.body));
         let gone = self.removed.iter().map(|name| format!(" -{name}"));
         let absent = self.absent.iter().map(|name| format!(" ~{name}"));
-        let all: String = resources.chain(gone).chain(absent).collect();
+        let errors = self.errors.iter().map(|name| format!(" ?{name}"));
+        let all: String = resources.chain(gone).chain(absent).chain(errors).collect();
         format!("{} @{} v={}{all}", short(self.t), self.nonce, self.version)
     }
 }
@@ -248,6 +250,7 @@ impl<'a> World<'a> {
                 now: self.now,
                 ack_timeout: ACK_TIMEOUT,
                 bytes_target: self.client.tuning.bytes_target,
+                errors: self.client.tuning.errors,
                 prompt_since: self.prompt_since,
                 cover: self.cover,
             };
@@ -294,6 +297,7 @@ impl<'a> World<'a> {
             resources,
             removed: names(response.removed()),
             absent: names(response.absent()),
+            errors: names(response.errors()),
         })
     }
 

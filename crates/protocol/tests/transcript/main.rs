@@ -21,6 +21,7 @@
 //!
 //! ```text
 //! <- CDS x=1 y=2 -z ~w v=X @A      a response: resources with their bodies, removals, absent aliases
+//! <- CDS -z ?z                     a response with the error that `z` does not exist
 //! <- CDS x=1;ttl=3000 y;ttl=3000   a resource with its lifetime, and a heartbeat without a body
 //! = CDS nacked sent=X acked=W nack=13 text     the status
 //! = CDS x=1:synced@X y:unknown     the resources: name, body, state, and in SotW the version
@@ -48,6 +49,7 @@ mod lifetimes;
 mod on_demand;
 mod references;
 mod regressions;
+mod resource_errors;
 mod rules;
 mod slow_clients;
 mod sotw;

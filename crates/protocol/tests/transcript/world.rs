@@ -497,6 +497,13 @@ impl World {
             assert!(names.insert(name.clone()), "{name} twice");
             write!(text, " ~{name}").unwrap();
         }
+        for name in response.errors() {
+            // ERR-03, ERR-09: in delta, the removal is beside the error.
+            let is_removed = response.removed().contains(name);
+            assert_eq!(is_removed, protocol == Protocol::Delta, "{name}");
+            assert!(is_removed || names.insert(name.clone()), "{name} twice");
+            write!(text, " ?{name}").unwrap();
+        }
         let client = stream.clients.entry(response.type_url().clone()).or_default();
         let revision = Some(response.revision());
         assert!(revision >= client.revision, "the response is older than the previous one");

@@ -238,6 +238,75 @@ fn removal_is_a_name_in_removed_resources() {
     assert!(read.resources.is_empty());
 }
 
+/// ERR-01, ERR-05, ERR-07, ERR-09, ERR-15: an error has the name and the status `NOT_FOUND`, in field 7
+/// of a SotW response and in field 9 of a delta response. The announced length is exact.
+#[test]
+fn missing_name_reads_as_resource_error() {
+    let long = "x".repeat(300);
+    let names = vec!["gone".to_owned(), long.clone()];
+    let view = View::resolve(&state(&[Bytes::from_static(b"one")]), &[scope()]);
+    let type_url = types::CLUSTER.to_owned();
+    for protocol in [Protocol::Sotw, Protocol::Delta] {
+        let config = Config { resource_errors: true, ..Config::DEFAULTS };
+        let mut session = Session::new(StreamKind { protocol, type_url: None }, Arc::new(config));
+        let (type_url, names) = (type_url.clone(), names.clone().into());
+        let request = match protocol {
+            Protocol::Sotw => Request::Sotw(SotwRequest {
+                type_url,
+                resource_names: names,
+                ..SotwRequest::default()
+            }),
+            Protocol::Delta => Request::Delta(DeltaRequest {
+                type_url,
+                subscribe: names,
+                ..DeltaRequest::default()
+            }),
+        };
+        session.on_request(request, Some(&view), 1).unwrap();
+        let (bytes, _) = encode(session.poll(Some(&view), &Differ::new(), 1).unwrap());
+        let errors = match protocol {
+            Protocol::Sotw => DiscoveryResponse::decode(bytes).unwrap().resource_errors,
+            Protocol::Delta => {
+                let read = DeltaDiscoveryResponse::decode(bytes).unwrap();
+                assert_eq!(read.removed_resources, ["gone", &long]);
+                read.resource_errors
+            }
+        };
+        for (error, name) in errors.iter().zip(["gone", &long]) {
+            let named = error.resource_name.as_ref().unwrap();
+            assert_eq!((named.name.as_str(), &named.dynamic_parameter_constraints), (name, &None));
+            let detail = error.error_detail.as_ref().unwrap();
+            assert_eq!(detail.code, 5);
+            assert_eq!(detail.message, "this node has no resource of this type and name");
+        }
+        assert_eq!(errors.len(), 2);
+    }
+}
+
+/// OPS-12: errors count towards the size at which a delta response is split.
+#[test]
+fn errors_count_towards_response_size() {
+    let view = View::resolve(&state(&[]), &[scope()]);
+    let config =
+        Config { resource_errors: true, response_bytes_target: 10_000, ..Config::DEFAULTS };
+    let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
+    let mut session = Session::new(kind, Arc::new(config));
+    let subscribe = (0..1000).map(|n| format!("missing{n:04}")).collect();
+    let type_url = types::CLUSTER.to_owned();
+    let request = DeltaRequest { type_url, subscribe, ..DeltaRequest::default() };
+    session.on_request(Request::Delta(request), Some(&view), 1).unwrap();
+    let differ = Differ::new();
+    let responses = std::iter::from_fn(|| session.poll(Some(&view), &differ, 1));
+    let (mut sizes, mut errors) = (Vec::new(), 0);
+    for response in responses {
+        errors += response.errors().len();
+        sizes.push(encode(response).0.len());
+    }
+    assert_eq!(errors, 1000);
+    assert!(sizes.iter().all(|size| *size <= 10_000 + 200), "{sizes:?}");
+    assert!(sizes[..sizes.len() - 1].iter().all(|size| *size > 9_900), "{sizes:?}");
+}
+
 /// Large resources are passed on by reference, and small ones are copied together. Both give the
 /// same message.
 #[test]

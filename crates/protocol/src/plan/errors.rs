@@ -1,0 +1,57 @@
+//! Errors for subscribed names that do not exist (ERR-01), in SotW.
+//!
+//! In delta, the error is beside the removal (ERR-09), so [`Part`](crate::subscription::Part) derives
+//! it from the removed names. SotW has no removals. A resource that the client holds is therefore
+//! reported as missing at the time at which delta would announce its removal.
+//!
+//! An error is sent once (ERR-04): when the client requests the name, or when the resource is gone.
+//! No state is kept for this. In types with partial responses, [`ClientVersion::Absent`] marks the
+//! names that were reported.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use chancery_model::{Resource, ResourceName};
+use chancery_view::TypeView;
+
+use super::Plan;
+use crate::subscription::{ClientVersion, Subscription};
+
+impl Subscription {
+    /// Reports a requested name that does not exist, in a type with partial responses. A repeated
+    /// request does not repeat the error (ADS-12).
+    pub(super) fn report_error(&self, name: &ResourceName, plan: &mut Plan) {
+        let is_reported = self.names.get(name) == Some(&ClientVersion::Absent);
+        if self.sends_errors && !is_reported {
+            plan.errors.push(name.clone());
+        }
+    }
+
+    /// Returns the names that a full state reports as errors: those that the client has requested
+    /// since the last plan, and those of the `released` resources. A resource whose removal is held
+    /// back is still in the response (ERR-03).
+    pub(super) fn errors_of_full_state(
+        &self,
+        view: &TypeView,
+        released: &[Arc<Resource>],
+    ) -> Vec<ResourceName> {
+        if !self.sends_errors || self.names.is_empty() {
+            return Vec::new();
+        }
+        let held = self.removals.values().flat_map(|removal| names_of(&removal.resource));
+        let held: BTreeSet<&ResourceName> = held.collect();
+        let released = released.iter().flat_map(|resource| names_of(resource));
+        let candidates: BTreeSet<&ResourceName> =
+            self.work.requested.iter().chain(released).collect();
+        let is_missing = |name: &&ResourceName| {
+            self.names.contains(name.as_str())
+                && view.get(name.as_str()).is_none()
+                && !held.contains(*name)
+        };
+        candidates.into_iter().filter(is_missing).cloned().collect()
+    }
+}
+
+/// Iterates over the name and the aliases of a resource.
+fn names_of(resource: &Resource) -> impl Iterator<Item = &ResourceName> {
+    std::iter::once(resource.name()).chain(resource.aliases())
+}
