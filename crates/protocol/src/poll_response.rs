@@ -77,8 +77,11 @@ impl PollResponse {
             names.iter().filter(|name| !name.is_empty() && *name != WILDCARD).collect();
         let found = |name: &&str| view.get(name);
         let is_empty = !asked.iter().any(|name| view.get(name).is_some());
-        // SOTW-79: an empty response has a meaning only for types whose responses are full states.
-        if is_empty && !(properties.full_state && properties.answer_empty) {
+        // SOTW-79: an empty response has a meaning only for types whose responses are full states. For other
+        // types, it only gives the client another version, which the client needs to get dropped resources
+        // again (REST-12). Envoy polls for one name with each version, and rejects empty responses.
+        let needs_version = asked.len() > 1 && !version_info.is_empty();
+        if is_empty && !(properties.full_state && properties.answer_empty) && !needs_version {
             return Self::Unchanged;
         }
         let fields = asked.iter().flat_map(|name| {
@@ -275,7 +278,22 @@ mod tests {
         assert_eq!(author.changed(ENDPOINT, &["a"], &version).1, "a");
     }
 
-    /// REST-19, SOTW-79: types without a full state never receive an empty response.
+    /// REST-12: a client drops a resource, and gets it again. In between, it asked for missing names only.
+    #[test]
+    fn dropped_resource_is_sent_again_after_poll_for_missing_names() {
+        let mut author = Author::new();
+        author.put(ENDPOINT, &["a"], "1");
+        let (first, names) = author.changed(ENDPOINT, &["a", "x", "y"], "");
+        assert_eq!(names, "a");
+        let (second, names) = author.changed(ENDPOINT, &["x", "y"], &first);
+        assert_eq!(names, "");
+        assert!(author.is_unchanged(ENDPOINT, &["x", "y"], &second));
+        assert_eq!(author.changed(ENDPOINT, &["a", "x", "y"], &second).1, "a");
+        assert!(author.is_unchanged(ENDPOINT, &["x", "y"], ""), "it has nothing to drop");
+    }
+
+    /// REST-19, SOTW-79: a client with one name of a type without a full state, like each of Envoy's, never
+    /// receives an empty response.
     #[test]
     fn empty_response_exists_only_for_full_states() {
         let mut author = Author::new();

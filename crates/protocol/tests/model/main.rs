@@ -27,6 +27,7 @@ mod rest;
 mod rng;
 mod run;
 mod script;
+mod walk;
 mod world;
 
 use script::Profile;
@@ -59,4 +60,11 @@ fn any_sotw_client_converges_without_violations() {
 #[test]
 fn any_delta_client_converges_without_violations() {
     run::all(Profile::AnyDelta, 600, 22_000);
+}
+
+/// SOTW-92, DELTA-52, REST-12: clients of SotW, delta and REST with the same subscriptions end in the same
+/// state.
+#[test]
+fn clients_of_all_doors_hold_the_same_resources() {
+    walk::all(100);
 }

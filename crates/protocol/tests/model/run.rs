@@ -34,14 +34,14 @@ thread_local! {
 }
 
 /// The number of cases and their seed.
-struct Plan {
-    seed: u64,
-    cases: std::ops::Range<u64>,
-    is_whole: bool,
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) cases: std::ops::Range<u64>,
+    pub(crate) is_whole: bool,
 }
 
 impl Plan {
-    fn new(short: u64, long: u64) -> Self {
+    pub(crate) fn new(short: u64, long: u64) -> Self {
         let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();
         let n = if is_long { long } else { short };
         // The standard library's hasher has a random state.

@@ -90,6 +90,38 @@ fn shown(t: usize, request: &Request) -> String {
     format!("{} {parts} @{nonce}{nack}", short(t))
 }
 
+/// Returns changes as a transaction.
+pub(crate) fn transaction(changes: &[Change]) -> Transaction {
+    let mut transaction = Transaction::default();
+    for change in changes {
+        let scope = ScopeName::new(SCOPES[change.scope]).unwrap();
+        let name = |name: &String| ResourceName::new(name).unwrap();
+        let key = ResourceKey { type_url: type_url(change.t), name: name(&change.name) };
+        let Some((body, aliases)) = &change.content else {
+            transaction.deletes.push((scope, key));
+            continue;
+        };
+        let mut draft = ResourceDraft::new(key, Bytes::copy_from_slice(body.as_bytes()));
+        draft.aliases = aliases.iter().map(name).collect();
+        let children = children(change.t, body).into_iter();
+        draft.children = children
+            .map(|(t, child)| ResourceKey { type_url: type_url(t), name: name(&child) })
+            .collect();
+        transaction.upserts.push(Upsert { scope, draft });
+    }
+    transaction
+}
+
+/// Returns the assignment of a list of scopes to every node.
+pub(crate) fn assignment(scopes: &[usize]) -> AssignmentOp {
+    AssignmentOp::Put(Assignment {
+        name: "default".into(),
+        priority: i64::MIN,
+        matcher: NodeMatcher::default(),
+        scopes: scopes.iter().map(|at| ScopeTemplate::parse(SCOPES[*at]).unwrap()).collect(),
+    })
+}
+
 impl Reply {
     fn shown(&self) -> String {
         let resources = self.resources.iter().map(|g| format!(" {}={}", g.name, g.body));
@@ -143,23 +175,6 @@ impl<'a> World<'a> {
     // === the server's side ===
 
     pub(crate) fn commit(&mut self, changes: &[Change]) -> Law {
-        let mut transaction = Transaction::default();
-        for change in changes {
-            let scope = ScopeName::new(SCOPES[change.scope]).unwrap();
-            let name = |name: &String| ResourceName::new(name).unwrap();
-            let key = ResourceKey { type_url: type_url(change.t), name: name(&change.name) };
-            let Some((body, aliases)) = &change.content else {
-                transaction.deletes.push((scope, key));
-                continue;
-            };
-            let mut draft = ResourceDraft::new(key, Bytes::copy_from_slice(body.as_bytes()));
-            draft.aliases = aliases.iter().map(name).collect();
-            let children = children(change.t, body).into_iter();
-            draft.children = children
-                .map(|(t, child)| ResourceKey { type_url: type_url(t), name: name(&child) })
-                .collect();
-            transaction.upserts.push(Upsert { scope, draft });
-        }
         self.note(|| {
             let shown = changes.iter().map(|c| match &c.content {
                 Some((body, _)) => format!("{}:{}/{}={body}", c.scope, short(c.t), c.name),
@@ -168,19 +183,14 @@ impl<'a> World<'a> {
             format!("commit {}", shown.collect::<Vec<_>>().join(" "))
         });
         self.oracle.commit(changes, self.now);
-        self.apply(&transaction)
+        self.apply(&transaction(changes))
     }
 
     /// Assigns another list of scopes to the node, or none.
     pub(crate) fn assign(&mut self, scopes: Option<&Vec<usize>>) -> Law {
         let op = match scopes {
             None => AssignmentOp::Delete("default".into()),
-            Some(list) => AssignmentOp::Put(Assignment {
-                name: "default".into(),
-                priority: i64::MIN,
-                matcher: NodeMatcher::default(),
-                scopes: list.iter().map(|at| ScopeTemplate::parse(SCOPES[*at]).unwrap()).collect(),
-            }),
+            Some(list) => assignment(list),
         };
         self.note(|| format!("scopes {scopes:?}"));
         self.oracle.assign(scopes.cloned(), self.now);
