@@ -65,6 +65,12 @@ cases! {
     SotwNamedNack Flat "SotW, 100 names: NACK" / "session";
     SotwSubscribe Flat "SotW, 100 names: subscribe to 1 more" / "session";
     SotwSubscribed Flat "SotW, 100 names: poll for the new name" / "session";
+    RestCurrent Flat "REST wildcard: decide a poll of a current client" / "poll";
+    RestChanged Flat "REST wildcard: decide a poll after a commit" / "poll";
+    RestNamedCurrent Flat "REST, 100 names: decide a poll of a current client" / "poll";
+    RestNamedChanged Flat "REST, 100 names: decide a poll after a commit" / "poll";
+    Renew Flat "delta wildcard: heartbeat of 1 resource" / "session";
+    RenewEncode Flat "delta wildcard: encode the heartbeat" / "session";
     DeltaFull Throughput "delta: first state, in parts" / "KiB";
     SotwFull Throughput "SotW: first state, in one response" / "KiB";
 }

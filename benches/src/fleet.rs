@@ -2,17 +2,20 @@
 
 use std::{hint::black_box, sync::Arc};
 
-use chancery_model::{ResourceName, TypeUrl};
+use chancery_model::{Node, ResourceName, TypeUrl};
 use chancery_protocol::{
-    Config, DeltaRequest, ErrorDetail, Protocol, Request, Response, Session, SotwRequest,
-    StreamKind,
+    Config, DeltaRequest, ErrorDetail, LifetimeSupport, Protocol, Request, Response, Session,
+    SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View, changed_collections};
 
 use crate::{
     stopwatch::{Stopwatch, Tally},
-    world::{World, name},
+    world::{BODY_BYTES, World, name},
 };
+
+/// The feature of a client that supports lifetimes.
+const LIFETIMES: &str = "xds.config.supports-resource-ttl";
 
 /// The times of one kind of session, by operation.
 #[derive(Debug, Default)]
@@ -80,6 +83,49 @@ impl Fleet {
             fleet.send(at, first, &view);
         }
         fleet
+    }
+
+    /// Like [`Self::synced`], with sessions that support lifetimes and subscribe by a wildcard.
+    pub(crate) fn renewed(world: &World, protocol: Protocol, n: usize) -> Self {
+        let mut fleet = Self::opened(world, protocol, Vec::new(), n);
+        let node = Node { client_features: vec![LIFETIMES.to_owned()], ..Node::default() };
+        for (at, session) in (0..).zip(&mut fleet.sessions) {
+            session.support_lifetimes(LifetimeSupport::of(&node, at));
+        }
+        for at in 0..fleet.sessions.len() {
+            fleet.acknowledge_all(at, &world.view(at), &world.type_url);
+        }
+        fleet
+    }
+
+    /// Waits for the next heartbeat of every session, sends it and acknowledges it.
+    ///
+    /// # Panics
+    /// If a heartbeat is as long as a body.
+    pub(crate) fn renew(
+        &mut self,
+        world: &World,
+        watch: Stopwatch,
+        renew: &mut Tally,
+        encoded: &mut Tally,
+    ) {
+        let n = self.sessions.len();
+        let due = self.sessions.iter().filter_map(|session| session.renewal_at(self.now)).max();
+        self.now = due.expect("every session has a resource with a lifetime");
+        let mut responses = Vec::with_capacity(n);
+        watch.time(renew, n, || {
+            for session in &mut self.sessions {
+                responses.extend(session.renew(&self.differ, self.now));
+            }
+        });
+        assert_eq!(responses.len(), n, "each session has one heartbeat");
+        let received: Vec<Received> = responses.iter().map(Received::of).collect();
+        let bytes = watch.time(encoded, n, || responses.drain(..).map(encode).sum::<usize>());
+        assert!(bytes < n * BODY_BYTES / 2, "heartbeats have no body: {bytes} bytes");
+        for (at, received) in received.iter().enumerate() {
+            let ack = self.request(&world.type_url, Some(received), &[], None);
+            self.send(at, ack, &world.view(at));
+        }
     }
 
     /// Returns the number of sessions.

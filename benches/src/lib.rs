@@ -23,6 +23,7 @@ use std::io;
 use anyhow::{Result, ensure};
 
 mod case;
+mod doors;
 mod fleet;
 mod measure;
 mod report;

@@ -17,6 +17,7 @@ use chancery_view::{Differ, View, changed_collections, difference};
 
 use crate::{
     case::Case,
+    doors::{heartbeats, polls},
     fleet::{Answer, Fleet, Tallies, encode},
     stopwatch::{Stopwatch, Tally, float},
     world::{World, filled},
@@ -27,12 +28,12 @@ pub(crate) const NAMES: usize = 100;
 /// The number of commits in one sample.
 const COMMITS: usize = 200;
 /// The minimum number of session operations in one sample.
-const OPS_MIN: usize = 400;
+pub(crate) const OPS_MIN: usize = 400;
 /// The minimum number of sessions of a kind. With fewer views, several sessions share a view.
 ///
 /// One measurement covers the sessions together, because reading the clock twice takes as long as the
 /// operation of one session.
-const SESSIONS_MIN: usize = 100;
+pub(crate) const SESSIONS_MIN: usize = 100;
 /// The minimum number of bytes of full states in one sample.
 const FULL_BYTES_MIN: usize = 8 << 20;
 
@@ -108,6 +109,12 @@ pub(crate) fn measure(
             {
                 full_states(settings, round, watch, &mut into);
                 rejected_first_states(settings, round, watch, &mut into);
+                for at in order(settings.len(), round) {
+                    let world = &settings[at].world;
+                    let (renew, encode) = heartbeats(world, watch);
+                    add(&mut into, Case::Renew, world, renew);
+                    add(&mut into, Case::RenewEncode, world, encode);
+                }
             }
             if round > 0 {
                 into.into_iter().for_each(|(at, mut new)| {
@@ -134,6 +141,17 @@ fn run_round(settings: &mut [Setting], round: usize, watch: Stopwatch, into: &mu
         for at in &order {
             differences(&mut settings[*at].world, watch, into);
         }
+    }
+    for at in &order {
+        let world = &mut settings[*at].world;
+        let is_named = world.type_url.as_str() == ENDPOINT;
+        let (current, changed) = match is_named {
+            true => (Case::RestNamedCurrent, Case::RestNamedChanged),
+            false => (Case::RestCurrent, Case::RestChanged),
+        };
+        let found = polls(world, is_named, watch);
+        add(into, current, world, found.current);
+        add(into, changed, world, found.changed);
     }
     for kind in 0..2 {
         for at in &order {

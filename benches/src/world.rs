@@ -3,6 +3,8 @@
 //! The layers are those of real fleets: each view puts a private scope over one shared scope of M
 //! resources.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use chancery_model::{
     Incarnation, ResourceDraft, ResourceKey, ResourceName, ScopeName, State, Transaction, TypeUrl,
@@ -11,7 +13,7 @@ use chancery_model::{
 use chancery_view::View;
 
 /// The size of a resource's body in bytes.
-const BODY_BYTES: usize = 1000;
+pub(crate) const BODY_BYTES: usize = 1000;
 /// The number of resources in a view's private scope.
 const PRIVATE: usize = 2;
 /// The number of resources in each transaction that fills a state.
@@ -90,6 +92,14 @@ impl World {
             .map(|n| upsert(&self.shared, &self.type_url, &name(*n), self.changes))
             .collect();
         Transaction { upserts, ..Transaction::default() }
+    }
+
+    /// Returns a transaction that adds a resource with a lifetime to the shared scope.
+    pub(crate) fn change_lifetime(&mut self, lifetime: Duration) -> Transaction {
+        self.changes += 1;
+        let mut upsert = upsert(&self.shared, &self.type_url, "with-lifetime", self.changes);
+        upsert.draft.ttl = Some(lifetime);
+        Transaction { upserts: vec![upsert], ..Transaction::default() }
     }
 
     /// Returns a transaction that changes a resource in the private scope of one view.
