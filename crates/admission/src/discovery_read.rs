@@ -7,7 +7,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use chancery_model::TypeUrl;
-use chancery_proto::discovery::{Any, DiscoveryResponse};
+use chancery_proto::discovery::{Any, DiscoveryResponse, Resource};
 use prost::Message;
 use serde_json::{Value as Json, json};
 
@@ -16,7 +16,8 @@ use crate::{
     manifest::Manifest,
     problem::{Place, Problem},
     render::body_to_json,
-    text_format,
+    resource::DISCOVERY_RESOURCE,
+    text_format, time,
     wellknown::has_own_form,
 };
 
@@ -81,16 +82,60 @@ fn manifest(
     }
     let mut resources = Vec::with_capacity(response.resources.len());
     for (index, Any { type_url, value }) in response.resources.iter().enumerate() {
-        let type_url = TypeUrl::new(type_url).map_err(|error| {
+        let refuse = |field: &str, rule: String| {
             let resource = Some(format!("resources[{index}]"));
-            Place { resource, ..place.clone() }.problem("type_url", error.to_string())
+            Place { resource, ..place.clone() }.problem(field, rule)
+        };
+        let bare = |type_url: &str, value: &Bytes| {
+            let type_url = TypeUrl::new(type_url);
+            let type_url = type_url.map_err(|error| refuse("type_url", error.to_string()))?;
+            Ok(resource(&type_url, value))
+        };
+        if type_url != DISCOVERY_RESOURCE {
+            resources.push(bare(type_url, value)?);
+            continue;
+        }
+        let wrapped = Resource::decode(value.clone()).map_err(|error| {
+            refuse("value", format!("not a Resource in the wire format: {error}"))
         })?;
-        resources.push(resource(&type_url, value));
+        let body = wrapped.resource.as_ref();
+        let body = body.map(|body| bare(&body.type_url, &body.value)).transpose()?;
+        resources.push(wrapper(&wrapped, body));
     }
     let DiscoveryResponse { version_info, type_url, .. } = response;
     let document =
         json!({"version_info": version_info, "type_url": type_url, "resources": resources});
     Ok(document.to_string())
+}
+
+/// Returns a wrapped resource (FS-15) as a manifest's entry. Fields that admission rejects are kept.
+fn wrapper(wrapped: &Resource, body: Option<Json>) -> Json {
+    let Resource { name, aliases, ttl, cache_control, resource_name, metadata, .. } = wrapped;
+    let mut entry = serde_json::Map::new();
+    let mut put = |key: &str, value: Json| entry.insert(key.to_owned(), value);
+    put("@type", json!(DISCOVERY_RESOURCE));
+    body.map(|body| put("resource", body));
+    if !name.is_empty() {
+        put("name", json!(name));
+    }
+    if !aliases.is_empty() {
+        put("aliases", json!(aliases));
+    }
+    // A duration out of its range is shown as its parts, which admission rejects.
+    ttl.map(|ttl| {
+        let text = time::print_duration(ttl.seconds, ttl.nanos);
+        put("ttl", json!(text.unwrap_or_else(|| format!("{} s and {} ns", ttl.seconds, ttl.nanos))))
+    });
+    for (key, is_given) in [
+        ("cache_control", cache_control.is_some()),
+        ("resource_name", resource_name.is_some()),
+        ("metadata", metadata.is_some()),
+    ] {
+        if is_given {
+            put(key, Json::Null);
+        }
+    }
+    Json::Object(entry)
 }
 
 /// Returns a resource as a manifest's entry with its bytes, if the type allows this form.

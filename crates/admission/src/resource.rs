@@ -26,6 +26,12 @@ const LABELS_MAX: usize = 100;
 const LABEL_BYTES_MAX: usize = 1024;
 
 const WRAPPER_KEYS: [&str; 6] = ["resource", "name", "ttl", "labels", "aliases", "expect"];
+/// The type of a wrapped resource in a `DiscoveryResponse`, and the keys that it may have. Its version has no
+/// effect, because Chancery chooses the versions.
+pub(crate) const DISCOVERY_RESOURCE: &str =
+    "type.googleapis.com/envoy.service.discovery.v3.Resource";
+const DISCOVERY_RESOURCE_KEYS: [&str; 6] =
+    ["@type", "resource", "name", "ttl", "aliases", "version"];
 
 /// A decoded entry.
 #[derive(Debug)]
@@ -37,15 +43,37 @@ pub(crate) struct Entry {
 
 /// Reads an entry, or returns all its faults.
 pub(crate) fn read(node: &Node) -> Result<Entry, Vec<Fault>> {
+    if is_discovery_resource(node) {
+        return match node.get("resource") {
+            Some(inner) => wrapped(node, inner, &DISCOVERY_RESOURCE_KEYS),
+            None => Err(vec![
+                Fault::new("has no content; only a heartbeat on a stream has none")
+                    .within("resource"),
+            ]),
+        };
+    }
     if node.get("@type").is_some() {
         return body(node, None).map(|draft| Entry { draft, expectation: None });
     }
     match (node, node.get("resource")) {
-        (Node::Map(_), Some(inner)) => wrapped(node, inner),
+        (Node::Map(_), Some(inner)) => wrapped(node, inner, &WRAPPER_KEYS),
         (Node::Map(_), None) => Err(vec![Fault::new(
             "expected a resource with \"@type\", or {\"resource\": …}; found neither key",
         )]),
         _ => Err(vec![Fault::new(format!("expected a map, found {node}"))]),
+    }
+}
+
+/// Returns whether an entry is a wrapped resource of a `DiscoveryResponse` (FS-15).
+fn is_discovery_resource(node: &Node) -> bool {
+    node.get("@type").and_then(Node::text) == Some(DISCOVERY_RESOURCE)
+}
+
+/// Returns the resource inside of an entry, which may be the entry itself.
+pub(crate) fn inner(node: &Node) -> &Node {
+    match node.get("resource") {
+        Some(inner) if is_discovery_resource(node) || node.get("@type").is_none() => inner,
+        _ => node,
     }
 }
 
@@ -67,8 +95,7 @@ pub(crate) fn key(node: &Node) -> Option<ResourceKey> {
 }
 
 fn type_and_name(node: &Node) -> Option<(&str, Option<&str>)> {
-    let inner =
-        if node.get("@type").is_some() { node } else { node.get("resource").unwrap_or(node) };
+    let inner = inner(node);
     let url = inner.get("@type").and_then(Node::text)?;
     let field = TypeUrl::new(url).ok().and_then(|url| types::properties(&url).name_field);
     let in_body = inner.get(field.unwrap_or("name")).or_else(|| inner.get("clusterName"));
@@ -79,9 +106,9 @@ fn type_and_name(node: &Node) -> Option<(&str, Option<&str>)> {
     Some((url, name.and_then(Node::text)))
 }
 
-fn wrapped(node: &Node, inner: &Node) -> Result<Entry, Vec<Fault>> {
+fn wrapped(node: &Node, inner: &Node, keys: &[&'static str]) -> Result<Entry, Vec<Fault>> {
     let mut faults = Vec::new();
-    unknown_keys(node, &WRAPPER_KEYS, &mut faults);
+    unknown_keys(node, keys, &mut faults);
     let name = match node.get("name") {
         None => None,
         Some(Node::Text(name)) => Some(name.as_str()),

@@ -1,6 +1,10 @@
 //! The keys of a document that is a `DiscoveryResponse`, beside those of a manifest.
 
-use crate::{node::Node, problem::Fault};
+use crate::{
+    node::Node,
+    problem::Fault,
+    resource::{self, DISCOVERY_RESOURCE},
+};
 
 /// The keys of a `DiscoveryResponse`, in both spellings of JSON. A manifest has only the first one.
 pub(crate) const KEYS: [&str; 11] = [
@@ -37,8 +41,10 @@ pub(crate) fn faults(root: &Node) -> Vec<Fault> {
 /// Returns the fault of a resource whose type is not the type of the response. Envoy rejects such a file.
 pub(crate) fn type_fault(root: &Node, resource: &Node) -> Option<Fault> {
     let expected = root.get("type_url").or_else(|| root.get("typeUrl"))?.text()?;
-    let found = resource.get("@type")?.text()?;
-    (!expected.is_empty() && found != expected).then(|| {
+    let found = resource::inner(resource).get("@type")?.text()?;
+    // A wrapped resource without content has a fault of its own.
+    let is_other = !expected.is_empty() && ![expected, DISCOVERY_RESOURCE].contains(&found);
+    is_other.then(|| {
         Fault::new(format!("is {found:?}, but the type_url of the file is {expected:?}"))
             .within("@type")
     })

@@ -87,6 +87,12 @@ impl TypeVersion {
         u64::from_str_radix(revision, 36).ok().filter(|_| same_incarnation).map(Revision)
     }
 
+    /// Returns the text of the incarnation in a type version that a server sent.
+    #[must_use]
+    pub fn incarnation_of(text: &str) -> Option<&str> {
+        text.split('-').nth(1).filter(|incarnation| !incarnation.is_empty())
+    }
+
     /// Returns the version of this state plus removed resources that the client still holds (ADS-08).
     ///
     /// Each set of such resources gives a different version, because two different contents never
@@ -143,6 +149,8 @@ mod tests {
     fn type_version_ends_with_its_label() {
         let mut version =
             TypeVersion { revision: Revision(37), incarnation: Incarnation(36), label: None };
+        assert_eq!(TypeVersion::incarnation_of(&version.to_string()), Some("10"));
+        assert_eq!(TypeVersion::incarnation_of("v1"), None);
         assert_eq!(version.to_string(), "11-10");
         version.label = Some("4fe1".into());
         assert_eq!(version.to_string(), "11-10-4fe1");

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use chancery_fanout::{End, EndCode};
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header::CONTENT_TYPE,
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header::CONTENT_TYPE};
 use tonic::{Code, Status};
 
 use crate::framing::Encoding;
@@ -92,13 +90,6 @@ pub(crate) fn open<B>(body: B) -> Response<B> {
 pub(crate) fn reject<B: Default>(end: &End) -> Response<B> {
     let mut response = open(B::default());
     response.headers_mut().extend(trailers(end));
-    response
-}
-
-/// Returns a response to a request that is not gRPC.
-pub(crate) fn not_grpc<B: Default>(status: StatusCode) -> Response<B> {
-    let mut response = Response::new(B::default());
-    *response.status_mut() = status;
     response
 }
 

@@ -24,6 +24,7 @@ mod node;
 mod opening;
 mod reader;
 mod reason;
+mod refuse;
 mod rest;
 mod scan;
 mod serve;

@@ -380,7 +380,8 @@ impl PollError {
             }
             Self::Body(body::BodyError::TooLong { .. })
             | Self::Request(
-                RequestError::Names { .. }
+                RequestError::TextLong { .. }
+                | RequestError::Names { .. }
                 | RequestError::NameLong { .. }
                 | RequestError::NodeLong { .. }
                 | RequestError::NodeValues { .. },
@@ -388,7 +389,7 @@ impl PollError {
             | Self::Node(NodeError::Metadata { .. } | NodeError::Paths { .. }) => {
                 StatusCode::PAYLOAD_TOO_LARGE
             }
-            Self::Body(body::BodyError::Gone)
+            Self::Body(body::BodyError::Gone | body::BodyError::Malformed(_))
             | Self::Request(RequestError::Malformed(_))
             | Self::NoNode
             | Self::Node(_)

@@ -1,13 +1,9 @@
 //! The port of the discovery services: its connections, their limits, and the drain.
 
-use std::{
-    io::{self, Write},
-    net::SocketAddr,
-    sync::Arc,
-};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use chancery_fanout::{Fanout, limit_hit};
-use chancery_net::{Eviction, Limits, Port, Slot, SlotLimit, Slots, accept, refusal};
+use chancery_net::{Eviction, Limits, Port, Slot, SlotLimit, Slots, accept};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
@@ -22,6 +18,7 @@ use crate::{
     methods::Methods,
     metrics::{METRICS, Metrics},
     opening::NewConnections,
+    refuse::Refusals,
     rest::polls::Polls,
     service::Service,
     shared::Shared,
@@ -70,13 +67,15 @@ pub async fn serve(
         eviction: Eviction::Never,
     };
     let slots = Slots::new(limits, metrics.connections.clone());
+    let tracker = TaskTracker::new();
     let port = XdsPort {
         address,
+        refusals: Refusals::new(tracker.clone()),
         drain: Drain::new(drain, Arc::clone(&slots), &shared.config),
         opening: NewConnections::start()?,
         shared,
         metrics,
-        tracker: TaskTracker::new(),
+        tracker,
     };
     accept(listener, &slots, &port, port.drain.begun()).await;
     info!(%address, connections = slots.n_taken(), "draining");
@@ -91,6 +90,7 @@ struct XdsPort {
     shared: Arc<Shared>,
     metrics: Arc<Metrics>,
     tracker: TaskTracker,
+    refusals: Refusals,
     opening: NewConnections,
     drain: Drain,
 }
@@ -112,7 +112,7 @@ impl Port for XdsPort {
         });
     }
 
-    /// Sends a client the reason why its connection is rejected, if that is possible without waiting.
+    /// Sends a client the reason why its connection is rejected.
     fn refuse(&self, stream: TcpStream, peer: SocketAddr, reached: SlotLimit) {
         let config = &self.shared.config;
         let (limit, text) = match reached {
@@ -130,10 +130,7 @@ impl Port for XdsPort {
         };
         limit_hit(limit);
         debug!(%peer, text, "connection rejected");
-        // The runtime does not know yet that the new socket is writable, so this bypasses it.
-        let Ok(mut stream) = stream.into_std() else { return };
-        // If the write fails, the client only sees the connection close.
-        drop(stream.write_all(&refusal(&text)));
+        self.refusals.refuse(stream, text);
     }
 
     fn on_error(&self, error: &io::Error, is_first: bool) {

@@ -60,7 +60,7 @@ impl Service {
             return rest::refuse(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC needs HTTP/2");
         }
         if request.method() != Method::POST {
-            return grpc::not_grpc(StatusCode::METHOD_NOT_ALLOWED);
+            return rest::refuse(StatusCode::METHOD_NOT_ALLOWED, "gRPC methods accept POST only");
         }
         let Some(kind) = kind else {
             let text = format!("{} is not served here", request.uri().path());

@@ -1,8 +1,13 @@
 //! The node of a client as Envoy's message.
 
-use chancery_model::Node;
+use bytes::Bytes;
+use chancery_model::{Node, TypeUrl};
 use chancery_proto::node::{self as proto, UserAgentVersion};
+use prost::Message;
 use prost_types::{Struct, Value, value::Kind};
+
+/// The type of the metadata of a node.
+const STRUCT: &str = "type.googleapis.com/google.protobuf.Struct";
 
 /// Returns the approximate size of a node.
 pub(crate) fn n_bytes(node: &Node) -> usize {
@@ -34,7 +39,7 @@ pub(crate) fn show(node: &Node) -> proto::Node {
     }
 }
 
-/// Builds a struct from the paths of its scalars.
+/// Builds a struct from the paths of its scalars, without the values of credentials (CSDS-14).
 fn metadata(node: &Node) -> Struct {
     let mut all = Struct::default();
     for (path, text) in &node.metadata {
@@ -44,7 +49,10 @@ fn metadata(node: &Node) -> Struct {
             all.fields.insert(path.clone(), text);
         }
     }
-    all
+    let encoded = Bytes::from(all.encode_to_vec());
+    let redacted = chancery_admission::redacted(&TypeUrl::from_static(STRUCT), &encoded);
+    // Redaction keeps the form of the message.
+    Struct::decode(redacted).unwrap_or_default()
 }
 
 /// Adds a value under a path. Returns the value if the path leads through a scalar.
@@ -66,6 +74,18 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    /// CSDS-14: credentials in the metadata of a node are replaced as in a resource.
+    #[test]
+    fn credentials_in_metadata_are_replaced() {
+        let key = "-----BEGIN PRIVATE KEY-----\nMC4CAQ\n";
+        let pairs = [("db.password", "hush"), ("token", "hush"), ("team", "shop"), ("pem", key)];
+        let pairs = pairs.map(|(path, text)| (path.to_owned(), text.to_owned()));
+        let node = Node { metadata: BTreeMap::from(pairs), ..Node::default() };
+        let shown = format!("{:?}", show(&node).metadata);
+        assert!(!shown.contains("hush") && !shown.contains("MC4CAQ"), "{shown}");
+        assert!(shown.contains("[redacted]") && shown.contains("shop"), "{shown}");
+    }
 
     /// CSDS-05: the client's node has its identity and its metadata.
     #[test]

@@ -1,5 +1,7 @@
 //! Files with one `DiscoveryResponse` each, in all four encodings.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use chancery_admission::{
     FileEncoding, Manifest, Options, admit, body_to_json, manifest_of_file,
@@ -103,6 +105,50 @@ fn wire_format_keeps_the_bytes_of_a_resource() {
     assert!(
         String::from_utf8(write(FileEncoding::Text).unwrap()).unwrap().contains(r#"value: "\001""#)
     );
+}
+
+/// FS-15, FS-17: a file with wrapped resources, as a response with lifetimes has them, is input too.
+#[test]
+fn wrapped_resource_keeps_its_body_ttl_and_aliases() {
+    let wrapped = |resource: &str| {
+        format!(
+            "{{version_info: '7', type_url: {}, resources: [{{'@type': \
+             type.googleapis.com/envoy.service.discovery.v3.Resource, name: w, {resource}}}]}}",
+            types::CLUSTER
+        )
+    };
+    let body = format!("resource: {{'@type': {}, name: w, alt_stat_name: x}}", types::CLUSTER);
+    let good = wrapped(&format!("version: '3', ttl: 2.5s, aliases: [v], {body}"));
+    let pool = envoy_pool().get_message_by_name("envoy.service.discovery.v3.DiscoveryResponse");
+    let mut json = serde_json::Deserializer::from_str(
+        r#"{"resources": [{"@type": "type.googleapis.com/envoy.service.discovery.v3.Resource", "name": "w",
+            "version": "3", "ttl": "2.500s", "aliases": ["v"], "resource":
+            {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "w", "alt_stat_name": "x"}}]}"#,
+    );
+    let message = DynamicMessage::deserialize(pool.unwrap(), &mut json).unwrap();
+    for (encoding, content) in [
+        (FileEncoding::Yaml, good.into_bytes()),
+        (FileEncoding::Binary, message.encode_to_vec()),
+        (FileEncoding::Text, message.to_text_format().into_bytes()),
+    ] {
+        let draft = read(encoding, &content).unwrap().upserts.remove(0).draft;
+        assert_eq!((draft.key.name.as_str(), draft.aliases[0].as_str()), ("w", "v"));
+        assert_eq!(draft.ttl, Some(Duration::from_millis(2500)));
+        let shown = body_to_json(&draft.key.type_url, &draft.body);
+        assert_eq!(shown["alt_stat_name"], "x", "{encoding:?}");
+    }
+    for (resource, expected) in [
+        ("ttl: 1s", "document 1: resources[0] Resource \"w\": resource: has no content"),
+        (&format!("{body}, ttl: x"), "resources[0] Cluster \"w\": ttl: expected a duration"),
+        (&format!("{body}, cache_control: {{}}"), "cache_control: unknown key"),
+        (
+            "resource: {'@type': type.googleapis.com/envoy.config.listener.v3.Listener, name: w}",
+            "@type: is ",
+        ),
+    ] {
+        let problem = read(FileEncoding::Yaml, wrapped(resource).as_bytes()).unwrap_err();
+        assert!(problem.contains(expected), "{problem}\nexpected {expected}");
+    }
 }
 
 /// FS-17: an error names the file, the place in it, and the resource.

@@ -93,8 +93,8 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let name = |path: &PathBuf| path.strip_prefix(dir).unwrap().display().to_string();
     found
         .iter()
-        .map(|path| (name(path), fs::read(path).unwrap()))
-        .filter(|(name, _)| name != "listing.txt")
+        .map(|path| (name(path), fs::read(path).unwrap_or_default()))
+        .filter(|(name, _)| name != "listing.txt" && !name.starts_with(".chancery-mirror"))
         .collect()
 }
 
@@ -220,12 +220,135 @@ fn unreachable_view_is_an_error_that_names_what_is_missing() {
         (["--secret-mode", "999"], "expected an octal mode"),
         (["--metadata", "[]"], "expected a JSON object"),
         (["--timeout", "1s"], "--once"),
+        (["--node", ""], "a value is required for '--node <ID>'"),
+        (["--xds", ""], "expected HOST:PORT"),
+        (["--xds", "http://127.0.0.1:1"], "expected HOST:PORT"),
     ] {
         let mut command = chancery();
-        command.args(["mirror", "--node", "n", "--dir", "x"]).args(args);
+        command.args(["mirror", "--dir", "x"]).args(args);
+        if args[0] != "--node" {
+            command.args(["--node", "n"]);
+        }
         let done = run(command, "");
         assert!(done.code == 2 && done.err.contains(text), "{done:?}");
     }
+    let mut command = chancery();
+    command.args(["mirror", "--node", "n", "--xds", "chancery.invalid:1", "--dir"]).arg(&dir);
+    let done = run(command, "");
+    let text = "error: cannot resolve \"chancery.invalid:1\" of --xds: ";
+    assert!(done.code == 1 && done.err.starts_with(text), "{done:?}");
+}
+
+/// The reason of a server that rejects the node is shown, and so is the wrong port.
+#[test]
+fn rejected_stream_is_an_error_with_the_reason_of_the_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("files");
+    let limit = [("CHANCERY_XDS_NODE_BYTES_MAX", "4KiB")];
+    let server = Server::start_with(&directory.path().join("data"), &limit);
+    let (node, admin) = ("x".repeat(5000), &server.admin);
+    for (xds, node, text) in [
+        (&server.xds, node.as_str(), "(node_bytes_max)"),
+        (admin, "n", "it serves no discovery services; use the address of its xDS port"),
+    ] {
+        let mut command = chancery();
+        command.args([
+            "mirror",
+            "--node",
+            node,
+            "--once",
+            "--timeout",
+            "1s",
+            "--xds",
+            xds,
+            "--dir",
+        ]);
+        command.arg(&dir);
+        let done = run(command, "");
+        let first = done.err.lines().next().unwrap();
+        assert!(done.code == 1 && first.contains(text), "{text}: {done:?}");
+        assert!(done.err.lines().all(|line| line.len() > 10), "{done:?}");
+    }
+}
+
+/// FS-06: a directory that is removed while the mirror runs is written again, and so is a subdirectory.
+#[test]
+fn removed_directory_is_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let dir = directory.path().join("files");
+    publish(&server, &view("1s"));
+    let args = ["mirror", "--node", "n", "--pause", "1ms", "--xds", &server.xds, "--dir"];
+    let _mirror = Running::start(&args, &dir);
+    let names = ["cds", "lds", "eds/web", "eds/a%2Fb", "rds/%2E.%2Fmain", "sds/cert"];
+    let is_whole = || {
+        let is_there = |name: &&str| dir.join(format!("{name}.json")).exists();
+        (names.iter().all(is_there) && dir.join("listing.txt").exists()).then_some(())
+    };
+    eventually("the files", is_whole);
+    let before = files(&dir);
+    fs::remove_dir_all(&dir).unwrap();
+    eventually("the files after the removal", is_whole);
+    assert_eq!(files(&dir), before);
+    fs::remove_dir_all(dir.join("eds")).unwrap();
+    let mut changed = view("1s");
+    changed[1] = endpoints("web", 2);
+    publish(&server, &changed);
+    eventually("the endpoints", is_whole);
+    let web = fs::read_to_string(dir.join("eds/web.json")).unwrap();
+    assert!(web.contains("\"port_value\": 2"), "{web}");
+}
+
+/// FS-16: a mirror that is killed leaves no file that the next one does not know, such as a secret.
+#[test]
+fn killed_mirror_leaves_no_unknown_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let dir = directory.path().join("files");
+    publish(&server, &view("1s"));
+    let args = ["mirror", "--node", "n", "--pause", "60s", "--xds", &server.xds, "--dir"];
+    let mut mirror = Running::start(&args, &dir);
+    eventually("the first files", || dir.join("cds.json").exists().then_some(()));
+    mirror.kill();
+    assert!(dir.join("sds/cert.json").exists() && !dir.join("lds.json").exists());
+    let mut rest = view("1s");
+    rest.retain(|it| it["name"] != "main" && it["name"] != "cert");
+    publish(&server, &rest);
+    assert_eq!(mirror_once(&server, &dir, &[]).code, 0);
+    assert!(!dir.join("sds/cert.json").exists());
+}
+
+/// A cluster that lost its data does not empty the files. They follow it when the data is back.
+#[test]
+fn new_cluster_removes_nothing_until_it_is_complete_or_accepted() {
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().join("files");
+    let first = Server::start(&directory.path().join("data"));
+    publish(&first, &view("1s"));
+    assert_eq!(mirror_once(&first, &dir, &[]).code, 0);
+    let before = files(&dir);
+    let second = Server::start(&directory.path().join("other"));
+    publish(&second, &view("2s")[..1]);
+    let held = mirror_once(&second, &dir, &[]);
+    assert_eq!((held.code, held.out.as_str()), (1, ""), "{held:?}");
+    for text in ["another cluster", "which lacks cds \"a/b\" and ", "--accept-new-cluster"] {
+        assert!(held.err.contains(text), "{held:?}");
+    }
+    let args = ["mirror", "--node", "n", "--pause", "1ms", "--xds", &second.xds, "--dir"];
+    let mut mirror = Running::start(&args, &dir);
+    eventually("the session", || {
+        let nodes = second.json(&["nodes"], "");
+        nodes["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty()).then_some(())
+    });
+    publish(&second, &view("2s")[..2]);
+    assert_eq!(files(&dir), before);
+    publish(&second, &view("2s"));
+    assert!(mirror.until("written cds.json").len() < 3, "only the changed file is written");
+    mirror.kill();
+    assert_eq!(mirror_once(&first, &dir, &[]).code, 0, "it has all resources");
+    publish(&second, &view("2s")[..1]);
+    let done = mirror_once(&second, &dir, &["--accept-new-cluster"]);
+    assert!(done.code == 0 && done.out.contains("removed sds/cert.json"), "{done:?}");
 }
 
 /// A running `mirror`, and the lines of its output.
@@ -412,7 +535,10 @@ fn watched_directory_is_applied_after_each_change() {
     write("a.json", &[cluster("a", "1s")]);
     let errors = directory.path().join("errors");
     let mut command = chancery();
-    command.env("CHANCERY_SERVER", &server.admin).args(["apply", "--prune", "--watch"]).arg(&dir);
+    command
+        .env("CHANCERY_SERVER", &server.admin)
+        .args(["apply", "--prune", "--settle", "1s", "--watch"])
+        .arg(&dir);
     command.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap());
     let mut watching = Running { child: command.spawn().unwrap(), lines: mpsc::channel().1 };
     let names = || -> Vec<String> {
@@ -453,4 +579,36 @@ fn watched_directory_is_applied_after_each_change() {
     assert_eq!(names(), ["a"]);
     assert!(watching.child.try_wait().unwrap().is_none(), "it keeps running");
     watching.kill();
+}
+
+/// FS-17: another program writes a file in parts that end between two resources. Nothing is deleted meanwhile.
+#[test]
+fn watched_file_that_is_being_written_removes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let dir = directory.path().join("files");
+    fs::create_dir(&dir).unwrap();
+    let text = |n: usize| {
+        let names = ["a", "b", "c"].iter().take(n);
+        let clusters: Vec<String> = names.map(|name| cluster(name, "1s").to_string()).collect();
+        format!("resources:\n- {}\n", clusters.join("\n- "))
+    };
+    let write = |n: usize| fs::write(dir.join("a.yaml"), text(n)).unwrap();
+    write(3);
+    let mut command = chancery();
+    command.env("CHANCERY_SERVER", &server.admin);
+    command.args(["apply", "--prune", "--settle", "4s", "--watch"]).arg(&dir).stdout(Stdio::null());
+    let _watching = Running { child: command.spawn().unwrap(), lines: mpsc::channel().1 };
+    let state = || {
+        let got = server.json(&["get"], "");
+        (got["revision"].clone(), got["resources"].as_array().unwrap().len())
+    };
+    eventually("the resources", || (state() == (json!(1), 3)).then_some(()));
+    for n in [1, 2, 1, 2, 1, 3] {
+        write(n);
+        std::thread::sleep(Duration::from_millis(900));
+    }
+    assert_eq!(state(), (json!(1), 3));
+    write(1);
+    eventually("the removal", || (state() == (json!(2), 1)).then_some(()));
 }

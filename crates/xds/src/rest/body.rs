@@ -1,6 +1,6 @@
 //! Reads the body of a poll, within the limits and the memory budget of all requests.
 
-use std::{pin::Pin, time::Duration};
+use std::{error::Error, io, iter, pin::Pin, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use chancery_fanout::limit_hit;
@@ -22,6 +22,9 @@ pub(crate) enum BodyError {
     /// The client disconnected, or reset the request.
     #[error("the connection was lost")]
     Gone,
+    /// The body violates HTTP, such as its chunks.
+    #[error("the body is not valid HTTP: {0}")]
+    Malformed(String),
     /// OPS-12.
     #[error("the request has more than {max} bytes (request_bytes_max)")]
     TooLong { max: usize },
@@ -46,7 +49,7 @@ pub(crate) struct ReadBody {
 
 /// Reads a body. Beyond [`LARGE_BYTES`], it is read only as far as memory is available.
 pub(crate) async fn read(
-    mut body: impl Body<Data = Bytes> + Unpin,
+    mut body: impl Body<Data = Bytes, Error: Error + 'static> + Unpin,
     bounds: &Bounds,
 ) -> Result<ReadBody, BodyError> {
     let max = bounds.message_bytes_max;
@@ -72,7 +75,7 @@ pub(crate) async fn read(
             None => break,
             // Trailers are ignored.
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-            Some(Err(_)) => return Err(BodyError::Gone),
+            Some(Err(error)) => return Err(lost(&error)),
         };
         if buffer.is_empty() && body.is_end_stream() && data.len() <= max.min(LARGE_BYTES) {
             return Ok(ReadBody { bytes: data, memory: None });
@@ -103,4 +106,16 @@ pub(crate) async fn read(
         buffer.extend_from_slice(&data);
     }
     Ok(ReadBody { bytes: buffer.freeze(), memory: held.map(BudgetShare::into_permit) })
+}
+
+/// Returns the reason why reading has failed. The client of a malformed body still reads the response.
+fn lost(error: &(dyn Error + 'static)) -> BodyError {
+    let mut causes = iter::successors(Some(error), |&error| error.source());
+    let malformed = causes.find_map(|cause| {
+        let cause = cause.downcast_ref::<io::Error>()?;
+        let is_malformed =
+            matches!(cause.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData);
+        is_malformed.then(|| cause.to_string().to_lowercase())
+    });
+    malformed.map_or(BodyError::Gone, BodyError::Malformed)
 }

@@ -43,6 +43,8 @@ pub(crate) struct PollRequest {
 pub(crate) enum RequestError {
     #[error("the body is not a DiscoveryRequest in JSON: {0}")]
     Malformed(String),
+    #[error("{field} has {len} bytes, at most {max} are allowed")]
+    TextLong { field: &'static str, len: usize, max: usize },
     #[error("the request has more than {max} names (names_per_request_max)")]
     Names { max: usize },
     #[error("a resource name has {len} bytes, at most {max} are allowed (name_bytes_max)")]
@@ -132,10 +134,10 @@ impl<'de> Visitor<'de> for RequestSeed<'_, '_> {
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "version_info" | "versionInfo" => {
-                    request.version_info = map.next_value_seed(TextSeed("version_info"))?;
+                    request.version_info = map.next_value_seed(TextSeed(reader, "version_info"))?;
                 }
                 "type_url" | "typeUrl" => {
-                    request.type_url = map.next_value_seed(TextSeed("type_url"))?;
+                    request.type_url = map.next_value_seed(TextSeed(reader, "type_url"))?;
                 }
                 "resource_names" | "resourceNames" => {
                     request.names = map.next_value_seed(NamesSeed(reader))?;
@@ -153,28 +155,20 @@ impl<'de> Visitor<'de> for RequestSeed<'_, '_> {
 }
 
 /// A text field of the request, by name.
-struct TextSeed(&'static str);
+struct TextSeed<'r, 'l>(&'r Reader<'l>, &'static str);
+seed!(TextSeed, String);
 
-impl<'de> DeserializeSeed<'de> for TextSeed {
-    type Value = String;
-    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<String, D::Error> {
-        input.deserialize_any(self)
-    }
-}
-
-impl Visitor<'_> for TextSeed {
+impl Visitor<'_> for TextSeed<'_, '_> {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a string for {}", self.0)
+        write!(f, "a string for {}", self.1)
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
-        let (field, len) = (self.0, text.len());
-        match len > TEXT_BYTES_MAX {
-            true => Err(E::custom(format_args!(
-                "{field} has {len} bytes, at most {TEXT_BYTES_MAX} are allowed"
-            ))),
+        let (field, len, max) = (self.1, text.len(), TEXT_BYTES_MAX);
+        match len > max {
+            true => Err(self.0.exceed(RequestError::TextLong { field, len, max })),
             false => Ok(text.to_owned()),
         }
     }
@@ -589,6 +583,9 @@ mod tests {
         let long = format!(r#"{{"node": {{"id": "{}"}}}}"#, "x".repeat(201));
         assert_eq!(error(&long), RequestError::NodeLong { max: 200 });
         let version = format!(r#"{{"version_info": "{}"}}"#, "x".repeat(5000));
-        assert!(error(&version).to_string().contains("version_info has 5000 bytes"));
+        assert_eq!(
+            error(&version),
+            RequestError::TextLong { field: "version_info", len: 5000, max: 4096 }
+        );
     }
 }

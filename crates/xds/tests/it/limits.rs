@@ -308,6 +308,12 @@ async fn connections_beyond_the_limit_are_rejected() {
     let third = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(refusal(third).await, "2 connections are open (connections_max)");
     assert_eq!(server.hits("connections"), 1);
+    // REST-20: a client that polls over HTTP/1.1 receives a response in its own protocol.
+    let mut poller = Http1::connect(&server).await;
+    let reply = poller.post(REST_CDS, &poll("", &[])).await;
+    assert_eq!((reply.status, reply.headers["retry-after"].as_str()), (503, "1"));
+    assert_eq!(reply.error(), "2 connections are open (connections_max)");
+    assert!(poller.is_closed().await);
     good.is_served(&server).await;
     drop(second);
     server.until_left(1, 1).await;

@@ -35,8 +35,9 @@ async fn unserved_request_is_rejected_in_its_own_protocol() {
         .header("content-type", "application/grpc")
         .body(())
         .unwrap();
-    let status = call(&server, get).await.response.status();
-    assert_eq!(status, StatusCode::METHOD_NOT_ALLOWED);
+    let response = call(&server, get).await.response;
+    assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(response.headers()["allow"], "POST");
 }
 
 /// The server sends response headers before the client has sent anything.

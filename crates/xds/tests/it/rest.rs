@@ -134,7 +134,7 @@ async fn request_is_read_in_both_spellings() {
 /// REST-20: each error has its status and a text for people. The connection continues.
 #[tokio::test]
 async fn errors_have_their_own_status() {
-    let config = Config { request_bytes_max: 4096, names_per_request_max: 10, ..rest_config() };
+    let config = Config { request_bytes_max: 9000, names_per_request_max: 10, ..rest_config() };
     let server = Server::with(config, fanout_config()).await;
     server.put(CDS, &[("a", "1")]);
     let mut client = Http1::connect(&server).await;
@@ -147,7 +147,8 @@ async fn errors_have_their_own_status() {
         (r#"{"node": {}}"#.into(), 400, "node.id is empty"),
         (r#"{"node": {"id": 1}}"#.into(), 400, "node.id: expected a string"),
         (poll("", &many), 413, "more than 10 names (names_per_request_max)"),
-        ("x".repeat(4097), 413, "more than 4096 bytes (request_bytes_max)"),
+        ("x".repeat(9001), 413, "more than 9000 bytes (request_bytes_max)"),
+        (poll(&"7".repeat(4097), &[]), 413, "version_info has 4097 bytes, at most 4096"),
     ] {
         let reply = client.post(REST_CDS, &body).await;
         assert_eq!(reply.status, status, "{body}");

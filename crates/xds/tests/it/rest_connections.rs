@@ -93,6 +93,20 @@ async fn unfinished_body_ends_its_request() {
     server.until_left(0, 0).await;
 }
 
+/// REST-20: a body that violates HTTP is answered with the violation. The connection is not lost.
+#[tokio::test]
+async fn malformed_chunks_are_named() {
+    let server = Server::with(rest_config(), fanout_config()).await;
+    let head = format!("POST {REST_CDS} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n");
+    for chunks in ["zz\r\n{}\r\n0\r\n\r\n", "fffffffffffffffffff\r\n{", "2\r\n{}{}\r\n0\r\n\r\n"] {
+        let mut client = Http1::connect(&server).await;
+        client.0.write_all(format!("{head}{chunks}").as_bytes()).await.unwrap();
+        let reply = client.reply().await;
+        assert_eq!(reply.status, 400, "{chunks}");
+        assert!(reply.error().contains("the body is not valid HTTP: invalid chunk"), "{reply:?}");
+    }
+}
+
 /// T1: a large body that stalls gives its memory back after a tenth of its time.
 #[tokio::test]
 async fn stalled_large_body_ends_its_request_early() {

@@ -16,7 +16,10 @@ use super::{
     input::{self, Input, Snapshot},
     write::{Body, Request, Write},
 };
-use crate::cli::{answer::Answer, failure::Failure};
+use crate::{
+    cli::{answer::Answer, failure::Failure},
+    config::Span,
+};
 
 /// The arguments of `apply`.
 #[derive(Debug, Args)]
@@ -37,7 +40,7 @@ pub(crate) struct Apply {
     ///
     /// All files together are one transaction, as with -f. If a file or the transaction has a problem, the
     /// command reports it, changes nothing, and tries again. It polls the directory, and applies
-    /// changes when no file has changed for half a second.
+    /// changes when no file has changed for the time of --settle.
     ///
     /// With --prune, a resource is deleted when its file is deleted or no longer contains it, while
     /// another file still names its scope. Otherwise, resources of deleted files are kept.
@@ -47,6 +50,12 @@ pub(crate) struct Apply {
         conflicts_with_all = ["files", "dry_run", "wait", "if_revision", "request_id"]
     )]
     watch: Option<PathBuf>,
+    /// With --watch, apply changes when no file has changed for TIME [default: 500ms, or 5s with --prune]
+    ///
+    /// A file that is being written may lack resources without being malformed. With --prune, they
+    /// would be deleted.
+    #[arg(long, value_name = "TIME", requires = "watch")]
+    settle: Option<Span>,
     /// Use this scope for documents that do not name one
     #[arg(long, default_value = "default")]
     scope: String,
@@ -95,8 +104,12 @@ async fn publish(
     Request::new(&apply.write, body)?.run(servers, answer).await
 }
 
-/// The time between two looks at a directory. A change is applied when two looks show the same.
+/// The minimum and the maximum time between two looks at a directory.
+const POLL_MIN: Duration = Duration::from_millis(20);
 const POLL: Duration = Duration::from_millis(500);
+/// The time without changes after which the files are applied, without and with removals.
+const SETTLE: Duration = Duration::from_millis(500);
+const SETTLE_PRUNE: Duration = Duration::from_secs(5);
 /// The pause after a failure, before the same files are applied again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -108,7 +121,14 @@ async fn watch(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let paths = [directory.to_owned()];
-    let (mut last, mut applied) = (None, None);
+    let settle = match &apply.settle {
+        Some(settle) => settle.duration(),
+        None if apply.prune => SETTLE_PRUNE,
+        None => SETTLE,
+    };
+    // The newest state of the directory, and since when it is the same.
+    let (mut last, mut since) = (None, Instant::now());
+    let mut applied = None;
     // The files that could not be applied, the failure, and the time of the next attempt.
     let mut failed: Option<(Snapshot, Failure, Instant)> = None;
     loop {
@@ -117,7 +137,10 @@ async fn watch(
             Some((files, _, retry)) if now.as_ref() == Some(files) => Instant::now() >= *retry,
             _ => now != applied,
         };
-        if is_due && now == last {
+        if now != last {
+            (last, since) = (now.clone(), Instant::now());
+        }
+        if is_due && since.elapsed() >= settle {
             let done = publish(apply, &paths, servers, answer).await;
             answer.out.flush()?;
             match done {
@@ -133,8 +156,7 @@ async fn watch(
                 }
             }
         }
-        last = now;
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(settle.clamp(POLL_MIN, POLL)).await;
     }
 }
 

@@ -27,6 +27,7 @@ use crate::{
     config::Span,
 };
 
+mod address;
 mod files;
 mod names;
 mod node;
@@ -53,7 +54,13 @@ pub(crate) struct Mirror {
     #[arg(long, value_enum, default_value = "json")]
     encoding: Encoding,
     /// Connect to the xDS port at ADDR; a list, separated by commas, is tried in order
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:18000",
+        value_delimiter = ',',
+        value_parser = address::parse
+    )]
     xds: Vec<String>,
     /// Also mirror a resource to which only the bootstrap refers, such as rtds/NAME; repeatable
     #[arg(long, value_name = "TYPE/NAME", value_parser = included)]
@@ -72,6 +79,12 @@ pub(crate) struct Mirror {
     /// clusters before the routes to them.
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     pause: Span,
+    /// Let the view of another cluster remove resources from the files
+    ///
+    /// A cluster that is new or restored may lack resources. Without this flag, no file changes until
+    /// its view has all resources that the files have.
+    #[arg(long)]
+    accept_new_cluster: bool,
     /// Mode of files with secrets, in octal; the mode of other files is 644
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
     secret_mode: u32,
@@ -129,6 +142,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(50);
 /// The maximum time for which responses without a break delay the changes.
 const QUIET_MAX: Duration = Duration::from_secs(2);
+/// The time between two looks at the directory.
+const CHECK: Duration = Duration::from_secs(5);
 /// The pause before files that could not be written are written again.
 const RETRY: Duration = Duration::from_secs(1);
 /// The pauses before the first and each later round over all servers. They double up to the maximum.
@@ -145,12 +160,16 @@ pub(super) async fn run(mirror: Mirror, answer: &mut Answer<'_>) -> Result<(), F
         encoding: mirror.encoding.into(),
         secret_mode: mirror.secret_mode,
         pause: mirror.pause.duration(),
+        accepts_new_cluster: mirror.accept_new_cluster,
     };
+    address::check(&mirror.xds).await?;
     let mut state = State {
         view: View::new(mirror.include.iter().cloned()),
         writer: Writer::open(&mirror.dir, settings)?,
         once: mirror.once,
         problems: Vec::new(),
+        held: None,
+        is_held: false,
     };
     if !mirror.once {
         return state.follow_all(&mirror, answer).await;
@@ -159,7 +178,8 @@ pub(super) async fn run(mirror: Mirror, answer: &mut Answer<'_>) -> Result<(), F
     match tokio::time::timeout(timeout, state.follow_all(&mirror, answer)).await {
         Ok(done) => done,
         Err(_) => {
-            let lines = std::mem::take(&mut state.problems);
+            let mut lines = std::mem::take(&mut state.problems);
+            lines.retain(|line| !line.is_empty());
             let node = &mirror.node.node;
             let failure = match state.view.is_complete() {
                 true => {
@@ -194,6 +214,10 @@ struct State {
     once: bool,
     /// The latest problem of each server, for `--once`.
     problems: Vec<String>,
+    /// The latest reason why no file may change.
+    held: Option<String>,
+    /// Whether no file may change until the next response.
+    is_held: bool,
 }
 
 impl State {
@@ -208,7 +232,7 @@ impl State {
         let mut backoff = BACKOFF_MIN;
         self.problems = vec![String::new(); n_servers];
         for turn in (0..n_servers).cycle() {
-            let address = mirror.xds[turn].trim();
+            let address = &mirror.xds[turn];
             let start = Instant::now();
             let reason = match self.follow(address, &node, answer).await {
                 End::Done => return Ok(()),
@@ -251,12 +275,11 @@ impl State {
         let mut latest = heard + QUIET_MAX;
         loop {
             let is_complete = self.view.is_complete();
-            let until = match (is_complete, self.view.has_changes()) {
+            let until = match (is_complete, self.view.has_changes() && !self.is_held) {
                 (true, true) => due.min(latest),
                 (true, false) => {
                     latest = Instant::now() + QUIET_MAX;
-                    // There is nothing to wait for but a response.
-                    latest + Duration::from_secs(3600)
+                    Instant::now() + CHECK
                 }
                 (false, _) => heard + ANSWER_TIMEOUT,
             };
@@ -268,6 +291,7 @@ impl State {
                         ..DeltaDiscoveryRequest::default()
                     };
                     self.view.on_response(response);
+                    self.is_held = false;
                     for request in std::iter::once(ack).chain(self.view.next_requests()) {
                         if let Err(reason) = stream.send(request).await {
                             return End::Lost(reason);
@@ -283,7 +307,9 @@ impl State {
                         self.missing()
                     ));
                 }
-                Err(_) if self.view.has_changes() => {
+                Err(_)
+                    if !self.is_held && (self.view.has_changes() || !self.writer.is_intact()) =>
+                {
                     match self.write(answer).await {
                         Ok(true) if self.once => return End::Done,
                         Ok(true) => {}
@@ -299,6 +325,25 @@ impl State {
 
     /// Writes the changes. Returns whether all of them are written; otherwise, they remain changes.
     async fn write(&mut self, answer: &mut Answer<'_>) -> Result<bool, Failure> {
+        if !self.writer.is_intact() {
+            warn("the directory was removed or replaced; all its files are written again");
+            if let Err(failure) = self.writer.reopen() {
+                failure.lines.iter().for_each(|line| warn(line));
+                return Ok(false);
+            }
+            self.view.change_all();
+        }
+        if let Some(reason) = self.writer.hold(&self.view) {
+            if self.once {
+                return Err(Failure::new(reason));
+            }
+            if self.held.as_ref() != Some(&reason) {
+                warn(&reason);
+            }
+            (self.held, self.is_held) = (Some(reason), true);
+            return Ok(false);
+        }
+        self.held = None;
         let changes = self.view.take_changes();
         let mut report = Report::default();
         let written = self.writer.write(&self.view, &changes, &mut report).await;

@@ -5,16 +5,18 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, Permissions},
+    fs::{self, File, Permissions, TryLockError},
     io::{self, Read, Write},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
 /// The file that lists what is mirrored: path, type and name, separated by tabs.
-pub(super) const LISTING: &str = "listing.txt";
+const LISTING: &str = "listing.txt";
 /// The first line of a listing. A file of this name without it belongs to somebody else.
-pub(super) const LISTING_HEADER: &str = "# chancery mirror: path, type, name";
+const LISTING_HEADER: &str = "# chancery mirror: path, type, name";
+/// The start of the line of a listing with the incarnation of the cluster whose view the files hold.
+const INCARNATION: &str = "# incarnation: ";
 /// The start of the names of temporary files.
 const TEMPORARY: &str = ".chancery-mirror-";
 /// The mode of files without secrets.
@@ -22,9 +24,20 @@ pub(super) const USUAL_MODE: u32 = 0o644;
 /// The maximum size of a listing in bytes.
 const LISTING_BYTES_MAX: u64 = 256 << 20;
 
-/// A directory with mirrored files.
+/// A directory with mirrored files. It is locked against other mirrors.
 pub(super) struct Directory {
     root: PathBuf,
+    /// The open directory, which holds the lock.
+    lock: File,
+}
+
+/// The content of a listing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Listing {
+    /// The type and the name of each file, by path.
+    pub(super) files: BTreeMap<String, String>,
+    /// The incarnation of the cluster, if it is known.
+    pub(super) incarnation: Option<String>,
 }
 
 impl Directory {
@@ -32,6 +45,14 @@ impl Directory {
     /// was killed.
     pub(super) fn open(root: &Path, subdirectories: &[&str]) -> io::Result<Self> {
         fs::create_dir_all(root)?;
+        let lock = File::open(root)?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(io::Error::other("another mirror uses it; choose another directory"));
+            }
+            // Some file systems have no locks.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
         let listing = root.join(LISTING);
         if listing.symlink_metadata().is_ok() && !is_listing(&listing)? {
             return Err(io::Error::other(format!(
@@ -45,6 +66,11 @@ impl Directory {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
+            // The root may be a link. Below it, a link would lead out of the directory.
+            if directory != *root && !directory.symlink_metadata()?.is_dir() {
+                let name = directory.display();
+                return Err(io::Error::other(format!("{name} is not a directory; remove it")));
+            }
             for entry in fs::read_dir(&directory)? {
                 let entry = entry?;
                 let is_temporary =
@@ -54,7 +80,20 @@ impl Directory {
                 }
             }
         }
-        Ok(Self { root: root.to_owned() })
+        Ok(Self { root: root.to_owned(), lock })
+    }
+
+    /// Releases the lock.
+    pub(super) fn unlock(&self) {
+        // The lock of a file system without locks was never held.
+        drop(self.lock.unlock());
+    }
+
+    /// Returns whether the path still leads to this directory, with its listing.
+    pub(super) fn is_intact(&self) -> bool {
+        let identity = |found: fs::Metadata| (found.dev(), found.ino());
+        let own = self.lock.metadata().map(identity).ok();
+        own.is_some() && own == fs::metadata(&self.root).map(identity).ok() && self.exists(LISTING)
     }
 
     /// Returns whether there is a file or anything else with this path.
@@ -126,17 +165,29 @@ impl Directory {
         File::open(path.parent().unwrap_or(&self.root))?.sync_all()
     }
 
-    /// Returns the entries of the listing: the type and the name by path. Skips lines that this program would not
-    /// write, so that a changed listing cannot name files elsewhere.
-    pub(super) fn listing(&self) -> BTreeMap<String, String> {
+    /// Returns the listing. Skips lines that this program would not write, so that a changed listing cannot name
+    /// files elsewhere.
+    pub(super) fn listing(&self) -> Listing {
         let content = self.read(LISTING, LISTING_BYTES_MAX).unwrap_or_default();
         let content = String::from_utf8(content).unwrap_or_default();
-        content
+        let files = content
             .lines()
             .filter_map(|line| line.split_once('\t'))
             .filter(|(path, _)| is_own(path))
             .map(|(path, rest)| (path.to_owned(), rest.to_owned()))
-            .collect()
+            .collect();
+        let incarnation = content.lines().find_map(|line| line.strip_prefix(INCARNATION));
+        Listing { files, incarnation: incarnation.map(str::to_owned) }
+    }
+
+    /// Writes the listing.
+    pub(super) fn write_listing(&self, listing: &Listing) -> io::Result<()> {
+        let mut text = format!("{LISTING_HEADER}\n");
+        if let Some(incarnation) = &listing.incarnation {
+            text.push_str(&format!("{INCARNATION}{incarnation}\n"));
+        }
+        text.extend(listing.files.iter().map(|(path, what)| format!("{path}\t{what}\n")));
+        self.write(LISTING, text.as_bytes(), USUAL_MODE).map(drop)
     }
 }
 
@@ -200,12 +251,49 @@ mod tests {
     #[test]
     fn temporary_files_of_a_killed_mirror_are_removed_and_other_files_stay() {
         let root = tempfile::tempdir().unwrap();
-        Directory::open(root.path(), &["eds"]).unwrap();
+        drop(Directory::open(root.path(), &["eds"]).unwrap());
         fs::write(root.path().join("eds/.chancery-mirror-abc"), "half").unwrap();
         fs::write(root.path().join("eds/mine.json"), "{}").unwrap();
         Directory::open(root.path(), &["eds"]).unwrap();
         assert!(!root.path().join("eds/.chancery-mirror-abc").exists());
         assert!(root.path().join("eds/mine.json").exists());
+    }
+
+    #[test]
+    fn directory_of_another_mirror_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let first = Directory::open(root.path(), &[]).unwrap();
+        let error = Directory::open(root.path(), &[]).map(drop).unwrap_err().to_string();
+        assert!(error.contains("another mirror uses it"), "{error}");
+        drop(first);
+        Directory::open(root.path(), &[]).unwrap();
+    }
+
+    #[test]
+    fn link_in_place_of_a_subdirectory_is_refused() {
+        let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(elsewhere.path().join(".chancery-mirror-x"), "mine").unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), root.path().join("sds")).unwrap();
+        let error = Directory::open(root.path(), &["sds"]).map(drop).unwrap_err().to_string();
+        assert!(error.contains("sds is not a directory; remove it"), "{error}");
+        assert!(elsewhere.path().join(".chancery-mirror-x").exists());
+    }
+
+    #[test]
+    fn removed_or_replaced_directory_is_not_intact() {
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().join("files");
+        let directory = Directory::open(&root, &[]).unwrap();
+        directory.write_listing(&Listing::default()).unwrap();
+        assert!(directory.is_intact());
+        fs::remove_file(root.join(LISTING)).unwrap();
+        assert!(!directory.is_intact());
+        directory.write_listing(&Listing::default()).unwrap();
+        fs::rename(&root, parent.path().join("old")).unwrap();
+        assert!(!directory.is_intact());
+        let other = Directory::open(&root, &[]).unwrap();
+        other.write_listing(&Listing::default()).unwrap();
+        assert!(!directory.is_intact() && other.is_intact());
     }
 
     #[test]
@@ -224,7 +312,7 @@ mod tests {
         let listing = "# chancery mirror: path, type, name\ncds.json\tcds\t*\neds/a%2F.json\teds\ta/\n../x\tcds\t*\n/etc/passwd\tcds\t*\neds/../x\teds\tx\n\
                        eds/..\teds\tx\na/b/c\teds\tx\nnothing\n\tx\n";
         fs::write(root.path().join(LISTING), listing).unwrap();
-        let paths: Vec<String> = directory.listing().into_keys().collect();
+        let paths: Vec<String> = directory.listing().files.into_keys().collect();
         assert_eq!(paths, ["cds.json", "eds/a%2F.json"]);
     }
 }

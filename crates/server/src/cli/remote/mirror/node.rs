@@ -13,7 +13,7 @@ use super::super::client::VERSION;
 #[derive(Debug, Args)]
 pub(crate) struct NodeFlags {
     /// ID of the node whose view is mirrored
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(super) node: String,
     /// Cluster of the node, for assignments that match it [default: none]
     #[arg(long, value_name = "CLUSTER")]

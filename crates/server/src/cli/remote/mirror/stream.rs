@@ -7,7 +7,7 @@ use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
-    Request, Status, Streaming,
+    Code, Request, Status, Streaming,
     client::Grpc,
     codegen::http::uri::PathAndQuery,
     transport::{Channel, Endpoint},
@@ -54,8 +54,7 @@ impl Stream {
         let path = format!("/{}/{}", service.name, service.delta);
         let path: PathAndQuery = path.parse().map_err(|_| "the path is invalid".to_owned())?;
         // The server sends its response headers only after the first request, so queue it first.
-        let stream = Self::sent(&requests, first).await;
-        stream.map_err(|status| status.message().to_owned())?;
+        requests.send(first).await.map_err(|_| "the stream has ended".to_owned())?;
         let queue = Request::new(ReceiverStream::new(queue));
         let codec: ProstCodec<DeltaDiscoveryRequest, DeltaDiscoveryResponse> =
             ProstCodec::default();
@@ -64,16 +63,21 @@ impl Stream {
         Ok(Self { requests, responses })
     }
 
-    async fn sent(
-        requests: &mpsc::Sender<DeltaDiscoveryRequest>,
-        request: DeltaDiscoveryRequest,
-    ) -> Result<(), Status> {
-        requests.send(request).await.map_err(|_| Status::unavailable("the stream has ended"))
-    }
-
     /// Sends a request.
-    pub(super) async fn send(&self, request: DeltaDiscoveryRequest) -> Result<(), String> {
-        Self::sent(&self.requests, request).await.map_err(|status| in_words(&status))
+    pub(super) async fn send(&mut self, request: DeltaDiscoveryRequest) -> Result<(), String> {
+        if self.requests.send(request).await.is_ok() {
+            return Ok(());
+        }
+        // The server has ended the stream. Its reason follows the responses.
+        let reason = async {
+            loop {
+                if let Err(reason) = self.next().await {
+                    return reason;
+                }
+            }
+        };
+        let reason = tokio::time::timeout(CONNECT_TIMEOUT, reason).await;
+        Err(reason.unwrap_or_else(|_| "the stream has ended".to_owned()))
     }
 
     /// Waits for the next response.
@@ -88,6 +92,9 @@ impl Stream {
 
 fn in_words(status: &Status) -> String {
     match status.message() {
+        "" if status.code() == Code::Unimplemented => {
+            "it serves no discovery services; use the address of its xDS port".to_owned()
+        }
         "" => innermost(status),
         message => message.to_owned(),
     }

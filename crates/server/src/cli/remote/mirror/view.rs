@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use chancery_model::{ResourceKey, ResourceName, TypeUrl, types};
+use chancery_model::{ResourceKey, ResourceName, TypeUrl, TypeVersion, types};
 use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
 
 /// The types whose files hold all resources of the view, in the order in which they are requested.
@@ -110,6 +110,17 @@ impl View {
     /// Keeps changes that could not be written.
     pub(super) fn put_back(&mut self, changes: Changes) {
         self.changes.merge(changes);
+    }
+
+    /// Makes everything a change, because the files are gone.
+    pub(super) fn change_all(&mut self) {
+        let named = self.named.keys().cloned().collect();
+        self.changes.merge(Changes { full: FULL.into_iter().collect(), named });
+    }
+
+    /// Returns the incarnation of the cluster that has sent the view.
+    pub(super) fn incarnation(&self) -> Option<&str> {
+        TypeVersion::incarnation_of(&self.full(types::CLUSTER)?.version)
     }
 
     pub(super) fn has_changes(&self) -> bool {

@@ -1,6 +1,11 @@
 //! Writes the files of a view, step by step.
 
-use std::{collections::BTreeMap, io, iter, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use chancery_admission::{
@@ -10,15 +15,15 @@ use chancery_model::{ScopeName, TypeUrl, types};
 use tokio::time::Instant;
 
 use super::{
-    files::{Directory, LISTING, LISTING_HEADER, USUAL_MODE},
+    files::{Directory, Listing, USUAL_MODE},
     names::short,
     plan::{self, File, Step, steps},
     view::{Changes, FULL, View},
 };
 use crate::cli::failure::Failure;
 
-/// The maximum size of a file with clusters that is read at the start, in bytes.
-const CLUSTERS_BYTES_MAX: u64 = 1 << 30;
+/// The maximum size of a published file that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// The settings of the written files.
 #[derive(Debug, Clone, Copy)]
@@ -27,16 +32,22 @@ pub(super) struct Settings {
     pub(super) secret_mode: u32,
     /// The time that Envoy gets to apply the files of one type before those of another type change.
     pub(super) pause: Duration,
+    /// Whether the view of another cluster may remove resources.
+    pub(super) accepts_new_cluster: bool,
 }
 
 /// The published files.
 pub(super) struct Writer {
+    root: PathBuf,
     directory: Directory,
     settings: Settings,
     /// The clusters in the published file.
     clusters: BTreeMap<String, Bytes>,
-    /// The type and the name of each published file, by path.
-    listing: BTreeMap<String, String>,
+    listing: Listing,
+    /// Whether the listing has changed since it was written.
+    is_listing_due: bool,
+    /// Whether a directory was missing.
+    is_broken: bool,
     /// Whether files of an earlier run that the view does not contain have been removed.
     is_swept: bool,
     /// The type that was written last, and when.
@@ -58,25 +69,78 @@ impl Writer {
         let directory = Directory::open(root, &subdirectories).map_err(|error| {
             Failure::new(format_args!("cannot open the directory {}: {error}", root.display()))
         })?;
-        let listing = directory.listing();
-        let (clusters, is_swept, last) = (BTreeMap::new(), false, None);
-        let mut writer = Self { directory, settings, clusters, listing, is_swept, last };
-        writer.clusters = writer.published_clusters();
+        let mut writer = Self {
+            root: root.to_owned(),
+            settings,
+            clusters: BTreeMap::new(),
+            listing: directory.listing(),
+            directory,
+            is_listing_due: true,
+            is_broken: false,
+            is_swept: false,
+            last: None,
+        };
+        writer.clusters = writer.published(types::CLUSTER);
         Ok(writer)
     }
 
-    /// Returns the clusters of the published file. A file that cannot be read has none: it is replaced.
-    fn published_clusters(&self) -> BTreeMap<String, Bytes> {
-        let path = self.with_extension(short(types::CLUSTER).unwrap_or_default());
+    /// Returns whether the directory is still there, as far as that is known without a look at each file.
+    pub(super) fn is_intact(&self) -> bool {
+        // Before the first listing, nothing is published.
+        !self.is_broken && (!self.is_swept || self.directory.is_intact())
+    }
+
+    /// Opens a directory that was removed or replaced. The caller writes the whole view.
+    pub(super) fn reopen(&mut self) -> Result<(), Failure> {
+        // The lock would exclude this mirror, too.
+        self.directory.unlock();
+        self.is_broken = true;
+        *self = Self::open(&self.root, self.settings)?;
+        Ok(())
+    }
+
+    /// Returns the resources of a published file. A file that cannot be read has none: it is replaced.
+    fn published(&self, type_url: &str) -> BTreeMap<String, Bytes> {
+        let path = self.with_extension(short(type_url).unwrap_or_default());
         let read = || {
-            let content = self.directory.read(&path, CLUSTERS_BYTES_MAX)?;
+            let content = self.directory.read(&path, FILE_BYTES_MAX)?;
             let manifest = manifest_of_file(&path, self.settings.encoding, content).ok()?;
             admit(&[manifest], &Options::new(ScopeName::new("mirror").ok()?)).ok()
         };
         let upserts = read().map(|transaction| transaction.upserts).unwrap_or_default();
         let drafts = upserts.into_iter().map(|upsert| upsert.draft);
-        let clusters = drafts.filter(|draft| draft.key.type_url.as_str() == types::CLUSTER);
-        clusters.map(|draft| (draft.key.name.as_str().to_owned(), draft.body)).collect()
+        let own = drafts.filter(|draft| draft.key.type_url.as_str() == type_url);
+        own.map(|draft| (draft.key.name.as_str().to_owned(), draft.body)).collect()
+    }
+
+    /// Returns the reason why no file may change: the view is that of another cluster, and lacks published resources.
+    /// A cluster that has lost its data would empty the files.
+    pub(super) fn hold(&self, view: &View) -> Option<String> {
+        let (before, now) = (self.listing.incarnation.as_deref()?, view.incarnation()?);
+        if before == now || self.settings.accepts_new_cluster {
+            return None;
+        }
+        let mut missing: Vec<String> = Vec::new();
+        for url in FULL {
+            let full = view.full(url);
+            let is_missing = |name: &&String| {
+                full.is_none_or(|full| !full.resources.contains_key(name.as_str()))
+            };
+            let short = short(url).unwrap_or_default();
+            let names = self.published(url);
+            missing.extend(names.keys().filter(is_missing).map(|it| format!("{short} {it:?}")));
+        }
+        let own = self.own_files(view);
+        missing.extend(self.listing.files.keys().filter(|path| !own.contains_key(*path)).cloned());
+        let first = missing.first()?;
+        let more = match missing.len() - 1 {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        Some(format!(
+            "the servers belong to another cluster (incarnation {now}, not {before}), which lacks {first}{more}; no file \
+             changes until the resources return, or until the mirror is started with --accept-new-cluster"
+        ))
     }
 
     fn with_extension(&self, path: &str) -> String {
@@ -90,11 +154,24 @@ impl Writer {
         changes: &Changes,
         report: &mut Report,
     ) -> io::Result<()> {
+        let written = self.write_steps(view, changes, report).await;
+        self.is_broken =
+            written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        written
+    }
+
+    async fn write_steps(
+        &mut self,
+        view: &View,
+        changes: &Changes,
+        report: &mut Report,
+    ) -> io::Result<()> {
         let exists = |path: &str| self.directory.exists(&self.with_extension(path));
-        let before = self.listing.clone();
         // Later on, only files that have changed are among the changes.
         let is_current = |file: &File| !self.is_swept && self.is_current(file);
-        for step in steps(view, changes, &self.clusters, exists, is_current) {
+        let steps = steps(view, changes, &self.clusters, exists, is_current);
+        self.announce(&steps)?;
+        for step in steps {
             match step {
                 Step::Create(files) => self.write_files(files, report).await?,
                 Step::Write(files) => {
@@ -116,17 +193,48 @@ impl Writer {
         if !self.is_swept {
             let own = self.own_files(view);
             let is_stale = |path: &&String| !own.contains_key(*path);
-            let stale: Vec<String> = self.listing.keys().filter(is_stale).cloned().collect();
+            let stale: Vec<String> = self.listing.files.keys().filter(is_stale).cloned().collect();
             self.remove(&stale, report)?;
-            let own = own.into_iter().filter(|(path, _)| self.directory.exists(path));
-            self.listing.extend(own);
-            self.is_swept = true;
+            let own: Vec<_> =
+                own.into_iter().filter(|(path, _)| self.directory.exists(path)).collect();
+            own.into_iter().for_each(|(path, listed)| self.list(path, listed));
         }
-        if self.listing != before || !self.directory.exists(LISTING) {
-            let line = |(path, what): (&String, &String)| format!("{path}\t{what}\n");
-            let header = format!("{LISTING_HEADER}\n");
-            let listing: String = iter::once(header).chain(self.listing.iter().map(line)).collect();
-            self.directory.write(LISTING, listing.as_bytes(), USUAL_MODE)?;
+        let incarnation = view.incarnation().map(str::to_owned);
+        self.is_listing_due |= self.listing.incarnation != incarnation;
+        self.listing.incarnation = incarnation;
+        self.write_listing()?;
+        self.is_swept = true;
+        Ok(())
+    }
+
+    /// Lists new files before they are written, so that a mirror that is killed meanwhile leaves no file that a later
+    /// one does not know.
+    fn announce(&mut self, steps: &[Step]) -> io::Result<()> {
+        let n_files = self.listing.files.len();
+        for step in steps {
+            let (Step::Create(files) | Step::Write(files)) = step else { continue };
+            for file in files {
+                let short = short(file.type_url.as_str()).unwrap_or_default();
+                let path = self.with_extension(&file.path);
+                self.list(path, listed(short, file.name.as_deref()));
+            }
+        }
+        match self.listing.files.len() == n_files {
+            true => Ok(()),
+            false => self.write_listing(),
+        }
+    }
+
+    /// Adds a file to the listing.
+    fn list(&mut self, path: String, listed: String) {
+        let before = self.listing.files.insert(path, listed.clone());
+        self.is_listing_due |= before != Some(listed);
+    }
+
+    fn write_listing(&mut self) -> io::Result<()> {
+        if self.is_listing_due {
+            self.directory.write_listing(&self.listing)?;
+            self.is_listing_due = false;
         }
         Ok(())
     }
@@ -173,12 +281,16 @@ impl Writer {
                 Ok(content) => content,
                 Err(problem) => {
                     report.problems.push(format!("cannot write {path}: {problem}"));
+                    if !self.directory.exists(&path) {
+                        self.unlist(&path);
+                    }
                     continue;
                 }
             };
             let mode = self.mode(&file);
-            let in_words =
-                |error: io::Error| io::Error::other(format!("cannot write {path}: {error}"));
+            let in_words = |error: io::Error| {
+                io::Error::new(error.kind(), format!("cannot write {path}: {error}"))
+            };
             if self.directory.write(&path, &content, mode).map_err(in_words)? {
                 let n = file.resources.len();
                 report.lines.push(match &file.name {
@@ -188,8 +300,6 @@ impl Writer {
                 });
                 written = Some(path.clone());
             }
-            let short = short(file.type_url.as_str()).unwrap_or_default();
-            self.listing.insert(path, listed(short, file.name.as_deref()));
             if file.type_url.as_str() == types::CLUSTER && file.name.is_none() {
                 self.clusters = file.resources.into_iter().collect();
             }
@@ -205,16 +315,20 @@ impl Writer {
     fn remove(&mut self, paths: &[String], report: &mut Report) -> io::Result<()> {
         for path in paths {
             // A file that the listing does not name belongs to somebody else.
-            if self.listing.contains_key(path) {
+            if self.listing.files.contains_key(path) {
                 let in_words =
                     |error: io::Error| io::Error::other(format!("cannot remove {path}: {error}"));
                 if self.directory.remove(path).map_err(in_words)? {
                     report.lines.push(format!("removed {path}"));
                 }
-                self.listing.remove(path);
+                self.unlist(path);
             }
         }
         Ok(())
+    }
+
+    fn unlist(&mut self, path: &str) {
+        self.is_listing_due |= self.listing.files.remove(path).is_some();
     }
 }
 

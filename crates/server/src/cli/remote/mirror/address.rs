@@ -1,0 +1,50 @@
+//! The addresses of the servers that a mirror follows.
+
+use tonic::codegen::http::Uri;
+
+use crate::cli::failure::Failure;
+
+/// Parses the address of an xDS port.
+pub(super) fn parse(text: &str) -> Result<String, String> {
+    let address = text.trim();
+    let uri = format!("http://{address}").parse::<Uri>().ok();
+    let authority = uri.as_ref().and_then(Uri::authority).filter(|authority| {
+        authority.as_str() == address
+            && !authority.host().is_empty()
+            && !address.contains('@')
+            && authority.port_u16().is_some_and(|port| port > 0)
+    });
+    match authority {
+        Some(_) => Ok(address.to_owned()),
+        None => Err("expected HOST:PORT, such as 127.0.0.1:18000".to_owned()),
+    }
+}
+
+/// Fails if no address can be resolved. Later on, a failed lookup may be temporary.
+pub(super) async fn check(addresses: &[String]) -> Result<(), Failure> {
+    let mut problems = Vec::new();
+    for address in addresses {
+        match tokio::net::lookup_host(address).await {
+            Ok(_) => return Ok(()),
+            Err(error) => problems.push(format!("cannot resolve {address:?} of --xds: {error}")),
+        }
+    }
+    Err(Failure::lines(problems))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_needs_a_host_and_a_port() {
+        for good in ["127.0.0.1:18000", " xds.example:1 ", "[::1]:18000"] {
+            assert_eq!(parse(good).unwrap(), good.trim());
+        }
+        for bad in
+            ["", "localhost", "h:0", ":1", "h:70000", "http://h:1", "h:1/x", "u@h:1", "a b:1"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}
