@@ -26,7 +26,9 @@ use chancery_proto::{
     discovery::Any,
     envoy_pool,
 };
-use chancery_protocol::{ContentsPage, ContentsReader, Protocol, ResourceState, ResourceStatus};
+use chancery_protocol::{
+    ContentsPage, ContentsReader, NOT_FOUND_TEXT, Protocol, ResourceState, ResourceStatus,
+};
 use prost::Message;
 use prost_reflect::DynamicMessage;
 
@@ -175,7 +177,11 @@ impl Builder {
         nack: Option<&UpdateFailureState>,
         protocol: Protocol,
     ) -> GenericXdsConfig {
-        let ResourceStatus { name, state, resource, version, sent_ms_ago } = status;
+        let ResourceStatus { name, state, resource, version, sent_ms_ago, is_reported } = status;
+        let missing = is_reported.then(|| UpdateFailureState {
+            details: format!("NOT_FOUND: {NOT_FOUND_TEXT}"),
+            ..UpdateFailureState::default()
+        });
         let error_state = nack.filter(|_| state == ResourceState::Rejected).cloned();
         let error_state = error_state.map(|mut error| {
             if protocol == Protocol::Delta {
@@ -203,7 +209,8 @@ impl Builder {
             xds_config,
             last_updated: sent_ms_ago.map(|ms_ago| self.before(ms_ago)),
             config_status: config_status.into(),
-            error_state,
+            // ERR-18: the error that the client is sent.
+            error_state: error_state.or(missing),
         }
     }
 

@@ -52,6 +52,8 @@ struct Shared {
     streams_max: usize,
     held_polls: Arc<HeldPolls>,
     control_plane: String,
+    /// Whether responses report names that do not exist.
+    resource_errors: bool,
 }
 
 #[derive(Debug)]
@@ -118,7 +120,10 @@ impl Fanout {
         let streams = Streams::default();
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
-        let shared = Arc::new(Shared { shards, streams, streams_max, held_polls, control_plane });
+        let resource_errors = config.session.resource_errors;
+        let shared =
+            Shared { shards, streams, streams_max, held_polls, control_plane, resource_errors };
+        let shared = Arc::new(shared);
         let freshness = ReadFreshness::new(Arc::new(AlwaysFresh), state);
         Self { shared, contact, tasks: tracker.clone(), cancel, start, freshness }
     }
@@ -163,6 +168,12 @@ impl Fanout {
     #[must_use]
     pub fn control_plane(&self) -> &str {
         &self.shared.control_plane
+    }
+
+    /// Returns whether responses report names that do not exist (ERR-14).
+    #[must_use]
+    pub fn sends_resource_errors(&self) -> bool {
+        self.shared.resource_errors
     }
 
     /// Counts a further stream, if there may be one.

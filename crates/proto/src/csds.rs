@@ -205,7 +205,8 @@ pub struct GenericXdsConfig {
     /// The state of the resource.
     #[prost(enumeration = "ConfigStatus", tag = "6")]
     pub config_status: i32,
-    /// The rejection, if the client rejects the resource.
+    /// The rejection, if the client rejects the resource, or the error that the client is sent for a
+    /// name that does not exist.
     #[prost(message, optional, tag = "8")]
     pub error_state: Option<UpdateFailureState>,
 }

@@ -41,12 +41,16 @@ pub struct ResourceStatus {
     pub version: String,
     /// The time since the last response with the resource, in milliseconds, if known.
     pub sent_ms_ago: Option<u64>,
+    /// Whether the client is sent the error `NOT_FOUND` for the name (ERR-01).
+    pub is_reported: bool,
 }
 
 /// One page of the resources of a type, with the responses on their way.
 #[derive(Debug, Clone)]
 pub struct ContentsPage {
     pub(crate) protocol: Protocol,
+    /// Whether the client is sent errors for names that do not exist.
+    pub(crate) sends_errors: bool,
     pub(crate) items: Vec<Item>,
     /// The last name of the page; `None` if this is the last page.
     pub(crate) next: Option<ResourceName>,
@@ -146,7 +150,12 @@ impl ContentsReader {
             self.take_responses(&page);
         }
         let protocol = page.protocol;
-        page.items.into_iter().map(|item| self.status(item, protocol)).collect()
+        let statuses = page.items.into_iter().map(|item| {
+            let mut status = self.status(item, protocol);
+            status.is_reported = page.sends_errors && status.state == ResourceState::Unknown;
+            status
+        });
+        statuses.collect()
     }
 
     fn take_responses(&mut self, page: &ContentsPage) {
@@ -179,7 +188,8 @@ impl ContentsReader {
                 _ if !is_sotw => resource.as_ref().map(own).unwrap_or_default(),
                 version => version.unwrap_or_default(),
             };
-            ResourceStatus { name, state, resource, version, sent_ms_ago: ms_ago }
+            let sent_ms_ago = ms_ago;
+            ResourceStatus { name, state, resource, version, sent_ms_ago, is_reported: false }
         };
         let is_unsent = |resource: &Arc<Resource>| {
             self.unsent.get(resource.name()) == Some(&resource.version())

@@ -33,7 +33,12 @@ pub enum PollContent {
     /// All resources of a view.
     All(TypeView),
     /// The resources that the client named, each once, in the order of their names.
-    Named(Vec<Arc<Resource>>),
+    Named {
+        /// The resources.
+        resources: Vec<Arc<Resource>>,
+        /// The names without a resource, if the response reports them as errors (ERR-01).
+        missing: Vec<String>,
+    },
 }
 
 impl PollContent {
@@ -47,13 +52,24 @@ impl PollContent {
     ) -> Option<&Arc<Resource>> {
         match self {
             Self::All(view) => view.next_after(previous),
-            Self::Named(resources) => resources.get(index),
+            Self::Named { resources, .. } => resources.get(index),
+        }
+    }
+
+    /// Returns the names that the response reports with the error `NOT_FOUND`. A response to a
+    /// wildcard has none (ERR-10).
+    #[must_use]
+    pub fn missing(&self) -> &[String] {
+        match self {
+            Self::All(_) => &[],
+            Self::Named { missing, .. } => missing,
         }
     }
 }
 
 impl PollResponse {
-    /// Decides the response to a poll for `names` from a client that has `version_info`.
+    /// Decides the response to a poll for `names` from a client that has `version_info`. `errors` means
+    /// that names without a resource are reported.
     ///
     /// A type with a wildcard costs O(layers), and O(names) if the client names resources. Other
     /// types cost O(names).
@@ -63,6 +79,7 @@ impl PollResponse {
         properties: &Properties,
         names: &NameList,
         version_info: &str,
+        errors: bool,
     ) -> Self {
         // REST-18: there is no history, so an empty list always means the wildcard.
         let is_wildcard = names.is_empty() || names.iter().any(|name| name == WILDCARD);
@@ -88,13 +105,19 @@ impl PollResponse {
             let version = found(name).map(|resource| resource.version().to_string());
             [(*name).to_owned(), version.unwrap_or_default()]
         });
-        let digest = digest(iter::once("names".to_owned()).chain(fields));
+        // A client that was not sent the errors does not have the current response.
+        let form = if errors { "names with errors" } else { "names" };
+        let digest = digest(iter::once(form.to_owned()).chain(fields));
         Self::of(view, digest, version_info, || {
             // Two names may refer to one resource, which the response contains once.
             let mut sent = BTreeSet::new();
             let resources =
                 asked.iter().filter_map(found).filter(|r| sent.insert(r.name().clone()));
-            PollContent::Named(resources.cloned().collect())
+            let missing = asked.iter().filter(|name| errors && view.get(name).is_none());
+            PollContent::Named {
+                resources: resources.cloned().collect(),
+                missing: missing.map(|name| (*name).to_owned()).collect(),
+            }
         })
     }
 
@@ -144,11 +167,12 @@ mod tests {
 
     use super::*;
 
-    struct Author(State);
+    /// The state, and whether errors are enabled.
+    struct Author(State, bool);
 
     impl Author {
         fn new() -> Self {
-            Self(State::new(Incarnation(7)))
+            Self(State::new(Incarnation(7)), false)
         }
 
         fn apply(&mut self, transaction: &Transaction) {
@@ -177,7 +201,7 @@ mod tests {
             let type_url = TypeUrl::from_static(type_url);
             let view = View::resolve(&self.0, &scopes).of_type(&type_url);
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            PollResponse::decide(&view, properties(&type_url), &names.into(), version)
+            PollResponse::decide(&view, properties(&type_url), &names.into(), version, self.1)
         }
 
         /// Returns the version and the names of a response that must have changed.
@@ -308,6 +332,36 @@ mod tests {
         assert_eq!(author.changed(ENDPOINT, &["a"], &version).1, "a");
         assert_eq!(author.changed(CLUSTER, &[], "").1, "");
         assert_eq!(author.changed(CLUSTER, &["missing"], "").1, "");
+    }
+
+    /// ERR-01, ERR-02, ERR-04, ERR-10: with errors, a response reports once that a name has no resource. A
+    /// wildcard has no errors.
+    #[test]
+    fn missing_name_is_reported_once_per_change() {
+        let mut author = Author::new();
+        author.put(ENDPOINT, &["a"], "1");
+        author.1 = true;
+        let missing =
+            |author: &Author, version: &str| match author.poll(ENDPOINT, &["b", "a"], version) {
+                PollResponse::Changed { version, content } => {
+                    (version, content.missing().join(" "))
+                }
+                PollResponse::Unchanged => (String::new(), "unchanged".to_owned()),
+            };
+        let (first, errors) = missing(&author, "");
+        assert_eq!(errors, "b");
+        assert_eq!(missing(&author, &first).1, "unchanged");
+        author.put(ENDPOINT, &["b"], "1");
+        let (second, errors) = missing(&author, &first);
+        assert_eq!(errors, "");
+        author.delete(ENDPOINT, "b");
+        assert_eq!(missing(&author, &second).1, "b");
+        // ERR-02: a client that does not know errors may reject a response without resources.
+        assert!(author.is_unchanged(ENDPOINT, &["c"], ""));
+        let PollResponse::Changed { content, .. } = author.poll(CLUSTER, &["*", "c"], "") else {
+            panic!("unchanged")
+        };
+        assert!(content.missing().is_empty());
     }
 
     /// REST-11: a version of another cluster or server is no version of this one.

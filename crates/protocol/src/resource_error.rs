@@ -13,10 +13,10 @@ use chancery_model::{
 use crate::Protocol;
 
 /// The gRPC status code of the error.
-pub(crate) const NOT_FOUND: u8 = 5;
+pub const NOT_FOUND: u8 = 5;
 
 /// The text of the error, which clients show to people.
-pub(crate) const NOT_FOUND_TEXT: &str = "this node has no resource of this type and name";
+pub const NOT_FOUND_TEXT: &str = "this node has no resource of this type and name";
 
 /// The length of an encoded `google.rpc.Status` with the code and the text.
 const STATUS_LEN: usize = 2 + len_field_len(NOT_FOUND_TEXT.len());

@@ -83,8 +83,11 @@ pub(crate) struct Subscription {
 
 impl Subscription {
     pub(crate) fn new(type_url: TypeUrl, protocol: Protocol, config: &Config, now: u64) -> Self {
+        let properties = properties(&type_url);
+        // SOTW-76: the clients of the other types reject a response without their resource.
+        let may_be_empty = protocol == Protocol::Delta || properties.announce_removal;
         Self {
-            properties: properties(&type_url),
+            properties,
             type_url,
             protocol,
             opened_at: now,
@@ -98,7 +101,7 @@ impl Subscription {
             rejected_revisions: RejectedRevisions::default(),
             resumption: Resumption::default(),
             renewals: Renewals::new(now),
-            sends_errors: config.resource_errors,
+            sends_errors: config.resource_errors && may_be_empty,
         }
     }
 

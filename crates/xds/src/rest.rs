@@ -314,7 +314,9 @@ async fn change(
         // REST-24, OPS-05: a node without an assignment receives no response.
         let response = match view.view {
             Some(view) => {
-                respond(view.of_type(type_url), type_url, names, &question.version_info).await
+                let errors = shared.fanout.sends_resource_errors();
+                let view = view.of_type(type_url);
+                respond(view, type_url, names, &question.version_info, errors).await
             }
             None => PollResponse::Unchanged,
         };
@@ -340,13 +342,14 @@ async fn respond(
     type_url: &TypeUrl,
     names: &NameList,
     version_info: &str,
+    errors: bool,
 ) -> PollResponse {
     let properties = properties(type_url);
     if names.len() < LARGE_NAMES {
-        return PollResponse::decide(&view, properties, names, version_info);
+        return PollResponse::decide(&view, properties, names, version_info, errors);
     }
     let (names, version_info) = (names.clone(), version_info.to_owned());
-    let decide = move || PollResponse::decide(&view, properties, &names, &version_info);
+    let decide = move || PollResponse::decide(&view, properties, &names, &version_info, errors);
     // The lookup cannot panic. If it did, the client would keep what it has.
     tokio::task::spawn_blocking(decide).await.unwrap_or(PollResponse::Unchanged)
 }

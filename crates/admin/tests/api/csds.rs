@@ -217,7 +217,7 @@ async fn client_status_over_the_size_limit_is_rejected() {
     server.stop().await;
 }
 
-/// CSDS-14, OPS-19: secrets are redacted in both forms.
+/// ERR-18, CSDS-14, OPS-19: secrets are redacted in both forms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_status_redacts_secrets() {
     const KEY: &str = "hunter2-private";
@@ -243,6 +243,10 @@ async fn client_status_redacts_secrets() {
     let shown = format!("{:?}", known.xds_config.as_ref().unwrap());
     assert!(shown.contains("public") && !shown.contains(KEY), "{shown}");
     assert_eq!((&unknown.xds_config, unknown.version_info.as_str()), (&None, ""));
+    // ERR-18: the state has the error that the client was sent.
+    let error = unknown.error_state.as_ref().unwrap();
+    assert_eq!(error.details, "NOT_FOUND: this node has no resource of this type and name");
+    assert_eq!(response.resource_errors.len(), 1);
     let (status, json) = server.call("POST", PATH, "").await;
     assert_eq!(status, StatusCode::OK);
     let certificate = |json: &Value| {

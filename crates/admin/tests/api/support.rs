@@ -63,7 +63,8 @@ impl Server {
         };
         let replica = Replica::open(config).await.unwrap();
         let shards = CancellationToken::new();
-        let config = chancery_fanout::Config::default();
+        let mut config = chancery_fanout::Config::default();
+        config.session.resource_errors = true;
         let tracker = TaskTracker::new();
         let fanout = Fanout::spawn(config, replica.watch(), &tracker, shards.clone());
         let drain = CancellationToken::new();

@@ -42,6 +42,7 @@ impl Subscription {
         let n_unsent = unsent.as_ref().map_or(0, |resources| resources.len());
         ContentsPage {
             protocol: self.protocol,
+            sends_errors: self.sends_errors && !self.properties.absent_as_alias,
             items,
             next,
             stamp: (delivery.last_nonce, delivery.unanswered.len(), n_unsent),

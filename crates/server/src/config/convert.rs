@@ -46,6 +46,7 @@ impl Config {
                 names_max: self.xds.names_max,
                 types_max: self.xds.types_max,
                 nack_message_bytes_max: self.xds.nack_message_bytes_max.size(),
+                resource_errors: self.xds.resource_errors,
                 ..defaults.session
             },
             secrets: chancery_fanout::SecretFinder::new(chancery_admin::secret_values),

@@ -145,6 +145,11 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 "Whether the services of xDS v2 are served. They serve only resources that are stored under types of v2.",
             ),
             (
+                "resource_errors",
+                FREE,
+                "Whether responses report subscribed names that do not exist as errors. Clients that do not know the field ignore it.",
+            ),
+            (
                 "shards",
                 count(0, 1024),
                 "The number of tasks that the streams are divided among. 0 means one per core.",

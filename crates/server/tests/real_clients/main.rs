@@ -22,4 +22,5 @@ mod envoy_views;
 mod envoy_wedge;
 mod grpc_life;
 mod grpc_streams;
+mod resource_errors;
 mod support;

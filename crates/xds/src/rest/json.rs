@@ -24,7 +24,7 @@ use std::{
 use bytes::Bytes;
 use chancery_fanout::limit_hit;
 use chancery_model::{ResourceName, ScopeName, TypeUrl};
-use chancery_protocol::PollContent;
+use chancery_protocol::{NOT_FOUND, NOT_FOUND_TEXT, PollContent};
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -37,6 +37,8 @@ const THREADS: usize = 2;
 const SLICE_BYTES: usize = 256 << 10;
 /// The size up to which a response is encoded in the task of its connection.
 const SMALL_BYTES: usize = 16 << 10;
+/// The size of an error, without its name.
+const ERROR_BYTES: usize = 128;
 /// The unit of the memory budget in bytes.
 const UNIT_BYTES: usize = 1024;
 /// The maximum number of full states that are kept or being encoded.
@@ -139,6 +141,7 @@ struct Job {
     version: String,
     previous: Option<ResourceName>,
     n_encoded: usize,
+    n_errors: usize,
     /// The text that has not been cut off as a chunk.
     text: String,
 }
@@ -173,8 +176,10 @@ impl JsonResponses {
     ) -> Outcome {
         let job = Job::new(type_url, version, content);
         let view = match &job.content {
-            PollContent::Named(resources) => {
-                let bytes: usize = resources.iter().map(|resource| resource.sotw_len()).sum();
+            PollContent::Named { resources, missing } => {
+                let errors: usize = missing.iter().map(|name| ERROR_BYTES + name.len()).sum();
+                let resources = resources.iter().map(|resource| resource.sotw_len());
+                let bytes = errors + resources.sum::<usize>();
                 return Outcome::Encoded(match bytes <= SMALL_BYTES {
                     true => self.encode_small(job),
                     false => self.run(job).await,
@@ -340,17 +345,28 @@ impl Job {
             quoted(type_url.as_str())
         );
         let (type_url, version) = (type_url.clone(), version.to_owned());
-        Self { content, type_url, version, previous: None, n_encoded: 0, text }
+        Self { content, type_url, version, previous: None, n_encoded: 0, n_errors: 0, text }
     }
 
-    /// Encodes the next resources.
+    /// Encodes the next resources, and then the errors.
     fn slice(&mut self, encoder: &BodyEncoder) -> Result<Slice, EncodeError> {
         let mut bytes = 0;
         while bytes < SLICE_BYTES {
             let next = self.content.next_after(self.previous.as_ref(), self.n_encoded);
             let Some(resource) = next else {
-                self.text.push(']');
-                return Ok(Slice::Last);
+                let Some(name) = self.content.missing().get(self.n_errors) else {
+                    self.text.push(']');
+                    return Ok(Slice::Last);
+                };
+                self.text.push_str(if self.n_errors == 0 {
+                    "],\"resource_errors\":["
+                } else {
+                    ","
+                });
+                self.text.push_str(&error(name));
+                bytes += ERROR_BYTES + name.len();
+                self.n_errors += 1;
+                continue;
             };
             if self.n_encoded > 0 {
                 self.text.push(',');
@@ -367,6 +383,15 @@ impl Job {
         }
         Ok(Slice::More)
     }
+}
+
+/// Returns the JSON of a `ResourceError` (ERR-01).
+fn error(name: &str) -> String {
+    let (name, text) = (quoted(name), quoted(NOT_FOUND_TEXT));
+    format!(
+        "{{\"resource_name\":{{\"name\":{name}}},\
+         \"error_detail\":{{\"code\":{NOT_FOUND},\"message\":{text}}}}}"
+    )
 }
 
 /// Returns a text as a JSON string.
@@ -451,6 +476,34 @@ mod tests {
         let empty = encode(&responses, "2", &TypeView::empty()).await.unwrap();
         let json: serde_json::Value = serde_json::from_str(&text(&empty)).unwrap();
         assert_eq!(json["resources"], serde_json::json!([]));
+    }
+
+    /// ERR-01, ERR-05: the errors follow the resources, in slices like them.
+    #[tokio::test]
+    async fn response_has_errors_after_resources() {
+        let responses = JsonResponses::new(verbatim(), "c", 64 << 20);
+        for n_missing in [1, 3, 5_000] {
+            let missing: Vec<String> = (0..n_missing).map(|n| format!("\"{n}")).collect();
+            let view = view(&["a"]);
+            let resources = view.iter().cloned().collect();
+            let content = PollContent::Named { resources, missing: missing.clone() };
+            let type_url = TypeUrl::from_static(CLUSTER);
+            let outcome = responses.encode(&type_url, "1", content, Instant::now()).await;
+            let Outcome::Encoded(Ok(encoded)) = outcome else { panic!("no response") };
+            let json: serde_json::Value = serde_json::from_str(&text(&encoded)).unwrap();
+            assert_eq!(json["resources"], serde_json::json!(["a"]));
+            let error = |name: &String| {
+                serde_json::json!({
+                    "resource_name": {"name": name},
+                    "error_detail": {
+                        "code": 5, "message": "this node has no resource of this type and name",
+                    },
+                })
+            };
+            let expected: Vec<_> = missing.iter().map(error).collect();
+            assert_eq!(json["resource_errors"], serde_json::Value::from(expected));
+            assert!(json["control_plane"].is_object());
+        }
     }
 
     /// REST-05: the failure names the resource, its type and the reason.

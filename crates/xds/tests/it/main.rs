@@ -15,6 +15,7 @@ mod limits;
 mod lost;
 mod never_ack;
 mod requests;
+mod resource_errors;
 mod rest;
 mod rest_connections;
 mod silent;

@@ -194,9 +194,22 @@ impl GrpcClient {
         xds: u16,
         services: &[&str],
     ) -> Result<Self> {
+        Self::start_with(dir, kind, node, xds, services, &[])
+    }
+
+    /// Starts a client like [`Self::start_to`], with these environment variables.
+    pub(crate) fn start_with(
+        dir: &Path,
+        kind: Kind,
+        node: &str,
+        xds: u16,
+        services: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         let targets: Vec<_> = services.iter().map(|service| format!("xds:///{service}")).collect();
         let mut command = kind.command(&targets)?;
         command.env("GRPC_XDS_BOOTSTRAP", bootstrap(dir, node, xds)?);
+        command.envs(variables.iter().copied());
         Ok(Self { kind, script: Script::start(node, dir, &command)?, n_own_faults: 0 })
     }
 
