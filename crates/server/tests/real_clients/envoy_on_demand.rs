@@ -6,18 +6,21 @@ use anyhow::{Result, bail};
 use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
-use crate::support::{
-    STEP,
-    chancery::Chancery,
-    envoy::{Envoy, Mode},
-    http::{self, Request},
-    in_directory,
-    load::Load,
-    manifests::{
-        CLUSTER, ENDPOINT, LISTENER, add_on_demand_filter, cluster, connection_manager, endpoints,
-        listener_of,
+use crate::{
+    envoy_references::exchange,
+    support::{
+        STEP,
+        chancery::Chancery,
+        envoy::{Envoy, Mode},
+        http::{self, Request},
+        in_directory,
+        load::Load,
+        manifests::{
+            CLUSTER, ENDPOINT, LISTENER, add_on_demand_filter, cluster, connection_manager,
+            endpoints, listener_of,
+        },
+        upstream, wait_for,
     },
-    upstream, wait_for,
 };
 
 /// Less than the 5 s after which Envoy gives a request up by default.
@@ -42,9 +45,18 @@ fn manager(mode: Mode) -> Value {
 /// restart.
 #[test]
 fn clusters_are_delivered_on_demand() -> Result<()> {
+    on_demand(Mode::DeltaAds)
+}
+
+/// DELTA-68, CLI-E-40: clusters by name, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn clusters_are_delivered_on_demand_on_own_streams() -> Result<()> {
+    on_demand(Mode::DeltaPerType)
+}
+
+fn on_demand(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-odcds";
     in_directory(|dir| {
-        let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
         let main = listener_of("main", port, &manager(mode));
@@ -89,6 +101,14 @@ fn clusters_are_delivered_on_demand() -> Result<()> {
             Ok((ask("two")?.status == 200).then_some(()))
         })?;
 
+        let with = |one: &Value| {
+            [main.clone(), one.clone(), endpoints("one", b), two.clone(), endpoints("two", a)]
+        };
+        reject_and_correct(&chancery, NODE, &envoy, |timeout| {
+            with(&cluster(mode, "one", timeout))
+        })?;
+        load.wait_for_only("b")?;
+
         chancery.kill()?;
         load.wait_for_more(100)?;
         chancery.start_again()?;
@@ -108,5 +128,64 @@ fn clusters_are_delivered_on_demand() -> Result<()> {
         envoy.expect_running()?;
         load.finish_without_failure(300)?;
         Ok(())
+    })
+}
+
+/// Envoy rejects an extension that it does not know, keeps the old cluster, and accepts the next one. `with` returns
+/// the resources with a connect timeout of the cluster, the first resource but one.
+fn reject_and_correct(
+    chancery: &Chancery,
+    node: &str,
+    envoy: &Envoy,
+    with: impl Fn(&str) -> [Value; 5],
+) -> Result<()> {
+    let mut bad = with("3s");
+    bad[1]["typed_extension_protocol_options"] =
+        json!({"unknown": {"@type": "type.googleapis.com/google.protobuf.Empty"}});
+    chancery.publish_rejected(node, CLUSTER, &bad)?;
+    let is = |timeout: &str| {
+        Ok(envoy.active_cluster("one")?.filter(|it| it["connect_timeout"] == timeout))
+    };
+    wait_for("the old cluster", STEP, || is("1s"))?;
+    chancery.publish(&with("2s"))?;
+    wait_for("the corrected cluster", STEP, || is("2s"))?;
+    chancery.wait_for_node(node, "synced", &[CLUSTER])
+}
+
+/// DELTA-68, ADS-11: on-demand clusters exchange their endpoints. The clusters have one subscription each.
+#[test]
+fn on_demand_clusters_swap_endpoints_without_loss() -> Result<()> {
+    swap(Mode::DeltaAds)
+}
+
+/// DELTA-68: the same on own streams.
+#[test]
+fn on_demand_clusters_swap_endpoints_without_loss_on_own_streams() -> Result<()> {
+    swap(Mode::DeltaPerType)
+}
+
+fn swap(mode: Mode) -> Result<()> {
+    in_directory(|dir| {
+        let port = reserve_port();
+        let base = [
+            listener_of("main", port, &manager(mode)),
+            endpoints("x", upstream::spawn("a")?),
+            endpoints("y", upstream::spawn("b")?),
+        ];
+        let of = |name: &str, service: &str| {
+            let mut cluster = cluster(mode, name, "1s");
+            cluster["eds_cluster_config"]["service_name"] = json!(service);
+            cluster
+        };
+        let with = |clusters: &[Value]| [base.as_slice(), clusters].concat();
+        let before = with(&[of("c1", "x"), of("c2", "y")]);
+        let after = with(&[of("c1", "y"), of("c3", "x")]);
+        let chancery = Chancery::start(dir)?;
+        chancery.publish(&before)?;
+        let mut bootstrap = mode.bootstrap("envoy-exchange", chancery.at.xds);
+        bootstrap["dynamic_resources"]["cds_config"].take();
+        let envoy = Envoy::start_with(dir, "envoy-exchange", &bootstrap)?;
+        let parents = ["c1", "c2", "c3"].map(|name| (port, Some(("x-cluster", name))));
+        exchange(&chancery, envoy, [&before, &after], parents, ["a", "b"])
     })
 }

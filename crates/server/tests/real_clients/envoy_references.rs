@@ -104,12 +104,60 @@ fn delta_listeners_swap_secrets_without_loss() -> Result<()> {
     server_certificates(Mode::DeltaAds)
 }
 
-/// A parent: the port of its listener, and the scope of its requests if scopes are used.
-type Parent = (u16, Option<&'static str>);
+/// ADS-18: scopes and routes. Each subscription has its own stream.
+#[test]
+fn sotw_scopes_swap_routes_without_loss_on_own_streams() -> Result<()> {
+    scopes(Mode::SotwPerType)
+}
+
+/// ADS-18: scopes and routes. Each subscription has its own stream.
+#[test]
+fn delta_scopes_swap_routes_without_loss_on_own_streams() -> Result<()> {
+    scopes(Mode::DeltaPerType)
+}
+
+/// ADS-19: listeners and extensions. Each subscription has its own stream.
+#[test]
+fn sotw_listeners_swap_extensions_without_loss_on_own_streams() -> Result<()> {
+    extensions(Mode::SotwPerType)
+}
+
+/// ADS-19: listeners and extensions. Each subscription has its own stream.
+#[test]
+fn delta_listeners_swap_extensions_without_loss_on_own_streams() -> Result<()> {
+    extensions(Mode::DeltaPerType)
+}
+
+/// ADS-19: clusters and their client certificates. Each subscription has its own stream.
+#[test]
+fn sotw_clusters_swap_secrets_without_loss_on_own_streams() -> Result<()> {
+    client_certificates(Mode::SotwPerType)
+}
+
+/// ADS-19: clusters and their client certificates. Each subscription has its own stream.
+#[test]
+fn delta_clusters_swap_secrets_without_loss_on_own_streams() -> Result<()> {
+    client_certificates(Mode::DeltaPerType)
+}
+
+/// ADS-19: listeners and their certificates. Each subscription has its own stream.
+#[test]
+fn sotw_listeners_swap_secrets_without_loss_on_own_streams() -> Result<()> {
+    server_certificates(Mode::SotwPerType)
+}
+
+/// ADS-19: listeners and their certificates. Each subscription has its own stream.
+#[test]
+fn delta_listeners_swap_secrets_without_loss_on_own_streams() -> Result<()> {
+    server_certificates(Mode::DeltaPerType)
+}
+
+/// A parent: the port of its listener, and the header that selects it.
+type Parent = (u16, Option<(&'static str, &'static str)>);
 
 /// Returns a request to a parent.
-fn request(scope: Option<&str>) -> Request {
-    scope.map_or_else(|| Request::new("/"), |scope| Request::with_header("x-scope", scope))
+fn request(header: Option<(&str, &str)>) -> Request {
+    header.map_or_else(|| Request::new("/"), |(name, value)| Request::with_header(name, value))
 }
 
 /// Publishes the resources, and waits until requests to each parent are answered with the given
@@ -121,9 +169,9 @@ fn move_and_expect(
 ) -> Result<()> {
     chancery.publish(resources)?;
     let begun = Instant::now();
-    for ((port, scope), child) in expected {
-        wait_for(&format!("{child} on {port} in {scope:?}"), STEP, || {
-            let answer = http::ask(port, &request(scope)).ok();
+    for ((port, header), child) in expected {
+        wait_for(&format!("{child} on {port} with {header:?}"), STEP, || {
+            let answer = http::ask(port, &request(header)).ok();
             let is_there = answer.is_some_and(|it| it.status == 200 && it.body == child);
             Ok(is_there.then_some(()))
         })?;
@@ -134,24 +182,35 @@ fn move_and_expect(
     Ok(())
 }
 
-/// Changes `{p1 → x, p2 → y}` to `{p1 → y, p3 → x}` and back, with load on `p1`.
-fn exchange(
+/// Starts the server and Envoy, and runs [`exchange`].
+fn exchange_from_start(
     dir: &Path,
     mode: Mode,
+    [before, after]: [&[Value]; 2],
+    parents: [Parent; 3],
+    children: [&str; 2],
+) -> Result<()> {
+    let chancery = Chancery::start(dir)?;
+    chancery.publish(before)?;
+    let envoy = Envoy::start(dir, mode, "envoy-exchange", chancery.at.xds)?;
+    exchange(&chancery, envoy, [before, after], parents, children)
+}
+
+/// Changes `{p1 → x, p2 → y}` to `{p1 → y, p3 → x}` and back, with load on `p1`.
+pub(crate) fn exchange(
+    chancery: &Chancery,
+    mut envoy: Envoy,
     [before, after]: [&[Value]; 2],
     [p1, p2, p3]: [Parent; 3],
     [x, y]: [&str; 2],
 ) -> Result<()> {
-    let chancery = Chancery::start(dir)?;
-    chancery.publish(before)?;
-    let mut envoy = Envoy::start(dir, mode, "envoy-exchange", chancery.at.xds)?;
-    move_and_expect(&chancery, before, [(p1, x), (p2, y)])?;
-    let (port, scope) = p1;
-    let load = Load::start_with(port, request(scope));
+    move_and_expect(chancery, before, [(p1, x), (p2, y)])?;
+    let (port, header) = p1;
+    let load = Load::start_with(port, request(header));
     load.wait_for_only(x)?;
-    move_and_expect(&chancery, after, [(p1, y), (p3, x)])?;
+    move_and_expect(chancery, after, [(p1, y), (p3, x)])?;
     load.wait_for_only(y)?;
-    move_and_expect(&chancery, before, [(p1, x), (p2, y)])?;
+    move_and_expect(chancery, before, [(p1, x), (p2, y)])?;
     load.wait_for_only(x)?;
     load.wait_for_more(100)?;
     envoy.expect_running()?;
@@ -184,8 +243,8 @@ fn scopes(mode: Mode) -> Result<()> {
         let with = |scopes: &[Value]| [base.as_slice(), scopes].concat();
         let before = with(&[scope("s1", "ra"), scope("s2", "rb")]);
         let after = with(&[scope("s1", "rb"), scope("s3", "ra")]);
-        let parents = ["s1", "s2", "s3"].map(|name| (port, Some(name)));
-        exchange(dir, mode, [&before, &after], parents, ["a", "b"])
+        let parents = ["s1", "s2", "s3"].map(|name| (port, Some(("x-scope", name))));
+        exchange_from_start(dir, mode, [&before, &after], parents, ["a", "b"])
     })
 }
 
@@ -203,7 +262,13 @@ fn listeners(mode: Mode) -> Result<()> {
         let mut manager = connection_manager(mode, "ra", "l3");
         manager["rds"]["config_source"]["initial_fetch_timeout"] = json!("14s");
         let after = with(&[listener(mode, "l1", p1, "rb", "l1"), listener_of("l3", p3, &manager)]);
-        exchange(dir, mode, [&before, &after], ports.map(|port| (port, None)), ["a", "b"])
+        exchange_from_start(
+            dir,
+            mode,
+            [&before, &after],
+            ports.map(|port| (port, None)),
+            ["a", "b"],
+        )
     })
 }
 
@@ -225,7 +290,13 @@ fn clusters(mode: Mode) -> Result<()> {
         let with = |clusters: &[Value]| [base.as_slice(), clusters].concat();
         let before = with(&[of("c1", "x"), of("c2", "y")]);
         let after = with(&[of("c1", "y"), of("c3", "x")]);
-        exchange(dir, mode, [&before, &after], ports.map(|port| (port, None)), ["a", "b"])
+        exchange_from_start(
+            dir,
+            mode,
+            [&before, &after],
+            ports.map(|port| (port, None)),
+            ["a", "b"],
+        )
     })
 }
 
@@ -263,7 +334,13 @@ fn extensions(mode: Mode) -> Result<()> {
         let with = |listeners: &[Value]| [base.as_slice(), listeners].concat();
         let before = with(&[of("l1", p1, "x"), of("l2", p2, "y")]);
         let after = with(&[of("l1", p1, "y"), of("l3", p3, "x")]);
-        exchange(dir, mode, [&before, &after], ports.map(|port| (port, None)), ["x", "y"])
+        exchange_from_start(
+            dir,
+            mode,
+            [&before, &after],
+            ports.map(|port| (port, None)),
+            ["x", "y"],
+        )
     })
 }
 
@@ -329,7 +406,13 @@ fn client_certificates(mode: Mode) -> Result<()> {
         let with = |clusters: &[Value]| [base.as_slice(), clusters].concat();
         let before = with(&[of("c1", "x", "15s"), of("c2", "y", "15s")]);
         let after = with(&[of("c1", "y", "15s"), of("c3", "x", "14s")]);
-        exchange(dir, mode, [&before, &after], ports.map(|port| (port, None)), ["CN=x", "CN=y"])
+        exchange_from_start(
+            dir,
+            mode,
+            [&before, &after],
+            ports.map(|port| (port, None)),
+            ["CN=x", "CN=y"],
+        )
     })
 }
 
@@ -361,6 +444,12 @@ fn server_certificates(mode: Mode) -> Result<()> {
         let with = |listeners: &[Value]| [base.as_slice(), listeners].concat();
         let before = with(&[of("t1", t1, "x", "15s"), of("t2", t2, "y", "15s")]);
         let after = with(&[of("t1", t1, "y", "15s"), of("t3", t3, "x", "14s")]);
-        exchange(dir, mode, [&before, &after], ports.map(|port| (port, None)), ["CN=x", "CN=y"])
+        exchange_from_start(
+            dir,
+            mode,
+            [&before, &after],
+            ports.map(|port| (port, None)),
+            ["CN=x", "CN=y"],
+        )
     })
 }

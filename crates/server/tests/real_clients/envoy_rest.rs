@@ -132,3 +132,55 @@ fn reject_and_correct(
     wait_for("the corrected listener", STEP, || http::get(free, "/").map(Some))?;
     Ok(())
 }
+
+/// REST-20, REST-25, CLI-E-35: a replica whose memory for polls is in use answers 503. Envoy keeps its clusters and
+/// polls again, other types still change, and the next smaller state arrives. No request fails.
+#[test]
+fn poll_rejected_with_503_keeps_the_configuration() -> Result<()> {
+    let mode = Mode::Rest;
+    in_directory(|dir| {
+        let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
+        let port = reserve_port();
+        let with = |n_bytes: usize, timeout: &str, upstream| {
+            let mut resources = proxied(mode, port, "one", upstream);
+            resources[0]["connect_timeout"] = timeout.into();
+            let text = "x".repeat(n_bytes);
+            resources[0]["metadata"] = serde_json::json!({"filter_metadata": {"x": {"y": text}}});
+            resources
+        };
+        let limit = [("CHANCERY_XDS_POLL_BYTES_MAX", "1MiB")];
+        let chancery = Chancery::start_with(dir, &limit)?;
+        chancery.publish(&with(10, "1s", a))?;
+        let mut envoy = Envoy::start(dir, mode, "envoy-rest", chancery.at.xds)?;
+        http::wait_for_answer(port)?;
+        let load = Load::start(port);
+        load.wait_for_only("a")?;
+
+        chancery.publish(&with(3 << 19, "2s", b))?;
+        wait_for("polls that are rejected with 503", STEP, || {
+            let label = "result=\"unavailable\"";
+            let unavailable = chancery.metric("chancery_xds_polls_total", label)?;
+            Ok((unavailable >= 5.0).then_some(()))
+        })?;
+        load.wait_for_only("b")?;
+        let is = |timeout: &str| {
+            Ok::<_, anyhow::Error>(
+                envoy.active_cluster("one")?.filter(|it| it["connect_timeout"] == timeout),
+            )
+        };
+        if is("1s")?.is_none() {
+            bail!("the cluster has changed: {:?}", envoy.active_cluster("one")?);
+        }
+        let failures = envoy.stat("cluster_manager.cds.update_failure")?;
+        if failures == 0 || envoy.stat("cluster_manager.cds.update_rejected")? > 0 {
+            bail!("{failures} failures of updates");
+        }
+
+        chancery.publish(&with(10, "3s", a))?;
+        wait_for("the next cluster", STEP, || is("3s"))?;
+        load.wait_for_only("a")?;
+        envoy.expect_running()?;
+        load.finish_without_failure(200)?;
+        Ok(())
+    })
+}

@@ -38,6 +38,18 @@ fn delta_scoped_routes_are_added_changed_and_removed() -> Result<()> {
     scoped_routes(Mode::DeltaAds)
 }
 
+/// CLI-E-20: scopes, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn sotw_scoped_routes_are_added_changed_and_removed_on_own_streams() -> Result<()> {
+    scoped_routes(Mode::SotwPerType)
+}
+
+/// CLI-E-20: scopes, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn delta_scoped_routes_are_added_changed_and_removed_on_own_streams() -> Result<()> {
+    scoped_routes(Mode::DeltaPerType)
+}
+
 fn scoped_routes(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-scoped";
     in_directory(|dir| {
@@ -87,6 +99,19 @@ fn scoped_routes(mode: Mode) -> Result<()> {
         wait_for_status("s3", 404)?;
         one.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &types)?;
+        // Envoy rejects two scopes with one key, and keeps the old ones.
+        let mut bad = scope("s4", "to-b");
+        bad["key"] = scope("s1", "to-b")["key"].take();
+        let good = [scope("s1", "to-a"), scope("s2", "to-b")];
+        chancery.publish_rejected(
+            NODE,
+            SCOPED_ROUTE,
+            &with(&[good.as_slice(), &[bad]].concat()),
+        )?;
+        one.wait_for_only("a")?;
+        chancery.publish(&with(&[good.as_slice(), &[scope("s4", "to-a")]].concat()))?;
+        wait_for_status("s4", 200)?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
         envoy.expect_running()?;
         one.finish_without_failure(300)?;
         two.finish_without_failure(300)?;
@@ -114,9 +139,19 @@ fn virtual_host(name: &str, cluster: &str) -> Value {
 /// arrive.
 #[test]
 fn virtual_hosts_are_delivered_on_demand() -> Result<()> {
+    virtual_hosts(Mode::DeltaAds)
+}
+
+/// DELTA-60, CLI-E-40: virtual hosts, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn virtual_hosts_are_delivered_on_demand_on_own_streams() -> Result<()> {
+    virtual_hosts(Mode::DeltaPerType)
+}
+
+#[expect(clippy::too_many_lines, reason = "the life of one Envoy, step by step")]
+fn virtual_hosts(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-vhds";
     in_directory(|dir| {
-        let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
         let mut manager = connection_manager(mode, "main", "main");
@@ -169,6 +204,21 @@ fn virtual_hosts_are_delivered_on_demand() -> Result<()> {
         chancery.publish(&with(&vhds, &[host_a.clone(), host_b.clone(), host_c.clone()]))?;
         one.wait_for_only("b")?;
         wait_for_status("c.test", 200)?;
+
+        // Envoy rejects an invalid expression, and keeps the old host.
+        let mut bad = virtual_host("a", "one");
+        bad["resource"]["routes"][0]["match"] = json!({"safe_regex": {"regex": "("}});
+        for (host, is_valid, answer) in
+            [(&bad, false, "b"), (&virtual_host("a", "one"), true, "a"), (&host_a, true, "b")]
+        {
+            let resources = with(&vhds, &[host.clone(), host_b.clone(), host_c.clone()]);
+            match is_valid {
+                true => drop(chancery.publish(&resources)?),
+                false => drop(chancery.publish_rejected(NODE, VIRTUAL_HOST, &resources)?),
+            }
+            one.wait_for_only(answer)?;
+        }
+        chancery.wait_for_node(NODE, "synced", &types)?;
 
         // After a restart Envoy requests the same names again.
         chancery.kill()?;

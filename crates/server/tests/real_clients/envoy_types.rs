@@ -36,6 +36,18 @@ fn delta_runtime_values_decide_a_route() -> Result<()> {
     runtime_values(Mode::DeltaAds)
 }
 
+/// CLI-E-38: runtime values, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn sotw_runtime_values_decide_a_route_on_own_streams() -> Result<()> {
+    runtime_values(Mode::SotwPerType)
+}
+
+/// CLI-E-38: runtime values, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn delta_runtime_values_decide_a_route_on_own_streams() -> Result<()> {
+    runtime_values(Mode::DeltaPerType)
+}
+
 fn runtime_values(mode: Mode) -> Result<()> {
     const NODE: &str = "envoy-runtime";
     in_directory(|dir| {
@@ -82,6 +94,16 @@ fn runtime_values(mode: Mode) -> Result<()> {
         load.wait_for_only("a")?;
         chancery.publish(&with(Some(100)))?;
         load.wait_for_only("b")?;
+        // Envoy rejects a list, and keeps the values.
+        let mut bad = with(Some(100));
+        bad[6]["layer"]["routing.two"] = json!([1]);
+        chancery.publish_rejected(NODE, RUNTIME, &bad)?;
+        load.wait_for_more(100)?;
+        chancery.publish(&with(Some(0)))?;
+        load.wait_for_only("a")?;
+        chancery.publish(&with(Some(100)))?;
+        load.wait_for_only("b")?;
+        let errors = envoy.stat("runtime.load_error")?;
         // The values are removed. A later change of another type arrives, so the removal would have
         // arrived, too.
         let mut removed = with(None);
@@ -91,7 +113,7 @@ fn runtime_values(mode: Mode) -> Result<()> {
             Ok((envoy.stat("cluster.one.update_success")? >= 2).then_some(()))
         })?;
         chancery.wait_for_node(NODE, "synced", &types)?;
-        if envoy.stat("runtime.load_error")? > 0 {
+        if envoy.stat("runtime.load_error")? > errors {
             bail!("Envoy rejected runtime values");
         }
         load.wait_for_only("b")?;
@@ -115,6 +137,18 @@ fn sotw_extensions_change_a_filter() -> Result<()> {
 #[test]
 fn delta_extensions_change_a_filter() -> Result<()> {
     extensions(Mode::DeltaAds)
+}
+
+/// SVC-25: an HTTP filter, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn sotw_extensions_change_a_filter_on_own_streams() -> Result<()> {
+    extensions(Mode::SotwPerType)
+}
+
+/// SVC-25: an HTTP filter, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn delta_extensions_change_a_filter_on_own_streams() -> Result<()> {
+    extensions(Mode::DeltaPerType)
 }
 
 /// Returns a filter with the name `stamp` that adds the header `x-stamp` to requests.
@@ -166,6 +200,16 @@ fn extensions(mode: Mode) -> Result<()> {
 
         chancery.publish(&with(&manager, "1s", Some(stamp("second"))))?;
         load.wait_for_only("second")?;
+        // Envoy rejects a filter of a type that the listener does not name, and keeps the old one.
+        let mut bad = stamp("bad");
+        bad["typed_config"] =
+            json!({"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"});
+        chancery.publish_rejected(NODE, EXTENSION, &with(&manager, "1s", Some(bad)))?;
+        load.wait_for_more(100)?;
+        chancery.publish(&with(&manager, "1s", Some(stamp("corrected"))))?;
+        load.wait_for_only("corrected")?;
+        chancery.publish(&with(&manager, "1s", Some(stamp("second"))))?;
+        load.wait_for_only("second")?;
         // The filter is removed together with a visible change.
         chancery.publish(&with(&manager, "3s", None))?;
         wait_for("what was published with the removal", STEP, || {
@@ -201,6 +245,18 @@ fn sotw_secrets_rotate() -> Result<()> {
 #[test]
 fn delta_secrets_rotate() -> Result<()> {
     secrets(Mode::DeltaAds)
+}
+
+/// CLI-E-25: certificates, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn sotw_secrets_rotate_on_own_streams() -> Result<()> {
+    secrets(Mode::SotwPerType)
+}
+
+/// CLI-E-25: certificates, with a rejection and its correction. Each subscription has its own stream.
+#[test]
+fn delta_secrets_rotate_on_own_streams() -> Result<()> {
+    secrets(Mode::DeltaPerType)
 }
 
 /// Requests go through a listener, over TLS to a second listener of the same Envoy, and to the
@@ -249,6 +305,14 @@ fn secrets(mode: Mode) -> Result<()> {
         wait_for("an answer with the new certificate", STEP, || http::get(port, "/").map(Some))?;
         let load = Load::start(port);
         load.wait_for_more(100)?;
+        // Envoy rejects a certificate with the key of another one, and keeps the old secret.
+        let mut bad = old.shown("shown")?;
+        bad["tls_certificate"]["certificate_chain"] =
+            new.tls_certificate()?["certificate_chain"].take();
+        chancery.publish_rejected(NODE, SECRET, &with(&[bad, new.trusted("trusted")?]))?;
+        load.wait_for_more(100)?;
+        chancery.publish_and_wait(&with(&[new.shown("shown")?, new.trusted("trusted")?]))?;
+        chancery.wait_for_node(NODE, "synced", &types)?;
         // Both secrets are removed while both sides refer to them.
         chancery.publish_and_wait(&with(&[]))?;
         load.wait_for_more(200)?;

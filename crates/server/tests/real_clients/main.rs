@@ -12,6 +12,7 @@ mod envoy_life;
 mod envoy_lifetimes;
 mod envoy_nack;
 mod envoy_on_demand;
+mod envoy_order;
 mod envoy_references;
 mod envoy_rest;
 mod envoy_restart;

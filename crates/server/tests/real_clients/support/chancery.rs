@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use chancery_testing::reserve_port;
 use serde_json::Value;
 
-use super::{http, process::Process, wait_for};
+use super::{STEP, http, process::Process, wait_for};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
 /// The maximum duration of a start, in a debug build on a busy machine.
@@ -155,6 +155,23 @@ impl Chancery {
             bail!("the write did not settle: {done}");
         }
         Ok(())
+    }
+
+    /// Publishes like [`Self::publish`], and waits until the node reports that it rejects the type. Returns its text.
+    pub(crate) fn publish_rejected(
+        &self,
+        id: &str,
+        type_url: &str,
+        resources: &[Value],
+    ) -> Result<String> {
+        self.publish(resources)?;
+        wait_for(&format!("a rejection of {type_url}"), STEP, || {
+            let all = self.subscriptions(id)?;
+            let is_rejected = |it: &&Value| it["type_url"] == type_url && it["state"] == "nacked";
+            let rejected =
+                all.iter().find(is_rejected).with_context(|| format!("it is {all:?}"))?;
+            Ok(Some(rejected["nack_message"].as_str().unwrap_or_default().to_owned()))
+        })
     }
 
     /// Returns the output of `chancery node ID`.

@@ -32,11 +32,18 @@ pub(crate) struct Tally {
     pub(crate) n_failed: u64,
     /// The first failures, each with the time since the start of the load.
     pub(crate) failures: Vec<String>,
+    /// The times of the first and the last failure since the start of the load.
+    failed_between: Option<(Duration, Duration)>,
 }
 
 impl Tally {
     pub(crate) fn n_answered(&self) -> u64 {
         self.answers.values().sum()
+    }
+
+    /// Returns the time between the first and the last failure.
+    pub(crate) fn outage(&self) -> Duration {
+        self.failed_between.map_or(Duration::ZERO, |(first, last)| last - first)
     }
 }
 
@@ -161,8 +168,10 @@ impl Shared {
                 Err(error) => {
                     connection = None;
                     tally.n_failed += 1;
+                    let at = self.start.elapsed();
+                    let first = tally.failed_between.map_or(at, |(first, _)| first);
+                    tally.failed_between = Some((first, at));
                     if tally.failures.len() < WORDS_MAX {
-                        let at = self.start.elapsed();
                         tally.failures.push(format!("at {at:.2?}: {error:#}"));
                     }
                 }
