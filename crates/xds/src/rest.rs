@@ -244,7 +244,10 @@ async fn decide(
     if let Some(error) = &request.error {
         // REST-16. The text may quote a secret, so only the code is logged.
         counter!("chancery_xds_poll_nacks_total", "type" => type_label(type_url)).increment(1);
-        debug!(code = error.code, %type_url, "a client reports that it has rejected a response");
+        if shared.polls.may_log() {
+            let (node, code, version) = (&node.id, error.code, &request.version_info);
+            warn!(?node, %type_url, ?version, code, "a REST client reports that it rejected a response");
+        }
     }
     admitted.poll.check_fresh(&request.version_info).await?;
     let key = repeats::key(&node.id, &path, &request.version_info);

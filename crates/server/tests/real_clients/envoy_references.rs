@@ -152,6 +152,30 @@ fn delta_listeners_swap_secrets_without_loss_on_own_streams() -> Result<()> {
     server_certificates(Mode::DeltaPerType)
 }
 
+/// ADS-18: listeners and routes. Each subscription has its own stream.
+#[test]
+fn sotw_listeners_swap_routes_without_loss_on_own_streams() -> Result<()> {
+    listeners(Mode::SotwPerType)
+}
+
+/// ADS-18: listeners and routes. Each subscription has its own stream.
+#[test]
+fn delta_listeners_swap_routes_without_loss_on_own_streams() -> Result<()> {
+    listeners(Mode::DeltaPerType)
+}
+
+/// ADS-11: clusters and endpoints. Each subscription has its own stream.
+#[test]
+fn sotw_clusters_swap_endpoints_without_loss_on_own_streams() -> Result<()> {
+    clusters(Mode::SotwPerType)
+}
+
+/// ADS-11: clusters and endpoints. Each subscription has its own stream.
+#[test]
+fn delta_clusters_swap_endpoints_without_loss_on_own_streams() -> Result<()> {
+    clusters(Mode::DeltaPerType)
+}
+
 /// A parent: the port of its listener, and the header that selects it.
 type Parent = (u16, Option<(&'static str, &'static str)>);
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{json::JsonResponses, repeats::Repeats};
 use crate::Config;
 
-/// The maximum number of lines per second about resources without a JSON form.
+/// The maximum number of lines per second about resources without a JSON form and about rejections.
 const LINES_PER_SECOND: u32 = 10;
 
 /// The state that all polls share.
@@ -17,7 +17,7 @@ const LINES_PER_SECOND: u32 = 10;
 pub(crate) struct Polls {
     pub(crate) responses: Arc<JsonResponses>,
     pub(crate) repeats: Repeats,
-    /// Limits the lines about resources without a JSON form.
+    /// Limits the lines in the log.
     failures: Mutex<Bucket>,
 }
 
