@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use chancery_fanout::{Change, TouchedNames};
 use chancery_model::{
-    Applied, ChangeKind, Outcome, Resource, ResourceKey, ScopeName, State, Summary, Transaction,
+    Applied, ChangeKind, Outcome, Resource, ResourceKey, ResourceName, ScopeName, State,
+    StructuredName, Summary, Transaction, is_structured,
 };
 
 /// The resources that a transaction names.
@@ -67,6 +68,11 @@ impl ChangedNames {
     ) {
         let names = self.0.entry((scope.clone(), key.type_url.clone())).or_default();
         names.insert(key.name.clone());
+        if is_structured(key.name.as_str())
+            && let Ok(name) = StructuredName::parse(key.name.as_str())
+        {
+            names.extend(ResourceName::new(&name.collection()));
+        }
         let aliases = resources.into_iter().flatten().flat_map(|resource| resource.aliases());
         names.extend(aliases.cloned());
     }
@@ -76,9 +82,7 @@ impl ChangedNames {
 mod tests {
     use std::collections::BTreeSet;
 
-    use chancery_model::{
-        Incarnation, ResourceDraft, ResourceName, Revision, TypeUrl, Upsert, types::CLUSTER,
-    };
+    use chancery_model::{Incarnation, ResourceDraft, Revision, TypeUrl, Upsert, types::CLUSTER};
 
     use super::*;
 

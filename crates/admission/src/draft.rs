@@ -1,5 +1,7 @@
 //! Converts an encoded body to a draft: checks that it parses, and finds its name and its children.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use chancery_model::{
     ResourceDraft, ResourceKey, ResourceName, StructuredName, TypeUrl, canonical_name,
@@ -84,6 +86,7 @@ pub(crate) fn draft(
         }
     };
     check_form(type_url, name)?;
+    check_entries(&found.entries)?;
     let name = stored_name(type_url, name).map_err(|rule| Fault::new(rule).within("name"))?;
     let children = found.children(type_url, &name);
     let key = ResourceKey { type_url: type_url.clone(), name };
@@ -144,6 +147,23 @@ fn check_form(type_url: &TypeUrl, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Checks the names of the inline entries of a list collection (XDSTP-13).
+fn check_entries(names: &[String]) -> Result<(), Fault> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.~:".contains(c);
+    let mut seen = BTreeSet::new();
+    for name in names.iter().filter(|name| !name.is_empty()) {
+        let rule = match name.chars().find(|c| !is_allowed(*c)) {
+            Some(c) => format!(
+                "the entry {name:?} has the character {c:?}; letters, digits and _-.~: are allowed"
+            ),
+            None if seen.insert(name) => continue,
+            None => format!("two entries have the name {name:?}"),
+        };
+        return Err(Fault::new(rule).within("entries"));
+    }
+    Ok(())
+}
+
 /// The number of `EDS` in `Cluster.type`.
 const EDS: u64 = 3;
 
@@ -160,6 +180,10 @@ struct Found {
     routes: Vec<String>,
     /// The names of requested secrets.
     secrets: Vec<String>,
+    /// The names of lists of endpoints.
+    endpoint_lists: Vec<String>,
+    /// The names of the inline entries of a list collection.
+    entries: Vec<String>,
     /// The name of the last filter.
     filter: String,
     /// The names of filters with requested configurations.
@@ -200,6 +224,15 @@ impl Visitor for Found {
                         self.secrets.push(text.to_owned())
                     }
                     (
+                        "leds_collection_name",
+                        "envoy.config.endpoint.v3.LedsClusterLocalityConfig",
+                    ) if !text.split(['?', '#']).next().is_some_and(|id| id.ends_with("/*")) => {
+                        self.endpoint_lists.push(text.to_owned());
+                    }
+                    ("name", "xds.core.v3.CollectionEntry.InlineEntry") if depth == 2 => {
+                        self.entries.push(text.to_owned());
+                    }
+                    (
                         "name",
                         "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter"
                         | "envoy.config.listener.v3.Filter"
@@ -233,6 +266,9 @@ impl Found {
             types::CLUSTER => (types::ENDPOINT, Vec::new()),
             types::LISTENER => (types::ROUTE, self.routes),
             types::SCOPED_ROUTE => return keys(types::ROUTE, self.routes).collect(),
+            types::ENDPOINT => {
+                return keys(types::LOCALITY_ENDPOINTS, self.endpoint_lists).collect();
+            }
             _ => return Vec::new(),
         };
         keys(first, names)

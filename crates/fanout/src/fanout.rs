@@ -52,8 +52,7 @@ struct Shared {
     streams_max: usize,
     held_polls: Arc<HeldPolls>,
     control_plane: String,
-    /// Whether responses report names that do not exist.
-    resource_errors: bool,
+    protocol: Arc<chancery_protocol::Config>,
 }
 
 #[derive(Debug)]
@@ -120,9 +119,8 @@ impl Fanout {
         let streams = Streams::default();
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
-        let resource_errors = config.session.resource_errors;
-        let shared =
-            Shared { shards, streams, streams_max, held_polls, control_plane, resource_errors };
+        let protocol = Arc::new(config.session.clone());
+        let shared = Shared { shards, streams, streams_max, held_polls, control_plane, protocol };
         let shared = Arc::new(shared);
         let freshness = ReadFreshness::new(Arc::new(AlwaysFresh), state);
         Self { shared, contact, tasks: tracker.clone(), cancel, start, freshness }
@@ -160,8 +158,9 @@ impl Fanout {
     /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
     pub fn open_poll(&self) -> Result<Poll, OpenError> {
         self.admit()?;
-        let Shared { streams, held_polls, .. } = &*self.shared;
-        Ok(Poll::new(Arc::clone(streams), self.freshness.clone(), Arc::clone(held_polls)))
+        let Shared { streams, held_polls, protocol, .. } = &*self.shared;
+        let (freshness, held) = (self.freshness.clone(), Arc::clone(held_polls));
+        Ok(Poll::new(Arc::clone(streams), freshness, held, Arc::clone(protocol)))
     }
 
     /// Returns the identifier of this replica in responses.
@@ -173,7 +172,7 @@ impl Fanout {
     /// Returns whether responses report names that do not exist (ERR-14).
     #[must_use]
     pub fn sends_resource_errors(&self) -> bool {
-        self.shared.resource_errors
+        self.shared.protocol.resource_errors
     }
 
     /// Counts a further stream, if there may be one.

@@ -120,11 +120,11 @@ impl Marking {
             let (name, keys) = match cursor.step.checked_sub(1) {
                 None => (None, index.wildcards(scope, type_url)),
                 Some(step) if step < delta.n_steps() && index.has_names(scope, type_url) => {
-                    let Some(name) = delta.names_at(step).nth(cursor.name) else {
+                    let Some((key, name)) = delta.subscribed_at(step).nth(cursor.name) else {
                         cursor.next_step();
                         continue;
                     };
-                    (Some(name), index.named(scope, type_url, name))
+                    (Some(name), index.named(scope, type_url, key))
                 }
                 Some(_) => {
                     cursor.next_change();

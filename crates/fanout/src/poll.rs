@@ -15,7 +15,7 @@ use std::{
 };
 
 use chancery_model::{Node, ScopeName, State, TypeUrl};
-use chancery_protocol::{Request, SotwRequest};
+use chancery_protocol::{NameList, PollNames, Request, SotwRequest};
 use chancery_view::{Differ, LayerDelta, View, changed_collections};
 use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
@@ -46,6 +46,7 @@ pub struct Poll {
     freshness: ReadFreshness,
     state: watch::Receiver<Arc<State>>,
     held: Arc<HeldPolls>,
+    protocol: Arc<chancery_protocol::Config>,
 }
 
 /// The part of the state that a poll sees.
@@ -93,9 +94,22 @@ pub struct HeldPoll {
 }
 
 impl Poll {
-    pub(crate) fn new(streams: Streams, freshness: ReadFreshness, held: Arc<HeldPolls>) -> Self {
+    pub(crate) fn new(
+        streams: Streams,
+        freshness: ReadFreshness,
+        held: Arc<HeldPolls>,
+        protocol: Arc<chancery_protocol::Config>,
+    ) -> Self {
         let state = freshness.state();
-        Self { streams, freshness, state, held }
+        Self { streams, freshness, state, held, protocol }
+    }
+
+    /// Converts requested names to the form in which resources have them.
+    ///
+    /// # Errors
+    /// Returns the name of a glob collection, which a poll cannot request.
+    pub fn names(&self, type_url: &TypeUrl, names: NameList) -> Result<PollNames, String> {
+        PollNames::new(type_url, &self.protocol, names)
     }
 
     /// Waits until the state is current, for a bounded time.

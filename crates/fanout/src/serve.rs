@@ -7,8 +7,8 @@ use std::{
 
 use chancery_model::{Node, Revision, ScopeName, TypeUrl};
 use chancery_protocol::{
-    ErrorKind, LifetimeSupport, Overdue, ProtocolError, Receipt, Request, Response, ResumeState,
-    Session, Verdict,
+    EndpointLists, ErrorKind, LifetimeSupport, Overdue, ProtocolError, Receipt, Request, Response,
+    ResumeState, Session, Verdict,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
@@ -392,6 +392,7 @@ impl Shard {
         let id = SessionId::next();
         let mut session = Session::new(slot.info.kind.clone(), Arc::clone(&self.protocol));
         session.support_lifetimes(LifetimeSupport::of(&node, id.0));
+        session.support_endpoint_lists(EndpointLists::of(&node));
         let entry = Entry {
             id,
             slot: Arc::clone(slot),
@@ -432,6 +433,7 @@ impl Shard {
     fn adopt(&mut self, at: usize, node: Arc<Node>, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         entry.session.support_lifetimes(LifetimeSupport::of(&node, entry.id.0));
+        entry.session.support_endpoint_lists(EndpointLists::of(&node));
         entry.node = node;
         // This value differs from every revision, so `reassign` computes the scopes again.
         entry.assigned_at = Revision(u64::MAX);

@@ -94,8 +94,12 @@ impl<'a> StructuredName<'a> {
     /// Fails if the name is malformed.
     pub fn parse(name: &'a str) -> Result<Self, StructuredNameError> {
         let urn = name.split('#').next().unwrap_or_default();
-        let rest = urn.strip_prefix("xdstp://").ok_or(StructuredNameError::Form)?;
-        let (authority, path) = rest.split_once('/').ok_or(StructuredNameError::Form)?;
+        let rest = urn.strip_prefix(SCHEME).unwrap_or_default();
+        // C-core leaves out `//` if the authority is empty.
+        let (authority, path) = match rest.strip_prefix("//") {
+            Some(rest) => rest.split_once('/').ok_or(StructuredNameError::Form)?,
+            None => ("", rest.strip_prefix('/').ok_or(StructuredNameError::Form)?),
+        };
         let (path, parameters) = path.split_once('?').unwrap_or((path, ""));
         let (type_name, id) = path.split_once('/').unwrap_or((path, ""));
         if authority.contains('?') {
@@ -326,7 +330,8 @@ mod tests {
         let name = StructuredName::parse("xdstp:///t.T/x").unwrap();
         assert_eq!((name.authority(), name.type_name(), name.id()), ("", "t.T", "x"));
         assert!(matches!(name.into_text(), Cow::Borrowed(_)), "canonical text is not copied");
-        for malformed in ["xdstp:", "xdstp:/t.T/x", "xdstp://a", "xdstp://a?b/t.T/x"] {
+        assert_eq!(canonical("xdstp:/t.T/x?k=v"), "xdstp:///t.T/x?k=v");
+        for malformed in ["xdstp:", "xdstp:t.T/x", "xdstp://a", "xdstp://a?b/t.T/x"] {
             assert_eq!(StructuredName::parse(malformed), Err(StructuredNameError::Form));
         }
         assert_eq!(StructuredName::parse("xdstp://a/"), Err(StructuredNameError::NoType));

@@ -1,5 +1,7 @@
 //! Limits and times of a session.
 
+use std::{collections::BTreeSet, sync::Arc};
+
 /// Limits and times of a session. Times are in milliseconds of the caller's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -32,6 +34,9 @@ pub struct Config {
     /// Whether responses contain errors for subscribed names that do not exist (ERR-14). A feature of
     /// the client could enable them for its session alone.
     pub resource_errors: bool,
+    /// The authorities of structured names that exist here, in canonical form (XDSTP-25). `None` means
+    /// all.
+    pub authorities: Option<Arc<BTreeSet<String>>>,
 }
 
 impl Config {
@@ -47,6 +52,7 @@ impl Config {
         nack_message_bytes_max: 4 << 10,
         first_state_listed_max: 100,
         resource_errors: false,
+        authorities: None,
     };
 }
 

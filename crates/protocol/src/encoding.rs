@@ -6,6 +6,9 @@
 //! - In delta, the lifetime is a field of the resource (`Resource.ttl`).
 //! - In SotW, a resource with a lifetime is wrapped in an `Any` with a `Resource` (TTL-05). Resources
 //!   without a lifetime stay bare (SOTW-113).
+//!
+//! A resource whose name the client spells differently gets the client's spelling in the same way. In
+//! SotW, only the wrapper has a place for it (XDSTP-03).
 
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ use chancery_model::{
     wire::{len_field_len, put_len_field, put_len_header, put_varint, varint_len},
 };
 
-use crate::Protocol;
+use crate::{Protocol, spelling::Spellings};
 
 /// The type of the wrapper in SotW.
 const WRAPPER_URL: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
@@ -37,6 +40,8 @@ pub(crate) enum LifetimeForm {
 pub(crate) struct Encoding {
     protocol: Protocol,
     form: LifetimeForm,
+    /// The names that the client writes differently (XDSTP-03).
+    spellings: Spellings,
     /// The version in wrappers. It is the version of the response, because Envoy compares the two
     /// (CLI-E-45).
     version: Box<str>,
@@ -53,25 +58,31 @@ pub(crate) struct EncodedResource {
 
 impl Encoding {
     /// Creates the encoding of a response with this version of the type.
-    pub(crate) fn new(protocol: Protocol, form: LifetimeForm, version: &str) -> Self {
-        let version = if form == LifetimeForm::Wrapper { version } else { "" };
-        Self { protocol, form, version: version.into() }
+    pub(crate) fn new(
+        protocol: Protocol,
+        form: LifetimeForm,
+        spellings: Spellings,
+        version: &str,
+    ) -> Self {
+        let has_wrappers =
+            protocol == Protocol::Sotw && (form == LifetimeForm::Wrapper || !spellings.is_empty());
+        let version = if has_wrappers { version } else { "" };
+        Self { protocol, form, spellings, version: version.into() }
     }
 
     /// Returns the length of a resource in the response.
     pub(crate) fn len(&self, resource: &Resource) -> usize {
-        match (self.form, resource.ttl(), self.protocol) {
-            (LifetimeForm::None, ..) | (_, None, _) => match self.protocol {
-                Protocol::Sotw => resource.sotw_len(),
-                Protocol::Delta => resource.delta_len(),
-            },
-            (LifetimeForm::Field, Some(ttl), _) => {
+        let ttl = self.ttl_of(resource);
+        match (self.spellings.get(resource.name()), ttl, self.protocol) {
+            (None, None, Protocol::Sotw) => resource.sotw_len(),
+            (None, None, Protocol::Delta) => resource.delta_len(),
+            (None, Some(ttl), Protocol::Delta) => {
                 len_field_len(resource.delta_content().len() + ttl_field_len(ttl))
             }
-            (LifetimeForm::Wrapper, Some(ttl), _) => {
+            (Some(_), _, _) | (None, Some(_), Protocol::Sotw) => {
                 let aliases = resource.aliases().iter().map(|a| len_field_len(a.as_str().len()));
                 let content = resource.sotw_len() + aliases.sum::<usize>();
-                wrapped_len(content + self.suffix_len(resource, ttl))
+                self.wrapped_len(content + self.suffix_len(resource, ttl))
             }
         }
     }
@@ -79,79 +90,91 @@ impl Encoding {
     /// Encodes a resource.
     pub(crate) fn resource(&self, resource: &Resource) -> EncodedResource {
         let (mut head, mut tail) = (BytesMut::new(), BytesMut::new());
-        let shared = match (self.form, resource.ttl(), self.protocol) {
-            (LifetimeForm::None, ..) | (_, None, _) => match self.protocol {
-                Protocol::Sotw => resource.sotw_field(),
-                Protocol::Delta => resource.delta_field(),
-            },
-            (LifetimeForm::Field, Some(ttl), _) => {
+        let ttl = self.ttl_of(resource);
+        let shared = match (self.spellings.get(resource.name()), ttl, self.protocol) {
+            (None, None, Protocol::Sotw) => resource.sotw_field(),
+            (None, None, Protocol::Delta) => resource.delta_field(),
+            (None, Some(ttl), Protocol::Delta) => {
                 let content = resource.delta_content();
                 put_ttl(&mut tail, ttl);
                 put_len_header(&mut head, 2, content.len() + tail.len());
                 content
             }
-            (LifetimeForm::Wrapper, Some(ttl), _) => {
+            // The `Any` has the same field number in a response and in a wrapper.
+            (Some(_), _, _) | (None, Some(_), Protocol::Sotw) => {
                 let any = resource.sotw_field();
                 for alias in resource.aliases() {
                     put_len_field(&mut tail, 4, alias.as_str().as_bytes());
                 }
                 self.put_suffix(&mut tail, resource, ttl);
-                put_wrapper_header(&mut head, any.len() + tail.len());
+                self.put_wrapper_header(&mut head, any.len() + tail.len());
                 any
             }
         };
         EncodedResource { head, shared, tail }
     }
 
+    /// Returns the lifetime that the client is sent with a resource.
+    fn ttl_of(&self, resource: &Resource) -> Option<Duration> {
+        resource.ttl().filter(|_| self.form != LifetimeForm::None)
+    }
+
     /// Returns the length of a heartbeat in the response.
     pub(crate) fn heartbeat_len(&self, resource: &Resource) -> usize {
-        let content = self.suffix_len(resource, resource.ttl().unwrap_or_default());
-        match self.form {
-            LifetimeForm::Wrapper => wrapped_len(content),
-            LifetimeForm::Field | LifetimeForm::None => len_field_len(content),
-        }
+        self.wrapped_len(self.suffix_len(resource, Some(resource.ttl().unwrap_or_default())))
     }
 
     /// Encodes a heartbeat: the name, the version and the lifetime, without the content (TTL-03).
     pub(crate) fn put_heartbeat(&self, out: &mut BytesMut, resource: &Resource) {
-        let ttl = resource.ttl().unwrap_or_default();
-        let len = self.suffix_len(resource, ttl);
-        match self.form {
-            LifetimeForm::Wrapper => put_wrapper_header(out, len),
-            LifetimeForm::Field | LifetimeForm::None => put_len_header(out, 2, len),
-        }
+        let ttl = Some(resource.ttl().unwrap_or_default());
+        self.put_wrapper_header(out, self.suffix_len(resource, ttl));
         self.put_suffix(out, resource, ttl);
     }
 
-    fn suffix_len(&self, resource: &Resource, ttl: Duration) -> usize {
+    fn suffix_len(&self, resource: &Resource, ttl: Option<Duration>) -> usize {
         len_field_len(self.version_of(resource).len())
-            + len_field_len(resource.name().as_str().len())
-            + ttl_field_len(ttl)
+            + len_field_len(self.name_of(resource).len())
+            + ttl.map_or(0, ttl_field_len)
     }
 
-    fn put_suffix(&self, out: &mut BytesMut, resource: &Resource, ttl: Duration) {
+    fn put_suffix(&self, out: &mut BytesMut, resource: &Resource, ttl: Option<Duration>) {
         put_len_field(out, 1, self.version_of(resource).as_bytes());
-        put_len_field(out, 3, resource.name().as_str().as_bytes());
-        put_ttl(out, ttl);
+        put_len_field(out, 3, self.name_of(resource).as_bytes());
+        if let Some(ttl) = ttl {
+            put_ttl(out, ttl);
+        }
+    }
+
+    fn name_of<'a>(&'a self, resource: &'a Resource) -> &'a str {
+        self.spellings.get(resource.name()).unwrap_or(resource.name()).as_str()
     }
 
     fn version_of(&self, resource: &Resource) -> Box<str> {
-        match self.form {
-            LifetimeForm::Wrapper => self.version.clone(),
-            LifetimeForm::Field | LifetimeForm::None => resource.version().to_string().into(),
+        match self.protocol {
+            Protocol::Sotw => self.version.clone(),
+            Protocol::Delta => resource.version().to_string().into(),
         }
     }
-}
 
-/// Returns the length of a SotW `resources` field with a wrapper of `content` bytes.
-fn wrapped_len(content: usize) -> usize {
-    len_field_len(len_field_len(WRAPPER_URL.len()) + len_field_len(content))
-}
+    /// Returns the length of a `resources` field with a `Resource` message of `content` bytes.
+    fn wrapped_len(&self, content: usize) -> usize {
+        match self.protocol {
+            Protocol::Sotw => {
+                len_field_len(len_field_len(WRAPPER_URL.len()) + len_field_len(content))
+            }
+            Protocol::Delta => len_field_len(content),
+        }
+    }
 
-fn put_wrapper_header(out: &mut BytesMut, content: usize) {
-    put_len_header(out, 2, len_field_len(WRAPPER_URL.len()) + len_field_len(content));
-    put_len_field(out, 1, WRAPPER_URL.as_bytes());
-    put_len_header(out, 2, content);
+    /// Encodes everything before the content of a `Resource` message. In SotW, the message is in an
+    /// `Any`.
+    fn put_wrapper_header(&self, out: &mut BytesMut, content: usize) {
+        if self.protocol == Protocol::Sotw {
+            put_len_header(out, 2, len_field_len(WRAPPER_URL.len()) + len_field_len(content));
+            put_len_field(out, 1, WRAPPER_URL.as_bytes());
+        }
+        put_len_header(out, 2, content);
+    }
 }
 
 /// Returns the length of a `google.protobuf.Duration` message.

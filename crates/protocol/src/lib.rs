@@ -36,8 +36,10 @@ mod request;
 mod resource_error;
 mod response;
 mod session;
+mod spelling;
 mod status;
 mod subscription;
+mod visible;
 
 pub use config::Config;
 pub use contents::{ContentsPage, ContentsReader, ResourceState, ResourceStatus};
@@ -50,5 +52,7 @@ pub use request::{DeltaRequest, ErrorDetail, Protocol, Request, SotwRequest, Str
 pub use resource_error::{NOT_FOUND, NOT_FOUND_TEXT};
 pub use response::{Message, PREFIX_BYTES_MAX, Response};
 pub use session::{Overdue, Session};
+pub use spelling::PollNames;
 pub use status::{Nack, SubscriptionStatus, SyncState};
 pub use subscription::{Acceptance, ResumeState};
+pub use visible::EndpointLists;

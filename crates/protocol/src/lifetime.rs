@@ -52,6 +52,11 @@ impl LifetimeSupport {
         protocol == Protocol::Sotw && self.sotw_content
     }
 
+    /// Returns whether a SotW client accepts resources in a wrapper (TTL-05).
+    pub(crate) fn has_wrappers(self) -> bool {
+        self.wrappers
+    }
+
     pub(crate) fn seed(self) -> u64 {
         self.seed
     }

@@ -374,6 +374,7 @@ impl Subscription {
         let mut names = self.names_to_check();
         names.extend(self.work.requested.union(&self.work.resent).cloned());
         let mut sent = BTreeSet::new();
+        let members_before = self.members_before();
         let version = Arc::new(view.version());
         for name in names {
             let asked = self.work.requested.contains(&name);
@@ -424,6 +425,11 @@ impl Subscription {
             }
         }
         plan.touched = plan.resources.clone();
+        let repeated = self.repeated_members(view, &members_before, |name| sent.contains(name));
+        for resource in repeated.iter().filter_map(|name| view.get(name.as_str())) {
+            self.record(resource.name(), ClientVersion::sent_in(resource, &version));
+            plan.resources.push(Arc::clone(resource));
+        }
         // DELTA-46, for names that the client lists but does not subscribe to.
         let unasked =
             self.resumption.claimed.keys().filter(|name| !self.names.contains(name.as_str()));
@@ -449,6 +455,7 @@ impl Subscription {
 
     fn record(&mut self, name: &ResourceName, held: ClientVersion) {
         let is_there = matches!(held, ClientVersion::Sent(..));
+        let is_absent = held == ClientVersion::Absent;
         let Some(before) = self.names.set(name, held) else { return };
         match before {
             ClientVersion::Sent(before, _) => self.rejections.touch(before.name()),
@@ -456,6 +463,9 @@ impl Subscription {
                 self.delivery.returned |= is_there && self.protocol == Protocol::Sotw
             }
             ClientVersion::Nothing | ClientVersion::Claimed(_) => {}
+        }
+        if is_absent {
+            self.drop_absent_member(name);
         }
     }
 

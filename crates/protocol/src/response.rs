@@ -13,6 +13,7 @@ use crate::{
     Protocol,
     encoding::{EncodedResource, Encoding, LifetimeForm},
     resource_error::put_error,
+    spelling::Spellings,
 };
 
 /// The minimum size of a resource that a message passes on by reference. Smaller resources are
@@ -33,6 +34,7 @@ pub struct Response {
     pub(crate) version: TypeVersion,
     pub(crate) nonce: u64,
     pub(crate) lifetimes: LifetimeForm,
+    pub(crate) spellings: Spellings,
     pub(crate) resources: Resources,
     /// Resources whose lifetime is renewed without their content (TTL-03).
     pub(crate) heartbeats: Resources,
@@ -74,6 +76,12 @@ impl Response {
     /// Iterates over the resources.
     pub fn resources(&self) -> impl Iterator<Item = &Resource> {
         self.resources.iter().map(|resource| &**resource)
+    }
+
+    /// Returns the name of one of the resources, as the client writes it.
+    #[must_use]
+    pub fn name_of<'a>(&'a self, resource: &'a Resource) -> &'a ResourceName {
+        self.spellings.get(resource.name()).unwrap_or(resource.name())
     }
 
     /// Returns all resources, with and without their content. The lists are shared.
@@ -136,7 +144,8 @@ impl Response {
     #[must_use]
     pub fn into_message(self, control_plane: &str) -> Message {
         let version = self.version.to_string();
-        let encoding = Encoding::new(self.protocol, self.lifetimes, &version);
+        let spellings = self.spellings.clone();
+        let encoding = Encoding::new(self.protocol, self.lifetimes, spellings, &version);
         let head = self.head(control_plane);
         let tail = self.tail(&encoding);
         let resources = self.resources.iter().map(|r| encoding.len(r)).sum::<usize>();

@@ -6,8 +6,10 @@ use chancery_model::{ResourceName, Revision, TypeUrl};
 use chancery_view::{Resources, TypeView, View};
 
 use crate::{
-    Acceptance, Config, ContentsPage, Interest, LifetimeSupport, Nack, Protocol, ProtocolError,
-    Receipt, Request, RequestKind, ResumeState, StreamKind, SubscriptionStatus, Verdict,
+    Acceptance, Config, ContentsPage, EndpointLists, Interest, LifetimeSupport, Nack, Protocol,
+    ProtocolError, Receipt, Request, RequestKind, ResumeState, StreamKind, SubscriptionStatus,
+    Verdict,
+    spelling::{Speller, Spellings},
     subscription::{RequestContext, Subscription, parse_nonce},
 };
 
@@ -48,6 +50,7 @@ pub struct Session {
     kind: StreamKind,
     config: Arc<Config>,
     lifetimes: LifetimeSupport,
+    endpoint_lists: EndpointLists,
     /// The subscriptions in the order of sending (ADS-04).
     subscriptions: Vec<Subscription>,
     interest: Vec<Interest>,
@@ -63,6 +66,7 @@ impl Session {
             kind,
             config,
             lifetimes: LifetimeSupport::default(),
+            endpoint_lists: EndpointLists::default(),
             subscriptions: Vec::new(),
             interest: Vec::new(),
             children: Children::default(),
@@ -74,6 +78,14 @@ impl Session {
     pub fn support_lifetimes(&mut self, support: LifetimeSupport) {
         self.lifetimes = support;
         self.subscriptions.iter_mut().for_each(|s| s.support_lifetimes(support));
+    }
+
+    /// Sets the support of the client for lists of endpoints. Without a call, the client is not sent
+    /// endpoints with such a list (XDSTP-28).
+    pub fn support_endpoint_lists(&mut self, support: EndpointLists) {
+        if std::mem::replace(&mut self.endpoint_lists, support) != support {
+            self.on_new_view();
+        }
     }
 
     fn order(&self) -> TypeOrder<'_> {
@@ -107,10 +119,11 @@ impl Session {
             cut(&mut error.message, self.config.nack_message_bytes_max);
         }
         let at = self.subscription_of(&type_url, now)?;
+        self.spell(at, &mut request);
         let n_all: usize = self.subscriptions.iter().map(Subscription::n_remembered).sum();
         let subscription = &mut self.subscriptions[at];
         let mut context = RequestContext {
-            view: view.map(|view| view.of_type(&type_url)),
+            view: view.map(|view| self.endpoint_lists.visible(view, &type_url)),
             n_others: n_all - subscription.n_remembered(),
             max: self.config.names_max,
             interest: &mut self.interest,
@@ -136,6 +149,27 @@ impl Session {
             },
         });
         Ok(Receipt { type_url, verdict, kind })
+    }
+
+    /// Converts the structured names of a request to the form that the session uses.
+    fn spell(&mut self, at: usize, request: &mut Request) {
+        let Self { subscriptions, config, .. } = self;
+        let subscription = &mut subscriptions[at];
+        let spellings = match request {
+            // The new list replaces the previous one.
+            Request::Sotw(_) => Spellings::default(),
+            Request::Delta(_) => std::mem::take(&mut subscription.spellings),
+        };
+        let mut speller = Speller { type_url: &subscription.type_url, config, spellings };
+        match request {
+            Request::Sotw(r) => speller.convert(&mut r.resource_names),
+            Request::Delta(r) => {
+                speller.convert(&mut r.subscribe);
+                speller.convert(&mut r.unsubscribe);
+                speller.convert_versions(&mut r.initial_resource_versions);
+            }
+        }
+        subscription.spellings = speller.spellings;
     }
 
     /// Returns the type and the contents of the response that `request` answers, or `None` if the
@@ -234,7 +268,8 @@ impl Session {
             if s.is_wildcard() {
                 all.push(Interest::Wildcard(s.type_url.clone()));
             }
-            all.extend(s.names.keys().map(|n| Interest::Name(s.type_url.clone(), n.clone())));
+            let named = s.names.keys().filter(|name| !s.globs.has_member(name.as_str()));
+            all.extend(named.map(|n| Interest::Name(s.type_url.clone(), n.clone())));
         }
         all
     }
@@ -259,7 +294,8 @@ impl Session {
         now: u64,
     ) -> Option<ContentsPage> {
         let subscription = self.subscriptions.iter().find(|s| s.type_url == *type_url)?;
-        let view = view.map_or_else(TypeView::empty, |view| view.of_type(type_url));
+        let visible = |view| self.endpoint_lists.visible(view, type_url);
+        let view = view.map_or_else(TypeView::empty, visible);
         Some(subscription.contents(&view, after, max, now))
     }
 

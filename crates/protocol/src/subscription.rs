@@ -13,13 +13,15 @@ use chancery_model::{
 };
 use chancery_view::{Resources, TypeView};
 
-use crate::{Config, Nack, Protocol, SubscriptionStatus, SyncState};
+use crate::{Config, Nack, Protocol, SubscriptionStatus, SyncState, spelling::Spellings};
 
 mod acceptance;
 mod answers;
 mod contents;
 mod delivery;
+mod globs;
 mod interest;
+mod members;
 mod part;
 mod rejections;
 mod removals;
@@ -33,6 +35,7 @@ use acceptance::RejectedRevisions;
 pub(crate) use answers::Answer;
 use delivery::Delivery;
 pub(crate) use delivery::{CarriedRevisions, Pace, PendingResponse, SentResponse};
+use globs::Globs;
 use interest::Requests;
 pub(crate) use interest::{ClientVersion, Names, Wildcard};
 use rejections::Rejections;
@@ -67,6 +70,9 @@ pub(crate) struct Subscription {
     /// `None` if the client subscribes to names only.
     pub(crate) wildcard: Option<Wildcard>,
     pub(crate) names: Names,
+    pub(crate) globs: Globs,
+    /// The client's spellings of its names.
+    pub(crate) spellings: Spellings,
     pub(crate) work: Work,
     pub(crate) delivery: Delivery,
     /// Removed resources, whose removal waits for the types that refer to them (ADS-08).
@@ -94,6 +100,8 @@ impl Subscription {
             requests: Requests::None,
             wildcard: None,
             names: Names::default(),
+            globs: Globs::default(),
+            spellings: Spellings::default(),
             work: Work::default(),
             delivery: Delivery::new(now),
             removals: PendingRemovals::default(),
@@ -274,7 +282,9 @@ impl Subscription {
     pub(crate) fn n_remembered(&self) -> usize {
         let pending = self.delivery.pending.as_ref();
         let unsubscribed = pending.map_or(0, |pending| pending.unsubscribed.len());
-        self.n_names().max(self.resumption.claimed.len()).max(unsubscribed)
+        // Members of glob collections are no names of the client.
+        let names = self.n_names() - self.globs.n_members();
+        names.max(self.resumption.claimed.len()).max(unsubscribed)
     }
 
     /// Returns the number of subscribed names, or of requested names that have no response yet,
@@ -289,7 +299,9 @@ impl Subscription {
         let pending = self.delivery.pending.as_ref();
         let unsubscribed = pending.map_or(0, |pending| pending.unsubscribed.len());
         let names = self.n_names() + self.resumption.claimed.len() + unsubscribed;
-        let names = names * NAME_COST_BYTES + self.names.text_bytes();
+        let names = names + self.spellings.len() + self.globs.n_members();
+        let text_bytes = self.names.text_bytes() + self.spellings.text_bytes();
+        let names = names * NAME_COST_BYTES + text_bytes;
         let removals = self.removals.len() * REMOVAL_COST_BYTES + 2 * self.removals.text_bytes();
         let pending = pending.map_or(0, |pending| pending.names_bytes);
         names + self.resumption.claimed_bytes() + removals + pending + self.rejection_bytes()
@@ -319,7 +331,7 @@ impl Subscription {
                 pending.resources.len() + pending.heartbeats.len() + pending.n_names()
             });
         let marked = self.work.n_names() + sent_early + self.resumption.claimed.len();
-        names + marked + self.removals.len() + unsubscribed
+        names + self.globs.n_asked() + marked + self.removals.len() + unsubscribed
     }
 
     /// Returns whether the client subscribes to the resource, by its name or by an alias.

@@ -5,7 +5,9 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
 };
 
-use chancery_model::{Collection, Resource, ResourceName, ScopeName, TypeUrl};
+use chancery_model::{
+    Collection, Resource, ResourceName, ScopeName, StructuredName, TypeUrl, is_structured,
+};
 use walk::items;
 
 /// The maximum number of cached differences.
@@ -31,6 +33,8 @@ pub struct LayerDelta {
     removed: Arc<[Arc<Resource>]>,
     /// The previous aliases of the changed resources.
     old_aliases: Box<[ResourceName]>,
+    /// The glob collections of the changed and removed resources; empty if no name is structured.
+    globs: Box<[Option<ResourceName>]>,
 }
 
 impl LayerDelta {
@@ -44,6 +48,7 @@ impl LayerDelta {
         Self {
             scope: to.scope.clone(),
             type_url: to.type_url.clone(),
+            globs: globs_of(changed.iter().chain(removed.iter())),
             changed,
             removed,
             old_aliases,
@@ -99,6 +104,17 @@ impl LayerDelta {
         names.into_iter().flatten().chain(old_alias)
     }
 
+    /// Returns the names of one step as [`LayerDelta::names_at`] does, each with the name by which
+    /// sessions may subscribe to it. A structured name also has that of its glob collection.
+    pub fn subscribed_at(
+        &self,
+        step: usize,
+    ) -> impl Iterator<Item = (&ResourceName, &ResourceName)> {
+        let glob = self.globs.get(step).and_then(Option::as_ref);
+        let member = glob.and_then(|glob| Some((glob, self.names_at(step).next()?)));
+        self.names_at(step).map(|name| (name, name)).chain(member)
+    }
+
     /// Returns the number of changed and removed resources.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -110,6 +126,24 @@ impl LayerDelta {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Returns the glob collection of each resource. Consecutive resources share the name.
+fn globs_of<'a>(
+    resources: impl Iterator<Item = &'a Arc<Resource>> + Clone,
+) -> Box<[Option<ResourceName>]> {
+    if !resources.clone().any(|resource| is_structured(resource.name().as_str())) {
+        return Box::default();
+    }
+    let mut last: Option<ResourceName> = None;
+    let of = |resource: &Arc<Resource>| {
+        let glob = StructuredName::parse(resource.name().as_str()).ok()?.collection();
+        if last.as_ref().is_none_or(|last| last.as_str() != glob) {
+            last = ResourceName::requested(&glob).ok();
+        }
+        last.clone()
+    };
+    resources.map(of).collect()
 }
 
 /// The addresses of the old and the new collection; 0 if there is no old collection.

@@ -4,7 +4,7 @@ use std::{ops::Bound, sync::Arc};
 
 use chancery_model::{
     Collection, Incarnation, LifetimeClass, Resource, ResourceName, Revision, Scope, ScopeName,
-    State, TypeUrl, TypeVersion,
+    State, StructuredName, TypeUrl, TypeVersion,
 };
 use smallvec::SmallVec;
 
@@ -49,6 +49,7 @@ impl View {
             floor: self.floor,
             incarnation: self.incarnation,
             layers: self.scopes.iter().filter_map(|s| s.types.get(type_url).cloned()).collect(),
+            hidden_child: None,
         }
     }
 }
@@ -61,20 +62,34 @@ pub struct TypeView {
     floor: Revision,
     incarnation: Incarnation,
     pub(crate) layers: SmallVec<[Arc<Collection>; 2]>,
+    /// Resources with a child of this type are not found by name.
+    hidden_child: Option<&'static str>,
 }
 
 impl TypeView {
     /// Creates a view without resources.
     #[must_use]
     pub fn empty() -> Self {
-        Self { floor: Revision(0), incarnation: Incarnation(0), layers: SmallVec::new() }
+        let (floor, incarnation) = (Revision(0), Incarnation(0));
+        Self { floor, incarnation, layers: SmallVec::new(), hidden_child: None }
     }
 
     /// Finds a resource by name or alias, in the first layer that contains it. A name in any layer
     /// takes precedence over an alias.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Resource>> {
-        self.by_name(name).or_else(|| self.layers.iter().find_map(|layer| layer.find(name)))
+        let found = self.by_name(name);
+        let found = found.or_else(|| self.layers.iter().find_map(|layer| layer.find(name)))?;
+        let is_hidden = self.hidden_child.is_some_and(|hidden| {
+            found.children().iter().any(|child| child.type_url.as_str() == hidden)
+        });
+        (!is_hidden).then_some(found)
+    }
+
+    /// Hides the resources with a child of this type from [`TypeView::get`].
+    #[must_use]
+    pub fn hiding_parents_of(self, child_type: &'static str) -> Self {
+        Self { hidden_child: Some(child_type), ..self }
     }
 
     /// Finds a resource by name, and ignores aliases.
@@ -109,6 +124,26 @@ impl TypeView {
                 .iter()
                 .filter(move |(name, _)| !above.iter().any(|l| l.resources.contains_key(*name)))
                 .map(|(_, resource)| resource)
+        })
+    }
+
+    /// Returns the number of resources in all layers, in O(layers). It includes shadowed resources.
+    #[must_use]
+    pub fn n_resources(&self) -> usize {
+        self.layers.iter().map(|layer| layer.resources.len()).sum()
+    }
+
+    /// Iterates over the visible members of a glob collection, layer by layer (XDSTP-15). The cost is
+    /// O((members + deeper segments) · layers · log M).
+    pub fn members<'a>(
+        &'a self,
+        glob: &'a StructuredName<'_>,
+    ) -> impl Iterator<Item = &'a Arc<Resource>> {
+        self.layers.iter().enumerate().flat_map(move |(at, layer)| {
+            let above = &self.layers[..at];
+            members_of(layer, glob).filter(move |member| {
+                !above.iter().any(|l| l.resources.contains_key(member.name()))
+            })
         })
     }
 
@@ -160,5 +195,81 @@ impl TypeView {
     pub fn is_same(&self, other: &Self) -> bool {
         self.layers.len() == other.layers.len()
             && self.layers.iter().zip(&other.layers).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+}
+
+/// Iterates over the members of a glob collection in one layer. Resources with the same start are
+/// adjacent, because the names are sorted.
+fn members_of<'a>(
+    layer: &'a Collection,
+    glob: &'a StructuredName<'_>,
+) -> impl Iterator<Item = &'a Arc<Resource>> {
+    let from =
+        |start: &str| layer.resources.range::<_, str>((Bound::Included(start), Bound::Unbounded));
+    let parent = glob.parent();
+    let mut names = from(parent);
+    std::iter::from_fn(move || {
+        loop {
+            let (name, resource) = names.next()?;
+            let rest = name.as_str().strip_prefix(parent)?;
+            if glob.has_member(name.as_str()) {
+                return Some(resource);
+            }
+            // All names below a deeper segment are adjacent, too: `0` follows `/`.
+            if let Some((segment, _)) = rest.split('?').next().and_then(|id| id.split_once('/')) {
+                names = from(&[parent, segment, "0"].concat());
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::{ResourceDraft, ResourceKey, Transaction, Upsert};
+
+    use super::*;
+
+    /// XDSTP-15: the members of a glob are the visible resources of one level, also if names of deeper
+    /// levels, of other parameters and of similar parents are between them.
+    #[test]
+    fn members_are_the_visible_resources_of_one_level() {
+        let type_url = TypeUrl::from_static("type.googleapis.com/t.T");
+        let scopes = ["upper", "lower"].map(|scope| ScopeName::new(scope).unwrap());
+        let mut transaction = Transaction::default();
+        let parts =
+            ["p", "p!", "p-q", "p/", "p/a", "p/a!", "p/a/b", "p/a/c/d", "p/a0", "p/b/a", "p/z"];
+        for (at, part) in parts.iter().enumerate() {
+            for (n, parameters) in ["", "?k=/", "?k=v"].iter().enumerate() {
+                for (m, scope) in scopes.iter().enumerate() {
+                    if (at + n + m) % 3 == 0 {
+                        continue;
+                    }
+                    let name = format!("xdstp://a/t.T/{part}{parameters}");
+                    let name = ResourceName::new(&name).unwrap();
+                    let key = ResourceKey { type_url: type_url.clone(), name };
+                    let draft = ResourceDraft::new(key, bytes::Bytes::new());
+                    transaction.upserts.push(Upsert { scope: scope.clone(), draft });
+                }
+            }
+        }
+        let state = State::new(Incarnation(1)).apply(&transaction).state;
+        let view = View::resolve(&state, &scopes).of_type(&type_url);
+        assert!(view.n_resources() > 30);
+        let mut n = 0;
+        for parent in ["", "p/", "p/a/", "p/a/c/", "none/"] {
+            for parameters in ["", "?k=/", "?k=v"] {
+                let name = format!("xdstp://a/t.T/{parent}*{parameters}");
+                let glob = StructuredName::parse(&name).unwrap();
+                let mut found: Vec<_> = view.members(&glob).map(|member| member.name()).collect();
+                let is_member = |name: &&ResourceName| glob.has_member(name.as_str());
+                let mut expected: Vec<_> =
+                    view.iter().map(|one| one.name()).filter(is_member).collect();
+                found.sort();
+                expected.sort();
+                assert_eq!(found, expected, "{name}");
+                n += found.len();
+            }
+        }
+        assert!(n > 20, "{n} members");
     }
 }

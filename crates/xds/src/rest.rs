@@ -19,7 +19,7 @@ use bytes::Bytes;
 use chancery_fanout::{Behind, OpenError, Poll, limit_hit, type_label};
 use chancery_model::{Node, TypeUrl, types::properties};
 use chancery_net::Bucket;
-use chancery_protocol::{NameList, PollContent, PollResponse};
+use chancery_protocol::{EndpointLists, NameList, PollContent, PollNames, PollResponse};
 use http::{
     HeaderName, HeaderValue, Method, Request, Response, StatusCode,
     header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER},
@@ -85,6 +85,10 @@ enum PollError {
     Node(NodeError),
     #[error("{path} serves {expected}, but type_url is {given:?}; remove type_url or use its path")]
     Type { path: String, expected: TypeUrl, given: String },
+    #[error(
+        "{0:?} is a collection, which polls cannot request; use a delta stream, or name its members"
+    )]
+    Glob(String),
     #[error(transparent)]
     Behind(#[from] Behind),
     #[error(transparent)]
@@ -102,7 +106,7 @@ struct Admitted {
 struct Question<'a> {
     type_url: &'a TypeUrl,
     node: Node,
-    names: NameList,
+    names: PollNames,
     version_info: String,
     /// The key of the request in [`repeats`].
     key: u64,
@@ -252,6 +256,7 @@ async fn decide(
     admitted.poll.check_fresh(&request.version_info).await?;
     let key = repeats::key(&node.id, &path, &request.version_info);
     let PollRequest { names, version_info, .. } = request;
+    let names = admitted.poll.names(type_url, names).map_err(PollError::Glob)?;
     let question = Question { type_url, node, names, version_info, key };
     let hold = if is_held { config.poll_hold } else { Duration::ZERO };
     let until = Instant::now() + hold;
@@ -299,7 +304,8 @@ async fn change(
     question: &Question<'_>,
     until: Instant,
 ) -> Option<(String, PollContent)> {
-    let Question { type_url, node, names, .. } = question;
+    let Question { type_url, node, names: asked, .. } = question;
+    let names = &asked.names;
     let poll = &admitted.poll;
     let is_wildcard =
         properties(type_url).wildcard && (names.is_empty() || names.iter().any(|name| name == "*"));
@@ -318,8 +324,8 @@ async fn change(
         let response = match view.view {
             Some(view) => {
                 let errors = shared.fanout.sends_resource_errors();
-                let view = view.of_type(type_url);
-                respond(view, type_url, names, &question.version_info, errors).await
+                let visible = EndpointLists::of(node).visible(&view, type_url);
+                respond(visible, type_url, names, &question.version_info, errors).await
             }
             None => PollResponse::Unchanged,
         };
@@ -327,7 +333,7 @@ async fn change(
             let is_repeat = question.is_remembered(shared.config.poll_hold)
                 && shared.polls.repeats.has(question.key, &version);
             if held.is_none() || !is_repeat {
-                return Some((version, content));
+                return Some((version, asked.spelled(content)));
             }
         }
         let held = held?;
@@ -399,6 +405,7 @@ impl PollError {
             | Self::Request(RequestError::Malformed(_))
             | Self::NoNode
             | Self::Node(_)
+            | Self::Glob(_)
             | Self::Type { .. } => StatusCode::BAD_REQUEST,
             Self::Streams { .. }
             | Self::Open(_)

@@ -432,3 +432,62 @@ fn structured_name_is_stored_in_canonical_form() {
     assert!(drafts[0].body.windows(written.len()).any(|part| part == written.as_bytes()));
     assert_eq!(drafts[1].key.name.as_str(), "web:80?b=2&a=1");
 }
+
+/// XDSTP-13, P-68: list collections are ordinary resources whose entries are checked. Endpoints that refer to
+/// a list have it as a child, but not a glob.
+#[test]
+fn list_collections_are_admitted() {
+    let list = |name: &str, id: &str| {
+        serde_json::json!({
+            "name": format!("xdstp://m/envoy.config.endpoint.v3.LbEndpointCollection/{id}"),
+            "resource": {
+                "@type": "type.googleapis.com/envoy.config.endpoint.v3.LbEndpointCollection",
+                "entries": [{ "inline_entry": { "name": name, "version": "1", "resource": {
+                    "@type": "type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint",
+                } } }],
+            },
+        })
+    };
+    let locality = |name: &str| {
+        serde_json::json!({"leds_cluster_locality_config": {
+            "leds_config": { "self": {} }, "leds_collection_name": name,
+        }})
+    };
+    let endpoints = serde_json::json!({
+        "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+        "cluster_name": "web",
+        "endpoints": [
+            locality("xdstp://m/envoy.config.endpoint.v3.LbEndpointCollection/web"),
+            locality("xdstp://m/envoy.config.endpoint.v3.LbEndpoint/web/*?k=/"),
+        ],
+    });
+    let entry = |name: &str| serde_json::json!({ "inline_entry": { "name": name } });
+    let listeners = |entries: &[serde_json::Value]| {
+        serde_json::json!({
+            "name": "xdstp://m/envoy.config.listener.v3.ListenerCollection/all",
+            "resource": {
+                "@type": "type.googleapis.com/envoy.config.listener.v3.ListenerCollection",
+                "entries": entries,
+            },
+        })
+    };
+    let locator = serde_json::json!({ "locator": {
+        "authority": "m", "resource_type": "envoy.config.listener.v3.Listener", "id": "x",
+    } });
+    let good = listeners(&[entry("a.b-c_d~e:1"), entry(""), entry(""), locator]);
+    let content = serde_json::json!({ "resources": [list("a", "web"), endpoints, good] });
+    let transaction = admitted(&content.to_string());
+    let children = &transaction.upserts[1].draft.children;
+    assert_eq!(children.len(), 1, "{children:?}");
+    assert_eq!(children[0].name, transaction.upserts[0].draft.key.name);
+    assert_eq!(children[0].type_url, transaction.upserts[0].draft.key.type_url);
+    for (wrong, rule) in [
+        (listeners(&[entry("a"), entry("a")]), "two entries have the name \"a\""),
+        (listeners(&[entry("a/b")]), "the entry \"a/b\" has the character '/'"),
+    ] {
+        let content = serde_json::json!({ "resources": [wrong] }).to_string();
+        let options = Options::new(ScopeName::new("default").unwrap());
+        let problems = admit(&[Manifest { file: "a.json".into(), content }], &options).unwrap_err();
+        assert!(problems[0].to_string().contains(rule), "{}", problems[0]);
+    }
+}

@@ -4,7 +4,7 @@ use std::{sync::Arc, task::Poll};
 
 use chancery_model::{
     Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, ScopeTemplate, Transaction, TypeUrl,
-    types::{CLUSTER, ENDPOINT},
+    types::{CLUSTER, ENDPOINT, LOCALITY_ENDPOINT},
 };
 use chancery_protocol::{DeltaRequest, Request};
 
@@ -40,6 +40,33 @@ fn change_reaches_only_subscribed_sessions() {
     assert_eq!(harness.shard.queue.len(), 1, "only one session is affected");
     assert_eq!(text(&harness.read(&mut x)), "x=2");
     assert_eq!(text(&harness.read(&mut y)), "");
+}
+
+/// XDSTP-16, SOTW-91: a change of a member reaches the sessions that subscribe to its collection, and no
+/// other session is queued. Nothing stays in the index after the streams.
+#[test]
+fn change_of_member_reaches_only_its_glob_subscribers() {
+    let name = |rest: &str| format!("xdstp://a/envoy.config.endpoint.v3.LbEndpoint/{rest}");
+    let mut harness = ShardHarness::new();
+    let [x, y, z] = ["p/x", "p/y?k=v", "q/z"].map(name);
+    harness.put("default", LOCALITY_ENDPOINT, &[(&x, "1"), (&y, "1"), (&z, "1")]);
+    let globs = [name("p/*"), name("p/*?k=v"), name("q/*")];
+    let mut clients: Vec<Client> =
+        globs.iter().map(|glob| harness.subscribe("n1", LOCALITY_ENDPOINT, &[glob])).collect();
+    for client in &mut clients {
+        let first = harness.read(client);
+        assert_eq!(first.len(), 1);
+        harness.ack(client, &first[0]);
+    }
+    harness.settle();
+    let new = name("p/new");
+    harness.put("default", LOCALITY_ENDPOINT, &[(&x, "2"), (&new, "1")]);
+    assert_eq!(harness.shard.queue.len(), 1, "only one session is affected");
+    assert_eq!(text(&harness.read(&mut clients[0])), format!("{new}=1 {x}=2"));
+    assert_eq!(text(&harness.read(&mut clients[1])), "");
+    drop(clients);
+    harness.settle();
+    assert!(harness.shard.index.is_empty());
 }
 
 /// SOTW-112, OPS-10: while a stream cannot take a message, commits coalesce into one response. The

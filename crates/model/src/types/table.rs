@@ -16,6 +16,9 @@ pub const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
 pub const ENDPOINT: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
 /// `envoy.config.endpoint.v3.LbEndpoint`.
 pub const LOCALITY_ENDPOINT: &str = "type.googleapis.com/envoy.config.endpoint.v3.LbEndpoint";
+/// `envoy.config.endpoint.v3.LbEndpointCollection`: a list of endpoints of a locality.
+pub const LOCALITY_ENDPOINTS: &str =
+    "type.googleapis.com/envoy.config.endpoint.v3.LbEndpointCollection";
 /// `envoy.extensions.transport_sockets.tls.v3.Secret`.
 pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 /// `envoy.service.runtime.v3.Runtime`.

@@ -62,6 +62,20 @@ fn transaction_over_many_scopes_creates_one_revision() {
     assert_eq!(applied.state.revision, Revision(1));
 }
 
+/// XDSTP-10: one name and version has one content. Nodes with other scopes may see another content of the
+/// name, and then with another version.
+#[test]
+fn different_contents_of_a_name_have_different_versions() {
+    let name = "xdstp://a/envoy.config.cluster.v3.Cluster/x";
+    let contents = ["1", "2", "1"];
+    let scopes = ["a", "b", "c"];
+    let all = scopes.iter().zip(contents).map(|(scope, body)| upsert(scope, name, body));
+    let state = new().apply(&put(all.collect())).state;
+    let [a, b, c] = scopes.map(|scope| version(&state, scope, name));
+    assert_eq!(a, c);
+    assert_ne!(a, b);
+}
+
 #[test]
 fn identical_upsert_changes_nothing() {
     let first = new().apply(&put(vec![upsert("a", "x", "1")])).state;

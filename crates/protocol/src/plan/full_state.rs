@@ -56,6 +56,7 @@ impl Subscription {
         });
         plan.errors = self.errors_of_full_state(context.view, &released);
         plan.send |= !released.is_empty();
+        self.drop_absent_members();
         if !plan.send {
             return plan;
         }

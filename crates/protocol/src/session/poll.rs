@@ -1,5 +1,6 @@
 //! Polling: which type is planned and sent next.
 
+use chancery_model::ResourceName;
 use chancery_view::{Differ, View};
 
 use super::{
@@ -164,8 +165,9 @@ impl Session {
     fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
         let release = self.order().release(at, now);
         let subscription = &mut self.subscriptions[at];
-        let of_type = view.of_type(&subscription.type_url);
+        let of_type = self.endpoint_lists.visible(view, &subscription.type_url);
         let context = PlanContext { view: &of_type, revision: view.revision(), now };
+        subscription.update_members(&of_type);
         let touched = match gate {
             Gate::Closed => return,
             Gate::Requested => subscription.plan_requested(context, Selection::Requested),
@@ -238,18 +240,24 @@ impl Session {
         let Some(mut pending) = subscription.delivery.pending.take() else { return Step::Idle };
         let part = subscription.take_part(&mut pending, self.config.response_bytes_target);
         self.last_nonce += 1;
+        let spellings = &subscription.spellings;
+        let spelled = |names: Vec<ResourceName>| match spellings.is_empty() {
+            true => names,
+            false => names.into_iter().map(|name| spellings.spell(name)).collect(),
+        };
         let response = Response {
             protocol: subscription.protocol,
             type_url: subscription.type_url.clone(),
             version: pending.version.clone(),
             nonce: self.last_nonce,
             lifetimes: subscription.renewals.form,
+            spellings: subscription.response_spellings(),
             resources: part.resources,
             heartbeats: part.heartbeats,
             is_renewal: pending.is_renewal,
-            removed: part.removed,
-            absent: part.absent,
-            errors: part.errors,
+            removed: spelled(part.removed),
+            absent: spelled(part.absent),
+            errors: spelled(part.errors),
             revision: pending.revision,
         };
         subscription.delivery.on_sent(SentResponse {

@@ -24,9 +24,7 @@ impl Session {
         let Some(s) = subscriptions.find(|s| s.type_url == *type_url) else { return };
         match name {
             Some(name) if !s.is_wildcard() => {
-                if let Some(name) = s.names.key(name.as_str()).cloned() {
-                    s.work.changed.insert(name);
-                }
+                s.on_changed_name(name);
             }
             _ if s.is_wildcard() => s.work.changed = Changed::All,
             _ => {}
@@ -49,10 +47,7 @@ impl Session {
         }
         let mut found = false;
         for name in delta.names() {
-            if let Some(name) = s.names.key(name.as_str()).cloned() {
-                s.work.changed.insert(name);
-                found = true;
-            }
+            found |= s.on_changed_name(name);
         }
         found
     }

@@ -58,7 +58,12 @@ impl Subscription {
             Some(wildcard) => (name_in(view), wildcard.base.as_ref().and_then(name_in)),
             None => (None, None),
         };
-        let named = self.names.next_after(after).cloned();
+        // The names of collections have no resource.
+        let mut named = self.names.next_after(after);
+        while named.is_some_and(|name| self.globs.contains(name.as_str())) {
+            named = self.names.next_after(named);
+        }
+        let named = named.cloned();
         let removed = self.removals.next_after(after).cloned();
         [shown, planned, named, removed].into_iter().flatten().min()
     }
@@ -103,7 +108,7 @@ impl Subscription {
             sent_in,
             sent_ms_ago: last_sent_at.map(|at| now.saturating_sub(at)),
             is_rejected,
-            name,
+            name: self.spellings.spell(name),
         }
     }
 }

@@ -7,9 +7,11 @@ use chancery_view::Resources;
 
 use super::{Pace, PendingResponse, Subscription};
 use crate::{
+    Protocol,
     encoding::Encoding,
     resource_error::error_len,
     response::{absent_len, removed_len},
+    spelling::Spellings,
 };
 
 /// The contents of one response.
@@ -23,12 +25,22 @@ pub(crate) struct Part {
 }
 
 impl Subscription {
+    /// Returns the spellings for the names of resources in a response. In SotW, the name is in the
+    /// body; only a wrapper can have another one, which needs the support of the client (SOTW-113).
+    pub(crate) fn response_spellings(&self) -> Spellings {
+        match self.protocol {
+            Protocol::Sotw if !self.renewals.support.has_wrappers() => Spellings::default(),
+            Protocol::Sotw | Protocol::Delta => self.spellings.clone(),
+        }
+    }
+
     /// Takes the next part of a pending response, of about `target` bytes. Full states cannot be split
     /// (SOTW-70).
     pub(crate) fn take_part(&mut self, pending: &mut PendingResponse, target: usize) -> Part {
         let target = if self.is_full_state() { usize::MAX } else { target };
         let version = pending.version.to_string();
-        let encoding = Encoding::new(self.protocol, self.renewals.form, &version);
+        let spellings = self.response_spellings();
+        let encoding = Encoding::new(self.protocol, self.renewals.form, spellings, &version);
         let size = |resource: &Resource| encoding.len(resource);
         let resources = match self.properties.absent_as_alias {
             true => take_distinct(&mut pending.resources, target, size),

@@ -133,6 +133,7 @@ impl Subscription {
             self.wildcard = Some(Wildcard::default());
             (self.work.answer_due, self.work.changed) = (true, Changed::All);
             self.rejections.touch_all();
+            self.leave_members_to_wildcard();
         }
         if started || ended.is_some() {
             context.note(Interest::wildcard(&self.type_url, is_wildcard));
@@ -142,11 +143,15 @@ impl Subscription {
         wanted.sort_unstable();
         wanted.dedup();
         let (mut fresh, mut gone) = (Vec::new(), Vec::new());
-        if !wanted.iter().copied().eq(self.names.keys().map(ResourceName::as_str)) {
-            for name in wanted.iter().filter(|name| !self.names.contains(name)) {
+        let named = self.names.keys().map(ResourceName::as_str);
+        if !wanted.iter().copied().eq(named.filter(|name| !self.globs.has_member(name))) {
+            for name in wanted.iter().filter(|name| !self.is_named(name)) {
                 fresh.push(context.name(name)?);
             }
-            let is_gone = |name: &&ResourceName| wanted.binary_search(&name.as_str()).is_err();
+            let is_gone = |name: &&ResourceName| {
+                let name = name.as_str();
+                wanted.binary_search(&name).is_err() && !self.globs.has_member(name)
+            };
             gone.extend(self.names.keys().filter(is_gone).cloned());
         }
         for name in &gone {
@@ -240,15 +245,31 @@ impl Subscription {
             nonce.and_then(|nonce| self.delivery.take_answered_delta(nonce, error.is_some()));
         let answer = answered.map(|sent| self.on_answer(sent, error, now));
         self.review_rejections();
+        self.forget_spellings();
         context.check_count(self.n_remembered())?;
         Ok(Effect { answer, subscribes })
+    }
+
+    /// Drops the spellings of names that are not used any longer.
+    fn forget_spellings(&mut self) {
+        if self.spellings.is_empty() {
+            return;
+        }
+        let Self { spellings, names, work, resumption, removals, .. } = self;
+        spellings.retain(|name| {
+            names.contains(name.as_str())
+                || work.requested.contains(name)
+                || resumption.claimed.contains_key(name)
+                || removals.get(name).is_some()
+        });
     }
 
     /// Unsubscribes from names. Returns whether the client subscribed to any of them.
     fn unsubscribe(&mut self, names: &NameList, context: &mut RequestContext<'_>) -> bool {
         let mut found = false;
         for name in names.iter().filter(|name| *name != WILDCARD) {
-            let Some(name) = self.names.key(name).cloned() else { continue };
+            let named = self.names.key(name).filter(|name| !self.globs.has_member(name.as_str()));
+            let Some(name) = named.cloned() else { continue };
             self.forget(&name, context);
             found = true;
             if self.is_wildcard() {
@@ -321,6 +342,7 @@ impl Subscription {
                 claimed.entry(name.clone()).or_insert(None);
             }
         }
+        self.leave_members_to_wildcard();
         (self.work.answer_due, self.work.changed) = (self.properties.answer_empty, Changed::All);
         self.work.set_urgency(Urgency::AtOnce);
         self.rejections.touch_all();
@@ -352,6 +374,7 @@ impl Subscription {
         self.rejections.touch_all();
         let base = wildcard.base.as_ref();
         let sent_in = Arc::new(wildcard.base_or_empty().version());
+        self.take_members_of(wildcard);
         let removals = &self.removals;
         self.names.update(|name| {
             let resource = match wildcard.sent_early.get(name) {
@@ -374,9 +397,11 @@ impl Subscription {
 
     /// Requests a name. Returns whether the client did not subscribe to it before.
     fn request(&mut self, name: ResourceName, context: &mut RequestContext<'_>) -> bool {
-        let is_new = !self.names.contains(name.as_str());
+        let is_new = self.name_explicitly(&name, context.view.as_ref());
         if is_new {
             context.note(Interest::Name(self.type_url.clone(), name.clone()));
+        }
+        if !self.names.contains(name.as_str()) {
             self.names.insert(name.clone(), ClientVersion::Nothing);
         }
         self.work.requested.insert(name);
@@ -387,6 +412,14 @@ impl Subscription {
     /// resource again (SOTW-44, DELTA-27).
     fn forget(&mut self, name: &ResourceName, context: &mut RequestContext<'_>) {
         context.note(Interest::NoName(self.type_url.clone(), name.clone()));
+        self.forget_collection(name);
+        if !self.keep_as_member(name) {
+            self.drop_name(name);
+        }
+    }
+
+    /// Drops everything that is remembered of a name.
+    pub(super) fn drop_name(&mut self, name: &ResourceName) {
         if let Some(ClientVersion::Sent(sent, _)) = self.names.remove(name) {
             self.rejections.touch(sent.name());
         }

@@ -44,6 +44,7 @@ mod delta;
 mod diagrams;
 mod envoy;
 mod first_state;
+mod globs;
 mod grpc;
 mod lifetimes;
 mod on_demand;
@@ -54,6 +55,7 @@ mod rules;
 mod slow_clients;
 mod sotw;
 mod sotw_names;
+mod structured_names;
 mod world;
 
-pub(crate) use world::check;
+pub(crate) use world::{check, check_with};

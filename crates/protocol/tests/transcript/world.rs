@@ -13,8 +13,8 @@ use chancery_model::{
     Transaction, TypeUrl, Upsert, Version, types,
 };
 use chancery_protocol::{
-    Config, ContentsReader, DeltaRequest, ErrorDetail, Interest, LifetimeSupport, Protocol,
-    Request, Response, Session, SotwRequest, StreamKind,
+    Config, ContentsReader, DeltaRequest, EndpointLists, ErrorDetail, Interest, LifetimeSupport,
+    Protocol, Request, Response, Session, SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View};
 
@@ -37,7 +37,8 @@ fn key(text: &str) -> ResourceKey {
 }
 
 fn scoped(text: &str) -> (ScopeName, &str) {
-    let (scope, rest) = text.split_once(':').unwrap_or(("default", text));
+    let scoped = text.split_once(':').filter(|(scope, _)| !scope.ends_with("xdstp"));
+    let (scope, rest) = scoped.unwrap_or(("default", text));
     (ScopeName::new(scope).unwrap(), rest)
 }
 
@@ -128,6 +129,10 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
     }
 }
 
+fn first_and_rest<'a>(text: &'a str, separator: &str) -> (&'a str, &'a str) {
+    text.split_once(separator).unwrap_or((text, ""))
+}
+
 /// Splits a line into the name of its stream and the rest.
 fn bare(line: &str) -> (&str, &str) {
     line.split_once(": ")
@@ -199,7 +204,9 @@ impl World {
             "features" => {
                 self.node.client_features = rest.split(' ').map(str::to_owned).collect();
                 let support = LifetimeSupport::of(&self.node, 0);
+                let lists = EndpointLists::of(&self.node);
                 self.stream().session.support_lifetimes(support);
+                self.stream().session.support_endpoint_lists(lists);
             }
             "agent" => {
                 rest.clone_into(&mut self.node.user_agent);
@@ -263,9 +270,10 @@ impl World {
             }
             let (scope, rest) = scoped(word);
             let mut children = rest.split('>');
-            let (name, body) = children.next().unwrap().split_once('=').unwrap();
-            let (body, aliases) = body.split_once('|').unwrap_or((body, ""));
-            let (body, ttl) = body.split_once(";ttl=").unwrap_or((body, ""));
+            let (text, aliases) = first_and_rest(children.next().unwrap(), "|");
+            let (text, ttl) = first_and_rest(text, ";ttl=");
+            // A structured name may have `=` in its parameters.
+            let (name, body) = text.rsplit_once('=').unwrap();
             let mut draft = ResourceDraft::new(key(name), Bytes::copy_from_slice(body.as_bytes()));
             let aliases = aliases.split('|').filter(|alias| !alias.is_empty());
             draft.aliases = aliases.map(|alias| ResourceName::new(alias).unwrap()).collect();
@@ -280,15 +288,17 @@ impl World {
                 continue;
             }
             // Like a shard, it notifies the session only of names that the session watches.
-            let names: BTreeSet<&ResourceName> = delta.names().collect();
+            let steps = (0..delta.n_steps()).flat_map(|step| delta.subscribed_at(step));
+            let names: BTreeSet<(&ResourceName, &ResourceName)> = steps.collect();
             for Stream { session, .. } in self.streams.values_mut() {
                 for interest in session.interest() {
                     match interest {
                         Interest::Wildcard(t) if t == *delta.type_url() => {
                             session.on_change(&t, None);
                         }
-                        Interest::Name(t, n) if t == *delta.type_url() && names.contains(&n) => {
-                            session.on_change(&t, Some(&n));
+                        Interest::Name(t, n) if t == *delta.type_url() => {
+                            let changed = names.iter().filter(|(key, _)| **key == n);
+                            changed.for_each(|(_, name)| session.on_change(&t, Some(name)));
                         }
                         _ => {}
                     }
@@ -472,7 +482,7 @@ impl World {
             for alias in resource.aliases().iter().filter(|_| protocol == Protocol::Delta) {
                 assert!(names.insert(alias.clone()), "{alias} twice");
             }
-            write!(text, " {}={body}", resource.name()).unwrap();
+            write!(text, " {}={body}", response.name_of(resource)).unwrap();
             if let Some(ttl) = resource.ttl().filter(|_| response.has_lifetimes()) {
                 write!(text, ";ttl={}", ttl.as_millis()).unwrap();
             }

@@ -361,3 +361,77 @@ fn only_delta_responses_are_split() {
         assert!(message.len() <= 10_000 + 200, "{}", message.len());
     }
 }
+
+/// Returns the first response to a client with these features that asks for one name.
+fn answer(
+    state: &State,
+    protocol: Protocol,
+    asked: &str,
+    features: &[&str],
+) -> (Bytes, Vec<Bytes>) {
+    let view = View::resolve(state, &[scope()]);
+    let mut session = Session::new(StreamKind { protocol, type_url: None }, Arc::default());
+    let client_features = features.iter().map(|feature| (*feature).to_owned()).collect();
+    let node = Node { client_features, ..Node::default() };
+    session.support_lifetimes(LifetimeSupport::of(&node, 0));
+    let (type_url, names) = (OPAQUE.to_owned(), vec![asked.to_owned()].into());
+    let request = match protocol {
+        Protocol::Sotw => {
+            Request::Sotw(SotwRequest { type_url, resource_names: names, ..Default::default() })
+        }
+        Protocol::Delta => {
+            Request::Delta(DeltaRequest { type_url, subscribe: names, ..Default::default() })
+        }
+    };
+    session.on_request(request, Some(&view), 1).unwrap();
+    encode(session.poll(Some(&view), &Differ::new(), 1).unwrap())
+}
+
+const OPAQUE: &str = "type.googleapis.com/t.T";
+
+/// XDSTP-03, TTL-05, DELTA-47: a resource that the client spells differently has the client's name, with and
+/// without a lifetime. Its body is that of all clients. A SotW client without support for wrappers gets
+/// the bare resource.
+#[test]
+fn spelled_name_is_encoded_around_the_shared_body() {
+    let body = Bytes::from(vec![b'x'; 5000]);
+    let name = "xdstp://a/t.T/x?k=1&l=2";
+    for ttl in [None, Some(Duration::from_secs(3))] {
+        let name_of = |name: &str| ResourceName::new(name).unwrap();
+        let key = ResourceKey { type_url: TypeUrl::from_static(OPAQUE), name: name_of(name) };
+        let draft = ResourceDraft {
+            ttl,
+            aliases: vec![name_of("also")],
+            ..ResourceDraft::new(key, body.clone())
+        };
+        let upserts = vec![Upsert { scope: scope(), draft }];
+        let transaction = Transaction { upserts, ..Transaction::default() };
+        let state = State::new(Incarnation(7)).apply(&transaction).state;
+        let shared = |pieces: &[Bytes]| pieces.iter().any(|piece| piece.len() > 5000);
+        let all = ["xds.config.resource-in-sotw", "xds.config.supports-resource-ttl"];
+        let asked = "xdstp://%61/t.T/x?l=2&k=1";
+        let ttl = ttl.map(|ttl| i64::try_from(ttl.as_secs()).unwrap());
+        for (asked, features) in [(asked, &all[..]), (asked, &all[..1]), (name, &all[..])] {
+            let (bytes, pieces) = answer(&state, Protocol::Delta, asked, features);
+            assert!(shared(&pieces));
+            let read = DeltaDiscoveryResponse::decode(bytes).unwrap();
+            let resource = &read.resources[0];
+            assert_eq!((read.resources.len(), resource.name.as_str()), (1, asked));
+            assert_eq!(resource.aliases, ["also"]);
+            assert_eq!(resource.resource.as_ref().unwrap().value, body);
+            assert!(resource.version.starts_with("1-"), "{}", resource.version);
+            let sent = ttl.filter(|_| features.len() == 2);
+            assert_eq!(resource.ttl.as_ref().map(|ttl| ttl.seconds), sent);
+        }
+        let (bytes, pieces) = answer(&state, Protocol::Sotw, asked, &all);
+        assert!(shared(&pieces));
+        let read = DiscoveryResponse::decode(bytes).unwrap();
+        let wrapper = Resource::decode(&read.resources[0].value[..]).unwrap();
+        assert_eq!((wrapper.name.as_str(), &wrapper.version), (asked, &read.version_info));
+        assert_eq!(wrapper.ttl.map(|ttl| ttl.seconds), ttl);
+        assert_eq!(wrapper.resource.unwrap().value, body);
+        let (bytes, _) = answer(&state, Protocol::Sotw, asked, &[]);
+        let any = DiscoveryResponse::decode(bytes).unwrap().resources.remove(0);
+        assert_eq!((any.type_url.as_str(), &any.value), (OPAQUE, &body));
+    }
+}

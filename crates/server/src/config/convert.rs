@@ -1,6 +1,8 @@
 //! Conversion of the configuration to the settings of each component.
 
-use super::Config;
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{Config, rules::canonical_authority};
 use crate::serve::Limits;
 
 impl Config {
@@ -47,11 +49,19 @@ impl Config {
                 types_max: self.xds.types_max,
                 nack_message_bytes_max: self.xds.nack_message_bytes_max.size(),
                 resource_errors: self.xds.resource_errors,
+                authorities: self.authorities(),
                 ..defaults.session
             },
             secrets: chancery_fanout::SecretFinder::new(chancery_admin::secret_values),
             ..defaults
         }
+    }
+
+    /// Returns the authorities of structured names that clients can request; `None` for all.
+    fn authorities(&self) -> Option<Arc<BTreeSet<String>>> {
+        let all =
+            self.xds.authorities.iter().filter_map(|authority| canonical_authority(authority));
+        (!self.xds.authorities.is_empty()).then(|| Arc::new(all.collect()))
     }
 
     /// Returns the host names that the admin port accepts: `admin.hosts` and the host of

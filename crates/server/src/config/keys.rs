@@ -359,6 +359,11 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 FREE,
                 "Files with the descriptors of types that are not in Envoy's API (protoc --include_imports --descriptor_set_out). Manifests and REST polls can then use these types. All replicas need the same files.",
             ),
+            (
+                "authorities",
+                FREE,
+                "The authorities of xdstp:// names that clients can request. Names of other authorities do not exist for them. An empty list means all.",
+            ),
         ],
     ),
     (

@@ -103,6 +103,7 @@ pub(crate) struct Xds {
     pub(crate) poll_hold: Span,
     pub(crate) poll_bytes_max: ByteSize,
     pub(crate) descriptor_sets: Vec<String>,
+    pub(crate) authorities: Vec<String>,
 }
 
 /// The section `[admin]`: the port for authors and operators.
@@ -216,6 +217,7 @@ impl Default for Xds {
             poll_hold: Span::new(xds.poll_hold),
             poll_bytes_max: ByteSize::new(xds.poll_bytes_max as u64),
             descriptor_sets: Vec::new(),
+            authorities: Vec::new(),
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use chancery_model::StructuredName;
+
 use super::Config;
 
 /// The rule for an address to listen on.
@@ -29,6 +31,10 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
         let rule = format!("must be at least xds.names_max, {}", xds.names_max);
         broken.push(("xds", "names_per_request_max", rule));
     }
+    for authority in xds.authorities.iter().filter(|name| canonical_authority(name).is_none()) {
+        let rule = format!("{authority:?} is not the authority of an xdstp:// name");
+        broken.push(("xds", "authorities", rule));
+    }
     let is_name = |name: &String| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         !name.is_empty() && name.chars().all(allowed)
@@ -38,6 +44,13 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     }
     broken.extend(level_rules(&log.level).map(|rule| ("log", "level", rule)));
     broken
+}
+
+/// Returns the form in which structured names have an authority, or `None` if they cannot have it.
+pub(super) fn canonical_authority(authority: &str) -> Option<String> {
+    let name = format!("xdstp://{authority}/t/x");
+    let parsed = StructuredName::parse(&name).ok()?;
+    (parsed.type_name() == "t" && parsed.id() == "x").then(|| parsed.authority().to_owned())
 }
 
 /// Only a trusted network may carry unencrypted traffic. `raft.rs` has the rule of its port, which

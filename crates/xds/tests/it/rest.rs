@@ -109,6 +109,23 @@ async fn named_poll_receives_exactly_its_names() {
     client.post(REST_EDS, &poll("", &["missing"])).await.expect_not_modified();
 }
 
+/// XDSTP-03, XDSTP-15: a poll finds structured names in any spelling. It cannot request a collection.
+#[tokio::test]
+async fn poll_finds_structured_names_in_any_spelling() {
+    let server = start().await;
+    let name =
+        |rest: &str| format!("xdstp://a/envoy.config.endpoint.v3.ClusterLoadAssignment/{rest}");
+    server.put(EDS, &[(&name("x?k=1&l=2"), "1"), ("y", "2")]);
+    let mut client = Http1::connect(&server).await;
+    let asked = name("%78?l=2&k=1#entry=e");
+    let (version, texts) = client.post(REST_EDS, &poll("", &[&asked, "y"])).await.content();
+    assert_eq!(texts, "1 2");
+    client.post(REST_EDS, &poll(&version, &[&asked, "y"])).await.expect_not_modified();
+    let reply = client.post(REST_EDS, &poll("", &["y", &name("*")])).await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.error().contains("is a collection, which polls cannot request"), "{reply:?}");
+}
+
 /// REST-03, -06, -08, -21: both spellings are accepted, unknown fields are ignored, and a content type is
 /// optional. A type that contradicts the path is an error.
 #[tokio::test]

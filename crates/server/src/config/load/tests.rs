@@ -88,6 +88,21 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
     assert!(error.ends_with("is not a whole number from 0 to 4294967295"), "{error}");
 }
 
+/// XDSTP-25: the authorities are configured as in names, also percent-encoded or empty.
+#[test]
+fn authorities_are_those_of_structured_names() {
+    let authorities =
+        |file: &str| load_with(file, &[]).unwrap().config.fanout().session.authorities;
+    assert_eq!(authorities(""), None);
+    let found = authorities("[xds]\nauthorities = ['', 'traffic.example:443', '%61%2fb']").unwrap();
+    let found: Vec<&str> = found.iter().map(String::as_str).collect();
+    assert_eq!(found, ["", "a%2Fb", "traffic.example:443"]);
+    for wrong in ["a/b", "a?b", "a#b"] {
+        let error = load_with(&format!("[xds]\nauthorities = ['{wrong}']"), &[]).unwrap_err();
+        assert!(error.ends_with("is not the authority of an xdstp:// name"), "{error}");
+    }
+}
+
 #[test]
 fn ack_close_after_is_zero_or_longer_than_ack_timeout() {
     for (file, rule) in [

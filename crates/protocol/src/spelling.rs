@@ -1,0 +1,175 @@
+//! The names of a request in the form that the session uses, and the spellings of the client.
+//!
+//! The state has structured names (`xdstp:`) in canonical form only, and so do a session and the index
+//! of its shard. A client may write a name differently: the server then answers with the client's
+//! spelling (XDSTP-03). Plain names, and structured names that are already canonical, need nothing.
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use chancery_model::{
+    RESOURCE_NAME_BYTES_MAX, ResourceName, StructuredName, TypeUrl, is_structured,
+};
+
+use crate::{Config, NameList, PollContent, VersionList};
+
+/// The first character of a name that no resource can have.
+const UNKNOWN: &str = "\0";
+
+/// The names whose spelling by the client differs, each with this spelling.
+///
+/// A clone is cheap: it shares the map until one of the two changes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Spellings(Option<Arc<BTreeMap<ResourceName, ResourceName>>>);
+
+impl Spellings {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Returns the client's spelling of a name, if it differs.
+    pub(crate) fn get(&self, name: &ResourceName) -> Option<&ResourceName> {
+        self.0.as_ref()?.get(name)
+    }
+
+    /// Returns the name as the client writes it.
+    pub(crate) fn spell(&self, name: ResourceName) -> ResourceName {
+        self.get(&name).cloned().unwrap_or(name)
+    }
+
+    /// Returns the number of bytes of all names and spellings.
+    pub(crate) fn text_bytes(&self) -> usize {
+        let all = self.0.iter().flat_map(|all| all.iter());
+        all.map(|(name, spelling)| name.as_str().len() + spelling.as_str().len()).sum()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |all| all.len())
+    }
+
+    /// Keeps the spellings of the names for which `keeps` returns `true`.
+    pub(crate) fn retain(&mut self, keeps: impl Fn(&ResourceName) -> bool) {
+        if let Some(all) = &mut self.0 {
+            Arc::make_mut(all).retain(|name, _| keeps(name));
+            if all.is_empty() {
+                self.0 = None;
+            }
+        }
+    }
+
+    fn set(&mut self, name: &str, spelling: Option<&str>) {
+        let Ok(name) = ResourceName::requested(name) else { return };
+        match spelling.map(ResourceName::requested) {
+            Some(Ok(spelling)) => {
+                Arc::make_mut(self.0.get_or_insert_default()).insert(name, spelling);
+            }
+            Some(Err(_)) | None if self.get(&name).is_some() => self.retain(|known| *known != name),
+            Some(Err(_)) | None => {}
+        }
+    }
+}
+
+/// Converts the names of requests of one type.
+pub(crate) struct Speller<'a> {
+    pub(crate) type_url: &'a TypeUrl,
+    pub(crate) config: &'a Config,
+    /// The spellings that the client has used; a name has the last one.
+    pub(crate) spellings: Spellings,
+}
+
+impl Speller<'_> {
+    /// Converts all names of a list. If none of them changes, the list stays as it is.
+    pub(crate) fn convert(&mut self, list: &mut NameList) {
+        if list.iter().any(is_structured)
+            && let Some(names) = self.converted(list.iter())
+        {
+            *list = names.into();
+        }
+    }
+
+    /// Converts the names of resources that a client claims to hold.
+    pub(crate) fn convert_versions(&mut self, list: &mut VersionList) {
+        if list.iter().any(|(name, _)| is_structured(name))
+            && let Some(names) = self.converted(list.iter().map(|(name, _)| name))
+        {
+            let versions = list.iter().map(|(_, version)| version.to_owned());
+            *list = names.into_iter().zip(versions).collect();
+        }
+    }
+
+    /// Converts names. Returns `None` if none of them changes.
+    fn converted<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> Option<Vec<String>> {
+        let mut is_changed = false;
+        let converted = names.map(|name| {
+            let converted = self.name(name);
+            is_changed |= converted != name;
+            converted
+        });
+        let converted: Vec<Cow<'_, str>> = converted.collect();
+        is_changed.then(|| converted.into_iter().map(Cow::into_owned).collect())
+    }
+
+    /// Returns the name that the session uses. It drops directives, which only clients use
+    /// (XDSTP-12).
+    fn name<'n>(&mut self, name: &'n str) -> Cow<'n, str> {
+        if !is_structured(name) || name.len() > RESOURCE_NAME_BYTES_MAX {
+            return Cow::Borrowed(name);
+        }
+        let urn = name.split('#').next().unwrap_or(name);
+        let known = StructuredName::parse(urn).ok().filter(|parsed| {
+            let is_served =
+                self.config.authorities.as_ref().is_none_or(|all| all.contains(parsed.authority()));
+            // XDSTP-06, XDSTP-25: other names do not exist here.
+            is_served
+                && parsed.type_name() == self.type_url.message_name()
+                && parsed.as_str().len() <= RESOURCE_NAME_BYTES_MAX
+        });
+        let converted = match known {
+            Some(parsed) => parsed.into_text(),
+            // As long as the name of the client, which is within the limit.
+            None => Cow::Owned([UNKNOWN, &urn[1..]].concat()),
+        };
+        self.spellings.set(&converted, Some(urn).filter(|urn| *urn != converted));
+        converted
+    }
+}
+
+/// The names of a poll.
+#[derive(Debug, Clone)]
+pub struct PollNames {
+    /// The names in the form in which resources have them.
+    pub names: NameList,
+    spellings: Spellings,
+}
+
+impl PollNames {
+    /// Converts the names that a client requests.
+    ///
+    /// # Errors
+    /// Returns the name of a glob collection, which a poll cannot request (XDSTP-15).
+    pub fn new(type_url: &TypeUrl, config: &Config, mut names: NameList) -> Result<Self, String> {
+        let is_glob = |name: &&str| {
+            is_structured(name) && StructuredName::parse(name).is_ok_and(|parsed| parsed.is_glob())
+        };
+        if let Some(glob) = names.iter().find(is_glob) {
+            return Err(glob.to_owned());
+        }
+        let mut speller = Speller { type_url, config, spellings: Spellings::default() };
+        speller.convert(&mut names);
+        Ok(Self { names, spellings: speller.spellings })
+    }
+
+    /// Returns the content with the missing names as the client writes them.
+    #[must_use]
+    pub fn spelled(&self, mut content: PollContent) -> PollContent {
+        if let PollContent::Named { missing, .. } = &mut content
+            && !self.spellings.is_empty()
+        {
+            for name in missing.iter_mut() {
+                if let Ok(known) = ResourceName::requested(name) {
+                    *name = self.spellings.spell(known).to_string();
+                }
+            }
+        }
+        content
+    }
+}
