@@ -15,6 +15,7 @@ mod retries;
 mod screens;
 mod space;
 mod strangers;
+mod structured_names;
 mod support;
 mod tls;
 mod usage;

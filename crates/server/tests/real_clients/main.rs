@@ -8,6 +8,7 @@
 mod connection_life;
 mod envoy_churn;
 mod envoy_files;
+mod envoy_leds;
 mod envoy_life;
 mod envoy_lifetimes;
 mod envoy_nack;
@@ -21,6 +22,7 @@ mod envoy_secret_nack;
 mod envoy_types;
 mod envoy_views;
 mod envoy_wedge;
+mod grpc_federation;
 mod grpc_life;
 mod grpc_streams;
 mod resource_errors;

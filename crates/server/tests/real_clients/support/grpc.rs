@@ -85,15 +85,16 @@ impl GrpcServer {
         command
             .arg(script("grpc_server.py"))
             .args(["--name", name, "--xds-port", &port.to_string()])
-            .env("GRPC_XDS_BOOTSTRAP", bootstrap(dir, &node, xds)?);
+            .env("GRPC_XDS_BOOTSTRAP", bootstrap(dir, &node, xds, &json!({}))?);
         let mut script = Script::start(&node, dir, &command)?;
         script.answer()?;
         Ok(Self { port, _script: script })
     }
 }
 
-/// Writes the bootstrap of a node that connects to the server at `xds`, and returns its path.
-fn bootstrap(dir: &Path, node: &str, xds: u16) -> Result<PathBuf> {
+/// Writes the bootstrap of a node that connects to the server at `xds`, and returns its path. Names of
+/// `authorities` come from the same server.
+fn bootstrap(dir: &Path, node: &str, xds: u16, authorities: &Value) -> Result<PathBuf> {
     let path = dir.join(format!("{node}.json"));
     let bootstrap = json!({
         "xds_servers": [{
@@ -104,6 +105,7 @@ fn bootstrap(dir: &Path, node: &str, xds: u16) -> Result<PathBuf> {
         "node": {"id": node, "cluster": "e2e", "locality": {"region": "r", "zone": "z"}},
         "server_listener_resource_name_template":
             "grpc/server?xds.resource.listening_address=%s",
+        "authorities": authorities,
     });
     fs::write(&path, bootstrap.to_string())?;
     Ok(path)
@@ -207,8 +209,35 @@ impl GrpcClient {
         variables: &[(&str, &str)],
     ) -> Result<Self> {
         let targets: Vec<_> = services.iter().map(|service| format!("xds:///{service}")).collect();
-        let mut command = kind.command(&targets)?;
-        command.env("GRPC_XDS_BOOTSTRAP", bootstrap(dir, node, xds)?);
+        let bootstrap = bootstrap(dir, node, xds, &json!({}))?;
+        Self::launch(dir, kind, node, &targets, &bootstrap, variables)
+    }
+
+    /// Starts a client that calls `target`, and requests names of `authorities` from the same server.
+    pub(crate) fn start_federated(
+        dir: &Path,
+        kind: Kind,
+        node: &str,
+        xds: u16,
+        target: &str,
+        authorities: &Value,
+    ) -> Result<Self> {
+        let bootstrap = bootstrap(dir, node, xds, authorities)?;
+        // grpc-js and older C-core need it for `authorities`.
+        let variables = [("GRPC_EXPERIMENTAL_XDS_FEDERATION", "true")];
+        Self::launch(dir, kind, node, &[target.to_owned()], &bootstrap, &variables)
+    }
+
+    fn launch(
+        dir: &Path,
+        kind: Kind,
+        node: &str,
+        targets: &[String],
+        bootstrap: &Path,
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
+        let mut command = kind.command(targets)?;
+        command.env("GRPC_XDS_BOOTSTRAP", bootstrap);
         command.envs(variables.iter().copied());
         Ok(Self { kind, script: Script::start(node, dir, &command)?, n_own_faults: 0 })
     }
