@@ -64,6 +64,8 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
         .route("/v1/cluster/snapshot", only(post(take_snapshot)))
         .route("/v1/history", only(get(list_history)))
         .route("/v1/version", only(get(get_version)))
+        .route("/v1/load", only(get(get_load)))
+        .route("/v1/load/settings", only(post(set_load_settings)))
         .route("/v3/discovery:client_status", only(post(client_status)))
         .route("/metrics", only(get(metrics)))
         .route("/healthz", only(get(healthz)))
@@ -427,6 +429,37 @@ async fn client_status(State(http): State<Http>, pairs: Pairs, request: Request)
         }
         Err(error) => error.into_response(),
     }
+}
+
+async fn get_load(State(http): State<Http>, pairs: Pairs) -> Response {
+    let get = async {
+        let mut params = params(pairs)?;
+        let (cluster, endpoints) = (params.text("cluster")?, params.flag("endpoints")?);
+        let limit = params.number("limit")?.unwrap_or_default();
+        params.finish()?;
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        http.service.get_load(pb::GetLoadRequest { cluster, endpoints, limit }).await
+    };
+    answer(get.await)
+}
+
+/// A parameter `cluster` without a value is an empty list.
+async fn set_load_settings(State(http): State<Http>, pairs: Pairs) -> Response {
+    let set = || {
+        let mut params = params(pairs)?;
+        let mut names = params.list("cluster");
+        let interval_ms = params.millis("interval")?;
+        let endpoints = params.optional_flag("endpoints")?;
+        params.finish()?;
+        let is_given = !names.is_empty();
+        if names == [""] {
+            names.clear();
+        }
+        let clusters = is_given.then_some(pb::ClusterNames { names });
+        let request = pb::SetLoadSettingsRequest { clusters, interval_ms, endpoints };
+        http.service.set_load_settings(request)
+    };
+    answer(set())
 }
 
 async fn get_version(State(http): State<Http>, pairs: Pairs) -> Response {

@@ -39,6 +39,8 @@ shapes!(
     ListAssignmentsResponse,
     ListHistoryResponse,
     ListNodesResponse,
+    LoadSettings,
+    LoadStatus,
     NodeStatus,
     TakeSnapshotResponse,
     VersionInfo,

@@ -6,7 +6,8 @@
 //! Invariants:
 //! - Every write goes through admission, and takes effect as one transaction or not at all.
 //! - Secrets are never shown: every body in an answer goes through `chancery_admission::redacted`.
-//! - This crate keeps no state, and reads never wait for writes.
+//! - This crate keeps no state, and reads never wait for writes. The sums of load reports belong to
+//!   `chancery_load`.
 
 mod backup;
 mod bounds;
@@ -21,6 +22,7 @@ mod guard;
 mod health;
 mod http;
 pub mod json;
+mod load;
 mod members;
 mod metrics;
 mod nodes;
@@ -36,7 +38,10 @@ use axum::Router;
 use chancery_model::{ResourceDraft, ScopeName, types};
 use chancery_proto::{
     FILE_DESCRIPTOR_SET,
-    admin::v1::{admin_server::AdminServer, backup_service_server::BackupServiceServer},
+    admin::v1::{
+        admin_server::AdminServer, backup_service_server::BackupServiceServer,
+        load_service_server::LoadServiceServer,
+    },
 };
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -80,6 +85,10 @@ pub fn router(deps: &AdminDeps) -> Router {
     let routes = Routes::new(admin)
         .add_service(BackupServiceServer::new(backup::GrpcBackup(service.clone())))
         .add_service(csds::GrpcCsds(service.clone()))
+        .add_service(
+            LoadServiceServer::new(load::GrpcLoad(service.clone()))
+                .max_encoding_message_size(usize::MAX),
+        )
         .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

@@ -47,9 +47,22 @@ impl Params {
 
     /// Returns a flag: `true`, `1` or an empty value for true, `false` or `0` for false.
     pub(crate) fn flag(&mut self, name: &'static str) -> Result<bool, AdminError> {
+        Ok(self.optional_flag(name)?.unwrap_or_default())
+    }
+
+    /// Returns a time in milliseconds.
+    pub(crate) fn millis(&mut self, name: &'static str) -> Result<Option<u64>, AdminError> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let millis = time(name, &text, "a time")?.as_millis();
+        Ok(Some(u64::try_from(millis).unwrap_or(u64::MAX)))
+    }
+
+    /// Returns a flag, or `None` if the parameter is missing.
+    pub(crate) fn optional_flag(&mut self, name: &'static str) -> Result<Option<bool>, AdminError> {
         match self.one(name)?.as_deref() {
-            None | Some("false" | "0") => Ok(false),
-            Some("" | "true" | "1") => Ok(true),
+            None => Ok(None),
+            Some("false" | "0") => Ok(Some(false)),
+            Some("" | "true" | "1") => Ok(Some(true)),
             Some(value) => Err(AdminError::Parameter(format!(
                 "the parameter {name} is {value:?}; it must be true or false"
             ))),

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chancery_fanout::Fanout;
+use chancery_load::LoadReports;
 use chancery_model::State;
 use chancery_store::{ReadError, Replica};
 use tokio::sync::Semaphore;
@@ -51,6 +52,8 @@ pub struct AdminDeps {
     pub hosts: Vec<String>,
     /// The version of the program.
     pub version: &'static str,
+    /// The load reports of clients; `None` if the replica does not serve them.
+    pub load_reports: Option<LoadReports>,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -75,6 +78,7 @@ pub(crate) struct Service {
     pub(crate) metrics: Metrics,
     /// Bounds the answers about clients that are collected at a time.
     pub(crate) csds_answers: Arc<Semaphore>,
+    pub(crate) load_reports: Option<LoadReports>,
 }
 
 impl Service {
@@ -89,6 +93,7 @@ impl Service {
             waits: Waits::default(),
             metrics: Metrics::new(),
             csds_answers: Arc::new(Semaphore::new(CSDS_ANSWERS_MAX)),
+            load_reports: deps.load_reports.clone(),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! - [`admin`], [`raft`] and the other packages under `/proto`: messages, clients and servers. A new
 //!   file in that directory needs no change here.
-//! - [`csds`]: hand-written messages of the client status discovery service.
+//! - [`csds`] and [`lrs`]: hand-written messages of client status and of load reports.
 //! - [`discovery`] and [`node`]: hand-written transport messages of xDS. They share the bytes of a
 //!   request, and decode `Node` only on demand.
 //! - [`ENVOY_DESCRIPTORS`]: the descriptors of the whole Envoy API, for reading and writing JSON.
@@ -12,6 +12,7 @@
 
 pub mod csds;
 pub mod discovery;
+pub mod lrs;
 pub mod node;
 
 mod descriptors;

@@ -5,6 +5,7 @@
 
 use std::{
     convert::Infallible,
+    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -13,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use chancery_fanout::{Delivery, End, EndCode, Poll as RunningPoll, ResponseSource};
 use chancery_protocol::Message;
-use futures::future::AbortHandle;
+use futures::{StreamExt, future::AbortHandle, stream::BoxStream};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::{
@@ -41,6 +42,8 @@ pub(crate) enum ResponseBody {
     Stream(Box<StreamBody>),
     /// The response to a poll.
     Json(Box<JsonBody>),
+    /// The responses to load reports, then the status.
+    LoadReports(LoadReportsBody),
     /// A short text.
     Text(Option<Bytes>),
 }
@@ -182,6 +185,36 @@ impl Drop for StreamBody {
     }
 }
 
+/// The responses of a stream of load reports. A reset or a lost connection drops it, which ends the
+/// stream.
+pub(crate) struct LoadReportsBody {
+    frames: BoxStream<'static, Frame<Bytes>>,
+    /// Stops the reader of the stream.
+    reader: AbortHandle,
+}
+
+impl LoadReportsBody {
+    pub(crate) fn new(frames: BoxStream<'static, Frame<Bytes>>, reader: AbortHandle) -> Self {
+        Self { frames, reader }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        self.frames.poll_next_unpin(cx)
+    }
+}
+
+impl Drop for LoadReportsBody {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+impl fmt::Debug for LoadReportsBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LoadReportsBody")
+    }
+}
+
 impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
@@ -194,6 +227,7 @@ impl Body for ResponseBody {
             Self::Empty => Poll::Ready(None),
             Self::Stream(stream) => stream.poll_frame(cx).map(|frame| frame.map(Ok)),
             Self::Json(json) => Poll::Ready(json.next_chunk().map(|chunk| Ok(Frame::data(chunk)))),
+            Self::LoadReports(reports) => reports.poll_frame(cx).map(|frame| frame.map(Ok)),
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
         }
     }
@@ -202,6 +236,7 @@ impl Body for ResponseBody {
         match self {
             Self::Empty => true,
             Self::Stream(stream) => stream.state == State::Ended,
+            Self::LoadReports(_) => false,
             Self::Json(json) => json.next >= json.encoded.chunks.len(),
             Self::Text(text) => text.is_none(),
         }
@@ -210,7 +245,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Stream(_) => SizeHint::default(),
+            Self::Stream(_) | Self::LoadReports(_) => SizeHint::default(),
             Self::Json(json) => SizeHint::with_exact(json.left),
             Self::Text(text) => {
                 SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chancery_load::LoadReports;
 use chancery_model::RESOURCE_NAME_BYTES_MAX;
 
 use crate::BodyEncoder;
@@ -104,6 +105,8 @@ pub struct Config {
     pub poll_bytes_max: usize,
     /// Writes resources as JSON for REST polls.
     pub json: BodyEncoder,
+    /// The load reports of clients; `None` if the load reporting service is not served (LRS-20).
+    pub load_reports: Option<LoadReports>,
 }
 
 /// A setting with an invalid value.
@@ -157,6 +160,7 @@ impl Default for Config {
             poll_hold: Duration::ZERO,
             poll_bytes_max: 512 << 20,
             json: BodyEncoder::none(),
+            load_reports: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use chancery_fanout::{End, StreamCloser};
+use chancery_fanout::{End, EndCode, StreamCloser};
 use chancery_net::{Activity, RequestGuard};
 use futures::FutureExt;
 use hyper::rt::Executor;
@@ -147,6 +147,12 @@ impl PollRegistration {
     /// Waits until the connection is ending.
     pub(crate) async fn over(&self) {
         self.connection.over.cancelled().await;
+    }
+
+    /// Returns the end of a connection that is ending.
+    pub(crate) fn end(&self) -> End {
+        let end = self.connection.streams.lock().over.clone();
+        end.unwrap_or_else(|| End::new(EndCode::Unavailable, "the connection is ending"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The discovery services: gRPC streams and REST-JSON polls.
+//! The discovery services, as gRPC streams and REST-JSON polls, and the load reporting service.
 //!
 //! The crate runs hyper's HTTP/2 and HTTP/1.1 itself, without generated services. A path is a row of the type table.
 //! A request is decoded from the bytes that the connection read. A response refers to the bytes of the
@@ -17,6 +17,7 @@ mod drain;
 mod driver;
 mod framing;
 mod grpc;
+mod lrs;
 mod memory_budget;
 mod methods;
 mod metrics;

@@ -6,6 +6,7 @@ use chancery_model::{
     TypeUrl,
     types::{AGGREGATED, AGGREGATED_V2, KNOWN, Properties, Service, V2},
 };
+use chancery_proto::lrs;
 use chancery_protocol::{Protocol, StreamKind};
 
 /// The served paths.
@@ -15,12 +16,16 @@ pub(crate) struct Methods {
     streams: HashMap<String, StreamKind>,
     /// Types by the path of REST-JSON polling (REST-01).
     polls: HashMap<&'static str, TypeUrl>,
+    /// The paths of the load reporting service (LRS-01, LRS-22).
+    load_reports: Vec<String>,
 }
 
 impl Methods {
     /// Returns the methods of v3, and those of v2 if they are enabled (SVC-14).
     pub(crate) fn new(v2_services: bool) -> Self {
-        let mut methods = Self { streams: HashMap::new(), polls: HashMap::new() };
+        let reports = [lrs::SERVICE].into_iter().chain(v2_services.then_some(lrs::SERVICE_V2));
+        let load_reports = reports.map(|service| format!("/{service}/{}", lrs::METHOD)).collect();
+        let mut methods = Self { streams: HashMap::new(), polls: HashMap::new(), load_reports };
         methods.add(&AGGREGATED, None);
         if v2_services {
             methods.add(&AGGREGATED_V2, None);
@@ -43,6 +48,11 @@ impl Methods {
     /// Returns the type that a path of REST-JSON polling serves.
     pub(crate) fn poll(&self, path: &str) -> Option<&TypeUrl> {
         self.polls.get(path)
+    }
+
+    /// Returns whether a path is that of load reports.
+    pub(crate) fn is_load_reports(&self, path: &str) -> bool {
+        self.load_reports.iter().any(|served| served == path)
     }
 
     fn add(&mut self, service: &Service, type_url: Option<TypeUrl>) {

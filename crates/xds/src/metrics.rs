@@ -46,7 +46,7 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_xds_request_bytes_total",
         MetricKind::Counter,
-        "Bytes of discovery requests.",
+        "Bytes of discovery requests and load reports.",
     ),
 ];
 

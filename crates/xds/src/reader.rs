@@ -44,7 +44,7 @@ struct Read {
 
 /// The reason why a stream ends because of its requests.
 #[derive(Debug, thiserror::Error)]
-enum ReadError {
+pub(crate) enum ReadError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     #[error(transparent)]
@@ -134,7 +134,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
 }
 
 impl ReadError {
-    fn code(&self) -> EndCode {
+    pub(crate) fn code(&self) -> EndCode {
         match self {
             Self::Frame(
                 FrameError::TooLong { .. } | FrameError::Slow { .. } | FrameError::Stalled { .. },
@@ -153,7 +153,7 @@ impl ReadError {
         }
     }
 
-    fn limit(&self) -> Option<&'static str> {
+    pub(crate) fn limit(&self) -> Option<&'static str> {
         match self {
             Self::Frame(FrameError::TooLong { .. }) => Some("request_bytes"),
             Self::Frame(FrameError::Slow { .. } | FrameError::Stalled { .. }) => {

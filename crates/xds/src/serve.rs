@@ -14,6 +14,7 @@ use crate::{
     drain::Drain,
     driver,
     framing::Bounds,
+    lrs::{REPORT_BYTES_MAX, REPORTS_BYTES_MAX},
     memory_budget::MemoryBudget,
     methods::Methods,
     metrics::{METRICS, Metrics},
@@ -52,11 +53,18 @@ pub async fn serve(
         budget: MemoryBudget::new(config.large_requests_bytes_max, config.request_bytes_max),
         timeout: config.large_request_timeout,
     };
+    let report_bytes_max = REPORT_BYTES_MAX.min(config.request_bytes_max);
+    let report_bounds = Bounds {
+        message_bytes_max: report_bytes_max,
+        budget: MemoryBudget::new(REPORTS_BYTES_MAX, report_bytes_max),
+        timeout: config.large_request_timeout,
+    };
     let methods = Methods::new(config.v2_services);
     let shared = Arc::new(Shared {
         polls: Polls::new(&config, fanout.control_plane()),
         config,
         bounds,
+        report_bounds,
         fanout,
         methods,
         request_bytes: metrics.request_bytes.clone(),

@@ -16,7 +16,7 @@ use crate::{
     body::{ResponseBody, StreamBody},
     connection::Connection,
     framing::Frames,
-    grpc,
+    grpc, lrs,
     reader::Reader,
     rest,
     shared::Shared,
@@ -40,15 +40,16 @@ impl Service {
 
     fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let kind = self.shared.methods.get(request.uri().path());
+        let is_report = self.shared.methods.is_load_reports(request.uri().path());
         if !grpc::is_grpc(request.headers()) {
             // SVC-26: a discovery method with the wrong content type gets a distinct status.
             let path = request.uri().path();
-            return match kind {
-                Some(_) => rest::refuse(
+            return match kind.is_some() || is_report {
+                true => rest::refuse(
                     StatusCode::UNSUPPORTED_MEDIA_TYPE,
                     "a gRPC method needs the content type application/grpc",
                 ),
-                None => rest::refuse(
+                false => rest::refuse(
                     StatusCode::NOT_FOUND,
                     &format!(
                         "{path:?} is not served here; REST paths look like /v3/discovery:clusters"
@@ -61,6 +62,12 @@ impl Service {
         }
         if request.method() != Method::POST {
             return rest::refuse(StatusCode::METHOD_NOT_ALLOWED, "gRPC methods accept POST only");
+        }
+        if is_report && let Some(reports) = &self.shared.config.load_reports {
+            return match self.check(&request) {
+                Ok(timeout) => lrs::open(&self.shared, &self.connection, reports, timeout, request),
+                Err(end) => grpc::reject(&end),
+            };
         }
         let Some(kind) = kind else {
             let text = format!("{} is not served here", request.uri().path());

@@ -14,5 +14,7 @@ pub(crate) struct Shared {
     pub(crate) request_bytes: Counter,
     /// The bounds for the requests of every stream.
     pub(crate) bounds: Bounds,
+    /// The bounds for load reports, with memory of their own: reports that wait delay no request.
+    pub(crate) report_bounds: Bounds,
     pub(crate) polls: Polls,
 }

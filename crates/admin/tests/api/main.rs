@@ -6,5 +6,6 @@ mod csds;
 mod golden;
 mod grpc;
 mod http;
+mod load;
 mod nodes;
 mod support;

@@ -5,6 +5,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 use axum::{Router, body::Body};
 use chancery_admin::AdminDeps;
 use chancery_fanout::{Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
+use chancery_load::{Limits, LoadReports, Settings};
 use chancery_model::Node;
 use chancery_proto::{admin::v1::admin_client::AdminClient, discovery::DeltaDiscoveryResponse};
 use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request as Discovery, StreamKind};
@@ -24,6 +25,7 @@ pub(crate) struct Server {
     pub(crate) router: Router,
     pub(crate) fanout: Fanout,
     pub(crate) drain: CancellationToken,
+    pub(crate) reports: LoadReports,
     replica: Replica,
     shards: CancellationToken,
     _directory: tempfile::TempDir,
@@ -68,6 +70,7 @@ impl Server {
         let tracker = TaskTracker::new();
         let fanout = Fanout::spawn(config, replica.watch(), &tracker, shards.clone());
         let drain = CancellationToken::new();
+        let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
         let router = chancery_admin::router(&AdminDeps {
             started,
             replica: replica.clone(),
@@ -77,8 +80,9 @@ impl Server {
             request_bytes_max: REQUEST_BYTES_MAX,
             hosts: vec!["chancery.example".to_owned()],
             version: "0.0.0-test",
+            load_reports: Some(reports.clone()),
         });
-        Self { router, fanout, drain, replica, shards, _directory: directory }
+        Self { router, fanout, drain, reports, replica, shards, _directory: directory }
     }
 
     /// Returns a client without a socket.

@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod lrs;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

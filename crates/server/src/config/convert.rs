@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use chancery_load::{Clusters, Limits, LoadReports, Settings};
+
 use super::{Config, rules::canonical_authority};
-use crate::serve::Limits;
+use crate::serve::Limits as AdminLimits;
 
 impl Config {
     /// Returns the settings of the store.
@@ -73,15 +75,33 @@ impl Config {
     }
 
     /// Returns the time limits of connections to the admin port.
-    pub(crate) fn admin_limits(&self) -> Limits {
-        Limits {
+    pub(crate) fn admin_limits(&self) -> AdminLimits {
+        AdminLimits {
             header: self.admin.header_timeout.duration(),
             idle: self.admin.idle_timeout.duration(),
             body: self.admin.body_timeout.duration(),
         }
     }
 
-    /// Returns the settings of the discovery services.
+    /// Returns empty load reports; `None` if clients may not report their load.
+    ///
+    /// # Errors
+    /// Fails if the settings are invalid. The rules of the configuration exclude that.
+    pub(crate) fn load_reports(&self) -> Result<Option<LoadReports>, chancery_load::SettingsError> {
+        let section = &self.load_reports;
+        if !section.enabled {
+            return Ok(None);
+        }
+        let settings = Settings {
+            clusters: Clusters::from_list(section.clusters.clone())?,
+            interval: section.interval.duration(),
+            endpoints: section.endpoints,
+        };
+        let limits = Limits { bytes_max: section.bytes_max.size(), ..Limits::default() };
+        LoadReports::new(settings, limits).map(Some)
+    }
+
+    /// Returns the settings of the discovery services, without the load reports.
     pub(crate) fn xds(&self) -> chancery_xds::Config {
         let xds = &self.xds;
         let age = xds.connection_age_max.duration();
@@ -123,6 +143,7 @@ impl Config {
             json: chancery_xds::BodyEncoder::new(|type_url, body| {
                 chancery_admin::canonical_json(type_url, body).map(|json| json.to_string())
             }),
+            load_reports: None,
         }
     }
 }

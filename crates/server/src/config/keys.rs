@@ -367,6 +367,32 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         ],
     ),
     (
+        "load_reports",
+        &[
+            (
+                "enabled",
+                FREE,
+                "Whether clients may report their load (LRS) on the port for xDS clients. Without it, the service answers UNIMPLEMENTED.",
+            ),
+            (
+                "clusters",
+                FREE,
+                "The names of the clusters that clients report. The only item * means all clusters. The admin API changes this and the next two keys until the next start.",
+            ),
+            ("interval", time(SECOND, HOUR), "The time between two reports of a client."),
+            (
+                "endpoints",
+                FREE,
+                "Whether clients report the load of each endpoint. Only Envoy supports this.",
+            ),
+            (
+                "bytes_max",
+                bytes(MIB, 64 * GIB),
+                "The maximum memory for the sums of all reports. What does not fit is counted, and not kept.",
+            ),
+        ],
+    ),
+    (
         "admin",
         &[
             (

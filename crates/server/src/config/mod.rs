@@ -35,6 +35,7 @@ pub(crate) struct Config {
     pub(crate) store: Store,
     pub(crate) raft: Raft,
     pub(crate) xds: Xds,
+    pub(crate) load_reports: LoadReports,
     pub(crate) admin: Admin,
     pub(crate) log: Log,
     pub(crate) shutdown: Shutdown,
@@ -104,6 +105,17 @@ pub(crate) struct Xds {
     pub(crate) poll_bytes_max: ByteSize,
     pub(crate) descriptor_sets: Vec<String>,
     pub(crate) authorities: Vec<String>,
+}
+
+/// The section `[load_reports]`: the load reporting service (LRS) on the port for xDS clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct LoadReports {
+    pub(crate) enabled: bool,
+    pub(crate) clusters: Vec<String>,
+    pub(crate) interval: Span,
+    pub(crate) endpoints: bool,
+    pub(crate) bytes_max: ByteSize,
 }
 
 /// The section `[admin]`: the port for authors and operators.
@@ -218,6 +230,20 @@ impl Default for Xds {
             poll_bytes_max: ByteSize::new(xds.poll_bytes_max as u64),
             descriptor_sets: Vec::new(),
             authorities: Vec::new(),
+        }
+    }
+}
+
+impl Default for LoadReports {
+    fn default() -> Self {
+        let settings = chancery_load::Settings::default();
+        let limits = chancery_load::Limits::default();
+        Self {
+            enabled: true,
+            clusters: settings.clusters.to_list(),
+            interval: Span::new(settings.interval),
+            endpoints: settings.endpoints,
+            bytes_max: ByteSize::new(limits.bytes_max as u64),
         }
     }
 }

@@ -42,6 +42,9 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     for name in admin.hosts.iter().filter(|name| !is_name(name)) {
         broken.push(("admin", "hosts", format!("{name:?} is not a host name without a port")));
     }
+    if let Err(error) = chancery_load::Clusters::from_list(config.load_reports.clusters.clone()) {
+        broken.push(("load_reports", "clusters", format!("is not a valid list: {error}")));
+    }
     broken.extend(level_rules(&log.level).map(|rule| ("log", "level", rule)));
     broken
 }

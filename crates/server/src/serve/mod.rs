@@ -24,6 +24,7 @@ use std::{
 
 use chancery_admin::AdminDeps;
 use chancery_fanout::Fanout;
+use chancery_load::LoadReports;
 use chancery_metrics::{Metric, MetricKind};
 use chancery_model::Printable;
 use chancery_store::{CaughtUp, Removal, Replica};
@@ -262,6 +263,7 @@ struct Running {
     xds_address: SocketAddr,
     admin_address: SocketAddr,
     fanout: Fanout,
+    load_reports: Option<LoadReports>,
     /// The socket of the discovery services. It is taken when they start.
     xds_socket: Option<TcpSocket>,
     /// `None` until the replica has caught up.
@@ -304,6 +306,7 @@ impl Running {
         let fanout = Fanout::spawn(config.fanout(), state, &shards, stop_shards.clone())
             .with_fresh(Arc::new(fresh));
         shards.spawn(run_metrics_upkeep(metrics.clone(), stop_shards.clone()));
+        let load_reports = config.load_reports().map_err(Failure::new)?;
         let router = chancery_admin::router(&AdminDeps {
             replica,
             fanout: fanout.clone(),
@@ -313,6 +316,7 @@ impl Running {
             request_bytes_max: config.admin.request_bytes_max.bytes(),
             hosts: config.admin_hosts(),
             version: VERSION,
+            load_reports: load_reports.clone(),
         });
         let connections_max = config.admin.connections_max;
         let limits = config.admin_limits();
@@ -324,6 +328,7 @@ impl Running {
             xds_address,
             admin_address,
             fanout,
+            load_reports,
             xds_socket: Some(xds_socket),
             xds: None,
             admin,
@@ -357,7 +362,9 @@ impl Running {
         let listener = listen_on("xds", socket, self.xds_address)?;
         let (fanout, stop, drain) =
             (self.fanout.clone(), self.drain.clone(), self.drain.child_token());
-        let xds = chancery_xds::serve(listener, fanout, config.xds(), drain.clone());
+        let load_reports = self.load_reports.clone();
+        let settings = chancery_xds::Config { load_reports, ..config.xds() };
+        let xds = chancery_xds::serve(listener, fanout, settings, drain.clone());
         let replica = replica.clone();
         self.xds = Some(tokio::spawn(async move {
             let mut xds = std::pin::pin!(xds);

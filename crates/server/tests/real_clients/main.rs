@@ -25,5 +25,6 @@ mod envoy_wedge;
 mod grpc_federation;
 mod grpc_life;
 mod grpc_streams;
+mod load_reports;
 mod resource_errors;
 mod support;

@@ -13,6 +13,7 @@ mod life;
 mod lifecycle;
 mod limits;
 mod lost;
+mod lrs;
 mod never_ack;
 mod requests;
 mod resource_errors;

@@ -16,6 +16,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("CLI-E", "Behavior of Envoy"),
     ("CLI-G", "Behavior of gRPC clients"),
     ("CSDS", "Client status"),
+    ("LRS", "Load reports"),
     ("OPS", "Operation of a server"),
 ];
 

@@ -78,6 +78,7 @@ pub(crate) const GROUPS: [Group; 3] = [
         first: 300,
         suites: &[
             suite("chancery-fanout", &["--lib"], "fanout unit"),
+            suite("chancery-load", &["--lib"], "load"),
             suite("chancery-xds", &["--lib"], "xds unit"),
             suite("chancery-xds", &["--test", "it"], "xds"),
             suite("chancery-admission", &["--lib", "--tests"], "admission"),

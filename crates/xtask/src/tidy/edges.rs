@@ -17,6 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-protocol", &["chancery-model", "chancery-view"]),
     ("chancery-proto", &[]),
     ("chancery-net", &[]),
+    ("chancery-load", &["chancery-metrics", "chancery-model", "chancery-proto"]),
     ("chancery-store", &["chancery-metrics", "chancery-model", "chancery-proto", "chancery-net"]),
     ("chancery-admission", &["chancery-model", "chancery-proto"]),
     (
@@ -32,6 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-protocol",
             "chancery-proto",
             "chancery-fanout",
+            "chancery-load",
             "chancery-net",
         ],
     ),
@@ -46,6 +48,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-store",
             "chancery-admission",
             "chancery-fanout",
+            "chancery-load",
         ],
     ),
     (
@@ -59,6 +62,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-store",
             "chancery-admission",
             "chancery-fanout",
+            "chancery-load",
             "chancery-xds",
             "chancery-admin",
             "chancery-net",

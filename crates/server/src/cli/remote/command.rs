@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::{
     apply, assignments, backup, client::Servers, cluster, delete, describe, explain, get, history,
-    import, mirror, node, nodes, version,
+    import, load, mirror, node, nodes, version,
 };
 use crate::cli::{
     answer::Answer,
@@ -53,6 +53,11 @@ pub(crate) enum Command {
         "mirror --node edge-1 --dir xds --encoding yaml --once",
     ]))]
     Mirror(mirror::Mirror),
+    /// Show the load that clients report to the contacted replica
+    ///
+    /// Clients report to the replica to which they are connected, and replicas do not exchange reports.
+    #[command(after_help = examples(&["load", "load --cluster 'web*' --localities"]))]
+    Load(load::Load),
     /// List or delete the rules that assign scopes to nodes
     ///
     /// `chancery apply` creates and changes assignments.
@@ -100,6 +105,7 @@ impl Command {
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
             Self::Import(import) => import::run(import, servers, answer).await,
             Self::Mirror(mirror) => mirror::run(mirror, answer).await,
+            Self::Load(load) => load::run(load, servers.any_channel().await?, answer).await,
             Self::Assignments(command) => assignments::run(command, servers, answer).await,
             Self::History(history) => history::run(history, connect.await?, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,

@@ -13,6 +13,7 @@ mod get;
 mod history;
 mod import;
 mod input;
+mod load;
 mod manifest;
 mod mirror;
 mod node;

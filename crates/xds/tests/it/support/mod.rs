@@ -81,7 +81,15 @@ impl Server {
         config: chancery_xds::Config,
         fanout: chancery_fanout::Config,
     ) -> Self {
-        let meter = Meter::start();
+        Self::measured_with(Meter::start(), config, fanout).await
+    }
+
+    /// Starts a server whose configuration has metrics of this meter.
+    pub(crate) async fn measured_with(
+        meter: Meter,
+        config: chancery_xds::Config,
+        fanout: chancery_fanout::Config,
+    ) -> Self {
         let (state, watch) = watch::channel(Arc::new(State::new(Incarnation(7))));
         let cancel = CancellationToken::new();
         let fanout = Fanout::spawn(fanout, watch, &TaskTracker::new(), cancel.clone());
@@ -113,6 +121,11 @@ impl Server {
         };
         self.state.send_replace(Arc::new(applied.state));
         summary.revision
+    }
+
+    /// Returns the revision of the replicated state.
+    pub(crate) fn revision(&self) -> Revision {
+        self.state.borrow().revision
     }
 
     /// Publishes resources in the scope `default`.

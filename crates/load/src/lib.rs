@@ -1,0 +1,29 @@
+//! Load reports of clients (LRS): which clusters a replica asks for, and the sums of the reports.
+//!
+//! [`LoadReports`] belongs to one replica. Reports are not replicated (LRS-19). A [`Reporter`] belongs to one
+//! stream.
+//!
+//! Invariants:
+//! - Reading a report allocates nothing that grows with it. A report is checked whole before any of it
+//!   counts.
+//! - The sums have a bounded size ([`Limits`]). What does not fit is counted.
+//! - Only one report at a time changes the sums, in the order of arrival. A large one does so on a
+//!   blocking thread, so it delays only other reports.
+
+mod limited;
+mod metrics;
+mod report;
+mod reporter;
+mod room;
+mod settings;
+mod show;
+mod stats;
+mod streams;
+mod table;
+
+pub use limited::Limits;
+pub use metrics::METRICS;
+pub use report::{Report, ReportError};
+pub use reporter::{LoadReports, Reporter};
+pub use settings::{Clusters, INTERVAL_MAX, INTERVAL_MIN, Settings, SettingsError};
+pub use show::{Query, show_settings};

@@ -1,0 +1,268 @@
+//! The load reports of a replica, and the reporting streams.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::SystemTime,
+};
+
+use chancery_proto::admin::v1 as pb;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedMutexGuard, watch},
+    time::Instant,
+};
+
+use crate::{
+    limited::Limits,
+    metrics::{Metrics, Shown},
+    report::{Report, ReportError},
+    settings::{Settings, SettingsError},
+    show::{self, Query},
+    table::Table,
+};
+
+/// The load reports of a replica. A clone is cheap.
+#[derive(Debug, Clone)]
+pub struct LoadReports(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    settings: watch::Sender<Arc<Settings>>,
+    /// Locked for one report or one answer at a time, in the order of arrival.
+    sums: Arc<tokio::sync::Mutex<Sums>>,
+    /// The streams that have ended, and whose present values are to be removed.
+    ended: Mutex<Vec<u64>>,
+    next_stream: AtomicU64,
+    n_streams: AtomicU64,
+    metrics: Metrics,
+    since: SystemTime,
+}
+
+#[derive(Debug)]
+struct Sums {
+    table: Table,
+    shown: Shown,
+}
+
+/// The reports of one stream. Dropping it removes the present values of the stream from the sums.
+#[derive(Debug)]
+pub struct Reporter {
+    shared: Arc<Shared>,
+    stream: u64,
+}
+
+impl LoadReports {
+    /// Creates empty sums.
+    ///
+    /// # Errors
+    /// Fails if the settings are invalid.
+    pub fn new(settings: Settings, limits: Limits) -> Result<Self, SettingsError> {
+        settings.validate()?;
+        let sums = Sums { table: Table::new(limits), shown: Shown::default() };
+        Ok(Self(Arc::new(Shared {
+            settings: watch::Sender::new(Arc::new(settings)),
+            sums: Arc::new(tokio::sync::Mutex::new(sums)),
+            ended: Mutex::default(),
+            next_stream: AtomicU64::new(0),
+            n_streams: AtomicU64::new(0),
+            metrics: Metrics::new(),
+            since: SystemTime::now(),
+        })))
+    }
+
+    /// Returns the present settings.
+    #[must_use]
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.0.settings.borrow())
+    }
+
+    /// Returns the settings for streams that follow them.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<Arc<Settings>> {
+        self.0.settings.subscribe()
+    }
+
+    /// Changes the settings. Equal settings wake no stream. Returns the new settings.
+    ///
+    /// # Errors
+    /// Fails if the new settings are invalid.
+    pub fn change(
+        &self,
+        change: impl FnOnce(&mut Settings),
+    ) -> Result<Arc<Settings>, SettingsError> {
+        let mut result = Ok(());
+        self.0.settings.send_if_modified(|settings| {
+            let mut new = Settings::clone(settings);
+            change(&mut new);
+            result = new.validate();
+            let is_changed = result.is_ok() && new != **settings;
+            if is_changed {
+                *settings = Arc::new(new);
+            }
+            is_changed
+        });
+        result.map(|()| self.settings())
+    }
+
+    /// Opens a stream of reports.
+    #[must_use]
+    pub fn open(&self) -> Reporter {
+        let shared = Arc::clone(&self.0);
+        shared.metrics.streams.increment(1.0);
+        shared.n_streams.fetch_add(1, Ordering::Relaxed);
+        let stream = shared.next_stream.fetch_add(1, Ordering::Relaxed);
+        Reporter { shared, stream }
+    }
+
+    /// Counts a report that was rejected.
+    pub fn count_rejected(&self) {
+        self.0.metrics.rejected.increment(1);
+    }
+
+    /// Returns the sums, without the fields that describe the replica and its cluster.
+    pub async fn show(&self, query: Query) -> pb::LoadStatus {
+        let shared = &self.0;
+        let settings = self.settings();
+        let n_streams = shared.n_streams.load(Ordering::Relaxed);
+        let since = shared.since;
+        let show = move |sums: &mut Sums| {
+            let mut status = show::status(&sums.table, &query, Instant::now());
+            status.settings = Some(show::show_settings(&settings));
+            status.streams = n_streams;
+            let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            status.since_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+            status
+        };
+        shared.run(true, show).await.unwrap_or_default()
+    }
+}
+
+impl Reporter {
+    /// Adds a report, after the reports that arrived before it.
+    ///
+    /// # Errors
+    /// Fails if the report is malformed. Then nothing of it counts.
+    pub async fn report(&self, report: Report) -> Result<(), ReportError> {
+        let (stream, is_large) = (self.stream, report.is_large());
+        let settings = Arc::clone(&self.shared.settings.borrow());
+        let add = move |sums: &mut Sums| {
+            sums.table.add(stream, &report, &settings.clusters, Instant::now())
+        };
+        // A panic of the thread ends with the report.
+        self.shared.run(is_large, add).await.unwrap_or(Ok(()))
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.shared.metrics.streams.decrement(1.0);
+        self.shared.n_streams.fetch_sub(1, Ordering::Relaxed);
+        self.shared.ended.lock().push(self.stream);
+        self.shared.remove_ended();
+    }
+}
+
+impl Shared {
+    /// Runs work on the sums, on a blocking thread if it takes long. Returns `None` if that thread was
+    /// stopped.
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        is_long: bool,
+        work: impl FnOnce(&mut Sums) -> T + Send + 'static,
+    ) -> Option<T> {
+        let sums = Arc::clone(&self.sums).lock_owned().await;
+        let shared = Arc::clone(self);
+        if is_long || sums.table.wants_sweep(Instant::now()) {
+            return tokio::task::spawn_blocking(move || shared.run_locked(sums, work)).await.ok();
+        }
+        Some(shared.run_locked(sums, work))
+    }
+
+    fn run_locked<T>(
+        &self,
+        mut sums: OwnedMutexGuard<Sums>,
+        work: impl FnOnce(&mut Sums) -> T,
+    ) -> T {
+        self.end_streams(&mut sums);
+        let result = work(&mut sums);
+        let Sums { table, shown } = &mut *sums;
+        self.metrics.show(table, shown);
+        drop(sums);
+        self.remove_ended();
+        result
+    }
+
+    fn end_streams(&self, sums: &mut Sums) {
+        let ended = std::mem::take(&mut *self.ended.lock());
+        for stream in ended {
+            sums.table.end_stream(stream);
+        }
+    }
+
+    /// Removes the values of ended streams, unless other work is running, which then does so.
+    fn remove_ended(&self) {
+        while !self.ended.lock().is_empty() {
+            let Ok(mut sums) = self.sums.try_lock() else { return };
+            self.end_streams(&mut sums);
+            let Sums { table, shown } = &mut *sums;
+            self.metrics.show(table, shown);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use chancery_proto::lrs::{ClusterStats, LoadStatsRequest, UpstreamLocalityStats};
+    use prost::Message;
+
+    use super::*;
+
+    fn report(n_clusters: usize) -> Report {
+        let cluster = |n| ClusterStats {
+            cluster_name: format!("c{n}"),
+            upstream_locality_stats: vec![UpstreamLocalityStats {
+                total_requests_in_progress: 1,
+                ..UpstreamLocalityStats::default()
+            }],
+            ..ClusterStats::default()
+        };
+        let cluster_stats = (0..n_clusters).map(cluster).collect();
+        let request = LoadStatsRequest { node: None, cluster_stats };
+        Report::new(request.encode_to_vec().into()).unwrap()
+    }
+
+    /// LRS-13: a stream that ends while its large report is read leaves no present values.
+    #[tokio::test]
+    async fn stream_that_ends_during_its_report_leaves_no_present_values() {
+        let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
+        let stream = reports.open();
+        let large = report(5000);
+        assert!(large.is_large());
+        // The report goes on after its stream has given up.
+        drop(tokio::time::timeout(Duration::ZERO, stream.report(large)).await);
+        drop(stream);
+        let query = Query { cluster: String::new(), endpoints: false, clusters_max: 1 };
+        let status = reports.show(query).await;
+        assert_eq!((status.reports, status.streams), (1, 0));
+        assert_eq!((status.clusters.len(), status.clusters_omitted), (1, 4999));
+        assert_eq!(status.total.unwrap().in_progress, 0);
+    }
+
+    /// LRS-07: invalid settings change nothing, and equal settings wake no stream.
+    #[tokio::test]
+    async fn only_changed_settings_wake_streams() {
+        let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
+        let watch = reports.watch();
+        let error = reports.change(|settings| settings.interval = Duration::ZERO).unwrap_err();
+        assert_eq!(error, SettingsError::Interval(Duration::ZERO));
+        reports.change(|settings| settings.endpoints = false).unwrap();
+        assert!(!watch.has_changed().unwrap());
+        reports.change(|settings| settings.endpoints = true).unwrap();
+        assert!(watch.has_changed().unwrap() && reports.settings().endpoints);
+    }
+}

@@ -1,0 +1,112 @@
+//! The limits of the sums: which reported items are kept, and what did not fit.
+
+use crate::{
+    limited::{Budget, Bytes, Limited, Limits},
+    stats::Metric,
+};
+
+/// The kinds of reported items that may not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Cluster,
+    Locality,
+    Endpoint,
+    Metric,
+    Category,
+    /// The present values of a stream.
+    Stream,
+    /// A value that is not a finite number.
+    Value,
+}
+
+impl Kind {
+    /// All kinds, in the order of their discriminants.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Cluster,
+        Self::Locality,
+        Self::Endpoint,
+        Self::Metric,
+        Self::Category,
+        Self::Stream,
+        Self::Value,
+    ];
+
+    /// Returns the name in answers and labels.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Locality => "locality",
+            Self::Endpoint => "endpoint",
+            Self::Metric => "metric",
+            Self::Category => "category",
+            Self::Stream => "stream",
+            Self::Value => "value",
+        }
+    }
+}
+
+/// The limits of the sums, and what did not fit.
+#[derive(Debug)]
+pub(crate) struct Room {
+    limits: Limits,
+    pub(crate) budget: Budget,
+    /// By [`Kind`].
+    pub(crate) omitted: [u64; Kind::ALL.len()],
+    /// Whether something did not fit since the last search for outdated entries.
+    pub(crate) is_full: bool,
+}
+
+impl Room {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let budget = Budget::new(limits.bytes_max);
+        Self { limits, budget, omitted: [0; Kind::ALL.len()], is_full: false }
+    }
+
+    /// Counts an item that is not kept.
+    pub(crate) fn omit(&mut self, kind: Kind) {
+        let omitted = &mut self.omitted[kind as usize];
+        *omitted = omitted.saturating_add(1);
+        self.is_full |= kind != Kind::Value;
+    }
+
+    /// Returns the entry of a key, or counts that it is not kept. The key is `None` if it is too long.
+    pub(crate) fn entry<'m, K: Ord + Clone + Bytes, V: Default + Bytes>(
+        &mut self,
+        map: &'m mut Limited<K, V>,
+        key: Option<K>,
+        kind: Kind,
+    ) -> Option<(&'m K, &'m mut V)> {
+        let max = match kind {
+            Kind::Cluster => self.limits.clusters_max,
+            Kind::Locality => self.limits.localities_max,
+            Kind::Endpoint => self.limits.endpoints_max,
+            Kind::Category => self.limits.categories_max,
+            Kind::Metric | Kind::Stream | Kind::Value => self.limits.metrics_max,
+        };
+        let entry = key.and_then(|key| map.entry(&key, max, &mut self.budget));
+        if entry.is_none() {
+            self.omit(kind);
+        }
+        entry
+    }
+
+    /// Returns the text if it is not too long for a key.
+    pub(crate) fn name(&self, text: &str) -> Option<Box<str>> {
+        (text.len() <= self.limits.name_bytes_max).then(|| text.into())
+    }
+
+    pub(crate) fn metric(
+        &mut self,
+        map: &mut Limited<Box<str>, Metric>,
+        name: &str,
+        requests: u64,
+        sum: f64,
+    ) {
+        let key = self.name(name);
+        if let Some((_, metric)) = self.entry(map, key, Kind::Metric)
+            && !metric.add(requests, sum)
+        {
+            self.omit(Kind::Value);
+        }
+    }
+}

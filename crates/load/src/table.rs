@@ -1,0 +1,219 @@
+//! The sums of a replica: reports in, bounded sums out.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use chancery_proto::lrs::UnnamedEndpointLoadMetricStats;
+use tokio::time::Instant;
+
+use crate::{
+    limited::{Limited, Limits},
+    report::{ClusterPart, EndpointPart, LocalityPart, Report, ReportError},
+    room::{Kind, Room},
+    settings::Clusters,
+    stats::{
+        Cluster, ClusterKey, Counts, Endpoint, Gauges, Locality, LocalityKey, Totals, bounded, rate,
+    },
+    streams::StreamLoads,
+};
+
+/// The time without reports after which a cluster, locality or endpoint makes room for another.
+const OUTDATED_AFTER: Duration = Duration::from_secs(3600);
+
+/// The minimum time between two searches for outdated entries.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The sums of a replica.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) room: Room,
+    pub(crate) clusters: Limited<Arc<ClusterKey>, Cluster>,
+    pub(crate) totals: Totals,
+    /// The part of each open stream in the present values.
+    streams: HashMap<u64, StreamLoads>,
+    swept: Option<Instant>,
+}
+
+impl Table {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            room: Room::new(limits),
+            clusters: Limited::default(),
+            totals: Totals::default(),
+            streams: HashMap::new(),
+            swept: None,
+        }
+    }
+
+    /// Returns whether the next report first searches for outdated entries, which takes long.
+    pub(crate) fn wants_sweep(&self, now: Instant) -> bool {
+        self.room.is_full && self.swept.is_none_or(|swept| now >= swept + SWEEP_INTERVAL)
+    }
+
+    /// Adds a report of a stream. The present values of clusters that are not `selected` do not count:
+    /// the stream may not report them again.
+    ///
+    /// # Errors
+    /// Fails if a part of the report is malformed. Then nothing of it counts.
+    pub(crate) fn add(
+        &mut self,
+        stream: u64,
+        report: &Report,
+        selected: &Clusters,
+        now: Instant,
+    ) -> Result<(), ReportError> {
+        report.check()?;
+        if self.wants_sweep(now) {
+            self.sweep(now);
+        }
+        let mut loads = self.streams.remove(&stream).unwrap_or_default();
+        loads.begin_report();
+        let added = report.clusters().try_for_each(|part| self.add_cluster(&mut loads, part?, now));
+        loads.end_rates_of_missing(&mut self.clusters, &mut self.totals);
+        let keep = |key: &ClusterKey| selected.has(&key.name);
+        loads.keep_only(keep, &mut self.clusters, &mut self.room, &mut self.totals);
+        self.streams.insert(stream, loads);
+        self.totals.n_reports += 1;
+        added
+    }
+
+    fn add_cluster(
+        &mut self,
+        loads: &mut StreamLoads,
+        part: ClusterPart<'_>,
+        now: Instant,
+    ) -> Result<(), ReportError> {
+        let Self { room, clusters, totals, .. } = self;
+        let names = room.name(part.name).zip(room.name(part.service));
+        let key = names.map(|(name, service)| Arc::new(ClusterKey { name, service }));
+        let mut known = room.entry(clusters, key, Kind::Cluster);
+        let period_ms = u64::try_from(part.period.as_millis()).unwrap_or(u64::MAX);
+        let dropped = bounded(part.dropped);
+        totals.dropped = totals.dropped.saturating_add(dropped);
+        if let Some((_, cluster)) = &mut known {
+            cluster.n_reports += 1;
+            cluster.reported = Some(now);
+            cluster.dropped = cluster.dropped.saturating_add(dropped);
+            for category in part.dropped() {
+                let category = category?;
+                let key = room.name(&category.category);
+                if let Some((_, count)) = room.entry(&mut cluster.categories, key, Kind::Category) {
+                    count.0 = count.0.saturating_add(bounded(category.dropped_count));
+                }
+            }
+        }
+        let mut shares: Vec<(Arc<LocalityKey>, Gauges)> = Vec::new();
+        for locality in part.localities() {
+            let locality = locality?;
+            let counts = counts_of(&locality);
+            totals.counts.add(counts);
+            let Some((_, cluster)) = &mut known else { continue };
+            cluster.counts.add(counts);
+            let key = locality_key(room, &locality);
+            let entry = room.entry(&mut cluster.localities, key, Kind::Locality);
+            let Some((key, entry)) = entry else { continue };
+            entry.counts.add(counts);
+            entry.reported = Some(now);
+            add_details(room, entry, &locality, now)?;
+            let gauges =
+                Gauges::new(counts, locality.in_progress, locality.active_connections, period_ms);
+            // The number of localities of a cluster is limited, and so is the number of shares.
+            match shares.iter_mut().find(|(known, _)| Arc::ptr_eq(known, key)) {
+                Some((_, share)) => share.add(gauges),
+                None => shares.push((Arc::clone(key), gauges)),
+            }
+        }
+        if let Some((key, cluster)) = known {
+            loads.replace(key, cluster, shares, rate(dropped, period_ms), room, totals);
+        }
+        Ok(())
+    }
+
+    /// Removes the present values of a stream that has ended.
+    pub(crate) fn end_stream(&mut self, stream: u64) {
+        if let Some(mut loads) = self.streams.remove(&stream) {
+            loads.keep_only(|_| false, &mut self.clusters, &mut self.room, &mut self.totals);
+        }
+    }
+
+    /// Removes clusters, localities and endpoints without recent reports.
+    fn sweep(&mut self, now: Instant) {
+        self.swept = Some(now);
+        let Self { room: Room { budget, is_full, .. }, clusters, .. } = self;
+        *is_full = false;
+        let is_recent =
+            |reported: Option<Instant>| reported.is_some_and(|at| now < at + OUTDATED_AFTER);
+        clusters.retain(budget, |cluster| cluster.n_streams > 0 || is_recent(cluster.reported));
+        for cluster in clusters.values_mut() {
+            let keep = |one: &Locality| one.n_streams > 0 || is_recent(one.reported);
+            cluster.localities.retain(budget, keep);
+            for locality in cluster.localities.values_mut() {
+                locality.endpoints.retain(budget, |endpoint| is_recent(endpoint.reported));
+            }
+        }
+    }
+}
+
+fn counts_of(part: &LocalityPart<'_>) -> Counts {
+    Counts {
+        issued: bounded(part.issued),
+        succeeded: bounded(part.succeeded),
+        failed: bounded(part.failed),
+        new_connections: bounded(part.new_connections),
+        failed_connections: bounded(part.failed_connections),
+    }
+}
+
+fn locality_key(room: &Room, part: &LocalityPart<'_>) -> Option<Arc<LocalityKey>> {
+    Some(Arc::new(LocalityKey {
+        priority: part.priority,
+        region: room.name(&part.locality.region)?,
+        zone: room.name(&part.locality.zone)?,
+        sub_zone: room.name(&part.locality.sub_zone)?,
+    }))
+}
+
+/// Adds the metrics and the endpoints of a locality.
+fn add_details(
+    room: &mut Room,
+    entry: &mut Locality,
+    part: &LocalityPart<'_>,
+    now: Instant,
+) -> Result<(), ReportError> {
+    for (sum, reported) in entry.utilization.iter_mut().zip(part.utilization) {
+        let Some(reported) = reported else { continue };
+        let UnnamedEndpointLoadMetricStats {
+            num_requests_finished_with_metric: requests,
+            total_metric_value: total,
+        } = reported;
+        if !sum.add(requests, total) {
+            room.omit(Kind::Value);
+        }
+    }
+    for metric in part.metrics() {
+        let metric = metric?;
+        let requests = metric.num_requests_finished_with_metric;
+        room.metric(&mut entry.metrics, &metric.metric_name, requests, metric.total_metric_value);
+    }
+    for endpoint in part.endpoints() {
+        let endpoint: EndpointPart<'_> = endpoint?;
+        let key = room.name(&endpoint.address);
+        let sum = room.entry(&mut entry.endpoints, key, Kind::Endpoint);
+        let Some((_, sum)): Option<(_, &mut Endpoint)> = sum else { continue };
+        sum.reported = Some(now);
+        sum.counts.add(Counts {
+            issued: bounded(endpoint.issued),
+            succeeded: bounded(endpoint.succeeded),
+            failed: bounded(endpoint.failed),
+            ..Counts::default()
+        });
+        for metric in endpoint.metrics() {
+            let metric = metric?;
+            let requests = metric.num_requests_finished_with_metric;
+            room.metric(&mut sum.metrics, &metric.metric_name, requests, metric.total_metric_value);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
