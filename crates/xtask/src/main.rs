@@ -6,7 +6,11 @@
 //! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics` and `mutants` do.
 //! - This crate does not depend on the product, so it compiles in seconds and without RocksDB.
 
-use std::{fs, path::Path, process::ExitCode};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, ExitCode},
+};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -44,6 +48,8 @@ usage: cargo xtask <command>
   fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md
                          and docs/metrics.md
   conformance [--check]  write (or check) docs/conformance.md from the doc comments of tests
+  conformance --xds ADDR build the program, and check the behavior of an xDS server from outside; takes the
+                         flags of `chancery conformance` (docs/conformance-kit.md)
   metrics [--check]      write (or check) docs/metrics.md from the METRICS tables in the code
   mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
                          write docs/mutants.md; groups: protocol, store, server; --only N,N plants
@@ -92,6 +98,7 @@ fn run() -> Result<ExitCode> {
         ["fix"] => verify::fix(&paths)?,
         ["conformance"] => conformance::write(&paths)?,
         ["conformance", "--check"] => conformance::check(&paths)?,
+        ["conformance", flags @ ..] => return conformance_kit(&paths, flags),
         ["metrics"] => metrics_page::write(&paths)?,
         ["mutants"] => mutants::run(&paths, Which::All)?,
         ["mutants", "--group", name] => mutants::run(&paths, Which::Group(name))?,
@@ -113,6 +120,18 @@ fn run() -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the conformance kit of a debug build. All arguments go to `chancery conformance`.
+fn conformance_kit(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
+    setup::build_needs(paths)?;
+    let program = program::build(paths, Profile::Dev)?;
+    let status = Command::new(&program).arg("conformance").args(args).status();
+    let status = status.with_context(|| format!("run {}", program.display()))?;
+    Ok(status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// Runs the tests, with cargo's own output. Arguments that xtask does not know go to `cargo test`.

@@ -4,6 +4,7 @@
 
 mod backup;
 mod cluster;
+mod conformance;
 mod connections;
 mod diverged;
 mod leaderless;

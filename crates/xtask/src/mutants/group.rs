@@ -84,6 +84,8 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-admission", &["--lib", "--tests"], "admission"),
             suite("chancery-admin", &["--lib"], "admin unit"),
             suite("chancery-admin", &["--test", "api"], "admin"),
+            suite("chancery-conformance", &["--lib"], "kit unit"),
+            suite("chancery-conformance", &["--test", "faults"], "kit"),
             suite("chancery-server", &["--bins"], "server unit"),
             suite("chancery-server", &["--test", "cli"], "cli"),
             suite("chancery-server", &["--test", "real_clients"], "real"),

@@ -66,8 +66,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-xds",
             "chancery-admin",
             "chancery-net",
+            "chancery-conformance",
         ],
     ),
+    // The kit checks a server from outside, and shares only the messages with it.
+    ("chancery-conformance", &["chancery-proto"]),
     (TESTING, &[]),
     // The load test drives a server from outside, like a client and an author.
     ("chancery-loadtest", &["chancery-model", "chancery-proto", TESTING]),

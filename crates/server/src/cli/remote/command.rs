@@ -3,8 +3,8 @@
 use clap::Subcommand;
 
 use super::{
-    apply, assignments, backup, client::Servers, cluster, delete, describe, explain, get, history,
-    import, load, mirror, node, nodes, version,
+    apply, assignments, backup, client::Servers, cluster, conformance, delete, describe, explain,
+    get, history, import, load, mirror, node, nodes, version,
 };
 use crate::cli::{
     answer::Answer,
@@ -68,6 +68,20 @@ pub(crate) enum Command {
     /// Show and change the members of the cluster
     #[command(subcommand)]
     Cluster(cluster::Cluster),
+    /// Check the behavior of any xDS server against the requirements of the protocol
+    ///
+    /// Opens streams and polls as clients do, and compares what arrives with what each requirement demands. By
+    /// default, the server is a Chancery, whose admin port publishes the resources. Each case has a node, a scope and
+    /// resource names of its own. At the end, the scopes are empty again. With --adapter-command, the server may be
+    /// any other.
+    ///
+    /// The exit code is 0 if no case failed. A skipped case counts as neither passed nor failed.
+    #[command(after_help = examples(&[
+        "conformance --xds 127.0.0.1:18000 --server 127.0.0.1:18001",
+        "conformance --xds 127.0.0.1:9000 --adapter-command './my-adapter' --junit report.xml",
+        "conformance --list",
+    ]))]
+    Conformance(conformance::Conformance),
     /// Save the state of the cluster to a file
     #[command(after_help = examples(&["backup chancery.bak", "backup - | gzip > chancery.bak.gz"]))]
     Backup(backup::Backup),
@@ -109,6 +123,7 @@ impl Command {
             Self::Assignments(command) => assignments::run(command, servers, answer).await,
             Self::History(history) => history::run(history, connect.await?, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,
+            Self::Conformance(kit) => conformance::run(kit, servers, answer).await,
             Self::Backup(backup) => backup::run(&backup, servers, answer).await,
             Self::Version => version::run(connect.await.ok(), answer).await,
         }

@@ -6,6 +6,7 @@ mod backup;
 mod client;
 mod cluster;
 mod command;
+mod conformance;
 mod delete;
 mod describe;
 mod explain;

@@ -1,0 +1,28 @@
+//! Adapters: they tell a server what to publish.
+
+mod chancery;
+mod command;
+
+use std::{future::Future, pin::Pin};
+
+pub use chancery::Chancery;
+pub use command::Command;
+
+use crate::state::State;
+
+/// The future of [`Adapter::publish`].
+pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
+
+/// The side of the kit that tells a server what to publish.
+pub trait Adapter: Send + Sync {
+    /// Replaces everything that one node sees. The future completes when the server serves the state to new streams,
+    /// or fails with the reason.
+    ///
+    /// The server applies the changes of all types together.
+    fn publish<'a>(&'a self, state: &'a State) -> Publishing<'a>;
+
+    /// Removes what the adapter itself has created, after the last case.
+    fn finish(&self) -> Publishing<'_> {
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,164 @@
+//! The server under test, and the means of a running case.
+
+use std::{sync::Arc, time::Duration};
+
+use chancery_proto::node::Node;
+use prost::Message as _;
+use tonic::transport::Channel;
+
+use crate::{
+    adapter::Adapter,
+    kind::Kind,
+    log::Log,
+    outcome::{Outcome, Stop, violation},
+    state::State,
+    stream::{Door, Opening, Stream, Variant, full},
+};
+
+/// The server under test.
+pub struct Target {
+    /// The xDS port: `HOST:PORT`.
+    pub xds: String,
+    /// The port of REST polls: `HOST:PORT`.
+    pub rest: String,
+    /// The means to publish.
+    pub adapter: Box<dyn Adapter>,
+    /// The prefix of all nodes and names.
+    pub run: String,
+    /// The maximum time of each wait.
+    pub timeout: Duration,
+    /// The time without a message after which nothing more is expected.
+    pub quiet: Duration,
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target").field("xds", &self.xds).finish_non_exhaustive()
+    }
+}
+
+/// The means of a running case: its node, its resources and its streams.
+pub(crate) struct Ctx {
+    pub(crate) target: Arc<Target>,
+    pub(crate) door: Door,
+    /// The start of the names of all resources of this case.
+    pub(crate) prefix: String,
+    pub(crate) log: Log,
+    state: Arc<tokio::sync::Mutex<State>>,
+    node: String,
+}
+
+impl Ctx {
+    /// Creates the means of the case with this number.
+    pub(crate) fn new(target: Arc<Target>, door: Door, number: usize, log: Log) -> Self {
+        let node = format!("{}-{number}", target.run);
+        let prefix = format!("{node}-");
+        let state = State::new(node.clone(), prefix.clone());
+        Self { target, door, prefix, log, state: Arc::new(tokio::sync::Mutex::new(state)), node }
+    }
+
+    /// Returns the state, so that it can be removed after the case.
+    pub(crate) fn state(&self) -> Arc<tokio::sync::Mutex<State>> {
+        self.state.clone()
+    }
+
+    /// Returns the encoded node.
+    pub(crate) fn node(&self) -> bytes::Bytes {
+        self.node_named(&self.node)
+    }
+
+    pub(crate) fn node_id(&self) -> &str {
+        &self.node
+    }
+
+    pub(crate) fn node_named(&self, id: &str) -> bytes::Bytes {
+        let node = Node {
+            id: id.to_owned(),
+            cluster: "conformance".into(),
+            user_agent_name: "chancery-conformance".into(),
+            // SVC-19: a server ignores features that it does not know.
+            client_features: vec!["chancery.conformance.unknown-feature".into()],
+            ..Node::default()
+        };
+        node.encode_to_vec().into()
+    }
+
+    /// Publishes changes of resources together. Generation 0 removes a resource.
+    pub(crate) async fn publish(&self, changes: &[(Kind, &str, u32)]) -> Outcome {
+        let mut line = "publish".to_owned();
+        for (kind, name, generation) in changes {
+            line += &format!(" {} {name}@{generation}", kind.label());
+        }
+        self.log.add(line);
+        let mut state = self.state.lock().await;
+        state.change(changes);
+        match self.target.adapter.publish(&state).await {
+            Ok(()) => Ok(()),
+            Err(error) => violation("adapter", "the adapter publishes the state", error),
+        }
+    }
+
+    /// Publishes one resource.
+    pub(crate) async fn set(&self, kind: Kind, name: &str, generation: u32) -> Outcome {
+        self.publish(&[(kind, name, generation)]).await
+    }
+
+    /// Removes one resource.
+    pub(crate) async fn remove(&self, kind: Kind, name: &str) -> Outcome {
+        self.set(kind, name, 0).await
+    }
+
+    /// Publishes resources of one type in generation 1.
+    pub(crate) async fn given(&self, kind: Kind, names: &[&str]) -> Outcome {
+        let all: Vec<_> = names.iter().map(|name| (kind, *name, 1)).collect();
+        self.publish(&all).await
+    }
+
+    /// Opens a stream for a type, on the service that the case uses.
+    pub(crate) async fn open(&self, variant: Variant, kind: Kind) -> Result<Stream, Stop> {
+        let path = match self.door {
+            Door::Own if variant == Variant::Sotw && !kind.has_sotw() => {
+                return Err(Stop::Skipped(format!("{} has no SotW method", kind.label())));
+            }
+            Door::Own => kind.method(variant.method_prefix()),
+            Door::Ads => variant.ads_path(),
+        };
+        self.open_path(variant, &path).await
+    }
+
+    pub(crate) async fn open_path(&self, variant: Variant, path: &str) -> Result<Stream, Stop> {
+        let channel = self.connect().await?;
+        let opening = Opening {
+            prefix: self.prefix.clone(),
+            node: self.node(),
+            log: self.log.clone(),
+            timeout: self.target.timeout,
+            quiet: self.target.quiet,
+        };
+        Stream::open(opening, channel, variant, path)
+    }
+
+    async fn connect(&self) -> Result<Channel, Stop> {
+        let endpoint = Channel::from_shared(format!("http://{}", self.target.xds));
+        let connected = match endpoint {
+            Ok(endpoint) => endpoint
+                .connect_timeout(self.target.timeout)
+                .connect()
+                .await
+                .map_err(|e| innermost(&e)),
+            Err(error) => Err(error.to_string()),
+        };
+        connected.or_else(|error| violation("connection", "the server accepts a connection", error))
+    }
+
+    /// Returns a name as it is on the wire.
+    pub(crate) fn full(&self, name: &str) -> String {
+        full(&self.prefix, name)
+    }
+}
+
+/// Returns the text of the innermost error, which explains the failure.
+pub(crate) fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let last = std::iter::successors(Some(error), |&error| error.source()).last();
+    last.map(ToString::to_string).unwrap_or_default()
+}

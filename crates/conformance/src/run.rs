@@ -1,0 +1,90 @@
+//! Runs cases.
+
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, stream};
+
+use crate::{
+    case::Case,
+    ctx::{Ctx, Target},
+    log::Log,
+    outcome::{Failed, Stop},
+    report::{Entry, Report, Verdict},
+};
+
+/// The maximum duration of a case, in units of [`Target::timeout`].
+const WAITS_MAX: u32 = 6;
+
+/// Runs cases, at most `jobs` at the same time. When `interrupted` completes, no further case starts.
+pub async fn run(
+    target: Target,
+    cases: Vec<Case>,
+    jobs: usize,
+    interrupted: impl Future<Output = ()>,
+) -> Report {
+    let start = Instant::now();
+    let target = Arc::new(target);
+    let n_cases = cases.len();
+    let running = stream::iter(cases.iter().enumerate())
+        .take_until(interrupted)
+        .map(|(number, case)| {
+            let target = target.clone();
+            async move { (number, run_case(target, case, number).await) }
+        })
+        .buffer_unordered(jobs.max(1));
+    let mut done: Vec<(usize, Entry)> = running.collect().await;
+    done.sort_unstable_by_key(|(number, _)| *number);
+    let leftover = target.adapter.finish().await.err();
+    Report {
+        entries: done.into_iter().map(|(_, entry)| entry).collect(),
+        n_selected: n_cases,
+        leftover,
+        duration: start.elapsed(),
+    }
+}
+
+async fn run_case(target: Arc<Target>, case: &Case, number: usize) -> Entry {
+    let start = Instant::now();
+    let log = Log::default();
+    let ctx = Ctx::new(target.clone(), case.door, number, log.clone());
+    let state = ctx.state();
+    let at_most = target.timeout * WAITS_MAX;
+    let outcome = tokio::time::timeout(at_most, (case.check)(ctx)).await;
+    let mut verdict = match outcome {
+        Ok(Ok(())) => Verdict::Passed,
+        Ok(Err(Stop::Failed(failed))) => Verdict::Failed(failed),
+        Ok(Err(Stop::Skipped(reason))) => Verdict::Skipped(reason),
+        Err(_) => Verdict::Failed(too_long(case, at_most)),
+    };
+    let mut state = state.lock().await;
+    state.clear();
+    if let Err(error) = target.adapter.publish(&state).await
+        && matches!(verdict, Verdict::Passed)
+    {
+        verdict = Verdict::Failed(Failed {
+            requirement: "adapter".to_owned(),
+            expected: "the adapter removes the resources of the case".to_owned(),
+            observed: error,
+        });
+    }
+    let log = if matches!(verdict, Verdict::Failed(_)) { log.take() } else { Vec::new() };
+    Entry {
+        name: case.name.clone(),
+        requirements: case.requirements,
+        basis: case.basis,
+        shows: case.shows,
+        verdict,
+        duration: start.elapsed(),
+        log,
+    }
+}
+
+fn too_long(case: &Case, at_most: Duration) -> Failed {
+    let requirement = case.requirements.first().copied().unwrap_or_default().to_owned();
+    let observed = format!("the case has not ended within {at_most:?}");
+    Failed { requirement, expected: case.shows.to_owned(), observed }
+}

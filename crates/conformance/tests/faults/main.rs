@@ -1,0 +1,108 @@
+//! The kit against a small server with one planted fault: it must notice the fault, and describe it.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
+
+mod server;
+
+use std::time::Duration;
+
+use chancery_conformance::{Case, Report, Target, Verdict, all, run};
+
+use crate::server::{Fault, Server};
+
+/// Runs the cases with these names.
+async fn report(fault: Fault, names: &[&str]) -> Report {
+    let (server, adapter) = Server::start(fault).await;
+    let target = Target {
+        xds: server.address.to_string(),
+        rest: server.address.to_string(),
+        adapter: Box::new(adapter),
+        run: "test".into(),
+        timeout: Duration::from_secs(2),
+        quiet: Duration::from_millis(150),
+    };
+    let cases: Vec<Case> =
+        all().into_iter().filter(|case| names.contains(&case.name.as_str())).collect();
+    assert_eq!(cases.len(), names.len(), "{names:?}");
+    run(target, cases, 8, std::future::pending()).await
+}
+
+/// The cases that the small server passes without a fault, and all faults with the case that notices each, the
+/// requirement, and what is observed.
+const FAULTS: [(Fault, &str, &str, &str); 9] = [
+    (Fault::AnswersEverything, "sotw/ads/acknowledgment-is-silent", "SOTW-25", "CDS [A@1]"),
+    (Fault::RepeatsAfterRejection, "sotw/ads/rejection-is-not-repeated", "SOTW-23", "CDS [A@2]"),
+    (Fault::RepeatsNonce, "sotw/ads/correction-follows-rejection", "SOTW-10", "nonce=\"n\""),
+    (Fault::EmptyVersion, "services/sotw/ads/eds", "SOTW-17", "version=\"\""),
+    (Fault::ForeignType, "services/sotw/ads/cds", "SVC-16", "envoy.config.listener.v3.Listener"),
+    (Fault::ForgetsNames, "sotw/ads/many-names", "SOTW-49", "no response within 2s"),
+    (
+        Fault::PartialState,
+        "harness/sotw/ads/cds/names-receive-update-full",
+        "SOTW-90",
+        "the client holds",
+    ),
+    (Fault::SplitsCommits, "sotw/ads/changes-of-a-commit-come-together", "SOTW-93", "EDS ["),
+    (Fault::EndsAtUnknownType, "services/unknown-type", "SVC-10", "the stream ended"),
+];
+
+#[tokio::test]
+async fn server_without_fault_passes_the_cases_that_notice_faults() {
+    let names: Vec<&str> = FAULTS.iter().map(|(_, name, _, _)| *name).collect();
+    let report = report(Fault::None, &names).await;
+    assert!(report.is_success(), "{report:#?}");
+}
+
+/// A fault fails its case with the requirement, what was expected, what was observed, and the messages.
+#[tokio::test]
+async fn planted_fault_is_described_with_its_requirement() {
+    for (fault, name, requirement, observed) in FAULTS {
+        let report = report(fault, &[name]).await;
+        let Verdict::Failed(failed) = &report.entries[0].verdict else {
+            panic!("{fault:?} is not noticed: {report:#?}");
+        };
+        assert_eq!(failed.requirement, requirement, "{fault:?}: {failed:?}");
+        assert!(failed.observed.contains(observed), "{fault:?}: {failed:?}");
+        assert!(!failed.expected.is_empty(), "{fault:?}: {failed:?}");
+        assert!(report.entries[0].log.iter().any(|line| line.starts_with("> ")), "{fault:?}");
+        assert!(!report.is_success(), "{fault:?}");
+    }
+}
+
+/// A case that needs a variant or a service that the server lacks is skipped with the reason.
+#[tokio::test]
+async fn missing_variant_is_skipped_with_a_reason() {
+    let names = [
+        "delta/ads/acknowledgment-is-silent",
+        "sotw/own/acknowledgment-is-silent",
+        "rest/each-type",
+    ];
+    let report = report(Fault::None, &names).await;
+    for entry in &report.entries {
+        let Verdict::Skipped(reason) = &entry.verdict else { panic!("{entry:#?}") };
+        let is_named = ["DeltaAggregatedResources", "StreamClusters", "/v3/discovery:clusters"]
+            .iter()
+            .any(|missing| reason.contains(missing));
+        assert!(is_named, "{}: {reason}", entry.name);
+    }
+    assert!(report.summary().starts_with("0 passed, 0 failed, 3 skipped"), "{}", report.summary());
+}
+
+/// After each case, the adapter receives a state without the resources of the case.
+#[tokio::test]
+async fn case_removes_its_resources_even_if_it_fails() {
+    let (server, adapter) = Server::start(Fault::AnswersEverything).await;
+    let states = adapter.states();
+    let target = Target {
+        xds: server.address.to_string(),
+        rest: server.address.to_string(),
+        adapter: Box::new(adapter),
+        run: "test".into(),
+        timeout: Duration::from_secs(2),
+        quiet: Duration::from_millis(150),
+    };
+    let cases = all().into_iter().filter(|case| case.name.starts_with("sotw/ads/acknowledgment"));
+    let report = run(target, cases.collect(), 1, std::future::pending()).await;
+    assert!(!report.is_success());
+    assert!(states.borrow().values().all(std::collections::BTreeMap::is_empty), "{states:?}");
+}

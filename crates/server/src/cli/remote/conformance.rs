@@ -1,0 +1,181 @@
+//! The command `conformance`: the conformance kit, run against a server.
+
+use std::{fs, path::PathBuf};
+
+use chancery_conformance::{self as kit, Adapter, Basis, Case, Target};
+use chancery_store::RequestId;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::client::Servers;
+use crate::{
+    cli::{
+        answer::{Answer, Output},
+        failure::Failure,
+        table::Table,
+    },
+    config::Span,
+};
+
+/// The arguments of `conformance`.
+#[derive(Debug, Args)]
+pub(crate) struct Conformance {
+    /// Check the server with its xDS port at ADDR
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000")]
+    xds: String,
+    /// Send REST polls to ADDR [default: the address of --xds]
+    #[arg(long, value_name = "ADDR")]
+    rest: Option<String>,
+    /// Publish through a program instead of Chancery's admin port
+    ///
+    /// The shell starts the program. The program reads one line of JSON for each state of a node from its standard
+    /// input. It answers `{}` when the server serves the state, or `{"error": "reason"}`.
+    #[arg(long, value_name = "COMMAND")]
+    adapter_command: Option<String>,
+    /// Run only cases whose name contains TEXT; repeatable
+    #[arg(long = "case", value_name = "TEXT")]
+    cases: Vec<String>,
+    /// Do not run cases whose name contains TEXT; repeatable
+    #[arg(long, value_name = "TEXT")]
+    except: Vec<String>,
+    /// Run only cases whose rule has this origin; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    basis: Vec<Origin>,
+    /// Run up to N cases at the same time; 1 for a server whose nodes all see the same resources
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: u16,
+    /// Fail a case if an expected message takes longer than TIME
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    timeout: Span,
+    /// Expect no further message after TIME of silence
+    ///
+    /// Set it above the time by which the server delays its responses.
+    #[arg(long, value_name = "TIME", default_value = "300ms")]
+    quiet: Span,
+    /// Also write the report as JUnit XML to FILE
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// List the selected cases with their requirements, and run none
+    #[arg(long)]
+    list: bool,
+}
+
+/// The origin of the rule that a case checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Origin {
+    /// A specification states the rule
+    Protocol,
+    /// Deployed clients need the rule
+    Practice,
+    /// Chancery decided the rule, where specifications are silent
+    Decision,
+}
+
+impl From<Origin> for Basis {
+    fn from(origin: Origin) -> Self {
+        match origin {
+            Origin::Protocol => Self::Protocol,
+            Origin::Practice => Self::Practice,
+            Origin::Decision => Self::Decision,
+        }
+    }
+}
+
+/// Runs the selected cases, or lists them.
+pub(super) async fn run(
+    args: Conformance,
+    servers: &Servers,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let cases = args.selected();
+    if cases.is_empty() {
+        return Err(Failure::new(
+            "no case is selected; `chancery conformance --list` shows the names of all cases",
+        ));
+    }
+    if args.list {
+        return list(&cases, answer);
+    }
+    let random = RequestId::random()
+        .map_err(|error| Failure::new(format_args!("cannot choose a name for the run: {error}")))?;
+    let run = format!("conformance-{:.8}", random.to_string());
+    let adapter: Box<dyn Adapter> = match &args.adapter_command {
+        Some(command) => Box::new(kit::Command::start(command).map_err(Failure::new)?),
+        None => {
+            let admin = servers.any_channel().await?;
+            Box::new(kit::Chancery::start(admin, &run).await.map_err(Failure::new)?)
+        }
+    };
+    let target = Target {
+        rest: args.rest.clone().unwrap_or_else(|| args.xds.clone()),
+        xds: args.xds.clone(),
+        adapter,
+        run,
+        timeout: args.timeout.duration(),
+        quiet: args.quiet.duration(),
+    };
+    let interrupted = async {
+        // Without a handler for the signal, the process ends as usual.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let report = kit::run(target, cases, usize::from(args.jobs), interrupted).await;
+    if let Some(file) = &args.junit {
+        fs::write(file, report.to_junit()).map_err(|error| {
+            Failure::new(format_args!("cannot write {}: {error}", file.display()))
+        })?;
+    }
+    match answer.output {
+        Output::Text => answer.text(|out| report.write_text(out))?,
+        Output::Json => answer.json(&report.to_json())?,
+        Output::Yaml => answer.yaml(&report.to_json())?,
+    }
+    if report.is_success() {
+        return Ok(());
+    }
+    Err(Failure::new(format_args!(
+        "the server at {} does not conform: {}",
+        args.xds,
+        report.summary()
+    )))
+}
+
+impl Conformance {
+    fn selected(&self) -> Vec<Case> {
+        let is_in = |list: &[String], name: &str| list.iter().any(|text| name.contains(text));
+        let mut cases = kit::all();
+        cases.retain(|case| {
+            (self.cases.is_empty() || is_in(&self.cases, &case.name))
+                && !is_in(&self.except, &case.name)
+                && (self.basis.is_empty()
+                    || self.basis.iter().any(|origin| Basis::from(*origin) == case.basis))
+        });
+        cases
+    }
+}
+
+fn list(cases: &[Case], answer: &mut Answer<'_>) -> Result<(), Failure> {
+    let json = || {
+        cases.iter().map(|case| json!({
+            "name": case.name, "requirements": case.requirements, "basis": case.basis.name(), "shows": case.shows,
+        })).collect::<Vec<_>>().into()
+    };
+    match answer.output {
+        Output::Json => answer.json(&json()),
+        Output::Yaml => answer.yaml(&json()),
+        Output::Text => {
+            let mut table = Table::new(["NAME", "BASIS", "REQUIREMENTS", "SHOWS"]);
+            for case in cases {
+                let requirements = case.requirements.join(" ");
+                table.row([
+                    case.name.clone(),
+                    case.basis.name().into(),
+                    requirements,
+                    case.shows.into(),
+                ]);
+            }
+            answer.text(|out| table.write(out, ""))
+        }
+    }
+}
