@@ -10,9 +10,8 @@ use chancery_protocol::{NameList, PollResponse, Protocol};
 
 use crate::{
     fleet::Fleet,
-    measure::{NAMES, OPS_MIN, SESSIONS_MIN},
     stopwatch::{Stopwatch, Tally},
-    world::{World, name},
+    world::{NAMES, OPS_MIN, SESSIONS_MIN, World, name},
 };
 
 /// The lifetime of the renewed resource.
@@ -60,7 +59,8 @@ fn decide(
     watch.time(tally, versions.len(), || {
         for (at, version) in versions.iter().enumerate() {
             let view = world.view(at).of_type(&world.type_url);
-            responses.push(black_box(PollResponse::decide(&view, properties, names, version)));
+            responses
+                .push(black_box(PollResponse::decide(&view, properties, names, version, false)));
         }
     });
     for (version, response) in versions.iter_mut().zip(responses) {

@@ -20,20 +20,11 @@ use crate::{
     doors::{heartbeats, polls},
     fleet::{Answer, Fleet, Tallies, encode},
     stopwatch::{Stopwatch, Tally, float},
-    world::{World, filled},
+    world::{NAMES, OPS_MIN, SESSIONS_MIN, World, filled},
 };
 
-/// The number of names of a session without a wildcard.
-pub(crate) const NAMES: usize = 100;
 /// The number of commits in one sample.
 const COMMITS: usize = 200;
-/// The minimum number of session operations in one sample.
-pub(crate) const OPS_MIN: usize = 400;
-/// The minimum number of sessions of a kind. With fewer views, several sessions share a view.
-///
-/// One measurement covers the sessions together, because reading the clock twice takes as long as the
-/// operation of one session.
-pub(crate) const SESSIONS_MIN: usize = 100;
 /// The minimum number of bytes of full states in one sample.
 const FULL_BYTES_MIN: usize = 8 << 20;
 

@@ -14,6 +14,15 @@ use chancery_view::View;
 
 /// The size of a resource's body in bytes.
 pub(crate) const BODY_BYTES: usize = 1000;
+/// The number of names of a session without a wildcard.
+pub(crate) const NAMES: usize = 100;
+/// The minimum number of session operations in one sample.
+pub(crate) const OPS_MIN: usize = 400;
+/// The minimum number of sessions of a kind. With fewer views, several sessions share a view.
+///
+/// One measurement covers the sessions together, because reading the clock twice takes as long as the
+/// operation of one session.
+pub(crate) const SESSIONS_MIN: usize = 100;
 /// The number of resources in a view's private scope.
 const PRIVATE: usize = 2;
 /// The number of resources in each transaction that fills a state.

@@ -20,6 +20,9 @@ struct Occurrences {
     len: usize,
 }
 
+/// The name that subscribes to the whole view (SOTW-60, DELTA-30).
+pub(crate) const WILDCARD: &str = "*";
+
 /// The names in one list of a request.
 #[derive(Clone)]
 pub struct NameList(Names);

@@ -11,7 +11,7 @@ use chancery_model::{Resource, ResourceName, TypeVersion, types::Properties};
 use chancery_view::TypeView;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::{NameList, subscription::WILDCARD};
+use crate::{NameList, list::WILDCARD};
 
 /// The response to a poll.
 #[derive(Debug, Clone)]

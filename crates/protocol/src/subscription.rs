@@ -56,9 +56,6 @@ pub(crate) const NAME_COST_BYTES: usize = 192;
 /// and its resource.
 pub(crate) const REMOVAL_COST_BYTES: usize = 2 * NAME_COST_BYTES;
 
-/// The name that subscribes to the whole view (SOTW-60, DELTA-30).
-pub(crate) const WILDCARD: &str = "*";
-
 /// The state of one type of a stream.
 #[derive(Debug)]
 pub(crate) struct Subscription {

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use chancery_model::{ResourceName, Revision, Version};
 use chancery_view::{Resources, TypeView};
 
-use super::{Answer, Changed, ClientVersion, Requests, Subscription, Urgency, WILDCARD, Wildcard};
-use crate::{DeltaRequest, Interest, NameList, Protocol, ProtocolError, SotwRequest};
+use super::{Answer, Changed, ClientVersion, Requests, Subscription, Urgency, Wildcard};
+use crate::{
+    DeltaRequest, Interest, NameList, Protocol, ProtocolError, SotwRequest, list::WILDCARD,
+};
 
 /// The effect of a request.
 #[derive(Debug)]

@@ -233,7 +233,8 @@ impl Rest {
             self.polled[t].clone_from(&list);
             let (names, of_type) = (list.into(), view.of_type(&type_url(t)));
             let properties = types::properties(&type_url(t));
-            let response = PollResponse::decide(&of_type, properties, &names, &self.accepted[t]);
+            let response =
+                PollResponse::decide(&of_type, properties, &names, &self.accepted[t], false);
             let PollResponse::Changed { version, content } = response else { continue };
             let (mut resources, mut previous) = (BTreeMap::new(), None);
             while let Some(next) = content.next_after(previous.as_ref(), resources.len()) {
