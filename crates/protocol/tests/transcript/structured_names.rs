@@ -219,7 +219,8 @@ fn endpoints_with_a_list_exist_only_for_clients_with_the_feature() {
     check(Delta, "EDS", &delta.replace("LIST", LIST));
 }
 
-/// XDSTP-29, XDSTP-06, ERR-10: an error has the name that the client wrote, also for an empty glob. Removed members of a glob have no error.
+/// XDSTP-29, XDSTP-06, ERR-10: the error about an empty glob has the name of the glob. An error about another
+/// name has that name, as the client writes it. Removed members of a glob have no error.
 #[test]
 fn errors_have_the_names_of_the_client() {
     let config = Config { resource_errors: true, ..Config::DEFAULTS };
