@@ -12,6 +12,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("REST", "REST-JSON polling"),
     ("FS", "Files"),
     ("TTL", "Lifetimes of resources"),
+    ("XDSTP", "Structured names"),
     ("ERR", "Resource errors"),
     ("CLI-E", "Behavior of Envoy"),
     ("CLI-G", "Behavior of gRPC clients"),
