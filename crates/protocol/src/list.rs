@@ -30,7 +30,14 @@ pub struct NameList(Names);
 #[derive(Clone)]
 enum Names {
     Owned(Vec<String>),
-    Encoded(Box<Occurrences>),
+    Encoded(Box<EncodedNames>),
+}
+
+/// Plain names, and the names of resource locators.
+#[derive(Clone)]
+struct EncodedNames {
+    plain: Occurrences,
+    located: Occurrences,
 }
 
 /// The names and versions of the resources that a delta client claims to hold. The last entry of a
@@ -71,7 +78,21 @@ impl NameList {
     /// The caller must have validated the message. A string that is not UTF-8 reads as empty.
     #[must_use]
     pub fn encoded(bytes: Bytes, field: u32, len: usize) -> Self {
-        Self(Names::Encoded(Box::new(Occurrences { bytes, field, len })))
+        let (plain, located) = (Occurrences { bytes, field, len }, Occurrences::default());
+        Self(Names::Encoded(Box::new(EncodedNames { plain, located })))
+    }
+
+    /// Adds the names of the resource locators in `field` of an encoded message, or of a part of the
+    /// message with all `len` occurrences. Their dynamic parameters do not matter, because no
+    /// resource has constraints on them.
+    ///
+    /// The caller must have validated the message.
+    #[must_use]
+    pub fn with_locators(mut self, bytes: Bytes, field: u32, len: usize) -> Self {
+        if let Names::Encoded(names) = &mut self.0 {
+            names.located = Occurrences { bytes, field, len };
+        }
+        self
     }
 
     /// Returns the number of entries.
@@ -79,7 +100,7 @@ impl NameList {
     pub fn len(&self) -> usize {
         match &self.0 {
             Names::Owned(names) => names.len(),
-            Names::Encoded(names) => names.len,
+            Names::Encoded(names) => names.plain.len + names.located.len,
         }
     }
 
@@ -89,22 +110,23 @@ impl NameList {
         self.len() == 0
     }
 
-    /// Iterates over the names, in the order of the request.
+    /// Iterates over the names, in the order of the request. The names of locators come last.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let (owned, encoded) = match &self.0 {
             Names::Owned(names) => (Some(names.iter().map(String::as_str)), None),
-            Names::Encoded(names) => (None, Some(names.iter())),
+            Names::Encoded(names) => {
+                let located = names.located.iter().map(located_name);
+                (None, Some(names.plain.iter().map(text).chain(located)))
+            }
         };
-        let encoded = encoded.into_iter().flatten();
-        let encoded = encoded.map(|content| std::str::from_utf8(content).unwrap_or_default());
-        owned.into_iter().flatten().chain(encoded)
+        owned.into_iter().flatten().chain(encoded.into_iter().flatten())
     }
 
     /// Returns the number of bytes that an iteration over all names reads.
     pub(crate) fn n_bytes(&self) -> usize {
         match &self.0 {
             Names::Owned(names) => names.iter().map(String::len).sum(),
-            Names::Encoded(names) => names.bytes.len(),
+            Names::Encoded(names) => names.plain.bytes.len() + names.located.bytes.len(),
         }
     }
 
@@ -177,6 +199,19 @@ impl VersionList {
             Versions::Encoded(encoded) => encoded.newest,
         }
     }
+}
+
+/// Returns the name of an encoded resource locator. If the field occurs more than once, the last
+/// occurrence takes precedence.
+fn located_name(content: &[u8]) -> &str {
+    let mut name = "";
+    let mut fields = Fields::new(0, content.len());
+    while let Ok(Some(token)) = fields.next(content) {
+        if let Token::Bytes { field: 1, content } = token {
+            name = text(content);
+        }
+    }
+    name
 }
 
 /// Returns the key and the value of an encoded map entry. If a field occurs more than once, the

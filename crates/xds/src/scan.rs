@@ -1,9 +1,9 @@
 //! Decodes discovery requests within bounds.
 //!
 //! A scan reads one token after the other. It keeps positions in the message, never copies of it, so a
-//! request takes only the memory of its bytes. Unused fields are skipped: `error_detail.details`,
-//! `resource_locators_*`, unknown fields. The caller scans a large message in steps, and lets other
-//! tasks run between them.
+//! request takes only the memory of its bytes. Unused fields are skipped: `error_detail.details`, the
+//! dynamic parameters of resource locators, unknown fields. The caller scans a large message in steps,
+//! and lets other tasks run between them.
 //!
 //! Truncated strings (a rejection's message, a version, a nonce) are validated only up to the kept
 //! length.
@@ -82,6 +82,9 @@ struct Numbers {
     /// Field numbers that SotW does not use are 0, which is not a valid field number.
     unsubscribe: u32,
     versions: u32,
+    /// `resource_locators` or `resource_locators_subscribe`.
+    locators: u32,
+    unsubscribe_locators: u32,
 }
 
 const SOTW: Numbers = Numbers {
@@ -94,6 +97,8 @@ const SOTW: Numbers = Numbers {
     error: 6,
     unsubscribe: 0,
     versions: 0,
+    locators: 7,
+    unsubscribe_locators: 0,
 };
 
 const DELTA: Numbers = Numbers {
@@ -106,6 +111,8 @@ const DELTA: Numbers = Numbers {
     versions: 5,
     nonce: 6,
     error: 7,
+    locators: 8,
+    unsubscribe_locators: 9,
 };
 
 /// A message inside the request that is being scanned.
@@ -115,6 +122,8 @@ enum Inner {
     Error(Fields),
     /// An entry of `initial_resource_versions`.
     Entry { fields: Fields, name: Range<usize>, version: Range<usize> },
+    /// A resource locator.
+    Locator(Fields),
 }
 
 /// The positions of a request's fields in the message.
@@ -128,6 +137,8 @@ struct Found {
     names: List,
     unsubscribe: List,
     versions: List,
+    locators: List,
+    unsubscribe_locators: List,
     newest: Option<Revision>,
 }
 
@@ -188,7 +199,9 @@ impl Scan {
 
     fn at(&self) -> usize {
         match &self.inner {
-            Some(Inner::Error(fields) | Inner::Entry { fields, .. }) => fields.at(),
+            Some(Inner::Error(fields) | Inner::Entry { fields, .. } | Inner::Locator(fields)) => {
+                fields.at()
+            }
             None => self.fields.at(),
         }
     }
@@ -201,6 +214,7 @@ impl Scan {
             Some(Inner::Entry { fields, name, version }) => {
                 self.in_entry(fields, name, version, message)?;
             }
+            Some(Inner::Locator(fields)) => self.in_locator(fields, message)?,
         }
         Ok(false)
     }
@@ -211,11 +225,13 @@ impl Scan {
         let Some(token) = token else { return Ok(true) };
         let Numbers { node, type_url, version, nonce, error, names, unsubscribe, versions, .. } =
             *self.numbers;
+        let Numbers { locators, unsubscribe_locators, .. } = *self.numbers;
         let (field, content) = match token {
             Token::Bytes { field, content } => (field, content),
             Token::Varint { field, .. } | Token::Fixed { field } => {
                 let used = [node, type_url, version, nonce, error, names, unsubscribe, versions];
-                return match used.contains(&field) {
+                let is_locator = [locators, unsubscribe_locators].contains(&field);
+                return match used.contains(&field) || is_locator {
                     true => Err(self.malformed(WireError::Kind(field))),
                     false => Ok(false),
                 };
@@ -254,6 +270,13 @@ impl Scan {
             self.found.versions.add(start..end);
             let fields = Fields::new(range.start, range.end);
             self.inner = Some(Inner::Entry { fields, name: 0..0, version: 0..0 });
+        } else if field == locators || field == unsubscribe_locators {
+            self.count()?;
+            match field == locators {
+                true => self.found.locators.add(start..end),
+                false => self.found.unsubscribe_locators.add(start..end),
+            }
+            self.inner = Some(Inner::Locator(Fields::new(range.start, range.end)));
         }
         Ok(false)
     }
@@ -320,6 +343,24 @@ impl Scan {
         Ok(())
     }
 
+    /// Scans one token of a resource locator. Its parameters are not used.
+    fn in_locator(&mut self, mut fields: Fields, message: &[u8]) -> Result<(), ScanError> {
+        let token = fields.next(message).map_err(|error| self.malformed(error))?;
+        match token {
+            None => return Ok(()),
+            Some(Token::Bytes { field: 1, content }) => self.check_name(1, content)?,
+            Some(
+                Token::Varint { field: field @ (1 | 2), .. }
+                | Token::Fixed { field: field @ (1 | 2) },
+            ) => {
+                return Err(self.malformed(WireError::Kind(field)));
+            }
+            Some(_) => {}
+        }
+        self.inner = Some(Inner::Locator(fields));
+        Ok(())
+    }
+
     fn name(&mut self, field: u32, content: &[u8]) -> Result<(), ScanError> {
         self.count()?;
         self.check_name(field, content)
@@ -374,9 +415,11 @@ impl Scan {
         let Self { numbers, protocol, limits, found, .. } = self;
         let slice = |range: &Range<usize>| message.get(range.clone()).unwrap_or_default();
         let string = |range: &Range<usize>| String::from_utf8_lossy(slice(range)).into_owned();
-        let names = |list: &List, field| {
-            NameList::encoded(message.slice(list.bytes.clone()), field, list.len)
+        let names = |list: &List, field, located: &List, locators| {
+            let names = NameList::encoded(message.slice(list.bytes.clone()), field, list.len);
+            names.with_locators(message.slice(located.bytes.clone()), locators, located.len)
         };
+        let subscribe = names(&found.names, numbers.names, &found.locators, numbers.locators);
         let mut is_nack_cut = false;
         let error_detail = found.error.as_ref().map(|FoundError { code, message: text }| {
             let max = limits.nack_message_bytes_max;
@@ -394,14 +437,19 @@ impl Scan {
             Protocol::Sotw => Request::Sotw(SotwRequest {
                 type_url,
                 version_info: string(&found.version),
-                resource_names: names(&found.names, numbers.names),
+                resource_names: subscribe,
                 response_nonce,
                 error_detail,
             }),
             Protocol::Delta => Request::Delta(DeltaRequest {
                 type_url,
-                subscribe: names(&found.names, numbers.names),
-                unsubscribe: names(&found.unsubscribe, numbers.unsubscribe),
+                subscribe,
+                unsubscribe: names(
+                    &found.unsubscribe,
+                    numbers.unsubscribe,
+                    &found.unsubscribe_locators,
+                    numbers.unsubscribe_locators,
+                ),
                 initial_resource_versions: VersionList::encoded(
                     message.slice(found.versions.bytes.clone()),
                     numbers.versions,

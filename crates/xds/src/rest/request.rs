@@ -131,6 +131,7 @@ impl<'de> Visitor<'de> for RequestSeed<'_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PollRequest, A::Error> {
         let reader = self.0;
         let mut request = PollRequest::default();
+        let mut names = NameBuffer::default();
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
                 "version_info" | "versionInfo" => {
@@ -140,7 +141,10 @@ impl<'de> Visitor<'de> for RequestSeed<'_, '_> {
                     request.type_url = map.next_value_seed(TextSeed(reader, "type_url"))?;
                 }
                 "resource_names" | "resourceNames" => {
-                    request.names = map.next_value_seed(NamesSeed(reader))?;
+                    map.next_value_seed(NamesSeed(reader, &mut names, Entry::Name))?;
+                }
+                "resource_locators" | "resourceLocators" => {
+                    map.next_value_seed(NamesSeed(reader, &mut names, Entry::Locator))?;
                 }
                 "node" => request.node = map.next_value_seed(NodeSeed(reader))?,
                 "error_detail" | "errorDetail" => {
@@ -150,6 +154,7 @@ impl<'de> Visitor<'de> for RequestSeed<'_, '_> {
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
+        request.names = NameList::encoded(names.bytes.freeze(), NAMES_FIELD, names.len);
         Ok(request)
     }
 }
@@ -178,36 +183,90 @@ impl Visitor<'_> for TextSeed<'_, '_> {
     }
 }
 
-/// The list of names.
-struct NamesSeed<'r, 'l>(&'r Reader<'l>);
-seed!(NamesSeed, NameList);
+/// The names of a request, encoded.
+#[derive(Default)]
+struct NameBuffer {
+    bytes: BytesMut,
+    len: usize,
+}
 
-impl<'de> Visitor<'de> for NamesSeed<'_, '_> {
-    type Value = NameList;
+/// The entries of a list of names.
+#[derive(Clone, Copy)]
+enum Entry {
+    /// `resource_names`.
+    Name,
+    /// `resource_locators`. Only their names matter, because no resource has constraints on dynamic
+    /// parameters.
+    Locator,
+}
 
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of strings for resource_names")
-    }
+/// A list of names, which are added to the buffer.
+struct NamesSeed<'r, 'l, 'n>(&'r Reader<'l>, &'n mut NameBuffer, Entry);
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NameList, A::Error> {
-        let (mut names, mut len) = (BytesMut::new(), 0);
-        while list.next_element_seed(NameSeed(self.0, &mut names))?.is_some() {
-            len += 1;
-            let max = self.0.limits.names_max;
-            if len > max {
-                return Err(self.0.exceed(RequestError::Names { max }));
-            }
-        }
-        Ok(NameList::encoded(names.freeze(), NAMES_FIELD, len))
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<NameList, E> {
-        Ok(NameList::default())
+impl<'de> DeserializeSeed<'de> for NamesSeed<'_, '_, '_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        input.deserialize_any(self)
     }
 }
 
-/// One name, which is added to the encoded list.
-struct NameSeed<'r, 'l, 'n>(&'r Reader<'l>, &'n mut BytesMut);
+impl<'de> Visitor<'de> for NamesSeed<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.2 {
+            Entry::Name => "a list of strings for resource_names",
+            Entry::Locator => "a list of objects for resource_locators",
+        })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let Self(reader, names, entry) = self;
+        while match entry {
+            Entry::Name => list.next_element_seed(NameSeed(reader, names))?,
+            Entry::Locator => list.next_element_seed(LocatorSeed(reader, names))?,
+        }
+        .is_some()
+        {}
+        Ok(())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// A resource locator, whose name is added to the buffer.
+struct LocatorSeed<'r, 'l, 'n>(&'r Reader<'l>, &'n mut NameBuffer);
+
+impl<'de> DeserializeSeed<'de> for LocatorSeed<'_, '_, '_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<(), D::Error> {
+        input.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for LocatorSeed<'_, '_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object in resource_locators")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let Self(reader, names) = self;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "name" => map.next_value_seed(NameSeed(reader, names))?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One name, which is added to the buffer.
+struct NameSeed<'r, 'l, 'n>(&'r Reader<'l>, &'n mut NameBuffer);
 
 impl<'de> DeserializeSeed<'de> for NameSeed<'_, '_, '_> {
     type Value = ();
@@ -224,17 +283,20 @@ impl Visitor<'_> for NameSeed<'_, '_, '_> {
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<(), E> {
-        let (len, max) = (name.len(), self.0.limits.name_bytes_max);
-        if len > max {
-            return Err(self.0.exceed(RequestError::NameLong { len, max }));
+        let Self(reader, names) = self;
+        let Limits { names_max, name_bytes_max, .. } = *reader.limits;
+        let len = name.len();
+        if len > name_bytes_max {
+            return Err(reader.exceed(RequestError::NameLong { len, max: name_bytes_max }));
         }
-        prost::encoding::encode_key(
-            NAMES_FIELD,
-            prost::encoding::WireType::LengthDelimited,
-            self.1,
-        );
-        prost::encoding::encode_varint(len as u64, self.1);
-        self.1.put_slice(name.as_bytes());
+        names.len += 1;
+        if names.len > names_max {
+            return Err(reader.exceed(RequestError::Names { max: names_max }));
+        }
+        let key = prost::encoding::WireType::LengthDelimited;
+        prost::encoding::encode_key(NAMES_FIELD, key, &mut names.bytes);
+        prost::encoding::encode_varint(len as u64, &mut names.bytes);
+        names.bytes.put_slice(name.as_bytes());
         Ok(())
     }
 }
@@ -487,7 +549,7 @@ mod tests {
     fn both_spellings_are_read_and_unknown_fields_ignored() {
         let proto = r#"{
             "version_info": "1-7-0", "type_url": "t/x.Y", "resource_names": ["a", "b\u0020"],
-            "response_nonce": "9", "resource_locators": [{"name": "x"}], "later": {"deep": [1, {}]},
+            "response_nonce": "9", "resource_locators": [{"name": "x", "dynamic_parameters": {"k": "v"}}, {}], "later": {"deep": [1, {}]},
             "error_detail": {"code": 3, "message": "refused", "details": []},
             "node": {
                 "id": "n", "cluster": "c", "extensions": [{"name": "e"}, {"name": "f"}],
@@ -501,7 +563,8 @@ mod tests {
         let request = read(proto).unwrap();
         assert_eq!(request.version_info, "1-7-0");
         assert_eq!(request.type_url, "t/x.Y");
-        assert_eq!(request.names.iter().collect::<Vec<_>>(), ["a", "b "]);
+        // DYN-01: a locator means its name.
+        assert_eq!(request.names.iter().collect::<Vec<_>>(), ["a", "b ", "x"]);
         let error = ErrorDetail { code: 3, message: "refu".into() };
         assert_eq!(request.error, Some(error), "the message is truncated");
         let node = request.node.as_ref().unwrap();

@@ -27,10 +27,21 @@ fn status() -> Status {
     Status { code: -3, message: "bad".into(), details: vec![any; 3] }
 }
 
+/// Returns locators with these names, and parameters that do not matter.
+fn locators(names: &[&str]) -> Vec<ResourceLocator> {
+    let parameters = BTreeMap::from([("k".to_owned(), "v".to_owned())]);
+    let locator = |name: &&str| ResourceLocator {
+        name: (*name).to_owned(),
+        dynamic_parameters: parameters.clone(),
+    };
+    names.iter().map(locator).collect()
+}
+
 fn texts(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
+/// DYN-01: locators are read by their names, after the plain names.
 #[test]
 fn sotw_request_scan_equals_prost_decoding() {
     let message = DiscoveryRequest {
@@ -40,7 +51,7 @@ fn sotw_request_scan_equals_prost_decoding() {
         type_url: "t/x".into(),
         response_nonce: "5".into(),
         error_detail: Some(status()),
-        resource_locators: vec![ResourceLocator::default(); 3],
+        resource_locators: locators(&["l", ""]),
     };
     let scanned = scan(Protocol::Sotw, &message).unwrap();
     assert_eq!(scanned.node.as_deref(), Some(&b"node"[..]));
@@ -49,13 +60,14 @@ fn sotw_request_scan_equals_prost_decoding() {
         Request::Sotw(SotwRequest {
             type_url: "t/x".into(),
             version_info: "1-7".into(),
-            resource_names: texts(&["a", "", "é"]).into(),
+            resource_names: texts(&["a", "", "é", "l", ""]).into(),
             response_nonce: "5".into(),
             error_detail: Some(ErrorDetail { code: -3, message: "bad".into() }),
         })
     );
 }
 
+/// DYN-01: locators are read by their names, after the plain names.
 #[test]
 fn delta_request_scan_equals_prost_decoding() {
     let held = [("a", "1a-00000001"), ("b", ""), ("c", "x")];
@@ -66,13 +78,15 @@ fn delta_request_scan_equals_prost_decoding() {
         resource_names_unsubscribe: texts(&["c"]),
         initial_resource_versions: BTreeMap::from(held.clone()),
         response_nonce: "5".into(),
-        resource_locators_subscribe: vec![ResourceLocator::default(); 3],
+        resource_locators_subscribe: locators(&["l"]),
+        resource_locators_unsubscribe: locators(&["m", "n"]),
         ..DeltaDiscoveryRequest::default()
     };
     let scanned = scan(Protocol::Delta, &message).unwrap();
     let Request::Delta(request) = &scanned.request else { panic!("{scanned:?}") };
-    assert_eq!(request.subscribe, texts(&["a", "b"]).into());
-    assert_eq!(request.unsubscribe, texts(&["c"]).into());
+    assert_eq!(request.subscribe, texts(&["a", "b", "l"]).into());
+    assert_eq!((request.subscribe.len(), request.unsubscribe.len()), (3, 3));
+    assert_eq!(request.unsubscribe, texts(&["c", "m", "n"]).into());
     assert_eq!(request.initial_resource_versions, Vec::from(held).into());
     let newest = scanned.request.newest_seen(chancery_model::Incarnation(1));
     assert_eq!(newest, Some(Revision(46)));
@@ -85,22 +99,22 @@ fn unused_fields_are_skipped_without_limit() {
     let mut bytes = BytesMut::new();
     let details = [0x1a, 0].repeat(100_000);
     put_len_field(&mut bytes, 7, &details);
-    bytes.put_slice(&[0x42, 0].repeat(100_000));
-    bytes.put_slice(&[0x4a, 0].repeat(100_000));
+    // A locator with many parameters.
+    put_len_field(&mut bytes, 8, &[0x12, 0].repeat(100_000));
     // Unknown fields: a varint, a group, a string.
     bytes.put_slice(&[0x78, 1, 0x7b, 0x08, 1, 0x7c, 0x7a, 1, b'x']);
     put_len_field(&mut bytes, 3, b"name");
     let scanned = scan_with(Protocol::Delta, &bytes.freeze(), LIMITS).unwrap();
     let Request::Delta(request) = scanned.request else { panic!() };
     assert_eq!(request.error_detail, Some(ErrorDetail { code: 0, message: String::new() }));
-    assert_eq!(request.subscribe, texts(&["name"]).into());
+    assert_eq!(request.subscribe, texts(&["name", ""]).into());
 }
 
 /// L14: a request with 16 million names, or versions, is rejected after the first one beyond the limit,
 /// before anything is built.
 #[test]
 fn names_over_the_limit_stop_the_scan_immediately() {
-    for key in [0x1a, 0x22, 0x2a] {
+    for key in [0x1a, 0x22, 0x2a, 0x42, 0x4a] {
         let message: Bytes = [key, 0].repeat(100_000).into();
         let mut scan = Scan::new(Protocol::Delta, message.len(), LIMITS);
         let error = scan.step(&message).unwrap_err();
@@ -135,7 +149,7 @@ fn a_long_name_is_refused_in_every_list() {
 /// A step ends after a fixed number of tokens, also inside a nested message.
 #[test]
 fn scan_steps_are_bounded() {
-    let mut messages = vec![[0x42, 0].repeat(100_000)];
+    let mut messages = vec![[0x52, 0].repeat(100_000)];
     for field in [5, 7] {
         let mut bytes = BytesMut::new();
         put_len_field(&mut bytes, field, &[0x7a, 0].repeat(100_000));
@@ -208,7 +222,7 @@ fn damaged_messages_end_the_scan_and_agree_with_prost() {
         type_url: "t/x".into(),
         response_nonce: "5".into(),
         error_detail: Some(Status { code: 3, message: "bad".into(), details: vec![] }),
-        resource_locators: vec![],
+        resource_locators: vec![ResourceLocator { name: "l".into(), ..Default::default() }],
     };
     let good = message.encode_to_vec();
     for at in 0..good.len() {
@@ -221,7 +235,10 @@ fn damaged_messages_end_the_scan_and_agree_with_prost() {
             match (scanned, decoded) {
                 (Ok(scanned), Ok(decoded)) => {
                     let Request::Sotw(request) = scanned.request else { panic!() };
-                    assert_eq!(request.resource_names.to_vec(), decoded.resource_names);
+                    let located = decoded.resource_locators.into_iter().map(|one| one.name);
+                    let expected: Vec<_> =
+                        decoded.resource_names.into_iter().chain(located).collect();
+                    assert_eq!(request.resource_names.to_vec(), expected);
                     assert_eq!(request.type_url, decoded.type_url);
                     assert_eq!(request.version_info, decoded.version_info);
                     assert_eq!(scanned.node, decoded.node);

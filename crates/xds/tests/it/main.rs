@@ -17,6 +17,7 @@ mod lrs;
 mod never_ack;
 mod requests;
 mod resource_errors;
+mod resource_locators;
 mod rest;
 mod rest_connections;
 mod silent;
