@@ -92,6 +92,12 @@ impl Report {
         all_ran && Counts::of(self.entries.iter()).failed == 0 && self.leftover.is_none()
     }
 
+    /// Returns the number of cases that failed.
+    #[must_use]
+    pub fn n_failed(&self) -> usize {
+        Counts::of(self.entries.iter()).failed
+    }
+
     /// Returns the summary: one line.
     #[must_use]
     pub fn summary(&self) -> String {

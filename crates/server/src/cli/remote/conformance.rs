@@ -134,11 +134,12 @@ pub(super) async fn run(
     if report.is_success() {
         return Ok(());
     }
-    Err(Failure::new(format_args!(
-        "the server at {} does not conform: {}",
-        args.xds,
-        report.summary()
-    )))
+    let problem = match report.n_failed() {
+        0 => "was not checked completely",
+        _ => "does not conform",
+    };
+    let (xds, summary) = (args.xds, report.summary());
+    Err(Failure::new(format_args!("the server at {xds} {problem}: {summary}")))
 }
 
 impl Conformance {
