@@ -16,6 +16,8 @@ mod connection;
 mod drain;
 mod driver;
 mod framing;
+#[doc(hidden)]
+pub mod fuzz;
 mod grpc;
 mod lrs;
 mod memory_budget;

@@ -11,7 +11,7 @@ mod body;
 pub(crate) mod json;
 pub(crate) mod polls;
 mod repeats;
-mod request;
+pub(crate) mod request;
 
 use std::{sync::Arc, time::Duration};
 

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - Artifacts that are slow to build or download are stored outside the checkout (`Paths::cache`).
 //!   A fresh clone on the same machine reuses them.
-//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics` and `mutants` do.
+//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics`, `mutants` and
+//!   `fuzz --minimize` do.
 //! - This crate does not depend on the product, so it compiles in seconds and without RocksDB.
 
 use std::{
@@ -17,6 +18,7 @@ use anyhow::{Context as _, Result, bail};
 mod bare;
 mod conformance;
 mod demo;
+mod fuzz;
 mod metrics_page;
 mod mutants;
 mod paths;
@@ -54,6 +56,9 @@ usage: cargo xtask <command>
   mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
                          write docs/mutants.md; groups: protocol, store, server; --only N,N plants
                          the bugs with these numbers
+  fuzz [TARGET..]        search with libFuzzer for inputs that break a decoder, for 60 s per target;
+                         --runs N tries N inputs, --seconds N searches for N seconds; --minimize
+                         replaces the corpora by minimal ones with the same coverage
   bare [--quick|--half]  run the README's commands in a bare Debian root with an empty cache (about 40
                          minutes on two cores); --quick copies this machine's RocksDB archive into the
                          root; --half runs setup in a root with incomplete packages (5 minutes)
@@ -109,6 +114,7 @@ fn run() -> Result<ExitCode> {
             let numbers = numbers.split(',').map(parse).collect::<Result<Vec<u32>>>()?;
             mutants::run(&paths, Which::Only(&numbers))?;
         }
+        ["fuzz", rest @ ..] => fuzz::run(&paths, rest)?,
         ["bare"] => bare::run(&paths, bare::Machine::Bare)?,
         ["bare", "--quick"] => bare::run(&paths, bare::Machine::Quick)?,
         ["bare", "--half"] => bare::run(&paths, bare::Machine::HalfThere)?,

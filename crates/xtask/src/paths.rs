@@ -107,7 +107,7 @@ pub(crate) fn locked_version<'a>(lock: &'a str, package: &str) -> Result<&'a str
 }
 
 /// Returns the value of `-Ctarget-cpu` in a `.cargo/config.toml`.
-fn target_cpu(config: &str) -> Result<&str> {
+pub(crate) fn target_cpu(config: &str) -> Result<&str> {
     config
         .split_once("-Ctarget-cpu=")
         .and_then(|(_, rest)| rest.split(['"', ' ', ',']).next())

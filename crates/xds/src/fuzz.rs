@@ -1,0 +1,184 @@
+//! Entry points for the fuzz targets of `fuzz/`: the decoders of client input, which are private.
+//!
+//! The limits are small, so that short inputs reach them. Each function panics if a decoder breaks its
+//! contract. The memory that a decoder takes is measured by the caller.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use chancery_model::TypeUrl;
+use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
+use chancery_protocol::{Protocol, Request};
+use futures::FutureExt;
+use http_body::{Body, Frame};
+use prost::Message;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{
+    framing::{Bounds, Encoding, FrameError, Frames},
+    memory_budget::MemoryBudget,
+    node::{self, NodeReader},
+    rest::request,
+    scan::{Limits, Scan, Scanned},
+};
+
+const NAMES_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 256;
+const NACK_MESSAGE_BYTES_MAX: usize = 64;
+const NODE_BYTES_MAX: usize = 2048;
+const NODE_METADATA_MAX: usize = 32;
+const MESSAGE_BYTES_MAX: usize = 512 << 10;
+
+/// Decodes a SotW request with its node. A request that is accepted has the names that prost reads.
+pub fn sotw_request(message: &[u8]) {
+    let Some(Request::Sotw(found)) = scanned(Protocol::Sotw, message) else { return };
+    let Ok(expected) = DiscoveryRequest::decode(message) else { return };
+    assert_eq!(found.type_url, expected.type_url);
+    let names = with_locators(expected.resource_names, expected.resource_locators);
+    assert_eq!(found.resource_names.to_vec(), names);
+    assert_eq!(found.error_detail.is_some(), expected.error_detail.is_some());
+    drop(TypeUrl::new(&found.type_url));
+}
+
+/// Decodes a delta request with its node. A request that is accepted has the names that prost reads.
+pub fn delta_request(message: &[u8]) {
+    let Some(Request::Delta(found)) = scanned(Protocol::Delta, message) else { return };
+    let Ok(expected) = DeltaDiscoveryRequest::decode(message) else { return };
+    assert_eq!(found.type_url, expected.type_url);
+    let names =
+        with_locators(expected.resource_names_subscribe, expected.resource_locators_subscribe);
+    assert_eq!(found.subscribe.to_vec(), names);
+    let names =
+        with_locators(expected.resource_names_unsubscribe, expected.resource_locators_unsubscribe);
+    assert_eq!(found.unsubscribe.to_vec(), names);
+    let versions = found.initial_resource_versions.iter();
+    let versions = versions.map(|(name, version)| (name.to_owned(), version.to_owned()));
+    assert_eq!(
+        versions.collect::<std::collections::BTreeMap<_, _>>(),
+        expected.initial_resource_versions
+    );
+}
+
+/// Adds the names of locators, which come last.
+fn with_locators(mut names: Vec<String>, locators: Vec<ResourceLocator>) -> Vec<String> {
+    names.extend(locators.into_iter().map(|locator| locator.name));
+    names
+}
+
+fn scanned(protocol: Protocol, message: &[u8]) -> Option<Request> {
+    let limits = Limits {
+        names_max: NAMES_MAX,
+        name_bytes_max: NAME_BYTES_MAX,
+        nack_message_bytes_max: NACK_MESSAGE_BYTES_MAX,
+    };
+    let message = Bytes::copy_from_slice(message);
+    let mut scan = Scan::new(protocol, message.len(), limits);
+    while !scan.step(&message).ok()? {}
+    let Scanned { request, node, .. } = scan.finish(&message);
+    drop(NodeReader::new(NODE_BYTES_MAX, NODE_METADATA_MAX).read(node));
+    Some(request)
+}
+
+/// Decodes a node twice, as a stream does. The repeated node is no change.
+pub fn node(bytes: &[u8]) {
+    let bytes = Bytes::copy_from_slice(bytes);
+    let mut reader = NodeReader::new(NODE_BYTES_MAX, NODE_METADATA_MAX);
+    if let Ok(node) = reader.read(Some(bytes.clone())) {
+        assert!(node.is_some_and(|node| !node.id.is_empty()), "the first node is new");
+        assert_eq!(reader.read(Some(bytes)), Ok(None));
+    }
+}
+
+/// Decodes the body of a REST poll with its node.
+pub fn rest_request(json: &[u8]) {
+    let limits = request::Limits {
+        names_max: NAMES_MAX,
+        name_bytes_max: NAME_BYTES_MAX,
+        node_bytes_max: NODE_BYTES_MAX,
+        node_values_max: 4 * NODE_METADATA_MAX,
+        nack_message_bytes_max: NACK_MESSAGE_BYTES_MAX,
+    };
+    let Ok(request) = request::parse(json, &limits) else { return };
+    assert!(
+        request.names.iter().count() == request.names.len() && request.names.len() <= NAMES_MAX
+    );
+    assert!(request.error.is_none_or(|error| error.message.len() <= NACK_MESSAGE_BYTES_MAX));
+    if let Some(node) = request.node {
+        drop(node::of_poll(node, NODE_BYTES_MAX, NODE_METADATA_MAX));
+    }
+}
+
+/// Reads gRPC messages from a body in pieces, and in one piece. Both give the same messages and the same
+/// error. Returns the length of the body.
+///
+/// The first byte of the input repeats the rest, so that a short input describes a large message. The next
+/// four bytes are the lengths of the pieces.
+pub fn framing(input: &[u8]) -> usize {
+    let Some((&[repeat, a, b, c, d], part)) = input.split_first_chunk() else { return 0 };
+    let body = Bytes::from(part.repeat(1 + usize::from(repeat)));
+    let mut pieces = Vec::new();
+    let mut rest = body.clone();
+    for length in [a, b, c, d].into_iter().cycle() {
+        if rest.is_empty() || pieces.len() > 400 {
+            break;
+        }
+        // Empty pieces are allowed.
+        pieces.push(rest.split_to((usize::from(length) * usize::from(length)).min(rest.len())));
+        if [a, b, c, d] == [0; 4] {
+            break;
+        }
+    }
+    pieces.push(rest);
+    let len = body.len();
+    let whole = messages(vec![body]);
+    assert_eq!(messages(pieces), whole);
+    len
+}
+
+fn messages(pieces: Vec<Bytes>) -> (Vec<Bytes>, Option<FrameError>) {
+    let budget = MemoryBudget::new(MESSAGE_BYTES_MAX, MESSAGE_BYTES_MAX);
+    let timeout = Duration::from_secs(60);
+    let bounds = Bounds { message_bytes_max: MESSAGE_BYTES_MAX, budget, timeout };
+    let mut frames = Frames::new(Pieces(pieces.into_iter()), Encoding::Identity, bounds);
+    let mut found = Vec::new();
+    let read = async {
+        loop {
+            match frames.next().await {
+                Ok(Some(framed)) => found.push(framed.message),
+                Ok(None) => return None,
+                Err(error) => return Some(error),
+            }
+        }
+    };
+    let error = TIMER.with(|timer| {
+        let _entered = timer.enter();
+        read.now_or_never()
+    });
+    let error = error.expect("the body is complete, and there is memory");
+    (found, error)
+}
+
+thread_local! {
+    /// The timer of large messages. It never fires, because the body is complete.
+    static TIMER: Runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+}
+
+/// A body whose pieces have all arrived.
+struct Pieces(std::vec::IntoIter<Bytes>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.next().map(|piece| Ok(Frame::data(piece))))
+    }
+}

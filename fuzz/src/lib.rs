@@ -1,0 +1,63 @@
+//! Fuzz targets: the decoders of everything that clients and authors send.
+//!
+//! A target decodes one input. It fails if the decoder panics, breaks its contract, or takes more memory
+//! than its bound. `cargo xtask fuzz` searches for such inputs with libFuzzer. The tests replay the corpus
+//! and mutations of it.
+
+mod corpus;
+mod files;
+mod targets;
+
+use std::sync::{Mutex, PoisonError};
+
+use peak_alloc::PeakAlloc;
+
+pub use corpus::{corpus, escaped, unescaped, write_corpus};
+pub use targets::{TARGETS, target};
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
+
+/// Reads the descriptors of Envoy's API, which then stay in memory.
+pub fn warm_up() {
+    files::manifest(
+        b"resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: x}]",
+    );
+}
+
+/// A decoder with its bounds.
+#[derive(Debug)]
+pub struct Target {
+    /// The name in commands, and of the file of its corpus.
+    pub name: &'static str,
+    /// Decodes an input. Returns the number of bytes that the decoder received.
+    decode: fn(&[u8]) -> usize,
+    /// The maximum length of an input in the search. Longer inputs reach no further code.
+    pub input_bytes_max: usize,
+    /// The memory that an input may take at once: a constant, and bytes for each byte of input.
+    memory: (usize, usize),
+}
+
+impl Target {
+    /// Decodes an input, and returns the peak of the memory that this takes, in bytes.
+    ///
+    /// # Panics
+    /// If the decoder breaks its contract, or takes more memory than its bound.
+    pub fn run(&self, input: &[u8]) -> usize {
+        // The peak belongs to the process, so one input is decoded at a time.
+        static ONE: Mutex<()> = Mutex::new(());
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = MEMORY.current_usage();
+        MEMORY.reset_peak_usage();
+        let len = (self.decode)(input);
+        let peak = MEMORY.peak_usage().saturating_sub(before);
+        let (floor, per_byte) = self.memory;
+        let max = floor + per_byte * len;
+        assert!(
+            peak <= max,
+            "{}: {peak} bytes of memory for {len} bytes, at most {max}",
+            self.name
+        );
+        peak
+    }
+}

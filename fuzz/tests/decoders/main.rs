@@ -1,0 +1,115 @@
+//! The short form of the fuzzing: each decoder takes its corpus, and mutations of it by a fixed seed.
+//!
+//! `cargo xtask fuzz` runs the long form, with coverage.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::time::{Duration, Instant};
+
+use chancery_fuzz::{corpus, escaped, target, unescaped, warm_up};
+
+/// The number of mutated inputs per decoder.
+const MUTATIONS: usize = 10_000;
+/// The maximum time for one input. It is generous, because other processes may use the processors.
+const TIME_MAX: Duration = Duration::from_secs(5);
+const SEED: u64 = 0x00c4_a9ce_7e00_0011;
+
+/// Runs the inputs of a target. A failure prints the input.
+fn run(name: &str) {
+    warm_up();
+    let target = target(name).unwrap();
+    let inputs = corpus(name).unwrap();
+    let mut rng = fastrand::Rng::with_seed(SEED);
+    let mutated = (0..MUTATIONS).map(|_| mutated(&inputs, &mut rng));
+    for input in inputs.iter().cloned().chain(mutated) {
+        let shown = Shown(&input);
+        let start = Instant::now();
+        target.run(&input);
+        let taken = start.elapsed();
+        assert!(taken < TIME_MAX, "{name}: an input took {taken:?}");
+        drop(shown);
+    }
+}
+
+/// Prints an input if a panic drops it.
+struct Shown<'a>(&'a [u8]);
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        use std::io::Write as _;
+        if !std::thread::panicking() {
+            return;
+        }
+        let line = escaped(self.0);
+        drop(writeln!(std::io::stderr(), "add this line to the corpus:\n{line}"));
+    }
+}
+
+fn mutated(inputs: &[Vec<u8>], rng: &mut fastrand::Rng) -> Vec<u8> {
+    const BYTES: &[u8] = b"\0\x01\x7f\x80\xff\"\\{}[]<>:,-#&*! \n";
+    let mut input = rng.choice(inputs).unwrap().clone();
+    for _ in 0..rng.usize(1..5) {
+        let at = rng.usize(0..=input.len());
+        let end = (at + rng.usize(0..32)).min(input.len());
+        match rng.u8(0..6) {
+            0 if at < input.len() => input[at] ^= 1 << rng.u8(0..8),
+            1 if at < input.len() => input[at] = *rng.choice(BYTES).unwrap(),
+            2 => input.insert(at, *rng.choice(BYTES).unwrap()),
+            3 => drop(input.drain(at..end)),
+            4 => {
+                let part = input[at..end].repeat(rng.usize(1..8));
+                drop(input.splice(at..at, part));
+            }
+            _ => {
+                let other = rng.choice(inputs).unwrap();
+                let from = rng.usize(0..=other.len());
+                let to = (from + rng.usize(0..64)).min(other.len());
+                drop(input.splice(at..end, other[from..to].iter().copied()));
+            }
+        }
+    }
+    input
+}
+
+macro_rules! decoders {
+    ($($test:ident $name:literal)*) => {
+        $(
+            #[test]
+            fn $test() {
+                run($name);
+            }
+        )*
+
+        #[test]
+        fn every_target_has_a_test() {
+            let tested = [$($name),*];
+            let targets = chancery_fuzz::TARGETS.iter().map(|target| target.name);
+            assert_eq!(targets.collect::<Vec<_>>(), tested);
+        }
+    };
+}
+
+decoders! {
+    sotw_requests_decode_within_bounds "sotw"
+    delta_requests_decode_within_bounds "delta"
+    nodes_decode_within_bounds "node"
+    grpc_messages_decode_within_bounds "framing"
+    rest_requests_decode_within_bounds "rest"
+    json_files_decode_within_bounds "file-json"
+    yaml_files_decode_within_bounds "file-yaml"
+    binary_files_decode_within_bounds "file-pb"
+    text_format_files_decode_within_bounds "file-pb-text"
+    manifests_decode_within_bounds "manifest"
+}
+
+#[test]
+fn corpus_line_is_read_as_it_was_written() {
+    let all: Vec<u8> = (0..=255).collect();
+    for input in [&all[..], b"", b"# no comment", b"a\\'\"\n"] {
+        assert_eq!(unescaped(&escaped(input)).unwrap(), input);
+        assert!(!escaped(input).starts_with('#') && !escaped(input).contains('\n'));
+    }
+    for line in ["\\", "\\q", "\\x1", "\\xzz"] {
+        assert_eq!(unescaped(line), None, "{line}");
+    }
+}
