@@ -128,7 +128,9 @@ impl LoadReports {
         let settings = self.settings();
         let n_streams = shared.n_streams.load(Ordering::Relaxed);
         let since = shared.since;
+        let ending = Arc::clone(shared);
         let show = move |sums: &mut Sums| {
+            ending.end_streams(sums);
             let mut status = show::status(&sums.table, &query, Instant::now());
             status.settings = Some(show::show_settings(&settings));
             status.streams = n_streams;
@@ -186,8 +188,9 @@ impl Shared {
         mut sums: OwnedMutexGuard<Sums>,
         work: impl FnOnce(&mut Sums) -> T,
     ) -> T {
-        self.end_streams(&mut sums);
         let result = work(&mut sums);
+        // The stream of a report may have ended since the report got the lock.
+        self.end_streams(&mut sums);
         let Sums { table, shown } = &mut *sums;
         self.metrics.show(table, shown);
         drop(sums);
