@@ -164,9 +164,10 @@ impl Session {
         match request {
             Request::Sotw(r) => speller.convert(&mut r.resource_names),
             Request::Delta(r) => {
-                speller.convert(&mut r.subscribe);
-                speller.convert(&mut r.unsubscribe);
+                // The spelling of a subscription takes precedence.
                 speller.convert_versions(&mut r.initial_resource_versions);
+                speller.convert(&mut r.unsubscribe);
+                speller.convert(&mut r.subscribe);
             }
         }
         subscription.spellings = speller.spellings;

@@ -154,6 +154,8 @@ impl Subscription {
     pub(crate) fn drop_absent_member(&mut self, name: &ResourceName) {
         if self.globs.members.remove(name) {
             self.names.remove(name);
+            // The absence is reported now, and not again for the claim (DELTA-44).
+            self.resumption.claimed.remove(name);
         }
     }
 

@@ -17,6 +17,7 @@ mod any;
 mod client;
 mod cover;
 mod errors;
+mod globs;
 mod habits;
 mod laws;
 mod ledger;
