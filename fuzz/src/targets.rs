@@ -22,6 +22,7 @@ pub const TARGETS: &[Target] = &[
     row("manifest", 2048, FILE_MEMORY, |input| all(input, files::manifest)),
 ];
 
+/// The memory of a file. Aliases may add 20,000 values and 1 MiB of text to a short one.
 const FILE_MEMORY: (usize, usize) = (4 << 20, 1024);
 
 const fn row(
