@@ -1,4 +1,4 @@
-//! The server under test, and the means of a running case.
+//! The server under test, and the context of a running case.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ pub struct Target {
     pub xds: String,
     /// The port of REST polls: `HOST:PORT`.
     pub rest: String,
-    /// The means to publish.
+    /// The adapter that publishes resources to the server.
     pub adapter: Box<dyn Adapter>,
     /// The prefix of all nodes and names.
     pub run: String,
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Target {
     }
 }
 
-/// The means of a running case: its node, its resources and its streams.
+/// The context of a running case: its node, its resources and its streams.
 pub(crate) struct Ctx {
     pub(crate) target: Arc<Target>,
     pub(crate) door: Door,
@@ -49,7 +49,7 @@ pub(crate) struct Ctx {
 }
 
 impl Ctx {
-    /// Creates the means of the case with this number.
+    /// Creates the context of the case with this number.
     pub(crate) fn new(target: Arc<Target>, door: Door, number: usize, log: Log) -> Self {
         let node = format!("{}-{number}", target.run);
         let prefix = format!("{node}-");

@@ -79,7 +79,7 @@ impl Clusters {
     /// Reads a list of names. The only item `*` means all clusters.
     ///
     /// # Errors
-    /// Fails if the list breaks a rule.
+    /// Fails if the list has `*` and a name, an invalid name, or too many names or bytes.
     pub fn from_list(mut names: Vec<String>) -> Result<Self, SettingsError> {
         if names == [ALL] {
             return Ok(Self::All);

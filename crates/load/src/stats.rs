@@ -85,7 +85,7 @@ pub(crate) struct Endpoint {
     pub(crate) reported: Option<Instant>,
 }
 
-/// The sums over all clusters, also over those that are not kept.
+/// The sums over all clusters. The counts include clusters that are not kept; the gauges do not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) counts: Counts,

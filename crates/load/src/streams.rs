@@ -1,6 +1,6 @@
-//! The part of each stream in the present values: requests in progress, connections and rates.
+//! The contribution of each stream to the gauges: requests in progress, connections and rates.
 //!
-//! A stream replaces its part with each report. Its part ends with the stream (LRS-13).
+//! A report replaces the contribution of its stream. The end of a stream removes it (LRS-13).
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,8 +1,8 @@
 //! Structured names: `xdstp://<authority>/<type>/<id>?<context parameters>#<directives>`.
 //!
-//! Names of one resource may differ in their text: in the order of the parameters, and in
-//! percent-encoded characters. The state and the sessions use the canonical form, in which Envoy
-//! writes such names (XDSTP-03, XDSTP-04). All other names are plain text and stay unchanged.
+//! Names that differ only in the order of the parameters, or in percent-encoding, are equal. The state
+//! and the sessions use the canonical form, in which Envoy writes such names (XDSTP-03, XDSTP-04). All
+//! other names are plain text and stay unchanged.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
 
@@ -23,7 +23,7 @@ pub enum StructuredNameError {
     #[error("a structured name has the form xdstp://<authority>/<type>/<id>")]
     Form,
     /// The name has no resource type.
-    #[error("the structured name has no resource type: write xdstp://<authority>/<type>/<id>")]
+    #[error("the structured name has no resource type; write xdstp://<authority>/<type>/<id>")]
     NoType,
     /// The name has no id.
     #[error("the structured name has no id after its type {0:?}")]
@@ -32,11 +32,11 @@ pub enum StructuredNameError {
     #[error("the structured name has a context parameter without a key")]
     NoKey,
     /// The name has directives, which are for clients only (XDSTP-12).
-    #[error("the structured name has directives (#{0}), which only clients use: remove them")]
+    #[error("the structured name has directives (#{0}), which only clients use; remove them")]
     Directives(String),
     /// The name is that of a glob collection (XDSTP-02).
     #[error(
-        "the structured name ends with /*, which names a collection: give the name of a member"
+        "the structured name ends with /*, which names a collection; give the name of a member"
     )]
     Glob,
     /// The type in the name is not the type of the resource (XDSTP-06).
@@ -50,12 +50,12 @@ pub enum StructuredNameError {
         expected: String,
     },
     /// A key occurs twice (XDSTP-07).
-    #[error("the structured name has the context parameter {0:?} twice: remove one of them")]
+    #[error("the structured name has the context parameter {0:?} twice; remove one of them")]
     Duplicate(String),
     /// The key of a parameter is reserved (XDSTP-08).
     #[error(
-        "the context parameter {0:?} is reserved: of the keys that begin with `xds.`, only \
-             `xds.resource.` is allowed, and others begin with a letter or digit"
+        "the context parameter {0:?} is reserved: a key begins with a letter or digit, and not with \
+             `xds.`, except for `xds.resource.`; rename it"
     )]
     Reserved(String),
 }
@@ -113,8 +113,8 @@ impl<'a> StructuredName<'a> {
         encode(&mut text, &decode(authority), IN_AUTHORITY);
         text.push('/');
         let type_start = text.len();
-        // A type has no character that would have to be encoded. Another one makes the name differ
-        // from those of all resources.
+        // A valid type needs no encoding. An encoded character makes the name differ from the names of
+        // all resources.
         encode(&mut text, type_name.as_bytes(), &[]);
         let type_end = text.len();
         if !id.is_empty() {

@@ -1,4 +1,4 @@
-//! The names of a poll (REST-JSON), as the client writes them and as resources have them.
+//! The names of a poll (REST-JSON), in the spelling of the client and in canonical form.
 
 use chancery_model::{ResourceName, StructuredName, TypeUrl, is_structured};
 
@@ -10,7 +10,7 @@ use crate::{
 /// The names of a poll.
 #[derive(Debug, Clone)]
 pub struct PollNames {
-    /// The names in the form in which resources have them.
+    /// The names in canonical form.
     pub names: NameList,
     spellings: Spellings,
 }

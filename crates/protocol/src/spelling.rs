@@ -1,8 +1,8 @@
 //! The names of a request in the form that the session uses, and the spellings of the client.
 //!
-//! The state has structured names (`xdstp:`) in canonical form only, and so do a session and the index
-//! of its shard. A client may write a name differently: the server then answers with the client's
-//! spelling (XDSTP-03). Plain names, and structured names that are already canonical, need nothing.
+//! The state, the sessions and the index of a shard have structured names (`xdstp:`) only in canonical
+//! form. A client may use another spelling. The server then answers with the client's spelling
+//! (XDSTP-03). Plain names and canonical names are not converted.
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{Config, NameList, VersionList};
 /// The first character of a name that no resource can have.
 const UNKNOWN: &str = "\0";
 
-/// The names whose spelling by the client differs, each with this spelling.
+/// The client's spelling of each name that the client does not write in canonical form.
 ///
 /// A clone is cheap: it shares the map until one of the two changes.
 #[derive(Debug, Clone, Default)]
@@ -72,7 +72,7 @@ impl Spellings {
 pub(crate) struct Speller<'a> {
     pub(crate) type_url: &'a TypeUrl,
     pub(crate) config: &'a Config,
-    /// The spellings that the client has used; a name has the last one.
+    /// The spellings that the client has used. If a name has had several, the last one counts.
     pub(crate) spellings: Spellings,
 }
 
@@ -125,7 +125,7 @@ impl Speller<'_> {
         });
         let converted = match known {
             Some(parsed) => parsed.into_text(),
-            // As long as the name of the client, which is within the limit.
+            // This name is as long as the client's name, which is within the limit.
             None => Cow::Owned([UNKNOWN, &urn[1..]].concat()),
         };
         self.spellings.set(&converted, Some(urn).filter(|urn| *urn != converted));

@@ -135,7 +135,7 @@ pub(super) const ROWS: &[Row] = &[
         Practice,
         BOTH,
         ["DELTA-46"],
-        "A resource that vanished while the client was away is reported as removed.",
+        "A resource that was deleted between two streams is reported as removed.",
         vanished
     ),
     row!(
@@ -151,7 +151,7 @@ pub(super) const ROWS: &[Row] = &[
         Protocol,
         BOTH,
         ["DELTA-04", "DELTA-70"],
-        "A new stream has no subscriptions of the one before.",
+        "A new stream does not inherit the subscriptions of an earlier stream.",
         new_stream
     ),
     row!(
@@ -310,7 +310,7 @@ async fn initial_named(ctx: Ctx) -> Outcome {
 async fn phantom(ctx: Ctx) -> Outcome {
     let (mut stream, _) = established(&ctx, Cds, &["A"]).await?;
     stream.ask(Ask { unsubscribe: &["never", "B"], ..Ask::names(Cds, &[]) }).await;
-    stream.quiet("DELTA-25", "no response to a phantom unsubscribe").await?;
+    stream.quiet("DELTA-25", "no response, because the names were never subscribed").await?;
     ctx.set(Cds, "A", 2).await?;
     stream.exactly("DELTA-25", Cds, &[("A", 2)]).await.map(drop)
 }

@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Row] = &[
         Protocol,
         BOTH,
         ["DELTA-32", "DELTA-33"],
-        "After names, an empty subscription is never a wildcard.",
+        "After a subscription to names, an empty request is not a wildcard.",
         never_returns
     ),
     row!(

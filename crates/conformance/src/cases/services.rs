@@ -63,7 +63,7 @@ const ROWS: &[Row] = &[
         Protocol,
         ADS,
         ["SVC-05"],
-        "A SotW request for virtual hosts is answered like an unknown type, and ends nothing.",
+        "A SotW request for virtual hosts receives no response, and does not end the stream.",
         delta_only_type
     ),
     row!(

@@ -64,7 +64,7 @@ pub(super) const ROWS: &[Row] = &[
         Practice,
         BOTH,
         ["SOTW-08", "SOTW-33"],
-        "Of several first requests, the last one decides the names.",
+        "If further requests precede the first response, the last one decides the names.",
         several_requests
     ),
     row!(

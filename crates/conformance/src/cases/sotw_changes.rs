@@ -54,7 +54,7 @@ pub(super) const ROWS: &[Row] = &[
         Practice,
         BOTH,
         ["SOTW-76"],
-        "Every response for a runtime layer holds it.",
+        "Every response for a runtime layer contains the layer.",
         runtime
     ),
     row!(

@@ -70,7 +70,7 @@ pub(super) const ROWS: &[Row] = &[
         Protocol,
         ADS,
         ["SOTW-66"],
-        "The legacy wildcard of one type says nothing about another type.",
+        "A legacy wildcard of one type does not affect another type.",
         per_type
     ),
     row!(

@@ -4,9 +4,9 @@
 //! it from the removed names. SotW has no removals. A resource that the client holds is therefore
 //! reported as missing at the time at which delta would announce its removal.
 //!
-//! An error is sent once (ERR-04): when the client requests the name, or when the resource is gone.
-//! No state is kept for this. In types with partial responses, [`ClientVersion::Absent`] marks the
-//! names that were reported.
+//! An error is sent once (ERR-04): when the client requests the name, or when the resource is deleted.
+//! Types with full states need no record of reported names. In types with partial responses,
+//! [`ClientVersion::Absent`] marks them.
 
 use std::{collections::BTreeSet, sync::Arc};
 

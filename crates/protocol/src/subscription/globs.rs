@@ -1,9 +1,9 @@
 //! Glob collections: subscriptions to all structured names below one parent (XDSTP-15 to -18).
 //!
-//! A glob is a subscribed name that no resource has. Its members are subscribed names, too, without
-//! an interest of their own: a change of a member marks the sessions that subscribe to its collection.
-//! All rules for names therefore hold for members. A wildcard covers the members, so they are not
-//! listed while it is active.
+//! A glob is a subscribed name that no resource has. Its members are subscribed names, too, so all rules
+//! for names hold for members. The index of the shard has only the glob: a change of a member marks the
+//! sessions that subscribe to its collection. While a wildcard is active, it covers the members, and
+//! the subscription does not list them.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use chancery_model::{ResourceName, StructuredName, is_structured};
 pub(crate) struct Globs {
     /// The names of the subscribed collections.
     pub(super) names: BTreeSet<ResourceName>,
-    /// The subscribed names that the client has not named itself.
+    /// The names that the client subscribes to only through a collection.
     pub(super) members: BTreeSet<ResourceName>,
     /// The maximum number of members of the collections that are requested and not planned yet.
     pub(super) asked: usize,

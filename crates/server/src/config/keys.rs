@@ -147,7 +147,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "resource_errors",
                 FREE,
-                "Whether responses report subscribed names that do not exist as errors. Clients that do not know the field ignore it.",
+                "Whether responses list subscribed names without a resource in the field resource_errors. Clients that do not know the field ignore it.",
             ),
             (
                 "shards",
@@ -372,12 +372,12 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "enabled",
                 FREE,
-                "Whether clients may report their load (LRS) on the port for xDS clients. Without it, the service answers UNIMPLEMENTED.",
+                "Whether clients may report their load (LRS) on the port for xDS clients. If false, the service answers UNIMPLEMENTED.",
             ),
             (
                 "clusters",
                 FREE,
-                "The names of the clusters that clients report. The only item * means all clusters. The admin API changes this and the next two keys until the next start.",
+                "The names of the clusters that clients report. The only item * means all clusters, an empty list none. `chancery load set` overrides clusters, interval and endpoints until the replica restarts.",
             ),
             ("interval", time(SECOND, HOUR), "The time between two reports of a client."),
             (
@@ -388,7 +388,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "bytes_max",
                 bytes(MIB, 64 * GIB),
-                "The maximum memory for the sums of all reports. What does not fit is counted, and not kept.",
+                "The maximum memory for the sums of all reports. Items beyond it are not kept; chancery_load_omitted_total counts them.",
             ),
         ],
     ),

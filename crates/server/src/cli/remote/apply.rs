@@ -52,8 +52,8 @@ pub(crate) struct Apply {
     watch: Option<PathBuf>,
     /// With --watch, apply changes when no file has changed for TIME [default: 500ms, or 5s with --prune]
     ///
-    /// A file that is being written may lack resources without being malformed. With --prune, they
-    /// would be deleted.
+    /// A partly written file may be well-formed but lack resources. With --prune, the command would
+    /// delete these resources.
     #[arg(long, value_name = "TIME", requires = "watch")]
     settle: Option<Span>,
     /// Use this scope for documents that do not name one

@@ -70,12 +70,13 @@ pub(crate) enum Command {
     Cluster(cluster::Cluster),
     /// Check the behavior of any xDS server against the requirements of the protocol
     ///
-    /// Opens streams and polls as clients do, and compares what arrives with what each requirement demands. By
-    /// default, the server is a Chancery, whose admin port publishes the resources. Each case has a node, a scope and
-    /// resource names of its own. At the end, the scopes are empty again. With --adapter-command, the server may be
-    /// any other.
+    /// Opens streams and polls as clients do, and compares the responses with the requirements. By default, the
+    /// server is Chancery, and --server is the admin port at which the kit publishes resources. Each case has its own
+    /// node, scope and resource names, and removes its resources at its end. With --adapter-command, the server may
+    /// be any other.
     ///
-    /// The exit code is 0 if no case failed. A skipped case counts as neither passed nor failed.
+    /// The exit code is 0 if all selected cases ran, no case failed, and the kit removed what it created. A skipped
+    /// case counts as neither passed nor failed.
     #[command(after_help = examples(&[
         "conformance --xds 127.0.0.1:18000 --server 127.0.0.1:18001",
         "conformance --xds 127.0.0.1:9000 --adapter-command './my-adapter' --junit report.xml",

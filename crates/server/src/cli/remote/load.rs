@@ -30,10 +30,10 @@ pub(crate) struct Load {
     /// Show only clusters whose name matches; `*` matches any characters [default: all]
     #[arg(long, value_name = "PATTERN")]
     cluster: Option<String>,
-    /// Show the localities of each cluster, too
+    /// Also show the localities of each cluster
     #[arg(long)]
     localities: bool,
-    /// Show the localities and the endpoints of each cluster, too
+    /// Also show the localities and the endpoints of each cluster
     #[arg(long)]
     endpoints: bool,
     /// Show at most N clusters
@@ -65,7 +65,7 @@ struct Set {
     /// Time between two reports of a client, from 1s to 1h
     #[arg(long, value_name = "TIME")]
     interval: Option<Span>,
-    /// Whether clients report the load of each endpoint
+    /// Whether clients report the load of each endpoint; only Envoy supports this
     #[arg(long, value_name = "BOOL")]
     endpoints: Option<bool>,
 }

@@ -81,8 +81,8 @@ pub(crate) struct Mirror {
     pause: Span,
     /// Let the view of another cluster remove resources from the files
     ///
-    /// A cluster that is new or restored may lack resources. Without this flag, no file changes until
-    /// its view has all resources that the files have.
+    /// A new or restored cluster may lack resources. Without this flag, no file changes until the view
+    /// of that cluster contains all resources that are in the files.
     #[arg(long)]
     accept_new_cluster: bool,
     /// Mode of files with secrets, in octal; the mode of other files is 644
