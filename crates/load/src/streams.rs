@@ -40,7 +40,8 @@ impl StreamLoads {
         self.n_reports += 1;
     }
 
-    /// Replaces the part of the stream in a cluster.
+    /// Replaces the part of the stream in a cluster. A report may have several entries of a cluster, which
+    /// are added.
     pub(crate) fn replace(
         &mut self,
         key: &Arc<ClusterKey>,
@@ -58,9 +59,11 @@ impl StreamLoads {
             cluster.n_streams += 1;
         }
         let Some(share) = self.clusters.get_mut(key) else { return };
-        share.clear(cluster, room, totals);
-        share.report = self.n_reports;
-        share.dropped_rate = dropped_rate;
+        if share.report != self.n_reports {
+            share.clear(cluster, room, totals);
+            share.report = self.n_reports;
+        }
+        share.dropped_rate = share.dropped_rate.saturating_add(dropped_rate);
         shift(cluster, None, totals, Gauges::default(), dropped(dropped_rate));
         for (key, gauges) in localities {
             if !room.budget.take(LOCALITY_BYTES) {

@@ -28,6 +28,9 @@ pub enum StructuredNameError {
     /// The name has no id.
     #[error("the structured name has no id after its type {0:?}")]
     NoId(String),
+    /// The id ends with `/`, so that the name of the member in its collection is empty.
+    #[error("the id of the structured name ends with /; remove it, or write a name after it")]
+    EmptySegment,
     /// A context parameter has a value but no key.
     #[error("the structured name has a context parameter without a key")]
     NoKey,
@@ -150,6 +153,9 @@ impl<'a> StructuredName<'a> {
         }
         if parsed.id().is_empty() {
             return Err(StructuredNameError::NoId(in_name.to_owned()));
+        }
+        if parsed.id().ends_with('/') {
+            return Err(StructuredNameError::EmptySegment);
         }
         if parsed.is_glob() {
             return Err(StructuredNameError::Glob);
@@ -364,12 +370,16 @@ mod tests {
     /// XDSTP-02, XDSTP-06, XDSTP-07, XDSTP-08, XDSTP-12: names that no stored resource may have.
     #[test]
     fn stored_name_has_no_directives_glob_or_foreign_type() {
-        use StructuredNameError::{Directives, Duplicate, Glob, NoId, Reserved, Type};
+        use StructuredNameError::{
+            Directives, Duplicate, EmptySegment, Glob, NoId, Reserved, Type,
+        };
         let name = |rest: &str| stored(&format!("{C}{rest}"));
         assert_eq!(name("/x?b=2&a=1"), Ok(()));
         assert_eq!(name("/x?xds.resource.listening_address=h"), Ok(()));
         assert_eq!(name("/x#alt=y"), Err(Directives("alt=y".to_owned())));
         assert_eq!(name("/x/*"), Err(Glob));
+        assert_eq!(name("/x/"), Err(EmptySegment));
+        assert_eq!(name("/x/?a=1"), Err(EmptySegment));
         assert_eq!(name("/%2A?a=1"), Err(Glob));
         assert_eq!(name("/"), Err(NoId("envoy.config.cluster.v3.Cluster".to_owned())));
         assert_eq!(name("/x?a=1&%61=2"), Err(Duplicate("a".to_owned())));

@@ -425,7 +425,7 @@ impl Subscription {
             }
         }
         plan.touched = plan.resources.clone();
-        let repeated = self.repeated_members(view, &members_before, |name| sent.contains(name));
+        let repeated = self.repeated_members(view, &members_before, &sent);
         for resource in repeated.iter().filter_map(|name| view.get(name.as_str())) {
             self.record(resource.name(), ClientVersion::sent_in(resource, &version));
             plan.resources.push(Arc::clone(resource));
@@ -534,12 +534,16 @@ impl Subscription {
                 continue;
             }
             self.rejections.touch(own);
+            // ERR-10: a member of a glob that the client has not named itself has no error.
+            let is_named = !self.globs.has_member(name.as_str());
             self.record(&name, ClientVersion::Absent);
             if !self.properties.announce_removal {
                 continue;
             }
             if self.protocol == Protocol::Sotw {
-                plan.errors.push(name);
+                if is_named {
+                    plan.errors.push(name);
+                }
                 continue;
             }
             // A client that subscribed by an alias also knows the resource by its own name.

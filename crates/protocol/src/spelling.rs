@@ -19,16 +19,20 @@ const UNKNOWN: &str = "\0";
 ///
 /// A clone is cheap: it shares the map until one of the two changes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Spellings(Option<Arc<BTreeMap<ResourceName, ResourceName>>>);
+pub(crate) struct Spellings {
+    all: Option<Arc<BTreeMap<ResourceName, ResourceName>>>,
+    /// The number of bytes of all names and spellings.
+    text_bytes: usize,
+}
 
 impl Spellings {
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
+        self.all.is_none()
     }
 
     /// Returns the client's spelling of a name, if it differs.
     pub(crate) fn get(&self, name: &ResourceName) -> Option<&ResourceName> {
-        self.0.as_ref()?.get(name)
+        self.all.as_ref()?.get(name)
     }
 
     /// Returns the name as the client writes it.
@@ -38,34 +42,51 @@ impl Spellings {
 
     /// Returns the number of bytes of all names and spellings.
     pub(crate) fn text_bytes(&self) -> usize {
-        let all = self.0.iter().flat_map(|all| all.iter());
-        all.map(|(name, spelling)| name.as_str().len() + spelling.as_str().len()).sum()
+        self.text_bytes
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |all| all.len())
+        self.all.as_ref().map_or(0, |all| all.len())
     }
 
     /// Keeps the spellings of the names for which `keeps` returns `true`.
     pub(crate) fn retain(&mut self, keeps: impl Fn(&ResourceName) -> bool) {
-        if let Some(all) = &mut self.0 {
-            Arc::make_mut(all).retain(|name, _| keeps(name));
-            if all.is_empty() {
-                self.0 = None;
+        let Some(all) = &mut self.all else { return };
+        let text_bytes = &mut self.text_bytes;
+        Arc::make_mut(all).retain(|name, spelling| {
+            let stays = keeps(name);
+            if !stays {
+                *text_bytes -= text_len(name, spelling);
             }
+            stays
+        });
+        if all.is_empty() {
+            self.all = None;
         }
     }
 
     fn set(&mut self, name: &str, spelling: Option<&str>) {
         let Ok(name) = ResourceName::requested(name) else { return };
-        match spelling.map(ResourceName::requested) {
-            Some(Ok(spelling)) => {
-                Arc::make_mut(self.0.get_or_insert_default()).insert(name, spelling);
-            }
-            Some(Err(_)) | None if self.get(&name).is_some() => self.retain(|known| *known != name),
-            Some(Err(_)) | None => {}
+        let spelling = spelling.and_then(|spelling| ResourceName::requested(spelling).ok());
+        if self.get(&name) == spelling.as_ref() {
+            return;
+        }
+        let all = Arc::make_mut(self.all.get_or_insert_default());
+        if let Some(old) = all.remove(&name) {
+            self.text_bytes -= text_len(&name, &old);
+        }
+        if let Some(spelling) = spelling {
+            self.text_bytes += text_len(&name, &spelling);
+            all.insert(name, spelling);
+        }
+        if all.is_empty() {
+            self.all = None;
         }
     }
+}
+
+fn text_len(name: &ResourceName, spelling: &ResourceName) -> usize {
+    name.as_str().len() + spelling.as_str().len()
 }
 
 /// Converts the names of requests of one type.
@@ -130,5 +151,26 @@ impl Speller<'_> {
         };
         self.spellings.set(&converted, Some(urn).filter(|urn| *urn != converted));
         converted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The count of bytes follows each change, and names in canonical form take no room.
+    #[test]
+    fn text_bytes_count_only_the_spellings_in_use() {
+        let mut spellings = Spellings::default();
+        spellings.set("ab", Some("%61b"));
+        spellings.set("cd", Some("%63d"));
+        spellings.set("ab", Some("a%62b"));
+        assert_eq!((spellings.len(), spellings.text_bytes()), (2, 13));
+        spellings.retain(|name| name.as_str() == "ab");
+        assert_eq!((spellings.len(), spellings.text_bytes()), (1, 7));
+        spellings.set("ab", None);
+        spellings.set("ef", None);
+        assert!(spellings.is_empty());
+        assert_eq!(spellings.text_bytes(), 0);
     }
 }

@@ -327,7 +327,8 @@ impl Subscription {
             pending.filter(|pending| !pending.unsubscribed.is_empty()).map_or(0, |pending| {
                 pending.resources.len() + pending.heartbeats.len() + pending.n_names()
             });
-        let marked = self.work.n_names() + sent_early + self.resumption.claimed.len();
+        let members = self.globs.n_members();
+        let marked = self.work.n_names() + sent_early + self.resumption.claimed.len() + members;
         names + self.globs.n_asked() + marked + self.removals.len() + unsubscribed
     }
 

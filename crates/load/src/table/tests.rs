@@ -113,6 +113,19 @@ async fn missing_cluster_keeps_requests_in_progress_until_the_stream_ends() {
     assert_eq!(table.room.budget.used, kept, "ended streams give back their bytes");
 }
 
+/// LRS-10: a cluster that occurs twice in a report has the requests in progress of both entries.
+#[tokio::test]
+async fn entries_of_one_cluster_in_a_report_are_added() {
+    let mut table = Table::new(Limits::default());
+    for _ in 0..2 {
+        add(&mut table, 1, vec![cluster("c", 1, 3), cluster("c", 1, 4)]);
+        assert_eq!(shown(&table).total.unwrap().in_progress, 7);
+    }
+    table.end_stream(1);
+    let total = shown(&table).total.unwrap();
+    assert_eq!((total.succeeded, total.in_progress), (4, 0));
+}
+
 /// Returns a locality with all fields.
 fn full_locality() -> UpstreamLocalityStats {
     let metric = |name: &str, total| EndpointLoadMetricStats {

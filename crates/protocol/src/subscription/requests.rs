@@ -10,6 +10,9 @@ use crate::{
     DeltaRequest, Interest, NameList, Protocol, ProtocolError, SotwRequest, list::WILDCARD,
 };
 
+/// The number of unused spellings that are kept in any case.
+const UNUSED_SPELLINGS_MAX: usize = 16;
+
 /// The effect of a request.
 #[derive(Debug)]
 pub(crate) struct Effect {
@@ -252,12 +255,14 @@ impl Subscription {
         Ok(Effect { answer, subscribes })
     }
 
-    /// Drops the spellings of names that are not used any longer.
+    /// Drops the spellings of names that are not used any longer, if more than half of them may be
+    /// unused. A request therefore costs O(1) in the mean, however many names are spelled.
     fn forget_spellings(&mut self) {
-        if self.spellings.is_empty() {
+        let Self { spellings, names, work, resumption, removals, .. } = self;
+        let used = names.len() + work.requested.len() + resumption.claimed.len() + removals.len();
+        if spellings.len() <= 2 * used + UNUSED_SPELLINGS_MAX {
             return;
         }
-        let Self { spellings, names, work, resumption, removals, .. } = self;
         spellings.retain(|name| {
             names.contains(name.as_str())
                 || work.requested.contains(name)

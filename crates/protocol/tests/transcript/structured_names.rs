@@ -240,5 +240,14 @@ fn errors_have_the_names_of_the_client() {
         -> t.T xdstp://a/t.T/p/*?l=&k=,xdstp://a/t.T/x?l=&k=
         <- t.T ?xdstp://a/t.T/p/*?l=&k= ?xdstp://a/t.T/x?l=&k=
         ";
-    check_with(Sotw, "", config, sotw);
+    check_with(Sotw, "", config.clone(), sotw);
+    let members = "
+        commit t.T/xdstp://a/t.T/p/x=1 t.T/xdstp://a/t.T/p/y=1
+        -> t.T xdstp://a/t.T/p/*
+        <- t.T xdstp://a/t.T/p/x=1 xdstp://a/t.T/p/y=1
+        ack t.T
+        commit -t.T/xdstp://a/t.T/p/x
+        <- t.T xdstp://a/t.T/p/y=1
+        ";
+    check_with(Sotw, "", config, members);
 }
