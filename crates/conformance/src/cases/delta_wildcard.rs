@@ -47,7 +47,7 @@ pub(super) const ROWS: &[Row] = &[
         Protocol,
         BOTH,
         ["DELTA-34"],
-        "An opening request that only unsubscribes starts no wildcard.",
+        "An opening request that only unsubscribes starts no wildcard. A later name is answered.",
         unsubscribe_only
     ),
     row!(
@@ -87,7 +87,7 @@ pub(super) const ROWS: &[Row] = &[
         Protocol,
         BOTH,
         ["DELTA-38"],
-        "An opening request with empty lists subscribes to no endpoints.",
+        "An opening request with empty lists subscribes to no endpoints. A later name is answered.",
         not_eds
     ),
     row!(
@@ -163,7 +163,9 @@ async fn unsubscribe_only(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
     stream.ask(Ask { unsubscribe: &["A"], ..Ask::names(Cds, &[]) }).await;
-    stream.quiet("DELTA-34", "no response to a request that only unsubscribes").await
+    stream.quiet("DELTA-34", "no response to a request that only unsubscribes").await?;
+    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.exactly("DELTA-34", Cds, &[("A", 1)]).await.map(drop)
 }
 
 async fn named_unsubscribe(ctx: Ctx) -> Outcome {
@@ -211,7 +213,9 @@ async fn not_eds(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut stream = ctx.open(Delta, Eds).await?;
     stream.ask(Ask::names(Eds, &[])).await;
-    stream.quiet("DELTA-38", "no response to an empty subscription of endpoints").await
+    stream.quiet("DELTA-38", "no response to an empty subscription of endpoints").await?;
+    stream.ask(Ask::names(Eds, &["A"])).await;
+    stream.exactly("DELTA-38", Eds, &[("A", 1)]).await.map(drop)
 }
 
 async fn known_versions(ctx: Ctx) -> Outcome {

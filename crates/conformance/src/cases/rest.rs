@@ -132,6 +132,12 @@ fn has(polled: &Polled, requirement: &str, kind: Kind, expected: &[(&str, u32)])
     ensure(requirement, found == wanted, text, || polled.to_string())
 }
 
+/// Fails unless a poll for A receives it in generation 1.
+async fn serves(ctx: &Ctx, kind: Kind) -> Outcome {
+    let polled = ok(ctx, "REST-01", Poll::new(ctx, kind, &["A"], "")).await?;
+    has(&polled, "REST-17", kind, &[("A", 1)])
+}
+
 async fn each_type(ctx: Ctx) -> Outcome {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.rest_path().is_some()) {
         ctx.publish(&[(kind, "A", 1), (kind, "B", 1)]).await?;
@@ -172,6 +178,7 @@ async fn spellings(ctx: Ctx) -> Outcome {
 
 async fn contradiction(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
+    serves(&ctx, Cds).await?;
     for (url, status) in [(Cds.url(), StatusCode::OK), (Eds.url(), StatusCode::BAD_REQUEST)] {
         let body = json!({
             "type_url": url, "resource_names": [ctx.full("A")],
@@ -190,8 +197,8 @@ async fn contradiction(ctx: Ctx) -> Outcome {
 
 async fn unserved(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
+    serves(&ctx, Cds).await?;
     let poll = Poll::new(&ctx, Cds, &["A"], "");
-    ok(&ctx, "REST-01", poll.clone()).await?;
     for path in [
         "/v3/discovery:aggregated",
         "/v3/discovery:virtual_hosts",
@@ -208,7 +215,9 @@ async fn unserved(ctx: Ctx) -> Outcome {
 
 async fn not_modified(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
-    let version = ok(&ctx, "REST-01", Poll::new(&ctx, Cds, &[], "")).await?.version();
+    let first = ok(&ctx, "REST-01", Poll::new(&ctx, Cds, &[], "")).await?;
+    has(&first, "REST-18", Cds, &[("A", 1)])?;
+    let version = first.version();
     let polled = send(&ctx, Poll::new(&ctx, Cds, &[], &version)).await?;
     let holds = polled.status == StatusCode::NOT_MODIFIED && polled.body.is_empty();
     ensure("REST-10", holds, "status 304 without a body", || polled.to_string())
@@ -239,7 +248,7 @@ async fn wildcard(ctx: Ctx) -> Outcome {
 
 async fn no_wildcard(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
-    ok(&ctx, "REST-01", Poll::new(&ctx, Eds, &["A"], "")).await?;
+    serves(&ctx, Eds).await?;
     let polled = send(&ctx, Poll::new(&ctx, Eds, &[], "")).await?;
     let allowed = [StatusCode::OK, StatusCode::NOT_MODIFIED].contains(&polled.status);
     let holds = allowed && polled.resources(Eds).is_empty();
@@ -248,8 +257,8 @@ async fn no_wildcard(ctx: Ctx) -> Outcome {
 
 async fn errors(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
+    serves(&ctx, Cds).await?;
     let poll = Poll::new(&ctx, Cds, &["A"], "");
-    ok(&ctx, "REST-01", poll.clone()).await?;
     let malformed = Poll { body: "{".to_owned(), ..poll.clone() };
     let get = Poll { method: Method::GET, body: String::new(), ..poll };
     for (poll, status) in

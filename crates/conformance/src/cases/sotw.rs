@@ -200,7 +200,7 @@ pub(super) const ROWS: &[Row] = &[
         Decision,
         BOTH,
         ["SOTW-79", "SOTW-81"],
-        "A name that does not exist receives no response and no placeholder.",
+        "A name that does not exist receives no response and no placeholder, alone or beside another name.",
         missing_silent
     ),
     row!(
@@ -484,7 +484,9 @@ async fn missing_silent(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
     stream.ask(Ask::names(Eds, &["missing"])).await;
-    stream.quiet("SOTW-79", "no response for a name that does not exist").await
+    stream.quiet("SOTW-79", "no response for a name that does not exist").await?;
+    stream.ask(Ask::names(Eds, &["missing", "A"])).await;
+    stream.exactly("SOTW-79", Eds, &[("A", 1)]).await.map(drop)
 }
 
 async fn missing_full(ctx: Ctx) -> Outcome {

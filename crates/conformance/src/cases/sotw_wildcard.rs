@@ -78,7 +78,7 @@ pub(super) const ROWS: &[Row] = &[
         Practice,
         BOTH,
         ["SOTW-68"],
-        "An empty first list subscribes to no endpoints.",
+        "An empty first list subscribes to no endpoints. A later name is answered.",
         not_eds
     ),
     row!(
@@ -86,7 +86,7 @@ pub(super) const ROWS: &[Row] = &[
         Practice,
         BOTH,
         ["SOTW-68"],
-        "An empty first list subscribes to no routes.",
+        "An empty first list subscribes to no routes. A later name is answered.",
         not_rds
     ),
     row!(
@@ -200,14 +200,18 @@ async fn not_eds(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
     stream.ask(Ask::names(Eds, &[])).await;
-    stream.quiet("SOTW-68", "no response to an empty list of endpoints").await
+    stream.quiet("SOTW-68", "no response to an empty list of endpoints").await?;
+    stream.ask(Ask::names(Eds, &["A"])).await;
+    stream.exactly("SOTW-68", Eds, &[("A", 1)]).await.map(drop)
 }
 
 async fn not_rds(ctx: Ctx) -> Outcome {
     ctx.given(Rds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Rds).await?;
     stream.ask(Ask::names(Rds, &[])).await;
-    stream.quiet("SOTW-68", "no response to an empty list of routes").await
+    stream.quiet("SOTW-68", "no response to an empty list of routes").await?;
+    stream.ask(Ask::names(Rds, &["A"])).await;
+    stream.exactly("SOTW-68", Rds, &[("A", 1)]).await.map(drop)
 }
 
 async fn empty_view(ctx: Ctx) -> Outcome {

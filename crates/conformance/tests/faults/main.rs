@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 
+mod mute;
 mod server;
 
 use std::time::Duration;
@@ -105,4 +106,22 @@ async fn case_removes_its_resources_even_if_it_fails() {
     let report = run(target, cases.collect(), 1, std::future::pending()).await;
     assert!(!report.is_success());
     assert!(states.borrow().values().all(std::collections::BTreeMap::is_empty), "{states:?}");
+}
+
+/// A case expects an answer of the server even if its rule is about silence.
+#[tokio::test]
+async fn mute_server_passes_no_case() {
+    let address = mute::start().await.to_string();
+    let target = Target {
+        xds: address.clone(),
+        rest: address,
+        adapter: Box::new(mute::Ignore),
+        run: "test".into(),
+        timeout: Duration::from_millis(500),
+        quiet: Duration::from_millis(50),
+    };
+    let report = run(target, all(), 64, std::future::pending()).await;
+    let passed = report.entries.iter().filter(|entry| matches!(entry.verdict, Verdict::Passed));
+    assert_eq!(passed.map(|entry| entry.name.as_str()).collect::<Vec<_>>(), Vec::<&str>::new());
+    assert_eq!(report.entries.len(), all().len());
 }
