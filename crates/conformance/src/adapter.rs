@@ -21,6 +21,11 @@ pub trait Adapter: Send + Sync {
     /// The server applies the changes of all types together.
     fn publish<'a>(&'a self, state: &'a State) -> Publishing<'a>;
 
+    /// Returns the reason why the adapter can no longer publish anything.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// Removes what the adapter itself has created, after the last case.
     fn finish(&self) -> Publishing<'_> {
         Box::pin(async { Ok(()) })

@@ -59,6 +59,8 @@ pub struct Report {
     pub n_selected: usize,
     /// The reason why the adapter could not remove what it had created.
     pub leftover: Option<String>,
+    /// The reason why the run ended early: the adapter could no longer publish anything.
+    pub adapter_failure: Option<String>,
     /// The time of the run.
     pub duration: Duration,
 }
@@ -271,7 +273,7 @@ mod tests {
     fn report(verdicts: Vec<Verdict>) -> Report {
         let entries: Vec<Entry> = verdicts.into_iter().map(|it| entry("sotw/x", it)).collect();
         let (n_selected, duration) = (entries.len(), Duration::from_secs(1));
-        Report { entries, n_selected, leftover: None, duration }
+        Report { entries, n_selected, leftover: None, adapter_failure: None, duration }
     }
 
     fn failed() -> Verdict {

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -19,7 +20,8 @@ use crate::{
 /// The maximum duration of a case, in units of [`Target::timeout`].
 const WAITS_MAX: u32 = 6;
 
-/// Runs cases, at most `jobs` at the same time. When `interrupted` completes, no further case starts.
+/// Runs cases, at most `jobs` at the same time. When `interrupted` completes, no further case starts. When the adapter
+/// can no longer publish anything, the run ends at once.
 pub async fn run(
     target: Target,
     cases: Vec<Case>,
@@ -36,13 +38,20 @@ pub async fn run(
             async move { (number, run_case(target, case, number).await) }
         })
         .buffer_unordered(jobs.max(1));
-    let mut done: Vec<(usize, Entry)> = running.collect().await;
+    let mut running = pin!(running);
+    let mut done: Vec<(usize, Entry)> = Vec::new();
+    while target.adapter.failure().is_none()
+        && let Some(ended) = running.next().await
+    {
+        done.push(ended);
+    }
     done.sort_unstable_by_key(|(number, _)| *number);
     let leftover = target.adapter.finish().await.err();
     Report {
         entries: done.into_iter().map(|(_, entry)| entry).collect(),
         n_selected: n_cases,
         leftover,
+        adapter_failure: target.adapter.failure(),
         duration: start.elapsed(),
     }
 }

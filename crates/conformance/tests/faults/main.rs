@@ -7,7 +7,7 @@ mod server;
 
 use std::time::Duration;
 
-use chancery_conformance::{Case, Report, Target, Verdict, all, run};
+use chancery_conformance::{Case, Command, Report, Target, Verdict, all, run};
 
 use crate::server::{Fault, Server};
 
@@ -124,4 +124,21 @@ async fn mute_server_passes_no_case() {
     let passed = report.entries.iter().filter(|entry| matches!(entry.verdict, Verdict::Passed));
     assert_eq!(passed.map(|entry| entry.name.as_str()).collect::<Vec<_>>(), Vec::<&str>::new());
     assert_eq!(report.entries.len(), all().len());
+}
+
+/// An adapter that cannot publish ends the run at the first case, and not at each case again.
+#[tokio::test]
+async fn ended_adapter_ends_the_run() {
+    let address = mute::start().await.to_string();
+    let target = Target {
+        xds: address.clone(),
+        rest: address,
+        adapter: Box::new(Command::start("read line").unwrap()),
+        run: "test".into(),
+        timeout: Duration::from_secs(60),
+        quiet: Duration::from_secs(60),
+    };
+    let report = run(target, all(), 4, std::future::pending()).await;
+    assert_eq!(report.adapter_failure.as_deref(), Some("the adapter command has ended"));
+    assert!(report.entries.len() <= 4 && !report.is_success(), "{report:#?}");
 }

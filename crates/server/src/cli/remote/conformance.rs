@@ -28,8 +28,9 @@ pub(crate) struct Conformance {
     rest: Option<String>,
     /// Publish through a program instead of Chancery's admin port
     ///
-    /// The shell starts the program. The program reads one line of JSON for each state of a node from its standard
-    /// input. It answers `{}` when the server serves the state, or `{"error": "reason"}`.
+    /// COMMAND is a command line of the shell. The program reads one line of JSON for each state of a node from its standard
+    /// input. It answers `{}` when the server serves the state, or `{"error": "reason"}`. The run ends if
+    /// the program ends, or does not answer within 30s.
     #[arg(long, value_name = "COMMAND")]
     adapter_command: Option<String>,
     /// Run only cases whose name contains TEXT; repeatable
@@ -121,6 +122,9 @@ pub(super) async fn run(
         }
     };
     let report = kit::run(target, cases, usize::from(args.jobs), interrupted).await;
+    if let Some(failure) = &report.adapter_failure {
+        return Err(Failure::new(failure));
+    }
     if let Some(file) = &args.junit {
         fs::write(file, report.to_junit()).map_err(|error| {
             Failure::new(format_args!("cannot write {}: {error}", file.display()))
