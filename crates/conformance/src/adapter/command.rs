@@ -200,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn dropped_adapter_kills_the_whole_process_group() {
         let line = r#"read line; sleep 100 & echo "{\"error\": \"$!\"}"; wait"#;
-        let child = answer_of(line).await.unwrap_err();
+        let child: u32 = answer_of(line).await.unwrap_err().parse().unwrap();
         let is_running = || {
             let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
             !stat.is_empty() && !stat.contains(") Z ")
