@@ -14,6 +14,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("TTL", "Lifetimes of resources"),
     ("XDSTP", "Structured names"),
     ("ERR", "Resource errors"),
+    ("DYN", "Dynamic parameters"),
     ("CLI-E", "Behavior of Envoy"),
     ("CLI-G", "Behavior of gRPC clients"),
     ("CSDS", "Client status"),
