@@ -53,6 +53,11 @@ pub fn sotw_request(message: &[u8]) {
 /// Decodes a delta request with its node. A request that is accepted has the names that prost reads.
 pub fn delta_request(message: &[u8]) {
     let Some(Request::Delta(found)) = scanned(Protocol::Delta, message) else { return };
+    // prost reads a map field of any wire type as an entry, and then also the fields of a group. The protocol
+    // has only one with a length.
+    if has_other_wire_type(message, INITIAL_RESOURCE_VERSIONS) {
+        return;
+    }
     let Ok(expected) = DeltaDiscoveryRequest::decode(message) else { return };
     assert_eq!(found.type_url, expected.type_url);
     let names =
@@ -61,10 +66,6 @@ pub fn delta_request(message: &[u8]) {
     let names =
         with_locators(expected.resource_names_unsubscribe, expected.resource_locators_unsubscribe);
     assert_eq!(found.unsubscribe.to_vec(), names);
-    // prost reads a map field of any wire type as an entry. The protocol has only one with a length.
-    if has_other_wire_type(message, INITIAL_RESOURCE_VERSIONS) {
-        return;
-    }
     let versions = found.initial_resource_versions.iter();
     let versions = versions.map(|(name, version)| (name.to_owned(), version.to_owned()));
     assert_eq!(
