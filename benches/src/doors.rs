@@ -70,8 +70,8 @@ fn decide(
     }
 }
 
-/// Measures the heartbeats of a resource with a lifetime, beside the resources of the world. Returns the times
-/// of the renewals, and of encoding them.
+/// Measures the heartbeats of a resource with a lifetime, beside the resources of the world. Returns two
+/// tallies: the session prepares the renewal, and the response encodes it.
 pub(crate) fn heartbeats(world: &World, watch: Stopwatch) -> (Tally, Tally) {
     let mut world = world.clone();
     let transaction = world.change_lifetime(LIFETIME);

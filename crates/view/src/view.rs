@@ -229,8 +229,8 @@ mod tests {
 
     use super::*;
 
-    /// XDSTP-15: the members of a glob are the visible resources of one level. Between their names are those
-    /// of deeper levels, of other parameters, and of similar parents.
+    /// XDSTP-15: the members of a glob are the visible resources of one level. The view sorts other names
+    /// between them: deeper levels, other parameters and similar parents.
     #[test]
     fn members_are_the_visible_resources_of_one_level() {
         let type_url = TypeUrl::from_static("type.googleapis.com/t.T");

@@ -200,7 +200,7 @@ pub(super) const ROWS: &[Row] = &[
         Decision,
         BOTH,
         ["SOTW-79", "SOTW-81"],
-        "A name that does not exist receives no response and no placeholder, alone or beside another name.",
+        "The server sends nothing for a name that does not exist, alone or beside another name.",
         missing_silent
     ),
     row!(

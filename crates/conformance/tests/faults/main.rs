@@ -7,25 +7,29 @@ mod server;
 
 use std::time::Duration;
 
-use chancery_conformance::{Case, Command, Report, Target, Verdict, all, run};
+use chancery_conformance::{Adapter, Case, Command, Report, Target, Verdict, all, run};
 
 use crate::server::{Fault, Server};
 
-/// Runs the cases with these names.
-async fn report(fault: Fault, names: &[&str]) -> Report {
-    let (server, adapter) = Server::start(fault).await;
-    let target = Target {
-        xds: server.address.to_string(),
-        rest: server.address.to_string(),
+/// A server that serves gRPC and REST on one address, with time limits that suit most cases.
+fn target(address: &str, adapter: impl Adapter + 'static) -> Target {
+    Target {
+        xds: address.to_owned(),
+        rest: address.to_owned(),
         adapter: Box::new(adapter),
         run: "test".into(),
         timeout: Duration::from_secs(2),
         quiet: Duration::from_millis(150),
-    };
+    }
+}
+
+/// Runs the cases with these names.
+async fn report(fault: Fault, names: &[&str]) -> Report {
+    let (server, adapter) = Server::start(fault).await;
     let cases: Vec<Case> =
         all().into_iter().filter(|case| names.contains(&case.name.as_str())).collect();
     assert_eq!(cases.len(), names.len(), "{names:?}");
-    run(target, cases, 8, std::future::pending()).await
+    run(target(&server.address.to_string(), adapter), cases, 8, std::future::pending()).await
 }
 
 /// The cases that the small server passes without a fault, and all faults with the case that notices each, the
@@ -94,14 +98,7 @@ async fn missing_variant_is_skipped_with_a_reason() {
 async fn case_removes_its_resources_even_if_it_fails() {
     let (server, adapter) = Server::start(Fault::AnswersEverything).await;
     let states = adapter.states();
-    let target = Target {
-        xds: server.address.to_string(),
-        rest: server.address.to_string(),
-        adapter: Box::new(adapter),
-        run: "test".into(),
-        timeout: Duration::from_secs(2),
-        quiet: Duration::from_millis(150),
-    };
+    let target = target(&server.address.to_string(), adapter);
     let cases = all().into_iter().filter(|case| case.name.starts_with("sotw/ads/acknowledgment"));
     let report = run(target, cases.collect(), 1, std::future::pending()).await;
     assert!(!report.is_success());
@@ -113,12 +110,9 @@ async fn case_removes_its_resources_even_if_it_fails() {
 async fn mute_server_passes_no_case() {
     let address = mute::start().await.to_string();
     let target = Target {
-        xds: address.clone(),
-        rest: address,
-        adapter: Box::new(mute::Ignore),
-        run: "test".into(),
         timeout: Duration::from_millis(500),
         quiet: Duration::from_millis(50),
+        ..target(&address, mute::Ignore)
     };
     let report = run(target, all(), 64, std::future::pending()).await;
     let passed = report.entries.iter().filter(|entry| matches!(entry.verdict, Verdict::Passed));
@@ -131,12 +125,9 @@ async fn mute_server_passes_no_case() {
 async fn ended_adapter_ends_the_run() {
     let address = mute::start().await.to_string();
     let target = Target {
-        xds: address.clone(),
-        rest: address,
-        adapter: Box::new(Command::start("read line").unwrap()),
-        run: "test".into(),
         timeout: Duration::from_secs(60),
         quiet: Duration::from_secs(60),
+        ..target(&address, Command::start("read line").unwrap())
     };
     let report = run(target, all(), 4, std::future::pending()).await;
     assert_eq!(report.adapter_failure.as_deref(), Some("the adapter command has ended"));

@@ -238,8 +238,8 @@ fn removal_is_a_name_in_removed_resources() {
     assert!(read.resources.is_empty());
 }
 
-/// ERR-01, ERR-05, ERR-07, ERR-09, ERR-15: an error has the name and the status `NOT_FOUND`, in field 7
-/// of a SotW response and in field 9 of a delta response. The announced length is exact.
+/// ERR-01, ERR-05, ERR-07, ERR-09, ERR-15: an error has the name and the status `NOT_FOUND`. A SotW
+/// response has it in field 7, and a delta response in field 9. The announced length is exact.
 #[test]
 fn missing_name_reads_as_resource_error() {
     let long = "x".repeat(300);
