@@ -1,6 +1,13 @@
 //! Maps with a maximum number of entries and a shared number of bytes.
+//!
+//! Each entry counts towards the share of the node whose report created it. A node may hold at most as much
+//! of a limit as is left for all others. A single node can therefore hold half of a limit, and `n` nodes
+//! together leave a part of `1/(n+1)`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 /// The limits of the sums of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,14 +33,33 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             bytes_max: 64 << 20,
-            clusters_max: 10_000,
-            localities_max: 256,
-            endpoints_max: 10_000,
-            metrics_max: 64,
-            categories_max: 64,
+            clusters_max: 20_000,
+            localities_max: 512,
+            endpoints_max: 20_000,
+            metrics_max: 128,
+            categories_max: 128,
             name_bytes_max: 4096,
         }
     }
+}
+
+/// The node to whose share an entry counts, as a hash of its ID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Owner(pub(crate) u64);
+
+/// The reason why something is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// A limit is reached.
+    Full,
+    /// The node holds its share of a limit.
+    Share,
+}
+
+/// Checks whether a node that holds `held` of a limit may take `more`. `free` is what is left of the limit.
+fn check_share(held: usize, more: usize, free: usize) -> Result<(), Refused> {
+    let rest = free.checked_sub(more).ok_or(Refused::Full)?;
+    if held.saturating_add(more) <= rest { Ok(()) } else { Err(Refused::Share) }
 }
 
 /// The bytes that the sums may still take.
@@ -41,97 +67,141 @@ impl Default for Limits {
 pub(crate) struct Budget {
     pub(crate) used: usize,
     max: usize,
+    /// The bytes of each node that holds any.
+    shares: HashMap<Owner, usize>,
 }
 
 impl Budget {
     pub(crate) fn new(max: usize) -> Self {
-        Self { used: 0, max }
+        Self { used: 0, max, shares: HashMap::new() }
     }
 
-    /// Takes bytes, or returns `false` if too few are left.
-    pub(crate) fn take(&mut self, bytes: usize) -> bool {
-        let used = self.used.saturating_add(bytes);
-        let fits = used <= self.max;
-        if fits {
-            self.used = used;
-        }
-        fits
+    /// Takes bytes for a node.
+    pub(crate) fn take(&mut self, owner: Owner, bytes: usize) -> Result<(), Refused> {
+        let held = self.shares.get(&owner).copied().unwrap_or(0);
+        check_share(held, bytes, self.max.saturating_sub(self.used))?;
+        self.used += bytes;
+        self.shares.insert(owner, held + bytes);
+        Ok(())
     }
 
-    pub(crate) fn give_back(&mut self, bytes: usize) {
+    pub(crate) fn give_back(&mut self, owner: Owner, bytes: usize) {
         self.used = self.used.saturating_sub(bytes);
+        if let Some(held) = self.shares.get_mut(&owner) {
+            *held = held.saturating_sub(bytes);
+            if *held == 0 {
+                self.shares.remove(&owner);
+            }
+        }
     }
 }
 
 /// The size of a key or value in bytes, including what it refers to.
 pub(crate) trait Bytes {
     fn n_bytes(&self) -> usize;
+
+    /// Gives back the bytes of the entries in a value.
+    fn give_back_entries(&self, _budget: &mut Budget) {}
 }
 
 /// A map whose entries take bytes of a [`Budget`].
 #[derive(Debug)]
-pub(crate) struct Limited<K, V>(BTreeMap<K, V>);
+pub(crate) struct Limited<K, V> {
+    entries: BTreeMap<K, Owned<V>>,
+    /// The number of entries of each node. Most maps have entries of few nodes.
+    owners: Vec<(Owner, u32)>,
+}
+
+#[derive(Debug)]
+struct Owned<V> {
+    owner: Owner,
+    value: V,
+}
 
 /// The approximate size of an entry in bytes, without its key and value.
-const ENTRY_BYTES: usize = 48;
+const ENTRY_BYTES: usize = 48 + size_of::<Owner>() + size_of::<(Owner, u32)>();
 
 impl<K, V> Default for Limited<K, V> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self { entries: BTreeMap::new(), owners: Vec::new() }
     }
 }
 
 impl<K: Ord + Clone + Bytes, V: Default + Bytes> Limited<K, V> {
-    /// Returns the entry of a key. `None` if it does not exist and there is no room for it.
+    /// Returns the entry of a key. Fails if it does not exist and there is no room for it.
     pub(crate) fn entry(
         &mut self,
         key: &K,
         max: usize,
+        owner: Owner,
         budget: &mut Budget,
-    ) -> Option<(&K, &mut V)> {
-        if !self.0.contains_key(key) {
+    ) -> Result<(&K, &mut V), Refused> {
+        if !self.entries.contains_key(key) {
             let value = V::default();
-            let bytes = ENTRY_BYTES + key.n_bytes() + value.n_bytes();
-            if self.0.len() >= max || !budget.take(bytes) {
-                return None;
+            let place = self.owners.iter().position(|(known, _)| *known == owner);
+            let held = place.map_or(0, |place| self.owners[place].1);
+            check_share(held as usize, 1, max.saturating_sub(self.entries.len()))?;
+            budget.take(owner, ENTRY_BYTES + key.n_bytes() + value.n_bytes())?;
+            match place {
+                Some(place) => self.owners[place].1 += 1,
+                None => self.owners.push((owner, 1)),
             }
-            self.0.insert(key.clone(), value);
+            self.entries.insert(key.clone(), Owned { owner, value });
         }
-        self.0.range_mut::<K, _>(key..=key).next()
+        let found = self.entries.range_mut::<K, _>(key..=key).next();
+        found.map(|(key, owned)| (key, &mut owned.value)).ok_or(Refused::Full)
     }
 
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        self.0.get_mut(key)
+        self.entries.get_mut(key).map(|owned| &mut owned.value)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.entries.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.0.iter()
+        self.entries.iter().map(|(key, owned)| (key, &owned.value))
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
-        self.0.values_mut()
+        self.entries.values_mut().map(|owned| &mut owned.value)
     }
 
     /// Keeps only some entries, and gives back the bytes of the others.
     pub(crate) fn retain(&mut self, budget: &mut Budget, mut keep: impl FnMut(&V) -> bool) {
-        self.0.retain(|key, value| {
-            let stays = keep(value);
+        let owners = &mut self.owners;
+        self.entries.retain(|key, owned| {
+            let stays = keep(&owned.value);
             if !stays {
-                budget.give_back(ENTRY_BYTES + key.n_bytes() + value.n_bytes());
+                owned.give_back(key, budget);
+                if let Some((_, n)) = owners.iter_mut().find(|(owner, _)| *owner == owned.owner) {
+                    *n -= 1;
+                }
             }
             stays
         });
+        owners.retain(|(_, n)| *n > 0);
     }
 }
 
-impl<K: Bytes, V: Bytes> Bytes for Limited<K, V> {
+impl<V: Default + Bytes> Owned<V> {
+    /// Gives back the bytes of an entry. The entries in its value may be those of other nodes.
+    fn give_back<K: Bytes>(&self, key: &K, budget: &mut Budget) {
+        self.value.give_back_entries(budget);
+        budget.give_back(self.owner, ENTRY_BYTES + key.n_bytes() + V::default().n_bytes());
+    }
+}
+
+impl<K: Bytes, V: Default + Bytes> Bytes for Limited<K, V> {
     /// The bytes of the entries.
     fn n_bytes(&self) -> usize {
-        self.0.iter().map(|(key, value)| ENTRY_BYTES + key.n_bytes() + value.n_bytes()).sum()
+        let entry = |(key, owned): (&K, &Owned<V>)| key.n_bytes() + owned.value.n_bytes();
+        self.entries.len() * ENTRY_BYTES + self.entries.iter().map(entry).sum::<usize>()
+    }
+
+    fn give_back_entries(&self, budget: &mut Budget) {
+        self.entries.iter().for_each(|(key, owned)| owned.give_back(key, budget));
     }
 }
 

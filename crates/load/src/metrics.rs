@@ -41,6 +41,12 @@ pub const METRICS: &[Metric] = &[
          metric and category: a limit was reached. stream: the present values of a stream did not fit. \
          value: a value was not a finite number.",
     ),
+    Metric::new(
+        "chancery_load_over_share_total",
+        MetricKind::Counter,
+        "Items in chancery_load_omitted_total that the replica did not keep because their node holds its \
+         share of a limit.",
+    ),
 ];
 
 /// The outcomes of requests.
@@ -58,6 +64,7 @@ pub(crate) struct Metrics {
     bytes: Gauge,
     /// By [`Kind`].
     omitted: [Counter; Kind::ALL.len()],
+    over_share: Counter,
 }
 
 /// The sums that the metrics already show.
@@ -65,6 +72,7 @@ pub(crate) struct Metrics {
 pub(crate) struct Shown {
     totals: Totals,
     omitted: [u64; Kind::ALL.len()],
+    over_share: u64,
 }
 
 impl Metrics {
@@ -82,8 +90,9 @@ impl Metrics {
             bytes: gauge!("chancery_load_bytes"),
             omitted: Kind::ALL
                 .map(|kind| counter!("chancery_load_omitted_total", "kind" => kind.name())),
+            over_share: counter!("chancery_load_over_share_total"),
         };
-        let counters = [&metrics.accepted, &metrics.rejected];
+        let counters = [&metrics.accepted, &metrics.rejected, &metrics.over_share];
         for counter in counters.into_iter().chain(&metrics.requests).chain(&metrics.omitted) {
             counter.increment(0);
         }
@@ -111,7 +120,9 @@ impl Metrics {
         self.in_progress.set(value(new.gauges.in_progress));
         self.clusters.set(value(table.clusters.len() as u64));
         self.bytes.set(value(table.room.budget.used as u64));
-        *shown = Shown { totals: new, omitted: *omitted };
+        let over_share = table.room.n_over_share;
+        self.over_share.increment(over_share.saturating_sub(shown.over_share));
+        *shown = Shown { totals: new, omitted: *omitted, over_share };
     }
 }
 

@@ -1,6 +1,7 @@
 //! The load reports of a replica, and the reporting streams.
 
 use std::{
+    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -16,12 +17,12 @@ use tokio::{
 };
 
 use crate::{
-    limited::Limits,
+    limited::{Limits, Owner},
     metrics::{Metrics, Shown},
     report::{Report, ReportError},
     settings::{Settings, SettingsError},
     show::{self, Query},
-    table::Table,
+    table::{Source, Table},
 };
 
 /// The load reports of a replica. A clone is cheap.
@@ -36,6 +37,8 @@ struct Shared {
     /// The streams that have ended, and whose present values are to be removed.
     ended: Mutex<Vec<u64>>,
     next_stream: AtomicU64,
+    /// Hashes the IDs of nodes. Its keys are random, so that no client can choose the hash of another node.
+    hasher: RandomState,
     n_streams: AtomicU64,
     metrics: Metrics,
     since: SystemTime,
@@ -51,7 +54,7 @@ struct Sums {
 #[derive(Debug)]
 pub struct Reporter {
     shared: Arc<Shared>,
-    stream: u64,
+    source: Source,
 }
 
 impl LoadReports {
@@ -67,6 +70,7 @@ impl LoadReports {
             sums: Arc::new(tokio::sync::Mutex::new(sums)),
             ended: Mutex::default(),
             next_stream: AtomicU64::new(0),
+            hasher: RandomState::new(),
             n_streams: AtomicU64::new(0),
             metrics: Metrics::new(),
             since: SystemTime::now(),
@@ -107,14 +111,15 @@ impl LoadReports {
         result.map(|()| self.settings())
     }
 
-    /// Opens a stream of reports.
+    /// Opens a stream of reports. What it adds to the sums counts towards the share of its node.
     #[must_use]
-    pub fn open(&self) -> Reporter {
+    pub fn open(&self, node: &str) -> Reporter {
         let shared = Arc::clone(&self.0);
         shared.metrics.streams.increment(1.0);
         shared.n_streams.fetch_add(1, Ordering::Relaxed);
         let stream = shared.next_stream.fetch_add(1, Ordering::Relaxed);
-        Reporter { shared, stream }
+        let owner = Owner(shared.hasher.hash_one(node));
+        Reporter { shared, source: Source { stream, owner, node: node.into() } }
     }
 
     /// Counts a report that was rejected.
@@ -148,10 +153,10 @@ impl Reporter {
     /// # Errors
     /// Fails if the report is malformed. Then nothing of it counts.
     pub async fn report(&self, report: Report) -> Result<(), ReportError> {
-        let (stream, is_large) = (self.stream, report.is_large());
+        let (source, is_large) = (self.source.clone(), report.is_large());
         let settings = Arc::clone(&self.shared.settings.borrow());
         let add = move |sums: &mut Sums| {
-            sums.table.add(stream, &report, &settings.clusters, Instant::now())
+            sums.table.add(&source, &report, &settings.clusters, Instant::now())
         };
         // A panic of the thread ends with the report.
         self.shared.run(is_large, add).await.unwrap_or(Ok(()))
@@ -162,7 +167,7 @@ impl Drop for Reporter {
     fn drop(&mut self) {
         self.shared.metrics.streams.decrement(1.0);
         self.shared.n_streams.fetch_sub(1, Ordering::Relaxed);
-        self.shared.ended.lock().push(self.stream);
+        self.shared.ended.lock().push(self.source.stream);
         self.shared.remove_ended();
     }
 }
@@ -243,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn stream_that_ends_during_its_report_leaves_no_present_values() {
         let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
-        let stream = reports.open();
+        let stream = reports.open("n");
         let large = report(5000);
         assert!(large.is_large());
         // The report goes on after its stream has given up.

@@ -1,7 +1,7 @@
 //! The limits of the sums: which reported items are kept, and what did not fit.
 
 use crate::{
-    limited::{Budget, Bytes, Limited, Limits},
+    limited::{Budget, Bytes, Limited, Limits, Owner, Refused},
     stats::Metric,
 };
 
@@ -52,6 +52,8 @@ pub(crate) struct Room {
     pub(crate) budget: Budget,
     /// By [`Kind`].
     pub(crate) omitted: [u64; Kind::ALL.len()],
+    /// The number of omitted items whose node holds its share of a limit.
+    pub(crate) n_over_share: u64,
     /// Whether something did not fit since the last search for outdated entries.
     pub(crate) is_full: bool,
 }
@@ -59,7 +61,8 @@ pub(crate) struct Room {
 impl Room {
     pub(crate) fn new(limits: Limits) -> Self {
         let budget = Budget::new(limits.bytes_max);
-        Self { limits, budget, omitted: [0; Kind::ALL.len()], is_full: false }
+        let omitted = [0; Kind::ALL.len()];
+        Self { limits, budget, omitted, n_over_share: 0, is_full: false }
     }
 
     /// Counts an item that is not kept.
@@ -69,11 +72,20 @@ impl Room {
         self.is_full |= kind != Kind::Value;
     }
 
+    /// Counts an item for which there is no room.
+    pub(crate) fn refuse(&mut self, kind: Kind, why: Refused) {
+        self.omit(kind);
+        if why == Refused::Share {
+            self.n_over_share = self.n_over_share.saturating_add(1);
+        }
+    }
+
     /// Returns the entry of a key, or counts that it is not kept. The key is `None` if it is too long.
     pub(crate) fn entry<'m, K: Ord + Clone + Bytes, V: Default + Bytes>(
         &mut self,
         map: &'m mut Limited<K, V>,
         key: Option<K>,
+        owner: Owner,
         kind: Kind,
     ) -> Option<(&'m K, &'m mut V)> {
         let max = match kind {
@@ -83,11 +95,12 @@ impl Room {
             Kind::Category => self.limits.categories_max,
             Kind::Metric | Kind::Stream | Kind::Value => self.limits.metrics_max,
         };
-        let entry = key.and_then(|key| map.entry(&key, max, &mut self.budget));
-        if entry.is_none() {
+        let Some(key) = key else {
             self.omit(kind);
-        }
-        entry
+            return None;
+        };
+        let entry = map.entry(&key, max, owner, &mut self.budget);
+        entry.map_err(|why| self.refuse(kind, why)).ok()
     }
 
     /// Returns the text if it is not too long for a key.
@@ -98,12 +111,13 @@ impl Room {
     pub(crate) fn metric(
         &mut self,
         map: &mut Limited<Box<str>, Metric>,
+        owner: Owner,
         name: &str,
         requests: u64,
         sum: f64,
     ) {
         let key = self.name(name);
-        if let Some((_, metric)) = self.entry(map, key, Kind::Metric)
+        if let Some((_, metric)) = self.entry(map, key, owner, Kind::Metric)
             && !metric.add(requests, sum)
         {
             self.omit(Kind::Value);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::limited::{Bytes, Limited};
+use crate::limited::{Budget, Bytes, Limited};
 
 /// The maximum value of one number in a report. Sums of smaller numbers do not overflow.
 const VALUE_MAX: u64 = 1 << 40;
@@ -190,17 +190,31 @@ impl Bytes for Cluster {
     fn n_bytes(&self) -> usize {
         size_of::<Self>() + self.categories.n_bytes() + self.localities.n_bytes()
     }
+
+    fn give_back_entries(&self, budget: &mut Budget) {
+        self.categories.give_back_entries(budget);
+        self.localities.give_back_entries(budget);
+    }
 }
 
 impl Bytes for Locality {
     fn n_bytes(&self) -> usize {
         size_of::<Self>() + self.metrics.n_bytes() + self.endpoints.n_bytes()
     }
+
+    fn give_back_entries(&self, budget: &mut Budget) {
+        self.metrics.give_back_entries(budget);
+        self.endpoints.give_back_entries(budget);
+    }
 }
 
 impl Bytes for Endpoint {
     fn n_bytes(&self) -> usize {
         size_of::<Self>() + self.metrics.n_bytes()
+    }
+
+    fn give_back_entries(&self, budget: &mut Budget) {
+        self.metrics.give_back_entries(budget);
     }
 }
 

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    limited::Limited,
+    limited::{Limited, Owner},
     room::{Kind, Room},
     stats::{Cluster, ClusterKey, Gauges, LocalityKey, Totals},
 };
@@ -19,8 +19,9 @@ const LOCALITY_BYTES: usize = size_of::<(Arc<LocalityKey>, Gauges)>();
 type Clusters = Limited<Arc<ClusterKey>, Cluster>;
 
 /// The part of a stream.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct StreamLoads {
+    pub(crate) owner: Owner,
     clusters: BTreeMap<Arc<ClusterKey>, Share>,
     n_reports: u64,
 }
@@ -35,6 +36,10 @@ struct Share {
 }
 
 impl StreamLoads {
+    pub(crate) fn new(owner: Owner) -> Self {
+        Self { owner, clusters: BTreeMap::new(), n_reports: 0 }
+    }
+
     /// Begins the next report.
     pub(crate) fn begin_report(&mut self) {
         self.n_reports += 1;
@@ -52,22 +57,22 @@ impl StreamLoads {
         totals: &mut Totals,
     ) {
         if !self.clusters.contains_key(key) {
-            if !room.budget.take(CLUSTER_BYTES) {
-                return room.omit(Kind::Stream);
+            if let Err(why) = room.budget.take(self.owner, CLUSTER_BYTES) {
+                return room.refuse(Kind::Stream, why);
             }
             self.clusters.insert(Arc::clone(key), Share::default());
             cluster.n_streams += 1;
         }
         let Some(share) = self.clusters.get_mut(key) else { return };
         if share.report != self.n_reports {
-            share.clear(cluster, room, totals);
+            share.clear(self.owner, cluster, room, totals);
             share.report = self.n_reports;
         }
         share.dropped_rate = share.dropped_rate.saturating_add(dropped_rate);
         shift(cluster, None, totals, Gauges::default(), dropped(dropped_rate));
         for (key, gauges) in localities {
-            if !room.budget.take(LOCALITY_BYTES) {
-                room.omit(Kind::Stream);
+            if let Err(why) = room.budget.take(self.owner, LOCALITY_BYTES) {
+                room.refuse(Kind::Stream, why);
                 continue;
             }
             if let Some(locality) = cluster.localities.get_mut(&key) {
@@ -106,12 +111,13 @@ impl StreamLoads {
         room: &mut Room,
         totals: &mut Totals,
     ) {
+        let owner = self.owner;
         self.clusters.retain(|key, share| {
             let stays = keep(key);
             if !stays && let Some(cluster) = clusters.get_mut(key) {
-                share.clear(cluster, room, totals);
+                share.clear(owner, cluster, room, totals);
                 cluster.n_streams -= 1;
-                room.budget.give_back(CLUSTER_BYTES);
+                room.budget.give_back(owner, CLUSTER_BYTES);
             }
             stays
         });
@@ -120,7 +126,7 @@ impl StreamLoads {
 
 impl Share {
     /// Removes the part from the sums.
-    fn clear(&mut self, cluster: &mut Cluster, room: &mut Room, totals: &mut Totals) {
+    fn clear(&mut self, owner: Owner, cluster: &mut Cluster, room: &mut Room, totals: &mut Totals) {
         let rate = std::mem::take(&mut self.dropped_rate);
         shift(cluster, None, totals, dropped(rate), Gauges::default());
         for (key, gauges) in std::mem::take(&mut self.localities) {
@@ -128,7 +134,7 @@ impl Share {
             if let Some(locality) = cluster.localities.get_mut(&key) {
                 locality.n_streams -= 1;
             }
-            room.budget.give_back(LOCALITY_BYTES);
+            room.budget.give_back(owner, LOCALITY_BYTES);
         }
     }
 }

@@ -4,9 +4,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use chancery_proto::lrs::UnnamedEndpointLoadMetricStats;
 use tokio::time::Instant;
+use tracing::warn;
 
 use crate::{
-    limited::{Limited, Limits},
+    limited::{Limited, Limits, Owner},
     report::{ClusterPart, EndpointPart, LocalityPart, Report, ReportError},
     room::{Kind, Room},
     settings::Clusters,
@@ -18,6 +19,9 @@ use crate::{
 
 /// The time without reports after which a cluster, locality or endpoint makes room for another.
 const OUTDATED_AFTER: Duration = Duration::from_secs(3600);
+
+/// The minimum time between two log lines about nodes that hold their share.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The minimum time between two searches for outdated entries.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
@@ -31,6 +35,16 @@ pub(crate) struct Table {
     /// The part of each open stream in the present values.
     streams: HashMap<u64, StreamLoads>,
     swept: Option<Instant>,
+    /// The time of the last log line about a node that holds its share.
+    logged: Option<Instant>,
+}
+
+/// A stream of reports, and its node.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    pub(crate) stream: u64,
+    pub(crate) owner: Owner,
+    pub(crate) node: Arc<str>,
 }
 
 impl Table {
@@ -41,6 +55,7 @@ impl Table {
             totals: Totals::default(),
             streams: HashMap::new(),
             swept: None,
+            logged: None,
         }
     }
 
@@ -56,7 +71,7 @@ impl Table {
     /// Fails if a part of the report is malformed. Then nothing of it counts.
     pub(crate) fn add(
         &mut self,
-        stream: u64,
+        source: &Source,
         report: &Report,
         selected: &Clusters,
         now: Instant,
@@ -65,7 +80,9 @@ impl Table {
         if self.wants_sweep(now) {
             self.sweep(now);
         }
-        let mut loads = self.streams.remove(&stream).unwrap_or_default();
+        let Source { stream, owner, .. } = *source;
+        let n_over_share = self.room.n_over_share;
+        let mut loads = self.streams.remove(&stream).unwrap_or_else(|| StreamLoads::new(owner));
         loads.begin_report();
         let added = report.clusters().try_for_each(|part| self.add_cluster(&mut loads, part?, now));
         loads.end_rates_of_missing(&mut self.clusters, &mut self.totals);
@@ -73,7 +90,23 @@ impl Table {
         loads.keep_only(keep, &mut self.clusters, &mut self.room, &mut self.totals);
         self.streams.insert(stream, loads);
         self.totals.n_reports += 1;
+        if self.room.n_over_share > n_over_share {
+            self.log_over_share(&source.node, self.room.n_over_share - n_over_share, now);
+        }
         added
+    }
+
+    /// Logs that a node holds its share of a limit, at most once a minute.
+    fn log_over_share(&mut self, node: &str, n_items: u64, now: Instant) {
+        if self.logged.is_none_or(|logged| now >= logged + LOG_INTERVAL) {
+            self.logged = Some(now);
+            warn!(
+                ?node,
+                n_items,
+                "the node holds its share of the sums of load reports, and the replica does not keep \
+                 further items of its reports"
+            );
+        }
     }
 
     fn add_cluster(
@@ -85,7 +118,8 @@ impl Table {
         let Self { room, clusters, totals, .. } = self;
         let names = room.name(part.name).zip(room.name(part.service));
         let key = names.map(|(name, service)| Arc::new(ClusterKey { name, service }));
-        let mut known = room.entry(clusters, key, Kind::Cluster);
+        let owner = loads.owner;
+        let mut known = room.entry(clusters, key, owner, Kind::Cluster);
         let period_ms = u64::try_from(part.period.as_millis()).unwrap_or(u64::MAX);
         let dropped = bounded(part.dropped);
         totals.dropped = totals.dropped.saturating_add(dropped);
@@ -96,7 +130,8 @@ impl Table {
             for category in part.dropped() {
                 let category = category?;
                 let key = room.name(&category.category);
-                if let Some((_, count)) = room.entry(&mut cluster.categories, key, Kind::Category) {
+                let entry = room.entry(&mut cluster.categories, key, owner, Kind::Category);
+                if let Some((_, count)) = entry {
                     count.0 = count.0.saturating_add(bounded(category.dropped_count));
                 }
             }
@@ -109,11 +144,11 @@ impl Table {
             let Some((_, cluster)) = &mut known else { continue };
             cluster.counts.add(counts);
             let key = locality_key(room, &locality);
-            let entry = room.entry(&mut cluster.localities, key, Kind::Locality);
+            let entry = room.entry(&mut cluster.localities, key, owner, Kind::Locality);
             let Some((key, entry)) = entry else { continue };
             entry.counts.add(counts);
             entry.reported = Some(now);
-            add_details(room, entry, &locality, now)?;
+            add_details(room, owner, entry, &locality, now)?;
             let gauges =
                 Gauges::new(counts, locality.in_progress, locality.active_connections, period_ms);
             // The number of localities of a cluster is limited, and so is the number of shares.
@@ -175,6 +210,7 @@ fn locality_key(room: &Room, part: &LocalityPart<'_>) -> Option<Arc<LocalityKey>
 /// Adds the metrics and the endpoints of a locality.
 fn add_details(
     room: &mut Room,
+    owner: Owner,
     entry: &mut Locality,
     part: &LocalityPart<'_>,
     now: Instant,
@@ -192,12 +228,13 @@ fn add_details(
     for metric in part.metrics() {
         let metric = metric?;
         let requests = metric.num_requests_finished_with_metric;
-        room.metric(&mut entry.metrics, &metric.metric_name, requests, metric.total_metric_value);
+        let (name, sum) = (&metric.metric_name, metric.total_metric_value);
+        room.metric(&mut entry.metrics, owner, name, requests, sum);
     }
     for endpoint in part.endpoints() {
         let endpoint: EndpointPart<'_> = endpoint?;
         let key = room.name(&endpoint.address);
-        let sum = room.entry(&mut entry.endpoints, key, Kind::Endpoint);
+        let sum = room.entry(&mut entry.endpoints, key, owner, Kind::Endpoint);
         let Some((_, sum)): Option<(_, &mut Endpoint)> = sum else { continue };
         sum.reported = Some(now);
         sum.counts.add(Counts {
@@ -209,7 +246,8 @@ fn add_details(
         for metric in endpoint.metrics() {
             let metric = metric?;
             let requests = metric.num_requests_finished_with_metric;
-            room.metric(&mut sum.metrics, &metric.metric_name, requests, metric.total_metric_value);
+            let (name, total) = (&metric.metric_name, metric.total_metric_value);
+            room.metric(&mut sum.metrics, owner, name, requests, total);
         }
     }
     Ok(())

@@ -205,7 +205,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             }
             let report = Report::new(message)?;
             let node = self.node.read(report.node())?;
-            let reporter = reporter.get_or_insert_with(|| self.reports.open());
+            let reporter = reporter.get_or_insert_with(|| {
+                self.reports.open(node.as_ref().map_or("", |node| node.id.as_str()))
+            });
             if let (Some(greet), Some(node)) = (greet.take(), node) {
                 // The body of the response is gone if the stream is ending.
                 drop(greet.send(Client::new(node)));

@@ -11,7 +11,7 @@ use prost::Message;
 
 use super::*;
 use crate::{
-    limited::Bytes as _,
+    limited::{Bytes as _, Owner},
     show::{self, Query},
 };
 
@@ -39,8 +39,13 @@ fn locality(zone: &str, succeeded: u64, in_progress: u64) -> UpstreamLocalitySta
     }
 }
 
+/// Returns a stream of a node of its own.
+fn source(stream: u64) -> Source {
+    Source { stream, owner: Owner(stream), node: format!("n{stream}").into() }
+}
+
 fn add(table: &mut Table, stream: u64, clusters: Vec<ClusterStats>) {
-    table.add(stream, &report(clusters), &Clusters::All, Instant::now()).unwrap();
+    table.add(&source(stream), &report(clusters), &Clusters::All, Instant::now()).unwrap();
 }
 
 fn shown(table: &Table) -> pb::LoadStatus {
@@ -105,7 +110,7 @@ async fn missing_cluster_keeps_requests_in_progress_until_the_stream_ends() {
     // A change of the settings: the second stream no longer reports `a`.
     let only_b = Clusters::Named(vec!["b".into()]);
     let late = report(vec![cluster("a", 5, 9)]);
-    table.add(2, &late, &only_b, Instant::now()).unwrap();
+    table.add(&source(2), &late, &only_b, Instant::now()).unwrap();
     assert_eq!(now(&table)[0], ("a".into(), 0, 0.0));
     assert_eq!(table.totals.gauges, Gauges::default());
     table.end_stream(2);
@@ -220,11 +225,11 @@ async fn localities_metrics_and_endpoints_are_kept() {
 #[tokio::test]
 async fn items_over_a_limit_are_counted_and_not_kept() {
     let limits = Limits {
-        clusters_max: 2,
-        localities_max: 2,
-        endpoints_max: 2,
-        metrics_max: 2,
-        categories_max: 2,
+        clusters_max: 4,
+        localities_max: 4,
+        endpoints_max: 4,
+        metrics_max: 4,
+        categories_max: 4,
         name_bytes_max: 8,
         ..Limits::default()
     };
@@ -286,10 +291,79 @@ async fn bytes_of_all_sums_are_bounded() {
     assert_eq!(table.room.budget.used, table.clusters.n_bytes());
 }
 
+/// LRS-18: a node that reports ever new names leaves room for others, whatever the limit. This also holds
+/// for the next streams of the node, and for several such nodes.
+#[tokio::test(start_paused = true)]
+async fn one_node_cannot_fill_the_sums() {
+    let flood = |of: usize| -> Vec<ClusterStats> {
+        (0..400).map(|n| cluster(&format!("flood {of} {n}"), 1, 1)).collect()
+    };
+    for limits in [
+        Limits { clusters_max: 100, ..Limits::default() },
+        Limits { bytes_max: 100_000, ..Limits::default() },
+    ] {
+        let mut table = Table::new(limits);
+        for stream in 0..10 {
+            // Two nodes, with several streams each. Every second stream stays open.
+            let source = Source { stream, ..source(stream % 2) };
+            let report = report(flood(usize::try_from(stream).unwrap()));
+            table.add(&source, &report, &Clusters::All, Instant::now()).unwrap();
+            if stream % 4 < 2 {
+                table.end_stream(stream);
+            }
+        }
+        let omitted_before = omitted(&table, Kind::Cluster);
+        assert!(omitted_before > 3000 && table.room.n_over_share > 3000, "{omitted_before}");
+        let own = || -> Vec<ClusterStats> {
+            (0..10).map(|n| cluster(&format!("web {n}"), 7, 1)).collect()
+        };
+        add(&mut table, 100, own());
+        assert_eq!(omitted(&table, Kind::Cluster), omitted_before, "the clusters are kept");
+        let sums = sums(&table);
+        let kept: Vec<_> = sums.iter().filter(|(name, _)| name.starts_with("web")).collect();
+        assert_eq!(kept.len(), 10);
+        assert!(kept.iter().all(|(_, sum)| (sum.succeeded, sum.in_progress) == (7, 1)), "{kept:?}");
+    }
+}
+
+/// LRS-18: a node that adds localities, endpoints and metrics to the cluster of another node leaves room for
+/// those of that node.
+#[tokio::test]
+async fn one_node_cannot_fill_the_cluster_of_another() {
+    let limits = Limits { localities_max: 10, endpoints_max: 10, ..Limits::default() };
+    let mut table = Table::new(limits);
+    let endpoint = |n: usize| UpstreamEndpointStats {
+        address: Some(Address {
+            socket_address: None,
+            pipe: Some(chancery_proto::lrs::Pipe { path: format!("/p{n}") }),
+        }),
+        ..UpstreamEndpointStats::default()
+    };
+    let with = |localities: Vec<UpstreamLocalityStats>| {
+        vec![ClusterStats { upstream_locality_stats: localities, ..cluster("web", 0, 0) }]
+    };
+    let busy = UpstreamLocalityStats {
+        upstream_endpoint_stats: (0..20).map(endpoint).collect(),
+        ..locality("z", 1, 0)
+    };
+    let flood = (0..20).map(|n| locality(&format!("flood {n}"), 1, 0)).chain([busy]);
+    add(&mut table, 1, with(vec![locality("z", 1, 0)]));
+    add(&mut table, 2, with(flood.collect()));
+    let own = UpstreamLocalityStats {
+        upstream_endpoint_stats: vec![endpoint(100)],
+        ..locality("z", 1, 0)
+    };
+    let before = (omitted(&table, Kind::Locality), omitted(&table, Kind::Endpoint));
+    assert_eq!(before, (16, 15));
+    add(&mut table, 1, with(vec![own, locality("y", 1, 0)]));
+    assert_eq!((omitted(&table, Kind::Locality), omitted(&table, Kind::Endpoint)), before);
+    assert_eq!(shown(&table).clusters[0].localities.len(), 6);
+}
+
 /// LRS-18: clusters that nobody reports any longer make room for others.
 #[tokio::test(start_paused = true)]
 async fn outdated_clusters_make_room_for_others() {
-    let mut table = Table::new(Limits { clusters_max: 2, ..Limits::default() });
+    let mut table = Table::new(Limits { clusters_max: 3, ..Limits::default() });
     add(&mut table, 1, vec![cluster("open", 1, 1)]);
     add(&mut table, 2, vec![cluster("old", 1, 1)]);
     table.end_stream(2);
@@ -313,7 +387,7 @@ async fn malformed_report_counts_nothing() {
     // A second cluster whose locality is cut off.
     bytes.extend([0x12, 3, 0x12, 5, 0]);
     let report = Report::new(bytes.into()).unwrap();
-    let error = table.add(1, &report, &Clusters::All, Instant::now()).unwrap_err();
+    let error = table.add(&source(1), &report, &Clusters::All, Instant::now()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "malformed load report: cluster_stats: the message ends inside a field"
@@ -328,14 +402,20 @@ async fn malformed_report_counts_nothing() {
         (&[0x12, 3, 0x22, 1, 0xff], "load_report_interval: "),
     ] {
         let report = Report::new(bytes.to_vec().into()).unwrap();
-        let error = table.add(1, &report, &Clusters::All, Instant::now()).unwrap_err().to_string();
+        let error =
+            table.add(&source(1), &report, &Clusters::All, Instant::now()).unwrap_err().to_string();
         assert!(error.starts_with(&format!("malformed load report: {part}")), "{error}");
     }
     let error = Report::new(vec![0x08_u8, 1].into()).unwrap_err().to_string();
     assert!(error.contains("LoadStatsRequest: field 1 has the wrong wire type"), "{error}");
     let unknown = [0x12, 7, 0x0a, 1, b'u', 0x7a, 2, b'h', b'i', 0x98, 1, 1];
     table
-        .add(1, &Report::new(unknown.to_vec().into()).unwrap(), &Clusters::All, Instant::now())
+        .add(
+            &source(1),
+            &Report::new(unknown.to_vec().into()).unwrap(),
+            &Clusters::All,
+            Instant::now(),
+        )
         .unwrap();
     assert_eq!(sums(&table)[0].0, "u");
 }
@@ -348,9 +428,9 @@ async fn report_with_too_many_parts_is_rejected() {
         let localities = vec![UpstreamLocalityStats::default(); n];
         report(vec![ClusterStats { upstream_locality_stats: localities, ..cluster("a", 0, 0) }])
     };
-    assert_eq!(table.add(1, &parts(65_535), &Clusters::All, Instant::now()), Ok(()));
+    assert_eq!(table.add(&source(1), &parts(65_535), &Clusters::All, Instant::now()), Ok(()));
     assert_eq!(
-        table.add(1, &parts(65_536), &Clusters::All, Instant::now()),
+        table.add(&source(1), &parts(65_536), &Clusters::All, Instant::now()),
         Err(ReportError::TooMany)
     );
     assert_eq!(table.totals.n_reports, 1);
