@@ -173,12 +173,18 @@ impl Service {
         request: pb::ListResourcesRequest,
     ) -> Result<Listing, AdminError> {
         let type_url = given(&request.r#type).map(parse_type).transpose()?;
-        let name = given(&request.name).map(ResourceName::canonical).transpose()?;
-        if name.is_some() && type_url.is_none() {
-            return Err(AdminError::Parameter("a name needs a type".to_owned()));
-        }
         let scope = given(&request.scope).map(ScopeName::new).transpose()?;
+        let named = match (given(&request.name), &type_url) {
+            (None, _) => None,
+            (Some(name), Some(type_url)) => {
+                ResourceName::canonical(name)?;
+                Some((name, type_url))
+            }
+            (Some(_), None) => return Err(AdminError::Parameter("a name needs a type".to_owned())),
+        };
         let state = self.state(Freshness::of(request.stale)).await?;
+        let name = named.map(|(name, url)| stored_name(&state, scope.as_ref(), url, name));
+        let name = name.transpose()?;
         let wanted = |url: &TypeUrl| type_url.as_ref().is_none_or(|type_url| type_url == url);
         let pieces = match given(&request.view_of_node) {
             None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name.as_ref()),
@@ -206,9 +212,10 @@ impl Service {
         request: pb::DescribeResourceRequest,
     ) -> Result<pb::DescribeResourceResponse, AdminError> {
         let type_url = parse_type(&request.r#type)?;
-        let name = ResourceName::canonical(&request.name)?;
+        ResourceName::canonical(&request.name)?;
         let scope = given(&request.scope).map(ScopeName::new).transpose()?;
         let state = self.state(Freshness::of(request.stale)).await?;
+        let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
         let key = ResourceKey { type_url, name };
         let holders: Vec<(ScopeName, Arc<Resource>)> = scope_names(&state, scope.as_ref())
             .filter_map(|scope| Some((scope.clone(), Arc::clone(state.get(scope, &key)?))))
@@ -231,6 +238,22 @@ impl Service {
         };
         self.work.run(Size::of(is_small), describe).await
     }
+}
+
+/// Returns the name of the resource that an operator means: its canonical form, or the given text if a
+/// resource has exactly this name. A release without structured names stored them as plain text.
+pub(crate) fn stored_name(
+    state: &State,
+    scope: Option<&ScopeName>,
+    type_url: &TypeUrl,
+    text: &str,
+) -> Result<ResourceName, AdminError> {
+    let canonical = ResourceName::canonical(text)?;
+    let given = ResourceName::new(text).ok().filter(|given| *given != canonical);
+    let given = given.map(|name| ResourceKey { type_url: type_url.clone(), name });
+    let is_stored =
+        |key: &ResourceKey| scope_names(state, scope).any(|scope| state.get(scope, key).is_some());
+    Ok(given.filter(is_stored).map_or(canonical, |key| key.name))
 }
 
 fn scope_names<'a>(

@@ -12,8 +12,8 @@ use std::{
 use chancery_admission::{Manifest, Options, Prune};
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
-    Applied, AssignmentOp, Expectation, Outcome, Precondition, Refusal, ResourceKey, ResourceName,
-    Revision, ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
+    Applied, AssignmentOp, Expectation, Outcome, Precondition, Refusal, ResourceKey, Revision,
+    ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{RequestId, TransactError};
@@ -25,7 +25,7 @@ use crate::{
     changes::{self, Effect},
     error::problem,
     nodes::millis,
-    resources::parse_type,
+    resources::{parse_type, stored_name},
     service::{Freshness, Service},
     wait::Waited,
     work::Size,
@@ -259,7 +259,8 @@ impl Service {
         let scope = scope(&request.scope)?;
         let size = Size::of(request.resources.len() <= SMALL_OPERATIONS_MAX);
         let empty = transaction(&checked);
-        let read = move || deletion(&request.resources, &scope, empty);
+        let state = self.replica.state();
+        let read = move || deletion(&request.resources, &scope, empty, &state);
         let transaction = self.work.run(size, read).await??;
         self.commit(transaction, checked).await
     }
@@ -453,10 +454,11 @@ fn deletion(
     resources: &[pb::ResourceRef],
     scope: &ScopeName,
     mut transaction: Transaction,
+    state: &State,
 ) -> Result<Transaction, AdminError> {
     let mut expected = BTreeMap::new();
     for resource in resources {
-        let (key, expectation) = wanted(resource)?;
+        let (key, expectation) = wanted(resource, scope, state)?;
         match expected.insert(key, expectation) {
             Some(other) if other != expectation => {
                 let name = &resource.name;
@@ -480,9 +482,14 @@ fn deletion(
 }
 
 /// Returns the resource to delete, and the expectation about it.
-fn wanted(resource: &pb::ResourceRef) -> Result<(ResourceKey, Expectation), AdminError> {
+fn wanted(
+    resource: &pb::ResourceRef,
+    scope: &ScopeName,
+    state: &State,
+) -> Result<(ResourceKey, Expectation), AdminError> {
     let type_url = parse_type(&resource.r#type)?;
-    let key = ResourceKey { type_url, name: ResourceName::canonical(&resource.name)? };
+    let name = stored_name(state, Some(scope), &type_url, &resource.name)?;
+    let key = ResourceKey { type_url, name };
     let expectation = match resource.if_version.as_str() {
         "" => Expectation::Present,
         version => Expectation::Version(Version::parse(version).ok_or_else(|| {

@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
 
-/// The start of every structured name.
+/// The start of every structured name, in letters of any case.
 const SCHEME: &str = "xdstp:";
 /// The id of a glob collection ends with this segment (XDSTP-15).
 const GLOB: &str = "*";
@@ -22,6 +22,12 @@ pub enum StructuredNameError {
     /// The name does not begin with `xdstp://<authority>/`.
     #[error("a structured name has the form xdstp://<authority>/<type>/<id>")]
     Form,
+    /// The scheme has upper-case letters. Envoy and other clients read such a name as plain text.
+    #[error(
+        "the structured name begins with {0:?}, which Envoy reads as a plain name; write xdstp: in \
+             lower case"
+    )]
+    Scheme(String),
     /// The name has no resource type.
     #[error("the structured name has no resource type; write xdstp://<authority>/<type>/<id>")]
     NoType,
@@ -78,7 +84,13 @@ pub struct StructuredName<'a> {
 /// Returns whether a name is to be parsed as a structured name.
 #[must_use]
 pub fn is_structured(name: &str) -> bool {
-    name.starts_with(SCHEME)
+    split_scheme(name).is_some()
+}
+
+/// Splits the scheme from a structured name. The case of its letters does not matter (RFC 3986).
+fn split_scheme(name: &str) -> Option<(&str, &str)> {
+    let split = name.split_at_checked(SCHEME.len());
+    split.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(SCHEME))
 }
 
 /// Returns the canonical form of a name. Plain names and malformed structured names stay unchanged.
@@ -97,7 +109,7 @@ impl<'a> StructuredName<'a> {
     /// Fails if the name is malformed.
     pub fn parse(name: &'a str) -> Result<Self, StructuredNameError> {
         let urn = name.split('#').next().unwrap_or_default();
-        let rest = urn.strip_prefix(SCHEME).unwrap_or_default();
+        let (_, rest) = split_scheme(urn).unwrap_or_default();
         // C-core leaves out `//` if the authority is empty.
         let (authority, path) = match rest.strip_prefix("//") {
             Some(rest) => rest.split_once('/').ok_or(StructuredNameError::Form)?,
@@ -139,13 +151,16 @@ impl<'a> StructuredName<'a> {
     /// name of the resource's type.
     ///
     /// # Errors
-    /// Fails if the name is malformed, has directives, duplicate or reserved parameters, or another
-    /// type than the resource, or is the name of a glob collection.
+    /// Fails if the name is malformed, has a scheme in upper case, directives, duplicate or reserved
+    /// parameters, or another type than the resource, or is the name of a glob collection.
     pub fn parse_stored(name: &'a str, type_name: &str) -> Result<Self, StructuredNameError> {
         if let Some((_, directives)) = name.split_once('#') {
             return Err(StructuredNameError::Directives(directives.to_owned()));
         }
         let parsed = Self::parse(name)?;
+        if let Some((scheme, _)) = split_scheme(name).filter(|(scheme, _)| *scheme != SCHEME) {
+            return Err(StructuredNameError::Scheme(scheme.to_owned()));
+        }
         let in_name = parsed.type_name();
         if in_name != type_name {
             let (in_name, expected) = (in_name.to_owned(), type_name.to_owned());
@@ -342,6 +357,19 @@ mod tests {
         }
         assert_eq!(StructuredName::parse("xdstp://a/"), Err(StructuredNameError::NoType));
         assert_eq!(StructuredName::parse("xdstp://a/t.T/x?=v"), Err(StructuredNameError::NoKey));
+    }
+
+    /// XDSTP-02, XDSTP-03: the case of the scheme distinguishes no names, but a stored name has it in lower
+    /// case, because some clients compare it by case.
+    #[test]
+    fn scheme_in_upper_case_is_read_but_not_stored() {
+        let upper = "XDSTP://a/envoy.config.cluster.v3.Cluster/x";
+        assert!(is_structured(upper) && is_structured("xDsTp:") && !is_structured("XDSTQ://a"));
+        assert_eq!(canonical(upper), format!("{C}/x"));
+        let glob = format!("XdsTp{}/*", &C[5..]);
+        assert!(StructuredName::parse(&glob).unwrap().has_member(&format!("{C}/x")));
+        assert_eq!(stored(upper), Err(StructuredNameError::Scheme("XDSTP:".to_owned())));
+        assert_eq!(stored(&canonical(upper)), Ok(()));
     }
 
     /// XDSTP-03, XDSTP-07, XDSTP-09: the order of parameters does not matter, but their presence does.

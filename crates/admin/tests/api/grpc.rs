@@ -1,5 +1,9 @@
 //! The gRPC services: admin, health and reflection.
 
+use bytes::Bytes;
+use chancery_model::{
+    ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert, types,
+};
 use chancery_proto::admin::v1 as pb;
 use tonic::Code;
 use tonic_health::pb::{
@@ -49,6 +53,56 @@ async fn rejected_calls_return_expected_grpc_codes() {
     let large = apply(&"#".repeat(300 << 10), pb::WriteOptions::default());
     let large = client.apply(large).await.unwrap_err();
     assert!(large.message().contains("too large"), "{large:?}");
+    server.stop().await;
+}
+
+/// XDSTP-03: a release without structured names stored each spelling as plain text. Its resources can be
+/// read and deleted under exactly this name, also beside a resource with the canonical name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn structured_name_stored_as_plain_text_can_be_read_and_deleted() {
+    let server = Server::start().await;
+    let mut client = server.grpc();
+    let (old, other) = ("xdstp:/t.T/web?b=2&a=1", "xdstp:/t.T/web?b=2&a=1#entry=x");
+    let canonical = "xdstp:///t.T/web?a=1&b=2";
+    let upsert = |name: &str| {
+        let name = ResourceName::new(name).unwrap();
+        let key = ResourceKey { type_url: TypeUrl::from_static(types::CLUSTER), name };
+        let draft = ResourceDraft::new(key, Bytes::new());
+        Upsert { scope: ScopeName::new("default").unwrap(), draft }
+    };
+    let upserts = vec![upsert(old), upsert(canonical)];
+    let transaction = Transaction { upserts, ..Transaction::default() };
+    server.replica.transact(transaction).await.unwrap();
+
+    for (asked, expected) in [(old, old), (canonical, canonical), (other, canonical)] {
+        let described = client
+            .describe_resource(pb::DescribeResourceRequest {
+                r#type: "cds".into(),
+                name: asked.into(),
+                ..pb::DescribeResourceRequest::default()
+            })
+            .await;
+        assert_eq!(described.unwrap().into_inner().name, expected);
+        let list = pb::ListResourcesRequest {
+            r#type: "cds".into(),
+            name: asked.into(),
+            ..pb::ListResourcesRequest::default()
+        };
+        let mut pieces = client.list_resources(list).await.unwrap().into_inner();
+        let found = pieces.message().await.unwrap().unwrap().resources;
+        assert_eq!((found.len(), found[0].name.as_str()), (1, expected));
+    }
+    for rest in [1, 0] {
+        let resource =
+            pb::ResourceRef { r#type: "cds".into(), name: old.into(), ..Default::default() };
+        let request = pb::DeleteRequest { resources: vec![resource], ..Default::default() };
+        assert_eq!(client.delete(request).await.unwrap().into_inner().removed, 1);
+        let mut pieces =
+            client.list_resources(pb::ListResourcesRequest::default()).await.unwrap().into_inner();
+        let left = pieces.message().await.unwrap().unwrap().resources;
+        assert_eq!(left.len(), rest);
+        assert!(left.iter().all(|resource| resource.name == canonical));
+    }
     server.stop().await;
 }
 

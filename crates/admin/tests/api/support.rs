@@ -26,7 +26,7 @@ pub(crate) struct Server {
     pub(crate) fanout: Fanout,
     pub(crate) drain: CancellationToken,
     pub(crate) reports: LoadReports,
-    replica: Replica,
+    pub(crate) replica: Replica,
     shards: CancellationToken,
     _directory: tempfile::TempDir,
 }

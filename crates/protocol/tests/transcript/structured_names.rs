@@ -38,6 +38,23 @@ fn delta_answer_uses_the_spelling_of_the_client() {
     );
 }
 
+/// XDSTP-03: the scheme may be in upper case, in the names of resources and of globs.
+#[test]
+fn scheme_in_upper_case_finds_resources_and_collections() {
+    check(
+        Delta,
+        "t.T",
+        "
+        commit t.T/xdstp://a/t.T/x=1 t.T/xdstp://a/t.T/p/y=1
+        -> t.T +XDSTP://a/t.T/x,Xdstp://a/t.T/p/*
+        <- t.T xdstp://a/t.T/p/y=1 XDSTP://a/t.T/x=1
+        ack t.T
+        commit t.T/xdstp://a/t.T/p/z=1 -t.T/xdstp://a/t.T/x
+        <- t.T xdstp://a/t.T/p/z=1 -XDSTP://a/t.T/x
+        ",
+    );
+}
+
 /// XDSTP-03, SOTW-113: in SotW, the name is in the body. A client with support for wrappers gets its
 /// spelling in the wrapper. A repeated list is not a new subscription.
 #[test]
