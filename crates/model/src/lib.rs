@@ -11,6 +11,7 @@
 //! - Versions and revisions are computed from committed data alone.
 
 mod assignment;
+mod constraints;
 mod hash;
 mod lifetimes;
 mod name;
@@ -27,6 +28,10 @@ pub mod wire;
 
 pub use assignment::{
     Assignment, Glob, NodeMatcher, ScopeTemplate, TemplateError, default_assignment,
+};
+pub use constraints::{
+    CONSTRAINTS_BYTES_MAX, Conflict, Constraints, ConstraintsError, DynamicParameters,
+    VARIANTS_MAX, VariantsBudget, check_variants, example, show_parameters,
 };
 pub use lifetimes::{LifetimeClass, Lifetimes};
 pub use name::{
