@@ -18,6 +18,7 @@ mod name;
 mod node;
 mod private_key;
 mod resource;
+mod stale_after;
 mod state;
 mod structured_name;
 mod text;

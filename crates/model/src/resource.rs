@@ -22,6 +22,7 @@ use bytes::{Bytes, BytesMut};
 use crate::{
     ResourceName, Revision, TypeUrl, Version,
     hash::Tag,
+    stale_after::stale_after,
     wire::{len_field_len, put_len_field, put_len_header},
 };
 
@@ -97,6 +98,8 @@ struct Extra {
     ttl: Option<Duration>,
     labels: Box<[(String, String)]>,
     children: Box<[ResourceKey]>,
+    /// Follows from the body.
+    stale_after: Option<Duration>,
 }
 
 impl Extra {
@@ -112,6 +115,7 @@ impl Extra {
             ttl: draft.ttl,
             labels: draft.labels.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
             children: children.collect(),
+            stale_after: stale_after(&draft.key.type_url, &draft.body),
         }
     }
 }
@@ -220,6 +224,13 @@ impl Resource {
     #[must_use]
     pub fn ttl(&self) -> Option<Duration> {
         self.extra.as_ref().and_then(|extra| extra.ttl)
+    }
+
+    /// Returns the time after which a client marks these endpoints as stale, unless it receives them again
+    /// (CLI-E-34).
+    #[must_use]
+    pub fn stale_after(&self) -> Option<Duration> {
+        self.extra.as_ref().and_then(|extra| extra.stale_after)
     }
 
     /// Iterates over the labels for people and selectors.

@@ -18,6 +18,7 @@ use crate::{
 
 mod errors;
 mod full_state;
+mod refresh;
 mod renewal;
 
 /// The result of planning.
@@ -386,7 +387,7 @@ impl Subscription {
                     if held.version() == Some(resource.version())
                         && !wanted
                         // TTL-12: see `plan_wildcard`.
-                        && (held.sent().is_some() || !self.sends_lifetime(resource)) =>
+                        && (held.sent().is_some() || !self.runs_at_client(resource)) =>
                 {
                     self.removals.remove(&name);
                     let sent_in = held.sent_version().unwrap_or(&version);

@@ -41,7 +41,7 @@ pub(crate) use interest::{ClientVersion, Names, Wildcard};
 use rejections::Rejections;
 pub(crate) use removals::{PendingRemoval, PendingRemovals};
 use renewals::Renewals;
-pub(crate) use renewals::SENT_ALONE_MAX;
+pub(crate) use renewals::{Refresh, SENT_ALONE_MAX};
 pub(crate) use requests::{RequestContext, parse_nonce};
 pub use resumption::ResumeState;
 use resumption::{KeptResponse, Resumption};

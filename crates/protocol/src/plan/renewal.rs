@@ -31,6 +31,12 @@ impl Subscription {
         self.renewals.form != LifetimeForm::None && resource.ttl().is_some()
     }
 
+    /// Returns whether a time of this resource has run at the client since an earlier stream: its lifetime,
+    /// or the time after which its endpoints are stale (TTL-12, CLI-E-34).
+    pub(crate) fn runs_at_client(&self, resource: &Resource) -> bool {
+        self.sends_lifetime(resource) || resource.stale_after().is_some()
+    }
+
     /// Returns the time of the next renewal, unless a response is on its way that is sent first. A
     /// renewal that is due waits for the answer to the last response (SOTW-36).
     pub(crate) fn renewal_at(&self, ack_timeout_ms: u64, now: u64) -> Option<u64> {

@@ -61,7 +61,9 @@ impl Session {
     pub fn cost_of_renewal(&self, now: u64) -> usize {
         let timeout = self.config.ack_timeout_ms;
         let is_due = |s: &&Subscription| s.renewal_at(timeout, now).is_some_and(|due| due <= now);
-        self.subscriptions.iter().filter(is_due).map(Subscription::cost_of_renewal).sum()
+        let renewals = self.subscriptions.iter().filter(is_due).map(Subscription::cost_of_renewal);
+        let refreshes = self.subscriptions.iter().map(|s| s.cost_of_refresh(now));
+        renewals.chain(refreshes).sum()
     }
 
     /// Returns the number of names and removals that are freed with the session.

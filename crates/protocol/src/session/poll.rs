@@ -127,7 +127,8 @@ impl Session {
     }
 
     /// Returns the next response that renews the lifetimes of resources, or `None` if none is due
-    /// (TTL-03, TTL-08). Such a response carries no change.
+    /// (TTL-03, TTL-08). Such a response carries no change. Endpoints that would become stale at the client
+    /// are sent again by the next [`Session::poll`] (CLI-E-34).
     ///
     /// The caller calls it when the stream can take a response, before [`Session::poll`]. Otherwise,
     /// constant changes would delay renewals until lifetimes end. A caller that must not renew lifetimes, because its state may be outdated, does not
@@ -136,6 +137,7 @@ impl Session {
         for at in 0..self.subscriptions.len() {
             let timeout = self.config.ack_timeout_ms;
             let subscription = &mut self.subscriptions[at];
+            subscription.request_refresh(now);
             if subscription.renewal_at(timeout, now).is_none_or(|due| due > now) {
                 continue;
             }
@@ -147,12 +149,14 @@ impl Session {
         None
     }
 
-    /// Returns the time at which the next lifetime is to be renewed with [`Session::renew`]; `None`
-    /// if the client has no resource with a lifetime. It may be in the past.
+    /// Returns the time at which [`Session::renew`] is to be called next; `None` if the client has no
+    /// resource with a lifetime, and no endpoints that become stale. It may be in the past.
     #[must_use]
     pub fn renewal_at(&self, now: u64) -> Option<u64> {
         let timeout = self.config.ack_timeout_ms;
-        self.subscriptions.iter().filter_map(|s| s.renewal_at(timeout, now)).min()
+        let due =
+            |s: &Subscription| s.renewal_at(timeout, now).into_iter().chain(s.refresh_at()).min();
+        self.subscriptions.iter().filter_map(due).min()
     }
 
     /// Ends the wait of a type that has nothing to send. Later changes start a new wait.
@@ -176,6 +180,7 @@ impl Session {
             }
             Gate::Open => subscription.plan(context, release, differ),
         };
+        subscription.schedule_refresh(now);
         if gate == Gate::Open {
             subscription.work.gated_since = None;
         }

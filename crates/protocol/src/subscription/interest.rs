@@ -55,21 +55,44 @@ impl ClientVersion {
         }
     }
 
-    /// Returns the lifetime of the resource that this stream sent.
-    fn ttl(&self) -> Option<Duration> {
-        self.sent().and_then(|resource| resource.ttl())
+    /// Returns the times of the resource that this stream sent: its lifetime, and the time after which its
+    /// endpoints are stale.
+    fn times(&self) -> (Option<Duration>, Option<Duration>) {
+        self.sent().map_or((None, None), |resource| (resource.ttl(), resource.stale_after()))
     }
 }
 
 /// The names that a client subscribes to.
 ///
-/// Invariant: `text_bytes` is the total length of the names. `lifetimes` has the names of the sent
-/// resources with a lifetime.
+/// Invariant: `text_bytes` is the total length of the names. `timed` has the names of the sent resources
+/// with a lifetime, or with a time after which they are stale.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_name: BTreeMap<ResourceName, ClientVersion>,
     text_bytes: usize,
+    timed: Timed,
+}
+
+/// The names of resources that must be sent again in time.
+#[derive(Debug, Default)]
+struct Timed {
     lifetimes: Lifetimes,
+    /// By the time after which the resources are stale (CLI-E-34).
+    stale: Lifetimes,
+}
+
+impl Timed {
+    fn add(&mut self, version: &ClientVersion, name: &ResourceName) {
+        let (ttl, stale_after) = version.times();
+        self.lifetimes.add(ttl, name);
+        self.stale.add(stale_after, name);
+    }
+
+    fn remove(&mut self, version: &ClientVersion, name: &ResourceName) {
+        let (ttl, stale_after) = version.times();
+        self.lifetimes.remove(ttl, name);
+        self.stale.remove(stale_after, name);
+    }
 }
 
 impl Names {
@@ -101,7 +124,12 @@ impl Names {
 
     /// Returns the names of the sent resources with a lifetime.
     pub(crate) fn lifetimes(&self) -> &Lifetimes {
-        &self.lifetimes
+        &self.timed.lifetimes
+    }
+
+    /// Returns the names of the sent resources that become stale, by that time.
+    pub(crate) fn stale(&self) -> &Lifetimes {
+        &self.timed.stale
     }
 
     /// Replaces the client's version of a subscribed name, and returns the previous one.
@@ -111,14 +139,14 @@ impl Names {
         version: ClientVersion,
     ) -> Option<ClientVersion> {
         let entry = self.by_name.get_mut(name)?;
-        Some(replace(entry, version, name, &mut self.lifetimes))
+        Some(replace(entry, version, name, &mut self.timed))
     }
 
     /// Replaces the version of each name for which `new` returns one.
     pub(crate) fn update(&mut self, mut new: impl FnMut(&ResourceName) -> Option<ClientVersion>) {
         for (name, entry) in &mut self.by_name {
             if let Some(version) = new(name) {
-                replace(entry, version, name, &mut self.lifetimes);
+                replace(entry, version, name, &mut self.timed);
             }
         }
     }
@@ -146,12 +174,12 @@ impl Names {
         match self.by_name.entry(name) {
             btree_map::Entry::Vacant(place) => {
                 self.text_bytes += place.key().as_str().len();
-                self.lifetimes.add(version.ttl(), place.key());
+                self.timed.add(&version, place.key());
                 place.insert(version);
             }
             btree_map::Entry::Occupied(mut place) => {
                 let name = place.key().clone();
-                replace(place.get_mut(), version, &name, &mut self.lifetimes);
+                replace(place.get_mut(), version, &name, &mut self.timed);
             }
         }
     }
@@ -159,22 +187,22 @@ impl Names {
     pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<ClientVersion> {
         let version = self.by_name.remove(name)?;
         self.text_bytes -= name.as_str().len();
-        self.lifetimes.remove(version.ttl(), name);
+        self.timed.remove(&version, name);
         Some(version)
     }
 }
 
-/// Replaces the version of a name, and updates the names with a lifetime.
+/// Replaces the version of a name, and updates the names of resources that must be sent again.
 fn replace(
     entry: &mut ClientVersion,
     version: ClientVersion,
     name: &ResourceName,
-    lifetimes: &mut Lifetimes,
+    timed: &mut Timed,
 ) -> ClientVersion {
     let before = std::mem::replace(entry, version);
-    if before.ttl() != entry.ttl() {
-        lifetimes.remove(before.ttl(), name);
-        lifetimes.add(entry.ttl(), name);
+    if before.times() != entry.times() {
+        timed.remove(&before, name);
+        timed.add(entry, name);
     }
     before
 }

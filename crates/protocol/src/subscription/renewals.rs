@@ -23,6 +23,15 @@ const JITTER: u64 = 100;
 /// renewed with its class, which may be earlier than necessary.
 pub(crate) const SENT_ALONE_MAX: usize = 64;
 
+/// The rhythm in which endpoints are sent again before they are stale (CLI-E-34).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refresh {
+    /// The time at which the rhythm begins.
+    pub(crate) origin: u64,
+    /// The time up to which everything due was requested.
+    pub(crate) done: u64,
+}
+
 /// The lifetimes of a subscription.
 #[derive(Debug)]
 pub(crate) struct Renewals {
@@ -44,6 +53,8 @@ pub(crate) struct Renewals {
     /// SotW: the version with which the client last received each resource with a lifetime, if it is
     /// the same for all. A heartbeat has this version (CLI-E-45).
     pub(crate) received_as: Option<TypeVersion>,
+    /// `None` if the client was sent no endpoints that become stale.
+    pub(crate) refresh: Option<Refresh>,
 }
 
 impl Renewals {
@@ -59,15 +70,21 @@ impl Renewals {
             next: None,
             revision: Revision(0),
             received_as: None,
+            refresh: None,
         }
     }
 
     /// Returns the interval of a class: about a third of its lifetime (TTL-08).
     pub(crate) fn interval(&self, class: LifetimeClass) -> u64 {
-        let third = class.0 / 3;
+        self.spread(class.0 / 3, class)
+    }
+
+    /// Shortens an interval by a small part that depends on the stream, so that not all streams are due at
+    /// the same time.
+    pub(crate) fn spread(&self, interval: u64, class: LifetimeClass) -> u64 {
         let share = mix(self.support.seed() ^ class.0) % JITTER;
-        let jitter = third / 1000 * share + third % 1000 * share / 1000;
-        (third - jitter).max(INTERVAL_MIN_MS)
+        let jitter = interval / 1000 * share + interval % 1000 * share / 1000;
+        (interval - jitter).max(INTERVAL_MIN_MS)
     }
 
     /// Returns the last time at or before `at` at which a class was due.

@@ -5,6 +5,7 @@
 //! ```text
 //! commit a:CDS/x=1>EDS/x -CDS/y    publishes x in scope a (default `default`), with a child; deletes y
 //! commit CDS/x=1;ttl=3000          publishes x with a lifetime in milliseconds
+//! commit EDS/x=1;stale=4           publishes endpoints that are stale after some seconds
 //! features a b / agent envoy       the client reports these features, or this user agent
 //! renewals off                     no lifetimes are renewed from now on, until `renewals on`
 //! scopes default,a                 the node sees these scopes from now on
@@ -55,6 +56,7 @@ mod rules;
 mod slow_clients;
 mod sotw;
 mod sotw_names;
+mod stale_endpoints;
 mod structured_names;
 mod world;
 

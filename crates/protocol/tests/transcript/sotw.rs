@@ -350,6 +350,31 @@ fn new_stream_receives_everything_despite_earlier_version() {
     );
 }
 
+/// SOTW-104: a client that reconnects with the newest version receives everything, and not only what has
+/// changed. The server knows what the client has at this version: equal commits send nothing, and the next
+/// change is complete.
+#[test]
+fn reconnect_with_newest_version_is_the_base_of_the_next_change() {
+    check(
+        Sotw,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1
+        -> CDS
+        <- CDS a=1 b=1 v=X
+        ack CDS
+        open
+        -> CDS v=X
+        <- CDS a=1 b=1 v=X
+        ack CDS
+        commit CDS/a=1
+        commit -CDS/b
+        wait 60000
+        <- CDS a=1
+        ",
+    );
+}
+
 /// SOTW-103, P-42: a client that was still warming receives its endpoints with the clusters.
 #[test]
 fn children_are_answered_in_full_after_a_reconnect() {

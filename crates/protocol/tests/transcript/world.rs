@@ -129,6 +129,9 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
     }
 }
 
+/// The encoded `policy.endpoint_stale_after` of a body, up to the number of seconds.
+const STALE_AFTER: [u8; 5] = [0x22, 4, 0x22, 2, 0x08];
+
 fn first_and_rest<'a>(text: &'a str, separator: &str) -> (&'a str, &'a str) {
     text.split_once(separator).unwrap_or((text, ""))
 }
@@ -272,9 +275,14 @@ impl World {
             let mut children = rest.split('>');
             let (text, aliases) = first_and_rest(children.next().unwrap(), "|");
             let (text, ttl) = first_and_rest(text, ";ttl=");
+            let (text, stale_after) = first_and_rest(text, ";stale=");
             // A structured name may have `=` in its parameters.
             let (name, body) = text.rsplit_once('=').unwrap();
-            let mut draft = ResourceDraft::new(key(name), Bytes::copy_from_slice(body.as_bytes()));
+            let body = match stale_after.parse::<u8>() {
+                Ok(seconds) => [&STALE_AFTER, &[seconds][..], body.as_bytes()].concat(),
+                Err(_) => body.as_bytes().to_vec(),
+            };
+            let mut draft = ResourceDraft::new(key(name), Bytes::from(body));
             let aliases = aliases.split('|').filter(|alias| !alias.is_empty());
             draft.aliases = aliases.map(|alias| ResourceName::new(alias).unwrap()).collect();
             draft.ttl = ttl.parse().ok().map(Duration::from_millis);
@@ -478,7 +486,9 @@ impl World {
         for resource in response.resources() {
             // SOTW-74, DELTA-47.
             assert!(names.insert(resource.name().clone()), "{} twice", resource.name());
-            let body = String::from_utf8(resource.body().to_vec()).unwrap();
+            let body = resource.body();
+            let content = body.strip_prefix(&STALE_AFTER).map_or(&*body, |rest| &rest[1..]);
+            let body = String::from_utf8(content.to_vec()).unwrap();
             for alias in resource.aliases().iter().filter(|_| protocol == Protocol::Delta) {
                 assert!(names.insert(alias.clone()), "{alias} twice");
             }

@@ -51,13 +51,19 @@ pub(super) enum Why {
     Later,
     /// The requirement concerns the internals of a client, and the server does not depend on it.
     Client,
+    /// By decision, another component does what is required. The reason names it.
+    Elsewhere,
     /// The server deliberately does not follow the requirement.
     Declined,
 }
 
 impl Why {
-    const NAMES: &[(&str, Self)] =
-        &[("later", Self::Later), ("client", Self::Client), ("declined", Self::Declined)];
+    const NAMES: &[(&str, Self)] = &[
+        ("later", Self::Later),
+        ("client", Self::Client),
+        ("elsewhere", Self::Elsewhere),
+        ("declined", Self::Declined),
+    ];
 
     fn parse(text: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, why)| *why)
@@ -68,6 +74,7 @@ impl Why {
         match self {
             Self::Later => "Not implemented yet.",
             Self::Client => "Client internals.",
+            Self::Elsewhere => "Outside of the server.",
             Self::Declined => "Not followed.",
         }
     }
@@ -172,7 +179,7 @@ fn reasons(text: &str) -> Result<BTreeMap<Id, Reason>> {
             Some((exact(id)?, Why::parse(why)?, text.trim()))
         });
         let Some((id, why, text)) = parts else {
-            bail!("line {at}: {line:?} is not `ID later|client|declined: text`");
+            bail!("line {at}: {line:?} is not `ID later|client|elsewhere|declined: text`");
         };
         let reason = Reason { why, text: text.to_owned() };
         if reasons.insert(id, reason).is_some() {
