@@ -375,14 +375,21 @@ impl Subscription {
         let mut names = self.names_to_check();
         names.extend(self.work.requested.union(&self.work.resent).cloned());
         let mut sent = BTreeSet::new();
-        let members_before = self.members_before();
+        let mut lost = Vec::new();
         let version = Arc::new(view.version());
         for name in names {
             let asked = self.work.requested.contains(&name);
             let again = self.work.resent.contains(&name);
             let wanted = asked || again || self.work.awaited.contains(&name);
             let held = self.names.get(&name).cloned().unwrap_or(ClientVersion::Nothing);
-            match (view.get(name.as_str()), held) {
+            let resource = view.get(name.as_str());
+            if resource.is_none()
+                && held.version().is_some()
+                && self.globs.has_member(name.as_str())
+            {
+                lost.push(name.clone());
+            }
+            match (resource, held) {
                 (Some(resource), held)
                     if held.version() == Some(resource.version())
                         && !wanted
@@ -426,7 +433,7 @@ impl Subscription {
             }
         }
         plan.touched = plan.resources.clone();
-        let repeated = self.repeated_members(view, &members_before, &sent);
+        let repeated = self.repeated_members(view, &lost, &sent);
         for resource in repeated.iter().filter_map(|name| view.get(name.as_str())) {
             self.record(resource.name(), ClientVersion::sent_in(resource, &version));
             plan.resources.push(Arc::clone(resource));

@@ -327,7 +327,9 @@ impl Subscription {
             pending.filter(|pending| !pending.unsubscribed.is_empty()).map_or(0, |pending| {
                 pending.resources.len() + pending.heartbeats.len() + pending.n_names()
             });
-        let members = self.globs.n_members();
+        // A delta response has only the changed members, which are marked.
+        let repeats = self.protocol == Protocol::Sotw && self.work.has_changes();
+        let members = if repeats { self.globs.n_members() } else { 0 };
         let marked = self.work.n_names() + sent_early + self.resumption.claimed.len() + members;
         names + self.globs.n_asked() + marked + self.removals.len() + unsubscribed
     }

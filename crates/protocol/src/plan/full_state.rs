@@ -56,7 +56,7 @@ impl Subscription {
         });
         plan.errors = self.errors_of_full_state(context.view, &released);
         plan.send |= !released.is_empty();
-        self.drop_absent_members();
+        released.iter().for_each(|resource| self.drop_absent_member(resource.name()));
         if !plan.send {
             return plan;
         }

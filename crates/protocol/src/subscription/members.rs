@@ -167,19 +167,6 @@ impl Subscription {
         }
     }
 
-    /// Drops all members of a full state that no longer exist.
-    pub(crate) fn drop_absent_members(&mut self) {
-        let Self { globs, names, removals, .. } = self;
-        globs.members.retain(|name| {
-            let is_absent = names.get(name) == Some(&ClientVersion::Absent);
-            let stays = !is_absent || removals.get(name).is_some();
-            if !stays {
-                names.remove(name);
-            }
-            stays
-        });
-    }
-
     /// Leaves all members to a wildcard that starts.
     pub(super) fn leave_members_to_wildcard(&mut self) {
         for member in std::mem::take(&mut self.globs.members) {
@@ -202,30 +189,21 @@ impl Subscription {
         self.work.changed = Changed::All;
     }
 
-    /// Returns the members of a SotW client before a plan, for [`Subscription::complete_globs`].
-    pub(crate) fn members_before(&self) -> Vec<ResourceName> {
-        match self.protocol {
-            Protocol::Sotw => self.globs.members.iter().cloned().collect(),
-            Protocol::Delta => Vec::new(),
-        }
-    }
-
     /// Returns the members that a SotW response must repeat: a client deletes the members of a
     /// collection that are missing from a response with others of them (XDSTP-19). `sent` are those in
-    /// the response, and `before` are the members of the last plan.
+    /// the response, and `lost` are those that the client has and that no longer exist.
     ///
-    /// The cost is O(members), and O(members of a collection) for each collection with a change.
+    /// The cost is O(changes), and O(members of a collection) for each collection with a change.
     pub(crate) fn repeated_members(
         &self,
         view: &TypeView,
-        before: &[ResourceName],
+        lost: &[ResourceName],
         sent: &BTreeSet<ResourceName>,
     ) -> Vec<ResourceName> {
         if self.protocol == Protocol::Delta || self.globs.is_empty() {
             return Vec::new();
         }
-        let lost = before.iter().filter(|name| view.get(name.as_str()).is_none());
-        let touched: BTreeSet<String> = lost.chain(sent).filter_map(collection_of).collect();
+        let touched: BTreeSet<String> = lost.iter().chain(sent).filter_map(collection_of).collect();
         let touched = touched.iter().filter_map(|glob| self.globs.names.get(glob.as_str()));
         let now = touched.flat_map(|glob| members(view, glob));
         now.filter(|name| !sent.contains(name)).collect()

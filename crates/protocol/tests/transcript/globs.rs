@@ -204,6 +204,59 @@ fn glob_follows_a_change_of_scopes() {
     );
 }
 
+/// XDSTP-16, XDSTP-19: a change costs a delta client the changed members, whatever the size of the
+/// collection. A SotW client with several collections receives only the one with the change, also if a
+/// member is lost.
+#[test]
+fn change_of_a_member_concerns_only_its_collection() {
+    let many: String = (0..500).map(|n| format!(" t.T/xdstp://a/t.T/p/{n}=1")).collect();
+    let mut names: Vec<String> = (0..500).map(|n| format!("xdstp://a/t.T/p/{n}")).collect();
+    names.sort();
+    let all: String = names.iter().map(|name| format!(" {name}=1")).collect();
+    let start = format!("commit t.T/xdstp://a/t.T/q/x=1 t.T/xdstp://a/t.T/q/y=1{many}");
+    check(
+        Delta,
+        "t.T",
+        &format!(
+            "
+            {start}
+            -> t.T +xdstp://a/t.T/p/*,xdstp://a/t.T/q/*
+            <- t.T{all} xdstp://a/t.T/q/x=1 xdstp://a/t.T/q/y=1
+            ack t.T
+            commit t.T/xdstp://a/t.T/p/7=2
+            <- t.T xdstp://a/t.T/p/7=2
+            cost 3
+            ack t.T
+            commit -t.T/xdstp://a/t.T/p/7
+            <- t.T -xdstp://a/t.T/p/7
+            cost 3
+            "
+        ),
+    );
+    check(
+        Sotw,
+        "t.T",
+        &format!(
+            "
+            {start}
+            -> t.T xdstp://a/t.T/p/*,xdstp://a/t.T/q/*
+            <- t.T{all} xdstp://a/t.T/q/x=1 xdstp://a/t.T/q/y=1
+            ack t.T
+            commit t.T/other=1
+            cost 0
+            commit t.T/xdstp://a/t.T/q/x=2
+            <- t.T xdstp://a/t.T/q/x=2 xdstp://a/t.T/q/y=1
+            ack t.T
+            commit -t.T/xdstp://a/t.T/q/x
+            <- t.T xdstp://a/t.T/q/y=1
+            ack t.T
+            commit t.T/xdstp://a/t.T/q/z=1
+            <- t.T xdstp://a/t.T/q/z=1 xdstp://a/t.T/q/y=1
+            "
+        ),
+    );
+}
+
 /// XDSTP-19, P-74: in SotW, a response with a member of a glob has all of its members.
 #[test]
 fn sotw_glob_is_sent_as_full_state() {

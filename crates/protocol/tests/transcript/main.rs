@@ -7,6 +7,7 @@
 //! commit CDS/x=1;ttl=3000          publishes x with a lifetime in milliseconds
 //! commit EDS/x=1;stale=4           publishes endpoints that are stale after some seconds
 //! features a b / agent envoy       the client reports these features, or this user agent
+//! cost 10                          a poll after the last commit visits at most this number of names
 //! renewals off                     no lifetimes are renewed from now on, until `renewals on`
 //! scopes default,a                 the node sees these scopes from now on
 //! -> CDS *,x @3 v=… nack           SotW request: names, nonce, version, rejection

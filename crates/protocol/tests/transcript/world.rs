@@ -82,6 +82,8 @@ struct World {
     renews: bool,
     /// The versions by their names in the script.
     named_versions: BTreeMap<String, String>,
+    /// The maximum number of names that a poll visits after the last commit.
+    cost: usize,
 }
 
 /// Runs a script on a new stream. `only` is the type of a stream of one type; empty for an
@@ -105,6 +107,7 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
         node: Node::default(),
         renews: true,
         named_versions: BTreeMap::new(),
+        cost: 0,
     };
     world.open(only);
     let lines: Vec<&str> = script.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
@@ -217,6 +220,10 @@ impl World {
                 self.stream().session.support_lifetimes(support);
             }
             "renewals" => self.renews = rest == "on",
+            "cost" => {
+                let max = rest.parse::<usize>().unwrap();
+                assert!(self.cost <= max, "a poll after the commit visits {} names", self.cost);
+            }
             "status" => outcomes.push(self.status(rest)),
             "contents" => outcomes.push(self.contents(rest)),
             "wait" => {
@@ -313,6 +320,8 @@ impl World {
                 }
             }
         }
+        let costs = self.streams.values().map(|stream| stream.session.cost_of_poll());
+        self.cost = costs.max().unwrap();
     }
 
     fn request(&mut self, text: &str) -> Option<Outcome> {
