@@ -35,14 +35,14 @@ pub use constraints::{
     VARIANTS_MAX, VariantsBudget, check_variants, example, show_parameters,
 };
 pub use lifetimes::{LifetimeClass, Lifetimes};
-pub use name::{
-    NameError, RESOURCE_NAME_BYTES_MAX, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl,
-};
+pub use name::{NameError, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl};
 pub use node::{Locality, Node};
 pub use private_key::has_private_key;
 pub use resource::{Resource, ResourceDraft, ResourceKey};
 pub use state::{Applied, Assignments, Collection, Scope, State};
-pub use structured_name::{StructuredName, StructuredNameError, canonical_name, is_structured};
+pub use structured_name::{
+    RESOURCE_NAME_BYTES_MAX, StructuredName, StructuredNameError, canonical_name, is_structured,
+};
 pub use text::{Printable, is_unprintable};
 pub use transaction::{
     AssignmentOp, Change, ChangeKind, Expectation, Outcome, Precondition, Refusal, Summary,

@@ -6,10 +6,12 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::{private_key::has_private_key, structured_name::canonical_name, types::KNOWN};
+use crate::{
+    private_key::has_private_key,
+    structured_name::{RESOURCE_NAME_BYTES_MAX, canonical_name},
+    types::KNOWN,
+};
 
-/// The maximum length of a resource name in bytes.
-pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
 /// The maximum length of a scope name in bytes.
 pub const SCOPE_NAME_BYTES_MAX: usize = 512;
 

@@ -6,6 +6,9 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
 
+/// The maximum length of a resource name in bytes.
+pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
+
 /// The start of every structured name, in letters of any case.
 const SCHEME: &str = "xdstp:";
 /// The id of a glob collection ends with this segment (XDSTP-15).
@@ -19,6 +22,9 @@ const IN_PARAMETER: &[u8] = b"%#[]&=";
 /// The reason why a structured name is malformed, or cannot be the name of a stored resource.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StructuredNameError {
+    /// The name is longer than [`RESOURCE_NAME_BYTES_MAX`].
+    #[error("the structured name has {0} bytes, at most {RESOURCE_NAME_BYTES_MAX} are allowed")]
+    TooLong(usize),
     /// The name does not begin with `xdstp://<authority>/`.
     #[error("a structured name has the form xdstp://<authority>/<type>/<id>")]
     Form,
@@ -106,8 +112,12 @@ impl<'a> StructuredName<'a> {
     /// Parses a name and drops its directives.
     ///
     /// # Errors
-    /// Fails if the name is malformed.
+    /// Fails if the name is malformed or too long.
     pub fn parse(name: &'a str) -> Result<Self, StructuredNameError> {
+        // Parameters take many times their bytes while they are sorted.
+        if name.len() > RESOURCE_NAME_BYTES_MAX {
+            return Err(StructuredNameError::TooLong(name.len()));
+        }
         let urn = name.split('#').next().unwrap_or_default();
         let (_, rest) = split_scheme(urn).unwrap_or_default();
         // C-core leaves out `//` if the authority is empty.
@@ -416,6 +426,16 @@ mod tests {
         }
         let (in_name, expected) = ("t.T".to_owned(), "envoy.config.cluster.v3.Cluster".to_owned());
         assert_eq!(stored("xdstp://a/t.T/x"), Err(Type { in_name, expected }));
+    }
+
+    /// L14: a name that cannot exist is rejected before its parameters are decoded and sorted.
+    #[test]
+    fn name_over_the_limit_is_not_parsed() {
+        let name = |n_bytes: usize| format!("{C}/x?{}", "k&".repeat(n_bytes))[..n_bytes].to_owned();
+        assert!(StructuredName::parse(&name(RESOURCE_NAME_BYTES_MAX)).is_ok());
+        let long = name(RESOURCE_NAME_BYTES_MAX + 1);
+        assert_eq!(StructuredName::parse(&long), Err(StructuredNameError::TooLong(4097)));
+        assert_eq!(canonical_name(&long), long);
     }
 
     /// XDSTP-15: a glob collection has the names with its parent path and its parameters.
