@@ -20,4 +20,5 @@ mod structured_names;
 mod support;
 mod tls;
 mod usage;
+mod walk;
 mod writes;

@@ -178,3 +178,17 @@ pub(crate) fn http_get(admin: &str, path: &str) -> (u16, String) {
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     (status, body.to_owned())
 }
+
+/// Returns the status and the body of the answer to a `POST` request with JSON.
+pub(crate) fn http_post(address: &str, path: &str, json: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    // The answer of HTTP/1.0 has no chunks.
+    let (len, of) = (json.len(), "content-type: application/json\r\ncontent-length");
+    write!(stream, "POST {path} HTTP/1.0\r\nhost: localhost\r\n{of}: {len}\r\n\r\n{json}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status, body.to_owned())
+}
