@@ -12,8 +12,7 @@ use crate::{
     encode::Encoder,
     node::{Node, Spare},
     problem::{Fault, Place, Problem, Report},
-    resource,
-    source::{self, Stack},
+    resource, source,
 };
 
 /// The lists of `Bootstrap.StaticResources`, each with the type of its resources.
@@ -42,7 +41,7 @@ pub fn import_bootstrap(
     let mut drafts = Vec::new();
     let place = Place { file, ..Place::default() };
     let mut spare = Spare::for_input(1, content.len(), stop);
-    let mut documents = source::documents(file, content, &mut spare, Stack::Usual);
+    let mut documents = source::documents(file, content, &mut spare);
     match (documents.pop(), documents.len()) {
         (Some(Ok(document)), 0) => {
             report.add_faults(&place, top_level_faults(&document.root));

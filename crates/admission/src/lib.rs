@@ -36,6 +36,8 @@ mod discovery_write;
 mod draft;
 mod encode;
 mod file_encoding;
+#[doc(hidden)]
+pub mod fuzz;
 mod inspect;
 mod keys;
 mod manifest;

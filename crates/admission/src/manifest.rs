@@ -22,7 +22,7 @@ use crate::{
     problem::{Fault, Place, Problem, Report},
     resource::{self, Entry},
     response_keys,
-    source::{self, Document, Stack},
+    source::{self, Document},
 };
 
 /// A manifest file.
@@ -83,9 +83,9 @@ pub fn admit_unless(
     stop: &Arc<AtomicBool>,
 ) -> Result<Transaction, Vec<Problem>> {
     if manifests.len() <= FILES_PER_THREAD {
-        return admit_on(Stack::Usual, manifests, options, stop);
+        return admit_here(manifests, options, stop);
     }
-    source::on_large_stack(|| admit_on(Stack::Large, manifests, options, stop))
+    source::on_large_stack(|| admit_here(manifests, options, stop))
         .unwrap_or_else(|problem| Err(vec![problem]))
 }
 
@@ -93,8 +93,7 @@ pub fn admit_unless(
 /// thread.
 const FILES_PER_THREAD: usize = 4;
 
-fn admit_on(
-    stack: Stack,
+fn admit_here(
     manifests: &[Manifest],
     options: &Options,
     stop: &Arc<AtomicBool>,
@@ -103,7 +102,7 @@ fn admit_on(
     let len = manifests.iter().map(|manifest| manifest.content.len()).sum();
     let mut spare = Spare::for_input(manifests.len(), len, stop);
     for manifest in manifests {
-        for document in source::documents(&manifest.file, &manifest.content, &mut spare, stack) {
+        for document in source::documents(&manifest.file, &manifest.content, &mut spare) {
             if spare.is_stopped() {
                 return Err(vec![Problem { rule: STOPPED.to_owned(), ..Problem::default() }]);
             }

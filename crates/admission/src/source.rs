@@ -4,7 +4,7 @@
 //! in one document therefore does not hide those of others. A document that consists of comments still has
 //! a number.
 
-use std::collections::HashSet;
+use std::{cell::Cell, collections::HashSet};
 
 use serde::de::DeserializeSeed;
 use serde_saphyr::budget::BudgetBreach;
@@ -32,7 +32,6 @@ pub(crate) fn documents(
     file: &str,
     content: &str,
     spare: &mut Spare,
-    stack: Stack,
 ) -> Vec<Result<Document, Problem>> {
     let content = content.strip_prefix('\u{feff}').unwrap_or(content);
     if content.contains('\0') {
@@ -63,7 +62,7 @@ pub(crate) fn documents(
         return vec![Err(place.problem("", rule))];
     };
     spare.documents -= chunks.len();
-    for (index, root) in (1..).zip(from_yaml(&chunks, spare, stack)) {
+    for (index, root) in (1..).zip(from_yaml(&chunks, spare)) {
         match (root, &json_problem) {
             (Ok(root), _) => documents.extend(present(index, root)),
             // For an author who writes JSON, the error of the JSON parser is the right one.
@@ -188,27 +187,34 @@ fn chunks(content: &str, max: usize) -> Option<Vec<Chunk<'_>>> {
     (chunks.len() <= max).then_some(chunks)
 }
 
-/// The stack size of the thread that reads YAML. The reader needs up to 40 KB for each level, so
+/// The stack size of a thread that reads YAML. The reader needs up to 40 KB for each level, so
 /// [`DEPTH_MAX`] levels would overflow the default of 2 MB.
 const STACK_BYTES: usize = 16 << 20;
 
-/// The stack size of the current thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stack {
-    /// The default size. A separate thread then reads YAML.
-    Usual,
-    /// [`STACK_BYTES`].
-    Large,
+thread_local! {
+    /// Whether the stack of the thread has [`STACK_BYTES`].
+    static HAS_LARGE_STACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` on a thread with a large stack. Starting a thread takes longer than reading a short
-/// document, so an input of many files starts one thread for all of them.
+/// Declares that the stack of the current thread has [`STACK_BYTES`].
+pub(crate) fn declare_large_stack() {
+    HAS_LARGE_STACK.set(true);
+}
+
+/// Runs `work` on a thread with a large stack. This is the current thread if it has one. Starting a thread
+/// takes longer than reading a short document, so an input of many files starts one thread for all of them.
 pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, Problem> {
+    if HAS_LARGE_STACK.get() {
+        return Ok(work());
+    }
     let done = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("yaml".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn_scoped(scope, work);
+            .spawn_scoped(scope, || {
+                declare_large_stack();
+                work()
+            });
         match thread.map(std::thread::ScopedJoinHandle::join) {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(_)) => Err("the reader failed; please report it".to_owned()),
@@ -218,12 +224,12 @@ pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result
     done.map_err(|rule| Problem { rule, ..Problem::default() })
 }
 
-fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare, stack: Stack) -> Vec<Result<Node, Problem>> {
+fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare) -> Vec<Result<Node, Problem>> {
     if chunks.is_empty() {
         return Vec::new();
     }
     let n_with_aliases = chunks.iter().filter(|chunk| chunk.text.contains('*')).count();
-    let mut read_all = move || -> Vec<Result<Node, Problem>> {
+    let read_all = move || -> Vec<Result<Node, Problem>> {
         let read = |chunk: &Chunk<'_>| {
             let budget = spare.share(chunk.text.len(), n_with_aliases);
             let read = document_from_yaml(chunk, &budget);
@@ -234,10 +240,7 @@ fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare, stack: Stack) -> Vec<Resul
         };
         chunks.iter().map(read).collect()
     };
-    match stack {
-        Stack::Large => read_all(),
-        Stack::Usual => on_large_stack(read_all).unwrap_or_else(|problem| vec![Err(problem)]),
-    }
+    on_large_stack(read_all).unwrap_or_else(|problem| vec![Err(problem)])
 }
 
 fn document_from_yaml(chunk: &Chunk<'_>, budget: &Budget) -> Result<Node, Problem> {
