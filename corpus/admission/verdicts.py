@@ -1,0 +1,367 @@
+"""Asks real clients for their verdict on every case of the corpus, and writes verdicts.json.
+
+Every case has a scope of its own in a Chancery server. A client that connects with the case's name as
+its node ID receives that case, and the resources around it that make the client ask for it. The server
+records which responses the client acknowledges and which it rejects.
+"""
+
+import argparse
+import concurrent.futures
+import glob
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import support
+
+HERE = pathlib.Path(__file__).resolve().parent
+GRPC_CLIENTS = ("grpcio", "grpc-js", "grpc-go")
+CLIENTS = ("envoy", *GRPC_CLIENTS)
+# A client that has not answered after this time gets the verdict "no answer".
+ANSWER_SECONDS = 8
+# The time that a client has to connect. grpc-js compiles its protocol files for every channel.
+CONNECT_SECONDS = 30
+# The time after an acknowledgement in which a later rejection still counts.
+GRACE_SECONDS = 0.15
+MESSAGE_CHARS_MAX = 600
+# The number of channels that one process opens at a time.
+GRPC_BATCH = 12
+
+
+class Case:
+    """One case: its file, the attributes of its head, and its stored resources."""
+
+    def __init__(self, path):
+        self.path = path
+        self.name = path.stem
+        self.text = path.read_text()
+        self.head = {}
+        for line in self.text.splitlines():
+            if not line.startswith("# "):
+                break
+            key, _, value = line[2:].partition(": ")
+            self.head[key] = value
+        self.resources = []
+        self.refusal = None
+
+    def is_asked(self, client):
+        """Returns whether the head names the client, by its own name or by that of its group."""
+        group = "envoy" if client == "envoy" else "grpc"
+        return not {client, group}.isdisjoint(self.head["ask"].split())
+
+    def types(self):
+        return {resource["type_url"] for resource in self.resources}
+
+
+class Server:
+    """A Chancery server with empty data, on free ports of the loopback interface."""
+
+    def __init__(self, binary, directory):
+        ports = [free_port() for _ in range(3)]
+        self.xds, self.admin, raft = ports
+        at = [f"127.0.0.1:{port}" for port in ports]
+        log = open(directory / "server.log", "w")
+        self.process = leashed(
+            [binary, "serve", "--data-dir", str(directory / "data"),
+             "--xds", at[0], "--admin", at[1], "--raft", at[2]],
+            stdout=log, stderr=log,
+        )
+        end = time.monotonic() + 30
+        while True:
+            try:
+                self.call("GET", "/readyz", decode=False)
+                return
+            except (OSError, urllib.error.URLError):
+                if time.monotonic() > end or self.process.poll() is not None:
+                    raise SystemExit(f"the server did not start: see {log.name}")
+                time.sleep(0.05)
+
+    def call(self, method, path, body=None, decode=True):
+        url = f"http://127.0.0.1:{self.admin}{path}"
+        data = None if body is None else body.encode()
+        request = urllib.request.Request(url, data=data, method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            content = answer.read()
+        return json.loads(content) if decode else content
+
+    def apply(self, manifest, scope):
+        """Stores a manifest. Returns the first problem if the server refuses it."""
+        query = urllib.parse.urlencode({"scope": scope, **self.write_options})
+        try:
+            self.call("POST", f"/v1/apply?{query}", manifest)
+            return None
+        except urllib.error.HTTPError as error:
+            refusal = json.loads(error.read())["error"]
+            for problem in refusal.get("problems", []):
+                return one_line(f"{problem['field_path']}: {problem['message']}")
+            return one_line(refusal["message"])
+
+    # A server that validates resources would refuse most bad cases before a client sees them.
+    write_options = {"validation": "off"}
+
+    def find_write_options(self):
+        refusal = self.apply("resources: []", "probe")
+        if refusal and "validation" in refusal:
+            self.write_options = {}
+
+    def node(self, name):
+        """Returns the subscriptions of a node by type, or None if it is not connected."""
+        try:
+            node = self.call("GET", f"/v1/nodes/{name}")
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+        found = {}
+        for stream in node.get("node", node)["streams"]:
+            for subscription in stream["subscriptions"]:
+                found.setdefault(subscription["type_url"], []).append(subscription)
+        return found
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def leashed(command, **options):
+    """Starts a process that the kernel kills when this process ends."""
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], **options)
+
+
+def one_line(text):
+    """Removes what differs from run to run in the text of protobuf messages."""
+    text = re.sub(r"\s+", " ", text).strip()
+    text = re.sub(r"goo\.gle/debug\w+ ?", "", text)
+    return text[:MESSAGE_CHARS_MAX]
+
+
+def judge(subscriptions, case):
+    """Returns the verdict, or None while the client has not answered everything of the case."""
+    for type_url, of_type in subscriptions.items():
+        for subscription in of_type:
+            if subscription["state"] == "nacked":
+                verdict = {"verdict": "rejected", "message": one_line(subscription["nack_message"])}
+                if type_url not in case.types():
+                    verdict["type"] = type_url
+                return verdict
+    for type_url in case.types():
+        of_type = subscriptions.get(type_url, [])
+        if not any(subscription["state"] == "synced" for subscription in of_type):
+            return None
+    return {"verdict": "accepted"}
+
+
+def wait_for_verdict(server, case, has_ended):
+    """Polls the server until the client has answered, has ended, or is too late."""
+    end = time.monotonic() + CONNECT_SECONDS
+    subscriptions = None
+    while time.monotonic() < end:
+        ended = has_ended()
+        current = server.node(case.name)
+        if current is not None and subscriptions is None:
+            end = time.monotonic() + ANSWER_SECONDS
+        subscriptions = current if current is not None else subscriptions
+        verdict = judge(subscriptions, case) if subscriptions else None
+        if verdict and verdict["verdict"] == "accepted" and not ended:
+            time.sleep(GRACE_SECONDS)
+            verdict = judge(server.node(case.name) or subscriptions, case) or verdict
+        if verdict and not (ended and verdict["verdict"] == "accepted"):
+            return verdict
+        if ended:
+            return {"verdict": "crashed", "message": "the client ended"}
+        time.sleep(0.05)
+    states = {
+        type_url.rsplit(".", 1)[-1]: of_type[0]["state"]
+        for type_url, of_type in sorted((subscriptions or {}).items())
+    }
+    return {"verdict": "no answer", "message": json.dumps(states)}
+
+
+def ask_envoy(server, case, binary, directory):
+    bootstrap = directory / f"{case.name}.json"
+    bootstrap.write_text(json.dumps(support.envoy_bootstrap(case, server.xds)))
+    log_path = directory / f"{case.name}.log"
+    with open(log_path, "w") as log:
+        envoy = leashed(
+            [binary, "-c", str(bootstrap), "--disable-hot-restart", "--concurrency", "1",
+             "--log-level", "critical"],
+            stdout=log, stderr=log,
+        )
+    try:
+        verdict = wait_for_verdict(server, case, lambda: envoy.poll() is not None)
+    finally:
+        envoy.kill()
+        envoy.wait()
+    if verdict["verdict"] == "crashed":
+        lines = log_path.read_text(errors="replace").splitlines()
+        relevant = [line for line in lines if re.search(r"assert|Caught|exiting|error", line)]
+        verdict["message"] = one_line(" ".join(relevant[:2]) or "Envoy ended")
+    return verdict
+
+
+def ask_go(server, case, binary, directory):
+    environment = {**os.environ, "GRPC_XDS_BOOTSTRAP_CONFIG": support.grpc_bootstrap(case, server.xds)}
+    with open(directory / f"{case.name}.go.log", "w") as log:
+        client = leashed([binary, f"xds:///{support.target(case)}"], env=environment,
+                         stdin=subprocess.PIPE, stdout=log, stderr=log)
+    try:
+        return wait_for_verdict(server, case, lambda: client.poll() is not None)
+    finally:
+        client.kill()
+        client.wait()
+
+
+def ask_batch(server, cases, command, environment, directory):
+    """Asks about all cases at once in one process. If it ends, asks about each case in a process of its own."""
+    channels = [[f"xds:///{support.target(case)}", support.grpc_bootstrap(case, server.xds)]
+                for case in cases]
+    with open(directory / f"batch-{cases[0].name}.log", "w") as log:
+        client = leashed(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
+    verdicts = {}
+    try:
+        client.stdin.write(json.dumps(channels).encode() + b"\n")
+        client.stdin.flush()
+        with concurrent.futures.ThreadPoolExecutor(len(cases)) as pool:
+            answers = pool.map(
+                lambda case: wait_for_verdict(server, case, lambda: client.poll() is not None), cases)
+            verdicts = {case.name: answer for case, answer in zip(cases, answers)}
+    finally:
+        client.kill()
+        client.wait()
+    for answer in verdicts.values():
+        if answer["verdict"] == "crashed":
+            answer["message"] = one_line(last_error(log.name))
+    if len(cases) > 1 and any(answer["verdict"] == "crashed" for answer in verdicts.values()):
+        for case in cases:
+            verdicts |= ask_batch(server, [case], command, environment, directory)
+    return verdicts
+
+
+def last_error(path):
+    lines = pathlib.Path(path).read_text(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if "Error:" in line), "the client ended")
+
+
+def ask(client, server, cases, arguments, directory):
+    """Returns the client's verdicts by the names of the cases."""
+    clients = arguments.clients
+    if client in ("envoy", "grpc-go"):
+        if client == "envoy":
+            binary, one = glob.glob(f"{clients}/lib/python3*/site-packages/envoy/_bin/envoy")[0], ask_envoy
+        else:
+            binary, one = f"{clients}/go/grpc-client", ask_go
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            answers = pool.map(lambda case: one(server, case, binary, directory), cases)
+            return {case.name: answer for case, answer in zip(cases, answers)}
+    if client == "grpcio":
+        command, environment = [sys.executable, str(HERE / "grpc_channels.py")], {**os.environ}
+    else:
+        command = ["node", str(HERE / "grpc_channels.js")]
+        environment = {**os.environ, "NODE_PATH": f"{clients}/js/node_modules"}
+    verdicts = {}
+    for start in range(0, len(cases), GRPC_BATCH):
+        batch = cases[start:start + GRPC_BATCH]
+        verdicts |= ask_batch(server, batch, command, environment, directory)
+    return verdicts
+
+
+def store(server, cases):
+    """Stores all cases and what surrounds them."""
+    server.find_write_options()
+    refusal = server.apply(support.ASSIGNMENTS, "default")
+    if refusal:
+        raise SystemExit(f"the assignments are refused: {refusal}")
+    for case in cases:
+        case.refusal = server.apply(case.text, f"case/{case.name}")
+    by_scope = {f"case/{case.name}": case for case in cases}
+    for resource in server.call("GET", "/v1/resources")["resources"]:
+        if resource["scope"] in by_scope:
+            by_scope[resource["scope"]].resources.append(resource)
+    documents = []
+    for case in cases:
+        if case.refusal:
+            continue
+        for group, around in (("envoy", support.around_envoy(case)), ("grpc", support.around_grpc(case))):
+            if around:
+                documents.append(json.dumps({"scope": f"{group}/{case.name}", "resources": around}))
+    refusal = server.apply("\n---\n".join(documents), "default")
+    if refusal:
+        raise SystemExit(f"the surrounding resources are refused: {refusal}")
+
+
+def verdicts_of(server, cases, arguments, directory):
+    verdicts = {case.name: {} for case in cases}
+    for client in arguments.only.split(","):
+        asked = []
+        for case in cases:
+            if case.refusal:
+                verdicts[case.name][client] = {"verdict": "refused by schema", "message": case.refusal}
+            elif not case.is_asked(client):
+                verdicts[case.name][client] = {"verdict": "not asked", "message": "not meant for this client"}
+            elif not support.is_reachable(case, client):
+                verdicts[case.name][client] = {
+                    "verdict": "not asked", "message": "this client does not subscribe to the type"}
+            else:
+                asked.append(case)
+        start = time.monotonic()
+        for name, verdict in ask(client, server, asked, arguments, directory).items():
+            verdicts[name][client] = verdict
+        print(f"{client}: {len(asked)} cases in {time.monotonic() - start:.0f} s", flush=True)
+    return verdicts
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", required=True, help="the chancery binary")
+    parser.add_argument("--clients", required=True, help="the directory of the real clients")
+    parser.add_argument("--only", default=",".join(CLIENTS), help="clients, separated by commas")
+    parser.add_argument("--cases", default="", help="a regular expression for the names of cases")
+    parser.add_argument("--jobs", type=int, default=6, help="processes of one client at a time")
+    parser.add_argument("--output", default=str(HERE / "verdicts.json"))
+    parser.add_argument("--corpus", default=str(HERE), help="the directory of the cases")
+    parser.add_argument("--keep", action="store_true", help="keep the logs, and print their directory")
+    arguments = parser.parse_args()
+    paths = sorted(pathlib.Path(arguments.corpus).glob("*/*/*/*.yaml"))
+    cases = [Case(path) for path in paths if re.search(arguments.cases, path.stem)]
+    names = [case.name for case in cases]
+    if len(set(names)) != len(names):
+        raise SystemExit(f"two cases have the name {[n for n in names if names.count(n) > 1][0]}")
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="chancery-corpus-"))
+    server = Server(arguments.server, directory)
+    try:
+        store(server, cases)
+        verdicts = verdicts_of(server, cases, arguments, directory)
+    finally:
+        server.process.terminate()
+        server.process.wait()
+    try:
+        previous = json.loads(pathlib.Path(arguments.output).read_text())
+    except FileNotFoundError:
+        previous = {}
+    if arguments.cases or arguments.only != ",".join(CLIENTS):
+        for name, verdict in verdicts.items():
+            previous.setdefault(name, {}).update(verdict)
+        existing = {path.stem for path in paths}
+        verdicts = {name: verdict for name, verdict in previous.items() if name in existing}
+    text = json.dumps(verdicts, indent=1, sort_keys=True)
+    pathlib.Path(arguments.output).write_text(text + "\n")
+    if arguments.keep:
+        print(directory)
+    else:
+        shutil.rmtree(directory)
+
+
+if __name__ == "__main__":
+    main()
