@@ -1,15 +1,19 @@
 //! The files and manifests of authors.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use chancery_admission::{
-    FileEncoding, Manifest, Options, admit, manifest_of_file, write_discovery_response,
+    FileEncoding, Manifest, Options, admit, import_bootstrap, manifest_of_file,
+    write_discovery_response,
 };
 use chancery_model::{ScopeName, Transaction, TypeUrl, types::properties};
 
 /// Reads a file with a `DiscoveryResponse`. If its resources have one type, they are written in the same
 /// encoding and read again. The second reading gives the same bodies.
-pub(crate) fn read(encoding: FileEncoding, content: &[u8]) {
+pub(crate) fn read(encoding: FileEncoding, content: &[u8], decoded: &dyn Fn()) {
     let Some(first) = admitted(encoding, content) else { return };
+    decoded();
     let drafts = || first.upserts.iter().map(|upsert| &upsert.draft);
     let Some(type_url) = drafts().map(|draft| &draft.key.type_url).next() else { return };
     // The body of other types has no name, and a file has only bodies.
@@ -41,6 +45,13 @@ pub(crate) fn manifest(content: &[u8]) {
     if let Ok(content) = std::str::from_utf8(content) {
         let manifest = Manifest { file: "-".to_owned(), content: content.to_owned() };
         drop(admit(&[manifest], &options()));
+    }
+}
+
+/// Reads the bootstrap of an Envoy in YAML or JSON.
+pub(crate) fn bootstrap(content: &[u8]) {
+    if let Ok(content) = std::str::from_utf8(content) {
+        drop(import_bootstrap("-", content, &options().scope, &Arc::default()));
     }
 }
 

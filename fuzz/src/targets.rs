@@ -2,46 +2,67 @@
 
 use chancery_admission::FileEncoding;
 
-use crate::{Target, files};
+use crate::{Decoded, Target, files, names};
 
 /// All targets.
 ///
-/// A request of xDS is read in place. Only its node is decoded, whose values take a hundred bytes each. The
-/// readers of files build a tree, and convert it through Envoy's descriptors.
+/// The decoders of requests take at most four times the bytes of an input, besides what a limit bounds. The
+/// limits of the targets are small: a node of 2 KiB, 64 names.
 pub const TARGETS: &[Target] = &[
-    row("sotw", 2048, (64 << 10, 128), |input| all(input, chancery_xds::fuzz::sotw_request)),
-    row("delta", 2048, (64 << 10, 128), |input| all(input, chancery_xds::fuzz::delta_request)),
-    row("node", 4096, (64 << 10, 128), |input| all(input, chancery_xds::fuzz::node)),
-    // The target keeps all messages of both bodies. An empty message has five bytes.
-    row("framing", 2048, (64 << 10, 64), chancery_xds::fuzz::framing),
-    row("rest", 4096, (64 << 10, 128), |input| all(input, chancery_xds::fuzz::rest_request)),
-    row("file-json", 2048, FILE_MEMORY, |input| file(input, FileEncoding::Json)),
-    row("file-yaml", 2048, FILE_MEMORY, |input| file(input, FileEncoding::Yaml)),
-    row("file-pb", 2048, FILE_MEMORY, |input| file(input, FileEncoding::Binary)),
-    row("file-pb-text", 2048, FILE_MEMORY, |input| file(input, FileEncoding::Text)),
-    row("manifest", 2048, FILE_MEMORY, |input| all(input, files::manifest)),
+    row("sotw", 2048, REQUEST, |input, decoded| {
+        all(input, |input| chancery_xds::fuzz::sotw_request(input, decoded))
+    }),
+    row("delta", 2048, REQUEST, |input, decoded| {
+        all(input, |input| chancery_xds::fuzz::delta_request(input, decoded))
+    }),
+    row("node", 4096, REQUEST, |input, _| all(input, chancery_xds::fuzz::node)),
+    row("rest", 4096, REQUEST, |input, _| all(input, chancery_xds::fuzz::rest_request)),
+    row("framing", 2048, FRAMING, |input, _| chancery_xds::fuzz::framing(input)),
+    row("lrs", 2048, REPORT, |input, decoded| {
+        all(input, |input| chancery_load::fuzz::load_report(input, decoded))
+    }),
+    row("names", 1024, NAMES, |input, decoded| all(input, |input| names::read(input, decoded))),
+    row("csds", 1024, CSDS, |input, _| all(input, chancery_admin::fuzz::csds_request)),
+    row("csds-json", 2048, CSDS, |input, _| all(input, chancery_admin::fuzz::csds_json)),
+    row("admin", 1024, REQUEST, |input, _| all(input, chancery_admin::fuzz::admin_request)),
+    row("file-json", 2048, FILE, |input, decoded| file(input, FileEncoding::Json, decoded)),
+    row("file-yaml", 2048, FILE, |input, decoded| file(input, FileEncoding::Yaml, decoded)),
+    row("file-pb", 2048, FILE, |input, decoded| file(input, FileEncoding::Binary, decoded)),
+    row("file-pb-text", 2048, FILE, |input, decoded| file(input, FileEncoding::Text, decoded)),
+    row("manifest", 2048, FILE, |input, _| all(input, files::manifest)),
+    row("bootstrap", 2048, FILE, |input, _| all(input, files::bootstrap)),
 ];
 
-/// The memory of a file. Aliases may add 20,000 values and 1 MiB of text to a short one.
-const FILE_MEMORY: (usize, usize) = (4 << 20, 1024);
+/// The maximum memory for a decoded input: a constant, and bytes for each byte of input.
+type Memory = (usize, usize);
+
+const REQUEST: Memory = (64 << 10, 4);
+/// The target keeps 500 messages, and a copy of those that span pieces.
+const FRAMING: Memory = (128 << 10, 4);
+/// The sums are limited to 16 KiB. The answer shows them.
+const REPORT: Memory = (64 << 10, 4);
+const NAMES: Memory = (64 << 10, 4);
+/// A request has at most 64 KiB, and an empty matcher takes two of its bytes.
+const CSDS: Memory = (64 << 10, 256);
+/// Aliases may add 20,000 values and 1 MiB of text to a short file.
+const FILE: Memory = (4 << 20, 1024);
 
 const fn row(
     name: &'static str,
     input_bytes_max: usize,
-    memory: (usize, usize),
-    decode: fn(&[u8]) -> usize,
+    memory: Memory,
+    decode: fn(&[u8], Decoded<'_>) -> usize,
 ) -> Target {
     Target { name, decode, input_bytes_max, memory }
 }
 
-fn all(input: &[u8], decode: fn(&[u8])) -> usize {
+fn all(input: &[u8], decode: impl FnOnce(&[u8])) -> usize {
     decode(input);
     input.len()
 }
 
-fn file(input: &[u8], encoding: FileEncoding) -> usize {
-    files::read(encoding, input);
-    input.len()
+fn file(input: &[u8], encoding: FileEncoding, decoded: Decoded<'_>) -> usize {
+    all(input, |input| files::read(encoding, input, decoded))
 }
 
 /// Returns a target by name.

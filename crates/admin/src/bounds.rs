@@ -30,15 +30,15 @@ pub(crate) async fn refuse_many_fields(request: Request, next: Next) -> Response
 }
 
 /// A position in the bytes of a request, which is a sequence of gRPC frames with protobuf messages.
-#[derive(Debug, Default)]
-struct Scan {
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scan {
     part: Part,
     /// The number of bytes of the message that have not arrived.
     left: u64,
     fields: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 enum Part {
     /// The header of a frame: the number of bytes that have arrived, and the length so far.
     Header(u32, u64),
@@ -57,7 +57,7 @@ impl Default for Part {
 }
 
 impl Scan {
-    fn take(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
+    pub(crate) fn take(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         const KEY: Part = Part::Key(0, 0);
         while let [byte, rest @ ..] = bytes {
             let in_header = matches!(self.part, Part::Header(..));

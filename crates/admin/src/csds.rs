@@ -6,7 +6,7 @@
 //! redacts and converts the pages.
 
 mod grpc;
-mod matcher;
+pub(crate) mod matcher;
 mod node;
 
 use std::{

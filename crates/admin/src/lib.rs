@@ -17,6 +17,8 @@ mod cluster;
 mod csds;
 mod error;
 mod explain;
+#[doc(hidden)]
+pub mod fuzz;
 mod grpc;
 mod guard;
 mod health;

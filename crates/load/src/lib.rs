@@ -10,6 +10,8 @@
 //! - Only one report at a time changes the sums, in the order of arrival. A large one does so on a
 //!   blocking thread, so it delays only other reports.
 
+#[doc(hidden)]
+pub mod fuzz;
 mod limited;
 mod metrics;
 mod report;

@@ -29,6 +29,9 @@ const COVERAGE: &str = "-Cpasses=sancov-module \
 /// The maximum time for one input, in seconds. Other processes may use the processors.
 const INPUT_SECONDS_MAX: u32 = 10;
 
+/// The stack size of the search in KiB. The main thread reads YAML, whose reader needs a large stack.
+const STACK_KB: usize = 16 << 10;
+
 /// The maximum memory of the whole process, in MB. The descriptors of Envoy take a hundred.
 const PROCESS_MB_MAX: u32 = 1024;
 
@@ -150,13 +153,13 @@ impl<'a> Search<'a> {
     fn run(&self, end: &str) -> Result<bool> {
         let log = self.dir.with_extension("log");
         let output = fs::File::create(&log).with_context(|| format!("create {}", log.display()))?;
-        let mut search = proc::leashed(self.program);
+        let mut search = self.search();
         search.arg(&self.dir).arg(end).arg(format!("-max_len={}", self.input_bytes_max));
         search.arg(format!("-timeout={INPUT_SECONDS_MAX}"));
         search.arg(format!("-rss_limit_mb={PROCESS_MB_MAX}"));
         search.arg(format!("-dict={}", self.paths.root.join("fuzz/tokens.dict").display()));
         search.arg(format!("-artifact_prefix={}-", self.dir.display()));
-        search.arg("-print_final_stats=1").env("CHANCERY_FUZZ_TARGET", self.target);
+        search.arg("-print_final_stats=1");
         search.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
         let status = proc::status(&mut search)?;
         let text = fs::read(&log).with_context(|| format!("read {}", log.display()))?;
@@ -174,6 +177,14 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
+    /// Returns the command of the program, without arguments.
+    fn search(&self) -> Command {
+        let mut shell = proc::leashed(Path::new("sh"));
+        let script = format!("ulimit -s {STACK_KB} && exec \"$0\" \"$@\"");
+        shell.args(["-c", &script]).arg(self.program).env("CHANCERY_FUZZ_TARGET", self.target);
+        shell
+    }
+
     /// Replaces the corpus in the repository by a minimal one.
     fn minimize(&self) -> Result<()> {
         let minimal = self.dir.with_extension("min");
@@ -182,9 +193,9 @@ impl<'a> Search<'a> {
                 .with_context(|| format!("remove {}", minimal.display()))?;
         }
         fs::create_dir_all(&minimal).with_context(|| format!("create {}", minimal.display()))?;
-        let mut merge = proc::leashed(self.program);
+        let mut merge = self.search();
         merge.args(["-set_cover_merge=1", &format!("-max_len={}", self.input_bytes_max)]);
-        merge.args([&minimal, &self.dir]).env("CHANCERY_FUZZ_TARGET", self.target);
+        merge.args([&minimal, &self.dir]);
         proc::output(&mut merge)?;
         corpus(self.paths, &["pack", self.target, &minimal.display().to_string()])?;
         Ok(())

@@ -21,7 +21,14 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
 
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-libfuzzer_sys::fuzz_target!(init: chancery_fuzz::warm_up(), |input: &[u8]| {
+/// Prepares the process. `cargo xtask fuzz` starts it with a main thread of a large stack. A thread for each
+/// input would take longer than most inputs.
+fn prepare() {
+    chancery_admission::fuzz::read_on_this_thread();
+    chancery_fuzz::warm_up();
+}
+
+libfuzzer_sys::fuzz_target!(init: prepare(), |input: &[u8]| {
     let peak = TARGET.run(input);
     if peak > PEAK.fetch_max(peak, Ordering::Relaxed) {
         drop(writeln!(std::io::stderr(), "peak: {peak} bytes of memory for {} bytes", input.len()));

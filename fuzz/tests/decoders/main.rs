@@ -93,13 +93,19 @@ decoders! {
     sotw_requests_decode_within_bounds "sotw"
     delta_requests_decode_within_bounds "delta"
     nodes_decode_within_bounds "node"
-    grpc_messages_decode_within_bounds "framing"
     rest_requests_decode_within_bounds "rest"
+    grpc_messages_decode_within_bounds "framing"
+    load_reports_decode_within_bounds "lrs"
+    resource_names_decode_within_bounds "names"
+    csds_requests_decode_within_bounds "csds"
+    json_csds_requests_decode_within_bounds "csds-json"
+    admin_requests_decode_within_bounds "admin"
     json_files_decode_within_bounds "file-json"
     yaml_files_decode_within_bounds "file-yaml"
     binary_files_decode_within_bounds "file-pb"
     text_format_files_decode_within_bounds "file-pb-text"
     manifests_decode_within_bounds "manifest"
+    bootstraps_decode_within_bounds "bootstrap"
 }
 
 #[test]

@@ -79,7 +79,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // The benchmarks measure the pure crates.
     ("chancery-benches", &["chancery-model", "chancery-view", "chancery-protocol"]),
     // The fuzz targets are decoders of client input.
-    ("chancery-fuzz", &["chancery-admission", "chancery-model", "chancery-xds"]),
+    (
+        "chancery-fuzz",
+        &[
+            "chancery-admin",
+            "chancery-admission",
+            "chancery-load",
+            "chancery-model",
+            "chancery-protocol",
+            "chancery-xds",
+        ],
+    ),
     ("xtask", &[]),
 ];
 
