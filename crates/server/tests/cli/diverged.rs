@@ -171,6 +171,17 @@ async fn replica_with_another_entry_stops_serving_and_says_why() {
         assert!(!done.err.contains("may have taken effect"), "{command:?}: {done:?}");
     }
 
+    // A command with a list of servers reads from the next one.
+    let servers = format!("{},{}", replicas[wrong].admin, replicas[leader].admin);
+    for command in [&["get"][..], &["describe", "cluster", "a"]] {
+        let command = [command, &["--server", &servers]].concat();
+        let done = replicas[wrong].run(&command, "");
+        assert!(done.code == 0 && done.out.contains('a'), "{command:?}: {done:?}");
+    }
+    let only = format!("{0},{0}", replicas[wrong].admin);
+    let done = replicas[wrong].run(&["get", "--server", &only], "");
+    assert!(done.code == 1 && done.err.contains("the log holds a different entry"), "{done:?}");
+
     replicas[leader].apply("b");
     check_divergence_reports(&replicas, leader, wrong);
     replicas[wrong].terminate();

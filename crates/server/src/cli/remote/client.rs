@@ -8,6 +8,9 @@ use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
 };
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::cli::failure::Failure;
 
@@ -81,21 +84,38 @@ impl Servers {
         }
     }
 
-    /// Connects to the first server that answers.
+    /// Connects to the first server that is ready.
     pub(crate) async fn connect_any(&self) -> Result<AdminClient<Channel>, Failure> {
         self.any_channel().await.map(admin)
     }
 
-    /// Opens a connection to the first server that answers, for any service.
+    /// Opens a connection to the first server that is ready, for any service. If none is ready, uses the
+    /// first one that answers: it says why.
     pub(crate) async fn any_channel(&self) -> Result<Channel, Failure> {
-        let mut lines = Vec::new();
+        let (mut lines, mut unready) = (Vec::new(), None);
         for server in &self.list {
             match self.reach(server).await {
-                Ok(channel) => return Ok(channel),
+                Ok(channel) if self.list.len() == 1 || is_ready(&channel).await => {
+                    return Ok(channel);
+                }
+                Ok(channel) => unready = unready.or(Some((server, channel))),
                 Err(failure) => lines.extend(failure.lines),
             }
         }
-        Err(Failure::lines(lines))
+        let Some((server, channel)) = unready else { return Err(Failure::lines(lines)) };
+        server.clone_into(&mut self.asked.borrow_mut());
+        Ok(channel)
+    }
+}
+
+/// Returns whether a replica says that it is ready. A replica that has diverged from its cluster, or that
+/// is starting or shutting down, is not.
+async fn is_ready(channel: &Channel) -> bool {
+    let mut client = HealthClient::new(channel.clone());
+    let check = client.check(HealthCheckRequest::default());
+    match tokio::time::timeout(ANSWER_TIMEOUT, check).await {
+        Ok(Ok(response)) => response.into_inner().status() == ServingStatus::Serving,
+        Ok(Err(_)) | Err(_) => false,
     }
 }
 

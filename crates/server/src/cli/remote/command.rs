@@ -92,7 +92,7 @@ pub(crate) enum Command {
 
 impl Command {
     /// Runs the command. `server` is a list of servers, separated by commas; the command uses the
-    /// first one that answers.
+    /// first one that is ready.
     pub(crate) fn run(self, server: &str, answer: &mut Answer<'_>) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
             |error| Failure::new(format_args!("cannot start the async runtime: {error}")),
