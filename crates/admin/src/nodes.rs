@@ -5,7 +5,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use chancery_fanout::{NackRecord, StreamStatus};
+use chancery_fanout::{NackRecord, PollRejection, StreamStatus};
 use chancery_model::Glob;
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::{Protocol, SubscriptionStatus, SyncState};
@@ -154,7 +154,7 @@ fn stream_state(stream: &StreamStatus) -> NodeState {
 /// Converts a stream to a message.
 pub(crate) fn show_stream(stream: &StreamStatus) -> pb::StreamStatus {
     let mut subscriptions: Vec<pb::SubscriptionStatus> =
-        stream.subscriptions.iter().map(show_subscription).collect();
+        stream.subscriptions.iter().map(|one| show_subscription(stream, one)).collect();
     subscriptions.sort_by(|a, b| a.type_url.cmp(&b.type_url));
     let mut nacks: Vec<pb::Nack> =
         stream.nacks.iter().map(|nack| show_nack(&stream.node.id, nack)).collect();
@@ -175,8 +175,22 @@ pub(crate) fn show_stream(stream: &StreamStatus) -> pb::StreamStatus {
     }
 }
 
-fn show_subscription(subscription: &SubscriptionStatus) -> pb::SubscriptionStatus {
-    let state = match subscription.state {
+/// Returns the state of a subscription. Without an assignment, changes and requests do not count as
+/// pending, because the client receives nothing (OPS-05). Only an unanswered response does.
+fn subscription_state(stream: &StreamStatus, subscription: &SubscriptionStatus) -> SyncState {
+    match (&stream.assignment, subscription.state) {
+        (None, SyncState::Pending) if subscription.sent == subscription.acked => {
+            if subscription.acked.is_some() { SyncState::Synced } else { SyncState::Idle }
+        }
+        (_, state) => state,
+    }
+}
+
+fn show_subscription(
+    stream: &StreamStatus,
+    subscription: &SubscriptionStatus,
+) -> pb::SubscriptionStatus {
+    let state = match subscription_state(stream, subscription) {
         SyncState::Idle => "idle",
         SyncState::Synced => "synced",
         SyncState::Pending => "pending",
@@ -195,6 +209,18 @@ fn show_subscription(subscription: &SubscriptionStatus) -> pb::SubscriptionStatu
         nack_message: nack.map(|nack| nack.message.clone()).unwrap_or_default(),
         nack_version: nack.map(|nack| nack.version.to_string()).unwrap_or_default(),
         held_removals: subscription.n_pending_removals as u64,
+    }
+}
+
+/// Converts a rejection that a REST client has reported to a message.
+pub(crate) fn show_poll_rejection(rejection: &PollRejection) -> pb::Nack {
+    pb::Nack {
+        node: rejection.node.clone(),
+        type_url: rejection.type_url.to_string(),
+        version: rejection.version.clone(),
+        message: "reported by a REST client; its text is not kept".to_owned(),
+        time_ms: millis(rejection.time),
+        code: rejection.code,
     }
 }
 

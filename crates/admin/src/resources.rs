@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use chancery_fanout::StreamStatus;
+use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
     Collection, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
 };
@@ -225,6 +225,7 @@ impl Service {
             return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
         }
         let streams = self.fanout.nodes().await;
+        let polls = self.fanout.poll_rejections();
         let is_small = streams.len() <= nodes::INLINE_STREAMS_MAX;
         let describe = move || pb::DescribeResourceResponse {
             revision: state.revision.0,
@@ -234,7 +235,7 @@ impl Service {
                 .iter()
                 .map(|(scope, resource)| in_scope(&state, &streams, &key, scope, resource))
                 .collect(),
-            nacks: nacks(&state, &streams, &key),
+            nacks: nacks(&state, &streams, &polls, &key),
         };
         self.work.run(Size::of(is_small), describe).await
     }
@@ -366,13 +367,21 @@ fn in_scope(
 }
 
 /// Returns the newest rejections of the type by nodes that see the resource.
-fn nacks(state: &State, streams: &[StreamStatus], key: &ResourceKey) -> Vec<pb::Nack> {
+fn nacks(
+    state: &State,
+    streams: &[StreamStatus],
+    polls: &[PollRejection],
+    key: &ResourceKey,
+) -> Vec<pb::Nack> {
+    let sees = |scopes: &[ScopeName]| scope_seen(state, scopes, key).is_some();
+    let polls = polls.iter().filter(|one| one.type_url == key.type_url && sees(&one.scopes));
     let mut nacks: Vec<pb::Nack> = streams
         .iter()
-        .filter(|stream| scope_seen(state, &stream.scopes, key).is_some())
+        .filter(|stream| sees(&stream.scopes))
         .flat_map(|stream| stream.nacks.iter().map(move |nack| (stream, nack)))
         .filter(|(_, nack)| nack.type_url == key.type_url)
         .map(|(stream, nack)| nodes::show_nack(&stream.node.id, nack))
+        .chain(polls.map(nodes::show_poll_rejection))
         .collect();
     nacks.sort_by(|a, b| b.time_ms.cmp(&a.time_ms).then_with(|| a.node.cmp(&b.node)));
     nacks.truncate(NACKS_MAX);

@@ -27,6 +27,7 @@ use crate::{
     metrics::{self, limit_hit},
     page::Page,
     poll::{HeldPolls, Poll},
+    poll_rejections::{PollRejection, PollRejections},
     resume_cache::ResumeCache,
     shard::{Inputs, Shard, Streams},
     stream::Inboxes,
@@ -51,6 +52,7 @@ struct Shared {
     streams: Streams,
     streams_max: usize,
     held_polls: Arc<HeldPolls>,
+    poll_rejections: PollRejections,
     control_plane: String,
     protocol: Arc<chancery_protocol::Config>,
 }
@@ -120,7 +122,16 @@ impl Fanout {
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
         let protocol = Arc::new(config.session.clone());
-        let shared = Shared { shards, streams, streams_max, held_polls, control_plane, protocol };
+        let poll_rejections = PollRejections::default();
+        let shared = Shared {
+            shards,
+            streams,
+            streams_max,
+            held_polls,
+            poll_rejections,
+            control_plane,
+            protocol,
+        };
         let shared = Arc::new(shared);
         let freshness = ReadFreshness::new(Arc::new(AlwaysFresh), state);
         Self { shared, contact, tasks: tracker.clone(), cancel, start, freshness }
@@ -158,9 +169,16 @@ impl Fanout {
     /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
     pub fn open_poll(&self) -> Result<Poll, OpenError> {
         self.admit()?;
-        let Shared { streams, held_polls, protocol, .. } = &*self.shared;
+        let Shared { streams, held_polls, poll_rejections, protocol, .. } = &*self.shared;
         let (freshness, held) = (self.freshness.clone(), Arc::clone(held_polls));
-        Ok(Poll::new(Arc::clone(streams), freshness, held, Arc::clone(protocol)))
+        let rejections = poll_rejections.clone();
+        Ok(Poll::new(Arc::clone(streams), freshness, held, rejections, Arc::clone(protocol)))
+    }
+
+    /// Returns the newest rejections that REST clients have reported.
+    #[must_use]
+    pub fn poll_rejections(&self) -> Vec<PollRejection> {
+        self.shared.poll_rejections.list()
     }
 
     /// Returns the identifier of this replica in responses.

@@ -37,6 +37,7 @@
 //! | timers, two heaps per shard | a few per stream, and 1024 | the shard drops the timers of ended streams | |
 //! | unanswered responses, in each session | 256 per type, with the contents of 32 | the session forgets the oldest; a later answer to it counts as stale | `chancery_xds_oldest_unanswered_seconds` |
 //! | recorded rejections, per stream | the last one of each type, with a truncated text | the new one replaces it | `chancery_xds_rejecting_streams` |
+//! | rejections that REST clients report, per replica | 256 | the oldest is dropped | `chancery_xds_poll_nacks_total` |
 //! | polls that wait for a change, per replica | one per running poll, with up to 16 names | cannot fill: `streams_max` limits running polls | `chancery_xds_held_polls` |
 //! | arrival times of revisions, per replica | 1024 | the oldest is dropped, so a shard that is further behind measures a shorter delay | |
 //! | times of changes, in each session | two per known type | the earliest stays | `chancery_xds_convergence_seconds` |
@@ -69,6 +70,7 @@ mod metrics;
 mod offload;
 mod page;
 mod poll;
+mod poll_rejections;
 mod queue;
 mod rejection;
 mod report;
@@ -90,6 +92,7 @@ pub use fanout::{Fanout, OpenError};
 pub use freshness::{Behind, Fresh};
 pub use metrics::{METRICS, limit_hit, type_label};
 pub use poll::{HeldPoll, Poll, PollView};
+pub use poll_rejections::PollRejection;
 pub use rejection::SecretFinder;
 pub use status::{
     ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,

@@ -11,7 +11,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ops::Bound,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use chancery_model::{Node, ScopeName, State, TypeUrl};
@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     freshness::{Behind, ReadFreshness},
+    poll_rejections::{PollRejection, PollRejections},
     shard::Streams,
 };
 
@@ -46,6 +47,7 @@ pub struct Poll {
     freshness: ReadFreshness,
     state: watch::Receiver<Arc<State>>,
     held: Arc<HeldPolls>,
+    rejections: PollRejections,
     protocol: Arc<chancery_protocol::Config>,
 }
 
@@ -98,10 +100,24 @@ impl Poll {
         streams: Streams,
         freshness: ReadFreshness,
         held: Arc<HeldPolls>,
+        rejections: PollRejections,
         protocol: Arc<chancery_protocol::Config>,
     ) -> Self {
         let state = freshness.state();
-        Self { streams, freshness, state, held, protocol }
+        Self { streams, freshness, state, held, rejections, protocol }
+    }
+
+    /// Keeps the report of a client that it has rejected a response (REST-16). `version` is that of the
+    /// client.
+    pub fn record_rejection(&self, node: &Node, type_url: &TypeUrl, version: &str, code: i32) {
+        self.rejections.record(PollRejection {
+            node: node.id.clone(),
+            scopes: self.view(node).scopes,
+            type_url: type_url.clone(),
+            version: version.to_owned(),
+            code,
+            time: SystemTime::now(),
+        });
     }
 
     /// Converts requested names to the form in which resources have them.

@@ -246,8 +246,10 @@ async fn decide(
     let node = node::of_poll(node, config.node_bytes_max, config.node_metadata_max)
         .map_err(PollError::Node)?;
     if let Some(error) = &request.error {
-        // REST-16. The text may quote a secret, so only the code is logged.
+        // REST-16. The text may quote a secret, so only the code is kept and logged.
         counter!("chancery_xds_poll_nacks_total", "type" => type_label(type_url)).increment(1);
+        let version = &request.version_info;
+        admitted.poll.record_rejection(&node, type_url, version, error.code);
         if shared.polls.may_log() {
             let (node, code, version) = (&node.id, error.code, &request.version_info);
             warn!(?node, %type_url, ?version, code, "a REST client reports that it rejected a response");

@@ -265,6 +265,10 @@ async fn explain_shows_path_from_node_to_resource() {
     }
     let node = in_state(&server, "edge-1", "unassigned").await;
     assert_eq!(node["streams"][0]["assignment"], "");
+    let mut new = Client::open(&server, "new-1");
+    new.subscribe(CLUSTER).await;
+    let node = in_state(&server, "new-1", "unassigned").await;
+    assert_eq!(node["streams"][0]["subscriptions"][0]["state"], "idle");
     let explained = server.done("GET", "/v1/explain?node=edge-1", "").await;
     assert!(conclusions(&explained).contains("No assignment matches the node"), "{explained}");
     server.stop().await;

@@ -265,15 +265,25 @@ async fn repeated_version_is_tolerated() {
     server.until_left(1, 0).await;
 }
 
-/// REST-16: a client may report that it rejected a response. The report is counted.
+/// REST-16, SOTW-28: a client may report that it rejected a response. The report is counted, and kept with
+/// the node, the type, the version, the code and the time.
 #[tokio::test]
 async fn reported_rejection_is_counted() {
     let server = start().await;
     server.put(CDS, &[("a", "1")]);
-    let body = json!({"node": {"id": "n1"}, "errorDetail": {"code": 3, "message": "no"}});
+    let body = json!({
+        "node": {"id": "n1"}, "versionInfo": "7-x", "errorDetail": {"code": 3, "message": "no"}
+    });
     Http1::connect(&server).await.post(REST_CDS, &body.to_string()).await.content();
     let labels = [("type", "cluster")];
     assert_eq!(server.meter.counter("chancery_xds_poll_nacks_total", &labels), 1);
+    let kept = server.fanout.poll_rejections();
+    let kept: Vec<_> = kept
+        .iter()
+        .map(|one| (one.node.as_str(), one.type_url.as_str(), one.version.as_str(), one.code))
+        .collect();
+    assert_eq!(kept, [("n1", types::CLUSTER, "7-x", 3)]);
+    assert_eq!(server.fanout.poll_rejections()[0].scopes.len(), 1);
 }
 
 fn holding(hold: Duration) -> Config {
