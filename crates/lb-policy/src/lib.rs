@@ -54,9 +54,13 @@ mod convert;
 mod converters;
 mod duration;
 mod error;
+mod locality;
 mod model;
+mod notes;
+mod outlier;
 mod policies;
 mod registry;
+mod tree;
 mod typed_struct;
 
 pub mod names;
@@ -64,5 +68,8 @@ pub mod proto;
 
 pub use convert::{Context, LEVELS_MAX, LbConfig, MESSAGE_BYTES_MAX};
 pub use error::{ConvertError, Reason};
+pub use locality::{WeightedLocality, WeightedTarget};
 pub use names::types;
+pub use notes::cluster_notes;
 pub use registry::{Client, LegacyLeastRequest, Registry};
+pub use tree::{AggregatePolicy, Leaf, Priority, Tree};

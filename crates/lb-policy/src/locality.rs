@@ -1,0 +1,86 @@
+//! The targets of `xds_wrr_locality_experimental`: one per locality.
+
+use std::fmt;
+
+use serde_json::{Map, json};
+
+use crate::{convert::LbConfig, error::ConvertError, names, proto::Locality};
+
+/// A locality of a priority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeightedLocality {
+    /// The locality.
+    pub locality: Locality,
+    /// The weight; `None` if the assignment has none.
+    pub weight: Option<u32>,
+    /// The addresses of the endpoints.
+    pub endpoints: Vec<String>,
+}
+
+/// The name of a locality as the key of a target.
+impl Locality {
+    /// Returns the key in the form of gRFC A52: `Locality{region=…,zone=…,subZone=…}`.
+    pub fn key(&self) -> String {
+        let Self { region, zone, sub_zone } = self;
+        format!("Locality{{region={region},zone={zone},subZone={sub_zone}}}")
+    }
+}
+
+/// A `weighted_target_experimental`, and what was left out of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightedTarget {
+    /// The policy.
+    pub config: LbConfig,
+    /// Weights that are ignored.
+    pub warnings: Vec<String>,
+}
+
+impl LbConfig {
+    /// Returns the policy that `xds_wrr_locality_experimental` creates for localities: one target per
+    /// locality, with the weight of the locality and the child policy. If a locality occurs with several
+    /// weights, the first counts.
+    ///
+    /// # Errors
+    /// If the policy is another one or has no child, or if a locality has no weight.
+    pub fn weighted_target<'a>(
+        &self,
+        localities: impl IntoIterator<Item = &'a WeightedLocality>,
+    ) -> Result<WeightedTarget, ConvertError> {
+        if self.name != names::WRR_LOCALITY {
+            let rule = format!("{} has no targets; {} has", self.name, names::WRR_LOCALITY);
+            return Err(ConvertError::config("", rule));
+        }
+        let child = self.config.get("childPolicy").or_else(|| self.config.get("child_policy"));
+        let child = child
+            .ok_or_else(|| ConvertError::config(names::WRR_LOCALITY, "`childPolicy` is missing"))?;
+        let mut seen: Vec<(&Locality, u32)> = Vec::new();
+        let (mut targets, mut warnings) = (Map::new(), Vec::new());
+        for WeightedLocality { locality, weight, .. } in localities {
+            let mut key = locality.key();
+            let weight = weight
+                .ok_or_else(|| ConvertError::config(key.clone(), "the locality has no weight"))?;
+            if let Some((_, first)) = seen.iter().find(|(seen, _)| *seen == locality) {
+                if *first != weight {
+                    warnings.push(format!(
+                        "{key} has the weights {first} and {weight}; {first} counts"
+                    ));
+                }
+                continue;
+            }
+            seen.push((locality, weight));
+            // Names with commas can make two keys equal.
+            while targets.contains_key(&key) {
+                key.push('\'');
+            }
+            targets.insert(key, json!({ "weight": weight, "childPolicy": child }));
+        }
+        let config = LbConfig::new(names::WEIGHTED_TARGET, json!({ "targets": targets }));
+        Ok(WeightedTarget { config, warnings })
+    }
+}
+
+impl fmt::Display for WeightedLocality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.locality.key())
+    }
+}
