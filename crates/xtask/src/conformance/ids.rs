@@ -20,6 +20,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("CSDS", "Client status"),
     ("LRS", "Load reports"),
     ("OPS", "Operation of a server"),
+    ("LB", "Load balancing policies of gRPC"),
 ];
 
 /// The ID of a requirement: family and number.

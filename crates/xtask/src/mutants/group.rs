@@ -79,6 +79,7 @@ pub(crate) const GROUPS: [Group; 3] = [
         suites: &[
             suite("chancery-fanout", &["--lib"], "fanout unit"),
             suite("chancery-load", &["--lib"], "load"),
+            suite("chancery-lb-policy", &["--test", "it"], "lb policy"),
             suite("chancery-xds", &["--lib"], "xds unit"),
             suite("chancery-xds", &["--test", "it"], "xds"),
             suite("chancery-admission", &["--lib", "--tests"], "admission"),
