@@ -26,6 +26,7 @@ mod cluster;
 mod coldstart;
 mod common;
 mod crash;
+mod doors;
 mod etcd;
 mod fanout;
 mod host;
@@ -84,6 +85,8 @@ enum Command {
     Memory(memory::Args),
     /// Kill the server under write load and check that no write is lost or changed
     Crash(crash::Args),
+    /// Measure the cost of REST polls, mirrored files and heartbeats in small and large views
+    Doors(doors::Args),
     /// Measure the effect of clients that never read or never acknowledge
     Hostile(hostile::Args),
     /// Measure server memory per idle client
@@ -144,6 +147,7 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Idle(args) => args.pinning()?,
         Command::Attack(_)
         | Command::Crash(_)
+        | Command::Doors(_)
         | Command::Nemesis(_)
         | Command::Etcd(_)
         | Command::Pressure(_)
@@ -175,6 +179,7 @@ impl Command {
             Self::Fanout(args) => args.run(common, dir).await,
             Self::Memory(args) => args.run(common, dir).await,
             Self::Crash(args) => args.run(common, dir).await,
+            Self::Doors(args) => args.run(common, dir).await,
             Self::Hostile(args) => args.run(common, dir).await,
             Self::Idle(args) => args.run(common, dir).await,
             Self::Etcd(args) => args.run(common, dir).await,

@@ -91,6 +91,32 @@ fn one_change_sends_one_resource_per_stream() {
     assert_eq!(of("wrong"), [0, 0]);
 }
 
+/// The long form is `loadtest doors`. A change of endpoints changes one file of a mirror, a poll of a current client is
+/// unchanged, and a heartbeat is short, for any size of the view.
+#[test]
+fn doors_cost_only_what_changes() {
+    let (code, report) = loadtest(&[
+        "doors",
+        "--resources=30,300",
+        "--rounds=1",
+        "--changes=2",
+        "--polls=20",
+        "--heartbeat-seconds=1.5",
+        "--ratio-max=1e9",
+    ]);
+    assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
+    let costs = report["findings"]["costs"].as_array().unwrap();
+    let of = |name: &str| -> Vec<f64> {
+        let of = costs.iter().filter(|cost| cost["cost"].as_str().unwrap().contains(name));
+        of.map(|cost| cost["value"]["median"].as_f64().unwrap()).collect()
+    };
+    assert_eq!(of("files that change"), [1.0, 1.0]);
+    // The cluster with a lifetime has about 1 KB.
+    assert!(of("bytes of a heartbeat").iter().all(|bytes| *bytes < 200.0), "{report:#}");
+    let listing = of("bytes that the mirror writes per changed cluster");
+    assert!(listing[1] > 5.0 * listing[0], "one file has all clusters: {report:#}");
+}
+
 /// The long form is `loadtest hostile`. Every update reaches every healthy client, no client remains at the
 /// end, and a gate that cannot hold is reported.
 #[test]
