@@ -265,11 +265,19 @@ async fn explain_shows_path_from_node_to_resource() {
     }
     let node = in_state(&server, "edge-1", "unassigned").await;
     assert_eq!(node["streams"][0]["assignment"], "");
-    let mut new = Client::open(&server, "new-1");
-    new.subscribe(CLUSTER).await;
-    let node = in_state(&server, "new-1", "unassigned").await;
-    assert_eq!(node["streams"][0]["subscriptions"][0]["state"], "idle");
     let explained = server.done("GET", "/v1/explain?node=edge-1", "").await;
     assert!(conclusions(&explained).contains("No assignment matches the node"), "{explained}");
+    server.stop().await;
+}
+
+/// OPS-05: nothing is on its way to a node without an assignment, so none of its types is pending.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn types_of_node_without_assignment_are_not_pending() {
+    let server = Server::start().await;
+    server.done("DELETE", "/v1/assignments?name=default", "").await;
+    let mut client = Client::open(&server, "new");
+    client.subscribe(CLUSTER).await;
+    let node = in_state(&server, "new", "unassigned").await;
+    assert_eq!(node["streams"][0]["subscriptions"][0]["state"], "idle");
     server.stop().await;
 }
