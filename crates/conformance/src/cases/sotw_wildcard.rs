@@ -152,8 +152,12 @@ async fn full_circle(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
     stream.ask(Ask::names(Cds, &[])).await;
-    let mut last = stream.exactly("SOTW-61", Cds, &[("A", 1), ("B", 1)]).await?;
-    for names in [&["*", "A"][..], &["A"], &[]] {
+    let both = [("A", 1), ("B", 1)];
+    let first = stream.exactly("SOTW-61", Cds, &both).await?;
+    stream.ask(Ask::ack(&first, &["*", "A"])).await;
+    // Awaited without the quiet time: a late response would look like one to the empty list.
+    let mut last = stream.take("SOTW-63", Cds, &["*", "A"], &both).await?;
+    for names in [&["A"][..], &[]] {
         stream.ask(Ask::ack(&last, names)).await;
         if let Some(reply) = stream.maybe("SOTW-65").await? {
             ensure("SOTW-47", !names.is_empty(), "no response to an empty list", || {
