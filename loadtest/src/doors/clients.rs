@@ -36,6 +36,8 @@ use crate::{
 /// The maximum time for the first files, in a debug build on a busy machine.
 const FIRST: Duration = Duration::from_secs(600);
 const CHANGE: Duration = Duration::from_secs(60);
+/// The time in which an idle mirror uses less than a hundredth of a CPU.
+const IDLE_CHECK: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(5);
 /// The maximum number of responses that are kept until they are counted. Further responses are not counted.
 const QUEUE: usize = 4096;
@@ -65,12 +67,18 @@ impl Mirror {
         let process = Process::new(child.id().context("the mirror has ended already")?);
         let mirror = Self { process, files, _child: child };
         let deadline = Instant::now() + FIRST;
-        // The listing is written before and after the files.
-        while !mirror.files.join("lds.json").exists() {
+        // The last step of the first run is the listing. After it, the mirror only waits.
+        let mut before = process.run_and_wait()?.0;
+        loop {
+            sleep(IDLE_CHECK).await;
+            let now = process.run_and_wait()?.0;
+            let is_idle = now - before < IDLE_CHECK / 100;
+            if is_idle && mirror.files.join("lds.json").exists() {
+                break;
+            }
             ensure!(Instant::now() < deadline, "the mirror has not written its files");
-            sleep(Duration::from_millis(200)).await;
+            before = now;
         }
-        sleep(Duration::from_secs(2)).await;
         let n = mirror.files()?.len();
         ensure!(n == resources, "the mirror has written {n} files of endpoints, not {resources}");
         Ok(mirror)
