@@ -125,6 +125,27 @@ def around_scope():
     return listener(manager(scoped_routes=scoped))
 
 
+def used_clusters(body):
+    """Returns the names of the clusters to which routes refer."""
+    found = set()
+    if isinstance(body, list):
+        found.update(*map(used_clusters, body))
+    elif isinstance(body, dict):
+        route = body.get("route", {})
+        weighted = route.get("weighted_clusters", {}).get("clusters", [])
+        found.update([route.get("cluster"), *(part.get("name") for part in weighted)])
+        found.update(*map(used_clusters, body.values()))
+    return found - {None, ""}
+
+
+def one_endpoint(cluster):
+    """Returns an assignment with an endpoint that accepts no connections."""
+    address = {"socket_address": {"address": "127.0.0.1", "port_value": 9}}
+    locality = {"locality": {"zone": "a"}, "load_balancing_weight": 1,
+                "lb_endpoints": [{"endpoint": {"address": address}}]}
+    return {"@type": ENDPOINT, "cluster_name": cluster, "endpoints": [locality]}
+
+
 def of(case, type_url):
     return [resource for resource in case.resources if resource["type_url"] == type_url]
 
@@ -165,6 +186,11 @@ def around_grpc(case):
     if not clusters:
         clusters = names(case, ENDPOINT)
         around += [eds_cluster(name) for name in clusters]
+    # gRPC clients compile some parts of routes only when their clusters are usable.
+    used = used_clusters([resource["body"] for resource in case.resources if resource["type_url"] in
+                          (LISTENER, ROUTE)])
+    for name in sorted(used - {*names(case, CLUSTER), *names(case, ENDPOINT)}):
+        around += [eds_cluster(name), one_endpoint(name)]
     if of(case, LISTENER):
         return around
     tables = names(case, ROUTE)

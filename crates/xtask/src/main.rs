@@ -17,6 +17,7 @@ use anyhow::{Context as _, Result, bail};
 
 mod bare;
 mod conformance;
+mod corpus;
 mod demo;
 mod fuzz;
 mod metrics_page;
@@ -56,6 +57,9 @@ usage: cargo xtask <command>
   mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
                          write docs/mutants.md; groups: protocol, store, server; --only N,N plants
                          the bugs with these numbers
+  corpus [--cases REGEX] [--only CLIENT,..]
+                         ask Envoy and the gRPC clients about every case in corpus/admission, and write
+                         its verdicts.json (about 5 minutes on two idle cores)
   fuzz [TARGET..]        search with libFuzzer for inputs that break a decoder, for 60 s per target;
                          --runs N tries N inputs, --seconds N searches for N seconds; --minimize
                          replaces the corpora by minimal ones with the same coverage
@@ -114,6 +118,7 @@ fn run() -> Result<ExitCode> {
             let numbers = numbers.split(',').map(parse).collect::<Result<Vec<u32>>>()?;
             mutants::run(&paths, Which::Only(&numbers))?;
         }
+        ["corpus", rest @ ..] => corpus::run(&paths, rest)?,
         ["fuzz", rest @ ..] => fuzz::run(&paths, rest)?,
         ["bare"] => bare::run(&paths, bare::Machine::Bare)?,
         ["bare", "--quick"] => bare::run(&paths, bare::Machine::Quick)?,

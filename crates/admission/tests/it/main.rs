@@ -4,6 +4,7 @@
 
 mod admit;
 mod canonical;
+mod corpus;
 mod discovery;
 mod limits;
 mod refuse;
