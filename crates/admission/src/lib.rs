@@ -30,6 +30,7 @@
 
 mod assignments;
 mod bootstrap;
+mod cluster_references;
 mod credentials;
 mod discovery_read;
 mod discovery_write;
@@ -56,6 +57,7 @@ mod wellknown;
 mod wire;
 
 pub use bootstrap::import_bootstrap;
+pub use cluster_references::for_each_cluster;
 pub use discovery_read::{DISCOVERY_FILE_BYTES_MAX, manifest_of_file};
 pub use discovery_write::write_discovery_response;
 pub use draft::{BODY_BYTES_MAX, draft_from_body};

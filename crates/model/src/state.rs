@@ -36,6 +36,8 @@ pub struct Collection {
     pub aliases: OrdMap<ResourceName, ResourceName>,
     /// The names of the resources with a lifetime.
     pub lifetimes: Lifetimes,
+    /// The sum of [`Resource::sotw_len`] over all resources.
+    pub sotw_bytes: u64,
 }
 
 impl Collection {
@@ -50,6 +52,7 @@ impl Collection {
             resources: OrdMap::new(),
             aliases: OrdMap::new(),
             lifetimes: Lifetimes::default(),
+            sotw_bytes: 0,
         }
     }
 
@@ -69,12 +72,14 @@ impl Collection {
             self.aliases.insert(alias.clone(), resource.name().clone());
         }
         self.lifetimes.add(resource.ttl(), resource.name());
+        self.sotw_bytes += resource.sotw_len() as u64;
         self.resources.insert(resource.name().clone(), resource);
     }
 
     /// Removes a resource and its aliases, if it exists.
     pub fn remove(&mut self, name: &ResourceName) {
         let Some(old) = self.resources.remove(name) else { return };
+        self.sotw_bytes -= old.sotw_len() as u64;
         self.lifetimes.remove(old.ttl(), name);
         for alias in old.aliases() {
             if self.aliases.get(alias) == Some(name) {

@@ -133,6 +133,13 @@ impl TypeView {
         self.layers.iter().map(|layer| layer.resources.len()).sum()
     }
 
+    /// Returns the length of the `resources` fields of a SotW response with all layers, in O(layers). It
+    /// includes shadowed resources.
+    #[must_use]
+    pub fn sotw_bytes(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.sotw_bytes).sum()
+    }
+
     /// Iterates over the visible members of a glob collection, layer by layer (XDSTP-15). The cost is
     /// O((members + deeper segments) · layers · log M).
     pub fn members<'a>(

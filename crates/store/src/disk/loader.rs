@@ -92,6 +92,7 @@ impl Loader {
         let version = version_from_proto(&message.version.unwrap_or_default());
         let draft = draft_from_proto(key, message.content.unwrap_or_default())?;
         let resource = Resource::with_version(&draft, version);
+        collection.sotw_bytes += resource.sotw_len() as u64;
         collection.resources.insert(name, Arc::new(resource));
         self.n_resources += 1;
         Ok(())
