@@ -152,7 +152,11 @@ impl Author {
 }
 
 fn options() -> WriteOptions {
-    WriteOptions { author: "loadtest".to_owned(), ..WriteOptions::default() }
+    WriteOptions {
+        author: "loadtest".to_owned(),
+        confirm: vec!["all".to_owned()],
+        ..WriteOptions::default()
+    }
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ mod service;
 mod wait;
 mod work;
 mod write;
+mod write_check;
+mod write_guards;
 
 use axum::Router;
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -52,6 +54,7 @@ pub use chancery_admission::{canonical_json, secret_values};
 pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use metrics::METRICS;
 pub use service::AdminDeps;
+pub use write_guards::settings::{ALL_GUARDS, GUARD_NAMES, GuardSettings};
 
 /// Reads the descriptors of the Envoy API, so that the first request does not have to. This takes
 /// most of a second on a slow machine.

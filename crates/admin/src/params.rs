@@ -106,6 +106,7 @@ impl Params {
             problems_in_response: false,
             request_id: self.text("request_id")?,
             stale: self.flag("stale")?,
+            confirm: names(&self.list("confirm")),
         })
     }
 
@@ -118,6 +119,11 @@ impl Params {
         };
         Err(AdminError::Parameter(format!("unknown parameter {name:?}; {known}")))
     }
+}
+
+/// Splits values with several names: `a,b`.
+fn names(values: &[String]) -> Vec<String> {
+    values.iter().flat_map(|value| value.split(',')).map(|name| name.trim().to_owned()).collect()
 }
 
 /// Parses a time such as `500ms`, `10s`, `2m` or `1h`.

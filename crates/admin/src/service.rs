@@ -9,7 +9,9 @@ use chancery_store::{ReadError, Replica};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{AdminError, metrics::Metrics, wait::Waits, work::Work};
+use crate::{
+    AdminError, metrics::Metrics, wait::Waits, work::Work, write_guards::settings::GuardSettings,
+};
 
 /// The maximum time for which a read waits for the committed entries.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,6 +56,8 @@ pub struct AdminDeps {
     pub version: &'static str,
     /// The load reports of clients; `None` if the replica does not serve them.
     pub load_reports: Option<LoadReports>,
+    /// The thresholds of the guards against dangerous writes.
+    pub guards: GuardSettings,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -79,6 +83,7 @@ pub(crate) struct Service {
     /// Bounds the answers about clients that are collected at a time.
     pub(crate) csds_answers: Arc<Semaphore>,
     pub(crate) load_reports: Option<LoadReports>,
+    pub(crate) guards: Arc<GuardSettings>,
 }
 
 impl Service {
@@ -94,6 +99,7 @@ impl Service {
             metrics: Metrics::new(),
             csds_answers: Arc::new(Semaphore::new(CSDS_ANSWERS_MAX)),
             load_reports: deps.load_reports.clone(),
+            guards: Arc::new(deps.guards.clone()),
         }
     }
 

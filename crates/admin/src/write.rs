@@ -1,7 +1,7 @@
 //! Writes: from the input to a transaction and its result.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -29,6 +29,10 @@ use crate::{
     service::{Freshness, Service},
     wait::Waited,
     work::Size,
+    write_guards::{
+        Suspects, rejection,
+        settings::{Guard, GuardSettings, guards},
+    },
 };
 
 /// Input of more bytes is large work.
@@ -60,6 +64,7 @@ struct DryRun {
     before: Arc<State>,
     /// The result. It is valid only if no other write comes in between.
     applied: Applied,
+    suspects: Suspects,
 }
 
 /// A transaction that was read from the input.
@@ -69,16 +74,25 @@ enum Attempt {
 }
 
 impl DryRun {
-    fn new(transaction: Transaction, before: Arc<State>) -> Result<Self, AdminError> {
+    fn new(
+        transaction: Transaction,
+        before: Arc<State>,
+        guards: &GuardSettings,
+    ) -> Result<Self, AdminError> {
         refuse_marks(&transaction)?;
         let applied = before.apply(&transaction);
-        Ok(Self { transaction, before, applied })
+        let suspects = Suspects::of(&before, &applied, guards);
+        Ok(Self { transaction, before, applied, suspects })
     }
 }
 
 impl Attempt {
-    fn of(transaction: Transaction, before: Arc<State>) -> Result<Self, AdminError> {
-        DryRun::new(transaction, before).map(|tried| Self::DryRun(Box::new(tried)))
+    fn of(
+        transaction: Transaction,
+        before: Arc<State>,
+        guards: &GuardSettings,
+    ) -> Result<Self, AdminError> {
+        DryRun::new(transaction, before, guards).map(|tried| Self::DryRun(Box::new(tried)))
     }
 }
 
@@ -90,6 +104,8 @@ struct Checked {
     meta: TransactionMeta,
     request_id: RequestId,
     freshness: Freshness,
+    /// The guards that the write may trip.
+    confirmed: BTreeSet<Guard>,
 }
 
 fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
@@ -125,7 +141,9 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     if let Some(wait) = wait.filter(|wait| *wait > WAIT_MAX) {
         return refuse(format!("the wait of {wait:?} exceeds the maximum of {WAIT_MAX:?}"));
     }
+    let confirmed = guards(&options.confirm).map_err(AdminError::Parameter)?;
     Ok(Checked {
+        confirmed,
         effect: if options.dry_run { Effect::DryRun } else { Effect::Committed },
         wait,
         if_revision: options.if_revision.map(Revision),
@@ -197,12 +215,15 @@ impl Service {
         // The transaction of a write is tried in the same job, on the present state of this
         // replica.
         let state = (checked.freshness == Freshness::Stale).then(|| self.replica.state());
+        let guards = Arc::clone(&self.guards);
         let read = move |stop: &Arc<AtomicBool>| {
             let transaction = chancery_admission::admit_unless(&manifests, &options, stop);
             let transaction = transaction.map_err(refused)?;
             match state {
                 // A small input may become a large transaction.
-                Some(state) if self::size(&transaction) == size => Attempt::of(transaction, state),
+                Some(state) if self::size(&transaction) == size => {
+                    Attempt::of(transaction, state, &guards)
+                }
                 _ => Ok(Attempt::Untried(transaction)),
             }
         };
@@ -334,7 +355,9 @@ impl Service {
             Effect::Committed => self.replica.state(),
         };
         let size = size(&transaction);
-        let tried = self.work.run(size, move || DryRun::new(transaction, before)).await??;
+        let guards = Arc::clone(&self.guards);
+        let tried =
+            self.work.run(size, move || DryRun::new(transaction, before, &guards)).await??;
         self.commit_tried(tried, checked).await
     }
 
@@ -343,14 +366,22 @@ impl Service {
         tried: DryRun,
         checked: Checked,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let DryRun { transaction, before, applied: tried } = tried;
+        let DryRun { transaction, before, applied: tried, suspects } = tried;
+        let guards =
+            self.tripped_guards(&before, &tried.state, suspects, checked.confirmed).await?;
         let size = size(&transaction);
         let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
         let start = Instant::now();
         let expected = transaction.preconditions.clone();
         match checked.effect {
-            Effect::DryRun => self.dry_run(before, tried, expected, size).await,
+            Effect::DryRun => {
+                let response = self.dry_run(before, tried, expected, size).await?;
+                Ok(pb::WriteResponse { guards, ..response })
+            }
             Effect::Committed => {
+                if let Some(reason) = rejection(&guards) {
+                    return Err(AdminError::Precondition(reason));
+                }
                 let author = checked.meta.author;
                 let summary = match self.replica.transact_as(checked.request_id, transaction).await
                 {
@@ -362,7 +393,7 @@ impl Service {
                 };
                 self.metrics.write_seconds.record(start.elapsed());
                 debug!(revision = %summary.revision, summary.changed, summary.removed, author, "written");
-                let mut response = respond(&summary);
+                let mut response = pb::WriteResponse { guards, ..respond(&summary) };
                 let in_order = summary.revision == tried.state.revision
                     && tried.outcome == Outcome::Committed(summary);
                 if in_order {

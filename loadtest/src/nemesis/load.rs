@@ -130,7 +130,11 @@ impl Admin {
         let rule = json!({"name": "nemesis", "priority": 10, "match": {}, "scopes": scopes});
         let content = json!({"assignments": [rule]}).to_string();
         let files = vec![File { name: "assignment".to_owned(), content }];
-        let options = WriteOptions { author: "nemesis".to_owned(), ..WriteOptions::default() };
+        let options = WriteOptions {
+            author: "nemesis".to_owned(),
+            confirm: vec!["all".to_owned()],
+            ..WriteOptions::default()
+        };
         let request = ApplyRequest { files, options: Some(options), ..ApplyRequest::default() };
         timeout(OPERATION, self.0.apply(request)).await.context("no answer in time")??;
         Ok(())
@@ -141,6 +145,7 @@ impl Admin {
         let mut options = WriteOptions {
             author: "nemesis".to_owned(),
             request_id: write.request_id.clone(),
+            confirm: vec!["all".to_owned()],
             ..WriteOptions::default()
         };
         let Some(value) = &write.value else {

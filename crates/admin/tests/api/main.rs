@@ -5,6 +5,7 @@ mod cluster;
 mod csds;
 mod golden;
 mod grpc;
+mod guards;
 mod http;
 mod load;
 mod nodes;

@@ -261,7 +261,9 @@ async fn explain_shows_path_from_node_to_resource() {
 
     // Without an assignment the node receives no response.
     for name in ["edge", "others", "default"] {
-        server.done("DELETE", &format!("/v1/assignments?name={name}"), "").await;
+        server
+            .done("DELETE", &format!("/v1/assignments?name={name}&confirm=view-change"), "")
+            .await;
     }
     let node = in_state(&server, "edge-1", "unassigned").await;
     assert_eq!(node["streams"][0]["assignment"], "");

@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use axum::{Router, body::Body};
-use chancery_admin::AdminDeps;
+use chancery_admin::{AdminDeps, GuardSettings};
 use chancery_fanout::{Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
 use chancery_load::{Limits, LoadReports, Settings};
 use chancery_model::Node;
@@ -81,6 +81,7 @@ impl Server {
             hosts: vec!["chancery.example".to_owned()],
             version: "0.0.0-test",
             load_reports: Some(reports.clone()),
+            guards: GuardSettings::default(),
         });
         Self { router, fanout, drain, reports, replica, shards, _directory: directory }
     }

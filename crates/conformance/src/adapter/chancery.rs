@@ -48,6 +48,8 @@ impl Chancery {
             options: Some(pb::WriteOptions {
                 author: "chancery conformance".into(),
                 problems_in_response: true,
+                // The cases take away what their clients use.
+                confirm: vec!["all".into()],
                 ..pb::WriteOptions::default()
             }),
         };
@@ -71,8 +73,9 @@ impl Adapter for Chancery {
 
     fn finish(&self) -> Publishing<'_> {
         Box::pin(async move {
-            let request =
-                pb::DeleteAssignmentRequest { name: self.run.clone(), ..Default::default() };
+            let confirm = vec!["all".into()];
+            let options = Some(pb::WriteOptions { confirm, ..pb::WriteOptions::default() });
+            let request = pb::DeleteAssignmentRequest { name: self.run.clone(), options };
             let deleted = self.admin.clone().delete_assignment(request).await;
             deleted.map(drop).map_err(|status| status.message().to_owned())
         })

@@ -438,6 +438,31 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         ],
     ),
     (
+        "guards",
+        &[
+            (
+                "off",
+                FREE,
+                "The guards that this replica does not apply: mass-deletion, empty-endpoints, cluster-in-use, view-change, sotw-size, or all. Guards reject writes that may take down connected nodes, unless the write confirms them (--confirm).",
+            ),
+            (
+                "deletion_percent",
+                count(1, 100),
+                "mass-deletion: the maximum share of the resources of one type in the view of a node that a write may delete, in percent.",
+            ),
+            (
+                "deletion_resources_min",
+                count(1, 100_000_000),
+                "mass-deletion: in a view with fewer resources of the type, a write may delete any share.",
+            ),
+            (
+                "sotw_bytes_max",
+                bytes(64 * KIB, GIB),
+                "sotw-size: the maximum size of a SotW response with all resources of a type. gRPC clients accept 4 MiB by default.",
+            ),
+        ],
+    ),
+    (
         "log",
         &[
             (

@@ -45,6 +45,13 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     if let Err(error) = chancery_load::Clusters::from_list(config.load_reports.clusters.clone()) {
         broken.push(("load_reports", "clusters", format!("is not a valid list: {error}")));
     }
+    let is_guard = |name: &String| {
+        name == chancery_admin::ALL_GUARDS || chancery_admin::GUARD_NAMES.contains(&name.as_str())
+    };
+    for name in config.guards.off.iter().filter(|name| !is_guard(name)) {
+        let known = chancery_admin::GUARD_NAMES.join(", ");
+        broken.push(("guards", "off", format!("{name:?} must be one of {known}, or all")));
+    }
     broken.extend(level_rules(&log.level).map(|rule| ("log", "level", rule)));
     broken
 }

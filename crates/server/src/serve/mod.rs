@@ -317,6 +317,7 @@ impl Running {
             hosts: config.admin_hosts(),
             version: VERSION,
             load_reports: load_reports.clone(),
+            guards: config.guards(),
         });
         let connections_max = config.admin.connections_max;
         let limits = config.admin_limits();

@@ -7,6 +7,7 @@ mod cluster;
 mod conformance;
 mod connections;
 mod diverged;
+mod guards;
 mod leaderless;
 mod lifecycle;
 mod metrics;

@@ -159,7 +159,7 @@ impl Walk {
             "@type": types::SECRET, "name": "unused", "generic_secret": {}
         }));
         let (status, body) =
-            http_post(&self.server.admin, "/v1/apply?prune=true", &all.to_string());
+            http_post(&self.server.admin, "/v1/apply?prune=true&confirm=all", &all.to_string());
         assert_eq!(status, 200, "{body}");
     }
 

@@ -8,6 +8,7 @@
 mod connection_life;
 mod envoy_churn;
 mod envoy_files;
+mod envoy_guards;
 mod envoy_leds;
 mod envoy_life;
 mod envoy_lifetimes;

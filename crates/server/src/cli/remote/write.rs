@@ -67,6 +67,18 @@ pub(crate) struct Write {
     /// Record this reason in the history [default: none]
     #[arg(long)]
     pub(crate) reason: Option<String>,
+    /// Write although these guards reject it [default: none]
+    ///
+    /// Guards reject writes that may take down connected nodes. The rejection and the dry run name the
+    /// guards and the effect on nodes. --confirm all confirms every guard.
+    ///
+    /// mass-deletion: deletes a large share of the resources of a type that a node sees.
+    /// empty-endpoints: leaves a cluster without endpoints.
+    /// cluster-in-use: removes a cluster to which a route still sends requests.
+    /// view-change: gives connected nodes other resources, or none, by a change of assignments.
+    /// sotw-size: makes a SotW response larger than clients accept.
+    #[arg(long, value_name = "GUARD[,GUARD]", value_delimiter = ',', verbatim_doc_comment)]
+    pub(crate) confirm: Vec<String>,
     /// Identify the write by 32 hexadecimal digits [default: random]
     ///
     /// Use the same ID to retry safely when the outcome of the first attempt is unknown: a write
@@ -282,6 +294,7 @@ fn options(write: &Write, request_id: RequestId) -> pb::WriteOptions {
         problems_in_response: true,
         request_id: request_id.to_string(),
         stale: write.stale,
+        confirm: write.confirm.clone(),
     }
 }
 
@@ -317,6 +330,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
             write_differences(&change.differences, out)?;
         }
     }
+    write_guards(response, out)?;
     let assignments = match response.assignments {
         0 => String::new(),
         n => format!(", {}", count(n, "assignment")),
@@ -335,6 +349,29 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         Some(wait) => writeln!(out, "{} after {} ms", in_words(wait), wait.waited_ms),
         None => Ok(()),
     }
+}
+
+/// Writes the guards that the write trips, and in a dry run how to confirm them.
+fn write_guards(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
+    for finding in &response.guards {
+        let confirmed = if finding.confirmed { ", confirmed" } else { "" };
+        writeln!(out, "guard {}{confirmed}:", finding.guard)?;
+        for effect in &finding.effects {
+            writeln!(out, "  {}", plain(effect))?;
+        }
+        if finding.effects_omitted > 0 {
+            writeln!(out, "  … {} more", finding.effects_omitted)?;
+        }
+        if finding.replicas_not_asked > 0 {
+            let others = count(finding.replicas_not_asked, "other replica");
+            writeln!(out, "  the nodes of {others} were not asked")?;
+        }
+    }
+    if response.dry_run && response.guards.iter().any(|finding| !finding.confirmed) {
+        let names: Vec<&str> = response.guards.iter().map(|one| one.guard.as_str()).collect();
+        writeln!(out, "the write is rejected without --confirm {}", names.join(","))?;
+    }
+    Ok(())
 }
 
 /// Returns the number of sessions that were asked, and of those that acknowledged.

@@ -73,6 +73,8 @@ impl Chancery {
             "--raft",
             &loopback(self.at.raft),
         ]);
+        // Most tests take away what their clients use. Tests of guards override the key.
+        serve.env("CHANCERY_GUARDS_OFF", "all");
         serve.envs(self.settings.iter().map(|(name, value)| (name, value)));
         let process = self.process.insert(Process::spawn("chancery", &self.dir, &serve)?);
         let admin = self.at.admin;

@@ -1,0 +1,115 @@
+//! Guards against writes that take down connected nodes, such as the deletion of most clusters.
+//!
+//! A guard rejects a write before replication, unless the request confirms the guard by its name. It
+//! decides on the state and the clients of the replica that takes the write. The nodes of other replicas
+//! are unknown: for a cluster of several replicas, guards assume that each view has nodes there.
+//!
+//! Cost: [`Suspects`] needs O(changes). Only if it finds something, the streams of the replica are
+//! listed, like for `chancery nodes`. A removed cluster is then searched in the routes and listeners of
+//! its views.
+
+mod effects;
+mod endpoints;
+mod references;
+pub(crate) mod settings;
+mod suspects;
+mod views;
+
+use std::collections::BTreeSet;
+
+use chancery_proto::admin::v1 as pb;
+
+pub(crate) use effects::{Finding, Tried, findings};
+pub(crate) use suspects::Suspects;
+pub(crate) use views::Client;
+
+use settings::Guard;
+
+/// The maximum number of effects of one guard in the text of a rejection. A dry run lists more.
+const EFFECTS_SHOWN_MAX: usize = 3;
+/// The maximum length of all effects in the text of a rejection, in bytes. A gRPC status has 1 KiB.
+const EFFECTS_BYTES_MAX: usize = 700;
+
+/// Converts a finding to a message.
+pub(crate) fn show(
+    finding: Finding,
+    confirmed: &BTreeSet<Guard>,
+    n_other_replicas: usize,
+) -> pb::GuardFinding {
+    pb::GuardFinding {
+        guard: finding.guard.name().to_owned(),
+        effects: finding.effects,
+        effects_omitted: finding.n_omitted as u64,
+        confirmed: confirmed.contains(&finding.guard),
+        replicas_not_asked: n_other_replicas as u64,
+    }
+}
+
+/// Returns the reason why a write is rejected, and how to confirm it. `None` if all guards are
+/// confirmed.
+pub(crate) fn rejection(findings: &[pb::GuardFinding]) -> Option<String> {
+    let open: Vec<&pb::GuardFinding> =
+        findings.iter().filter(|finding| !finding.confirmed).collect();
+    let not_asked = match open.first()?.replicas_not_asked {
+        0 => String::new(),
+        1 => "; the nodes of 1 other replica were not asked".to_owned(),
+        n => format!("; the nodes of {n} other replicas were not asked"),
+    };
+    let parts: Vec<String> = open
+        .iter()
+        .map(|finding| format!("guard `{}` rejects the write: {}", finding.guard, effects(finding)))
+        .collect();
+    let mut effects = parts.join("; ");
+    if effects.len() > EFFECTS_BYTES_MAX {
+        effects.truncate(effects.floor_char_boundary(EFFECTS_BYTES_MAX));
+        effects.push('…');
+    }
+    let names: Vec<&str> = findings.iter().map(|finding| finding.guard.as_str()).collect();
+    let names = names.join(",");
+    Some(format!(
+        "{effects}{not_asked}; nothing was written; to write it anyway, pass `--confirm {names}` (confirm={names})"
+    ))
+}
+
+fn effects(finding: &pb::GuardFinding) -> String {
+    let mut shown: Vec<&str> =
+        finding.effects.iter().take(EFFECTS_SHOWN_MAX).map(String::as_str).collect();
+    let n_more = (finding.effects.len() - shown.len()) as u64 + finding.effects_omitted;
+    let more = format!("and {n_more} more views");
+    if n_more > 0 {
+        shown.push(&more);
+    }
+    shown.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(guard: &str, effects: Vec<String>, confirmed: bool) -> pb::GuardFinding {
+        pb::GuardFinding { guard: guard.to_owned(), effects, confirmed, ..Default::default() }
+    }
+
+    #[test]
+    fn rejection_names_open_guards_and_how_to_confirm_all() {
+        let change = || vec!["1 node: edge → nothing, 9 → 0 resources".to_owned()];
+        assert_eq!(rejection(&[finding("view-change", change(), true)]), None);
+        let open =
+            pb::GuardFinding { replicas_not_asked: 2, ..finding("view-change", change(), false) };
+        assert_eq!(
+            rejection(&[finding("mass-deletion", change(), true), open]).unwrap(),
+            "guard `view-change` rejects the write: 1 node: edge → nothing, 9 → 0 resources; the nodes of 2 other \
+             replicas were not asked; nothing was written; to write it anyway, pass `--confirm \
+             mass-deletion,view-change` (confirm=mass-deletion,view-change)"
+        );
+    }
+
+    /// The start of a status survives a limit of its length, so the end must come within that limit.
+    #[test]
+    fn long_rejection_still_says_how_to_confirm() {
+        let effects: Vec<String> = (0..9).map(|n| format!("{n} {}", "é".repeat(400))).collect();
+        let text = rejection(&[finding("view-change", effects, false)]).unwrap();
+        assert!(text.len() < 1024, "{}", text.len());
+        assert!(text.ends_with("pass `--confirm view-change` (confirm=view-change)"), "{text}");
+    }
+}

@@ -1,0 +1,295 @@
+//! Which guards a write trips, with its effects on the views of nodes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use chancery_model::{
+    Assignment, Collection, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
+};
+use chancery_view::View;
+
+use super::{
+    endpoints::{n_endpoints, refers_to},
+    references::References,
+    settings::{Guard, GuardSettings},
+    suspects::{Suspects, exceeds_share},
+    views::{Client, NodeGroup, Scopes, groups},
+};
+
+/// The maximum number of listed effects of one guard.
+const EFFECTS_MAX: usize = 100;
+/// The maximum number of scopes in an effect.
+const SCOPES_MAX: usize = 5;
+
+/// The effects of a write that trip one guard. There is at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) guard: Guard,
+    pub(crate) effects: Vec<String>,
+    pub(crate) n_omitted: usize,
+}
+
+/// A write that was tried, and what is needed to decide about it.
+pub(crate) struct Tried<'a> {
+    pub(crate) before: &'a State,
+    pub(crate) after: &'a State,
+    pub(crate) suspects: &'a Suspects,
+    pub(crate) settings: &'a GuardSettings,
+    /// The number of other replicas, whose nodes are unknown.
+    pub(crate) n_other_replicas: usize,
+}
+
+/// Returns the guards that a write trips, given the clients of this replica.
+pub(crate) fn findings(tried: &Tried<'_>, clients: &[Client]) -> Vec<Finding> {
+    let groups = groups(clients, tried.before, tried.after, &tried.suspects.scopes());
+    let removed: BTreeSet<ResourceName> =
+        tried.suspects.clusters.values().flatten().cloned().collect();
+    let mut references = References::new(&removed);
+    let mut found = BTreeMap::new();
+    for group in &groups {
+        if let Some(scopes) = group.unmoved() {
+            let layered = Layered::new(tried, group, scopes);
+            layered.mass_deletion(&mut found);
+            layered.empty_endpoints(&mut found);
+            layered.cluster_in_use(&mut references, &mut found);
+            layered.sotw_size(&mut found);
+        } else if tried.suspects.assignments {
+            view_change(tried, group, &mut found);
+        }
+    }
+    if tried.suspects.assignments && tried.n_other_replicas > 0 {
+        changed_rules(tried, &mut found);
+    }
+    found.into_values().collect()
+}
+
+type Found = BTreeMap<Guard, Finding>;
+
+fn add(found: &mut Found, guard: Guard, effect: impl FnOnce() -> String) {
+    let finding = found.entry(guard).or_insert(Finding { guard, effects: vec![], n_omitted: 0 });
+    match finding.effects.len() {
+        EFFECTS_MAX => finding.n_omitted += 1,
+        _ => finding.effects.push(effect()),
+    }
+}
+
+/// A list of scopes before and after a write.
+struct Layered<'a> {
+    tried: &'a Tried<'a>,
+    group: &'a NodeGroup,
+    scopes: &'a [ScopeName],
+    before: View,
+    after: View,
+}
+
+impl<'a> Layered<'a> {
+    fn new(tried: &'a Tried<'a>, group: &'a NodeGroup, scopes: &'a [ScopeName]) -> Self {
+        let before = View::resolve(tried.before, scopes);
+        let after = View::resolve(tried.after, scopes);
+        Self { tried, group, scopes, before, after }
+    }
+
+    /// Returns the suspicious parts of the scopes.
+    fn of_scopes<'b, T>(&'b self, all: &'b BTreeMap<ScopeName, T>) -> impl Iterator<Item = &'b T> {
+        self.scopes.iter().filter_map(|scope| all.get(scope))
+    }
+
+    /// Returns whether some node may have the view.
+    fn is_used(&self) -> bool {
+        !self.group.users.nodes.is_empty() || self.tried.n_other_replicas > 0
+    }
+
+    /// Returns the start of an effect: `2 nodes: edge`.
+    fn subject(&self) -> String {
+        format!("{}: {}", nodes(self.group), list(self.scopes))
+    }
+
+    fn mass_deletion(&self, found: &mut Found) {
+        let Tried { suspects, settings, .. } = self.tried;
+        if !self.is_used() {
+            return;
+        }
+        let mut by_type: BTreeMap<&TypeUrl, BTreeSet<&ResourceName>> = BTreeMap::new();
+        for (type_url, names) in self.of_scopes(&suspects.removed).flatten() {
+            by_type.entry(type_url).or_default().extend(names);
+        }
+        for (type_url, names) in by_type {
+            let (before, after) = (self.before.of_type(type_url), self.after.of_type(type_url));
+            let n = before.n_resources();
+            if n < settings.deletion_resources_min || !exceeds_share(names.len(), n, settings) {
+                continue;
+            }
+            // A resource of another scope may take the place of a removed one.
+            let n_gone = names.iter().filter(|name| after.get(name.as_str()).is_none()).count();
+            if exceeds_share(n_gone, n, settings) {
+                let percent = settings.deletion_percent;
+                add(found, Guard::MassDeletion, || {
+                    let (subject, left, kind) = (self.subject(), n - n_gone, short(type_url));
+                    format!(
+                        "{subject}, {n} → {left} resources of {kind}, more than {percent} % deleted"
+                    )
+                });
+            }
+        }
+    }
+
+    fn empty_endpoints(&self, found: &mut Found) {
+        for key in self.of_scopes(&self.tried.suspects.emptied).flatten() {
+            let name = key.name.as_str();
+            let count = |view: &View| {
+                let resource = view.of_type(&key.type_url).get(name).cloned();
+                resource.and_then(|resource| n_endpoints(&key.type_url, &resource))
+            };
+            let Some(n) = count(&self.before).filter(|n| *n > 0) else { continue };
+            let is_empty = match count(&self.after) {
+                Some(n) => n == 0,
+                None => self.cluster_refers_to(key),
+            };
+            if is_empty {
+                add(found, Guard::EmptyEndpoints, || {
+                    format!("{}, endpoints of {name:?}: {n} → 0", self.subject())
+                });
+            }
+        }
+    }
+
+    /// Returns whether a cluster of the same name still gets its endpoints from the resource.
+    fn cluster_refers_to(&self, key: &ResourceKey) -> bool {
+        let clusters = self.after.of_type(&TypeUrl::from_static(types::CLUSTER));
+        clusters.get(key.name.as_str()).is_some_and(|cluster| refers_to(cluster, key))
+    }
+
+    fn cluster_in_use(&self, references: &mut References<'_>, found: &mut Found) {
+        let clusters = TypeUrl::from_static(types::CLUSTER);
+        let after = self.after.of_type(&clusters);
+        for name in self.of_scopes(&self.tried.suspects.clusters).flatten() {
+            if after.get(name.as_str()).is_some() {
+                continue;
+            }
+            if let Some(referrer) = references.find(self.tried.after, self.scopes, name) {
+                add(found, Guard::ClusterInUse, || {
+                    let (kind, by) = (short(&referrer.type_url), &referrer.name);
+                    let name = name.as_str();
+                    format!("{}, {kind} {by:?} still uses the cluster {name:?}", self.subject())
+                });
+            }
+        }
+    }
+
+    fn sotw_size(&self, found: &mut Found) {
+        let Tried { suspects, settings, n_other_replicas, .. } = self.tried;
+        let grown: BTreeSet<&TypeUrl> = self.of_scopes(&suspects.grown).flatten().collect();
+        for type_url in grown {
+            let has_client =
+                self.group.users.sotw_types.contains(type_url) || *n_other_replicas > 0;
+            let old = self.before.of_type(type_url).sotw_bytes();
+            let new = self.after.of_type(type_url).sotw_bytes();
+            let limit = settings.sotw_bytes_max;
+            // A view that is too large already was confirmed before.
+            if has_client && old <= limit && new > limit {
+                add(found, Guard::SotwSize, || {
+                    let (old, new, limit) = (mib(old), mib(new), mib(limit));
+                    let kind = short(type_url);
+                    format!(
+                        "{}, a SotW response with every {kind}: {old} → {new}, more than {limit}",
+                        self.subject()
+                    )
+                });
+            }
+        }
+    }
+}
+
+/// Adds the effect on nodes that a write of assignments moves to other resources. Nodes without an
+/// assignment have nothing to lose.
+fn view_change(tried: &Tried<'_>, group: &NodeGroup, found: &mut Found) {
+    let Some(old) = group.before.as_deref() else { return };
+    let new = group.after.as_deref().unwrap_or_default();
+    if layers(tried.after, old) == layers(tried.after, new) {
+        return;
+    }
+    add(found, Guard::ViewChange, || {
+        let (n_old, n_new) = (n_resources(tried.before, old), n_resources(tried.after, new));
+        let (nodes, old, new) = (nodes(group), list(old), show(&group.after));
+        format!("{nodes}: {old} → {new}, {n_old} → {n_new} resources")
+    });
+}
+
+/// Adds the changed assignments by which nodes of other replicas may lose resources.
+fn changed_rules(tried: &Tried<'_>, found: &mut Found) {
+    let after: BTreeMap<&str, &Assignment> =
+        tried.after.assignments.rules.iter().map(|rule| (&*rule.name, rule)).collect();
+    let node = Node::default();
+    for rule in &tried.before.assignments.rules {
+        let is_fixed = rule.scopes.iter().all(|template| template.resolve(&node).is_some());
+        let is_empty = is_fixed && n_resources(tried.before, &rule.scopes_for(&node)) == 0;
+        let what = match after.get(&*rule.name) {
+            Some(new) if *new == rule => continue,
+            Some(_) => "changed",
+            None => "deleted",
+        };
+        if !is_empty {
+            add(found, Guard::ViewChange, || {
+                let n = tried.n_other_replicas;
+                let replicas = if n == 1 { "replica" } else { "replicas" };
+                format!("nodes of {n} other {replicas}: assignment {:?} is {what}", rule.name)
+            });
+        }
+    }
+}
+
+/// Returns the addresses of the collections that nodes with these scopes see, by type. Two views of one
+/// state with the same collections show the same resources.
+fn layers<'a>(state: &'a State, scopes: &[ScopeName]) -> BTreeMap<&'a TypeUrl, Vec<usize>> {
+    let mut layers: BTreeMap<&TypeUrl, Vec<usize>> = BTreeMap::new();
+    for scope in scopes.iter().filter_map(|scope| state.scopes.get(scope)) {
+        let filled = |entry: &(&TypeUrl, &Arc<Collection>)| !entry.1.resources.is_empty();
+        for (type_url, collection) in scope.types.iter().filter(filled) {
+            let address = Arc::as_ptr(collection).addr();
+            layers.entry(type_url).or_default().push(address);
+        }
+    }
+    layers
+}
+
+fn n_resources(state: &State, scopes: &[ScopeName]) -> usize {
+    scopes.iter().filter_map(|scope| state.scopes.get(scope)).map(|scope| scope.len()).sum()
+}
+
+fn nodes(group: &NodeGroup) -> String {
+    match group.users.nodes.len() {
+        0 => "no connected node".to_owned(),
+        1 => "1 node".to_owned(),
+        n => format!("{n} nodes"),
+    }
+}
+
+fn show(scopes: &Scopes) -> String {
+    scopes.as_deref().map_or_else(|| "nothing".to_owned(), list)
+}
+
+fn list(scopes: &[ScopeName]) -> String {
+    let names: Vec<&str> = scopes.iter().take(SCOPES_MAX).map(ScopeName::as_str).collect();
+    match scopes.len() {
+        0 => "nothing".to_owned(),
+        n if n > SCOPES_MAX => format!("{} and {} more", names.join(", "), n - SCOPES_MAX),
+        _ => names.join(", "),
+    }
+}
+
+/// Returns the last part of the name of a type: `Cluster`.
+fn short(type_url: &TypeUrl) -> &str {
+    let name = type_url.message_name();
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// Returns a size in MiB, rounded down to hundredths.
+fn mib(bytes: u64) -> String {
+    let hundredths = bytes.saturating_mul(100) >> 20;
+    format!("{}.{:02} MiB", hundredths / 100, hundredths % 100)
+}
+
+#[cfg(test)]
+mod tests;

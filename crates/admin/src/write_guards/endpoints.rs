@@ -1,0 +1,127 @@
+//! The number of endpoints in a resource.
+
+use bytes::Bytes;
+use chancery_model::{Resource, ResourceKey, TypeUrl, types};
+use prost::Message;
+
+/// The part of `envoy.config.endpoint.v3.ClusterLoadAssignment` that has endpoints.
+#[derive(Clone, PartialEq, Message)]
+struct LoadAssignment {
+    #[prost(message, repeated, tag = "2")]
+    endpoints: Vec<Locality>,
+}
+
+/// The part of `envoy.config.endpoint.v3.LocalityLbEndpoints` that has endpoints.
+#[derive(Clone, PartialEq, Message)]
+struct Locality {
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    lb_endpoints: Vec<Bytes>,
+    #[prost(message, optional, tag = "7")]
+    load_balancer_endpoints: Option<EndpointList>,
+    /// A collection of endpoints, which other resources contain.
+    #[prost(bytes = "bytes", optional, tag = "8")]
+    leds: Option<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EndpointList {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    lb_endpoints: Vec<Bytes>,
+}
+
+/// The part of `envoy.config.cluster.v3.Cluster` that decides where its endpoints come from.
+#[derive(Clone, PartialEq, Message)]
+struct Cluster {
+    #[prost(int32, tag = "2")]
+    discovery_type: i32,
+    #[prost(message, optional, tag = "33")]
+    load_assignment: Option<LoadAssignment>,
+    #[prost(bytes = "bytes", optional, tag = "38")]
+    cluster_type: Option<Bytes>,
+}
+
+/// The greatest `Cluster.type` whose endpoints are in the cluster: `LOGICAL_DNS`.
+const INLINE_MAX: i32 = 2;
+
+/// Returns the number of endpoints in a `ClusterLoadAssignment`, or in a cluster that contains its
+/// endpoints. `None` if the resource is not a place for endpoints. A collection of endpoints counts as
+/// one.
+pub(super) fn n_endpoints(type_url: &TypeUrl, resource: &Resource) -> Option<usize> {
+    let assignment = match type_url.as_str() {
+        types::ENDPOINT => LoadAssignment::decode(resource.body()).ok()?,
+        types::CLUSTER => {
+            let cluster = Cluster::decode(resource.body()).ok()?;
+            if cluster.cluster_type.is_some() || cluster.discovery_type > INLINE_MAX {
+                return None;
+            }
+            cluster.load_assignment.unwrap_or_default()
+        }
+        _ => return None,
+    };
+    Some(assignment.endpoints.iter().map(n_in_locality).sum())
+}
+
+fn n_in_locality(locality: &Locality) -> usize {
+    let listed = locality.load_balancer_endpoints.as_ref();
+    locality.lb_endpoints.len()
+        + listed.map_or(0, |list| list.lb_endpoints.len())
+        + usize::from(locality.leds.is_some())
+}
+
+/// Returns whether a cluster gets its endpoints from the resource `key`.
+pub(super) fn refers_to(cluster: &Resource, key: &ResourceKey) -> bool {
+    cluster.children().contains(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_admission::{Manifest, Options, admit};
+    use chancery_model::{Revision, ScopeName};
+
+    use super::*;
+
+    fn count(resource: &str) -> Option<usize> {
+        let content = format!("resources: [{resource}]");
+        let manifest = Manifest { file: "a.yaml".to_owned(), content };
+        let options = Options::new(ScopeName::new("default").unwrap());
+        let transaction = admit(&[manifest], &options).unwrap();
+        let draft = &transaction.upserts[0].draft;
+        n_endpoints(&draft.key.type_url, &Resource::publish(draft, Revision(1)))
+    }
+
+    fn endpoint(port: u16) -> String {
+        format!(
+            "{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}"
+        )
+    }
+
+    #[test]
+    fn endpoints_are_counted_wherever_they_are() {
+        let (a, b) = (endpoint(1), endpoint(2));
+        let assignment = |endpoints: &str| {
+            let url = types::ENDPOINT;
+            count(&format!("{{'@type': {url}, cluster_name: web, endpoints: {endpoints}}}"))
+        };
+        assert_eq!(assignment("[]"), Some(0));
+        assert_eq!(assignment("[{priority: 1}]"), Some(0));
+        assert_eq!(
+            assignment(&format!("[{{lb_endpoints: [{a}]}}, {{lb_endpoints: [{b}]}}]")),
+            Some(2)
+        );
+        let list = format!("[{{load_balancer_endpoints: {{lb_endpoints: [{a}, {b}]}}}}]");
+        assert_eq!(assignment(&list), Some(2));
+        let leds = "[{leds_cluster_locality_config: {leds_collection_name: x}}]";
+        assert_eq!(assignment(leds), Some(1));
+        let cluster = |rest: &str| {
+            let url = types::CLUSTER;
+            count(&format!("{{'@type': {url}, name: web, connect_timeout: 1s, {rest}}}"))
+        };
+        let inline =
+            format!("load_assignment: {{cluster_name: web, endpoints: [{{lb_endpoints: [{a}]}}]}}");
+        assert_eq!(cluster(&format!("type: STATIC, {inline}")), Some(1));
+        assert_eq!(cluster("type: STRICT_DNS"), Some(0));
+        assert_eq!(cluster("type: EDS"), None);
+        assert_eq!(cluster("type: ORIGINAL_DST, lb_policy: CLUSTER_PROVIDED"), None);
+        assert_eq!(cluster("cluster_type: {name: envoy.clusters.aggregate}"), None);
+    }
+}

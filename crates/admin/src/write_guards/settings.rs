@@ -1,0 +1,115 @@
+//! The guards by name, their thresholds, and which of them a request confirms.
+
+use std::collections::BTreeSet;
+
+/// A rule that rejects dangerous writes unless they are confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Guard {
+    /// A write deletes more than a share of the resources of one type that a node sees.
+    MassDeletion,
+    /// A write leaves a cluster without endpoints.
+    EmptyEndpoints,
+    /// A write removes a cluster to which a route of the same view sends requests.
+    ClusterInUse,
+    /// A write of assignments gives connected nodes other resources, or none.
+    ViewChange,
+    /// A response with all resources of a type becomes too large for SotW clients.
+    SotwSize,
+}
+
+/// The names of all guards.
+pub const GUARD_NAMES: [&str; 5] =
+    ["mass-deletion", "empty-endpoints", "cluster-in-use", "view-change", "sotw-size"];
+
+/// The name that stands for all guards.
+pub const ALL_GUARDS: &str = "all";
+
+impl Guard {
+    const ALL: [Self; 5] = [
+        Self::MassDeletion,
+        Self::EmptyEndpoints,
+        Self::ClusterInUse,
+        Self::ViewChange,
+        Self::SotwSize,
+    ];
+
+    /// Returns the name.
+    pub(crate) fn name(self) -> &'static str {
+        GUARD_NAMES[self as usize]
+    }
+}
+
+/// The thresholds of the guards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardSettings {
+    /// The names of the guards that this replica does not apply; `all` for all of them.
+    pub off: Vec<String>,
+    /// The maximum share of the resources of one type in a view that a write may delete, in percent.
+    pub deletion_percent: u32,
+    /// With fewer resources of the type in the view, any share may be deleted.
+    pub deletion_resources_min: usize,
+    /// The maximum size of a response with all resources of a type, in bytes.
+    pub sotw_bytes_max: u64,
+}
+
+impl Default for GuardSettings {
+    fn default() -> Self {
+        Self {
+            off: Vec::new(),
+            deletion_percent: 30,
+            deletion_resources_min: 20,
+            // gRPC clients accept messages of 4 MiB by default.
+            sotw_bytes_max: 4 << 20,
+        }
+    }
+}
+
+impl GuardSettings {
+    /// Returns whether this replica applies a guard.
+    pub(crate) fn applies(&self, guard: Guard) -> bool {
+        !self.off.iter().any(|name| name == ALL_GUARDS || name == guard.name())
+    }
+}
+
+/// Returns the guards with the given names.
+///
+/// # Errors
+/// Fails if a name is unknown.
+pub(crate) fn guards(names: &[String]) -> Result<BTreeSet<Guard>, String> {
+    let mut guards = BTreeSet::new();
+    for name in names {
+        match Guard::ALL.into_iter().find(|guard| guard.name() == name) {
+            _ if name == ALL_GUARDS => guards.extend(Guard::ALL),
+            Some(guard) => {
+                guards.insert(guard);
+            }
+            None => {
+                let known = GUARD_NAMES.join(", ");
+                return Err(format!("{name:?} is not a guard; the guards are {known}, or all"));
+            }
+        }
+    }
+    Ok(guards)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_guard_has_its_own_name() {
+        for guard in Guard::ALL {
+            assert_eq!(guards(&[guard.name().to_owned()]).unwrap(), BTreeSet::from([guard]));
+        }
+        assert_eq!(guards(&["all".to_owned()]).unwrap().len(), GUARD_NAMES.len());
+    }
+
+    #[test]
+    fn unknown_guard_is_rejected_with_the_known_names() {
+        assert_eq!(
+            guards(&["view".to_owned()]).unwrap_err(),
+            "\"view\" is not a guard; the guards are mass-deletion, empty-endpoints, cluster-in-use, view-change, \
+             sotw-size, or all"
+        );
+    }
+}

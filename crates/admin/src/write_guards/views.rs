@@ -1,0 +1,87 @@
+//! The views that a write concerns, and the nodes that have them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use chancery_model::{Assignment, Node, ScopeName, State, TypeUrl};
+
+/// A stream of a connected node.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    pub(crate) node: Arc<Node>,
+    /// The types to which the stream subscribes, if it is a SotW stream.
+    pub(crate) sotw_types: Vec<TypeUrl>,
+}
+
+/// A list of scopes; `None` if no assignment matches.
+pub(super) type Scopes = Option<Vec<ScopeName>>;
+
+/// The nodes that have the same scopes before a write, and the same after it.
+#[derive(Debug)]
+pub(super) struct NodeGroup {
+    pub(super) before: Scopes,
+    pub(super) after: Scopes,
+    pub(super) users: Users,
+}
+
+/// The connected nodes of a view.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    /// The IDs of the nodes.
+    pub(super) nodes: BTreeSet<String>,
+    /// The types to which they subscribe over SotW.
+    pub(super) sotw_types: BTreeSet<TypeUrl>,
+}
+
+impl NodeGroup {
+    /// Returns the scopes, if the write does not change the list.
+    pub(super) fn unmoved(&self) -> Option<&[ScopeName]> {
+        self.after.as_deref().filter(|_| self.before == self.after)
+    }
+}
+
+/// Groups the connected nodes whose scopes a write changes, or whose view has one of the `touched`
+/// scopes. Then adds the views with such scopes that no connected node has: those of assignments
+/// without variables, and last the remaining scopes, each alone.
+pub(super) fn groups(
+    clients: &[Client],
+    before: &State,
+    after: &State,
+    touched: &BTreeSet<ScopeName>,
+) -> Vec<NodeGroup> {
+    let is_touched = |scopes: &[ScopeName]| scopes.iter().any(|scope| touched.contains(scope));
+    let same_rules = Arc::ptr_eq(&before.assignments, &after.assignments);
+    let mut groups: BTreeMap<(Scopes, Scopes), Users> = BTreeMap::new();
+    for Client { node, sotw_types } in clients {
+        let old = scopes_of(before, node);
+        let new = if same_rules { old.clone() } else { scopes_of(after, node) };
+        if old == new && !old.as_deref().is_some_and(is_touched) {
+            continue;
+        }
+        let users = groups.entry((old, new)).or_default();
+        users.nodes.insert(node.id.clone());
+        users.sotw_types.extend(sotw_types.iter().cloned());
+    }
+    let has_variables = |rule: &&Assignment| {
+        rule.scopes.iter().any(|template| template.resolve(&Node::default()).is_none())
+    };
+    let fixed = after.assignments.rules.iter().filter(|rule| !has_variables(rule));
+    let fixed: Vec<Vec<ScopeName>> =
+        fixed.map(|rule| rule.scopes_for(&Node::default())).filter(|s| is_touched(s)).collect();
+    for scopes in fixed {
+        groups.entry((Some(scopes.clone()), Some(scopes))).or_default();
+    }
+    let seen: BTreeSet<ScopeName> =
+        groups.keys().filter_map(|(_, after)| after.as_ref()).flatten().cloned().collect();
+    for scope in touched.difference(&seen) {
+        let alone = Some(vec![scope.clone()]);
+        groups.entry((alone.clone(), alone)).or_default();
+    }
+    groups.into_iter().map(|((before, after), users)| NodeGroup { before, after, users }).collect()
+}
+
+fn scopes_of(state: &State, node: &Node) -> Scopes {
+    state.assignments.for_node(node).map(|rule| rule.scopes_for(node))
+}
