@@ -36,7 +36,7 @@ CONNECT_SECONDS = 60
 GRACE_SECONDS = 0.15
 MESSAGE_CHARS_MAX = 600
 # The time after all acknowledgements in which a crash of a gRPC client still counts.
-USE_SECONDS = 0.5
+USE_SECONDS = 2
 # The number of channels that one process opens at a time.
 GRPC_BATCH = 48
 
