@@ -65,7 +65,8 @@ fn view(timeout: &str) -> Vec<Value> {
 }
 
 fn publish(server: &Server, resources: &[Value]) -> Value {
-    server.json(&["apply", "-f", "-", "--prune"], &json!({"resources": resources}).to_string())
+    let args = ["apply", "-f", "-", "--prune", "--confirm", "empty-endpoints"];
+    server.json(&args, &json!({"resources": resources}).to_string())
 }
 
 fn mirror_once(server: &Server, dir: &Path, more: &[&str]) -> Done {
