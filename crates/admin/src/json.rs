@@ -138,6 +138,7 @@ mod tests {
                 "problems": [],
                 "assignment_changes": [],
                 "repeated": false,
+                "guards": [],
             })
         );
     }
