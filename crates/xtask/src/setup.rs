@@ -11,6 +11,7 @@ use std::{env, fs, process::Command};
 use anyhow::{Context as _, Result, bail, ensure};
 
 mod clients;
+mod oracle;
 mod packages;
 mod rocksdb;
 

@@ -12,7 +12,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::packages::{Need, apt, install, missing};
+use super::{
+    oracle,
+    packages::{Need, apt, install, missing},
+};
 use crate::{paths::Paths, proc, say::say};
 
 /// The directory with the clients' exact versions, which no other file contains.
@@ -100,7 +103,7 @@ fn node_client(paths: &Paths) -> Result<()> {
 fn go_client(paths: &Paths) -> Result<()> {
     let source = paths.root.join(PINS).join("go");
     let mut wanted = String::new();
-    for file in ["go.mod", "go.sum", "main.go"] {
+    for file in ["go.mod", "go.sum", "main.go", "lboracle/main.go"] {
         wanted += &read(&source.join(file))?;
     }
     let dir = paths.clients.join("go");
@@ -141,6 +144,7 @@ fn go_client(paths: &Paths) -> Result<()> {
             .arg(".")
             .env("GOTOOLCHAIN", "local"),
     )?;
+    oracle::build(go, &source, &dir)?;
     write(&stamp, &wanted)
 }
 
