@@ -54,6 +54,7 @@ impl Service {
             removed: entry.summary.removed,
             unchanged: entry.summary.unchanged,
             assignments: entry.summary.assignments,
+            validation: entry.meta.validation.clone(),
         });
         Ok(pb::ListHistoryResponse { entries: entries.collect() })
     }

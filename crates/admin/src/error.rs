@@ -185,6 +185,8 @@ pub(crate) fn problem(problem: chancery_admission::Problem) -> pb::Problem {
         message: problem.rule,
         line,
         column,
+        rule_id: problem.id,
+        fix: problem.fix,
     }
 }
 
@@ -200,6 +202,8 @@ pub fn problem_line(problem: &pb::Problem) -> String {
         resource: text(&problem.resource),
         field_path: text(&problem.field_path),
         rule: problem.message.clone(),
+        id: problem.rule_id.clone(),
+        fix: problem.fix.clone(),
     }
     .to_string()
 }

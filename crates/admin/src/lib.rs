@@ -64,7 +64,10 @@ pub fn warm_up() {
         content: format!("resources: [{{'@type': {}, name: x}}]", types::CLUSTER),
     };
     let Ok(scope) = ScopeName::new("default") else { return };
-    let options = chancery_admission::Options::new(scope);
+    let options = chancery_admission::Options {
+        validation: chancery_admission::Validation::default(),
+        ..chancery_admission::Options::new(scope)
+    };
     let admitted = chancery_admission::admit(&[manifest], &options);
     for upsert in admitted.iter().flat_map(|transaction| &transaction.upserts) {
         let ResourceDraft { key, body, .. } = &upsert.draft;

@@ -107,6 +107,7 @@ impl Params {
             request_id: self.text("request_id")?,
             stale: self.flag("stale")?,
             confirm: names(&self.list("confirm")),
+            validation: self.text("validation")?,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use chancery_admission::Validation;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
 use chancery_model::State;
@@ -58,6 +59,8 @@ pub struct AdminDeps {
     pub load_reports: Option<LoadReports>,
     /// The thresholds of the guards against dangerous writes.
     pub guards: GuardSettings,
+    /// The modes of validation of the scopes.
+    pub validation: Validation,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -84,6 +87,7 @@ pub(crate) struct Service {
     pub(crate) csds_answers: Arc<Semaphore>,
     pub(crate) load_reports: Option<LoadReports>,
     pub(crate) guards: Arc<GuardSettings>,
+    pub(crate) validation: Validation,
 }
 
 impl Service {
@@ -100,6 +104,7 @@ impl Service {
             csds_answers: Arc::new(Semaphore::new(CSDS_ANSWERS_MAX)),
             load_reports: deps.load_reports.clone(),
             guards: Arc::new(deps.guards.clone()),
+            validation: deps.validation.clone(),
         }
     }
 

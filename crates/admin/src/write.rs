@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use chancery_admission::{Manifest, Options, Prune};
+use chancery_admission::{Admitted, Manifest, Options, Problem, Prune, Validation, ValidationMode};
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
     Applied, AssignmentOp, Expectation, Outcome, Precondition, Refusal, ResourceKey, Revision,
@@ -106,6 +106,7 @@ struct Checked {
     freshness: Freshness,
     /// The guards that the write may trip.
     confirmed: BTreeSet<Guard>,
+    validation: Option<ValidationMode>,
 }
 
 fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
@@ -137,6 +138,13 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
             ));
         }
     }
+    let validation = match options.validation.as_str() {
+        "" => None,
+        mode => Some(
+            mode.parse()
+                .map_err(|error: String| AdminError::Parameter(format!("validation: {error}")))?,
+        ),
+    };
     let wait = options.wait_ms.map(Duration::from_millis);
     if let Some(wait) = wait.filter(|wait| *wait > WAIT_MAX) {
         return refuse(format!("the wait of {wait:?} exceeds the maximum of {WAIT_MAX:?}"));
@@ -149,11 +157,13 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
         if_revision: options.if_revision.map(Revision),
         request_id,
         freshness: Freshness::of(options.stale || !options.dry_run),
+        validation,
         meta: TransactionMeta {
             label: (!label.is_empty()).then(|| label.into()),
             author: options.author,
             reason: options.reason,
             time_ms: millis(SystemTime::now()),
+            validation: options.validation,
         },
     })
 }
@@ -172,8 +182,14 @@ fn scope(name: &str) -> Result<ScopeName, AdminError> {
     Ok(ScopeName::new(if name.is_empty() { DEFAULT_SCOPE } else { name })?)
 }
 
-fn refused(problems: Vec<chancery_admission::Problem>) -> AdminError {
+fn refused(problems: Vec<Problem>) -> AdminError {
     AdminError::Input(problems.into_iter().map(problem).collect())
+}
+
+/// Adds the findings of validation to a response.
+fn with_warnings(response: pb::WriteResponse, warnings: Vec<Problem>) -> pb::WriteResponse {
+    let warnings = warnings.into_iter().map(problem).collect();
+    pb::WriteResponse { warnings, ..response }
 }
 
 impl Service {
@@ -210,6 +226,7 @@ impl Service {
             prune: if request.prune { Prune::Prune } else { Prune::Keep },
             if_revision: checked.if_revision,
             meta: checked.meta.clone(),
+            validation: self.validation(&checked),
         };
         let size = Size::of(is_small && bytes <= SMALL_INPUT_BYTES_MAX);
         // The transaction of a write is tried in the same job, on the present state of this
@@ -217,20 +234,28 @@ impl Service {
         let state = (checked.freshness == Freshness::Stale).then(|| self.replica.state());
         let guards = Arc::clone(&self.guards);
         let read = move |stop: &Arc<AtomicBool>| {
-            let transaction = chancery_admission::admit_unless(&manifests, &options, stop);
-            let transaction = transaction.map_err(refused)?;
-            match state {
+            let admitted = chancery_admission::admit_unless(&manifests, &options, stop);
+            let Admitted { transaction, warnings } = admitted.map_err(refused)?;
+            let attempt = match state {
                 // A small input may become a large transaction.
                 Some(state) if self::size(&transaction) == size => {
-                    Attempt::of(transaction, state, &guards)
+                    Attempt::of(transaction, state, &guards)?
                 }
-                _ => Ok(Attempt::Untried(transaction)),
-            }
+                _ => Attempt::Untried(transaction),
+            };
+            Ok::<_, AdminError>((attempt, warnings))
         };
-        match self.work.run_while_awaited(size, read).await?? {
+        let (attempt, warnings) = self.work.run_while_awaited(size, read).await??;
+        let response = match attempt {
             Attempt::Untried(transaction) => self.commit(transaction, checked).await,
             Attempt::DryRun(tried) => self.commit_tried(*tried, checked).await,
-        }
+        };
+        response.map(|response| with_warnings(response, warnings))
+    }
+
+    /// Returns the modes of validation for a call.
+    fn validation(&self, checked: &Checked) -> Validation {
+        Validation { call: checked.validation, ..self.validation.clone() }
     }
 
     /// Publishes the static resources of an Envoy bootstrap.
@@ -253,13 +278,17 @@ impl Service {
             .file
             .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
         let size = Size::of(file.content.len() <= SMALL_INPUT_BYTES_MAX);
+        let validation = self.validation(&checked);
         let read = move |stop: &Arc<AtomicBool>| {
-            chancery_admission::import_bootstrap(&file.name, &file.content, &scope, stop)
+            let (name, content) = (&file.name, &file.content);
+            chancery_admission::import_bootstrap(name, content, &scope, &validation, stop)
         };
-        let drafts = self.work.run_while_awaited(size, read).await?.map_err(refused)?;
-        let upserts = drafts.into_iter().map(|(scope, draft)| Upsert { scope, draft }).collect();
+        let imported = self.work.run_while_awaited(size, read).await?.map_err(refused)?;
+        let drafts = imported.drafts.into_iter();
+        let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };
-        self.commit(transaction, checked).await
+        let response = self.commit(transaction, checked).await?;
+        Ok(with_warnings(response, imported.warnings))
     }
 
     /// Deletes existing resources.

@@ -10,9 +10,11 @@ use chancery_model::{ResourceDraft, ScopeName, types};
 use crate::{
     draft,
     encode::Encoder,
+    mode::{Validation, ValidationMode},
     node::{Node, Spare},
+    positions,
     problem::{Fault, Place, Problem, Report},
-    resource, source,
+    resource, source, validate,
 };
 
 /// The lists of `Bootstrap.StaticResources`, each with the type of its resources.
@@ -27,7 +29,7 @@ const STATIC_RESOURCES: [&str; 2] = ["static_resources", "staticResources"];
 /// Returns the listeners, clusters and secrets in the `static_resources` of an Envoy bootstrap.
 ///
 /// The function checks only the top-level keys of the rest of the bootstrap, and the types of their
-/// values. After the caller has set `stop`, the function soon returns a problem.
+/// values. `validation` decides about resources that clients would reject. After the caller has set `stop`, the function soon returns a problem.
 ///
 /// # Errors
 /// If the bootstrap has no static resources, or one of them is invalid as in a manifest.
@@ -35,25 +37,55 @@ pub fn import_bootstrap(
     file: &str,
     content: &str,
     scope: &ScopeName,
+    validation: &Validation,
     stop: &Arc<AtomicBool>,
-) -> Result<Vec<(ScopeName, ResourceDraft)>, Vec<Problem>> {
-    let mut report = Report::default();
-    let mut drafts = Vec::new();
+) -> Result<Imported, Vec<Problem>> {
+    let mut import = Import {
+        mode: validation.mode(scope),
+        drafts: Vec::new(),
+        report: Report::default(),
+        warnings: Report::default(),
+    };
     let place = Place { file, ..Place::default() };
     let mut spare = Spare::for_input(1, content.len(), stop);
     let mut documents = source::documents(file, content, &mut spare);
     match (documents.pop(), documents.len()) {
         (Some(Ok(document)), 0) => {
-            report.add_faults(&place, top_level_faults(&document.root));
-            static_resources(&place, &document.root, &mut drafts, &mut report);
+            import.report.add_faults(&place, top_level_faults(&document.root));
+            import.static_resources(&place, &document.root);
         }
-        (Some(Err(problem)), 0) => report.add(problem),
+        (Some(Err(problem)), 0) => import.report.add(problem),
         (last, others) => {
             let n = others + usize::from(last.is_some());
-            report.add(place.problem("", format!("a bootstrap is one document, found {n}")));
+            import.report.add(place.problem("", format!("a bootstrap is one document, found {n}")));
         }
     }
-    report.finish(drafts.into_iter().map(|draft| (scope.clone(), draft)).collect())
+    let locate = |problems: &mut Vec<Problem>| positions::locate(&[(file, content)], problems);
+    let drafts = import.drafts.into_iter().map(|draft| (scope.clone(), draft)).collect();
+    let drafts = import.report.finish(drafts).map_err(|mut problems| {
+        locate(&mut problems);
+        problems
+    })?;
+    let mut warnings = import.warnings.into_problems();
+    locate(&mut warnings);
+    Ok(Imported { drafts, warnings })
+}
+
+/// The resources of a bootstrap, and what their author should know about them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Imported {
+    /// The resources with their scope.
+    pub drafts: Vec<(ScopeName, ResourceDraft)>,
+    /// The findings that do not refuse the resources.
+    pub warnings: Vec<Problem>,
+}
+
+/// The state of an import.
+struct Import {
+    mode: ValidationMode,
+    drafts: Vec<ResourceDraft>,
+    report: Report,
+    warnings: Report,
 }
 
 /// Returns the faults of the top-level keys: unknown ones, and values of the wrong type. A misspelled
@@ -84,50 +116,52 @@ fn emptied(key: &str, value: &Node) -> Node {
     }
 }
 
-fn static_resources(
-    place: &Place<'_>,
-    root: &Node,
-    drafts: &mut Vec<ResourceDraft>,
-    report: &mut Report,
-) {
-    if !matches!(root, Node::Map(_)) {
-        return;
-    }
-    let found = STATIC_RESOURCES.iter().find_map(|key| root.get(key));
-    let Some(Node::Map(lists)) = found else {
-        let rule = match found {
-            None => "there are no static_resources: this is not an Envoy bootstrap".to_owned(),
-            Some(other) => format!("expected a map, found {other}"),
+impl Import {
+    fn static_resources(&mut self, place: &Place<'_>, root: &Node) {
+        if !matches!(root, Node::Map(_)) {
+            return;
+        }
+        let found = STATIC_RESOURCES.iter().find_map(|key| root.get(key));
+        let Some(Node::Map(lists)) = found else {
+            let rule = match found {
+                None => "there are no static_resources: this is not an Envoy bootstrap".to_owned(),
+                Some(other) => format!("expected a map, found {other}"),
+            };
+            return self.report.add(place.problem("static_resources", rule));
         };
-        return report.add(place.problem("static_resources", rule));
-    };
-    let mut keys = HashSet::new();
-    for (key, node) in lists {
-        let path = format!("static_resources.{key}");
-        let Some((_, type_url)) = LISTS.iter().find(|(list, _)| list == key) else {
-            let rule = "unknown key; known keys are clusters, listeners, secrets";
-            report.add(place.problem(&path, rule));
-            continue;
-        };
-        let Node::List(items) = node else {
-            if !node.is_null() {
-                report.add(place.problem(&path, format!("expected a list, found {node}")));
-            }
-            continue;
-        };
-        for (index, item) in items.iter().enumerate() {
-            if report.is_full() {
-                return;
-            }
-            let name = item.get("name").and_then(Node::text);
-            let resource = Some(format!("{path}[{index}] {}", draft::label(type_url, name)));
-            let place = Place { resource, ..place.clone() };
-            match read(item, type_url) {
-                Err(faults) => report.add_faults(&place, faults),
-                Ok(draft) if !keys.insert(draft.key.clone()) => {
-                    report.add(place.problem("", "duplicate resource"));
+        let mut keys = HashSet::new();
+        for (key, node) in lists {
+            let path = format!("static_resources.{key}");
+            let Some((_, type_url)) = LISTS.iter().find(|(list, _)| list == key) else {
+                let rule = "unknown key; known keys are clusters, listeners, secrets";
+                self.report.add(place.problem(&path, rule));
+                continue;
+            };
+            let Node::List(items) = node else {
+                if !node.is_null() {
+                    self.report.add(place.problem(&path, format!("expected a list, found {node}")));
                 }
-                Ok(draft) => drafts.push(draft),
+                continue;
+            };
+            for (index, item) in items.iter().enumerate() {
+                if self.report.is_full() {
+                    return;
+                }
+                let name = item.get("name").and_then(Node::text);
+                let resource = Some(format!("{path}[{index}] {}", draft::label(type_url, name)));
+                let place = Place { resource, ..place.clone() };
+                match read(item, type_url) {
+                    Err(faults) => self.report.add_faults(&place, faults),
+                    Ok(draft) if !keys.insert(draft.key.clone()) => {
+                        self.report.add(place.problem("", "duplicate resource"));
+                    }
+                    Ok(draft) => {
+                        let (errors, warnings) = validate::findings(self.mode, &draft);
+                        self.warnings.add_faults(&place, warnings);
+                        self.report.add_faults(&place, errors);
+                        self.drafts.push(draft);
+                    }
+                }
             }
         }
     }

@@ -80,7 +80,7 @@ impl<'n> Encoder<'n> {
                     Step::Key(key) => write!(path, "[{}]", named(key)),
                 };
             }
-            self.faults.push(Fault { path: shortened(path), rule: rule.into() });
+            self.faults.push(Fault { path: shortened(path), ..Fault::new(rule) });
         }
         None
     }

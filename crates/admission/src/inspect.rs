@@ -105,8 +105,8 @@ fn walk_field(
             Ok(())
         }
         (Kind::Bytes, Raw::Len(_))
-        | (Kind::Double | Kind::Fixed64 | Kind::Sfixed64, Raw::Fixed64)
-        | (Kind::Float | Kind::Fixed32 | Kind::Sfixed32, Raw::Fixed32) => Ok(()),
+        | (Kind::Double | Kind::Fixed64 | Kind::Sfixed64, Raw::Fixed64(_))
+        | (Kind::Float | Kind::Fixed32 | Kind::Sfixed32, Raw::Fixed32(_)) => Ok(()),
         (kind, Raw::Varint(value)) if is_varint(kind) => {
             visitor.value(message, field, depth, Value::Number(value));
             Ok(())

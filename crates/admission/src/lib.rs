@@ -1,8 +1,8 @@
 //! Converts manifests to canonical resources, or reports every problem with its place.
 //!
 //! Admission comes before replication, so that every committed transaction applies. It checks the
-//! structure (known fields, types, enum values, names, duplicates). It does not check the validation rules
-//! of the proto files (SVC-23).
+//! structure (known fields, types, enum values, names, duplicates). Unless the mode of the scope or of the
+//! call is `off`, it also checks the rules by which clients reject resources (`validate`).
 //!
 //! Invariants:
 //! - Equal content gives equal bytes in every process and release, regardless of the order of keys (design
@@ -22,11 +22,13 @@
 //! let options = Options::new(ScopeName::new("default")?);
 //! let problems = admit(&[manifest], &options).unwrap_err();
 //! assert_eq!(
-//!     problems[0].to_string(),
-//!     "web.yaml: document 1: resources[0] Cluster: nmae: Cluster has no such field; did you mean \"name\"?"
+//!     problems[1].to_string(),
+//!     "web.yaml:1:76: document 1: resources[0] Cluster: nmae: Cluster has no such field; did you mean \"name\"?"
 //! );
 //! # Ok::<(), chancery_model::NameError>(())
 //! ```
+
+#![expect(clippy::result_large_err, reason = "a problem is rare, and its parts are for people")]
 
 mod assignments;
 mod bootstrap;
@@ -42,8 +44,10 @@ pub mod fuzz;
 mod inspect;
 mod keys;
 mod manifest;
+mod mode;
 mod names;
 mod node;
+mod positions;
 mod problem;
 mod render;
 mod resource;
@@ -53,16 +57,18 @@ mod sensitive;
 mod source;
 mod text_format;
 mod time;
+mod validate;
 mod wellknown;
 mod wire;
 
-pub use bootstrap::import_bootstrap;
+pub use bootstrap::{Imported, import_bootstrap};
 pub use cluster_references::for_each_cluster;
 pub use discovery_read::{DISCOVERY_FILE_BYTES_MAX, manifest_of_file};
 pub use discovery_write::write_discovery_response;
 pub use draft::{BODY_BYTES_MAX, draft_from_body};
 pub use file_encoding::FileEncoding;
-pub use manifest::{Manifest, Options, Prune, admit, admit_unless};
+pub use manifest::{Admitted, Manifest, Options, Prune, admit, admit_unless};
+pub use mode::{Validation, ValidationMode};
 pub use problem::Problem;
 pub use render::{body_to_json, canonical_json};
 pub use sensitive::{KEY_MARK, MARK, has_mark, redacted, secret_values};

@@ -17,12 +17,15 @@ use chancery_model::{
 use crate::{
     assignments,
     keys::unknown_keys,
+    mode::{Validation, ValidationMode},
     names::{Names, Origin},
     node::{Node, STOPPED, Spare, named},
+    positions,
     problem::{Fault, Place, Problem, Report},
     resource::{self, Entry},
     response_keys,
     source::{self, Document},
+    validate,
 };
 
 /// A manifest file.
@@ -55,14 +58,31 @@ pub struct Options {
     pub if_revision: Option<Revision>,
     /// The author, reason and time.
     pub meta: TransactionMeta,
+    /// The treatment of resources that clients would reject.
+    pub validation: Validation,
 }
 
 impl Options {
-    /// Creates options with a scope for documents without one, and defaults otherwise.
+    /// Creates options with a scope for documents without one, without validation, and defaults otherwise.
     #[must_use]
     pub fn new(scope: ScopeName) -> Self {
-        Self { scope, prune: Prune::Keep, if_revision: None, meta: TransactionMeta::default() }
+        Self {
+            scope,
+            prune: Prune::Keep,
+            if_revision: None,
+            meta: TransactionMeta::default(),
+            validation: Validation::of(ValidationMode::Off),
+        }
     }
+}
+
+/// A transaction, and what its author should know about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admitted {
+    /// The transaction.
+    pub transaction: Transaction,
+    /// The findings that do not refuse the transaction.
+    pub warnings: Vec<Problem>,
 }
 
 /// Converts manifests to one transaction, or returns all their problems.
@@ -70,7 +90,7 @@ impl Options {
 /// # Errors
 /// If there is any problem. Nothing is applied in part.
 pub fn admit(manifests: &[Manifest], options: &Options) -> Result<Transaction, Vec<Problem>> {
-    admit_unless(manifests, options, &Arc::default())
+    admit_unless(manifests, options, &Arc::default()).map(|admitted| admitted.transaction)
 }
 
 /// Like [`admit`], but returns a problem soon after the caller sets `stop`.
@@ -81,7 +101,7 @@ pub fn admit_unless(
     manifests: &[Manifest],
     options: &Options,
     stop: &Arc<AtomicBool>,
-) -> Result<Transaction, Vec<Problem>> {
+) -> Result<Admitted, Vec<Problem>> {
     if manifests.len() <= FILES_PER_THREAD {
         return admit_here(manifests, options, stop);
     }
@@ -97,7 +117,7 @@ fn admit_here(
     manifests: &[Manifest],
     options: &Options,
     stop: &Arc<AtomicBool>,
-) -> Result<Transaction, Vec<Problem>> {
+) -> Result<Admitted, Vec<Problem>> {
     let mut admission = Admission::new(manifests, options, stop);
     let len = manifests.iter().map(|manifest| manifest.content.len()).sum();
     let mut spare = Spare::for_input(manifests.len(), len, stop);
@@ -118,7 +138,19 @@ fn admit_here(
     if spare.is_stopped() {
         return Err(vec![Problem { rule: STOPPED.to_owned(), ..Problem::default() }]);
     }
-    admission.finish()
+    let mut admitted = admission.finish();
+    let found = match &mut admitted {
+        Ok(admitted) => &mut admitted.warnings,
+        Err(problems) => problems,
+    };
+    if !found.is_empty() {
+        let files: Vec<(&str, &str)> = manifests
+            .iter()
+            .map(|manifest| (manifest.file.as_str(), manifest.content.as_str()))
+            .collect();
+        positions::locate(&files, found);
+    }
+    admitted
 }
 
 struct Admission<'a> {
@@ -126,6 +158,7 @@ struct Admission<'a> {
     options: &'a Options,
     transaction: Transaction,
     report: Report,
+    warnings: Report,
     names: Names<'a>,
     assignments: HashMap<Arc<str>, Origin<'a>>,
     /// The scopes that the input names.
@@ -143,6 +176,7 @@ impl<'a> Admission<'a> {
             options,
             transaction: Transaction { meta: options.meta.clone(), ..Transaction::default() },
             report: Report::default(),
+            warnings: Report::default(),
             names: Names::default(),
             assignments: HashMap::new(),
             scopes: BTreeSet::new(),
@@ -238,6 +272,15 @@ impl<'a> Admission<'a> {
         if !faults.is_empty() {
             return self.refuse(origin, &resource::label(node), faults);
         }
+        let mode = self.options.validation.mode(&scope);
+        let (errors, warnings) = validate::findings(mode, &draft);
+        if !warnings.is_empty() {
+            let place = place(origin, &resource::label(node));
+            self.warnings.add_faults(&place, warnings);
+        }
+        if !errors.is_empty() {
+            return self.refuse(origin, &resource::label(node), errors);
+        }
         if let Some(expectation) = expectation {
             let (scope, key) = (scope.clone(), draft.key.clone());
             let precondition = Precondition::Resource { scope, key, expectation };
@@ -269,13 +312,10 @@ impl<'a> Admission<'a> {
     }
 
     fn refuse(&mut self, origin: Origin<'_>, label: &str, faults: Vec<Fault>) {
-        let space = if label.is_empty() { "" } else { " " };
-        let resource = Some(format!("{}[{}]{space}{label}", origin.list, origin.index));
-        let place = Place { file: origin.file, document: Some(origin.document), resource };
-        self.report.add_faults(&place, faults);
+        self.report.add_faults(&place(origin, label), faults);
     }
 
-    fn finish(mut self) -> Result<Transaction, Vec<Problem>> {
+    fn finish(mut self) -> Result<Admitted, Vec<Problem>> {
         if let Some(revision) = self.options.if_revision {
             self.transaction.preconditions.push(Precondition::Revision(revision));
         }
@@ -295,6 +335,14 @@ impl<'a> Admission<'a> {
                 self.report.add(Problem { rule, ..Problem::default() });
             }
         }
-        self.report.finish(self.transaction)
+        let transaction = self.report.finish(self.transaction)?;
+        Ok(Admitted { transaction, warnings: self.warnings.into_problems() })
     }
+}
+
+/// Returns the place of an entry with a label.
+fn place<'a>(origin: Origin<'a>, label: &str) -> Place<'a> {
+    let space = if label.is_empty() { "" } else { " " };
+    let resource = Some(format!("{}[{}]{space}{label}", origin.list, origin.index));
+    Place { file: origin.file, document: Some(origin.document), resource }
 }

@@ -1,6 +1,6 @@
 //! The problems of an input, with their places, as text for authors.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use chancery_model::has_private_key;
 
@@ -22,6 +22,10 @@ pub struct Problem {
     pub field_path: Option<String>,
     /// The violated rule.
     pub rule: String,
+    /// The ID of a validation rule: `string.min_len`; empty for a rule of the manifest's structure.
+    pub id: String,
+    /// The way to correct it; empty where there is no single one.
+    pub fix: String,
 }
 
 impl fmt::Display for Problem {
@@ -39,7 +43,14 @@ impl fmt::Display for Problem {
         for part in [&self.resource, &self.field_path].into_iter().flatten() {
             write!(f, "{part}: ")?;
         }
-        f.write_str(&self.rule)
+        f.write_str(&self.rule)?;
+        if !self.fix.is_empty() {
+            write!(f, "; {}", self.fix)?;
+        }
+        if !self.id.is_empty() {
+            write!(f, " [{}]", self.id)?;
+        }
+        Ok(())
     }
 }
 
@@ -69,11 +80,28 @@ pub(crate) struct Fault {
     pub(crate) path: String,
     /// The violated rule.
     pub(crate) rule: String,
+    /// The ID of the rule, and what to do. Both are empty for a rule of the manifest's structure.
+    pub(crate) id: Cow<'static, str>,
+    pub(crate) fix: String,
+    pub(crate) severity: Severity,
+}
+
+/// Whether a fault refuses the resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Severity {
+    Error,
+    Warning,
 }
 
 impl Fault {
     pub(crate) fn new(rule: impl Into<String>) -> Self {
-        Self { path: String::new(), rule: rule.into() }
+        Self {
+            path: String::new(),
+            rule: rule.into(),
+            id: Cow::Borrowed(""),
+            fix: String::new(),
+            severity: Severity::Error,
+        }
     }
 
     /// Returns the path and the rule as one text.
@@ -110,7 +138,14 @@ impl Place<'_> {
             resource: self.resource.clone(),
             field_path: (!field_path.is_empty()).then(|| field_path.to_owned()),
             rule: rule.into(),
+            id: String::new(),
+            fix: String::new(),
         }
+    }
+
+    pub(crate) fn problem_of(&self, fault: Fault) -> Problem {
+        let Fault { path, rule, id, fix, severity: _ } = fault;
+        Problem { id: id.into_owned(), fix, ..self.problem(&path, rule) }
     }
 }
 
@@ -152,7 +187,7 @@ impl Report {
 
     pub(crate) fn add_faults(&mut self, place: &Place<'_>, faults: Vec<Fault>) {
         for fault in faults {
-            self.add(place.problem(&fault.path, fault.rule));
+            self.add(place.problem_of(fault));
         }
     }
 
@@ -176,6 +211,11 @@ impl Report {
             self.0.push(Problem { rule, ..Problem::default() });
         }
         Err(self.0)
+    }
+
+    /// Returns the problems, which do not refuse the input.
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
+        self.0
     }
 }
 

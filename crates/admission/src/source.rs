@@ -187,6 +187,12 @@ fn chunks(content: &str, max: usize) -> Option<Vec<Chunk<'_>>> {
     (chunks.len() <= max).then_some(chunks)
 }
 
+/// Returns the text of each document with its index, and the number of lines before it.
+pub(crate) fn texts(content: &str) -> impl Iterator<Item = (u32, &str, u32)> {
+    let chunks = chunks(content, DOCUMENTS_MAX).unwrap_or_default();
+    (1..).zip(chunks).map(|(index, chunk)| (index, chunk.text, chunk.lines_before))
+}
+
 /// The stack size of a thread that reads YAML. The reader needs up to 40 KB for each level, so
 /// [`DEPTH_MAX`] levels would overflow the default of 2 MB.
 const STACK_BYTES: usize = 16 << 20;

@@ -48,9 +48,9 @@ pub(crate) fn put_len(out: &mut Vec<u8>, number: u32, content: &[u8]) {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Raw<'a> {
     Varint(u64),
-    Fixed64,
+    Fixed64([u8; 8]),
     Len(&'a [u8]),
-    Fixed32,
+    Fixed32([u8; 4]),
     /// A group, which the reader skips.
     Group,
 }
@@ -72,15 +72,9 @@ impl<'a> Reader<'a> {
         let (number, wire_type) = self.key()?;
         let raw = match wire_type {
             WireType::Varint => Raw::Varint(self.varint()?),
-            WireType::Fixed64 => {
-                self.skip::<8>()?;
-                Raw::Fixed64
-            }
+            WireType::Fixed64 => Raw::Fixed64(self.take()?),
             WireType::Len => Raw::Len(self.len_delimited()?),
-            WireType::Fixed32 => {
-                self.skip::<4>()?;
-                Raw::Fixed32
-            }
+            WireType::Fixed32 => Raw::Fixed32(self.take()?),
             WireType::StartGroup => {
                 self.skip_group(number)?;
                 Raw::Group
@@ -114,9 +108,14 @@ impl<'a> Reader<'a> {
         Err("a varint has more than 64 bits")
     }
 
+    pub(crate) fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(TRUNCATED)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
     pub(crate) fn skip<const N: usize>(&mut self) -> Result<(), Malformed> {
-        (_, self.0) = self.0.split_first_chunk::<N>().ok_or(TRUNCATED)?;
-        Ok(())
+        self.take::<N>().map(drop)
     }
 
     fn len_delimited(&mut self) -> Result<&'a [u8], Malformed> {

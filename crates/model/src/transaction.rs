@@ -62,6 +62,8 @@ pub struct TransactionMeta {
     /// The time at which a replica received the transaction, in milliseconds since 1970. Nothing
     /// depends on it.
     pub time_ms: u64,
+    /// The mode of validation that the author chose for this transaction; empty if none.
+    pub validation: String,
 }
 
 /// A set of changes that take effect together. Deletes apply first, then prunes, then upserts.

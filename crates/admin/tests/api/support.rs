@@ -4,6 +4,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use axum::{Router, body::Body};
 use chancery_admin::{AdminDeps, GuardSettings};
+use chancery_admission::Validation;
 use chancery_fanout::{Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
 use chancery_load::{Limits, LoadReports, Settings};
 use chancery_model::Node;
@@ -82,6 +83,7 @@ impl Server {
             version: "0.0.0-test",
             load_reports: Some(reports.clone()),
             guards: GuardSettings::default(),
+            validation: Validation::default(),
         });
         Self { router, fanout, drain, reports, replica, shards, _directory: directory }
     }

@@ -121,9 +121,9 @@ fn resource_name_is_the_name_clients_request() {
     assert_eq!(field(types::EXTENSION), Some("name"));
 }
 
-/// SVC-23: admission does not enforce the validation rules of the API's messages, which clients enforce.
+/// SVC-23: without validation, admission does not enforce the rules that clients enforce.
 #[test]
-fn client_validation_rules_are_not_enforced() {
+fn client_validation_rules_are_switchable() {
     for resource in [
         // The priority is above 128, and the weight is 0.
         json!({"@type": types::ENDPOINT, "cluster_name": "x", "endpoints": [

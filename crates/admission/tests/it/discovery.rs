@@ -218,18 +218,18 @@ fn broken_file_is_refused_with_its_place() {
         (text(&"a <".repeat(200)), "f.pb_text:1:1: nested deeper than 100 messages"),
         (
             yaml("version_info: 1\nresources: []"),
-            "f.yaml: document 1: version_info: expected text, found",
+            "f.yaml:1:1: document 1: version_info: expected text, found",
         ),
         (
             yaml("versionInfo: a\nresource: []"),
-            "f.yaml: document 1: resource: unknown key; did you mean",
+            "f.yaml:2:1: document 1: resource: unknown key; did you mean",
         ),
         (
             yaml(
                 "typeUrl: type.googleapis.com/envoy.config.listener.v3.Listener\nresources: [{'@type': \
                   type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a}]",
             ),
-            "f.yaml: document 1: resources[0] Cluster \"a\": @type: is ",
+            "f.yaml:2:14: document 1: resources[0] Cluster \"a\": @type: is ",
         ),
     ] {
         let problem = read(encoding, &content).unwrap_err();

@@ -8,4 +8,6 @@ mod corpus;
 mod discovery;
 mod limits;
 mod refuse;
+mod semantic;
 mod support;
+mod validate;

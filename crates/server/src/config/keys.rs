@@ -463,6 +463,21 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         ],
     ),
     (
+        "validation",
+        &[
+            (
+                "mode",
+                FREE,
+                "The treatment of resources that clients would reject: enforce refuses the write, warn stores them and reports the findings, off does not check them. All replicas need the same value.",
+            ),
+            (
+                "scopes",
+                FREE,
+                "The modes of scopes that differ from mode, as SCOPE=MODE. The mode of a call (--validation) overrides both.",
+            ),
+        ],
+    ),
+    (
         "log",
         &[
             (

@@ -13,6 +13,7 @@ mod raft;
 mod rules;
 mod units;
 mod unknown_variables;
+mod validation;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -38,6 +39,7 @@ pub(crate) struct Config {
     pub(crate) load_reports: LoadReports,
     pub(crate) admin: Admin,
     pub(crate) guards: Guards,
+    pub(crate) validation: validation::Validation,
     pub(crate) log: Log,
     pub(crate) shutdown: Shutdown,
 }

@@ -52,6 +52,8 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
         let known = chancery_admin::GUARD_NAMES.join(", ");
         broken.push(("guards", "off", format!("{name:?} must be one of {known}, or all")));
     }
+    let validation = config.validation.rules().into_iter();
+    broken.extend(validation.map(|(key, rule)| ("validation", key, rule)));
     broken.extend(level_rules(&log.level).map(|rule| ("log", "level", rule)));
     broken
 }

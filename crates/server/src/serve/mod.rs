@@ -318,6 +318,7 @@ impl Running {
             version: VERSION,
             load_reports: load_reports.clone(),
             guards: config.guards(),
+            validation: config.validation.modes(),
         });
         let connections_max = config.admin.connections_max;
         let limits = config.admin_limits();

@@ -152,7 +152,8 @@ fn transactions() -> impl Strategy<Value = Transaction> {
     let meta = (prop::option::of("[a-z]{1,3}"), "[a-z]{0,3}", any::<u64>());
     (lists, meta).prop_map(|((deletes, prune, upserts, assignments), (label, author, time_ms))| {
         let label = label.map(Arc::from);
-        let meta = TransactionMeta { label, author, reason: "why".into(), time_ms };
+        let validation = author.clone();
+        let meta = TransactionMeta { label, author, reason: "why".into(), time_ms, validation };
         Transaction { preconditions: vec![], deletes, prune, upserts, assignments, meta }
     })
 }

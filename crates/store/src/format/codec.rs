@@ -442,6 +442,7 @@ pub(crate) fn meta_to_proto(meta: &TransactionMeta) -> pb::TransactionMeta {
         author: meta.author.clone(),
         reason: meta.reason.clone(),
         time_ms: meta.time_ms,
+        validation: meta.validation.clone(),
     }
 }
 
@@ -452,5 +453,6 @@ pub(crate) fn meta_from_proto(message: pb::TransactionMeta) -> TransactionMeta {
         author: message.author,
         reason: message.reason,
         time_ms: message.time_ms,
+        validation: message.validation,
     }
 }

@@ -79,6 +79,7 @@ async fn write_some_of_everything(replica: &Replica) {
         author: "ada".into(),
         reason: "golden".into(),
         time_ms: 1_700_000_000_000,
+        ..TransactionMeta::default()
     };
     let rule = Assignment {
         name: "edge".into(),

@@ -53,6 +53,7 @@ impl Restore {
             author: self.author.unwrap_or_else(|| std::env::var("USER").unwrap_or_default()),
             reason: self.reason.unwrap_or_default(),
             time_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            ..TransactionMeta::default()
         };
         let options = RestoreOptions {
             data_dir: self.data_dir,

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     client::Servers,
     input::{self, Input, Snapshot},
-    write::{Body, Request, Write},
+    write::{Body, Request, Validate, Write},
 };
 use crate::{
     cli::{answer::Answer, failure::Failure},
@@ -66,6 +66,8 @@ pub(crate) struct Apply {
     #[arg(long)]
     prune: bool,
     #[command(flatten)]
+    validate: Validate,
+    #[command(flatten)]
     write: Write,
 }
 
@@ -100,7 +102,10 @@ async fn publish(
         }
     }
     let (scope, prune) = (apply.scope.clone(), apply.prune);
-    let body = |options| Body::Apply(pb::ApplyRequest { files, scope, prune, options });
+    let body = |options| {
+        let options = apply.validate.add_to(options);
+        Body::Apply(pb::ApplyRequest { files, scope, prune, options })
+    };
     Request::new(&apply.write, body)?.run(servers, answer).await
 }
 

@@ -30,8 +30,17 @@ pub(super) async fn run(
         if history.entries.is_empty() {
             return writeln!(out, "no revisions");
         }
-        let headings =
-            ["REVISION", "TIME", "AUTHOR", "CHANGED", "REMOVED", "ASSIGNMENTS", "LABEL", "REASON"];
+        let headings = [
+            "REVISION",
+            "TIME",
+            "AUTHOR",
+            "CHANGED",
+            "REMOVED",
+            "ASSIGNMENTS",
+            "LABEL",
+            "REASON",
+            "VALIDATION",
+        ];
         let mut table = Table::new(headings);
         for entry in &history.entries {
             table.row([
@@ -43,6 +52,7 @@ pub(super) async fn run(
                 entry.assignments.to_string(),
                 entry.label.clone(),
                 entry.reason.clone(),
+                entry.validation.clone(),
             ]);
         }
         table.write(out, "")

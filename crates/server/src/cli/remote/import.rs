@@ -8,7 +8,7 @@ use clap::Args;
 use super::{
     client::Servers,
     input,
-    write::{Body, Request, Write},
+    write::{Body, Request, Validate, Write},
 };
 use crate::cli::{answer::Answer, failure::Failure};
 
@@ -22,6 +22,8 @@ pub(crate) struct Import {
     #[arg(long, default_value = "default")]
     scope: String,
     #[command(flatten)]
+    validate: Validate,
+    #[command(flatten)]
     write: Write,
 }
 
@@ -32,7 +34,10 @@ pub(super) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let file = Some(input::read(&import.file)?);
-    let Import { scope, write, .. } = import;
-    let body = |options| Body::Import(pb::ImportRequest { file, scope, options });
+    let Import { scope, validate, write, .. } = import;
+    let body = |options| {
+        let options = validate.add_to(options);
+        Body::Import(pb::ImportRequest { file, scope, options })
+    };
     Request::new(&write, body)?.run(servers, answer).await
 }

@@ -1,6 +1,9 @@
 //! The common part of all commands that write: flags, attempts and output.
 
-use std::{io, time::Duration};
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
 
 use chancery_admin::{is_surely_not_written, problem_line};
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
@@ -87,6 +90,26 @@ pub(crate) struct Write {
     pub(crate) request_id: Option<RequestId>,
 }
 
+/// The flag of the commands that publish resources.
+#[derive(Debug, Args, Clone, Default)]
+pub(crate) struct Validate {
+    /// Refuse, report or ignore resources that clients would reject [default: the scope's mode]
+    ///
+    /// enforce refuses the whole write. warn stores the resources and prints the findings. off does
+    /// not check the resources. The history records the mode. Without this flag, the mode is that of
+    /// the scope in the configuration of the server.
+    #[arg(long, value_name = "MODE", value_parser = ["enforce", "warn", "off"])]
+    pub(crate) validation: Option<String>,
+}
+
+impl Validate {
+    /// Adds the mode to the options of a write.
+    pub(super) fn add_to(&self, options: Option<pb::WriteOptions>) -> Option<pb::WriteOptions> {
+        let validation = self.validation.clone().unwrap_or_default();
+        options.map(|options| pb::WriteOptions { validation, ..options })
+    }
+}
+
 impl Write {
     pub(crate) fn wait(&self) -> Option<Duration> {
         self.wait.map(Span::duration)
@@ -152,6 +175,7 @@ impl Request {
         answer: &mut Answer<'_>,
     ) -> Result<(), Failure> {
         let response = self.attempts(servers).await?;
+        report_warnings(&response.warnings);
         answer.show(&response, |out| write_text(&response, out))?;
         match &response.wait {
             Some(wait) => verdict(&response, wait),
@@ -243,7 +267,7 @@ enum Again {
 
 impl Refused {
     fn input(response: &pb::WriteResponse) -> Self {
-        let failure = Failure::lines(response.problems.iter().map(problem_line));
+        let failure = Failure::lines(problem_lines(&response.problems));
         Self { failure, written: Written::No, again: Again::Nowhere }
     }
 }
@@ -295,6 +319,30 @@ fn options(write: &Write, request_id: RequestId) -> pb::WriteOptions {
         request_id: request_id.to_string(),
         stale: write.stale,
         confirm: write.confirm.clone(),
+        validation: String::new(),
+    }
+}
+
+/// The number of problems that are printed.
+const PROBLEMS_SHOWN_MAX: usize = 20;
+
+/// Returns a line for each of the first problems, and the number of the others.
+fn problem_lines(problems: &[pb::Problem]) -> Vec<String> {
+    let mut lines: Vec<String> =
+        problems.iter().take(PROBLEMS_SHOWN_MAX).map(problem_line).collect();
+    match problems.len().saturating_sub(PROBLEMS_SHOWN_MAX) {
+        0 => {}
+        n => lines.push(format!("and {n} more")),
+    }
+    lines
+}
+
+/// Prints the findings that did not refuse the write, on standard error.
+fn report_warnings(warnings: &[pb::Problem]) {
+    let mut stderr = io::stderr().lock();
+    for line in problem_lines(warnings) {
+        // A failure to write to standard error cannot be reported anywhere.
+        drop(writeln!(stderr, "warning: {}", plain(&line)));
     }
 }
 

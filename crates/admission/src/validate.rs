@@ -1,0 +1,53 @@
+//! Checks resources by the rules of Envoy's API before they are stored.
+//!
+//! Three kinds of rules apply, in this order for every message of a resource:
+//! 1. The rules of protoc-gen-validate (PGV) in the options of the proto files, with all nested messages
+//!    and the content of every `Any` of a known type.
+//! 2. Fields and values that Envoy rejects as deprecated.
+//! 3. The rules that Envoy's code checks beyond them (`semantic`).
+//!
+//! A resource with a finding would be rejected by a client, which then keeps its previous version.
+
+mod findings;
+mod rules;
+mod semantic;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tree;
+mod types;
+mod walk;
+
+use chancery_model::{ResourceDraft, TypeUrl};
+
+use crate::{
+    mode::ValidationMode,
+    problem::{Fault, Severity},
+};
+use findings::Findings;
+use tree::Message;
+
+/// Returns the findings that refuse a resource, and those that only its author should know.
+pub(crate) fn findings(mode: ValidationMode, draft: &ResourceDraft) -> (Vec<Fault>, Vec<Fault>) {
+    match mode {
+        ValidationMode::Off => (Vec::new(), Vec::new()),
+        ValidationMode::Warn => (Vec::new(), check(&draft.key.type_url, &draft.body)),
+        ValidationMode::Enforce => check(&draft.key.type_url, &draft.body)
+            .into_iter()
+            .partition(|fault| fault.severity == Severity::Error),
+    }
+}
+
+/// Returns the violated rules of a resource, in the order of its fields. The body is known to parse. The
+/// body of an unknown type has no rules.
+pub(crate) fn check(type_url: &TypeUrl, body: &[u8]) -> Vec<Fault> {
+    let types = types::types();
+    let Some(kind) = types.get(type_url.message_name()) else { return Vec::new() };
+    let message = match Message::decode(types, kind, body) {
+        Ok(message) => message,
+        Err(error) => return vec![Fault::new(error)],
+    };
+    let mut findings = Findings::default();
+    walk::message(&message, &mut findings);
+    findings.into_faults()
+}

@@ -1,0 +1,98 @@
+//! The findings of validation in one resource, with their field paths.
+
+use std::{borrow::Cow, fmt::Write};
+
+use crate::{
+    node::named,
+    problem::{Fault, Severity, shortened},
+};
+
+/// The maximum number of findings that are kept of one resource.
+const FINDINGS_MAX: usize = 50;
+
+/// A step from a message to a part of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Step<'a> {
+    Field(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+/// Collects findings. The path leads to the message that is being checked.
+#[derive(Default)]
+pub(crate) struct Findings<'a> {
+    path: Vec<Step<'a>>,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Findings<'a> {
+    /// Runs a check of a part.
+    pub(crate) fn at<T>(&mut self, step: Step<'a>, check: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(step);
+        let result = check(self);
+        self.path.pop();
+        result
+    }
+
+    /// Returns whether the message that is being checked is the resource itself.
+    pub(crate) fn is_resource(&self) -> bool {
+        self.path.is_empty()
+    }
+
+    /// Runs a check of a field.
+    pub(crate) fn field<T>(&mut self, name: &'a str, check: impl FnOnce(&mut Self) -> T) -> T {
+        self.at(Step::Field(name), check)
+    }
+
+    /// Runs a check of an item of a list.
+    pub(crate) fn item<T>(
+        &mut self,
+        list: &'a str,
+        index: usize,
+        check: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        self.field(list, |findings| findings.at(Step::Index(index), check))
+    }
+
+    /// Records a violation of a rule.
+    pub(crate) fn refuse(&mut self, id: impl Into<Cow<'static, str>>, rule: impl Into<String>) {
+        self.add(Severity::Error, id.into(), rule.into(), String::new());
+    }
+
+    /// Records a violation of a rule, and what to do about it.
+    pub(crate) fn refuse_with_fix(
+        &mut self,
+        id: impl Into<Cow<'static, str>>,
+        rule: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.add(Severity::Error, id.into(), rule.into(), fix.into());
+    }
+
+    /// Records something that the author should know, and that does not refuse the resource.
+    pub(crate) fn warn(&mut self, id: impl Into<Cow<'static, str>>, rule: impl Into<String>) {
+        self.add(Severity::Warning, id.into(), rule.into(), String::new());
+    }
+
+    fn add(&mut self, severity: Severity, id: Cow<'static, str>, rule: String, fix: String) {
+        if self.faults.len() >= FINDINGS_MAX {
+            return;
+        }
+        let mut path = String::new();
+        for step in &self.path {
+            let dot = if path.is_empty() { "" } else { "." };
+            // Writing to a string cannot fail.
+            let _ = match step {
+                Step::Field(name) => write!(path, "{dot}{name}"),
+                Step::Index(index) => write!(path, "[{index}]"),
+                Step::Key(key) => write!(path, "[{}]", named(key)),
+            };
+        }
+        self.faults.push(Fault { path: shortened(path), rule, id, fix, severity });
+    }
+
+    /// Returns the findings.
+    pub(crate) fn into_faults(self) -> Vec<Fault> {
+        self.faults
+    }
+}

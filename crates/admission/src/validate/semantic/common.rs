@@ -1,0 +1,25 @@
+//! What several kinds of rules need.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    hash::Hash,
+};
+
+/// The type of the HTTP connection manager.
+pub(super) const HCM: &str =
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+
+/// Returns the position of each item that repeats an earlier one, and that of the first such item.
+pub(super) fn repeated<T: Eq + Hash>(items: impl Iterator<Item = T>) -> Vec<(usize, usize)> {
+    let mut seen = HashMap::new();
+    let mut found = Vec::new();
+    for (index, item) in items.enumerate() {
+        match seen.entry(item) {
+            Entry::Occupied(first) => found.push((index, *first.get())),
+            Entry::Vacant(entry) => {
+                entry.insert(index);
+            }
+        }
+    }
+    found
+}

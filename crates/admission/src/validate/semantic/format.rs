@@ -1,0 +1,268 @@
+//! Format strings: `%REQ(x-id?:authority):20%`.
+
+use crate::{
+    node::shown,
+    problem::suggestion,
+    validate::{findings::Findings, tree::Message},
+};
+
+/// The commands without a parameter.
+const BARE: &[&str] = &[
+    "ACCESS_LOG_TYPE",
+    "BYTES_RECEIVED",
+    "BYTES_RETRANSMITTED",
+    "BYTES_SENT",
+    "CONNECTION_ID",
+    "CONNECTION_TERMINATION_DETAILS",
+    "CUSTOM_FLAGS",
+    "DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED",
+    "DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_SENT",
+    "DOWNSTREAM_DETECTED_CLOSE_TYPE",
+    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS",
+    "DOWNSTREAM_DIRECT_LOCAL_PORT",
+    "DOWNSTREAM_DIRECT_REMOTE_ADDRESS",
+    "DOWNSTREAM_DIRECT_REMOTE_PORT",
+    "DOWNSTREAM_HANDSHAKE_DURATION",
+    "DOWNSTREAM_HEADER_BYTES_RECEIVED",
+    "DOWNSTREAM_HEADER_BYTES_SENT",
+    "DOWNSTREAM_LOCAL_ADDRESS",
+    "DOWNSTREAM_LOCAL_ADDRESS_ENDPOINT_ID",
+    "DOWNSTREAM_LOCAL_CLOSE_REASON",
+    "DOWNSTREAM_LOCAL_DNS_SAN",
+    "DOWNSTREAM_LOCAL_EMAIL_SAN",
+    "DOWNSTREAM_LOCAL_IP_SAN",
+    "DOWNSTREAM_LOCAL_OTHERNAME_SAN",
+    "DOWNSTREAM_LOCAL_PORT",
+    "DOWNSTREAM_LOCAL_SUBJECT",
+    "DOWNSTREAM_LOCAL_URI_SAN",
+    "DOWNSTREAM_PEER_CERT",
+    "DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_1",
+    "DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_256",
+    "DOWNSTREAM_PEER_CHAIN_SERIALS",
+    "DOWNSTREAM_PEER_DNS_SAN",
+    "DOWNSTREAM_PEER_EMAIL_SAN",
+    "DOWNSTREAM_PEER_FINGERPRINT_1",
+    "DOWNSTREAM_PEER_FINGERPRINT_256",
+    "DOWNSTREAM_PEER_IP_SAN",
+    "DOWNSTREAM_PEER_ISSUER",
+    "DOWNSTREAM_PEER_OTHERNAME_SAN",
+    "DOWNSTREAM_PEER_SERIAL",
+    "DOWNSTREAM_PEER_SUBJECT",
+    "DOWNSTREAM_PEER_URI_SAN",
+    "DOWNSTREAM_REMOTE_ADDRESS",
+    "DOWNSTREAM_REMOTE_PORT",
+    "DOWNSTREAM_TLS_CIPHER",
+    "DOWNSTREAM_TLS_SESSION_ID",
+    "DOWNSTREAM_TLS_VERSION",
+    "DOWNSTREAM_TRANSPORT_FAILURE_REASON",
+    "DOWNSTREAM_WIRE_BYTES_RECEIVED",
+    "DOWNSTREAM_WIRE_BYTES_SENT",
+    "DURATION",
+    "GRPC_STATUS",
+    "GRPC_STATUS_NUMBER",
+    "HOSTNAME",
+    "LOCAL_REPLY_BODY",
+    "PACKETS_RETRANSMITTED",
+    "PROTOCOL",
+    "REQUESTED_SERVER_NAME",
+    "REQUEST_DURATION",
+    "REQUEST_HEADERS_BYTES",
+    "REQUEST_TX_DURATION",
+    "RESPONSE_CODE",
+    "RESPONSE_DURATION",
+    "RESPONSE_FLAGS",
+    "RESPONSE_FLAGS_LONG",
+    "RESPONSE_HEADERS_BYTES",
+    "RESPONSE_TRAILERS_BYTES",
+    "RESPONSE_TX_DURATION",
+    "ROUNDTRIP_DURATION",
+    "ROUTE_NAME",
+    "SPAN_ID",
+    "STREAM_ID",
+    "TLS_JA3_FINGERPRINT",
+    "TLS_JA4_FINGERPRINT",
+    "TRACE_ID",
+    "UNIQUE_ID",
+    "UPSTREAM_CLUSTER",
+    "UPSTREAM_CLUSTER_RAW",
+    "UPSTREAM_CONNECTION_ID",
+    "UPSTREAM_CONNECTION_IDS_ATTEMPTED",
+    "UPSTREAM_CONNECTION_POOL_READY_DURATION",
+    "UPSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED",
+    "UPSTREAM_DECOMPRESSED_HEADER_BYTES_SENT",
+    "UPSTREAM_DETECTED_CLOSE_TYPE",
+    "UPSTREAM_HEADER_BYTES_RECEIVED",
+    "UPSTREAM_HEADER_BYTES_SENT",
+    "UPSTREAM_HOST",
+    "UPSTREAM_HOSTS_ATTEMPTED",
+    "UPSTREAM_HOSTS_ATTEMPTED_WITHOUT_PORT",
+    "UPSTREAM_HOST_NAME",
+    "UPSTREAM_HOST_NAMES_ATTEMPTED",
+    "UPSTREAM_HOST_NAMES_ATTEMPTED_WITHOUT_PORT",
+    "UPSTREAM_HOST_NAME_WITHOUT_PORT",
+    "UPSTREAM_LOCAL_ADDRESS",
+    "UPSTREAM_LOCAL_CLOSE_REASON",
+    "UPSTREAM_LOCAL_DNS_SAN",
+    "UPSTREAM_LOCAL_IP_SAN",
+    "UPSTREAM_LOCAL_PORT",
+    "UPSTREAM_LOCAL_URI_SAN",
+    "UPSTREAM_PEER_CERT",
+    "UPSTREAM_PEER_DNS_SAN",
+    "UPSTREAM_PEER_IP_SAN",
+    "UPSTREAM_PEER_ISSUER",
+    "UPSTREAM_PEER_SUBJECT",
+    "UPSTREAM_PEER_URI_SAN",
+    "UPSTREAM_PROTOCOL",
+    "UPSTREAM_REMOTE_ADDRESS",
+    "UPSTREAM_REMOTE_PORT",
+    "UPSTREAM_REQUEST_ATTEMPT_COUNT",
+    "UPSTREAM_TLS_CIPHER",
+    "UPSTREAM_TLS_SESSION_ID",
+    "UPSTREAM_TLS_VERSION",
+    "UPSTREAM_TRANSPORT_FAILURE_REASON",
+    "UPSTREAM_WIRE_BYTES_RECEIVED",
+    "UPSTREAM_WIRE_BYTES_SENT",
+    "VIRTUAL_CLUSTER_NAME",
+];
+
+/// The commands that need a parameter.
+const WITH_PARAMETER: &[&str] = &[
+    "CEL",
+    "CLUSTER_METADATA",
+    "COALESCE",
+    "COMMON_DURATION",
+    "DYNAMIC_METADATA",
+    "ENVIRONMENT",
+    "FILTER_STATE",
+    "METADATA",
+    "PER_REQUEST_STATE",
+    "QUERY_PARAM",
+    "REQ",
+    "RESP",
+    "TRAILER",
+    "TYPED_CEL",
+    "UPSTREAM_FILTER_STATE",
+    "UPSTREAM_METADATA",
+];
+
+/// The commands whose parameter is optional.
+const OPTIONAL: &[&str] = &[
+    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_PEER_CERT_V_END",
+    "DOWNSTREAM_PEER_CERT_V_START",
+    "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
+    "EMIT_TIME",
+    "EMIT_TIME_LOCAL",
+    "PATH",
+    "QUERY_PARAMS",
+    "RESPONSE_CODE_DETAILS",
+    "START_TIME",
+    "START_TIME_LOCAL",
+    "UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
+    "UPSTREAM_PEER_CERT_V_END",
+    "UPSTREAM_PEER_CERT_V_START",
+    "UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
+];
+
+/// A violated rule, and what to do about it.
+pub(super) type Defect = (String, &'static str);
+
+/// Checks a format string.
+pub(super) fn check(text: &str) -> Result<(), Defect> {
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once('%') {
+        rest = match after.strip_prefix('%') {
+            Some(after) => after,
+            None => command(after)?,
+        };
+    }
+    Ok(())
+}
+
+/// Checks the command at the start of a text, and returns what follows it.
+fn command(text: &str) -> Result<&str, Defect> {
+    const ESCAPE: &str = "write %% for a percent sign";
+    let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let len = text.find(|c| !is_name(c)).unwrap_or(text.len());
+    let (name, mut rest) = text.split_at(len);
+    let broken = || (format!("no valid command follows the % before {}", shown(text)), ESCAPE);
+    if name.is_empty() {
+        return Err(broken());
+    }
+    let mut has_parameter = false;
+    if let Some(parameter) = rest.strip_prefix('(') {
+        // The shortest parameter after which the command ends.
+        let end = parameter.match_indices(')').find(|(at, _)| {
+            let after = &parameter[at + 1..];
+            let digits = after
+                .strip_prefix(':')
+                .map(|after| after.trim_start_matches(|c: char| c.is_ascii_digit()));
+            after.starts_with('%') || digits.is_some_and(|after| after.starts_with('%'))
+        });
+        let (at, _) = end.ok_or_else(broken)?;
+        has_parameter = at > 0;
+        rest = &parameter[at + 1..];
+    }
+    let mut has_len = false;
+    if let Some(after) = rest.strip_prefix(':') {
+        let digits = after.trim_start_matches(|c: char| c.is_ascii_digit());
+        if digits.len() == after.len() {
+            return Err(broken());
+        }
+        has_len = true;
+        rest = digits;
+    }
+    let rest = rest.strip_prefix('%').ok_or_else(broken)?;
+    if WITH_PARAMETER.contains(&name) {
+        if !has_parameter {
+            return Err((
+                format!("the command {name} needs a parameter"),
+                "write it in parentheses",
+            ));
+        }
+    } else if BARE.contains(&name) {
+        if has_parameter || has_len {
+            let rule = format!("the command {name} takes neither a parameter nor a length");
+            return Err((rule, "remove it"));
+        }
+    } else if !OPTIONAL.contains(&name) {
+        let known = BARE.iter().chain(WITH_PARAMETER).chain(OPTIONAL).copied();
+        let rule = match suggestion(name, known) {
+            Some(meant) => format!("{} is not a command; did you mean {meant}?", shown(name)),
+            None => format!("{} is not a command", shown(name)),
+        };
+        return Err((rule, ESCAPE));
+    }
+    Ok(rest)
+}
+
+/// Records a defect.
+pub(super) fn refuse((rule, fix): Defect, findings: &mut Findings<'_>) {
+    findings.refuse_with_fix("format.command", rule, fix);
+}
+
+/// The deprecated format of a log is a format string.
+pub(super) fn file_format<'m>(log: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if let Err(rule) = check(log.text("format")) {
+        findings.field("format", |findings| refuse(rule, findings));
+    }
+}
+
+/// A text format is a format string. Custom formatters add commands.
+pub(super) fn text_format<'m>(format: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if format.has("formatters") {
+        return;
+    }
+    let source = format.message("text_format_source");
+    let inline = source.map_or("", |source| source.text("inline_string"));
+    if let Err(rule) = check(format.text("text_format")) {
+        findings.field("text_format", |findings| refuse(rule, findings));
+    }
+    if let Err(rule) = check(inline) {
+        findings.field("text_format_source", |findings| {
+            findings.field("inline_string", |findings| refuse(rule, findings));
+        });
+    }
+}

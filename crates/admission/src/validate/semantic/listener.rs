@@ -1,0 +1,301 @@
+//! Listeners, filter chains and filters.
+
+use std::collections::HashMap;
+
+use super::{address, common::repeated};
+use crate::{
+    node::shown,
+    validate::{
+        findings::Findings,
+        tree::{Message, Value},
+    },
+};
+
+/// The addresses of a listener are present, literal and different.
+pub(super) fn addresses<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let fix = "use an IP address; 0.0.0.0 or :: stands for all";
+    match listener.message("address") {
+        Some(own) => findings.field("address", |findings| address::literal(own, fix, findings)),
+        None if !listener.has("api_listener") && !listener.has("internal_listener") => {
+            findings.field("address", |findings| {
+                findings.refuse("listener.address", "is required, but missing");
+            });
+        }
+        None => {}
+    }
+    let additional = || listener.messages("additional_addresses");
+    for (index, entry) in additional().enumerate() {
+        if let Some(own) = entry.message("address") {
+            findings.item("additional_addresses", index, |findings| {
+                findings.field("address", |findings| address::literal(own, fix, findings));
+            });
+        }
+    }
+    let sockets = listener.message("address").into_iter();
+    let sockets = sockets.chain(additional().filter_map(|entry| entry.message("address")));
+    let sockets = sockets.filter_map(|address| address.message("socket_address"));
+    let fixed = sockets
+        .map(|socket| (socket.text("address"), socket.bits("port_value"), socket.bits("protocol")))
+        .filter(|(_, port, _)| *port != 0);
+    if !repeated(fixed).is_empty() {
+        findings.field("additional_addresses", |findings| {
+            findings.warn("listener.duplicate_address", "repeats an address of the listener");
+        });
+    }
+}
+
+/// A listener for connections has filter chains, and no two of them match the same connections.
+pub(super) fn filter_chains<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let socket = listener.message("address").and_then(|address| address.message("socket_address"));
+    let is_udp = socket.is_some_and(|socket| socket.bits("protocol") == 1);
+    let has_chains = listener.has("filter_chains") || listener.has("default_filter_chain");
+    if !has_chains && !is_udp && !listener.has("api_listener") {
+        findings.field("filter_chains", |findings| {
+            findings.refuse("listener.filter_chains", "a listener needs at least one filter chain");
+        });
+    }
+    // With a matcher, the matches of the chains have no effect.
+    if listener.has("filter_chain_matcher") {
+        return;
+    }
+    for (index, first) in overlaps(listener) {
+        findings.item("filter_chains", index, |findings| {
+            let rule = format!("matches the same connections as filter_chains[{first}]");
+            findings.refuse_with_fix(
+                "filter_chain.duplicate_match",
+                rule,
+                "give each filter chain another filter_chain_match",
+            );
+        });
+    }
+}
+
+/// The maximum number of combinations of criteria that are compared in a listener.
+const COMBINATIONS_MAX: usize = 100_000;
+
+/// The lists of criteria. A connection matches any item of each list.
+const CRITERIA: [&str; 6] = [
+    "prefix_ranges",
+    "server_names",
+    "application_protocols",
+    "direct_source_prefix_ranges",
+    "source_prefix_ranges",
+    "source_ports",
+];
+
+/// A combination of criteria: the scalars, then one item of each list.
+type Combination = Vec<Vec<u8>>;
+
+/// Returns each filter chain that has a combination of criteria of an earlier one, and that one.
+fn overlaps(listener: &Message<'_>) -> Vec<(usize, usize)> {
+    let mut seen: HashMap<Combination, usize> = HashMap::new();
+    let mut found = Vec::new();
+    for (index, chain) in listener.messages("filter_chains").enumerate() {
+        let spare = COMBINATIONS_MAX.saturating_sub(seen.len());
+        let combinations = combinations(chain.message("filter_chain_match"), spare);
+        let first = combinations.iter().find_map(|combination| seen.get(combination).copied());
+        found.extend(first.map(|first| (index, first)));
+        seen.extend(combinations.into_iter().map(|combination| (combination, index)));
+    }
+    found
+}
+
+/// Returns the combinations of the criteria; none if there are more than `max`.
+fn combinations(criteria: Option<&Message<'_>>, max: usize) -> Vec<Combination> {
+    let transport = criteria.map_or("", |criteria| criteria.text("transport_protocol"));
+    let port = criteria.and_then(|criteria| criteria.wrapped("destination_port"));
+    let source = criteria.map_or(0, |criteria| criteria.bits("source_type"));
+    let mut all = vec![vec![format!("{transport} {port:?} {source}").into_bytes()]];
+    for list in CRITERIA {
+        let mut items = criteria.map(|criteria| items(criteria, list)).unwrap_or_default();
+        if items.is_empty() {
+            items.push(Vec::new());
+        }
+        if all.len().saturating_mul(items.len()) > max {
+            return Vec::new();
+        }
+        let extended = all.iter().flat_map(|combination: &Combination| {
+            items.iter().map(|item| [combination.as_slice(), std::slice::from_ref(item)].concat())
+        });
+        all = extended.collect();
+    }
+    all
+}
+
+/// Returns the items of a list as bytes that are not empty.
+fn items(criteria: &Message<'_>, list: &str) -> Vec<Vec<u8>> {
+    let item = |value: &Value<'_>| match value {
+        Value::Bits(bits) => format!("port {bits}").into_bytes(),
+        Value::Bytes(bytes) => [b"text ", *bytes].concat(),
+        Value::Message(range) => {
+            let (prefix, len) = (range.text("address_prefix"), range.wrapped("prefix_len"));
+            format!("{prefix}/{}", len.unwrap_or(0)).into_bytes()
+        }
+    };
+    criteria.values(list).map(item).collect()
+}
+
+/// Only one way to find the address of the client is in use.
+pub(super) fn remote_address<'m>(manager: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let is_used = manager.wrapped("use_remote_address") == Some(1);
+    if is_used && manager.has("original_ip_detection_extensions") {
+        findings.field("original_ip_detection_extensions", |findings| {
+            let rule = "cannot be combined with use_remote_address";
+            findings.refuse_with_fix("http.remote_address", rule, "remove one of the two");
+        });
+    }
+}
+
+/// A wildcard stands for the first labels of a server name.
+pub(super) fn server_names<'m>(criteria: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for (index, name) in criteria.texts("server_names").enumerate() {
+        if name.contains('*') && !name.starts_with("*.") {
+            findings.item("server_names", index, |findings| {
+                let rule = format!("{} has a wildcard that is not the first label", shown(name));
+                let fix = "write *.example.com, or omit server_names to match all names";
+                findings.refuse_with_fix("filter_chain.server_name", rule, fix);
+            });
+        }
+    }
+}
+
+/// A filter has a configuration, because Envoy finds it by the type.
+pub(super) fn filter_config<'m>(filter: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let has_config = filter.has("typed_config") || filter.has("config_discovery");
+    if !has_config && filter.bits("is_optional") == 0 {
+        findings.field("typed_config", |findings| {
+            let rule =
+                "is required, but missing: Envoy finds a filter by the type of its configuration";
+            findings.refuse("filter.typed_config", rule);
+        });
+    }
+}
+
+/// The network filters that end a chain.
+const NETWORK_TERMINALS: [&str; 11] = [
+    super::common::HCM,
+    "envoy.extensions.filters.network.direct_response.v3.Config",
+    "envoy.extensions.filters.network.dubbo_proxy.v3.DubboProxy",
+    "envoy.extensions.filters.network.echo.v3.Echo",
+    "envoy.extensions.filters.network.ext_proc.v3.NetworkExternalProcessor",
+    "envoy.extensions.filters.network.generic_proxy.v3.GenericProxy",
+    "envoy.extensions.filters.network.redis_proxy.v3.RedisProxy",
+    "envoy.extensions.filters.network.reverse_tunnel.v3.ReverseTunnel",
+    "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+    "envoy.extensions.filters.network.thrift_proxy.v3.ThriftProxy",
+    "envoy.extensions.filters.network.meta_protocol_proxy.v3.MetaProtocolProxy",
+];
+
+/// The network filters that never end a chain.
+const NETWORK_OTHERS: [&str; 11] = [
+    "envoy.extensions.filters.network.connection_limit.v3.ConnectionLimit",
+    "envoy.extensions.filters.network.ext_authz.v3.ExtAuthz",
+    "envoy.extensions.filters.network.geoip.v3.Geoip",
+    "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit",
+    "envoy.extensions.filters.network.mongo_proxy.v3.MongoProxy",
+    "envoy.extensions.filters.network.ratelimit.v3.RateLimit",
+    "envoy.extensions.filters.network.rbac.v3.RBAC",
+    "envoy.extensions.filters.network.set_filter_state.v3.Config",
+    "envoy.extensions.filters.network.sni_cluster.v3.SniCluster",
+    "envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3.FilterConfig",
+    "envoy.extensions.filters.network.zookeeper_proxy.v3.ZooKeeperProxy",
+];
+
+/// The last network filter is terminal, and no other one.
+pub(super) fn network_filters<'m>(chain: &'m Message<'_>, findings: &mut Findings<'m>) {
+    order(chain, "filters", "network", findings, |kind| match kind {
+        kind if NETWORK_TERMINALS.contains(&kind) => Some(true),
+        kind if NETWORK_OTHERS.contains(&kind) => Some(false),
+        _ => None,
+    });
+}
+
+const ROUTER: &str = "envoy.extensions.filters.http.router.v3.Router";
+const CODEC: &str = "envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec";
+/// The HTTP filters that may or may not end a chain, by their configuration.
+const HTTP_MAYBE: [&str; 4] = ["composite", "dynamic_modules", "file_server", "match_delegate"];
+
+/// Returns whether an HTTP filter ends a chain, if that is known.
+fn http_terminal(kind: &str, terminal: &str) -> Option<bool> {
+    let name = kind.strip_prefix("envoy.extensions.filters.http.")?;
+    match kind == terminal {
+        true => Some(true),
+        false if HTTP_MAYBE.iter().any(|maybe| name.starts_with(maybe)) => None,
+        false => Some(false),
+    }
+}
+
+/// The router is the last HTTP filter, and is not disabled.
+pub(super) fn http_filters<'m>(manager: &'m Message<'_>, findings: &mut Findings<'m>) {
+    order(manager, "http_filters", "HTTP", findings, |kind| http_terminal(kind, ROUTER));
+    let filters = manager.messages("http_filters");
+    if let Some((index, last)) = filters.enumerate().last()
+        && last.bits("disabled") != 0
+        && kind_of(last) == Some(ROUTER)
+    {
+        findings.item("http_filters", index, |findings| {
+            findings.field("disabled", |findings| {
+                findings.refuse("http_filter.router_disabled", "the router cannot be disabled");
+            });
+        });
+    }
+}
+
+/// The codec is the last HTTP filter of a cluster.
+pub(super) fn upstream_http_filters<'m>(options: &'m Message<'_>, findings: &mut Findings<'m>) {
+    order(options, "http_filters", "HTTP", findings, |kind| http_terminal(kind, CODEC));
+}
+
+/// Returns the type of a filter's configuration.
+fn kind_of<'m>(filter: &'m Message<'_>) -> Option<&'m str> {
+    filter.any("typed_config").map(|config| config.kind.name.as_str())
+}
+
+/// Checks that the last filter of a chain is terminal, and no other one. `is_terminal` returns `None`
+/// for a type that it does not know.
+fn order<'m>(
+    chain: &'m Message<'_>,
+    field: &'static str,
+    what: &str,
+    findings: &mut Findings<'m>,
+    is_terminal: impl Fn(&str) -> Option<bool>,
+) {
+    let n = chain.messages(field).count();
+    for (index, filter) in chain.messages(field).enumerate() {
+        let terminal = kind_of(filter).and_then(&is_terminal);
+        let is_last = index + 1 == n;
+        if terminal != Some(!is_last) {
+            continue;
+        }
+        findings.item(field, index, |findings| match is_last {
+            true => {
+                let rule = format!("the last {what} filter does not end the chain");
+                let fix = match what {
+                    "HTTP" if field_is_router(chain) => "add envoy.filters.http.router at the end",
+                    "HTTP" => "add envoy.filters.http.upstream_codec at the end",
+                    _ => "add a filter such as tcp_proxy or http_connection_manager at the end",
+                };
+                findings.refuse_with_fix("filter.not_terminal", rule, fix);
+            }
+            false => {
+                let rule = format!("ends the chain, but is not the last {what} filter");
+                findings.refuse_with_fix("filter.terminal_not_last", rule, "move it to the end");
+            }
+        });
+    }
+}
+
+fn field_is_router(chain: &Message<'_>) -> bool {
+    chain.kind.name == super::common::HCM
+}
+
+/// No type of upgrade occurs twice.
+pub(super) fn upgrades<'m>(manager: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let kind = |config: &Message<'_>| config.text("upgrade_type").to_ascii_lowercase();
+    for (index, first) in repeated(manager.messages("upgrade_configs").map(kind)) {
+        findings.item("upgrade_configs", index, |findings| {
+            let rule = format!("repeats the upgrade_type of upgrade_configs[{first}]");
+            findings.refuse("http.duplicate_upgrade", rule);
+        });
+    }
+}

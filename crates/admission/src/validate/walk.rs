@@ -1,0 +1,408 @@
+//! Walks through a decoded message and checks the rules of PGV on every field.
+
+use std::collections::HashSet;
+
+use super::{
+    findings::{Findings, Step},
+    rules::{Bounds, EnumRules, FieldRules, MapRules, RepeatedRules, Rule},
+    semantic,
+    text::{Violation, check_bytes, check_text},
+    tree::{Message, Value, nanos},
+    types::{Count, EnumType, FieldKind, FieldType, MessageForm},
+};
+
+/// A field with the values that it has in a message.
+#[derive(Clone, Copy)]
+struct Part<'m, 'a> {
+    field: &'a FieldType,
+    values: &'m [(usize, Value<'a>)],
+}
+
+/// Checks a message and everything in it.
+pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findings<'m>) {
+    let kind = message.kind;
+    match kind.form {
+        MessageForm::Plain => {}
+        MessageForm::Any => return any(message, findings),
+        _ => return,
+    }
+    if kind.is_disabled {
+        return;
+    }
+    for (position, field) in kind.fields.iter().enumerate() {
+        let part = Part { field, values: message.at(position) };
+        if part.values.is_empty() && is_free(field) {
+            continue;
+        }
+        findings.field(&field.name, |findings| field_values(part, findings));
+    }
+    for (position, oneof) in kind.oneofs.iter().enumerate().filter(|(_, oneof)| oneof.required) {
+        let members = || kind.fields.iter().filter(|field| field.oneof == Some(position));
+        if !members().any(|field| message.has(&field.name)) {
+            let names: Vec<&str> = members().map(|field| field.name.as_str()).collect();
+            let rule = format!("{} is required, but missing", oneof.name);
+            let fix = match names.as_slice() {
+                [only] => format!("give {only}"),
+                names => format!("give one of {}", names.join(", ")),
+            };
+            findings.refuse_with_fix("oneof.required", rule, fix);
+        }
+    }
+    semantic::check(message, findings);
+}
+
+/// Returns whether an absent field satisfies every rule.
+fn is_free(field: &FieldType) -> bool {
+    !is_required(field) && (field.rules.rule.is_none() || is_absent_free(field))
+}
+
+/// Returns whether the field must be present. A member of a oneof is required only where it is chosen.
+fn is_required(field: &FieldType) -> bool {
+    field.rules.required && field.oneof.is_none()
+}
+
+/// Returns whether the rules do not apply to an absent value.
+fn is_absent_free(field: &FieldType) -> bool {
+    field.count == Count::Optional || field.oneof.is_some()
+}
+
+fn any<'m, 'a: 'm>(any: &'m Message<'a>, findings: &mut Findings<'m>) {
+    if let Some(content) = &any.content {
+        return message(content, findings);
+    }
+    let url = any.text("type_url");
+    if url.is_empty() {
+        return;
+    }
+    let name = url.rsplit('/').next().unwrap_or(url);
+    if super::types::types().get(name).is_none() {
+        let rule = format!("the type {} is unknown; its content was not checked", short(url));
+        findings.warn("any.unknown_type", rule);
+    }
+}
+
+fn short(text: &str) -> String {
+    crate::node::named(text)
+}
+
+fn field_values<'m, 'a: 'm>(part: Part<'m, 'a>, findings: &mut Findings<'m>) {
+    let Part { field, values } = part;
+    if field.is_disallowed && !values.is_empty() {
+        let rule = "is a deprecated field that Envoy rejects by default";
+        findings.refuse("deprecated.field", rule);
+    }
+    match (&field.rules.rule, field.count) {
+        (Some(Rule::Repeated(rules)), Count::List) => list(part, rules, findings),
+        (_, Count::List) => {
+            let rules = FieldRules::default();
+            items(part, &rules, findings);
+        }
+        (Some(Rule::Map(rules)), Count::Map) => map(part, Some(rules), findings),
+        (_, Count::Map) => map(part, None, findings),
+        (_, Count::One | Count::Optional) => match values {
+            [] if is_required(field) => {
+                findings.refuse("message.required", "is required, but missing");
+            }
+            [] if is_absent_free(field) => {}
+            [] => {
+                let empty = match field.kind {
+                    FieldKind::Text | FieldKind::Bytes => Value::Bytes(&[]),
+                    _ => Value::Bits(0),
+                };
+                scalar(&field.kind, &field.rules, &empty, findings);
+            }
+            [(_, value), ..] => one(&field.kind, &field.rules, value, findings),
+        },
+    }
+}
+
+/// Checks one value: of a field, of an item of a list, or of an entry of a map.
+pub(crate) fn one<'m, 'a: 'm>(
+    kind: &FieldKind,
+    rules: &FieldRules,
+    value: &'m Value<'a>,
+    findings: &mut Findings<'m>,
+) {
+    let Value::Message(inner) = value else {
+        return scalar(kind, rules, value, findings);
+    };
+    match (inner.kind.form, &rules.rule) {
+        (MessageForm::Wrapper, Some(_)) => {
+            let (field, value) = match inner.kind.fields.first() {
+                Some(field) => (field, inner.values("value").next()),
+                None => return,
+            };
+            let empty = match field.kind {
+                FieldKind::Text | FieldKind::Bytes => Value::Bytes(&[]),
+                _ => Value::Bits(0),
+            };
+            scalar(&field.kind, rules, value.unwrap_or(&empty), findings);
+        }
+        (MessageForm::Duration, rule) => {
+            let nanos = nanos(inner);
+            match rule {
+                Some(Rule::Duration(bounds)) => {
+                    refuse_all(bounds.violations("duration", nanos, &seconds), findings);
+                }
+                // Envoy reads every duration as a positive one.
+                _ if nanos < 0 => findings.refuse("duration.negative", "must not be negative"),
+                _ => {}
+            }
+        }
+        (MessageForm::Timestamp, Some(Rule::Timestamp(bounds))) => {
+            let violations = bounds.violations("timestamp", nanos(inner), &|at| {
+                format!("the time {} after the epoch", seconds(at))
+            });
+            refuse_all(violations, findings);
+        }
+        (MessageForm::Any, Some(Rule::Any(rules))) => {
+            let url = inner.text("type_url").to_owned();
+            if !rules.within.is_empty() && !rules.within.contains(&url)
+                || rules.without.contains(&url)
+            {
+                let rule = format!("the type {} is not allowed here", short(&url));
+                findings.refuse("any.in", rule);
+            }
+            any(inner, findings);
+        }
+        _ if rules.skip => {}
+        _ => message(inner, findings),
+    }
+}
+
+fn list<'m, 'a: 'm>(part: Part<'m, 'a>, rules: &RepeatedRules, findings: &mut Findings<'m>) {
+    let n = part.values.len() as u64;
+    if n == 0 && rules.ignore_empty {
+        return;
+    }
+    count(["repeated.min_items", "repeated.max_items"], n, rules.min, rules.max, "item", findings);
+    if rules.unique {
+        let mut seen = HashSet::new();
+        for (index, (_, value)) in part.values.iter().enumerate() {
+            let key = match value {
+                Value::Bits(bits) => (Some(*bits), &[][..]),
+                Value::Bytes(bytes) => (None, *bytes),
+                Value::Message(_) => break,
+            };
+            if !seen.insert(key) {
+                findings.at(Step::Index(index), |findings| {
+                    findings.refuse("repeated.unique", "repeats an earlier item");
+                });
+            }
+        }
+    }
+    items(part, &rules.items, findings);
+}
+
+fn items<'m, 'a: 'm>(part: Part<'m, 'a>, rules: &FieldRules, findings: &mut Findings<'m>) {
+    let is_scalar = !matches!(part.field.kind, FieldKind::Message(_) | FieldKind::Enum(_));
+    if is_scalar && rules.rule.is_none() {
+        return;
+    }
+    for (index, (_, value)) in part.values.iter().enumerate() {
+        findings.at(Step::Index(index), |findings| {
+            one(&part.field.kind, rules, value, findings);
+        });
+    }
+}
+
+fn map<'m, 'a: 'm>(part: Part<'m, 'a>, rules: Option<&MapRules>, findings: &mut Findings<'m>) {
+    let none = MapRules::default();
+    let rules = rules.unwrap_or(&none);
+    let n = part.values.len() as u64;
+    if n == 0 && rules.ignore_empty {
+        return;
+    }
+    count(["map.min_pairs", "map.max_pairs"], n, rules.min, rules.max, "entry", findings);
+    for (_, value) in part.values {
+        let Value::Message(entry) = value else { continue };
+        let [key, content] = entry.kind.fields.as_slice() else { continue };
+        let step = match key.kind {
+            FieldKind::Text => Step::Key(entry.text("key")),
+            _ => Step::Index(usize::try_from(entry.bits("key")).unwrap_or(usize::MAX)),
+        };
+        findings.at(step, |findings| {
+            let found = entry.values("key").next();
+            let empty = match key.kind {
+                FieldKind::Text => Value::Bytes(&[]),
+                _ => Value::Bits(0),
+            };
+            scalar(&key.kind, &rules.keys, found.unwrap_or(&empty), findings);
+            if let Some(value) = entry.values("value").next() {
+                one(&content.kind, &rules.values, value, findings);
+            }
+        });
+    }
+}
+
+fn count(
+    ids: [&'static str; 2],
+    n: u64,
+    min: Option<u64>,
+    max: Option<u64>,
+    unit: &str,
+    findings: &mut Findings<'_>,
+) {
+    let plural = |n: u64| match (unit, n) {
+        (unit, 1) => format!("1 {unit}"),
+        ("entry", n) => format!("{n} entries"),
+        (unit, n) => format!("{n} {unit}s"),
+    };
+    if let Some(min) = min.filter(|min| n < *min) {
+        findings.refuse(ids[0], format!("has {}, but must have at least {min}", plural(n)));
+    }
+    if let Some(max) = max.filter(|max| n > *max) {
+        findings.refuse(ids[1], format!("has {}, but may have at most {max}", plural(n)));
+    }
+}
+
+fn scalar(kind: &FieldKind, rules: &FieldRules, value: &Value<'_>, findings: &mut Findings<'_>) {
+    match (value, &rules.rule) {
+        (Value::Bytes(bytes), Some(Rule::Text(rules))) => {
+            let text = std::str::from_utf8(bytes).unwrap_or_default();
+            refuse_all(check_text(rules, text), findings);
+        }
+        (Value::Bytes(bytes), Some(Rule::Bytes(rules))) => {
+            refuse_all(check_bytes(rules, bytes), findings);
+        }
+        (Value::Bits(bits), Some(Rule::Int(name, bounds))) => {
+            let value = int(kind, *bits);
+            if !(bounds.ignore_empty && value == 0) {
+                refuse_all(bounds.violations(name, value, &|value| value.to_string()), findings);
+            }
+        }
+        (Value::Bits(bits), Some(Rule::Float(name, bounds))) => {
+            let value = float(kind, *bits);
+            if !(bounds.ignore_empty && value == 0.0) {
+                refuse_all(bounds.violations(name, value, &|value| value.to_string()), findings);
+            }
+        }
+        (Value::Bits(bits), Some(Rule::Bool(exact))) if (*bits != 0) != *exact => {
+            findings.refuse("bool.const", format!("must be {exact}"));
+        }
+        (Value::Bits(bits), rule) => {
+            if let FieldKind::Enum(kind) = kind {
+                let rules = match rule {
+                    Some(Rule::Enum(rules)) => Some(rules),
+                    _ => None,
+                };
+                enumerated(kind, rules, *bits, findings);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn enumerated(kind: &EnumType, rules: Option<&EnumRules>, bits: u64, findings: &mut Findings<'_>) {
+    let number = i32::from_le_bytes(low(bits));
+    let known = kind.values.iter().find(|(value, ..)| *value == number);
+    let shown = known.map_or_else(|| number.to_string(), |(_, name, _)| name.clone());
+    if known.is_some_and(|(.., is_disallowed)| *is_disallowed) {
+        let rule = format!("{shown} is a deprecated value that Envoy rejects by default");
+        findings.refuse("deprecated.enum", rule);
+    }
+    let Some(rules) = rules else { return };
+    if rules.defined_only && known.is_none() {
+        findings.refuse("enum.defined_only", format!("{} has no value {number}", kind.name));
+    }
+    if rules.exact.is_some_and(|exact| exact != number) {
+        findings.refuse("enum.const", format!("{shown} is not allowed here"));
+    }
+    if !rules.within.is_empty() && !rules.within.contains(&number) {
+        findings.refuse("enum.in", format!("{shown} is not allowed here"));
+    }
+    if rules.without.contains(&number) {
+        findings.refuse("enum.not_in", format!("{shown} is not allowed here"));
+    }
+}
+
+fn refuse_all(violations: Vec<Violation>, findings: &mut Findings<'_>) {
+    for (id, rule) in violations {
+        findings.refuse(id, rule);
+    }
+}
+
+fn low(bits: u64) -> [u8; 4] {
+    let [a, b, c, d, ..] = bits.to_le_bytes();
+    [a, b, c, d]
+}
+
+fn int(kind: &FieldKind, bits: u64) -> i128 {
+    match kind {
+        FieldKind::Signed | FieldKind::Sfixed64 => i64::from_le_bytes(bits.to_le_bytes()).into(),
+        FieldKind::Zigzag => {
+            let value = i64::from_le_bytes((bits >> 1).to_le_bytes());
+            (if bits & 1 == 0 { value } else { !value }).into()
+        }
+        FieldKind::Sfixed32 => i32::from_le_bytes(low(bits)).into(),
+        _ => bits.into(),
+    }
+}
+
+fn float(kind: &FieldKind, bits: u64) -> f64 {
+    match kind {
+        FieldKind::Float => f32::from_le_bytes(low(bits)).into(),
+        _ => f64::from_bits(bits),
+    }
+}
+
+/// Returns nanoseconds as a duration in JSON's form.
+fn seconds(nanos: i128) -> String {
+    let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
+    let fraction = format!("{:09}", nanos % 1_000_000_000);
+    match fraction.trim_end_matches('0') {
+        "" => format!("{sign}{}s", nanos / 1_000_000_000),
+        fraction => format!("{sign}{}.{fraction}s", nanos / 1_000_000_000),
+    }
+}
+
+impl<T: PartialOrd + Copy> Bounds<T> {
+    fn violations(&self, kind: &str, value: T, show: &dyn Fn(T) -> String) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let mut check = |rule: &str, holds: bool, must: &dyn Fn() -> String| {
+            if !holds {
+                let text = format!("is {}, but must be {}", show(value), must());
+                found.push((format!("{kind}.{rule}").into(), text));
+            }
+        };
+        if let Some(exact) = self.exact {
+            check("const", value == exact, &|| show(exact));
+        }
+        let above = |bound: T, open: bool| if open { value > bound } else { value >= bound };
+        let below = |bound: T, open: bool| if open { value < bound } else { value <= bound };
+        let lower = self.gt.map(|gt| ("gt", gt, true)).or(self.gte.map(|gte| ("gte", gte, false)));
+        let upper = self.lt.map(|lt| ("lt", lt, true)).or(self.lte.map(|lte| ("lte", lte, false)));
+        let least = |bound: T, open| match open {
+            true => format!("greater than {}", show(bound)),
+            false => format!("at least {}", show(bound)),
+        };
+        let most = |bound: T, open| match open {
+            true => format!("less than {}", show(bound)),
+            false => format!("at most {}", show(bound)),
+        };
+        match (lower, upper) {
+            // The bounds exclude a range.
+            (Some((rule, low, open)), Some((_, high, high_open))) if high < low => {
+                let holds = above(low, open) || below(high, high_open);
+                check(rule, holds, &|| {
+                    format!("{} or {}", most(high, high_open), least(low, open))
+                });
+            }
+            (lower, upper) => {
+                if let Some((rule, bound, open)) = lower {
+                    check(rule, above(bound, open), &|| least(bound, open));
+                }
+                if let Some((rule, bound, open)) = upper {
+                    check(rule, below(bound, open), &|| most(bound, open));
+                }
+            }
+        }
+        let listed =
+            |items: &[T]| items.iter().map(|item| show(*item)).collect::<Vec<_>>().join(", ");
+        let holds = self.within.is_empty() || self.within.contains(&value);
+        check("in", holds, &|| format!("one of {}", listed(&self.within)));
+        let holds = !self.without.contains(&value);
+        check("not_in", holds, &|| format!("none of {}", listed(&self.without)));
+        found
+    }
+}

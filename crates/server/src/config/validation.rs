@@ -1,0 +1,89 @@
+//! The section `[validation]`: the treatment of resources that clients would reject.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chancery_admission::{Validation as Modes, ValidationMode};
+use chancery_model::ScopeName;
+use serde::{Deserialize, Serialize};
+
+/// The section `[validation]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Validation {
+    pub(crate) mode: String,
+    pub(crate) scopes: Vec<String>,
+}
+
+impl Default for Validation {
+    fn default() -> Self {
+        Self { mode: ValidationMode::default().to_string(), scopes: Vec::new() }
+    }
+}
+
+impl Validation {
+    /// Returns the key and the rule of each value that is not valid.
+    pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
+        let mut broken = Vec::new();
+        if let Err(error) = self.mode.parse::<ValidationMode>() {
+            broken.push(("mode", error));
+        }
+        let mut seen = BTreeMap::new();
+        for entry in &self.scopes {
+            match scope(entry) {
+                Ok((scope, mode)) if seen.insert(scope.clone(), mode).is_some() => {
+                    broken.push(("scopes", format!("names the scope {:?} twice", scope.as_str())));
+                }
+                Ok(_) => {}
+                Err(error) => broken.push(("scopes", error)),
+            }
+        }
+        broken
+    }
+
+    /// Returns the modes. The rules of the configuration exclude values that are not valid.
+    pub(crate) fn modes(&self) -> Modes {
+        let scopes = self.scopes.iter().filter_map(|entry| scope(entry).ok()).collect();
+        Modes {
+            call: None,
+            scopes: Arc::new(scopes),
+            default: self.mode.parse().unwrap_or_default(),
+        }
+    }
+}
+
+/// Reads an entry `SCOPE=MODE`.
+fn scope(entry: &str) -> Result<(ScopeName, ValidationMode), String> {
+    let (name, mode) =
+        entry.rsplit_once('=').ok_or_else(|| format!("{entry:?} is not SCOPE=MODE"))?;
+    let name = ScopeName::new(name).map_err(|error| format!("{entry:?}: {error}"))?;
+    let mode = mode.parse().map_err(|error| format!("{entry:?}: {error}"))?;
+    Ok((name, mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_of_scope_overrides_mode_of_server() {
+        let section = Validation {
+            mode: "warn".into(),
+            scopes: vec!["dev=off".into(), "edge/eu=enforce".into()],
+        };
+        assert_eq!(section.rules(), []);
+        let mode = |name| section.modes().mode(&ScopeName::new(name).unwrap());
+        assert_eq!(mode("dev"), ValidationMode::Off);
+        assert_eq!(mode("edge/eu"), ValidationMode::Enforce);
+        assert_eq!(mode("default"), ValidationMode::Warn);
+    }
+
+    #[test]
+    fn invalid_mode_and_scope_are_named() {
+        let scopes = ["dev", "dev=on", "=off", "a=off", "a=warn"].map(str::to_owned).to_vec();
+        let section = Validation { mode: "strict".into(), scopes };
+        let broken = section.rules();
+        assert_eq!(broken.len(), 5, "{broken:?}");
+        assert!(broken[0].1.contains("\"strict\""), "{broken:?}");
+        assert!(broken[4].1.contains("twice"), "{broken:?}");
+    }
+}
