@@ -564,7 +564,10 @@ fn watched_directory_is_applied_after_each_change() {
         text.contains('\n').then_some(text)
     });
     assert!(
-        error.starts_with(&format!("error: {}/c.yaml: document 1: resources[0]: ", dir.display())),
+        error.starts_with(&format!(
+            "error: {}/c.yaml:1:13: document 1: resources[0]: ",
+            dir.display()
+        )),
         "{error}"
     );
     assert_eq!(names(), ["a", "b"]);

@@ -55,9 +55,9 @@ fn missing_files_are_reported_beside_the_problems_of_the_others() {
     let expected = format!(
         "error: {one}: No such file or directory (os error 2)\n\
          error: {two}: No such file or directory (os error 2)\n\
-         error: {bad}: document 1: scop: unknown key; did you mean \"scope\"?\n\
-         error: {bad}: document 1: resources[0]: expected a resource with \"@type\", or {{\"resource\": …}}; found \
-         neither key\n"
+         error: {bad}:1:13: document 1: resources[0]: expected a resource with \"@type\", or {{\"resource\": …}}; \
+         found neither key\n\
+         error: {bad}:2:1: document 1: scop: unknown key; did you mean \"scope\"?\n"
     );
     assert_eq!((code, error), (1, expected));
 }
