@@ -42,10 +42,11 @@ const FRAMING: Memory = (128 << 10, 4);
 /// The sums are limited to 16 KiB. The answer shows them.
 const REPORT: Memory = (64 << 10, 4);
 const NAMES: Memory = (64 << 10, 4);
-/// A request has at most 64 KiB, and an empty matcher takes two of its bytes.
-const CSDS: Memory = (64 << 10, 256);
-/// Aliases may add 20,000 values and 1 MiB of text to a short file.
-const FILE: Memory = (4 << 20, 1024);
+/// A request has at most 64 KiB. An empty matcher has two bytes, and takes about 100.
+const CSDS: Memory = (64 << 10, 128);
+/// Aliases may add 20,000 values and 1 MiB of text to a short file. The tree of a file takes up to 50 bytes for
+/// each byte, and the message of a file in the wire format takes up to 85.
+const FILE: Memory = (4 << 20, 128);
 
 const fn row(
     name: &'static str,

@@ -108,6 +108,47 @@ decoders! {
     bootstraps_decode_within_bounds "bootstrap"
 }
 
+/// The length of a long input in bytes.
+const LONG_BYTES: usize = 32 << 10;
+
+/// L14: the memory of an input is proportional to its length. Short inputs do not show this, because the bound of a
+/// target has a constant part.
+#[test]
+fn memory_of_long_inputs_is_bounded() {
+    warm_up();
+    for target in chancery_fuzz::TARGETS {
+        let inputs = corpus(target.name).unwrap();
+        let repeated = inputs.iter().take(10).filter(|input| !input.is_empty());
+        let repeated = repeated.map(|input| input.repeat(LONG_BYTES.div_ceil(input.len())));
+        for input in repeated.chain(dense(target.name)) {
+            let shown = Shown(&input[..input.len().min(100)]);
+            target.run(&input);
+            drop(shown);
+        }
+    }
+}
+
+/// Returns long inputs of the shortest possible parts, for which the constant part of a bound does not suffice. A
+/// request of CSDS has at most 64 KiB.
+fn dense(name: &str) -> Vec<Vec<u8>> {
+    let (start, parts, end): (&str, &[&str], &str) = match name {
+        "file-json" => ("{\"resources\": [0", &[",0", ",[]", ",{\"\":0}", ",\"\""], "]}"),
+        "file-yaml" | "manifest" => {
+            ("resources:\n", &["- \n", "- 0\n", "- []\n", "- {a: }\n", "- *a\n", "- &a a\n"], "")
+        }
+        "bootstrap" => ("static_resources:\n  clusters:\n", &["  - \n", "  - {a: }\n"], ""),
+        "file-pb-text" => ("", &["resources{}", "nonce:''"], ""),
+        "rest" => ("{\"resource_names\": [\"\"", &[",\"\""], "]}"),
+        "names" => ("", &["\n", "xdstp:/a/b\n"], ""),
+        "csds-json" => ("{\"node_matchers\": [{}", &[",{}"], "]}"),
+        // An empty field with a length, of any number.
+        _ => ("", &["\n\0", "\x12\0", "\x1a\0", "\"\0", "*\0", "2\0", ":\0"], ""),
+    };
+    let n_bytes = if name.starts_with("csds") { LONG_BYTES } else { 4 * LONG_BYTES };
+    let long = |part: &&str| [start, &part.repeat(n_bytes / part.len()), end].concat().into_bytes();
+    parts.iter().map(long).collect()
+}
+
 #[test]
 fn corpus_line_is_read_as_it_was_written() {
     let all: Vec<u8> = (0..=255).collect();
