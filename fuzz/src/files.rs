@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chancery_admission::{
-    FileEncoding, Manifest, Options, admit, import_bootstrap, manifest_of_file,
+    FileEncoding, Manifest, Options, Validation, admit, import_bootstrap, manifest_of_file,
     write_discovery_response,
 };
 use chancery_model::{ScopeName, Transaction, TypeUrl, types::properties};
@@ -51,7 +51,13 @@ pub(crate) fn manifest(content: &[u8]) {
 /// Reads the bootstrap of an Envoy in YAML or JSON.
 pub(crate) fn bootstrap(content: &[u8]) {
     if let Ok(content) = std::str::from_utf8(content) {
-        drop(import_bootstrap("-", content, &options().scope, &Arc::default()));
+        drop(import_bootstrap(
+            "-",
+            content,
+            &options().scope,
+            &Validation::default(),
+            &Arc::default(),
+        ));
     }
 }
 

@@ -69,7 +69,7 @@ struct DryRun {
 
 /// A transaction that was read from the input.
 enum Attempt {
-    Untried(Transaction),
+    Untried(Box<Transaction>),
     DryRun(Box<DryRun>),
 }
 
@@ -241,13 +241,13 @@ impl Service {
                 Some(state) if self::size(&transaction) == size => {
                     Attempt::of(transaction, state, &guards)?
                 }
-                _ => Attempt::Untried(transaction),
+                _ => Attempt::Untried(Box::new(transaction)),
             };
             Ok::<_, AdminError>((attempt, warnings))
         };
         let (attempt, warnings) = self.work.run_while_awaited(size, read).await??;
         let response = match attempt {
-            Attempt::Untried(transaction) => self.commit(transaction, checked).await,
+            Attempt::Untried(transaction) => self.commit(*transaction, checked).await,
             Attempt::DryRun(tried) => self.commit_tried(*tried, checked).await,
         };
         response.map(|response| with_warnings(response, warnings))
