@@ -136,6 +136,7 @@ mod tests {
                 }],
                 "changes_omitted": 0,
                 "problems": [],
+                "warnings": [],
                 "assignment_changes": [],
                 "repeated": false,
                 "guards": [],

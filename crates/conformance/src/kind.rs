@@ -186,7 +186,7 @@ impl Kind {
             Self::Eds => json!({"clusterName": full, "endpoints": [{"lbEndpoints": [{"endpoint": {
                 "address": {"socketAddress": {"address": "127.0.0.1", "portValue": 1000 + generation}},
             }}]}]}),
-            Self::Lds => json!({"name": full, "statPrefix": word}),
+            Self::Lds => json!({"name": full, "statPrefix": word, "apiListener": {}}),
             Self::Rds => json!({"name": full, "virtualHosts": [{
                 "name": word, "domains": ["*"],
                 "routes": [{"match": {"prefix": "/"},

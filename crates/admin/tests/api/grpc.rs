@@ -28,7 +28,7 @@ async fn a_refused_manifest_names_its_file_in_the_status_or_in_the_answer() {
         "resources:\n- {\"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster, nam: x}\n";
     let status = server.grpc().apply(apply(bad, pb::WriteOptions::default())).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert!(status.message().starts_with("web.yaml: document 1: "), "{}", status.message());
+    assert!(status.message().starts_with("web.yaml:2:3: document 1: "), "{}", status.message());
     assert!(!status.details().is_empty());
 
     let inside = pb::WriteOptions { problems_in_response: true, ..pb::WriteOptions::default() };

@@ -37,7 +37,7 @@ fn listener(route: &str, secret: &str) -> Value {
     let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                    HttpConnectionManager";
     let tls = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
-    json!({"@type": types::LISTENER, "name": "main", "filter_chains": [{
+    json!({"@type": types::LISTENER, "name": "main", "api_listener": {}, "filter_chains": [{
         "filters": [{"name": "hcm", "typed_config": {"@type": manager, "stat_prefix": "x",
             "rds": {"route_config_name": route, "config_source": source()}}}],
         "transport_socket": {"name": "tls", "typed_config": {"@type": tls, "common_tls_context":

@@ -1,4 +1,4 @@
-//! What several kinds of rules need.
+//! Parts that several kinds of rules share.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

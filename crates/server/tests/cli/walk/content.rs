@@ -99,6 +99,7 @@ fn resource((type_url, name): &Key, Published { mark, refers }: &Published) -> V
         }
         types::LISTENER => {
             it["stat_prefix"] = json!(mark);
+            it["api_listener"] = json!({});
             if let Some(route) = refers {
                 let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
                                HttpConnectionManager";
