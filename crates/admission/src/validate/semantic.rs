@@ -70,6 +70,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("envoy.type.matcher.v3.RegexMatcher", regex::matcher),
     ("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext", tls::server_context),
     ("envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", tls::client_context),
+    ("envoy.extensions.transport_sockets.tls.v3.CommonTlsContext", tls::names),
+    ("envoy.extensions.transport_sockets.tls.v3.Secret", tls::names),
     ("envoy.extensions.transport_sockets.tls.v3.TlsCertificate", tls::certificate),
     ("envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext", tls::validation),
 ];

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use chancery_admission::{Manifest, Options, admit};
+use chancery_admission::{Manifest, Options, Validation, ValidationMode, admit};
 use chancery_model::ScopeName;
 use serde_json::Value;
 
@@ -39,7 +39,10 @@ impl Case {
     fn refusal(&self, _client: &str) -> Option<String> {
         let manifest =
             Manifest { file: format!("{}.yaml", self.name), content: self.content.clone() };
-        let options = Options::new(ScopeName::new("corpus").unwrap());
+        let options = Options {
+            validation: Validation::of(ValidationMode::Enforce),
+            ..Options::new(ScopeName::new("corpus").unwrap())
+        };
         admit(&[manifest], &options).err().map(|problems| problems[0].to_string())
     }
 }

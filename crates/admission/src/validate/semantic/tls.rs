@@ -61,22 +61,30 @@ pub(super) fn certificate<'m>(certificate: &'m Message<'_>, findings: &mut Findi
     }
 }
 
-/// Names are compared only in certificates that are verified.
 pub(super) fn validation<'m>(context: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if let Some(authority) = context.message("trusted_ca") {
+        findings.field("trusted_ca", |f| pem::check(authority, "CERTIFICATE", f));
+    }
+}
+
+/// Names are compared only in certificates that are verified. The authority of a combined context may come by SDS.
+pub(super) fn names<'m>(parent: &'m Message<'_>, findings: &mut Findings<'m>) {
     const AUTHORITIES: [&str; 4] = [
         "trusted_ca",
         "ca_certificate_provider_instance",
         "system_root_certs",
         "custom_validator_config",
     ];
-    if let Some(authority) = context.message("trusted_ca") {
-        findings.field("trusted_ca", |f| pem::check(authority, "CERTIFICATE", f));
+    let Some(context) = parent.message("validation_context") else { return };
+    if AUTHORITIES.iter().any(|field| context.has(field)) {
+        return;
     }
-    let has_authority = AUTHORITIES.iter().any(|field| context.has(field));
     for names in ["match_typed_subject_alt_names", "match_subject_alt_names"] {
-        if context.has(names) && !has_authority {
+        if context.has(names) {
             let rule = "needs trusted_ca: without it, clients could present any certificate";
-            findings.field(names, |findings| findings.refuse("tls.unverified_names", rule));
+            findings.field("validation_context", |findings| {
+                findings.field(names, |findings| findings.refuse("tls.unverified_names", rule));
+            });
         }
     }
 }
