@@ -62,7 +62,7 @@ fn locate_in_file(content: &str, problems: &mut [Problem]) {
         }
         paths.follow(text);
         for (problem, ends) in &mut lost {
-            // Of two places with the same depth, the first one counts.
+            // If two places match equally many elements of the path, the problem gets the first of them.
             let found = ends.iter().rev().filter_map(|end| paths.nearest(*end));
             let found = found.max_by_key(|(depth, _)| *depth);
             problem.position = found.map(|(_, (line, column))| (lines_before + line, column));

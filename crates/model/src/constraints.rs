@@ -126,8 +126,9 @@ impl Constraints {
     }
 }
 
-/// Returns the canonical elements of a list, sorted and without duplicates. `inner` returns the elements
-/// of a list of the same kind.
+/// Returns the canonical elements of a list, sorted and without duplicates. An element can itself be a list
+/// of the same kind, such as an `and` inside an `and`. For such an element, `inner` returns its elements,
+/// which replace it.
 fn flatten(
     all: Vec<Constraints>,
     inner: impl Fn(Constraints) -> Result<Vec<Constraints>, Constraints>,

@@ -95,8 +95,8 @@ impl Suspects {
         }
     }
 
-    /// Returns whether a scope loses more than the allowed share of a type. If no scope does, no view
-    /// of several scopes does.
+    /// Returns whether a scope loses more than the allowed share of a type. A view of several scopes
+    /// never loses a larger share than one of its scopes, so the check of each scope is enough.
     fn loses_share(&self, before: &State, settings: &GuardSettings) -> bool {
         self.removed.iter().any(|(scope, types)| {
             types.iter().any(|(type_url, names)| {

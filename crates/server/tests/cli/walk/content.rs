@@ -130,8 +130,8 @@ pub(super) fn admitted_json(json: &Value) -> Held {
     admitted(&manifest).unwrap()
 }
 
-/// Returns the names of a type that a client wants: those to which its resources refer, and the included ones
-/// of the runtime.
+/// Returns the names of a type that a client wants. These are the names to which its resources refer, and
+/// for runtime layers the names that the test's client always requests.
 pub(super) fn wanted(
     held: &Held,
     included: &BTreeSet<String>,
