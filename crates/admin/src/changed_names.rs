@@ -67,9 +67,9 @@ impl ChangedNames {
         resources: [Option<&Arc<Resource>>; 2],
     ) {
         let names = self.0.entry((scope.clone(), key.type_url.clone())).or_default();
-        names.insert(key.name.clone());
+        names.extend([key.name.clone(), key.name.to_base()]);
         if is_structured(key.name.as_str())
-            && let Ok(name) = StructuredName::parse(key.name.as_str())
+            && let Ok(name) = StructuredName::parse(key.name.base())
         {
             names.extend(ResourceName::new(&name.collection()));
         }

@@ -86,10 +86,11 @@ fn show(before: &State, change: &Change, effect: Effect) -> pb::Change {
     pb::Change {
         scope: change.scope.to_string(),
         type_url: change.key.type_url.to_string(),
-        name: change.key.name.to_string(),
+        name: change.key.name.base().to_owned(),
         kind: kind(change.kind).to_owned(),
         version: version.filter(|_| effect == Effect::Committed).unwrap_or_default(),
         differences,
+        variant: resources::variant_text(&change.key.name),
     }
 }
 

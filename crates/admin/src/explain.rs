@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use chancery_fanout::StreamStatus;
-use chancery_model::{Assignment, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl};
+use chancery_model::{
+    Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
+    show_parameters,
+};
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::SyncState;
 
 use crate::{
     AdminError,
     nodes::{show_stream, streams_of},
-    resources::{parse_type, scope_seen},
+    resources::{parse_type, select, variant_text},
     service::{Freshness, Service},
 };
 
@@ -24,10 +27,14 @@ impl Service {
             return Err(AdminError::Parameter("the node ID is empty".to_owned()));
         }
         let about = About::parse(&request)?;
+        let parameters = request.dynamic_parameters;
+        if about.key().is_none() && !parameters.is_empty() {
+            return Err(AdminError::Parameter("parameters need a name".to_owned()));
+        }
         let state = self.state(Freshness::of(request.stale)).await?;
         let streams = self.fanout.nodes().await;
         let streams = streams_of(&streams, &request.node);
-        Ok(explain(&state, &request.node, &streams, &about))
+        Ok(explain(&state, &request.node, &streams, &about, parameters))
     }
 }
 
@@ -67,17 +74,42 @@ impl About {
     }
 }
 
+/// A question with the parameters of the subscription.
+struct Question<'a> {
+    about: &'a About,
+    parameters: DynamicParameters,
+}
+
+impl Question<'_> {
+    fn type_url(&self) -> Option<&TypeUrl> {
+        self.about.type_url()
+    }
+
+    fn key(&self) -> Option<&ResourceKey> {
+        self.about.key()
+    }
+}
+
 fn explain(
     state: &State,
     id: &str,
     streams: &[&StreamStatus],
     about: &About,
+    parameters: DynamicParameters,
 ) -> pb::ExplainResponse {
     // A node that reconnects may describe itself differently. The newest stream counts.
     let node = streams.last().map_or_else(
         || Arc::new(Node { id: id.to_owned(), ..Node::default() }),
         |stream| Arc::clone(&stream.node),
     );
+    let of_node = about.type_url().and_then(|url| node.dynamic_parameters.get(url.as_str()));
+    let about = &Question {
+        about,
+        parameters: match (parameters.is_empty(), of_node) {
+            (true, Some(of_node)) => of_node.clone(),
+            _ => parameters,
+        },
+    };
     let (trials, matched) = try_assignments(state, &node);
     let seen = matched.map(|rule| rule.scopes_for(&node)).unwrap_or_default();
     let scopes =
@@ -99,7 +131,7 @@ fn explain(
         conclude_content(&mut conclusions, state, &seen, about);
     }
     if !streams.is_empty() {
-        conclude_streams(&mut conclusions, &asking, about);
+        conclude_streams(&mut conclusions, &asking, about.about);
     }
     let shown = asking.iter().map(|stream| {
         let mut shown = show_stream(stream);
@@ -149,9 +181,10 @@ fn try_scopes(
     rule: &Assignment,
     node: &Node,
     seen: &[ScopeName],
-    about: &About,
+    about: &Question<'_>,
 ) -> Vec<pb::ScopeTrial> {
-    let top = about.key().and_then(|key| scope_seen(state, seen, key));
+    let select = |scope: &ScopeName| select(state, scope, about.key()?, &about.parameters);
+    let top = seen.iter().find(|scope| select(scope).is_some());
     let resolved: Vec<Option<ScopeName>> =
         rule.scopes.iter().map(|template| template.resolve(node)).collect();
     let mut trials = Vec::new();
@@ -160,7 +193,7 @@ fn try_scopes(
         let scope = resolved[index]
             .as_ref()
             .filter(|scope| resolved[..index].iter().flatten().all(|earlier| earlier != *scope));
-        let resource = scope.and_then(|scope| state.get(scope, about.key()?));
+        let resource = scope.and_then(select);
         let resources =
             scope.and_then(|scope| state.scopes.get(scope)).map_or(0, |held| {
                 match about.type_url() {
@@ -177,6 +210,7 @@ fn try_scopes(
             resources: resources as u64,
             version: resource.map(|found| found.version().to_string()).unwrap_or_default(),
             shadowed_by: shadowed_by.map(ToString::to_string).unwrap_or_default(),
+            variant: resource.map(|found| variant_text(found.name())).unwrap_or_default(),
         });
     }
     trials
@@ -207,8 +241,13 @@ fn conclude_assignment(out: &mut Vec<String>, matched: Option<&Assignment>, seen
     ));
 }
 
-fn conclude_content(out: &mut Vec<String>, state: &State, seen: &[ScopeName], about: &About) {
-    match about {
+fn conclude_content(
+    out: &mut Vec<String>,
+    state: &State,
+    seen: &[ScopeName],
+    about: &Question<'_>,
+) {
+    match about.about {
         About::Everything => {}
         About::Type(type_url) => {
             let n: usize = seen
@@ -222,25 +261,58 @@ fn conclude_content(out: &mut Vec<String>, state: &State, seen: &[ScopeName], ab
                 n => format!("These scopes have {n} resources of {name}, including shadowed ones."),
             });
         }
-        About::Resource(key) => match scope_seen(state, seen, key) {
-            Some(scope) => out.push(format!("The node sees {key} of scope {scope}.")),
-            None => {
-                let elsewhere: Vec<&str> = state
-                    .scopes
-                    .keys()
-                    .filter(|scope| state.get(scope, key).is_some())
-                    .map(ScopeName::as_str)
-                    .take(10)
-                    .collect();
-                out.push(match elsewhere.is_empty() {
-                    true => format!("{key} does not exist in any scope."),
-                    false => format!(
-                        "{key} is not in the node's scopes; it exists in {}.",
-                        elsewhere.join(", ")
-                    ),
-                });
-            }
+        About::Resource(key) => conclude_resource(out, state, seen, key, &about.parameters),
+    }
+}
+
+fn conclude_resource(
+    out: &mut Vec<String>,
+    state: &State,
+    seen: &[ScopeName],
+    key: &ResourceKey,
+    parameters: &DynamicParameters,
+) {
+    let found = seen.iter().find_map(|scope| Some((scope, select(state, scope, key, parameters)?)));
+    let variants_of = |scope: &ScopeName| {
+        let collection = state.collection(scope, &key.type_url);
+        collection.map_or(&[][..], |collection| collection.variants.of(key.name.as_str()))
+    };
+    let others = seen.iter().find(|scope| !variants_of(scope).is_empty());
+    match (found, others) {
+        (Some((scope, resource)), _) => match resource.constraints() {
+            None => out.push(format!("The node sees {key} of scope {scope}.")),
+            Some(constraints) => out.push(format!(
+                "With {}, the node sees the variant [{constraints}] of {key} in scope {scope}.",
+                show_parameters(parameters)
+            )),
         },
+        (None, Some(scope)) => {
+            let variants = variants_of(scope);
+            let known = variants.iter().filter_map(|one| one.constraints()).take(10);
+            let known: Vec<String> = known.map(|one| format!("[{one}]")).collect();
+            out.push(format!(
+                "Scope {scope} has {} variants of {key}, and {} matches none of them: {}.",
+                variants.len(),
+                show_parameters(parameters),
+                known.join(", ")
+            ));
+        }
+        (None, None) => {
+            let elsewhere: Vec<&str> = state
+                .scopes
+                .keys()
+                .filter(|scope| state.get(scope, key).is_some() || !variants_of(scope).is_empty())
+                .map(ScopeName::as_str)
+                .take(10)
+                .collect();
+            out.push(match elsewhere.is_empty() {
+                true => format!("{key} does not exist in any scope."),
+                false => format!(
+                    "{key} is not in the node's scopes; it exists in {}.",
+                    elsewhere.join(", ")
+                ),
+            });
+        }
     }
 }
 

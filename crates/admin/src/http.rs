@@ -184,6 +184,7 @@ async fn list_resources(State(http): State<Http>, pairs: Pairs) -> Response {
             view_of_node: params.text("view_of_node")?,
             without_body: params.flag("without_body")?,
             stale: params.flag("stale")?,
+            dynamic_parameters: params.pairs("parameter")?,
         };
         params.finish()?;
         http.service.list_resources(request).await
@@ -227,6 +228,7 @@ async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
         let names = params.list("name");
         let scope = params.text("scope")?;
         let if_version = params.text("if_version")?;
+        let dynamic_parameters = params.pairs("parameter")?;
         let options = Some(params.write_options()?);
         params.finish()?;
         if names.len() > 1 && !if_version.is_empty() {
@@ -244,7 +246,8 @@ async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
             .into_iter()
             .map(|name| {
                 let (r#type, if_version) = (type_name.clone(), if_version.clone());
-                pb::ResourceRef { r#type, name, if_version }
+                let dynamic_parameters = dynamic_parameters.clone();
+                pb::ResourceRef { r#type, name, if_version, dynamic_parameters }
             })
             .collect();
         http.service.delete(pb::DeleteRequest { resources, scope, options }).await
@@ -260,6 +263,7 @@ async fn describe(State(http): State<Http>, pairs: Pairs) -> Response {
             name: params.text("name")?,
             scope: params.text("scope")?,
             stale: params.flag("stale")?,
+            dynamic_parameters: params.pairs("parameter")?,
         };
         params.finish()?;
         http.service.describe_resource(request).await
@@ -307,6 +311,7 @@ async fn explain(State(http): State<Http>, pairs: Pairs) -> Response {
             r#type: params.text("type")?,
             name: params.text("name")?,
             stale: params.flag("stale")?,
+            dynamic_parameters: params.pairs("parameter")?,
         };
         params.finish()?;
         http.service.explain(request).await

@@ -1,8 +1,8 @@
 //! The messages of the admin API as JSON, for HTTP answers and the output of the command line.
 //!
 //! Field names are those of the .proto. 64-bit integers are numbers. Default values are printed,
-//! and a field with presence is omitted when it is not set. The body of a resource is the only
-//! exception to proto JSON, because only the Envoy descriptors can decode it.
+//! and a field with presence is omitted when it is not set. The body and the constraints of a
+//! resource are the only exceptions to proto JSON, because only the Envoy descriptors can decode them.
 
 use chancery_proto::{admin::v1 as pb, own_pool};
 use prost::Message;
@@ -53,7 +53,12 @@ impl JsonMessage for pb::Resource {
     fn to_json(&self) -> Value {
         let mut bare = self.clone();
         let body = bare.body.take();
+        let constraints = bare.dynamic_parameter_constraints.take();
         let mut json = plain(&bare);
+        if let Some(constraints) = constraints {
+            json["dynamic_parameter_constraints"] =
+                chancery_admission::constraints_to_json(&constraints.value);
+        }
         if let Some(body) = body {
             json["body"] = redact::body_to_json(&body);
         }
@@ -132,7 +137,7 @@ mod tests {
                 "dry_run": false,
                 "changes": [{
                     "scope": "default", "type_url": "t", "name": "web", "kind": "added", "version": "",
-                    "differences": []
+                    "differences": [], "variant": ""
                 }],
                 "changes_omitted": 0,
                 "problems": [],

@@ -1,6 +1,6 @@
 //! Query parameters of the HTTP API. Each parameter must be known, and only lists may be repeated.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use chancery_proto::admin::v1 as pb;
 
@@ -38,6 +38,20 @@ impl Params {
             0 | 1 => Ok(values.pop()),
             n => Err(AdminError::Parameter(format!("the parameter {name} is given {n} times"))),
         }
+    }
+
+    /// Returns the keys and values of a parameter of the form `KEY=VALUE`.
+    pub(crate) fn pairs(
+        &mut self,
+        name: &'static str,
+    ) -> Result<BTreeMap<String, String>, AdminError> {
+        let pair = |text: String| match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+            _ => Err(AdminError::Parameter(format!(
+                "the parameter {name} is {text:?}; it must have the form KEY=VALUE"
+            ))),
+        };
+        self.list(name).into_iter().map(pair).collect()
     }
 
     /// Returns a text, or an empty text if the parameter is missing.

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
-    Collection, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
+    Collection, DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
+    types,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_view::View;
@@ -40,7 +41,7 @@ pub(crate) fn show(
     pb::Resource {
         scope: scope.to_string(),
         type_url: type_url.to_string(),
-        name: resource.name().to_string(),
+        name: resource.base_name().to_string(),
         version: resource.version().to_string(),
         revision: resource.version().revision.0,
         bytes: bytes.len() as u64,
@@ -51,7 +52,40 @@ pub(crate) fn show(
             type_url: type_url.to_string(),
             value: chancery_admission::redacted(type_url, &bytes).to_vec(),
         }),
+        variant: variant_text(resource.name()),
+        dynamic_parameter_constraints: resource
+            .constraints()
+            .map(chancery_admission::constraints_any),
     }
+}
+
+/// Returns the constraints in the name of a variant as text for people; empty for any other name.
+pub(crate) fn variant_text(name: &ResourceName) -> String {
+    name.constraints().map(|constraints| constraints.to_string()).unwrap_or_default()
+}
+
+/// Returns the resources of a published name: the resource itself, or its variants. With
+/// parameters, only what matches them.
+fn resources_of(
+    collection: &Collection,
+    name: &ResourceName,
+    parameters: &DynamicParameters,
+) -> Vec<Arc<Resource>> {
+    let all = collection.resources.get(name).into_iter();
+    let all = all.chain(collection.variants.of(name.as_str()));
+    all.filter(|one| parameters.is_empty() || one.matches(parameters)).cloned().collect()
+}
+
+/// Returns the resource that a client with these parameters receives from one scope.
+pub(crate) fn select<'a>(
+    state: &'a State,
+    scope: &ScopeName,
+    key: &ResourceKey,
+    parameters: &DynamicParameters,
+) -> Option<&'a Arc<Resource>> {
+    let collection = state.collection(scope, &key.type_url)?;
+    let plain = collection.resources.get(&key.name);
+    plain.or_else(|| collection.variants.select(key.name.as_str(), parameters))
 }
 
 /// Parses a type as an author writes it.
@@ -173,6 +207,10 @@ impl Service {
         request: pb::ListResourcesRequest,
     ) -> Result<Listing, AdminError> {
         let type_url = given(&request.r#type).map(parse_type).transpose()?;
+        let parameters = request.dynamic_parameters;
+        if request.name.is_empty() && !parameters.is_empty() {
+            return Err(AdminError::Parameter("parameters need a name".to_owned()));
+        }
         let scope = given(&request.scope).map(ScopeName::new).transpose()?;
         let named = match (given(&request.name), &type_url) {
             (None, _) => None,
@@ -185,14 +223,15 @@ impl Service {
         let state = self.state(Freshness::of(request.stale)).await?;
         let name = named.map(|(name, url)| stored_name(&state, scope.as_ref(), url, name));
         let name = name.transpose()?;
+        let name = name.as_ref().map(|name| (name, &parameters));
         let wanted = |url: &TypeUrl| type_url.as_ref().is_none_or(|type_url| type_url == url);
         let pieces = match given(&request.view_of_node) {
-            None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name.as_ref()),
+            None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name),
             Some(id) => {
                 let streams = self.fanout.nodes().await;
                 let streams = nodes::streams_of(&streams, id);
                 let Some(stream) = streams.last() else { return Err(nodes::not_connected(id)) };
-                pieces_of_view(&state, stream, scope.as_ref(), &wanted, name.as_ref())
+                pieces_of_view(&state, stream, scope.as_ref(), &wanted, name)
             }
         };
         let body = if request.without_body { Body::LeftOut } else { Body::Shown };
@@ -217,8 +256,13 @@ impl Service {
         let state = self.state(Freshness::of(request.stale)).await?;
         let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
         let key = ResourceKey { type_url, name };
+        let parameters = request.dynamic_parameters;
         let holders: Vec<(ScopeName, Arc<Resource>)> = scope_names(&state, scope.as_ref())
-            .filter_map(|scope| Some((scope.clone(), Arc::clone(state.get(scope, &key)?))))
+            .filter_map(|scope| Some((scope, state.collection(scope, &key.type_url)?)))
+            .flat_map(|(scope, collection)| {
+                let found = resources_of(collection, &key.name, &parameters).into_iter();
+                found.map(|resource| (scope.clone(), resource))
+            })
             .collect();
         if holders.is_empty() {
             let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
@@ -233,9 +277,13 @@ impl Service {
             name: key.name.to_string(),
             scopes: holders
                 .iter()
-                .map(|(scope, resource)| in_scope(&state, &streams, &key, scope, resource))
+                .map(|(scope, resource)| {
+                    let (type_url, name) = (key.type_url.clone(), resource.name().clone());
+                    let key = ResourceKey { type_url, name };
+                    in_scope(&state, &streams, &key, scope, resource)
+                })
                 .collect(),
-            nacks: nacks(&state, &streams, &polls, &key),
+            nacks: nacks(&holders, &streams, &polls, &key),
         };
         self.work.run(Size::of(is_small), describe).await
     }
@@ -271,7 +319,7 @@ fn pieces_of_scopes(
     state: &State,
     scope: Option<&ScopeName>,
     wanted: &dyn Fn(&TypeUrl) -> bool,
-    name: Option<&ResourceName>,
+    name: Option<(&ResourceName, &DynamicParameters)>,
 ) -> Vec<Piece> {
     scope_names(state, scope)
         .filter_map(|scope| state.scopes.get(scope))
@@ -279,10 +327,11 @@ fn pieces_of_scopes(
         .filter(|collection| wanted(&collection.type_url))
         .filter_map(|collection| match name {
             None => Some(Piece::All(Arc::clone(collection))),
-            Some(name) => collection.resources.get(name).map(|resource| {
+            Some((name, parameters)) => {
+                let found = resources_of(collection, name, parameters);
                 let (scope, type_url) = (collection.scope.clone(), collection.type_url.clone());
-                Piece::Some(scope, type_url, vec![Arc::clone(resource)])
-            }),
+                (!found.is_empty()).then(|| Piece::Some(scope, type_url, found))
+            }
         })
         .collect()
 }
@@ -293,7 +342,7 @@ fn pieces_of_view(
     stream: &StreamStatus,
     scope: Option<&ScopeName>,
     wanted: &dyn Fn(&TypeUrl) -> bool,
-    name: Option<&ResourceName>,
+    name: Option<(&ResourceName, &DynamicParameters)>,
 ) -> Vec<Piece> {
     let view = View::resolve(state, &stream.scopes);
     let mut seen: BTreeMap<(ScopeName, TypeUrl), Vec<Arc<Resource>>> = BTreeMap::new();
@@ -311,9 +360,10 @@ fn pieces_of_view(
         };
         let resources: Vec<Arc<Resource>> = match name {
             None => collection.resources.values().filter(visible).cloned().collect(),
-            Some(name) => {
-                collection.resources.get(name).filter(visible).cloned().into_iter().collect()
-            }
+            Some((name, parameters)) => resources_of(collection, name, parameters)
+                .into_iter()
+                .filter(|r| visible(&r))
+                .collect(),
         };
         if !resources.is_empty() {
             seen.insert((from.clone(), collection.type_url.clone()), resources);
@@ -368,12 +418,12 @@ fn in_scope(
 
 /// Returns the newest rejections of the type by nodes that see the resource.
 fn nacks(
-    state: &State,
+    holders: &[(ScopeName, Arc<Resource>)],
     streams: &[StreamStatus],
     polls: &[PollRejection],
     key: &ResourceKey,
 ) -> Vec<pb::Nack> {
-    let sees = |scopes: &[ScopeName]| scope_seen(state, scopes, key).is_some();
+    let sees = |scopes: &[ScopeName]| holders.iter().any(|(scope, _)| scopes.contains(scope));
     let polls = polls.iter().filter(|one| one.type_url == key.type_url && sees(&one.scopes));
     let mut nacks: Vec<pb::Nack> = streams
         .iter()

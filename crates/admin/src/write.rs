@@ -12,8 +12,9 @@ use std::{
 use chancery_admission::{Admitted, Manifest, Options, Problem, Prune, Validation, ValidationMode};
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
-    Applied, AssignmentOp, Expectation, Outcome, Precondition, Refusal, ResourceKey, Revision,
-    ScopeName, State, Summary, Transaction, TransactionMeta, Upsert, Version,
+    Applied, AssignmentOp, DynamicParameters, Expectation, Outcome, Precondition, Refusal,
+    ResourceKey, Revision, ScopeName, State, Summary, Transaction, TransactionMeta, Upsert,
+    Version, show_parameters,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{RequestId, TransactError};
@@ -550,6 +551,7 @@ fn wanted(
     let type_url = parse_type(&resource.r#type)?;
     let name = stored_name(state, Some(scope), &type_url, &resource.name)?;
     let key = ResourceKey { type_url, name };
+    let key = variant_key(state, scope, key, &resource.dynamic_parameters)?;
     let expectation = match resource.if_version.as_str() {
         "" => Expectation::Present,
         version => Expectation::Version(Version::parse(version).ok_or_else(|| {
@@ -557,6 +559,40 @@ fn wanted(
         })?),
     };
     Ok((key, expectation))
+}
+
+/// Returns the key of the variant that matches the parameters, or the key itself if the name has no
+/// variants.
+fn variant_key(
+    state: &State,
+    scope: &ScopeName,
+    key: ResourceKey,
+    parameters: &DynamicParameters,
+) -> Result<ResourceKey, AdminError> {
+    let collection = state.collection(scope, &key.type_url);
+    let variants = collection.map_or(&[][..], |found| found.variants.of(key.name.as_str()));
+    if let Some(variant) = variants.iter().find(|variant| variant.matches(parameters)) {
+        return Ok(ResourceKey { name: variant.name().clone(), ..key });
+    }
+    if variants.is_empty() && parameters.is_empty() {
+        return Ok(key);
+    }
+    let parameters = show_parameters(parameters);
+    let known: Vec<String> = variants
+        .iter()
+        .filter_map(|one| one.constraints())
+        .take(10)
+        .map(|constraints| format!("[{constraints}]"))
+        .collect();
+    Err(AdminError::NotFound(match known.is_empty() {
+        true => format!("{key} has no variants in scope {scope:?}; leave out the parameters"),
+        false => format!(
+            "{key} has {} variants in scope {scope:?}, and {parameters} matches none; select one with its \
+             parameters: {}",
+            variants.len(),
+            known.join(", ")
+        ),
+    }))
 }
 
 /// Returns an empty transaction with the options.

@@ -33,6 +33,7 @@
 mod assignments;
 mod bootstrap;
 mod cluster_references;
+mod constraints;
 mod credentials;
 mod discovery_read;
 mod discovery_write;
@@ -63,6 +64,7 @@ mod wire;
 
 pub use bootstrap::{Imported, import_bootstrap};
 pub use cluster_references::for_each_cluster;
+pub use constraints::{constraints_any, constraints_to_json};
 pub use discovery_read::{DISCOVERY_FILE_BYTES_MAX, manifest_of_file};
 pub use discovery_write::write_discovery_response;
 pub use draft::{BODY_BYTES_MAX, draft_from_body};

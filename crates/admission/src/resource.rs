@@ -9,7 +9,7 @@ use chancery_model::{
 };
 
 use crate::{
-    draft,
+    constraints, draft,
     encode::Encoder,
     keys::unknown_keys,
     node::{Node, shown},
@@ -25,7 +25,8 @@ const LABELS_MAX: usize = 100;
 /// The maximum length of a label's key and of its value in bytes.
 const LABEL_BYTES_MAX: usize = 1024;
 
-const WRAPPER_KEYS: [&str; 6] = ["resource", "name", "ttl", "labels", "aliases", "expect"];
+const WRAPPER_KEYS: [&str; 7] =
+    ["resource", "name", "ttl", "labels", "aliases", "expect", constraints::KEY];
 /// The type of a wrapped resource in a `DiscoveryResponse`, and the keys that it may have. Its version has no
 /// effect, because Chancery chooses the versions.
 pub(crate) const DISCOVERY_RESOURCE: &str =
@@ -88,9 +89,10 @@ pub(crate) fn label(node: &Node) -> String {
 /// Returns the key of an entry, also of an invalid one if its type and its name are valid.
 pub(crate) fn key(node: &Node) -> Option<ResourceKey> {
     let (url, name) = type_and_name(node)?;
+    let constraints = constraints::read(node, &mut Vec::new());
     Some(ResourceKey {
         type_url: TypeUrl::new(url).ok()?,
-        name: ResourceName::canonical(name?).ok()?,
+        name: ResourceName::canonical(name?).ok()?.variant(&constraints),
     })
 }
 
@@ -125,8 +127,11 @@ fn wrapped(node: &Node, inner: &Node, keys: &[&'static str]) -> Result<Entry, Ve
     let expectation = node.get("expect").and_then(|node| {
         expectation(node).map_err(|rule| faults.push(Fault::new(rule).within("expect"))).ok()
     });
+    let constraints = constraints::read(node, &mut faults);
     match body(inner, name) {
         Ok(draft) => {
+            let key = constraints::variant_key(draft.key, &constraints, &aliases, &mut faults);
+            let draft = ResourceDraft { key, ..draft };
             let aliases = stored_aliases(&draft.key.type_url, aliases, &mut faults);
             match faults.is_empty() {
                 true => Ok(Entry {

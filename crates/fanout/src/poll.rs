@@ -14,7 +14,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use chancery_model::{Node, ScopeName, State, TypeUrl};
+use chancery_model::{Node, ScopeName, State, TypeUrl, base_of};
 use chancery_protocol::{NameList, PollNames, Request, SotwRequest};
 use chancery_view::{Differ, LayerDelta, View, changed_collections};
 use metrics::{Gauge, gauge};
@@ -157,7 +157,8 @@ impl Poll {
         names: Option<impl Iterator<Item = &'n str>>,
     ) -> HeldPoll {
         let names = names.and_then(|names| {
-            let names: Vec<Box<str>> = names.take(NAMES_MAX + 1).map(Box::from).collect();
+            let names: Vec<Box<str>> =
+                names.take(NAMES_MAX + 1).map(|name| base_of(name).into()).collect();
             (names.len() <= NAMES_MAX).then_some(names)
         });
         self.held.add(view.scopes.clone(), type_url.clone(), names)

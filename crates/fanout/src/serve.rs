@@ -203,7 +203,7 @@ impl Shard {
         let mut cost = 1;
         match response {
             Some(response) => {
-                cost = cost_of(response.n_resources() + response.removed().len());
+                cost = cost_of(response.n_resources() + response.n_removed());
                 entry.since_sent = SinceSent::Nothing;
                 let type_place = type_place(response.type_url());
                 if !response.is_renewal() {
@@ -393,6 +393,7 @@ impl Shard {
         let mut session = Session::new(slot.info.kind.clone(), Arc::clone(&self.protocol));
         session.support_lifetimes(LifetimeSupport::of(&node, id.0));
         session.support_endpoint_lists(EndpointLists::of(&node));
+        session.set_dynamic_parameters(&node.dynamic_parameters);
         let entry = Entry {
             id,
             slot: Arc::clone(slot),
@@ -434,6 +435,7 @@ impl Shard {
         let Some(entry) = self.sessions.get_mut(at) else { return };
         entry.session.support_lifetimes(LifetimeSupport::of(&node, entry.id.0));
         entry.session.support_endpoint_lists(EndpointLists::of(&node));
+        entry.session.set_dynamic_parameters(&node.dynamic_parameters);
         entry.node = node;
         // This value differs from every revision, so `reassign` computes the scopes again.
         entry.assigned_at = Revision(u64::MAX);
@@ -535,8 +537,12 @@ fn bytes_of(node: &Node) -> usize {
     const EACH: usize = 96;
     let metadata = node.metadata.iter().map(|(path, text)| EACH + path.len() + text.len());
     let features = node.client_features.iter().map(|feature| EACH + feature.len());
+    let parameters = node.dynamic_parameters.iter().flat_map(|(type_url, all)| {
+        let texts = all.iter().map(|(key, value)| EACH + key.len() + value.len());
+        texts.chain([EACH + type_url.len()])
+    });
     let texts = [&node.id, &node.cluster, &node.user_agent].map(String::len);
-    metadata.chain(features).chain(texts).sum()
+    metadata.chain(features).chain(parameters).chain(texts).sum()
 }
 
 /// Returns the limit that a request exceeds, as the metric names it.

@@ -13,6 +13,7 @@
 mod assignment;
 mod constraints;
 mod hash;
+mod internal_name;
 mod lifetimes;
 mod name;
 mod node;
@@ -24,6 +25,8 @@ mod structured_name;
 mod text;
 mod transaction;
 pub mod types;
+mod variant;
+mod variant_index;
 mod version;
 pub mod wire;
 
@@ -33,6 +36,10 @@ pub use assignment::{
 pub use constraints::{
     CONSTRAINTS_BYTES_MAX, Conflict, Constraints, ConstraintsError, DynamicParameters,
     VARIANTS_MAX, VariantsBudget, check_variants, example, show_parameters,
+};
+pub use internal_name::{
+    base_of, base_of_located, encode_resource_name, escaped_len, has_internal_mark, located_name,
+    parameters_of,
 };
 pub use lifetimes::{LifetimeClass, Lifetimes};
 pub use name::{NameError, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl};
@@ -48,4 +55,5 @@ pub use transaction::{
     AssignmentOp, Change, ChangeKind, Expectation, Outcome, Precondition, Refusal, Summary,
     Transaction, TransactionMeta, Upsert,
 };
+pub use variant_index::VariantIndex;
 pub use version::{Incarnation, Revision, TypeVersion, Version};

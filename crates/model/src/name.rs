@@ -1,12 +1,13 @@
 //! Names: cheap to clone, and validated once, at construction.
 
 use std::{
-    borrow::Borrow,
+    borrow::{Borrow, Cow},
     fmt,
     sync::{Arc, LazyLock},
 };
 
 use crate::{
+    internal_name::shown,
     private_key::has_private_key,
     structured_name::{RESOURCE_NAME_BYTES_MAX, canonical_name},
     types::KNOWN,
@@ -52,8 +53,13 @@ pub enum NameError {
     },
 }
 
+/// Shows a name as it is.
+fn as_it_is(name: &str) -> Cow<'_, str> {
+    name.into()
+}
+
 macro_rules! name_type {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident, $shown:path) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(Arc<str>);
@@ -67,12 +73,12 @@ macro_rules! name_type {
         }
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                f.write_str(&$shown(&self.0))
             }
         }
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(&self.0, f)
+                fmt::Debug::fmt(&$shown(&self.0), f)
             }
         }
         impl Borrow<str> for $name {
@@ -91,15 +97,16 @@ macro_rules! name_type {
 name_type! {
     /// The full type URL of a resource: `type.googleapis.com/` and the message name. Type URLs are
     /// compared exactly and case-sensitively (SVC-06).
-    TypeUrl
+    TypeUrl, as_it_is
 }
 name_type! {
-    /// The name under which clients subscribe to a resource (SVC-22).
-    ResourceName
+    /// The name under which clients subscribe to a resource (SVC-22). Inside the server, it also
+    /// identifies variants, and subscriptions with parameters (DYN-02).
+    ResourceName, shown
 }
 name_type! {
     /// The name of a scope, such as `mesh`, `edge/eu` or `node/r7`.
-    ScopeName
+    ScopeName, as_it_is
 }
 
 fn check_len(what: &'static str, name: &str, max: usize) -> Result<(), NameError> {
@@ -179,6 +186,11 @@ impl ResourceName {
     /// Fails as [`ResourceName::new`] does.
     pub fn canonical(name: &str) -> Result<Self, NameError> {
         Self::new(&canonical_name(name))
+    }
+
+    /// Accepts a name that this crate built from a valid one.
+    pub(crate) fn trusted(name: &str) -> Self {
+        Self(name.into())
     }
 
     /// Accepts a resource name that a client requests, valid or not. A resource with an invalid name

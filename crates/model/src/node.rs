@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::DynamicParameters;
+
 /// The location of a node (`envoy.config.core.v3.Locality`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Locality {
@@ -29,4 +31,6 @@ pub struct Node {
     pub user_agent: String,
     /// `Node.client_features`.
     pub client_features: Vec<String>,
+    /// `Node.dynamic_parameters`: the parameters of plain names, by type URL (DYN-11).
+    pub dynamic_parameters: BTreeMap<String, DynamicParameters>,
 }

@@ -11,6 +11,8 @@
 //! └──────────────────── delta field ─────────────────────────────────────────────┘
 //! ```
 //!
+//! A variant has `42 <resource name with constraints>` in place of `1a <name>` (DYN-04).
+//!
 //! The SotW field is a slice of the delta field, and the body is a slice of both. One copy of the
 //! bytes therefore serves both protocols and every stream. The body is the output of admission and
 //! is never encoded again (SVC-18).
@@ -20,8 +22,9 @@ use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 
 use crate::{
-    ResourceName, Revision, TypeUrl, Version,
+    Constraints, DynamicParameters, ResourceName, Revision, TypeUrl, Version,
     hash::Tag,
+    internal_name::encode_resource_name,
     stale_after::stale_after,
     wire::{len_field_len, put_len_field, put_len_header},
 };
@@ -37,7 +40,8 @@ pub struct ResourceKey {
 
 impl fmt::Display for ResourceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.type_url.message_name(), self.name)
+        write!(f, "{} {:?}", self.type_url.message_name(), self.name.base())?;
+        self.name.constraints().map_or(Ok(()), |constraints| write!(f, " [{constraints}]"))
     }
 }
 
@@ -100,12 +104,23 @@ struct Extra {
     children: Box<[ResourceKey]>,
     /// Follows from the body.
     stale_after: Option<Duration>,
+    variant: Option<Variant>,
+}
+
+/// The identity of a variant (DYN-02).
+#[derive(Clone, PartialEq, Eq)]
+struct Variant {
+    /// The published name.
+    base: ResourceName,
+    constraints: Constraints,
 }
 
 impl Extra {
     /// Copies the properties of a draft. A child with the name of its parent shares that allocation.
     fn of(draft: &ResourceDraft) -> Self {
         let ResourceKey { name, .. } = &draft.key;
+        let variant = name.is_variant().then(|| name.constraints()).flatten();
+        let variant = variant.map(|constraints| Variant { base: name.to_base(), constraints });
         let children = draft.children.iter().map(|child| match child.name == *name {
             true => ResourceKey { type_url: child.type_url.clone(), name: name.clone() },
             false => child.clone(),
@@ -116,6 +131,7 @@ impl Extra {
             labels: draft.labels.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
             children: children.collect(),
             stale_after: stale_after(&draft.key.type_url, &draft.body),
+            variant,
         }
     }
 }
@@ -132,10 +148,14 @@ impl Resource {
     pub fn with_version(draft: &ResourceDraft, version: Version) -> Self {
         let ResourceKey { type_url, name } = &draft.key;
         let version_text = version.to_string();
+        let extra = Extra::of(draft);
+        let variant = extra.variant.as_ref();
+        let variant = variant.map(|v| encode_resource_name(v.base.as_str(), Some(&v.constraints)));
+        let name_len = variant.as_ref().map_or(name.as_str().len(), |encoded| encoded.len());
         let any_len = len_field_len(type_url.as_str().len()) + len_field_len(draft.body.len());
         let inner_len = len_field_len(any_len)
             + len_field_len(version_text.len())
-            + len_field_len(name.as_str().len())
+            + len_field_len(name_len)
             + draft.aliases.iter().map(|alias| len_field_len(alias.as_str().len())).sum::<usize>();
         let mut frame = BytesMut::with_capacity(len_field_len(inner_len));
         put_len_header(&mut frame, 2, inner_len);
@@ -147,11 +167,13 @@ impl Resource {
         frame.extend_from_slice(&draft.body);
         let any_end = frame.len();
         put_len_field(&mut frame, 1, version_text.as_bytes());
-        put_len_field(&mut frame, 3, name.as_str().as_bytes());
+        match &variant {
+            None => put_len_field(&mut frame, 3, name.as_str().as_bytes()),
+            Some(encoded) => put_len_field(&mut frame, 8, encoded),
+        }
         for alias in &draft.aliases {
             put_len_field(&mut frame, 4, alias.as_str().as_bytes());
         }
-        let extra = Extra::of(draft);
         Self {
             name: name.clone(),
             version,
@@ -166,6 +188,28 @@ impl Resource {
     #[must_use]
     pub fn name(&self) -> &ResourceName {
         &self.name
+    }
+
+    /// Returns the published name: that of a variant without its constraints.
+    #[must_use]
+    pub fn base_name(&self) -> &ResourceName {
+        self.variant().map_or(&self.name, |variant| &variant.base)
+    }
+
+    /// Returns the constraints of a variant; `None` for any other resource.
+    #[must_use]
+    pub fn constraints(&self) -> Option<&Constraints> {
+        self.variant().map(|variant| &variant.constraints)
+    }
+
+    /// Returns whether the resource is for clients with these parameters (DYN-03).
+    #[must_use]
+    pub fn matches(&self, parameters: &DynamicParameters) -> bool {
+        self.constraints().is_none_or(|constraints| constraints.matches(parameters))
+    }
+
+    fn variant(&self) -> Option<&Variant> {
+        self.extra.as_ref()?.variant.as_ref()
     }
 
     /// Returns the version that clients see.

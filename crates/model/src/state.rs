@@ -10,8 +10,9 @@ use imbl::OrdMap;
 use crate::{
     Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation, Lifetimes, Node,
     Outcome, Precondition, Refusal, Resource, ResourceKey, ResourceName, Revision, ScopeName,
-    Summary, Transaction, TypeUrl, default_assignment,
+    Summary, Transaction, TypeUrl, VariantIndex, VariantsBudget, default_assignment,
     resource::{Difference, Shared},
+    variant_index::conflict,
 };
 
 /// All resources of one type in one scope.
@@ -38,6 +39,8 @@ pub struct Collection {
     pub lifetimes: Lifetimes,
     /// The sum of [`Resource::sotw_len`] over all resources.
     pub sotw_bytes: u64,
+    /// The variants by name.
+    pub variants: VariantIndex,
 }
 
 impl Collection {
@@ -53,6 +56,7 @@ impl Collection {
             aliases: OrdMap::new(),
             lifetimes: Lifetimes::default(),
             sotw_bytes: 0,
+            variants: VariantIndex::default(),
         }
     }
 
@@ -73,6 +77,7 @@ impl Collection {
         }
         self.lifetimes.add(resource.ttl(), resource.name());
         self.sotw_bytes += resource.sotw_len() as u64;
+        self.variants.add(&resource);
         self.resources.insert(resource.name().clone(), resource);
     }
 
@@ -81,6 +86,7 @@ impl Collection {
         let Some(old) = self.resources.remove(name) else { return };
         self.sotw_bytes -= old.sotw_len() as u64;
         self.lifetimes.remove(old.ttl(), name);
+        self.variants.remove(&old);
         for alias in old.aliases() {
             if self.aliases.get(alias) == Some(name) {
                 self.aliases.remove(alias);
@@ -211,16 +217,16 @@ impl State {
     /// for each pruned scope.
     #[must_use]
     pub fn apply(&self, transaction: &Transaction) -> Applied {
-        if let Some(refusal) = self.refusal(transaction) {
+        let revision = Revision(self.revision.0 + 1);
+        let mut work = Work { before: self, revision, wanted: BTreeMap::new() };
+        work.collect(transaction);
+        if let Some(refusal) = self.refusal(transaction).or_else(|| work.variants_refusal()) {
             return Applied {
                 state: self.clone(),
                 outcome: Outcome::Refused(refusal),
                 changes: vec![],
             };
         }
-        let revision = Revision(self.revision.0 + 1);
-        let mut work = Work { before: self, revision, wanted: BTreeMap::new() };
-        work.collect(transaction);
         let (state, changes, unchanged) = work.finish(transaction);
         let (state, assignments) = state.with_assignments(revision, &transaction.assignments);
         let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
@@ -330,6 +336,42 @@ impl<'a> Work<'a> {
 
     fn want(&mut self, scope: &'a ScopeName, key: &'a ResourceKey, upsert: Option<usize>) {
         self.wanted.entry((scope, &key.type_url)).or_default().insert(&key.name, upsert);
+    }
+
+    /// Returns the first name whose variants could not exist together (DYN-06). Names without
+    /// variants cost one look at each name.
+    fn variants_refusal(&self) -> Option<Refusal> {
+        let mut budget = VariantsBudget::default();
+        for ((scope, type_url), wanted) in &self.wanted {
+            let old = self.before.collection(scope, type_url);
+            let has_variants =
+                |base: &str| old.is_some_and(|old| !old.variants.of(base).is_empty());
+            let new = wanted.iter().filter(|(_, upsert)| upsert.is_some()).map(|(name, _)| *name);
+            let bases: BTreeSet<ResourceName> = new
+                .clone()
+                .filter(|name| name.is_variant() || has_variants(name.as_str()))
+                .map(ResourceName::to_base)
+                .collect();
+            for base in bases {
+                let stays = |name: &&ResourceName| !wanted.contains_key(name);
+                let plain = old.and_then(|old| old.resources.get_key_value(&base));
+                let held = old.map_or(&[][..], |old| old.variants.of(base.as_str()));
+                let held =
+                    plain.map(|(name, _)| name).into_iter().chain(held.iter().map(|r| r.name()));
+                let mut names: Vec<&ResourceName> = held.filter(stays).collect();
+                // The names of one base are adjacent.
+                let of_base = wanted.range::<ResourceName, _>(&base..);
+                let of_base = of_base.take_while(|(name, _)| name.base() == base.as_str());
+                let of_base = of_base.filter(|(_, upsert)| upsert.is_some());
+                names.extend(of_base.map(|(name, _)| *name));
+                names.sort_unstable();
+                if let Some(reason) = conflict(&names, &mut budget) {
+                    let key = ResourceKey { type_url: (*type_url).clone(), name: base };
+                    return Some(Refusal::Variants { scope: (*scope).clone(), key, reason });
+                }
+            }
+        }
+        None
     }
 
     /// Returns the new state, the changes, and the number of upserts that changed nothing. The

@@ -154,6 +154,15 @@ pub enum Refusal {
         /// The version of the resource, if the resource exists.
         found: Option<Version>,
     },
+    /// The variants of a name cannot exist together (DYN-06).
+    Variants {
+        /// The scope of the variants.
+        scope: ScopeName,
+        /// The type and the published name.
+        key: ResourceKey,
+        /// The rule that two of the variants violate.
+        reason: String,
+    },
 }
 
 impl fmt::Display for Refusal {
@@ -173,6 +182,9 @@ impl fmt::Display for Refusal {
                 f,
                 "the assignments have changed at revision {changed}, after the expected revision {expected}"
             ),
+            Self::Variants { scope, key, reason } => {
+                write!(f, "{key} in scope {scope:?}: {reason}")
+            }
             Self::Resource { scope, key, expectation, found } => {
                 write!(f, "{key} in scope {scope:?} ")?;
                 match (expectation, found) {

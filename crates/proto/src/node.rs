@@ -4,6 +4,8 @@
 //! Envoy's list of extensions, which has about 60 KB. `build_version` (5) of v2 is wire compatible
 //! and therefore present.
 
+use std::collections::BTreeMap;
+
 use prost_types::Struct;
 
 /// `envoy.config.core.v3.Locality`.
@@ -42,6 +44,14 @@ pub struct BuildVersion {
     pub version: Option<SemanticVersion>,
 }
 
+/// `xds.core.v3.ContextParams`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ContextParams {
+    /// The parameters.
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub params: BTreeMap<String, String>,
+}
+
 /// `envoy.config.core.v3.Node`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Node {
@@ -69,6 +79,9 @@ pub struct Node {
     /// The optional features that the client supports.
     #[prost(string, repeated, tag = "10")]
     pub client_features: Vec<String>,
+    /// The dynamic parameters by type URL.
+    #[prost(btree_map = "string, message", tag = "12")]
+    pub dynamic_parameters: BTreeMap<String, ContextParams>,
 }
 
 /// `Node.user_agent_version_type`.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use chancery_model::{
-    Resource,
+    Resource, encode_resource_name,
     wire::{len_field_len, put_len_field, put_len_header, put_varint, varint_len},
 };
 
@@ -40,6 +40,8 @@ pub(crate) enum LifetimeForm {
 pub(crate) struct Encoding {
     protocol: Protocol,
     form: LifetimeForm,
+    /// Whether the client reads the constraints of variants (DYN-04).
+    reads_constraints: bool,
     /// The names that the client writes differently (XDSTP-03).
     spellings: Spellings,
     /// The version in wrappers. It is the version of the response, because Envoy compares the two
@@ -61,25 +63,26 @@ impl Encoding {
     pub(crate) fn new(
         protocol: Protocol,
         form: LifetimeForm,
+        reads_constraints: bool,
         spellings: Spellings,
         version: &str,
     ) -> Self {
-        let has_wrappers =
-            protocol == Protocol::Sotw && (form == LifetimeForm::Wrapper || !spellings.is_empty());
+        let has_wrappers = protocol == Protocol::Sotw
+            && (form == LifetimeForm::Wrapper || !spellings.is_empty() || reads_constraints);
         let version = if has_wrappers { version } else { "" };
-        Self { protocol, form, spellings, version: version.into() }
+        Self { protocol, form, reads_constraints, spellings, version: version.into() }
     }
 
     /// Returns the length of a resource in the response.
     pub(crate) fn len(&self, resource: &Resource) -> usize {
         let ttl = self.ttl_of(resource);
-        match (self.spellings.get(resource.name()), ttl, self.protocol) {
-            (None, None, Protocol::Sotw) => resource.sotw_len(),
-            (None, None, Protocol::Delta) => resource.delta_len(),
-            (None, Some(ttl), Protocol::Delta) => {
+        match (self.is_renamed(resource), ttl, self.protocol) {
+            (false, None, Protocol::Sotw) => resource.sotw_len(),
+            (false, None, Protocol::Delta) => resource.delta_len(),
+            (false, Some(ttl), Protocol::Delta) => {
                 len_field_len(resource.delta_content().len() + ttl_field_len(ttl))
             }
-            (Some(_), _, _) | (None, Some(_), Protocol::Sotw) => {
+            (true, _, _) | (false, Some(_), Protocol::Sotw) => {
                 let aliases = resource.aliases().iter().map(|a| len_field_len(a.as_str().len()));
                 let content = resource.sotw_len() + aliases.sum::<usize>();
                 self.wrapped_len(content + self.suffix_len(resource, ttl))
@@ -91,17 +94,17 @@ impl Encoding {
     pub(crate) fn resource(&self, resource: &Resource) -> EncodedResource {
         let (mut head, mut tail) = (BytesMut::new(), BytesMut::new());
         let ttl = self.ttl_of(resource);
-        let shared = match (self.spellings.get(resource.name()), ttl, self.protocol) {
-            (None, None, Protocol::Sotw) => resource.sotw_field(),
-            (None, None, Protocol::Delta) => resource.delta_field(),
-            (None, Some(ttl), Protocol::Delta) => {
+        let shared = match (self.is_renamed(resource), ttl, self.protocol) {
+            (false, None, Protocol::Sotw) => resource.sotw_field(),
+            (false, None, Protocol::Delta) => resource.delta_field(),
+            (false, Some(ttl), Protocol::Delta) => {
                 let content = resource.delta_content();
                 put_ttl(&mut tail, ttl);
                 put_len_header(&mut head, 2, content.len() + tail.len());
                 content
             }
             // The `Any` has the same field number in a response and in a wrapper.
-            (Some(_), _, _) | (None, Some(_), Protocol::Sotw) => {
+            (true, _, _) | (false, Some(_), Protocol::Sotw) => {
                 let any = resource.sotw_field();
                 for alias in resource.aliases() {
                     put_len_field(&mut tail, 4, alias.as_str().as_bytes());
@@ -112,6 +115,14 @@ impl Encoding {
             }
         };
         EncodedResource { head, shared, tail }
+    }
+
+    /// Returns whether the name of a resource differs from that in its shared bytes: the client spells it
+    /// differently, or has to be sent a variant with constraints (SotW) or without (delta).
+    fn is_renamed(&self, resource: &Resource) -> bool {
+        let has_constraints = self.protocol == Protocol::Delta;
+        self.spellings.get(resource.base_name()).is_some()
+            || (resource.constraints().is_some() && self.reads_constraints != has_constraints)
     }
 
     /// Returns the lifetime that the client is sent with a resource.
@@ -133,20 +144,33 @@ impl Encoding {
 
     fn suffix_len(&self, resource: &Resource, ttl: Option<Duration>) -> usize {
         len_field_len(self.version_of(resource).len())
-            + len_field_len(self.name_of(resource).len())
+            + match self.constraints_of(resource) {
+                None => len_field_len(self.name_of(resource).len()),
+                Some(name) => len_field_len(name.len()),
+            }
             + ttl.map_or(0, ttl_field_len)
     }
 
     fn put_suffix(&self, out: &mut BytesMut, resource: &Resource, ttl: Option<Duration>) {
         put_len_field(out, 1, self.version_of(resource).as_bytes());
-        put_len_field(out, 3, self.name_of(resource).as_bytes());
+        match self.constraints_of(resource) {
+            None => put_len_field(out, 3, self.name_of(resource).as_bytes()),
+            Some(name) => put_len_field(out, 8, &name),
+        }
         if let Some(ttl) = ttl {
             put_ttl(out, ttl);
         }
     }
 
     fn name_of<'a>(&'a self, resource: &'a Resource) -> &'a str {
-        self.spellings.get(resource.name()).unwrap_or(resource.name()).as_str()
+        let name = resource.base_name();
+        self.spellings.get(name).unwrap_or(name).as_str()
+    }
+
+    /// Returns the encoded name with constraints of a variant, if the client reads them (DYN-04).
+    fn constraints_of(&self, resource: &Resource) -> Option<BytesMut> {
+        let constraints = resource.constraints().filter(|_| self.reads_constraints)?;
+        Some(encode_resource_name(self.name_of(resource), Some(constraints)))
     }
 
     fn version_of(&self, resource: &Resource) -> Box<str> {

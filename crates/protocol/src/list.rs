@@ -7,7 +7,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use chancery_model::{
-    Revision, Version,
+    DynamicParameters, Revision, Version,
     wire::{Fields, Token},
 };
 
@@ -38,6 +38,7 @@ enum Names {
 struct EncodedNames {
     plain: Occurrences,
     located: Occurrences,
+    has_parameters: bool,
 }
 
 /// The names and versions of the resources that a delta client claims to hold. The last entry of a
@@ -79,20 +80,49 @@ impl NameList {
     #[must_use]
     pub fn encoded(bytes: Bytes, field: u32, len: usize) -> Self {
         let (plain, located) = (Occurrences { bytes, field, len }, Occurrences::default());
-        Self(Names::Encoded(Box::new(EncodedNames { plain, located })))
+        Self(Names::Encoded(Box::new(EncodedNames { plain, located, has_parameters: false })))
     }
 
-    /// Adds the names of the resource locators in `field` of an encoded message, or of a part of the
-    /// message with all `len` occurrences. Their dynamic parameters do not matter, because no
-    /// resource has constraints on them.
+    /// Adds the resource locators in `field` of an encoded message, or of a part of the message with all
+    /// `len` occurrences. `has_parameters` says whether any of them has dynamic parameters.
     ///
     /// The caller must have validated the message.
     #[must_use]
-    pub fn with_locators(mut self, bytes: Bytes, field: u32, len: usize) -> Self {
+    pub fn with_locators(
+        mut self,
+        bytes: Bytes,
+        field: u32,
+        len: usize,
+        has_parameters: bool,
+    ) -> Self {
         if let Names::Encoded(names) = &mut self.0 {
             names.located = Occurrences { bytes, field, len };
+            names.has_parameters = has_parameters;
         }
         self
+    }
+
+    /// Returns whether the list has resource locators.
+    pub(crate) fn has_locators(&self) -> bool {
+        matches!(&self.0, Names::Encoded(names) if names.located.len > 0)
+    }
+
+    /// Returns whether any resource locator of the list has dynamic parameters.
+    pub(crate) fn has_parameters(&self) -> bool {
+        matches!(&self.0, Names::Encoded(names) if names.has_parameters)
+    }
+
+    /// Iterates over the names with their dynamic parameters, in the order of [`NameList::iter`].
+    pub(crate) fn located(&self) -> impl Iterator<Item = (&str, DynamicParameters)> {
+        let (owned, encoded) = match &self.0 {
+            Names::Owned(names) => (Some(names.iter().map(String::as_str)), None),
+            Names::Encoded(names) => (None, Some(names)),
+        };
+        let bare = |name| (name, DynamicParameters::new());
+        let encoded = encoded.into_iter().flat_map(move |names| {
+            names.plain.iter().map(text).map(bare).chain(names.located.iter().map(located))
+        });
+        owned.into_iter().flatten().map(bare).chain(encoded)
     }
 
     /// Returns the number of entries.
@@ -212,6 +242,20 @@ fn located_name(content: &[u8]) -> &str {
         }
     }
     name
+}
+
+/// Returns the name and the dynamic parameters of an encoded resource locator. Of equal keys, the last
+/// entry takes precedence.
+fn located(content: &[u8]) -> (&str, DynamicParameters) {
+    let mut parameters = DynamicParameters::new();
+    let mut fields = Fields::new(0, content.len());
+    while let Ok(Some(token)) = fields.next(content) {
+        if let Token::Bytes { field: 2, content } = token {
+            let (key, value) = entry(content);
+            parameters.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    (located_name(content), parameters)
 }
 
 /// Returns the key and the value of an encoded map entry. If a field occurs more than once, the

@@ -12,7 +12,7 @@ use crate::{
     Protocol,
     subscription::{
         CarriedRevisions, Changed, ClientVersion, Pace, PendingRemoval, PendingResponse,
-        Subscription, Urgency, Wildcard,
+        Subscription, Urgency, Wildcard, is_other_variant,
     },
 };
 
@@ -59,7 +59,7 @@ impl Touched {
     /// Returns whether the client had no resource of this name before.
     pub(crate) fn is_fresh(&self, resource: &Resource) -> bool {
         match &self.before {
-            Before::View(view) => view.get(resource.name().as_str()).is_none(),
+            Before::View(view) => view.get(resource.base_name().as_str()).is_none(),
             Before::AllBut(names) => names.contains(resource.name()),
         }
     }
@@ -154,7 +154,7 @@ impl Subscription {
         let mut plan = Plan::default();
         let carried = self.carried(context.revision);
         self.work.set_urgency(Urgency::AfterAnswer);
-        let mut sent = BTreeSet::new();
+        let (mut sent, mut replaced) = (BTreeSet::new(), Vec::new());
         let version = Arc::new(context.view.version());
         let asked = std::mem::take(&mut self.work.requested);
         let again = match selection {
@@ -171,6 +171,7 @@ impl Subscription {
                     if !self.holds(name) {
                         plan.fresh.insert(resource.name().clone());
                     }
+                    replaced.extend(self.replaced_under(name, resource));
                     self.record(name, ClientVersion::sent_in(resource, &version));
                     self.record_other_names(resource, context.view, &version);
                     if sent.insert(resource.name().clone()) {
@@ -197,6 +198,7 @@ impl Subscription {
                 }
             }
         }
+        self.remove_replaced(replaced, &mut plan);
         plan.touched = plan.resources.clone();
         self.set_pending(plan, None, carried, context)
     }
@@ -282,8 +284,9 @@ impl Subscription {
                 for resource in view.iter() {
                     // TTL-12: the lifetime runs since the client's earlier stream, and a heartbeat is
                     // only for a resource that this stream sent (TTL-04).
-                    let is_claimed =
-                        claimed.get(resource.name()) == Some(&Some(resource.version()));
+                    let names = [resource.name(), resource.base_name()];
+                    let version = Some(resource.version());
+                    let is_claimed = names.iter().any(|name| claimed.get(*name) == Some(&version));
                     if !is_claimed || self.sends_lifetime(resource) {
                         plan.resources.push(Arc::clone(resource));
                     }
@@ -322,9 +325,28 @@ impl Subscription {
         let said: BTreeSet<&ResourceName> = plan.removed.iter().collect();
         removed.retain(|resource| !said.contains(resource.name()));
         for resource in removed {
-            self.hold_removal(resource.name().clone(), resource, context);
+            match self.is_replaced(view, &resource) {
+                true => self.remove_replaced(vec![resource], &mut plan),
+                false => self.hold_removal(resource.name().clone(), resource, context),
+            }
         }
         plan
+    }
+
+    /// Returns the variant that the client has under a name, if it is not `new`.
+    fn replaced_under(&self, name: &ResourceName, new: &Resource) -> Option<Arc<Resource>> {
+        let old = self.names.get(name)?.sent()?;
+        is_other_variant(old, new).then(|| Arc::clone(old))
+    }
+
+    /// Removes variants that others replace, in the response with the others (DYN-07).
+    fn remove_replaced(&mut self, replaced: Vec<Arc<Resource>>, plan: &mut Plan) {
+        for old in replaced {
+            self.rejections.touch(old.name());
+            if self.tells_replaced(&old) && !plan.removed.contains(old.name()) {
+                plan.removed.push(old.name().clone());
+            }
+        }
     }
 
     /// Handles resources that reappear before their removal was announced. The client still has
@@ -371,11 +393,10 @@ impl Subscription {
     /// Plans a named subscription: the changes of its names, and the requested names.
     fn plan_names(&mut self, context: PlanContext<'_>) -> Plan {
         let view = context.view;
-        let mut plan = Plan::default();
+        let (mut plan, mut lost) = (Plan::default(), Vec::new());
         let mut names = self.names_to_check();
         names.extend(self.work.requested.union(&self.work.resent).cloned());
-        let mut sent = BTreeSet::new();
-        let mut lost = Vec::new();
+        let (mut sent, mut replaced) = (BTreeSet::new(), Vec::new());
         let version = Arc::new(view.version());
         for name in names {
             let asked = self.work.requested.contains(&name);
@@ -409,6 +430,7 @@ impl Subscription {
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }
+                    replaced.extend(self.replaced_under(&name, resource));
                     self.record(&name, ClientVersion::sent_in(resource, &version));
                 }
                 (None, _) if asked => self.report_absent(&name, &mut plan, context),
@@ -432,6 +454,7 @@ impl Subscription {
                 (None, ClientVersion::Nothing | ClientVersion::Absent) => {}
             }
         }
+        self.remove_replaced(replaced, &mut plan);
         plan.touched = plan.resources.clone();
         let repeated = self.repeated_members(view, &lost, &sent);
         for resource in repeated.iter().filter_map(|name| view.get(name.as_str())) {
@@ -439,8 +462,8 @@ impl Subscription {
             plan.resources.push(Arc::clone(resource));
         }
         // DELTA-46, for names that the client lists but does not subscribe to.
-        let unasked =
-            self.resumption.claimed.keys().filter(|name| !self.names.contains(name.as_str()));
+        let claimed = self.resumption.claimed.keys();
+        let unasked = claimed.filter(|name| !self.names.has_base(name.base()));
         plan.removed.extend(unasked.filter(|name| view.get(name.as_str()).is_none()).cloned());
         plan
     }
@@ -453,12 +476,21 @@ impl Subscription {
         view: &TypeView,
         version: &Arc<TypeVersion>,
     ) {
-        for name in std::iter::once(resource.name()).chain(resource.aliases()) {
+        let names: Vec<ResourceName> = self.names_for(resource).cloned().collect();
+        for name in &names {
             if self.work.changed.contains(name) && view.get(name.as_str()) == Some(resource) {
                 self.work.changed.remove(name);
                 self.record(name, ClientVersion::sent_in(resource, version));
             }
         }
+    }
+
+    /// Returns whether the client has this variant by another of its names.
+    fn is_held_elsewhere(&self, variant: &Resource) -> bool {
+        self.names_for(variant).any(|name| {
+            let held = self.names.get(name).and_then(ClientVersion::sent);
+            held.is_some_and(|held| held.name() == variant.name())
+        })
     }
 
     fn record(&mut self, name: &ResourceName, held: ClientVersion) {
@@ -488,7 +520,13 @@ impl Subscription {
                 self.keep_removal(name, held, context);
                 plan.absent.push(name.clone());
             }
-            Protocol::Delta => plan.removed.push(name.clone()),
+            Protocol::Delta => {
+                // The client knows a variant that it holds by its constraints (DYN-08).
+                let sent = self.names.get(name).and_then(ClientVersion::sent);
+                let variant = sent.filter(|sent| sent.constraints().is_some());
+                let known = variant.map_or(name, |variant| variant.name());
+                plan.removed.push(known.clone());
+            }
         }
         self.record(name, ClientVersion::Absent);
     }
@@ -536,6 +574,10 @@ impl Subscription {
             if is_back(&name) {
                 continue;
             }
+            if self.is_replaced(view, &removal.resource) {
+                self.remove_replaced(vec![removal.resource], plan);
+                continue;
+            }
             let beside = aliased.contains(&name) || aliased.contains(own);
             if !release.allows(&removal) || beside {
                 self.removals.add(name, removal);
@@ -551,6 +593,12 @@ impl Subscription {
             if self.protocol == Protocol::Sotw {
                 if is_named {
                     plan.errors.push(name);
+                }
+                continue;
+            }
+            if removal.resource.constraints().is_some() {
+                if said.insert(own.clone()) && !self.is_held_elsewhere(&removal.resource) {
+                    plan.removed.push(own.clone());
                 }
                 continue;
             }

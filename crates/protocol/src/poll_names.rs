@@ -1,6 +1,11 @@
 //! The names of a poll (REST-JSON), in the spelling of the client and in canonical form.
 
-use chancery_model::{ResourceName, StructuredName, TypeUrl, is_structured};
+use std::sync::Arc;
+
+use chancery_model::{
+    DynamicParameters, Node, ResourceName, StructuredName, TypeUrl, base_of, is_structured,
+};
+use chancery_view::TypeView;
 
 use crate::{
     Config, NameList, PollContent,
@@ -13,6 +18,8 @@ pub struct PollNames {
     /// The names in canonical form.
     pub names: NameList,
     spellings: Spellings,
+    has_locators: bool,
+    of_wildcard: Option<Arc<DynamicParameters>>,
 }
 
 impl PollNames {
@@ -27,18 +34,34 @@ impl PollNames {
         if let Some(glob) = names.iter().find(is_glob) {
             return Err(glob.to_owned());
         }
-        let mut speller = Speller { type_url, config, spellings: Spellings::default() };
+        let has_locators = names.has_locators();
+        let spellings = Spellings::default();
+        let mut speller = Speller { type_url, config, spellings, of_wildcard: None };
         speller.convert(&mut names);
-        Ok(Self { names, spellings: speller.spellings })
+        let Speller { spellings, of_wildcard, .. } = speller;
+        Ok(Self { names, spellings, has_locators, of_wildcard: of_wildcard.map(Arc::new) })
+    }
+
+    /// Returns whether the client uses resource locators, and so reads the constraints of variants.
+    #[must_use]
+    pub fn has_locators(&self) -> bool {
+        self.has_locators
+    }
+
+    /// Returns the view with the parameters of plain names: those of the wildcard's locator, or those
+    /// of the node.
+    #[must_use]
+    pub fn selected(&self, view: TypeView, node: &Node, type_url: &TypeUrl) -> TypeView {
+        let of_node = || node.dynamic_parameters.get(type_url.as_str()).cloned().map(Arc::new);
+        view.with_parameters(self.of_wildcard.clone().or_else(of_node))
     }
 
     /// Returns the content with the missing names as the client writes them.
     #[must_use]
     pub fn spelled(&self, mut content: PollContent) -> PollContent {
-        if let PollContent::Named { missing, .. } = &mut content
-            && !self.spellings.is_empty()
-        {
+        if let PollContent::Named { missing, .. } = &mut content {
             for name in missing.iter_mut() {
+                name.truncate(base_of(name).len());
                 if let Ok(known) = ResourceName::requested(name) {
                     *name = self.spellings.spell(known).to_string();
                 }

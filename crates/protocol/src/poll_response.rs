@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeSet, fmt::Write, iter, sync::Arc};
 
-use chancery_model::{Resource, ResourceName, TypeVersion, types::Properties};
+use chancery_model::{Resource, ResourceName, TypeVersion, show_parameters, types::Properties};
 use chancery_view::TypeView;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -81,13 +81,15 @@ impl PollResponse {
         version_info: &str,
         errors: bool,
     ) -> Self {
+        // Other parameters may select other variants (DYN-11).
+        let varied = view.has_variants().then(|| show_parameters(view.parameters()));
         // REST-18: there is no history, so an empty list always means the wildcard.
         let is_wildcard = names.is_empty() || names.iter().any(|name| name == WILDCARD);
         if properties.wildcard && is_wildcard {
             let layers = view
                 .layers()
                 .flat_map(|layer| [layer.scope.as_str().to_owned(), layer.changed.to_string()]);
-            let digest = digest(iter::once("*".to_owned()).chain(layers));
+            let digest = digest(iter::once("*".to_owned()).chain(layers).chain(varied));
             return Self::of(view, digest, version_info, || PollContent::All(view.clone()));
         }
         let asked: BTreeSet<&str> =
@@ -107,7 +109,7 @@ impl PollResponse {
         });
         // A client that was not sent the errors does not have the current response.
         let form = if errors { "names with errors" } else { "names" };
-        let digest = digest(iter::once(form.to_owned()).chain(fields));
+        let digest = digest(iter::once(form.to_owned()).chain(fields).chain(varied));
         Self::of(view, digest, version_info, || {
             // Two names may refer to one resource, which the response contains once.
             let mut sent = BTreeSet::new();

@@ -6,7 +6,7 @@
 
 use bytes::{BufMut, BytesMut};
 use chancery_model::{
-    ResourceName,
+    ResourceName, encode_resource_name,
     wire::{len_field_len, put_len_field, put_len_header},
 };
 
@@ -23,11 +23,16 @@ const STATUS_LEN: usize = 2 + len_field_len(NOT_FOUND_TEXT.len());
 
 /// Returns the number of bytes of an error in a response.
 pub(crate) fn error_len(name: &ResourceName) -> usize {
-    len_field_len(content_len(name.as_str()))
+    len_field_len(content_len(&encoded(name)))
 }
 
-fn content_len(name: &str) -> usize {
-    len_field_len(len_field_len(name.len())) + len_field_len(STATUS_LEN)
+/// Encodes the name. That of a variant has its constraints.
+fn encoded(name: &ResourceName) -> BytesMut {
+    encode_resource_name(name.base(), name.constraints().as_ref())
+}
+
+fn content_len(name: &[u8]) -> usize {
+    len_field_len(name.len()) + len_field_len(STATUS_LEN)
 }
 
 /// Encodes an error as a field of a response.
@@ -36,10 +41,9 @@ pub(crate) fn put_error(out: &mut BytesMut, protocol: Protocol, name: &ResourceN
         Protocol::Sotw => 7,
         Protocol::Delta => 9,
     };
-    put_len_header(out, field, content_len(name.as_str()));
-    let name = name.as_str().as_bytes();
-    put_len_header(out, 1, len_field_len(name.len()));
-    put_len_field(out, 1, name);
+    let name = encoded(name);
+    put_len_header(out, field, content_len(&name));
+    put_len_field(out, 1, &name);
     put_len_header(out, 2, STATUS_LEN);
     out.put_slice(&[1 << 3, NOT_FOUND]);
     put_len_field(out, 2, NOT_FOUND_TEXT.as_bytes());

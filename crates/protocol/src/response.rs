@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Buf as _, BufMut, Bytes, BytesMut};
 use chancery_model::{
-    Resource, ResourceName, Revision, TypeUrl, TypeVersion,
+    Resource, ResourceName, Revision, TypeUrl, TypeVersion, encode_resource_name,
     wire::{len_field_len, put_len_field, put_len_header},
 };
 use chancery_view::Resources;
@@ -39,6 +39,10 @@ pub struct Response {
     /// Resources whose lifetime is renewed without their content (TTL-03).
     pub(crate) heartbeats: Resources,
     pub(crate) removed: Vec<ResourceName>,
+    /// Removed variants, if the client reads their constraints.
+    pub(crate) removed_variants: Vec<ResourceName>,
+    /// Whether the client reads the constraints of variants (DYN-04).
+    pub(crate) reads_constraints: bool,
     /// Whether the response renews lifetimes and carries no change.
     pub(crate) is_renewal: bool,
     /// Names that do not exist, reported as a resource with an alias (DELTA-63).
@@ -81,7 +85,7 @@ impl Response {
     /// Returns the name of one of the resources, as the client writes it.
     #[must_use]
     pub fn name_of<'a>(&'a self, resource: &'a Resource) -> &'a ResourceName {
-        self.spellings.get(resource.name()).unwrap_or(resource.name())
+        self.spellings.get(resource.base_name()).unwrap_or(resource.base_name())
     }
 
     /// Returns all resources, with and without their content. The lists are shared.
@@ -121,6 +125,18 @@ impl Response {
         &self.removed
     }
 
+    /// Returns the number of removed names and variants.
+    #[must_use]
+    pub fn n_removed(&self) -> usize {
+        self.removed.len() + self.removed_variants.len()
+    }
+
+    /// Returns the removed variants, which the response names with their constraints (DYN-08).
+    #[must_use]
+    pub fn removed_variants(&self) -> &[ResourceName] {
+        &self.removed_variants
+    }
+
     /// Returns the absent names that the response reports with an alias (DELTA-63).
     #[must_use]
     pub fn absent(&self) -> &[ResourceName] {
@@ -145,7 +161,8 @@ impl Response {
     pub fn into_message(self, control_plane: &str) -> Message {
         let version = self.version.to_string();
         let spellings = self.spellings.clone();
-        let encoding = Encoding::new(self.protocol, self.lifetimes, spellings, &version);
+        let (protocol, form) = (self.protocol, self.lifetimes);
+        let encoding = Encoding::new(protocol, form, self.reads_constraints, spellings, &version);
         let head = self.head(control_plane);
         let tail = self.tail(&encoding);
         let resources = self.resources.iter().map(|r| encoding.len(r)).sum::<usize>();
@@ -196,6 +213,12 @@ impl Response {
         }
         for name in &self.removed {
             put_len_field(&mut tail, 6, name.as_str().as_bytes());
+        }
+        // DYN-08, DELTA-73.
+        for name in &self.removed_variants {
+            let base = self.spellings.spell(name.to_base());
+            let name = encode_resource_name(base.as_str(), name.constraints().as_ref());
+            put_len_field(&mut tail, 8, &name);
         }
         self.errors.iter().for_each(|name| put_error(&mut tail, self.protocol, name));
         tail.freeze()

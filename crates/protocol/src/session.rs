@@ -1,14 +1,15 @@
 //! The session: all types of one stream and the order between them.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use chancery_model::{ResourceName, Revision, TypeUrl};
+use chancery_model::{DynamicParameters, ResourceName, Revision, TypeUrl};
 use chancery_view::{Resources, TypeView, View};
 
 use crate::{
-    Acceptance, Config, ContentsPage, EndpointLists, Interest, LifetimeSupport, Nack, Protocol,
-    ProtocolError, Receipt, Request, RequestKind, ResumeState, StreamKind, SubscriptionStatus,
-    Verdict,
+    Acceptance, Config, ContentsPage, EndpointLists, Interest, LifetimeSupport, Nack, NameList,
+    Protocol, ProtocolError, Receipt, Request, RequestKind, ResumeState, StreamKind,
+    SubscriptionStatus, Verdict,
+    list::WILDCARD,
     spelling::{Speller, Spellings},
     subscription::{RequestContext, Subscription, parse_nonce},
 };
@@ -51,6 +52,8 @@ pub struct Session {
     config: Arc<Config>,
     lifetimes: LifetimeSupport,
     endpoint_lists: EndpointLists,
+    /// The node's dynamic parameters, by type URL.
+    parameters: BTreeMap<String, Arc<DynamicParameters>>,
     /// The subscriptions in the order of sending (ADS-04).
     subscriptions: Vec<Subscription>,
     interest: Vec<Interest>,
@@ -67,6 +70,7 @@ impl Session {
             config,
             lifetimes: LifetimeSupport::default(),
             endpoint_lists: EndpointLists::default(),
+            parameters: BTreeMap::new(),
             subscriptions: Vec::new(),
             interest: Vec::new(),
             children: Children::default(),
@@ -85,6 +89,17 @@ impl Session {
     pub fn support_endpoint_lists(&mut self, support: EndpointLists) {
         if std::mem::replace(&mut self.endpoint_lists, support) != support {
             self.on_new_view();
+        }
+    }
+
+    /// Adopts the dynamic parameters of the client's node (DYN-11). They select the variants for plain
+    /// names and for wildcards.
+    pub fn set_dynamic_parameters(&mut self, parameters: &BTreeMap<String, DynamicParameters>) {
+        let given = parameters.iter().filter(|(_, all)| !all.is_empty());
+        self.parameters = given.map(|(url, all)| (url.clone(), Arc::new(all.clone()))).collect();
+        for subscription in &mut self.subscriptions {
+            let of_type = self.parameters.get(subscription.type_url.as_str());
+            subscription.set_node_parameters(of_type.cloned());
         }
     }
 
@@ -123,7 +138,7 @@ impl Session {
         let n_all: usize = self.subscriptions.iter().map(Subscription::n_remembered).sum();
         let subscription = &mut self.subscriptions[at];
         let mut context = RequestContext {
-            view: view.map(|view| self.endpoint_lists.visible(view, &type_url)),
+            view: view.map(|view| subscription.visible(self.endpoint_lists, view)),
             n_others: n_all - subscription.n_remembered(),
             max: self.config.names_max,
             interest: &mut self.interest,
@@ -155,22 +170,39 @@ impl Session {
     fn spell(&mut self, at: usize, request: &mut Request) {
         let Self { subscriptions, config, .. } = self;
         let subscription = &mut subscriptions[at];
+        let (lists, ends_wildcard) = match &*request {
+            Request::Sotw(r) => ([Some(&r.resource_names), None], true),
+            Request::Delta(r) => {
+                let ends = r.unsubscribe.iter().any(|name| name == WILDCARD);
+                ([Some(&r.subscribe), Some(&r.unsubscribe)], ends)
+            }
+        };
+        if lists.into_iter().flatten().any(NameList::has_locators) {
+            subscription.use_locators();
+        }
         let spellings = match request {
             // The new list replaces the previous one.
             Request::Sotw(_) => Spellings::default(),
             Request::Delta(_) => std::mem::take(&mut subscription.spellings),
         };
-        let mut speller = Speller { type_url: &subscription.type_url, config, spellings };
+        let of_wildcard = None;
+        let type_url = &subscription.type_url;
+        let mut speller = Speller { type_url, config, spellings, of_wildcard };
         match request {
             Request::Sotw(r) => speller.convert(&mut r.resource_names),
             Request::Delta(r) => {
                 // The spelling of a subscription takes precedence.
                 speller.convert_versions(&mut r.initial_resource_versions);
                 speller.convert(&mut r.unsubscribe);
+                speller.of_wildcard = None;
                 speller.convert(&mut r.subscribe);
             }
         }
-        subscription.spellings = speller.spellings;
+        let Speller { spellings, of_wildcard, .. } = speller;
+        subscription.spellings = spellings;
+        if of_wildcard.is_some() || ends_wildcard {
+            subscription.set_wildcard_parameters(of_wildcard);
+        }
     }
 
     /// Returns the type and the contents of the response that `request` answers, or `None` if the
@@ -221,6 +253,7 @@ impl Session {
         }
         let mut new = Subscription::new(type_url.clone(), self.kind.protocol, &self.config, now);
         new.support_lifetimes(self.lifetimes);
+        new.set_node_parameters(self.parameters.get(type_url.as_str()).cloned());
         let place = (new.properties.order, &new.type_url);
         let at = self.subscriptions.partition_point(|s| (s.properties.order, &s.type_url) < place);
         self.subscriptions.insert(at, new);
@@ -270,7 +303,7 @@ impl Session {
                 all.push(Interest::Wildcard(s.type_url.clone()));
             }
             let named = s.names.keys().filter(|name| !s.globs.has_member(name.as_str()));
-            all.extend(named.map(|n| Interest::Name(s.type_url.clone(), n.clone())));
+            all.extend(named.map(|n| Interest::Name(s.type_url.clone(), n.to_base())));
         }
         all
     }
@@ -295,7 +328,7 @@ impl Session {
         now: u64,
     ) -> Option<ContentsPage> {
         let subscription = self.subscriptions.iter().find(|s| s.type_url == *type_url)?;
-        let visible = |view| self.endpoint_lists.visible(view, type_url);
+        let visible = |view| subscription.visible(self.endpoint_lists, view);
         let view = view.map_or_else(TypeView::empty, visible);
         Some(subscription.contents(&view, after, max, now))
     }

@@ -7,10 +7,11 @@
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use chancery_model::{
-    RESOURCE_NAME_BYTES_MAX, ResourceName, StructuredName, TypeUrl, is_structured,
+    DynamicParameters, RESOURCE_NAME_BYTES_MAX, ResourceName, StructuredName, TypeUrl,
+    has_internal_mark, is_structured, located_name,
 };
 
-use crate::{Config, NameList, VersionList};
+use crate::{Config, NameList, VersionList, list::WILDCARD};
 
 /// The first character of a name that no resource can have.
 const UNKNOWN: &str = "\0";
@@ -95,12 +96,24 @@ pub(crate) struct Speller<'a> {
     pub(crate) config: &'a Config,
     /// The spellings that the client has used. If a name has had several, the last one counts.
     pub(crate) spellings: Spellings,
+    /// The parameters of the wildcard, if a list has a locator of it.
+    pub(crate) of_wildcard: Option<DynamicParameters>,
+}
+
+/// Returns whether the session uses another form of a name.
+fn is_converted(name: &str) -> bool {
+    is_structured(name) || has_internal_mark(name)
 }
 
 impl Speller<'_> {
     /// Converts all names of a list. If none of them changes, the list stays as it is.
     pub(crate) fn convert(&mut self, list: &mut NameList) {
-        if list.iter().any(is_structured)
+        if list.has_parameters() {
+            let all = list.located();
+            let all: Vec<String> =
+                all.map(|(name, parameters)| self.located(name, parameters)).collect();
+            *list = all.into();
+        } else if list.iter().any(is_converted)
             && let Some(names) = self.converted(list.iter())
         {
             *list = names.into();
@@ -109,7 +122,7 @@ impl Speller<'_> {
 
     /// Converts the names of resources that a client claims to hold.
     pub(crate) fn convert_versions(&mut self, list: &mut VersionList) {
-        if list.iter().any(|(name, _)| is_structured(name))
+        if list.iter().any(|(name, _)| is_converted(name))
             && let Some(names) = self.converted(list.iter().map(|(name, _)| name))
         {
             let versions = list.iter().map(|(_, version)| version.to_owned());
@@ -129,9 +142,37 @@ impl Speller<'_> {
         is_changed.then(|| converted.into_iter().map(Cow::into_owned).collect())
     }
 
+    /// Returns the name of a subscription with parameters. Those of the wildcard and of a collection are
+    /// not part of the name.
+    fn located(&mut self, name: &str, parameters: DynamicParameters) -> String {
+        if name == WILDCARD {
+            self.of_wildcard = Some(parameters);
+            return name.to_owned();
+        }
+        let name = self.name(name);
+        let is_glob = is_structured(&name)
+            && StructuredName::parse(&name).is_ok_and(|parsed| parsed.is_glob());
+        match is_glob || parameters.is_empty() {
+            true => name.into_owned(),
+            false => located_name(&name, &parameters),
+        }
+    }
+
     /// Returns the name that the session uses. It drops directives, which only clients use
     /// (XDSTP-12).
     fn name<'n>(&mut self, name: &'n str) -> Cow<'n, str> {
+        if has_internal_mark(name) {
+            // No resource has this name (SOTW-110).
+            let bare = name.replace(['\u{1}', '\u{2}'], UNKNOWN);
+            // The longest names lose their first character, so that the limit holds.
+            let start = match bare.len() < RESOURCE_NAME_BYTES_MAX {
+                true => 0,
+                false => bare.chars().next().map_or(0, char::len_utf8),
+            };
+            let converted = [UNKNOWN, &bare[start..]].concat();
+            self.spellings.set(&converted, Some(name));
+            return converted.into();
+        }
         if !is_structured(name) || name.len() > RESOURCE_NAME_BYTES_MAX {
             return Cow::Borrowed(name);
         }

@@ -22,12 +22,14 @@ mod delivery;
 mod globs;
 mod interest;
 mod members;
+mod parameters;
 mod part;
 mod rejections;
 mod removals;
 mod renewals;
 mod requests;
 mod resumption;
+mod variants;
 mod work;
 
 pub use acceptance::Acceptance;
@@ -38,6 +40,7 @@ pub(crate) use delivery::{CarriedRevisions, Pace, PendingResponse, SentResponse}
 use globs::Globs;
 use interest::Requests;
 pub(crate) use interest::{ClientVersion, Names, Wildcard};
+use parameters::Variants;
 use rejections::Rejections;
 pub(crate) use removals::{PendingRemoval, PendingRemovals};
 use renewals::Renewals;
@@ -45,6 +48,7 @@ pub(crate) use renewals::{Refresh, SENT_ALONE_MAX};
 pub(crate) use requests::{RequestContext, parse_nonce};
 pub use resumption::ResumeState;
 use resumption::{KeptResponse, Resumption};
+pub(crate) use variants::is_other_variant;
 use work::Work;
 pub(crate) use work::{Changed, Urgency};
 
@@ -82,6 +86,7 @@ pub(crate) struct Subscription {
     pub(crate) renewals: Renewals,
     /// Whether the client is sent errors for names that do not exist (ERR-14).
     pub(crate) sends_errors: bool,
+    pub(crate) variants: Variants,
 }
 
 impl Subscription {
@@ -107,6 +112,7 @@ impl Subscription {
             resumption: Resumption::default(),
             renewals: Renewals::new(now),
             sends_errors: config.resource_errors && may_be_empty,
+            variants: Variants::default(),
         }
     }
 
@@ -138,7 +144,8 @@ impl Subscription {
         }
         let version = Arc::new(version.clone());
         for resource in resources.iter() {
-            for name in std::iter::once(resource.name()).chain(resource.aliases()) {
+            let names: Vec<ResourceName> = self.names_for(resource).cloned().collect();
+            for name in &names {
                 self.work.resent.remove(name);
                 if self.work.requested.remove(name) && self.names.contains(name.as_str()) {
                     // The resource may have changed since the plan. If the client unsubscribed in
@@ -336,8 +343,8 @@ impl Subscription {
 
     /// Returns whether the client subscribes to the resource, by its name or by an alias.
     pub(crate) fn covers(&self, resource: &Resource) -> bool {
-        let mut all = std::iter::once(resource.name()).chain(resource.aliases());
-        self.is_wildcard() || all.any(|name| self.names.contains(name.as_str()))
+        self.is_wildcard()
+            || self.names_for(resource).any(|name| self.names.contains(name.as_str()))
     }
 
     pub(crate) fn status(&self) -> SubscriptionStatus {

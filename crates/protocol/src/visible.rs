@@ -6,6 +6,8 @@ use chancery_model::{
 };
 use chancery_view::{TypeView, View};
 
+use crate::subscription::Subscription;
+
 /// The feature of a client that requests lists of endpoints.
 const LISTS_FEATURE: &str = "xds.endpoint.supports_lb_endpoint_collection";
 
@@ -29,5 +31,12 @@ impl EndpointLists {
             true => all,
             false => all.hiding_parents_of(LOCALITY_ENDPOINTS),
         }
+    }
+}
+
+impl Subscription {
+    /// Returns the part of a view that the client can request, with its parameters.
+    pub(crate) fn visible(&self, lists: EndpointLists, view: &View) -> TypeView {
+        lists.visible(view, &self.type_url).with_parameters(self.variants.parameters())
     }
 }

@@ -90,8 +90,8 @@ impl LayerDelta {
         self.len() + self.old_aliases.len()
     }
 
-    /// Returns the names of one step, for callers that iterate with pauses. A step has the name and
-    /// aliases of one resource, or one old alias.
+    /// Returns the names of one step, for callers that iterate with pauses. A step has the published
+    /// name and aliases of one resource, or one old alias.
     pub fn names_at(&self, step: usize) -> impl Iterator<Item = &ResourceName> {
         let after_changed = step.checked_sub(self.changed.len());
         let resource = match after_changed {
@@ -100,7 +100,7 @@ impl LayerDelta {
         };
         let old_alias =
             after_changed.and_then(|at| self.old_aliases.get(at.checked_sub(self.removed.len())?));
-        let names = resource.map(|r| std::iter::once(r.name()).chain(r.aliases()));
+        let names = resource.map(|r| std::iter::once(r.base_name()).chain(r.aliases()));
         names.into_iter().flatten().chain(old_alias)
     }
 
@@ -137,7 +137,7 @@ fn globs_of<'a>(
     }
     let mut last: Option<ResourceName> = None;
     let of = |resource: &Arc<Resource>| {
-        let glob = StructuredName::parse(resource.name().as_str()).ok()?.collection();
+        let glob = StructuredName::parse(resource.base_name().as_str()).ok()?.collection();
         if last.as_ref().is_none_or(|last| last.as_str() != glob) {
             last = ResourceName::requested(&glob).ok();
         }

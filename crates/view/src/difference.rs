@@ -26,7 +26,8 @@ impl Difference {
 /// Computes the difference of two views of one type. The views may have different scopes.
 ///
 /// A resource counts as changed if its version differs, even with equal bytes. The same applies to
-/// a resource that becomes visible because another scope no longer shadows it. Clients receive
+/// a resource that becomes visible because another scope no longer shadows it. If another variant
+/// of a name becomes visible, it counts as changed, and the previous variant as removed. Clients receive
 /// versions (DELTA-51, SOTW-13), so two clients of one view would otherwise hold different
 /// versions. A resuming client would receive the resource in any case (DELTA-58).
 ///
@@ -73,7 +74,45 @@ pub fn difference(differ: &Differ, from: &TypeView, to: &TypeView) -> Difference
             (None, None) => {}
         }
     }
+    if from.has_variants() || to.has_variants() {
+        resolve_variants(&mut out, from, to);
+    }
     out
+}
+
+/// Replaces the changes of names with variants by what the parameters of the two views select.
+///
+/// The cost is O(changes · log M), and O(all variants) if the order of the scopes or the parameters
+/// changed.
+fn resolve_variants(out: &mut Difference, from: &TypeView, to: &TypeView) {
+    let variants = |view: &TypeView, base: &str| {
+        view.layers.iter().any(|layer| !layer.variants.of(base).is_empty())
+    };
+    let is_varied =
+        |name: &ResourceName| variants(from, name.as_str()) || variants(to, name.as_str());
+    let changed = out.changed.iter().chain(&out.removed).map(|resource| resource.base_name());
+    let mut bases: BTreeSet<ResourceName> =
+        changed.filter(|name| is_varied(name)).cloned().collect();
+    if !same_order(from, to) || from.parameters() != to.parameters() {
+        let layers = from.layers.iter().chain(&to.layers);
+        bases.extend(layers.flat_map(|layer| layer.variants.names().cloned()));
+    }
+    if bases.is_empty() {
+        return;
+    }
+    out.changed.retain(|resource| !bases.contains(resource.base_name()));
+    out.removed.retain(|resource| !bases.contains(resource.base_name()));
+    for base in &bases {
+        let old = from.select(base.as_str(), from.parameters());
+        let new = to.select(base.as_str(), to.parameters());
+        if let Some(new) = new.filter(|new| old != Some(*new)) {
+            out.changed.push(Arc::clone(new));
+        }
+        let is_same = |old: &&Arc<Resource>| new.is_some_and(|new| new.name() == old.name());
+        if let Some(old) = old.filter(|old| !is_same(old)) {
+            out.removed.push(Arc::clone(old));
+        }
+    }
 }
 
 /// Returns the layer of `view` that has the same scope as `layer`.

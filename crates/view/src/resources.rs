@@ -39,10 +39,32 @@ impl Resources {
 
     /// Adds a shared list, without copying it.
     pub fn push_shared(&mut self, all: &Arc<[Arc<Resource>]>) {
-        if !all.is_empty() {
-            self.len += all.len();
-            let whole = Piece::Shared(Arc::clone(all), 0..all.len());
-            Arc::make_mut(&mut self.pieces).push(whole);
+        self.push_range(all, 0..all.len());
+    }
+
+    /// Keeps the resources for which `keeps` returns `true`. Shared lists stay shared.
+    pub fn retain(&mut self, keeps: impl Fn(&Resource) -> bool) {
+        let mut kept = Self::default();
+        for piece in Arc::unwrap_or_clone(std::mem::take(&mut self.pieces)) {
+            match piece {
+                Piece::One(resource) if keeps(&resource) => kept.push(resource),
+                Piece::One(_) => {}
+                Piece::Shared(all, range) => {
+                    let mut start = range.start;
+                    for at in range.clone().filter(|at| !keeps(&all[*at])).chain([range.end]) {
+                        kept.push_range(&all, start..at);
+                        start = at + 1;
+                    }
+                }
+            }
+        }
+        *self = kept;
+    }
+
+    fn push_range(&mut self, all: &Arc<[Arc<Resource>]>, range: Range<usize>) {
+        if !range.is_empty() {
+            self.len += range.len();
+            Arc::make_mut(&mut self.pieces).push(Piece::Shared(Arc::clone(all), range));
         }
     }
 
@@ -177,6 +199,19 @@ mod tests {
                 seen.extend(front.iter().map(|resource| resource.name().to_string()));
             }
             assert_eq!(seen, (0..=10).map(|i| format!("{i:03}")).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn retain_keeps_exactly_the_chosen_resources() {
+        for divisor in 1..5 {
+            let mut list = list(10);
+            let n = |resource: &Resource| resource.name().as_str().parse::<usize>().unwrap();
+            list.retain(|resource| n(resource) % divisor != 1);
+            let found: Vec<usize> = list.iter().map(|resource| n(resource)).collect();
+            let expected: Vec<usize> = (0..=10).filter(|n| n % divisor != 1).collect();
+            assert_eq!(found, expected, "{divisor}");
+            assert_eq!(list.len(), expected.len());
         }
     }
 

@@ -3,8 +3,9 @@
 use std::{ops::Bound, sync::Arc};
 
 use chancery_model::{
-    Collection, Incarnation, LifetimeClass, Resource, ResourceName, Revision, Scope, ScopeName,
-    State, StructuredName, TypeUrl, TypeVersion,
+    Collection, DynamicParameters, Incarnation, LifetimeClass, Resource, ResourceName, Revision,
+    Scope, ScopeName, State, StructuredName, TypeUrl, TypeVersion, base_of, base_of_located,
+    parameters_of,
 };
 use smallvec::SmallVec;
 
@@ -50,6 +51,7 @@ impl View {
             incarnation: self.incarnation,
             layers: self.scopes.iter().filter_map(|s| s.types.get(type_url).cloned()).collect(),
             hidden_child: None,
+            parameters: None,
         }
     }
 }
@@ -64,26 +66,95 @@ pub struct TypeView {
     pub(crate) layers: SmallVec<[Arc<Collection>; 2]>,
     /// Resources with a child of this type are not found by name.
     hidden_child: Option<&'static str>,
+    /// The dynamic parameters of plain names and of the wildcard; `None` if there are none.
+    parameters: Option<Arc<DynamicParameters>>,
 }
+
+/// The parameters of a client without parameters.
+static NO_PARAMETERS: DynamicParameters = DynamicParameters::new();
 
 impl TypeView {
     /// Creates a view without resources.
     #[must_use]
     pub fn empty() -> Self {
         let (floor, incarnation) = (Revision(0), Incarnation(0));
-        Self { floor, incarnation, layers: SmallVec::new(), hidden_child: None }
+        let layers = SmallVec::new();
+        Self { floor, incarnation, layers, hidden_child: None, parameters: None }
     }
 
     /// Finds a resource by name or alias, in the first layer that contains it. A name in any layer
     /// takes precedence over an alias.
+    ///
+    /// A name with variants means the variant that matches the parameters: those in the name of a
+    /// subscription, or else those of the view (DYN-03, DYN-09). A variant that other parameters
+    /// select is not found by its own name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Resource>> {
-        let found = self.by_name(name);
-        let found = found.or_else(|| self.layers.iter().find_map(|layer| layer.find(name)))?;
+        let found = self.find(name)?;
         let is_hidden = self.hidden_child.is_some_and(|hidden| {
             found.children().iter().any(|child| child.type_url.as_str() == hidden)
         });
         (!is_hidden).then_some(found)
+    }
+
+    fn find(&self, name: &str) -> Option<&Arc<Resource>> {
+        if self.has_variants() {
+            return self.find_variant(name);
+        }
+        let of_name = |name: &str| {
+            let aliased = || self.layers.iter().find_map(|layer| layer.find(name));
+            self.by_name(name).or_else(aliased)
+        };
+        of_name(name).or_else(|| of_name(base_of_located(name)?))
+    }
+
+    fn find_variant(&self, name: &str) -> Option<&Arc<Resource>> {
+        let base = base_of(name);
+        let own = parameters_of(name);
+        if base.len() < name.len() && own.is_none() {
+            let variant = self.by_name(name)?;
+            let shown = self.select(base, self.parameters());
+            return shown.filter(|shown| Arc::ptr_eq(shown, variant));
+        }
+        let selected = self.select(base, own.as_ref().unwrap_or(self.parameters()));
+        selected.or_else(|| self.layers.iter().find_map(|layer| layer.find(base)))
+    }
+
+    /// Returns the resource or variant of a name in the first layer with one that matches.
+    pub(crate) fn select(
+        &self,
+        base: &str,
+        parameters: &DynamicParameters,
+    ) -> Option<&Arc<Resource>> {
+        self.layers.iter().find_map(|layer| {
+            let plain = layer.resources.get(base);
+            plain.or_else(|| layer.variants.select(base, parameters))
+        })
+    }
+
+    /// Returns whether any layer has variants. If not, variants cost nothing else.
+    #[must_use]
+    pub fn has_variants(&self) -> bool {
+        self.layers.iter().any(|layer| !layer.variants.is_empty())
+    }
+
+    /// Returns the parameters of plain names and of the wildcard.
+    #[must_use]
+    pub fn parameters(&self) -> &DynamicParameters {
+        self.parameters.as_deref().unwrap_or(&NO_PARAMETERS)
+    }
+
+    /// Sets the parameters of plain names and of the wildcard.
+    #[must_use]
+    pub fn with_parameters(self, parameters: Option<Arc<DynamicParameters>>) -> Self {
+        Self { parameters, ..self }
+    }
+
+    /// Returns whether a resource of the topmost layer with its name is not hidden by variants.
+    fn shows(&self, resource: &Arc<Resource>) -> bool {
+        let base = resource.base_name().as_str();
+        let shown = || self.select(base, self.parameters());
+        !self.has_variants() || shown().is_some_and(|shown| Arc::ptr_eq(shown, resource))
     }
 
     /// Hides the resources with a child of this type from [`TypeView::get`].
@@ -124,6 +195,7 @@ impl TypeView {
                 .iter()
                 .filter(move |(name, _)| !above.iter().any(|l| l.resources.contains_key(*name)))
                 .map(|(_, resource)| resource)
+                .filter(|resource| self.shows(resource))
         })
     }
 
@@ -149,15 +221,23 @@ impl TypeView {
         self.layers.iter().enumerate().flat_map(move |(at, layer)| {
             let above = &self.layers[..at];
             members_of(layer, glob).filter(move |member| {
-                !above.iter().any(|l| l.resources.contains_key(member.name()))
+                !above.iter().any(|l| l.resources.contains_key(member.name())) && self.shows(member)
             })
         })
     }
 
     /// Returns the resource with the smallest name after `name`, or the first resource without a
-    /// `name`. The cost is O(layers · log M).
+    /// `name`. The cost is O(layers · log M), and more after hidden variants.
     #[must_use]
     pub fn next_after(&self, name: Option<&ResourceName>) -> Option<&Arc<Resource>> {
+        let mut next = self.next_of_any(name)?;
+        while !self.shows(next) {
+            next = self.next_of_any(Some(next.name()))?;
+        }
+        Some(next)
+    }
+
+    fn next_of_any(&self, name: Option<&ResourceName>) -> Option<&Arc<Resource>> {
         let from = (name.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let mut smallest: Option<(&ResourceName, &Arc<Resource>)> = None;
         for layer in &self.layers {
@@ -186,6 +266,7 @@ impl TypeView {
                 .names(class)
                 .filter(move |name| !above.iter().any(|l| l.resources.contains_key(*name)))
                 .filter_map(|name| layer.resources.get(name))
+                .filter(|resource| self.shows(resource))
         })
     }
 
@@ -202,6 +283,7 @@ impl TypeView {
     pub fn is_same(&self, other: &Self) -> bool {
         self.layers.len() == other.layers.len()
             && self.layers.iter().zip(&other.layers).all(|(a, b)| Arc::ptr_eq(a, b))
+            && (!self.has_variants() || self.parameters() == other.parameters())
     }
 }
 
@@ -219,7 +301,7 @@ fn members_of<'a>(
         loop {
             let (name, resource) = names.next()?;
             let rest = name.as_str().strip_prefix(parent)?;
-            if glob.has_member(name.as_str()) {
+            if glob.has_member(name.base()) {
                 return Some(resource);
             }
             // All names below a deeper segment are adjacent, too: `0` follows `/`.

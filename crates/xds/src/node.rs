@@ -35,8 +35,8 @@ pub(crate) enum NodeError {
     Metadata { max: usize },
     /// OPS-11, L14.
     #[error(
-        "node.metadata and node.client_features have more than {max} values of any kind (four times \
-         node_metadata_max)"
+        "node.metadata, node.client_features and node.dynamic_parameters have more than {max} values of \
+         any kind (four times node_metadata_max)"
     )]
     Values { max: usize },
     /// L14: the key of each scalar is its whole path.
@@ -130,6 +130,7 @@ fn check_values(node: &[u8], max: usize) -> Result<(), NodeError> {
         let Token::Bytes { field, content } = token else { continue };
         match field {
             10 => values += 1,
+            12 => values += parameters_in(content, max),
             3 => {
                 let start = outer.at() - content.len();
                 let mut open = vec![(0, Fields::new(start, outer.at()))];
@@ -167,6 +168,20 @@ fn check_values(node: &[u8], max: usize) -> Result<(), NodeError> {
     Ok(())
 }
 
+/// Counts the entry of a type in `dynamic_parameters`, and its parameters, up to more than `max`.
+fn parameters_in(entry: &[u8], max: usize) -> usize {
+    let mut n = 1;
+    let mut in_entry = Fields::new(0, entry.len());
+    while let Ok(Some(token)) = in_entry.next(entry) {
+        let Token::Bytes { field: 2, content } = token else { continue };
+        let mut parameters = Fields::new(0, content.len());
+        while n <= max && parameters.next(content).is_ok_and(|token| token.is_some()) {
+            n += 1;
+        }
+    }
+    n
+}
+
 /// The scalars of a node's metadata by their paths, within bounds.
 struct Metadata {
     scalars: BTreeMap<String, String>,
@@ -192,6 +207,11 @@ fn to_model(node: proto::Node, metadata: &mut Metadata) -> Result<Node, NodeErro
         metadata: std::mem::take(&mut metadata.scalars),
         user_agent,
         client_features: node.client_features,
+        dynamic_parameters: node
+            .dynamic_parameters
+            .into_iter()
+            .map(|(type_url, parameters)| (type_url, parameters.params))
+            .collect(),
     })
 }
 

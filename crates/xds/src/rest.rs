@@ -268,7 +268,9 @@ async fn decide(
             return Ok(Decision::Unchanged);
         };
         let responses = &shared.polls.responses;
-        match responses.encode(type_url, &version, content, arrived).await {
+        let reads_constraints = question.names.has_locators();
+        let encoded = responses.encode(type_url, &version, content, arrived, reads_constraints);
+        match encoded.await {
             Outcome::Again => {}
             Outcome::Encoded(encoded) => {
                 let encoded = encoded?;
@@ -327,6 +329,7 @@ async fn change(
             Some(view) => {
                 let errors = shared.fanout.sends_resource_errors();
                 let visible = EndpointLists::of(node).visible(&view, type_url);
+                let visible = asked.selected(visible, node, type_url);
                 respond(visible, type_url, names, &question.version_info, errors).await
             }
             None => PollResponse::Unchanged,

@@ -1,8 +1,8 @@
 //! Decodes discovery requests within bounds.
 //!
 //! A scan reads one token after the other. It keeps positions in the message, never copies of it, so a
-//! request takes only the memory of its bytes. Unused fields are skipped: `error_detail.details`, the
-//! dynamic parameters of resource locators, unknown fields. The caller scans a large message in steps,
+//! request takes only the memory of its bytes. Unused fields are skipped: `error_detail.details`, unknown
+//! fields. The caller scans a large message in steps,
 //! and lets other tasks run between them.
 //!
 //! Truncated strings (a rejection's message, a version, a nonce) are validated only up to the kept
@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use chancery_model::{
-    NameError, Revision, Version,
+    NameError, Revision, Version, escaped_len,
     wire::{Fields, Token, WireError, text},
 };
 use chancery_protocol::{
@@ -51,6 +51,11 @@ pub(crate) enum ScanError {
         "a request names a resource in {len} bytes, at most {max} are allowed (name_bytes_max)"
     )]
     NameLong { len: usize, max: usize },
+    #[error(
+        "a resource locator has {len} bytes of names and dynamic parameters, at most {max} are allowed \
+         (name_bytes_max)"
+    )]
+    LocatorLong { len: usize, max: usize },
     #[error("type_url: {0}")]
     TypeUrl(NameError),
 }
@@ -63,6 +68,8 @@ pub(crate) struct Scan {
     limits: Limits,
     fields: Fields,
     inner: Option<Inner>,
+    /// Whether the locator that is being scanned subscribes.
+    is_subscribing: bool,
     n_names: usize,
     found: Found,
 }
@@ -122,8 +129,10 @@ enum Inner {
     Error(Fields),
     /// An entry of `initial_resource_versions`.
     Entry { fields: Fields, name: Range<usize>, version: Range<usize> },
-    /// A resource locator.
-    Locator(Fields),
+    /// A resource locator, and the bytes of its name and parameters so far.
+    Locator { fields: Fields, bytes: usize },
+    /// A dynamic parameter of the locator.
+    Parameter { fields: Fields, locator: Fields, bytes: usize },
 }
 
 /// The positions of a request's fields in the message.
@@ -153,6 +162,8 @@ struct FoundError {
 struct List {
     bytes: Range<usize>,
     len: usize,
+    /// Whether a locator of the list has dynamic parameters.
+    has_parameters: bool,
 }
 
 /// A completely scanned request.
@@ -178,6 +189,7 @@ impl Scan {
             limits,
             fields: Fields::new(0, len),
             inner: None,
+            is_subscribing: true,
             n_names: 0,
             found: Found::default(),
         }
@@ -199,9 +211,12 @@ impl Scan {
 
     fn at(&self) -> usize {
         match &self.inner {
-            Some(Inner::Error(fields) | Inner::Entry { fields, .. } | Inner::Locator(fields)) => {
-                fields.at()
-            }
+            Some(
+                Inner::Error(fields)
+                | Inner::Entry { fields, .. }
+                | Inner::Locator { fields, .. }
+                | Inner::Parameter { fields, .. },
+            ) => fields.at(),
             None => self.fields.at(),
         }
     }
@@ -214,7 +229,10 @@ impl Scan {
             Some(Inner::Entry { fields, name, version }) => {
                 self.in_entry(fields, name, version, message)?;
             }
-            Some(Inner::Locator(fields)) => self.in_locator(fields, message)?,
+            Some(Inner::Locator { fields, bytes }) => self.in_locator(fields, bytes, message)?,
+            Some(Inner::Parameter { fields, locator, bytes }) => {
+                self.in_parameter(fields, locator, bytes, message)?;
+            }
         }
         Ok(false)
     }
@@ -272,11 +290,10 @@ impl Scan {
             self.inner = Some(Inner::Entry { fields, name: 0..0, version: 0..0 });
         } else if field == locators || field == unsubscribe_locators {
             self.count()?;
-            match field == locators {
-                true => self.found.locators.add(start..end),
-                false => self.found.unsubscribe_locators.add(start..end),
-            }
-            self.inner = Some(Inner::Locator(Fields::new(range.start, range.end)));
+            self.found.list_of(field == locators).add(start..end);
+            self.is_subscribing = field == locators;
+            let fields = Fields::new(range.start, range.end);
+            self.inner = Some(Inner::Locator { fields, bytes: 0 });
         }
         Ok(false)
     }
@@ -343,12 +360,29 @@ impl Scan {
         Ok(())
     }
 
-    /// Scans one token of a resource locator. Its parameters are not used.
-    fn in_locator(&mut self, mut fields: Fields, message: &[u8]) -> Result<(), ScanError> {
+    /// Scans one token of a resource locator. Each parameter counts like a name.
+    fn in_locator(
+        &mut self,
+        mut fields: Fields,
+        bytes: usize,
+        message: &[u8],
+    ) -> Result<(), ScanError> {
         let token = fields.next(message).map_err(|error| self.malformed(error))?;
+        let mut bytes = bytes;
         match token {
             None => return Ok(()),
-            Some(Token::Bytes { field: 1, content }) => self.check_name(1, content)?,
+            Some(Token::Bytes { field: 1, content }) => {
+                self.check_name(1, content)?;
+                bytes = self.add_to_locator(bytes, content)?;
+            }
+            Some(Token::Bytes { field: 2, content }) => {
+                self.count()?;
+                self.found.list_of(self.is_subscribing).has_parameters = true;
+                let end = fields.at();
+                let inner = Fields::new(end - content.len(), end);
+                self.inner = Some(Inner::Parameter { fields: inner, locator: fields, bytes });
+                return Ok(());
+            }
             Some(
                 Token::Varint { field: field @ (1 | 2), .. }
                 | Token::Fixed { field: field @ (1 | 2) },
@@ -357,8 +391,47 @@ impl Scan {
             }
             Some(_) => {}
         }
-        self.inner = Some(Inner::Locator(fields));
+        self.inner = Some(Inner::Locator { fields, bytes });
         Ok(())
+    }
+
+    /// Scans one token of a dynamic parameter: its key or its value.
+    fn in_parameter(
+        &mut self,
+        mut fields: Fields,
+        locator: Fields,
+        bytes: usize,
+        message: &[u8],
+    ) -> Result<(), ScanError> {
+        let token = fields.next(message).map_err(|error| self.malformed(error))?;
+        let mut bytes = bytes;
+        match token {
+            None => {
+                self.inner = Some(Inner::Locator { fields: locator, bytes });
+                return Ok(());
+            }
+            Some(Token::Bytes { field: field @ (1 | 2), content }) => {
+                self.check_text(field, content)?;
+                bytes = self.add_to_locator(bytes, content)?;
+            }
+            Some(
+                Token::Varint { field: field @ (1 | 2), .. }
+                | Token::Fixed { field: field @ (1 | 2) },
+            ) => {
+                return Err(self.malformed(WireError::Kind(field)));
+            }
+            Some(_) => {}
+        }
+        self.inner = Some(Inner::Parameter { fields, locator, bytes });
+        Ok(())
+    }
+
+    /// Adds the bytes of a text to those of its locator. An escaped character takes three bytes in the
+    /// name of the subscription.
+    fn add_to_locator(&self, bytes: usize, content: &[u8]) -> Result<usize, ScanError> {
+        let len = bytes + escaped_len(content) + 1;
+        let max = self.limits.name_bytes_max;
+        if len > max + 1 { Err(ScanError::LocatorLong { len, max }) } else { Ok(len) }
     }
 
     fn name(&mut self, field: u32, content: &[u8]) -> Result<(), ScanError> {
@@ -417,7 +490,8 @@ impl Scan {
         let string = |range: &Range<usize>| String::from_utf8_lossy(slice(range)).into_owned();
         let names = |list: &List, field, located: &List, locators| {
             let names = NameList::encoded(message.slice(list.bytes.clone()), field, list.len);
-            names.with_locators(message.slice(located.bytes.clone()), locators, located.len)
+            let bytes = message.slice(located.bytes.clone());
+            names.with_locators(bytes, locators, located.len, located.has_parameters)
         };
         let subscribe = names(&found.names, numbers.names, &found.locators, numbers.locators);
         let mut is_nack_cut = false;
@@ -462,6 +536,13 @@ impl Scan {
         };
         let node = found.node.map(|range| message.slice(range));
         Scanned { request, node, is_nack_cut }
+    }
+}
+
+impl Found {
+    /// Returns the list of locators that subscribe or unsubscribe.
+    fn list_of(&mut self, subscribes: bool) -> &mut List {
+        if subscribes { &mut self.locators } else { &mut self.unsubscribe_locators }
     }
 }
 

@@ -13,7 +13,11 @@ const STRUCT: &str = "type.googleapis.com/google.protobuf.Struct";
 pub(crate) fn n_bytes(node: &Node) -> usize {
     let metadata = node.metadata.iter().map(|(path, text)| path.len() + text.len() + 16);
     let features = node.client_features.iter().map(|feature| feature.len() + 2);
-    node.id.len() + node.cluster.len() + metadata.chain(features).sum::<usize>()
+    let parameters = node.dynamic_parameters.iter().map(|(type_url, all)| {
+        type_url.len() + all.iter().map(|(key, value)| key.len() + value.len() + 8).sum::<usize>()
+    });
+    let parts = metadata.chain(features).chain(parameters);
+    node.id.len() + node.cluster.len() + parts.sum::<usize>()
 }
 
 /// Converts a node. The server keeps the scalars of the metadata as text, and omits lists.
@@ -36,6 +40,11 @@ pub(crate) fn show(node: &Node) -> proto::Node {
         user_agent_name: name.to_owned(),
         user_agent_version: version,
         client_features: node.client_features.clone(),
+        dynamic_parameters: node
+            .dynamic_parameters
+            .iter()
+            .map(|(url, all)| (url.clone(), proto::ContextParams { params: all.clone() }))
+            .collect(),
     }
 }
 

@@ -11,3 +11,4 @@ mod refuse;
 mod semantic;
 mod support;
 mod validate;
+mod variants;

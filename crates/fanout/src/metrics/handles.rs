@@ -146,7 +146,7 @@ impl ShardMetrics {
         let of_type = self.of(type_place);
         let of_protocol = &self.response_bytes[place_of(response.protocol())];
         of_type.pushes.increment(1);
-        let n_resources = response.n_resources() + response.removed().len();
+        let n_resources = response.n_resources() + response.n_removed();
         of_type.pushed_resources.increment(n_resources as u64);
         if response.is_renewal() {
             let with_ttl = response.resources().filter(|resource| resource.ttl().is_some());

@@ -52,7 +52,7 @@ fn all_parameters() -> Vec<DynamicParameters> {
         .collect()
 }
 
-/// TP2: each operator decides by the keys that it mentions, and by no others.
+/// DYN-03, DYN-05: each operator decides by the keys that it mentions, and by no others.
 #[test]
 fn operators_match_mentioned_keys_only() {
     let prod = value("env", "prod");
@@ -78,7 +78,7 @@ fn operators_match_mentioned_keys_only() {
     }
 }
 
-/// TP2: constraints that differ only in order and nesting are the same identity.
+/// DYN-02: constraints that differ only in order and nesting are the same identity.
 #[test]
 fn order_and_nesting_do_not_matter() {
     let (a, b) = (value("a", "1"), exists("b"));
@@ -93,7 +93,7 @@ fn order_and_nesting_do_not_matter() {
     assert_eq!(not(flat).to_string(), "not (a=\"1\" and b exists)");
 }
 
-/// TP2: the errors of TP2's examples.
+/// DYN-06: the errors of TP2's examples.
 #[test]
 fn variants_with_other_keys_or_a_common_match_conflict() {
     let prod = value("env", "prod");
@@ -109,7 +109,7 @@ fn variants_with_other_keys_or_a_common_match_conflict() {
     assert_eq!(check(&[&Constraints::Always, &prod]), Err(Conflict::Keys(0, 1)));
 }
 
-/// TP2: the enumeration of cases has a bound, for one name and for one transaction.
+/// DYN-06: the enumeration of cases has a bound, for one name and for one transaction.
 #[test]
 fn complex_or_numerous_variants_are_refused() {
     let wide = |last: &str| {
@@ -158,7 +158,7 @@ proptest! {
         prop_assert_eq!(Constraints::decode(&constraints.encode()), decoded);
     }
 
-    /// TP2: variants are refused exactly if their keys differ or some parameters match two of them.
+    /// DYN-06: variants are refused exactly if their keys differ or some parameters match two of them.
     #[test]
     fn conflicts_equal_those_of_all_assignments(all in vec(any_constraints(), 1..4)) {
         let all: Vec<Constraints> = all.into_iter().map(Constraints::canonical).collect();

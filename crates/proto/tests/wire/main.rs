@@ -21,7 +21,7 @@ use chancery_proto::{
         ResourceName, Status,
     },
     envoy_pool,
-    node::{BuildVersion, Locality, Node, SemanticVersion, UserAgentVersion},
+    node::{BuildVersion, ContextParams, Locality, Node, SemanticVersion, UserAgentVersion},
 };
 use prost::Message;
 use prost_reflect::{DynamicMessage, SerializeOptions};
@@ -195,6 +195,10 @@ fn node_matches_envoy_descriptors() {
         user_agent_name: "envoy".into(),
         user_agent_version: Some(UserAgentVersion::Build(version)),
         client_features: vec!["f".into()],
+        dynamic_parameters: BTreeMap::from([(
+            "t".to_owned(),
+            ContextParams { params: BTreeMap::from([("k".to_owned(), "v".to_owned())]) },
+        )]),
     };
     check(
         "envoy.config.core.v3.Node",
@@ -207,6 +211,7 @@ fn node_matches_envoy_descriptors() {
                 "version": {"major_number": 1, "minor_number": 36, "patch": 2},
             },
             "client_features": ["f"],
+            "dynamic_parameters": {"t": {"params": {"k": "v"}}},
         }),
     );
 }

@@ -37,9 +37,9 @@ impl Subscription {
         if !self.sends_errors || self.names.is_empty() {
             return Vec::new();
         }
-        let held = self.removals.values().flat_map(|removal| names_of(&removal.resource));
+        let held = self.removals.values().flat_map(|removal| self.names_for(&removal.resource));
         let held: BTreeSet<&ResourceName> = held.collect();
-        let released = released.iter().flat_map(|resource| names_of(resource));
+        let released = released.iter().flat_map(|resource| self.names_for(resource));
         let candidates: BTreeSet<&ResourceName> =
             self.work.requested.iter().chain(released).collect();
         let is_missing = |name: &&ResourceName| {
@@ -49,9 +49,4 @@ impl Subscription {
         };
         candidates.into_iter().filter(is_missing).cloned().collect()
     }
-}
-
-/// Iterates over the name and the aliases of a resource.
-fn names_of(resource: &Resource) -> impl Iterator<Item = &ResourceName> {
-    std::iter::once(resource.name()).chain(resource.aliases())
 }

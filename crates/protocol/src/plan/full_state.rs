@@ -31,7 +31,9 @@ impl Subscription {
             // ADS-08: resources that the client holds from an earlier stream and subscribes to, and
             // that no longer exist.
             let gone = earlier.iter().filter(|resource| {
-                self.covers(resource) && context.view.get(resource.name().as_str()).is_none()
+                self.covers(resource)
+                    && context.view.get(resource.name().as_str()).is_none()
+                    && !self.is_replaced(context.view, resource)
             });
             removed.extend(gone.cloned());
         }
@@ -40,6 +42,12 @@ impl Subscription {
         }
         plan.send |= !changed.is_empty();
         plan.touched = changed;
+        removed.retain(|resource| !self.is_replaced(context.view, resource));
+        let returned =
+            self.removals.values().filter(|r| self.is_replaced(context.view, &r.resource));
+        let returned: Vec<ResourceName> =
+            returned.map(|removal| removal.resource.name().clone()).collect();
+        returned.iter().for_each(|name| drop(self.removals.remove(name)));
         for resource in removed {
             self.hold_removal(resource.name().clone(), resource, context);
         }

@@ -65,13 +65,17 @@ impl Children {
                 let is_secret = child.type_url.as_str() == SECRET;
                 let mut others = subscriptions.iter_mut();
                 let other = others.find(|other| other.type_url == child.type_url);
-                let Some(other) = other.filter(|other| other.holds(&child.name)) else { continue };
+                let Some(other) = other else { continue };
+                let held = other.held_names(&child.name);
+                if held.is_empty() {
+                    continue;
+                }
                 match endpoints {
                     Some(endpoints) if is_secret && secrets_waiting.len() < SECRETS_WAITING_MAX => {
                         let waiting = secrets_waiting.entry(endpoints.name.clone()).or_default();
                         waiting.insert(child.name.clone());
                     }
-                    _ => drop(other.work.resent.insert(child.name.clone())),
+                    _ => other.work.resent.extend(held),
                 }
             }
         }
@@ -89,9 +93,10 @@ impl Children {
         let mut subscriptions = subscriptions.iter_mut();
         let Some(secrets) = subscriptions.find(|s| s.type_url.as_str() == SECRET) else { return };
         for resource in endpoints.iter() {
-            let mut waiting = self.secrets_waiting.remove(resource.name()).unwrap_or_default();
-            waiting.retain(|name| secrets.holds(name));
-            secrets.work.resent.append(&mut waiting);
+            let waiting = self.secrets_waiting.remove(resource.base_name()).unwrap_or_default();
+            let held: Vec<ResourceName> =
+                waiting.iter().flat_map(|name| secrets.held_names(name)).collect();
+            secrets.work.resent.extend(held);
         }
     }
 }

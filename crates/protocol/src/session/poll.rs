@@ -1,6 +1,8 @@
 //! Polling: which type is planned and sent next.
 
-use chancery_model::ResourceName;
+use std::collections::BTreeSet;
+
+use chancery_model::{ResourceName, has_internal_mark};
 use chancery_view::{Differ, View};
 
 use super::{
@@ -10,6 +12,7 @@ use super::{
 use crate::{
     Protocol, Response,
     plan::{PlanContext, Selection},
+    spelling::Spellings,
     subscription::{Pace, SentResponse, Subscription},
 };
 
@@ -26,6 +29,10 @@ enum Predecessors {
 
 /// The result of checking one type.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a step is passed on at once, and most are responses"
+)]
 enum Step {
     /// A response to send.
     Send(Response),
@@ -169,7 +176,7 @@ impl Session {
     fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
         let release = self.order().release(at, now);
         let subscription = &mut self.subscriptions[at];
-        let of_type = self.endpoint_lists.visible(view, &subscription.type_url);
+        let of_type = subscription.visible(self.endpoint_lists, view);
         let context = PlanContext { view: &of_type, revision: view.revision(), now };
         subscription.update_members(&of_type);
         let touched = match gate {
@@ -245,11 +252,11 @@ impl Session {
         let Some(mut pending) = subscription.delivery.pending.take() else { return Step::Idle };
         let part = subscription.take_part(&mut pending, self.config.response_bytes_target);
         self.last_nonce += 1;
+        let reads_constraints = subscription.variants.has_locators;
         let spellings = &subscription.spellings;
-        let spelled = |names: Vec<ResourceName>| match spellings.is_empty() {
-            true => names,
-            false => names.into_iter().map(|name| spellings.spell(name)).collect(),
-        };
+        let spelled = |names: Vec<ResourceName>| wire_names(names, spellings, reads_constraints);
+        let (removed_variants, removed): (Vec<_>, Vec<_>) =
+            part.removed.into_iter().partition(|name| reads_constraints && name.is_variant());
         let response = Response {
             protocol: subscription.protocol,
             type_url: subscription.type_url.clone(),
@@ -260,7 +267,9 @@ impl Session {
             resources: part.resources,
             heartbeats: part.heartbeats,
             is_renewal: pending.is_renewal,
-            removed: spelled(part.removed),
+            reads_constraints,
+            removed: spelled(removed),
+            removed_variants,
             absent: spelled(part.absent),
             errors: spelled(part.errors),
             revision: pending.revision,
@@ -302,4 +311,23 @@ impl Session {
         });
         deadlines.flatten().filter(|deadline| *deadline > now).min()
     }
+}
+
+/// Returns names as the client knows them: as it spells them, and variants with their constraints if it
+/// reads them. No name occurs twice.
+fn wire_names(
+    names: Vec<ResourceName>,
+    spellings: &Spellings,
+    reads_constraints: bool,
+) -> Vec<ResourceName> {
+    let is_bare = |name: &ResourceName| !has_internal_mark(name.as_str());
+    if spellings.is_empty() && names.iter().all(is_bare) {
+        return names;
+    }
+    let mut seen = BTreeSet::new();
+    let known = names.into_iter().map(|name| match name.is_variant() && reads_constraints {
+        true => name,
+        false => spellings.spell(name.to_base()),
+    });
+    known.filter(|name| seen.insert(name.clone())).collect()
 }

@@ -135,7 +135,7 @@ impl Subscription {
 
     /// Returns the resource that the client was last sent in place of `resource`.
     pub(crate) fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
-        let mut names = std::iter::once(resource.name()).chain(resource.aliases());
+        let mut names = self.names_for(resource);
         let base = self.base();
         let shown = match base {
             Some(base) => base.get(resource.name().as_str()),

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_model::{Lifetimes, Resource, ResourceName, TypeVersion, Version};
+use chancery_model::{Lifetimes, Resource, ResourceName, TypeVersion, Version, base_of_located};
 use chancery_view::TypeView;
 
 /// The client's version of one name, as far as the session knows it.
@@ -64,12 +64,14 @@ impl ClientVersion {
 
 /// The names that a client subscribes to.
 ///
-/// Invariant: `text_bytes` is the total length of the names. `timed` has the names of the sent resources
-/// with a lifetime, or with a time after which they are stale.
+/// Invariant: `text_bytes` is the total length of the names, and `n_located` the number of those with
+/// parameters. `timed` has the names of the sent resources with a lifetime, or with a time after which
+/// they are stale.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_name: BTreeMap<ResourceName, ClientVersion>,
     text_bytes: usize,
+    n_located: usize,
     timed: Timed,
 }
 
@@ -96,6 +98,30 @@ impl Timed {
 }
 
 impl Names {
+    /// Iterates over the subscriptions to a published name: without parameters, and with any.
+    pub(crate) fn of_base<'a>(
+        &'a self,
+        base: &'a str,
+    ) -> impl Iterator<Item = &'a ResourceName> + 'a {
+        self.key(base).into_iter().chain(self.located(base))
+    }
+
+    /// Returns whether there is a subscription to a published name, with or without parameters.
+    pub(crate) fn has_base(&self, base: &str) -> bool {
+        self.of_base(base).next().is_some()
+    }
+
+    /// Iterates over the subscriptions to a published name with parameters.
+    pub(crate) fn located<'a>(
+        &'a self,
+        base: &'a str,
+    ) -> impl Iterator<Item = &'a ResourceName> + 'a {
+        let from = (Bound::Excluded(base), Bound::Unbounded);
+        let names = (self.n_located > 0).then(|| self.by_name.range::<str, _>(from));
+        let names = names.into_iter().flatten().map(|(name, _)| name);
+        names.take_while(move |name| name.base() == base)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
@@ -174,6 +200,7 @@ impl Names {
         match self.by_name.entry(name) {
             btree_map::Entry::Vacant(place) => {
                 self.text_bytes += place.key().as_str().len();
+                self.n_located += usize::from(is_located(place.key()));
                 self.timed.add(&version, place.key());
                 place.insert(version);
             }
@@ -187,9 +214,14 @@ impl Names {
     pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<ClientVersion> {
         let version = self.by_name.remove(name)?;
         self.text_bytes -= name.as_str().len();
+        self.n_located -= usize::from(is_located(name));
         self.timed.remove(&version, name);
         Some(version)
     }
+}
+
+fn is_located(name: &ResourceName) -> bool {
+    base_of_located(name.as_str()).is_some()
 }
 
 /// Replaces the version of a name, and updates the names of resources that must be sent again.

@@ -11,7 +11,7 @@ use crate::Protocol;
 /// Returns the names of the members of a collection in a view.
 fn members(view: &TypeView, glob: &ResourceName) -> Vec<ResourceName> {
     match StructuredName::parse(glob.as_str()) {
-        Ok(glob) => view.members(&glob).map(|member| member.name().clone()).collect(),
+        Ok(glob) => view.members(&glob).map(|member| member.base_name().clone()).collect(),
         Err(_) => Vec::new(),
     }
 }
@@ -81,13 +81,16 @@ impl Subscription {
 
     /// Marks a changed name. Returns whether the client subscribes to it, or to its collection.
     pub(crate) fn on_changed_name(&mut self, name: &ResourceName) -> bool {
-        let known = self.names.key(name.as_str()).cloned();
-        let Some(name) = known.or_else(|| self.globs.covers(name.as_str()).then(|| name.clone()))
-        else {
-            return false;
-        };
-        self.work.changed.insert(name);
-        true
+        let mut is_known = false;
+        for known in self.names.of_base(name.as_str()) {
+            self.work.changed.insert(known.clone());
+            is_known = true;
+        }
+        if !is_known && self.globs.covers(name.as_str()) {
+            self.work.changed.insert(name.clone());
+            is_known = true;
+        }
+        is_known
     }
 
     /// Adds the members that the view shows, and replaces a requested collection by its members. An
@@ -120,7 +123,7 @@ impl Subscription {
                 let is_new = |name: &&ResourceName| !self.names.contains(name.as_str());
                 let is_there = |name: &&ResourceName| {
                     let resource = view.get(name.as_str());
-                    resource.is_some_and(|resource| resource.name() == *name)
+                    resource.is_some_and(|resource| resource.base_name() == *name)
                 };
                 changed.iter().filter(is_new).filter(is_there).cloned().collect()
             }
@@ -203,7 +206,9 @@ impl Subscription {
         if self.protocol == Protocol::Delta || self.globs.is_empty() {
             return Vec::new();
         }
-        let touched: BTreeSet<String> = lost.iter().chain(sent).filter_map(collection_of).collect();
+        let sent: BTreeSet<ResourceName> = sent.iter().map(ResourceName::to_base).collect();
+        let lost = lost.iter();
+        let touched: BTreeSet<String> = lost.chain(&sent).filter_map(collection_of).collect();
         let touched = touched.iter().filter_map(|glob| self.globs.names.get(glob.as_str()));
         let now = touched.flat_map(|glob| members(view, glob));
         now.filter(|name| !sent.contains(name)).collect()

@@ -1,6 +1,7 @@
 //! The parts of a pending response.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use chancery_model::{Resource, ResourceName};
 use chancery_view::Resources;
@@ -40,16 +41,20 @@ impl Subscription {
         let target = if self.is_full_state() { usize::MAX } else { target };
         let version = pending.version.to_string();
         let spellings = self.response_spellings();
-        let encoding = Encoding::new(self.protocol, self.renewals.form, spellings, &version);
+        let (form, reads_constraints) = (self.renewals.form, self.variants.has_locators);
+        let encoding = Encoding::new(self.protocol, form, reads_constraints, spellings, &version);
         let size = |resource: &Resource| encoding.len(resource);
-        let resources = match self.properties.absent_as_alias {
+        let mut resources = match self.properties.absent_as_alias {
             true => take_distinct(&mut pending.resources, target, size),
             false => pending.resources.take_front(target, size),
         };
+        let removed = match self.protocol == Protocol::Delta && reads_constraints {
+            true => take_variants(pending, &mut resources),
+            false => Vec::new(),
+        };
         self.on_resources_sent(&resources, &pending.version);
         let heartbeats = Resources::default();
-        let mut part =
-            Part { resources, heartbeats, removed: vec![], absent: vec![], errors: vec![] };
+        let mut part = Part { resources, heartbeats, removed, absent: vec![], errors: vec![] };
         if pending.resources.is_empty() {
             let mut used = part.resources.iter().map(|resource| size(resource)).sum();
             // OPS-12: if the content fills the part, one heartbeat may exceed it.
@@ -61,14 +66,15 @@ impl Subscription {
             let mut left = target.saturating_sub(used);
             let alone = part.resources.is_empty();
             let has_error =
-                |name: &ResourceName| self.sends_errors && self.names.contains(name.as_str());
+                |name: &ResourceName| self.sends_errors && self.names.has_base(name.base());
             let with_error = |name: &ResourceName| match has_error(name) {
                 true => removed_len(name) + error_len(name),
                 false => removed_len(name),
             };
-            part.removed = take_names(&mut pending.removed, &mut left, alone, with_error);
+            let gone = take_names(&mut pending.removed, &mut left, alone, with_error);
             // ERR-09: the error is beside the removal, for clients that do not know errors.
-            part.errors = part.removed.iter().filter(|name| has_error(name)).cloned().collect();
+            part.errors = gone.iter().filter(|name| has_error(name)).cloned().collect();
+            part.removed.extend(gone);
             if pending.removed.is_empty() {
                 let alone = alone && part.removed.is_empty();
                 part.absent = take_names(&mut pending.absent, &mut left, alone, absent_len);
@@ -101,6 +107,28 @@ fn take_distinct(
         seen.extend(names().cloned());
         size(resource)
     })
+}
+
+/// Completes the variants of the last name in a part, and takes the removals of the variants that those in
+/// the part replace. A replacement is thus in one response (DYN-07).
+fn take_variants(pending: &mut PendingResponse, taken: &mut Resources) -> Vec<ResourceName> {
+    let is_varied =
+        |name: &ResourceName| pending.removed.iter().any(|gone| gone.base() == name.as_str());
+    let last = taken
+        .iter()
+        .last()
+        .filter(|last| last.constraints().is_some() || is_varied(last.base_name()));
+    let Some(base) = last.map(|last| last.base_name().clone()) else { return Vec::new() };
+    while pending.resources.at((0, 0)).is_some_and(|(next, _)| *next.base_name() == base) {
+        pending.resources.take_front(0, |_| 1).iter().for_each(|next| taken.push(Arc::clone(next)));
+    }
+    let bases: BTreeSet<&str> =
+        taken.iter().map(|resource| resource.base_name().as_str()).collect();
+    let (now, later): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut pending.removed)
+        .into_iter()
+        .partition(|gone| bases.contains(gone.base()));
+    pending.removed = later;
+    now.into()
 }
 
 /// Takes names from the front while they fit into the bytes that are `left` in a response. If the

@@ -281,7 +281,7 @@ impl Subscription {
             found = true;
             if self.is_wildcard() {
                 // DELTA-24: the client does not know whether the wildcard still covers the name.
-                self.work.requested.insert(name);
+                self.work.requested.insert(name.to_base());
                 self.work.set_urgency(Urgency::AtOnce);
             }
         }
@@ -406,7 +406,7 @@ impl Subscription {
     fn request(&mut self, name: ResourceName, context: &mut RequestContext<'_>) -> bool {
         let is_new = self.name_explicitly(&name, context.view.as_ref());
         if is_new {
-            context.note(Interest::Name(self.type_url.clone(), name.clone()));
+            context.note(Interest::Name(self.type_url.clone(), name.to_base()));
         }
         if !self.names.contains(name.as_str()) {
             self.names.insert(name.clone(), ClientVersion::Nothing);
@@ -418,7 +418,10 @@ impl Subscription {
     /// Drops a name and everything that is remembered of it. A later subscription to it sends the
     /// resource again (SOTW-44, DELTA-27).
     fn forget(&mut self, name: &ResourceName, context: &mut RequestContext<'_>) {
-        context.note(Interest::NoName(self.type_url.clone(), name.clone()));
+        // Subscriptions to one name with different parameters share the interest in it.
+        if self.names.of_base(name.base()).all(|other| other == name) {
+            context.note(Interest::NoName(self.type_url.clone(), name.to_base()));
+        }
         self.forget_collection(name);
         if !self.keep_as_member(name) {
             self.drop_name(name);

@@ -21,5 +21,6 @@ mod structured_names;
 mod support;
 mod tls;
 mod usage;
+mod variants;
 mod walk;
 mod writes;

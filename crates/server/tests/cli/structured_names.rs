@@ -36,7 +36,7 @@ fn commands_find_structured_names_in_any_spelling() {
 }
 
 /// Returns the content of all blocks of a page in one of these languages, with the language, in order.
-fn blocks<'p>(page: &'p str, languages: &[&str]) -> Vec<(&'p str, &'p str)> {
+pub(crate) fn blocks<'p>(page: &'p str, languages: &[&str]) -> Vec<(&'p str, &'p str)> {
     let opened = page.split("\n```").skip(1).step_by(2);
     let blocks = opened.filter_map(|block| block.split_once('\n'));
     blocks.filter(|(language, _)| languages.contains(language)).collect()

@@ -430,7 +430,7 @@ fn alias_record(
 ) -> Record {
     let key = ResourceKey { type_url: type_url.clone(), name: alias.clone() };
     let key = [&[ALIAS_PREFIX][..], &resource_key(scope, &key)].concat();
-    seal(Family::Index, key, &pb::AliasRecord { name: name.to_string() })
+    seal(Family::Index, key, &pb::AliasRecord { name: name.as_str().to_owned() })
 }
 
 fn scope_record(name: &ScopeName, scope: &Scope) -> Record {

@@ -135,7 +135,7 @@ impl Loader {
             Some((&ALIAS_PREFIX, alias)) => {
                 let (prefix, alias) = split_resource_key(alias)?;
                 let message: pb::AliasRecord = record::open(Family::Index, key, record)?;
-                let name = ResourceName::new(&message.name).map_err(content)?;
+                let name = ResourceName::stored(&message.name).map_err(content)?;
                 self.aliases.push((prefix.to_vec(), alias, name));
             }
             _ => return Err(content("its key has an unknown prefix")),
@@ -243,7 +243,7 @@ fn split_resource_key(key: &[u8]) -> Result<(&[u8], ResourceName), RecordError> 
     let (Some(_), Some(end)) = (separators.next(), separators.next()) else {
         return Err(content("its key does not consist of scope, type URL and name"));
     };
-    Ok((&key[..end], ResourceName::new(text(&key[end + 1..])?).map_err(content)?))
+    Ok((&key[..end], ResourceName::stored(text(&key[end + 1..])?).map_err(content)?))
 }
 
 fn text(bytes: &[u8]) -> Result<&str, RecordError> {

@@ -261,6 +261,13 @@ pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
                 found: found.map(version_to_proto),
             })
         }
+        Refusal::Variants { scope, key, reason } => {
+            refusal::Refusal::Variants(refusal::VariantsConflict {
+                scope: scope.to_string(),
+                key: Some(key_to_proto(key)),
+                reason: reason.clone(),
+            })
+        }
     };
     pb::Refusal { refusal: Some(refusal) }
 }
@@ -288,17 +295,25 @@ pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, Record
             let found = found.as_ref().map(version_from_proto);
             Refusal::Resource { scope, key, expectation, found }
         }
+        refusal::Refusal::Variants(refusal::VariantsConflict { scope, key, reason }) => {
+            let key = key.ok_or_else(|| missing("the key of a refusal"))?;
+            Refusal::Variants {
+                scope: ScopeName::new(&scope).map_err(|error| invalid("a refusal", error))?,
+                key: key_from_proto(&key)?,
+                reason,
+            }
+        }
     })
 }
 
 fn key_to_proto(key: &ResourceKey) -> pb::ResourceKey {
-    pb::ResourceKey { type_url: key.type_url.to_string(), name: key.name.to_string() }
+    pb::ResourceKey { type_url: key.type_url.to_string(), name: key.name.as_str().to_owned() }
 }
 
 fn key_from_proto(message: &pb::ResourceKey) -> Result<ResourceKey, RecordError> {
     Ok(ResourceKey {
         type_url: TypeUrl::new(&message.type_url).map_err(|error| invalid("a key", error))?,
-        name: ResourceName::new(&message.name).map_err(|error| invalid("a key", error))?,
+        name: ResourceName::stored(&message.name).map_err(|error| invalid("a key", error))?,
     })
 }
 

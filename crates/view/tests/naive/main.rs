@@ -11,6 +11,8 @@ use chancery_model::{
 use chancery_view::{Differ, TypeView, View, changed_collections, difference};
 use proptest::prelude::*;
 
+mod variants;
+
 const SCOPES: [&str; 4] = ["a", "b", "c", "node/1"];
 
 fn scope(index: usize) -> ScopeName {
@@ -84,7 +86,7 @@ fn patched(differ: &Differ, from: &TypeView, to: &TypeView) -> Shown {
     }
     for resource in &difference.removed {
         assert!(names.insert(resource.name().clone()), "{} occurs twice", resource.name());
-        let old = out.remove(resource.name().as_str());
+        let old = out.remove(&resource.name().to_string());
         assert_eq!(
             old,
             Some(resource.version().to_string()),

@@ -46,6 +46,9 @@ const SHARED_MAX: usize = 256;
 /// The time for which a full state is kept after its last use.
 const KEEP: Duration = Duration::from_secs(30);
 
+/// The type of the wrapper around a variant.
+const WRAPPER_URL: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+
 /// A function that writes the body of a resource as canonical JSON, with `@type`.
 type Encode = dyn Fn(&TypeUrl, &[u8]) -> Result<String, String> + Send + Sync;
 
@@ -142,6 +145,8 @@ struct Job {
     previous: Option<ResourceName>,
     n_encoded: usize,
     n_errors: usize,
+    /// Whether the client reads the constraints of variants (DYN-04).
+    reads_constraints: bool,
     /// The text that has not been cut off as a chunk.
     text: String,
 }
@@ -173,8 +178,9 @@ impl JsonResponses {
         version: &str,
         content: PollContent,
         arrived: Instant,
+        reads_constraints: bool,
     ) -> Outcome {
-        let job = Job::new(type_url, version, content);
+        let job = Job { reads_constraints, ..Job::new(type_url, version, content) };
         let view = match &job.content {
             PollContent::Named { resources, missing } => {
                 let errors: usize = missing.iter().map(|name| ERROR_BYTES + name.len()).sum();
@@ -184,6 +190,10 @@ impl JsonResponses {
                     true => self.encode_small(job),
                     false => self.run(job).await,
                 });
+            }
+            // The full state depends on the parameters and the form of this client.
+            PollContent::All(view) if view.has_variants() => {
+                return Outcome::Encoded(self.run(job).await);
             }
             PollContent::All(view) => view,
         };
@@ -345,7 +355,9 @@ impl Job {
             quoted(type_url.as_str())
         );
         let (type_url, version) = (type_url.clone(), version.to_owned());
-        Self { content, type_url, version, previous: None, n_encoded: 0, n_errors: 0, text }
+        let (n_encoded, n_errors, reads_constraints) = (0, 0, false);
+        let previous = None;
+        Self { content, type_url, version, previous, n_encoded, n_errors, reads_constraints, text }
     }
 
     /// Encodes the next resources, and then the errors.
@@ -371,7 +383,10 @@ impl Job {
             if self.n_encoded > 0 {
                 self.text.push(',');
             }
-            let json = (encoder.0)(&self.type_url, &resource.body());
+            let json = match resource.constraints().is_some() && self.reads_constraints {
+                true => (encoder.0)(&TypeUrl::from_static(WRAPPER_URL), &resource.delta_content()),
+                false => (encoder.0)(&self.type_url, &resource.body()),
+            };
             let json = json.map_err(|reason| {
                 let (name, type_url) = (resource.name().clone(), self.type_url.clone());
                 EncodeError::Body { name, type_url, reason }
@@ -449,7 +464,7 @@ mod tests {
         loop {
             let content = PollContent::All(view.clone());
             let now = Instant::now();
-            match responses.encode(&type_url, version, content, now).await {
+            match responses.encode(&type_url, version, content, now, false).await {
                 Outcome::Encoded(result) => return result,
                 Outcome::Again => {}
             }
@@ -488,7 +503,7 @@ mod tests {
             let resources = view.iter().cloned().collect();
             let content = PollContent::Named { resources, missing: missing.clone() };
             let type_url = TypeUrl::from_static(CLUSTER);
-            let outcome = responses.encode(&type_url, "1", content, Instant::now()).await;
+            let outcome = responses.encode(&type_url, "1", content, Instant::now(), false).await;
             let Outcome::Encoded(Ok(encoded)) = outcome else { panic!("no response") };
             let json: serde_json::Value = serde_json::from_str(&text(&encoded)).unwrap();
             assert_eq!(json["resources"], serde_json::json!(["a"]));

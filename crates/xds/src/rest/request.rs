@@ -5,8 +5,11 @@
 
 use std::{cell::Cell, fmt};
 
-use bytes::{BufMut, BytesMut};
-use chancery_proto::node::{BuildVersion, Locality, Node, SemanticVersion, UserAgentVersion};
+use bytes::BytesMut;
+use chancery_model::{escaped_len, wire::put_len_field};
+use chancery_proto::node::{
+    BuildVersion, ContextParams, Locality, Node, SemanticVersion, UserAgentVersion,
+};
 use chancery_protocol::{ErrorDetail, NameList};
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -15,7 +18,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 const TEXT_BYTES_MAX: usize = 4 << 10;
 
 /// The number of the field in which a list of names is encoded.
-const NAMES_FIELD: u32 = 1;
+const NAMES_FIELD: u8 = 1;
 
 /// The limits for one request.
 #[derive(Debug, Clone, Copy)]
@@ -154,7 +157,13 @@ impl<'de> Visitor<'de> for RequestSeed<'_, '_> {
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
-        request.names = NameList::encoded(names.bytes.freeze(), NAMES_FIELD, names.len);
+        let NameBuffer { bytes, len, located, n_located, n_parameters } = names;
+        request.names = NameList::encoded(bytes.freeze(), NAMES_FIELD.into(), len).with_locators(
+            located.freeze(),
+            NAMES_FIELD.into(),
+            n_located,
+            n_parameters > 0,
+        );
         Ok(request)
     }
 }
@@ -188,6 +197,22 @@ impl Visitor<'_> for TextSeed<'_, '_> {
 struct NameBuffer {
     bytes: BytesMut,
     len: usize,
+    /// The resource locators, encoded.
+    located: BytesMut,
+    n_located: usize,
+    /// The number of dynamic parameters of all locators.
+    n_parameters: usize,
+}
+
+impl NameBuffer {
+    /// Returns an error if there are too many names and parameters.
+    fn check_count<E: Error>(&self, reader: &Reader<'_>) -> Result<(), E> {
+        let max = reader.limits.names_max;
+        match self.len + self.n_located + self.n_parameters > max {
+            true => Err(reader.exceed(RequestError::Names { max })),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The entries of a list of names.
@@ -195,8 +220,7 @@ struct NameBuffer {
 enum Entry {
     /// `resource_names`.
     Name,
-    /// `resource_locators`. Only their names matter, because no resource has constraints on dynamic
-    /// parameters.
+    /// `resource_locators`.
     Locator,
 }
 
@@ -255,13 +279,76 @@ impl<'de> Visitor<'de> for LocatorSeed<'_, '_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self(reader, names) = self;
+        let mut locator = BytesMut::new();
+        let mut bytes = 0;
+        names.n_located += 1;
+        names.check_count(reader)?;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
-                "name" => map.next_value_seed(NameSeed(reader, names))?,
+                "name" => {
+                    let name = map.next_value_seed(TextSeed(reader, "a name"))?;
+                    bytes += name.len();
+                    check_locator(reader, bytes)?;
+                    put_len_field(&mut locator, 1, name.as_bytes());
+                }
+                "dynamic_parameters" | "dynamicParameters" => {
+                    let into = Parameters { reader, names, locator: &mut locator, bytes };
+                    bytes = map.next_value_seed(into)?;
+                }
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
+        put_len_field(&mut names.located, NAMES_FIELD, &locator);
         Ok(())
+    }
+}
+
+/// Returns an error if the texts of a locator are too long.
+fn check_locator<E: Error>(reader: &Reader<'_>, bytes: usize) -> Result<(), E> {
+    let (len, max) = (bytes, reader.limits.name_bytes_max);
+    if len > max { Err(reader.exceed(RequestError::NameLong { len, max })) } else { Ok(()) }
+}
+
+/// The dynamic parameters of a locator, which are added to it. The value is the length of its texts.
+struct Parameters<'r, 'l, 'n> {
+    reader: &'r Reader<'l>,
+    names: &'n mut NameBuffer,
+    locator: &'n mut BytesMut,
+    bytes: usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Parameters<'_, '_, '_> {
+    type Value = usize;
+    fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<usize, D::Error> {
+        input.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Parameters<'_, '_, '_> {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of strings for dynamic_parameters")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<usize, A::Error> {
+        let Self { reader, names, locator, mut bytes } = self;
+        while let Some(key) = map.next_key::<String>()? {
+            let value = map.next_value_seed(TextSeed(reader, "a dynamic parameter"))?;
+            names.n_parameters += 1;
+            names.check_count(reader)?;
+            bytes += 2 + escaped_len(key.as_bytes()) + escaped_len(value.as_bytes());
+            check_locator(reader, bytes)?;
+            let mut entry = BytesMut::new();
+            put_len_field(&mut entry, 1, key.as_bytes());
+            put_len_field(&mut entry, 2, value.as_bytes());
+            put_len_field(locator, 2, &entry);
+        }
+        Ok(bytes)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<usize, E> {
+        Ok(self.bytes)
     }
 }
 
@@ -284,19 +371,14 @@ impl Visitor<'_> for NameSeed<'_, '_, '_> {
 
     fn visit_str<E: Error>(self, name: &str) -> Result<(), E> {
         let Self(reader, names) = self;
-        let Limits { names_max, name_bytes_max, .. } = *reader.limits;
+        let name_bytes_max = reader.limits.name_bytes_max;
         let len = name.len();
         if len > name_bytes_max {
             return Err(reader.exceed(RequestError::NameLong { len, max: name_bytes_max }));
         }
         names.len += 1;
-        if names.len > names_max {
-            return Err(reader.exceed(RequestError::Names { max: names_max }));
-        }
-        let key = prost::encoding::WireType::LengthDelimited;
-        prost::encoding::encode_key(NAMES_FIELD, key, &mut names.bytes);
-        prost::encoding::encode_varint(len as u64, &mut names.bytes);
-        names.bytes.put_slice(name.as_bytes());
+        names.check_count(reader)?;
+        put_len_field(&mut names.bytes, NAMES_FIELD, name.as_bytes());
         Ok(())
     }
 }
@@ -364,6 +446,8 @@ impl<'de> Visitor<'de> for NodeSeed<'_, '_> {
                     | "userAgentBuildVersion"
                     | "client_features"
                     | "clientFeatures"
+                    | "dynamic_parameters"
+                    | "dynamicParameters"
             ) {
                 map.next_value::<IgnoredAny>()?;
                 continue;
@@ -413,6 +497,15 @@ fn set(node: &mut Node, key: &str, value: Value) -> Result<(), &'static str> {
                 None => None,
             };
             node.user_agent_version = Some(UserAgentVersion::Build(BuildVersion { version }));
+        }
+        "dynamic_parameters" | "dynamicParameters" => {
+            for (type_url, value) in fields(value)?.unwrap_or_default().fields {
+                let mut all = fields(value)?.unwrap_or_default();
+                let all = fields(take(&mut all, &["params"]))?.unwrap_or_default().fields;
+                let param = |(key, value)| text(value).map(|value| (key, value));
+                let params = all.into_iter().map(param).collect::<Result<_, _>>()?;
+                node.dynamic_parameters.insert(type_url, ContextParams { params });
+            }
         }
         _ => {
             let features = match value.kind {
@@ -528,127 +621,4 @@ impl ValueSeed<'_, '_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: Limits = Limits {
-        names_max: 3,
-        name_bytes_max: 8,
-        node_bytes_max: 200,
-        node_values_max: 24,
-        nack_message_bytes_max: 4,
-    };
-
-    fn read(json: &str) -> Result<PollRequest, RequestError> {
-        parse(json.as_bytes(), &LIMITS)
-    }
-
-    /// REST-02, REST-03, REST-06: both spellings of the fields mean the same, `null` is the default, and
-    /// unknown fields are ignored.
-    #[test]
-    fn both_spellings_are_read_and_unknown_fields_ignored() {
-        let proto = r#"{
-            "version_info": "1-7-0", "type_url": "t/x.Y", "resource_names": ["a", "b\u0020"],
-            "response_nonce": "9", "resource_locators": [{"name": "x", "dynamic_parameters": {"k": "v"}}, {}], "later": {"deep": [1, {}]},
-            "error_detail": {"code": 3, "message": "refused", "details": []},
-            "node": {
-                "id": "n", "cluster": "c", "extensions": [{"name": "e"}, {"name": "f"}],
-                "locality": {"region": "r", "sub_zone": "s"},
-                "metadata": {"a": {"b": [1, true, null]}, "c": "d"},
-                "user_agent_name": "envoy",
-                "user_agent_build_version": {"version": {"major_number": 1, "minor_number": "40"}},
-                "client_features": ["f"], "dynamic_parameters": {}
-            }
-        }"#;
-        let request = read(proto).unwrap();
-        assert_eq!(request.version_info, "1-7-0");
-        assert_eq!(request.type_url, "t/x.Y");
-        // DYN-01: a locator means its name.
-        assert_eq!(request.names.iter().collect::<Vec<_>>(), ["a", "b ", "x"]);
-        let error = ErrorDetail { code: 3, message: "refu".into() };
-        assert_eq!(request.error, Some(error), "the message is truncated");
-        let node = request.node.as_ref().unwrap();
-        assert_eq!((node.id.as_str(), node.cluster.as_str()), ("n", "c"));
-        assert_eq!(node.locality.as_ref().unwrap().sub_zone, "s");
-        assert_eq!(node.metadata.as_ref().unwrap().fields.len(), 2);
-        assert_eq!(node.client_features, ["f"]);
-        let version = SemanticVersion { major_number: 1, minor_number: 40, patch: 0 };
-        let build = BuildVersion { version: Some(version) };
-        assert_eq!(node.user_agent_version, Some(UserAgentVersion::Build(build)));
-        let camel = [
-            ("version_info", "versionInfo"),
-            ("type_url", "typeUrl"),
-            ("resource_names", "resourceNames"),
-            ("error_detail", "errorDetail"),
-            ("sub_zone", "subZone"),
-            ("user_agent_name", "userAgentName"),
-            ("user_agent_build_version", "userAgentBuildVersion"),
-            ("major_number", "majorNumber"),
-            ("minor_number", "minorNumber"),
-            ("client_features", "clientFeatures"),
-        ];
-        let camel = camel.iter().fold(proto.to_owned(), |json, (snake, camel)| {
-            assert!(json.contains(snake), "{snake}");
-            json.replace(snake, camel)
-        });
-        assert_eq!(read(&camel).unwrap(), request);
-        let empty =
-            r#"{"version_info": null, "resource_names": null, "node": null, "error_detail": null}"#;
-        assert_eq!(read(empty).unwrap(), PollRequest::default());
-        assert_eq!(read("{}").unwrap(), PollRequest::default());
-    }
-
-    /// REST-20: what is not a request is an error that says where and what.
-    #[test]
-    fn malformed_requests_are_named() {
-        for (json, text) in [
-            ("", "EOF"),
-            ("[]", "expected an object"),
-            ("{} x", "trailing characters"),
-            (r#"{"version_info": 1}"#, "expected a string for version_info"),
-            (r#"{"resource_names": "a"}"#, "expected a list of strings"),
-            (r#"{"resource_names": [1]}"#, "expected a string in resource_names"),
-            (r#"{"node": []}"#, "expected an object for node"),
-            (r#"{"node": {"id": 7}}"#, "node.id: expected a string"),
-            (r#"{"node": {"metadata": 7}}"#, "node.metadata: expected an object"),
-            (r#"{"node": {"client_features": "a"}}"#, "expected a list of strings"),
-            (
-                r#"{"node": {"user_agent_build_version": {"version": {"patch": -1}}}}"#,
-                "expected a number of 32 bits",
-            ),
-        ] {
-            let error = read(json).unwrap_err().to_string();
-            assert!(error.contains(text), "{json}: {error}");
-        }
-        let wide = Limits { node_values_max: 1000, node_bytes_max: 1000, ..LIMITS };
-        let deep = format!(r#"{{"node": {{"metadata": {}"#, r#"{"a":"#.repeat(200));
-        let error = parse(deep.as_bytes(), &wide).unwrap_err().to_string();
-        assert!(error.contains("recursion limit"), "{error}");
-        let error = parse(b"{\"version_info\": \"\xff\"}", &LIMITS).unwrap_err().to_string();
-        assert!(error.starts_with("the body is not a DiscoveryRequest in JSON: "), "{error}");
-    }
-
-    /// OPS-11, SOTW-52: each limit is enforced while the input is read.
-    #[test]
-    fn limits_are_enforced_while_reading() {
-        let error = |json: &str| read(json).unwrap_err();
-        assert_eq!(
-            error(r#"{"resource_names": ["1", "2", "3", "4"]}"#),
-            RequestError::Names { max: 3 }
-        );
-        assert_eq!(
-            error(r#"{"resource_names": ["123456789"]}"#),
-            RequestError::NameLong { len: 9, max: 8 }
-        );
-        let list = vec!["0"; 100].join(",");
-        let values = format!(r#"{{"node": {{"metadata": {{"a": [{list}]}}}}}}"#);
-        assert_eq!(error(&values), RequestError::NodeValues { max: 24 });
-        let long = format!(r#"{{"node": {{"id": "{}"}}}}"#, "x".repeat(201));
-        assert_eq!(error(&long), RequestError::NodeLong { max: 200 });
-        let version = format!(r#"{{"version_info": "{}"}}"#, "x".repeat(5000));
-        assert_eq!(
-            error(&version),
-            RequestError::TextLong { field: "version_info", len: 5000, max: 4096 }
-        );
-    }
-}
+mod tests;

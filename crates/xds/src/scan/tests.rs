@@ -41,7 +41,7 @@ fn texts(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// DYN-01: locators are read by their names, after the plain names.
+/// DYN-01: locators come after the plain names.
 #[test]
 fn sotw_request_scan_equals_prost_decoding() {
     let message = DiscoveryRequest {
@@ -67,7 +67,7 @@ fn sotw_request_scan_equals_prost_decoding() {
     );
 }
 
-/// DYN-01: locators are read by their names, after the plain names.
+/// DYN-01: locators come after the plain names.
 #[test]
 fn delta_request_scan_equals_prost_decoding() {
     let held = [("a", "1a-00000001"), ("b", ""), ("c", "x")];
@@ -93,14 +93,40 @@ fn delta_request_scan_equals_prost_decoding() {
     assert_eq!((scanned.node, &request.error_detail), (None, &None));
 }
 
+/// L14: the dynamic parameters of locators are bounded like names, before anything is built of them.
+#[test]
+fn dynamic_parameters_over_the_limits_are_rejected() {
+    let with = |parameters: BTreeMap<String, String>, name: &str| {
+        let locator = ResourceLocator { name: name.into(), dynamic_parameters: parameters };
+        let message = DiscoveryRequest {
+            resource_locators: vec![locator.clone(), ResourceLocator::default()],
+            ..DiscoveryRequest::default()
+        };
+        scan(Protocol::Sotw, &message).map(|scanned| match scanned.request {
+            Request::Sotw(request) => request.resource_names.len(),
+            Request::Delta(_) => 0,
+        })
+    };
+    let of = |n: usize| (0..n).map(|n| (n.to_string(), String::new())).collect();
+    let max = LIMITS.names_max;
+    assert_eq!(with(of(max - 2), "l"), Ok(2));
+    assert_eq!(with(of(max - 1), "l"), Err(ScanError::Names { found: max + 1, max }));
+    let long = |len: usize| BTreeMap::from([("k".to_owned(), "v".repeat(len))]);
+    let max = LIMITS.name_bytes_max;
+    // `l`, a separator, `k` and `=`.
+    assert_eq!(with(long(max - 4), "l"), Ok(2));
+    assert_eq!(with(long(max - 3), "l"), Err(ScanError::LocatorLong { len: max + 2, max }));
+    let escaped = BTreeMap::from([("k".to_owned(), "%".repeat(max / 3))]);
+    assert!(matches!(with(escaped, "l"), Err(ScanError::LocatorLong { .. })));
+}
+
 /// L14: unused fields of a request are skipped and not counted, however many there are.
 #[test]
 fn unused_fields_are_skipped_without_limit() {
     let mut bytes = BytesMut::new();
     let details = [0x1a, 0].repeat(100_000);
     put_len_field(&mut bytes, 7, &details);
-    // A locator with many parameters.
-    put_len_field(&mut bytes, 8, &[0x12, 0].repeat(100_000));
+    put_len_field(&mut bytes, 8, &[0x1a, 0].repeat(100_000));
     // Unknown fields: a varint, a group, a string.
     bytes.put_slice(&[0x78, 1, 0x7b, 0x08, 1, 0x7c, 0x7a, 1, b'x']);
     put_len_field(&mut bytes, 3, b"name");

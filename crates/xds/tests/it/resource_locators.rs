@@ -1,9 +1,13 @@
-//! Requests with resource locators. No resource has constraints on dynamic parameters, so a locator
-//! means the resource of its name.
+//! Requests with resource locators.
 
 use std::collections::BTreeMap;
 
-use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
+use bytes::Bytes;
+use chancery_proto::{
+    discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, ResourceLocator},
+    node::{ContextParams, Node},
+};
+use prost::Message as _;
 use serde_json::json;
 
 use crate::support::*;
@@ -80,4 +84,58 @@ async fn poll_with_locators_receives_their_names() {
     });
     let reply = Http1::connect(&server).await.post(REST_EDS, &body.to_string()).await;
     assert_eq!(reply.content().1, "1 2");
+}
+
+/// Encodes a node with one dynamic parameter of a type.
+fn node_with_env(id: &str, type_url: &str, env: &str) -> Bytes {
+    let params = BTreeMap::from([("env".to_owned(), env.to_owned())]);
+    let dynamic_parameters = BTreeMap::from([(type_url.to_owned(), ContextParams { params })]);
+    let (id, cluster) = (id.to_owned(), "test".to_owned());
+    Node { id, cluster, dynamic_parameters, ..Node::default() }.encode_to_vec().into()
+}
+
+/// DYN-03, DYN-04, DYN-11: polls receive the variant for the parameters of the locator, or for those of
+/// the node. A client with locators receives the constraints.
+#[tokio::test]
+async fn poll_receives_the_matching_variant() {
+    let server = Server::with(rest_config(), fanout_config()).await;
+    server.put_variants(EDS, "a", &[("prod", "1"), ("test", "2")]);
+    let poll = async |body: serde_json::Value| {
+        Http1::connect(&server).await.post(REST_EDS, &body.to_string()).await
+    };
+    let located = |env: &str| {
+        let locator = json!({"name": "a", "dynamicParameters": {"env": env, "x": "y"}});
+        json!({"node": {"id": "n"}, "resource_locators": [locator]})
+    };
+    let text = String::from_utf8(poll(located("test")).await.body.to_vec()).unwrap();
+    assert!(text.contains("envoy.service.discovery.v3.Resource"), "{text}");
+    let node = json!({"id": "n", "dynamic_parameters": {EDS: {"params": {"env": "prod"}}}});
+    let plain = json!({"node": node, "resource_names": ["a"]});
+    assert_eq!(poll(plain).await.content().1, "1");
+}
+
+/// DYN-11: a request with a changed node replaces the variants of its type.
+#[tokio::test]
+async fn changed_node_parameters_replace_the_variant() {
+    let server = Server::start().await;
+    server.put_variants(EDS, "a", &[("prod", "1"), ("test", "2")]);
+    let mut client = server.delta(DELTA_ADS).await;
+    let request = |env: &str, subscribe: &[&str], nonce: &str| DeltaDiscoveryRequest {
+        node: Some(node_with_env("n", EDS, env)),
+        type_url: EDS.to_owned(),
+        resource_names_subscribe: subscribe.iter().map(|name| (*name).to_owned()).collect(),
+        response_nonce: nonce.to_owned(),
+        ..DeltaDiscoveryRequest::default()
+    };
+    let bodies = |response: &DeltaDiscoveryResponse| -> Vec<String> {
+        let bodies = response.resources.iter().filter_map(|resource| resource.resource.as_ref());
+        bodies.map(|any| String::from_utf8(any.value.to_vec()).unwrap()).collect()
+    };
+    client.send(request("prod", &["a"], "")).await;
+    let first = client.next().await;
+    assert_eq!((names(&first), bodies(&first)), (vec!["a"], vec!["1".to_owned()]));
+    client.send(request("test", &[], &first.nonce)).await;
+    let second = client.next().await;
+    assert_eq!(bodies(&second), ["2"]);
+    assert!(second.removed_resources.is_empty() && second.removed_resource_names.is_empty());
 }

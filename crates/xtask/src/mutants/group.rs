@@ -51,6 +51,7 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-view", &["--lib", "--tests"], "view"),
             suite("chancery-model", &["--lib", "--tests"], "types"),
             suite("chancery-protocol", &["--lib"], "protocol"),
+            suite("chancery-protocol", &["--test", "variants"], "variants"),
         ],
         always: 1,
         needs_rocksdb: false,

@@ -5,6 +5,7 @@ use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::{
     client::Servers,
+    parameters::Parameters,
     write::{Body, Request, Write},
 };
 use crate::cli::{answer::Answer, failure::Failure};
@@ -26,6 +27,8 @@ pub(crate) struct Delete {
     #[arg(long, value_name = "VERSION", value_parser = NonEmptyStringValueParser::new())]
     if_version: Option<String>,
     #[command(flatten)]
+    parameters: Parameters,
+    #[command(flatten)]
     write: Write,
 }
 
@@ -35,7 +38,8 @@ pub(super) async fn run(
     servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let Delete { type_name, names, scope, if_version, write } = delete;
+    let Delete { type_name, names, scope, if_version, parameters, write } = delete;
+    let dynamic_parameters = parameters.into_map();
     if if_version.is_some() && names.len() > 1 {
         let n = names.len();
         return Err(Failure::new(format_args!(
@@ -43,8 +47,12 @@ pub(super) async fn run(
         )));
     }
     let if_version = if_version.unwrap_or_default();
-    let resource =
-        |name| pb::ResourceRef { r#type: type_name.clone(), name, if_version: if_version.clone() };
+    let resource = |name| pb::ResourceRef {
+        r#type: type_name.clone(),
+        name,
+        if_version: if_version.clone(),
+        dynamic_parameters: dynamic_parameters.clone(),
+    };
     let resources = names.into_iter().map(resource).collect();
     let body = |options| Body::Delete(pb::DeleteRequest { resources, scope, options });
     Request::new(&write, body)?.run(servers, answer).await

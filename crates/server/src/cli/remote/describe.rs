@@ -7,7 +7,7 @@ use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 use tonic::transport::Channel;
 
-use super::{client::refusal, read::Read};
+use super::{client::refusal, parameters::Parameters, read::Read};
 use crate::cli::{
     answer::Answer,
     failure::Failure,
@@ -30,6 +30,8 @@ pub(crate) struct Describe {
     #[arg(long)]
     scope: Option<String>,
     #[command(flatten)]
+    parameters: Parameters,
+    #[command(flatten)]
     read: Read,
 }
 
@@ -44,6 +46,7 @@ pub(super) async fn run(
         name: describe.name,
         scope: describe.scope.unwrap_or_default(),
         stale: describe.read.stale,
+        dynamic_parameters: describe.parameters.into_map(),
     };
     let response = client.describe_resource(request).await.map_err(|status| refusal(&status))?;
     let described = response.into_inner();
@@ -66,6 +69,9 @@ fn write_description(
         writeln!(out, "scope {}", resource.scope)?;
         let (version, bytes) = (&resource.version, resource.bytes);
         writeln!(out, "  version   {version} (revision {}), {bytes} bytes", resource.revision)?;
+        if !resource.variant.is_empty() {
+            writeln!(out, "  variant   {}", plain(&resource.variant))?;
+        }
         if !resource.labels.is_empty() {
             writeln!(out, "  labels    {}", plain(&labels(&resource.labels)))?;
         }

@@ -6,7 +6,12 @@ use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 use tonic::transport::Channel;
 
-use super::{client::refusal, read::Read, stream::write_stream};
+use super::{
+    client::refusal,
+    parameters::{Parameters, with_variant},
+    read::Read,
+    stream::write_stream,
+};
 use crate::cli::{
     answer::Answer,
     failure::Failure,
@@ -28,6 +33,8 @@ pub(crate) struct Explain {
     #[arg(value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
+    parameters: Parameters,
+    #[command(flatten)]
     read: Read,
 }
 
@@ -42,6 +49,7 @@ pub(super) async fn run(
         r#type: explain.type_name.unwrap_or_default(),
         name: explain.name.unwrap_or_default(),
         stale: explain.read.stale,
+        dynamic_parameters: explain.parameters.into_map(),
     };
     let response = client.explain(request).await.map_err(|status| refusal(&status))?.into_inner();
     answer.show(&response, |out| write_text(&response, out))
@@ -67,7 +75,7 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
                 scope.template.clone(),
                 scope.scope.clone(),
                 scope.resources.to_string(),
-                scope.version.clone(),
+                with_variant(&scope.version, &scope.variant),
                 scope.shadowed_by.clone(),
             ]);
         }

@@ -7,7 +7,12 @@ use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 use tonic::transport::Channel;
 
-use super::{client::refusal, manifest::manifest, read::Read};
+use super::{
+    client::refusal,
+    manifest::manifest,
+    parameters::{Parameters, with_variant},
+    read::Read,
+};
 use crate::cli::{
     answer::{Answer, Output},
     failure::Failure,
@@ -31,6 +36,8 @@ pub(crate) struct Get {
     #[arg(long, value_name = "ID")]
     node: Option<String>,
     #[command(flatten)]
+    parameters: Parameters,
+    #[command(flatten)]
     read: Read,
 }
 
@@ -51,6 +58,7 @@ pub(super) async fn run(
         view_of_node: get.node.unwrap_or_default(),
         without_body: is_table,
         stale: get.read.stale,
+        dynamic_parameters: get.parameters.into_map(),
     };
     let response = client.list_resources(request).await.map_err(|status| refusal(&status))?;
     let mut pieces = response.into_inner();
@@ -102,7 +110,7 @@ fn write_table(list: &pb::ListResourcesResponse, out: &mut dyn Write) -> io::Res
     for resource in &list.resources {
         table.row([
             short_type(&resource.type_url),
-            resource.name.clone(),
+            with_variant(&resource.name, &resource.variant),
             resource.scope.clone(),
             resource.version.clone(),
             resource.bytes.to_string(),

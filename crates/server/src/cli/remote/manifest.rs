@@ -30,7 +30,8 @@ pub(crate) fn manifest(resources: &[pb::Resource]) -> Result<String, Failure> {
 /// Returns a resource as an entry of a manifest. The entry is the body, or a wrapper if the
 /// resource has properties that the body does not contain.
 fn entry(resource: &pb::Resource) -> Value {
-    let body = resource.to_json()["body"].take();
+    let mut json = resource.to_json();
+    let body = json["body"].take();
     let has_name = TypeUrl::new(&resource.type_url)
         .is_ok_and(|type_url| types::properties(&type_url).name_field.is_some());
     let mut wrapper = Map::new();
@@ -48,6 +49,10 @@ fn entry(resource: &pb::Resource) -> Value {
         let ttl =
             if millis == 0 { format!("{seconds}s") } else { format!("{seconds}.{millis:03}s") };
         wrapper.insert("ttl".to_owned(), json!(ttl));
+    }
+    if resource.dynamic_parameter_constraints.is_some() {
+        let key = "dynamic_parameter_constraints";
+        wrapper.insert(key.to_owned(), json[key].take());
     }
     if wrapper.is_empty() {
         return body;

@@ -19,6 +19,7 @@ mod manifest;
 mod mirror;
 mod node;
 mod nodes;
+mod parameters;
 mod read;
 mod stream;
 mod version;

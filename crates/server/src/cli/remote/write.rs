@@ -11,7 +11,10 @@ use chancery_store::RequestId;
 use clap::{Args, builder::NonEmptyStringValueParser};
 use tonic::{Code, Status, transport::Channel};
 
-use super::client::{Servers, refusal};
+use super::{
+    client::{Servers, refusal},
+    parameters::with_variant,
+};
 use crate::{
     cli::{
         answer::Answer,
@@ -350,7 +353,8 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     let mut table = Table::new(["CHANGE", "TYPE", "NAME", "SCOPE"]);
     for change in response.changes.iter().take(CHANGES_SHOWN_MAX) {
         let (kind, scope) = (change.kind.clone(), change.scope.clone());
-        table.row([kind, short_type(&change.type_url), change.name.clone(), scope]);
+        let name = with_variant(&change.name, &change.variant);
+        table.row([kind, short_type(&change.type_url), name, scope]);
     }
     for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
         let kind = change.kind.clone();
@@ -369,7 +373,8 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     let shown = response.changes.iter().take(CHANGES_SHOWN_MAX);
     for change in shown.filter(|change| !change.differences.is_empty()) {
         let type_name = short_type(&change.type_url);
-        writeln!(out, "{type_name} {:?} in {}:", change.name, change.scope)?;
+        let name = with_variant(&format!("{:?}", change.name), &change.variant);
+        writeln!(out, "{type_name} {} in {}:", plain(&name), change.scope)?;
         write_differences(&change.differences, out)?;
     }
     for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {

@@ -19,8 +19,8 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use chancery_fanout::Fanout;
 use chancery_model::{
-    AssignmentOp, Incarnation, Outcome, ResourceDraft, ResourceKey, ResourceName, Revision,
-    ScopeName, State, Transaction, TypeUrl, Upsert,
+    AssignmentOp, Constraints, Incarnation, Outcome, ResourceDraft, ResourceKey, ResourceName,
+    Revision, ScopeName, State, Transaction, TypeUrl, Upsert,
     types::{CLUSTER, ENDPOINT},
 };
 use chancery_proto::{
@@ -137,6 +137,18 @@ impl Server {
                 .collect(),
             ..Transaction::default()
         })
+    }
+
+    /// Publishes the variants of a name, each for a value of the parameter `env`.
+    pub(crate) fn put_variants(&self, type_url: &str, name: &str, bodies: &[(&str, &str)]) {
+        let variant = |(env, body): &(&str, &str)| {
+            let constraints = Constraints::Value { key: "env".into(), value: (*env).into() };
+            let mut upsert = upsert("default", type_url, name, body);
+            upsert.draft.key.name = upsert.draft.key.name.variant(&constraints);
+            upsert
+        };
+        let upserts = bodies.iter().map(variant).collect();
+        self.apply(&Transaction { upserts, ..Transaction::default() });
     }
 
     pub(crate) fn delete(&self, type_url: &str, names: &[&str]) -> Revision {
