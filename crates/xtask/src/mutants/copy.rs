@@ -17,8 +17,8 @@ use crate::{paths::Paths, proc};
 
 /// The copied directories, relative to the workspace.
 const COPIED: &[&str] = &[
-    "crates", // Tests read some of the documents.
-    "docs", "proto",
+    "crates", // Tests read files of the other directories.
+    "corpus", "deploy", "docs", "proto",
 ];
 
 /// The time limit for a suite, including compilation. A bug that makes a test loop forever exceeds it.
