@@ -75,6 +75,12 @@ impl Collection {
         for alias in resource.aliases() {
             self.aliases.insert(alias.clone(), resource.name().clone());
         }
+        self.add_stored(resource);
+    }
+
+    /// Adds a resource that the collection lacks, without its aliases. If two resources have the same
+    /// alias, it is not in the resources to which of them the alias refers.
+    pub fn add_stored(&mut self, resource: Arc<Resource>) {
         self.lifetimes.add(resource.ttl(), resource.name());
         self.sotw_bytes += resource.sotw_len() as u64;
         self.variants.add(&resource);
@@ -339,7 +345,7 @@ impl<'a> Work<'a> {
     }
 
     /// Returns the first name whose variants could not exist together (DYN-06). Names without
-    /// variants cost one look at each name.
+    /// variants cost one index lookup.
     fn variants_refusal(&self) -> Option<Refusal> {
         let mut budget = VariantsBudget::default();
         for ((scope, type_url), wanted) in &self.wanted {

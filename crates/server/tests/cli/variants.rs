@@ -61,6 +61,15 @@ fn each_variant_is_published_shown_explained_and_deleted() {
     let explained = server.run(&["explain", "n1", "rds", "web", "--parameter", "env=qa"]);
     assert!(explained.out.contains("env=\"qa\" matches none of them"), "{}", explained.out);
 
+    // A restarted server finds the variants of a name, and checks new ones against them.
+    drop(server);
+    let server = Server::start(&directory.path().join("data"));
+    let found = server.json(&["get", "rds", "web"], "");
+    assert_eq!(found["resources"].as_array().unwrap().len(), 3, "{found}");
+    let plain = variant(json!({}), "plain");
+    let refused = server.run_with_input(&["apply", "-f", "-"], &manifest(&[plain]));
+    assert!(refused.err.contains("the resource without constraints"), "{}", refused.err);
+
     let refused = server.run(&["delete", "rds", "web", "--parameter", "env=qa"]);
     assert!(refused.code != 0 && refused.err.contains("has 3 variants"), "{}", refused.err);
     let deleted = server.json(&["delete", "rds", "web", "--parameter", "env=test"], "");

@@ -88,12 +88,10 @@ impl Loader {
         let (_, collection) =
             self.current.as_mut().ok_or_else(|| content("its collection is not in the index"))?;
         let message: pb::ResourceRecord = record::open(Family::Resources, key, record)?;
-        let key = ResourceKey { type_url: collection.type_url.clone(), name: name.clone() };
+        let key = ResourceKey { type_url: collection.type_url.clone(), name };
         let version = version_from_proto(&message.version.unwrap_or_default());
         let draft = draft_from_proto(key, message.content.unwrap_or_default())?;
-        let resource = Resource::with_version(&draft, version);
-        collection.sotw_bytes += resource.sotw_len() as u64;
-        collection.resources.insert(name, Arc::new(resource));
+        collection.add_stored(Arc::new(Resource::with_version(&draft, version)));
         self.n_resources += 1;
         Ok(())
     }

@@ -8,9 +8,9 @@ use std::{
 
 use bytes::Bytes;
 use chancery_model::{
-    Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher, Outcome, Precondition,
-    ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate, Transaction,
-    TransactionMeta, TypeUrl, Upsert, Version,
+    Assignment, AssignmentOp, Constraints, Expectation, Glob, Incarnation, NodeMatcher, Outcome,
+    Precondition, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate,
+    Transaction, TransactionMeta, TypeUrl, Upsert, Version,
 };
 use chancery_proto::raft::v1 as pb;
 use proptest::prelude::*;
@@ -80,6 +80,14 @@ fn names() -> impl Strategy<Value = ResourceName> {
     (0..5_u8).prop_map(|n| ResourceName::new(&format!("name{n}")).unwrap())
 }
 
+/// The names of variants that can exist together.
+fn variants() -> impl Strategy<Value = ResourceName> {
+    "[ab]".prop_map(|value| {
+        let constraints = Constraints::Value { key: "env".into(), value: value.into() };
+        ResourceName::new("name with variants").unwrap().variant(&constraints)
+    })
+}
+
 fn scopes() -> impl Strategy<Value = ScopeName> {
     prop_oneof![Just("default"), Just("edge/eu"), Just("edge")]
         .prop_map(|name| ScopeName::new(name).unwrap())
@@ -87,7 +95,7 @@ fn scopes() -> impl Strategy<Value = ScopeName> {
 
 fn keys() -> impl Strategy<Value = ResourceKey> {
     let types = prop_oneof![Just("type.googleapis.com/a.B"), Just("type.googleapis.com/a.Bc")];
-    (types, names())
+    (types, prop_oneof![names(), variants()])
         .prop_map(|(type_url, name)| ResourceKey { type_url: TypeUrl::from_static(type_url), name })
 }
 
@@ -197,9 +205,8 @@ proptest! {
             prop_assert_eq!(other.state.incarnation, image.state.incarnation);
             prop_assert_eq!(other.n_resources, image.state.len() as u64);
             prop_assert_eq!((other.applied, other.cluster_id), (image.applied, image.cluster_id));
-            prop_assert_eq!(
-                format!("{:?}", other.state.assignments), format!("{:?}", image.state.assignments)
-            );
+            // The indexes of names, aliases, lifetimes and variants are parts of the state.
+            prop_assert_eq!(format!("{:?}", other.state), format!("{:?}", image.state));
         }
     }
 
