@@ -1,6 +1,8 @@
 //! Reads and shows the constraints of a variant on dynamic parameters (TP2).
 
-use chancery_model::{Constraints, ResourceKey, ResourceName, TypeUrl, example, has_private_key};
+use chancery_model::{
+    Constraints, ResourceKey, ResourceName, TypeUrl, VariantsBudget, example, has_private_key,
+};
 use prost_types::Any;
 use serde_json::Value as Json;
 
@@ -28,19 +30,20 @@ pub(crate) fn read(node: &Node, faults: &mut Vec<Fault>) -> Constraints {
         fault(IS_KEY.to_owned());
         return Constraints::Always;
     }
-    let constraints = match Constraints::decode(&bytes) {
-        Ok(constraints) => constraints,
-        Err(error) => {
-            fault(error.to_string());
-            return Constraints::Always;
-        }
+    Constraints::decode(&bytes).unwrap_or_else(|error| {
+        fault(error.to_string());
+        Constraints::Always
+    })
+}
+
+/// Returns the fault of constraints that no parameters match. `budget` bounds the work for one request.
+pub(crate) fn unmatched(name: &ResourceName, budget: &mut VariantsBudget) -> Option<Fault> {
+    let rule = match example(&name.constraints()?, budget) {
+        Ok(Some(_)) => return None,
+        Ok(None) => "match no parameters, so no client would receive the resource",
+        Err(_) => "are too complex; use fewer keys or values",
     };
-    match example(&constraints) {
-        Ok(Some(_)) => {}
-        Ok(None) => fault("match no parameters, so no client would receive the resource".into()),
-        Err(_) => fault("are too complex; use fewer keys or values".into()),
-    }
-    constraints
+    Some(Fault::new(rule).within(KEY))
 }
 
 /// Returns the key of a resource with constraints. A variant has no aliases.

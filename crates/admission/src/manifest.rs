@@ -11,11 +11,11 @@ use std::{
 use bytes::Bytes;
 use chancery_model::{
     AssignmentOp, Precondition, ResourceDraft, Revision, ScopeName, Transaction, TransactionMeta,
-    Upsert,
+    Upsert, VariantsBudget,
 };
 
 use crate::{
-    assignments,
+    assignments, constraints,
     keys::unknown_keys,
     mode::{Validation, ValidationMode},
     names::{Names, Origin},
@@ -160,6 +160,8 @@ struct Admission<'a> {
     report: Report,
     warnings: Report,
     names: Names<'a>,
+    /// The steps that are left for the constraints of variants.
+    variants_budget: VariantsBudget,
     assignments: HashMap<Arc<str>, Origin<'a>>,
     /// The scopes that the input names.
     scopes: BTreeSet<ScopeName>,
@@ -178,6 +180,7 @@ impl<'a> Admission<'a> {
             report: Report::default(),
             warnings: Report::default(),
             names: Names::default(),
+            variants_budget: VariantsBudget::default(),
             assignments: HashMap::new(),
             scopes: BTreeSet::new(),
             has_list: false,
@@ -268,7 +271,8 @@ impl<'a> Admission<'a> {
                 return self.refuse(origin, &resource::label(node), faults);
             }
         };
-        let faults = self.names.claim(&scope, &draft, origin);
+        let mut faults = self.names.claim(&scope, &draft, origin);
+        faults.extend(constraints::unmatched(&draft.key.name, &mut self.variants_budget));
         if !faults.is_empty() {
             return self.refuse(origin, &resource::label(node), faults);
         }

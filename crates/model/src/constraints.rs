@@ -1,8 +1,8 @@
-//! Constraints on dynamic parameters, which tell the variants of a resource apart (TP2).
+//! Constraints on dynamic parameters, which distinguish the variants of a resource (TP2).
 //!
 //! A client subscribes to a name with parameters, and receives the variant whose constraints match
 //! them. The name and the constraints together identify a resource (DYN-02). Constraints therefore
-//! have a canonical form: the same conditions in another order or nesting are the same constraints.
+//! have a canonical form: order and nesting of conditions do not matter.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -12,7 +12,7 @@ use crate::{
 
 /// The variants of a collection, by their published name. Cloning is cheap.
 ///
-/// A collection without variants has an empty index, and lookups end at once.
+/// A collection without variants has an empty index, and lookups return immediately.
 #[derive(Debug, Clone, Default)]
 pub struct VariantIndex(OrdMap<ResourceName, Arc<[Arc<Resource>]>>);
 
@@ -66,7 +66,7 @@ impl VariantIndex {
     }
 }
 
-/// Returns the reason why resources of one name cannot exist together (DYN-06). `names` are sorted.
+/// Returns the reason why resources of one name cannot exist together (DYN-06). `names` must be sorted.
 pub(crate) fn conflict(names: &[&ResourceName], budget: &mut VariantsBudget) -> Option<String> {
     let all: Vec<Constraints> =
         names.iter().map(|name| name.constraints().unwrap_or(Constraints::Always)).collect();

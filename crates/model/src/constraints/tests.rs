@@ -181,7 +181,7 @@ proptest! {
         }
         for one in &all {
             let expected = all_parameters().iter().any(|parameters| one.matches(parameters));
-            prop_assert_eq!(example(one).unwrap().is_some(), expected);
+            prop_assert_eq!(example(one, &mut VariantsBudget::default()).unwrap().is_some(), expected);
         }
     }
 }

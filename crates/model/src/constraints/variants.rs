@@ -11,10 +11,10 @@ use super::{Constraints, DynamicParameters};
 /// The maximum number of variants of one name in a scope.
 pub const VARIANTS_MAX: usize = 256;
 
-/// The maximum number of steps for one name: cases, times conditions and operators.
+/// The maximum number of steps for one name: cases, times the number of conditions and operators.
 const STEPS_MAX: usize = 1_000_000;
 
-/// The steps that are left for the names of one transaction.
+/// The steps that are left for the names of one transaction or one request.
 #[derive(Debug, Clone, Copy)]
 pub struct VariantsBudget(pub(super) usize);
 
@@ -56,14 +56,14 @@ pub fn check_variants(
     if variants.len() < 2 {
         return Ok(());
     }
-    let overlap = find_case(variants, budget, |parameters| {
-        let mut matching = variants.iter().enumerate().filter(|(_, one)| one.matches(parameters));
+    let overlap = find_case(variants, budget, |tests, case| {
+        let mut matching = tests.iter().enumerate().filter(|(_, test)| test.matches(case));
         let (first, _) = matching.next()?;
         let (second, _) = matching.next()?;
-        Some((first, second, parameters.clone()))
+        Some((first, second))
     })?;
     match overlap {
-        Some((first, second, parameters)) => Err(Conflict::Overlap(first, second, parameters)),
+        Some(((first, second), parameters)) => Err(Conflict::Overlap(first, second, parameters)),
         None => Ok(()),
     }
 }
@@ -71,19 +71,68 @@ pub fn check_variants(
 /// Returns parameters that match the constraints, or `None` if no parameters do.
 ///
 /// # Errors
-/// Fails if the constraints need more steps than the limit.
-pub fn example(constraints: &Constraints) -> Result<Option<DynamicParameters>, Conflict> {
-    find_case(&[constraints], &mut VariantsBudget::default(), |parameters| {
-        constraints.matches(parameters).then(|| parameters.clone())
-    })
+/// Fails if the constraints need more steps than the limit or the budget.
+pub fn example(
+    constraints: &Constraints,
+    budget: &mut VariantsBudget,
+) -> Result<Option<DynamicParameters>, Conflict> {
+    let found = find_case(&[constraints], budget, |tests, case| {
+        tests.iter().all(|test| test.matches(case)).then_some(())
+    })?;
+    Ok(found.map(|((), parameters)| parameters))
 }
 
-/// Returns the first result of `find` in any case.
+/// The keys that the variants mention, in order, and the cases of each.
+type Cases<'a> = [(&'a str, Vec<Option<String>>)];
+
+/// Constraints over cases. Keys and values are indexes, so that a step of the check allocates nothing.
+enum Test {
+    Always,
+    Value { key: usize, case: usize },
+    Exists { key: usize },
+    Or(Vec<Test>),
+    And(Vec<Test>),
+    Not(Box<Test>),
+}
+
+impl Test {
+    fn new(constraints: &Constraints, cases: &Cases<'_>) -> Self {
+        let all = |all: &[Constraints]| all.iter().map(|one| Self::new(one, cases)).collect();
+        let key_of = |key: &str| cases.partition_point(|(other, _)| *other < key);
+        match constraints {
+            Constraints::Always => Self::Always,
+            Constraints::Value { key, value } => {
+                let key = key_of(key);
+                let mut values = cases[key].1.iter();
+                let case = values.position(|case| case.as_deref() == Some(&**value));
+                Self::Value { key, case: case.unwrap_or(ABSENT) }
+            }
+            Constraints::Exists { key } => Self::Exists { key: key_of(key) },
+            Constraints::Or(list) => Self::Or(all(list)),
+            Constraints::And(list) => Self::And(all(list)),
+            Constraints::Not(inner) => Self::Not(Box::new(Self::new(inner, cases))),
+        }
+    }
+
+    /// Returns whether the constraints match. `case` has the index of a case for each key.
+    fn matches(&self, case: &[usize]) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Value { key, case: wanted } => case[*key] == *wanted,
+            Self::Exists { key } => case[*key] != ABSENT,
+            Self::Or(all) => all.iter().any(|one| one.matches(case)),
+            Self::And(all) => all.iter().all(|one| one.matches(case)),
+            Self::Not(inner) => !inner.matches(case),
+        }
+    }
+}
+
+/// Returns the first result of `find` in any case, and the parameters of that case.
 fn find_case<T>(
     variants: &[&Constraints],
     budget: &mut VariantsBudget,
-    mut find: impl FnMut(&DynamicParameters) -> Option<T>,
-) -> Result<Option<T>, Conflict> {
+    find: impl Fn(&[Test], &[usize]) -> Option<T>,
+) -> Result<Option<(T, DynamicParameters)>, Conflict> {
     let mut values = BTreeMap::<&str, BTreeSet<&str>>::new();
     for variant in variants {
         for (key, found) in variant.values() {
@@ -97,22 +146,26 @@ fn find_case<T>(
     let steps = n_cases.and_then(|n| n.checked_mul(nodes)).filter(|steps| *steps <= STEPS_MAX);
     let left = steps.and_then(|steps| budget.0.checked_sub(steps));
     budget.0 = left.ok_or(Conflict::TooComplex)?;
-    let mut at = vec![0; cases.len()];
+    let tests: Vec<Test> = variants.iter().map(|one| Test::new(one, &cases)).collect();
+    let mut case = vec![ABSENT; cases.len()];
     loop {
-        let parameters = cases.iter().zip(&at);
-        let parameters = parameters
-            .filter_map(|((key, values), at)| Some(((*key).to_owned(), values[*at].clone()?)));
-        if let Some(found) = find(&parameters.collect()) {
-            return Ok(Some(found));
+        if let Some(found) = find(&tests, &case) {
+            let pairs = cases.iter().zip(case);
+            let pairs = pairs
+                .filter_map(|((key, values), at)| Some(((*key).to_owned(), values[at].clone()?)));
+            return Ok(Some((found, pairs.collect())));
         }
         // Counts up; the first digit changes fastest.
-        let Some(digit) = (0..at.len()).find(|digit| at[*digit] + 1 < cases[*digit].1.len()) else {
+        let Some(digit) = (0..case.len()).find(|at| case[*at] + 1 < cases[*at].1.len()) else {
             return Ok(None);
         };
-        at[digit] += 1;
-        at[..digit].fill(0);
+        case[digit] += 1;
+        case[..digit].fill(ABSENT);
     }
 }
+
+/// The index of the case that a key is absent.
+const ABSENT: usize = 0;
 
 /// Returns the cases of one key: absent, each mentioned value, and another value.
 fn cases_of(values: &BTreeSet<&str>) -> Vec<Option<String>> {
