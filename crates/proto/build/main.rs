@@ -2,6 +2,7 @@
 //! - the modules and the descriptor set of our own APIs, from every `.proto` under `/proto`;
 //! - the descriptor set of the Envoy API, from the `.proto` tree inside the package `envoy-types`.
 
+mod additions;
 mod cargo;
 mod envoy;
 mod own;

@@ -20,6 +20,8 @@ use protox::{
     file::{File, FileResolver, GoogleFileResolver},
 };
 
+use crate::additions;
+
 /// Finds files under several roots, and the well-known files inside protox.
 pub(crate) struct Resolver {
     roots: Vec<PathBuf>,
@@ -46,6 +48,7 @@ impl Resolver {
         let descriptor = match path {
             Some(path) => {
                 let source = fs::read_to_string(&path).map_err(Error::new)?;
+                let source = additions::apply(name, &source).map_err(Error::new)?;
                 protox_parse::parse(name, &source)?
             }
             None => GoogleFileResolver::new().open_file(name)?.file_descriptor_proto().clone(),
