@@ -23,6 +23,10 @@ pub(crate) enum Step<'a> {
 pub(crate) struct Findings<'a> {
     path: Vec<Step<'a>>,
     faults: Vec<Fault>,
+    /// Clients ignore the part that is being checked.
+    is_unused: bool,
+    /// Envoy does not check the rules of the proto files in the part that is being checked.
+    is_unchecked: bool,
 }
 
 impl<'a> Findings<'a> {
@@ -54,6 +58,49 @@ impl<'a> Findings<'a> {
         self.field(list, |findings| findings.at(Step::Index(index), check))
     }
 
+    /// Runs a check of a part that clients may ignore. Then its findings are warnings.
+    pub(crate) fn unused<T>(&mut self, is_unused: bool, check: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.is_unused;
+        self.is_unused |= is_unused;
+        let result = check(self);
+        self.is_unused = outer;
+        result
+    }
+
+    /// Runs a check of a part whose rules of the proto files Envoy may ignore. Then violations of them
+    /// are warnings. `None` keeps the setting of the part around it.
+    pub(crate) fn unchecked<T>(
+        &mut self,
+        is_unchecked: Option<bool>,
+        check: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let inner = is_unchecked.unwrap_or(self.is_unchecked);
+        let outer = std::mem::replace(&mut self.is_unchecked, inner);
+        let result = check(self);
+        self.is_unchecked = outer;
+        result
+    }
+
+    /// Records a violation of a rule of the proto files.
+    pub(crate) fn violate(&mut self, id: impl Into<Cow<'static, str>>, rule: impl Into<String>) {
+        self.violate_with_fix(id, rule, String::new());
+    }
+
+    /// Records a violation of a rule of the proto files, and what to do about it.
+    pub(crate) fn violate_with_fix(
+        &mut self,
+        id: impl Into<Cow<'static, str>>,
+        rule: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        let (severity, mut rule) = (Severity::Error, rule.into());
+        if !self.is_unchecked {
+            return self.add(severity, id.into(), rule, fix.into());
+        }
+        rule.push_str("; Envoy does not check this rule here");
+        self.add(Severity::Warning, id.into(), rule, fix.into());
+    }
+
     /// Records a violation of a rule.
     pub(crate) fn refuse(&mut self, id: impl Into<Cow<'static, str>>, rule: impl Into<String>) {
         self.add(Severity::Error, id.into(), rule.into(), String::new());
@@ -78,6 +125,7 @@ impl<'a> Findings<'a> {
         if self.faults.len() >= FINDINGS_MAX {
             return;
         }
+        let severity = if self.is_unused { Severity::Warning } else { severity };
         let mut path = String::new();
         for step in &self.path {
             let dot = if path.is_empty() { "" } else { "." };

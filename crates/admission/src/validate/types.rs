@@ -24,6 +24,9 @@ pub(crate) struct MessageType {
     pub(crate) oneofs: Vec<Oneof>,
     /// The rules of the type are disabled.
     pub(crate) is_disabled: bool,
+    /// Whether Envoy ignores the rules of the proto files in a message of the type. `None` means the same as
+    /// in the message around it.
+    pub(crate) is_unchecked: Option<bool>,
     pub(crate) form: MessageForm,
 }
 
@@ -57,6 +60,8 @@ pub(crate) struct FieldType {
     pub(crate) rules: FieldRules,
     /// Envoy rejects the field unless its runtime re-enables it.
     pub(crate) is_disallowed: bool,
+    /// Envoy rejects the value that an absent field stands for.
+    pub(crate) is_default_disallowed: bool,
 }
 
 /// The number of values that a field can have.
@@ -179,6 +184,7 @@ impl Extensions {
             fields,
             oneofs,
             is_disabled,
+            is_unchecked: is_unchecked(message.full_name()),
             form: form(message.full_name()),
         }
     }
@@ -198,10 +204,16 @@ impl Extensions {
         let oneof = field.containing_oneof();
         let oneof = oneof.and_then(|own| oneofs.iter().position(|oneof| oneof.name == own.name()));
         let rules = self.field.as_ref().and_then(|rules| FieldRules::of(field, rules));
+        let kind = self.kind(&field.kind(), by_name);
+        let is_default_disallowed = match &kind {
+            FieldKind::Enum(kind) => kind.values.iter().any(|(n, _, is_bad)| *n == 0 && *is_bad),
+            _ => false,
+        };
         FieldType {
             name: field.name().to_owned(),
             number: field.number(),
-            kind: self.kind(&field.kind(), by_name),
+            kind,
+            is_default_disallowed: is_default_disallowed && count == Count::One,
             count,
             oneof,
             rules: rules.unwrap_or_default(),
@@ -238,6 +250,20 @@ impl Extensions {
                 None => FieldKind::Bytes,
             },
         }
+    }
+}
+
+/// Returns whether Envoy converts a configuration without checking its rules: of name resolvers, and of all load
+/// balancing policies but `override_host`.
+fn is_unchecked(full_name: &str) -> Option<bool> {
+    let name = full_name.strip_prefix("envoy.extensions.")?;
+    if name.starts_with("network.dns_resolver.") {
+        return Some(true);
+    }
+    match name.strip_prefix("load_balancing_policies.")?.split('.').next() {
+        Some("common") => None,
+        Some("override_host") => Some(false),
+        _ => Some(true),
     }
 }
 

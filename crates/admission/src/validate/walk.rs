@@ -16,6 +16,8 @@ use super::{
 struct Part<'m, 'a> {
     field: &'a FieldType,
     values: &'m [(usize, Value<'a>)],
+    /// The only item of the list that clients use. `None` means all items.
+    used: Option<usize>,
 }
 
 /// Checks a message and everything in it.
@@ -29,8 +31,16 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
     if kind.is_disabled {
         return;
     }
+    findings.unchecked(kind.is_unchecked, |findings| fields(message, findings));
+    semantic::check(message, findings);
+}
+
+/// Checks the fields of a message and everything in them.
+fn fields<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findings<'m>) {
+    let kind = message.kind;
+    let used = semantic::used_policy(message);
     for (position, field) in kind.fields.iter().enumerate() {
-        let part = Part { field, values: message.at(position) };
+        let part = Part { field, values: message.at(position), used };
         if part.values.is_empty() && is_free(field) {
             continue;
         }
@@ -45,15 +55,16 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
                 [only] => format!("give {only}"),
                 names => format!("give one of {}", names.join(", ")),
             };
-            findings.refuse_with_fix("oneof.required", rule, fix);
+            findings.violate_with_fix("oneof.required", rule, fix);
         }
     }
-    semantic::check(message, findings);
 }
 
 /// Returns whether an absent field satisfies every rule.
 fn is_free(field: &FieldType) -> bool {
-    !is_required(field) && (field.rules.rule.is_none() || is_absent_free(field))
+    !is_required(field)
+        && !field.is_default_disallowed
+        && (field.rules.rule.is_none() || is_absent_free(field))
 }
 
 /// Returns whether the field must be present. A member of a oneof is required only where it is chosen.
@@ -86,10 +97,10 @@ fn short(text: &str) -> String {
 }
 
 fn field_values<'m, 'a: 'm>(part: Part<'m, 'a>, findings: &mut Findings<'m>) {
-    let Part { field, values } = part;
+    let Part { field, values, .. } = part;
     if field.is_disallowed && !values.is_empty() {
         let rule = "is a deprecated field that Envoy rejects by default";
-        findings.refuse("deprecated.field", rule);
+        findings.violate("deprecated.field", rule);
     }
     match (&field.rules.rule, field.count) {
         (Some(Rule::Repeated(rules)), Count::List) => list(part, rules, findings),
@@ -101,7 +112,7 @@ fn field_values<'m, 'a: 'm>(part: Part<'m, 'a>, findings: &mut Findings<'m>) {
         (_, Count::Map) => map(part, None, findings),
         (_, Count::One | Count::Optional) => match values {
             [] if is_required(field) => {
-                findings.refuse("message.required", "is required, but missing");
+                findings.violate("message.required", "is required, but missing");
             }
             [] if is_absent_free(field) => {}
             [] => {
@@ -115,6 +126,9 @@ fn field_values<'m, 'a: 'm>(part: Part<'m, 'a>, findings: &mut Findings<'m>) {
         },
     }
 }
+
+/// The first duration whose nanoseconds Envoy rejects because they do not fit into 64 bits.
+const DURATION_END: i128 = 9_223_372_036 * 1_000_000_000;
 
 /// Checks one value: of a field, of an item of a list, or of an entry of a map.
 pub(crate) fn one<'m, 'a: 'm>(
@@ -142,18 +156,26 @@ pub(crate) fn one<'m, 'a: 'm>(
             let nanos = nanos(inner);
             match rule {
                 Some(Rule::Duration(bounds)) => {
-                    refuse_all(bounds.violations("duration", nanos, &seconds), findings);
+                    violate_all(bounds.violations("duration", nanos, &seconds), findings);
                 }
                 // Envoy reads every duration as a positive one.
                 _ if nanos < 0 => findings.refuse("duration.negative", "must not be negative"),
                 _ => {}
+            }
+            if nanos >= DURATION_END {
+                let rule = format!(
+                    "is {}, but must be less than {}",
+                    seconds(nanos),
+                    seconds(DURATION_END)
+                );
+                findings.refuse("duration.range", rule);
             }
         }
         (MessageForm::Timestamp, Some(Rule::Timestamp(bounds))) => {
             let violations = bounds.violations("timestamp", nanos(inner), &|at| {
                 format!("the time {} after the epoch", seconds(at))
             });
-            refuse_all(violations, findings);
+            violate_all(violations, findings);
         }
         (MessageForm::Any, Some(Rule::Any(rules))) => {
             let url = inner.text("type_url").to_owned();
@@ -161,7 +183,7 @@ pub(crate) fn one<'m, 'a: 'm>(
                 || rules.without.contains(&url)
             {
                 let rule = format!("the type {} is not allowed here", short(&url));
-                findings.refuse("any.in", rule);
+                findings.violate("any.in", rule);
             }
             any(inner, findings);
         }
@@ -186,7 +208,7 @@ fn list<'m, 'a: 'm>(part: Part<'m, 'a>, rules: &RepeatedRules, findings: &mut Fi
             };
             if !seen.insert(key) {
                 findings.at(Step::Index(index), |findings| {
-                    findings.refuse("repeated.unique", "repeats an earlier item");
+                    findings.violate("repeated.unique", "repeats an earlier item");
                 });
             }
         }
@@ -200,8 +222,9 @@ fn items<'m, 'a: 'm>(part: Part<'m, 'a>, rules: &FieldRules, findings: &mut Find
         return;
     }
     for (index, (_, value)) in part.values.iter().enumerate() {
+        let is_unused = part.used.is_some_and(|used| used != index);
         findings.at(Step::Index(index), |findings| {
-            one(&part.field.kind, rules, value, findings);
+            findings.unused(is_unused, |findings| one(&part.field.kind, rules, value, findings));
         });
     }
 }
@@ -249,10 +272,10 @@ fn count(
         (unit, n) => format!("{n} {unit}s"),
     };
     if let Some(min) = min.filter(|min| n < *min) {
-        findings.refuse(ids[0], format!("has {}, but must have at least {min}", plural(n)));
+        findings.violate(ids[0], format!("has {}, but must have at least {min}", plural(n)));
     }
     if let Some(max) = max.filter(|max| n > *max) {
-        findings.refuse(ids[1], format!("has {}, but may have at most {max}", plural(n)));
+        findings.violate(ids[1], format!("has {}, but may have at most {max}", plural(n)));
     }
 }
 
@@ -260,25 +283,25 @@ fn scalar(kind: &FieldKind, rules: &FieldRules, value: &Value<'_>, findings: &mu
     match (value, &rules.rule) {
         (Value::Bytes(bytes), Some(Rule::Text(rules))) => {
             let text = std::str::from_utf8(bytes).unwrap_or_default();
-            refuse_all(check_text(rules, text), findings);
+            violate_all(check_text(rules, text), findings);
         }
         (Value::Bytes(bytes), Some(Rule::Bytes(rules))) => {
-            refuse_all(check_bytes(rules, bytes), findings);
+            violate_all(check_bytes(rules, bytes), findings);
         }
         (Value::Bits(bits), Some(Rule::Int(name, bounds))) => {
             let value = int(kind, *bits);
             if !(bounds.ignore_empty && value == 0) {
-                refuse_all(bounds.violations(name, value, &|value| value.to_string()), findings);
+                violate_all(bounds.violations(name, value, &|value| value.to_string()), findings);
             }
         }
         (Value::Bits(bits), Some(Rule::Float(name, bounds))) => {
             let value = float(kind, *bits);
             if !(bounds.ignore_empty && value == 0.0) {
-                refuse_all(bounds.violations(name, value, &|value| value.to_string()), findings);
+                violate_all(bounds.violations(name, value, &|value| value.to_string()), findings);
             }
         }
         (Value::Bits(bits), Some(Rule::Bool(exact))) if (*bits != 0) != *exact => {
-            findings.refuse("bool.const", format!("must be {exact}"));
+            findings.violate("bool.const", format!("must be {exact}"));
         }
         (Value::Bits(bits), rule) => {
             if let FieldKind::Enum(kind) = kind {
@@ -299,26 +322,26 @@ fn enumerated(kind: &EnumType, rules: Option<&EnumRules>, bits: u64, findings: &
     let shown = known.map_or_else(|| number.to_string(), |(_, name, _)| name.clone());
     if known.is_some_and(|(.., is_disallowed)| *is_disallowed) {
         let rule = format!("{shown} is a deprecated value that Envoy rejects by default");
-        findings.refuse("deprecated.enum", rule);
+        findings.violate("deprecated.enum", rule);
     }
     let Some(rules) = rules else { return };
     if rules.defined_only && known.is_none() {
-        findings.refuse("enum.defined_only", format!("{} has no value {number}", kind.name));
+        findings.violate("enum.defined_only", format!("{} has no value {number}", kind.name));
     }
     if rules.exact.is_some_and(|exact| exact != number) {
-        findings.refuse("enum.const", format!("{shown} is not allowed here"));
+        findings.violate("enum.const", format!("{shown} is not allowed here"));
     }
     if !rules.within.is_empty() && !rules.within.contains(&number) {
-        findings.refuse("enum.in", format!("{shown} is not allowed here"));
+        findings.violate("enum.in", format!("{shown} is not allowed here"));
     }
     if rules.without.contains(&number) {
-        findings.refuse("enum.not_in", format!("{shown} is not allowed here"));
+        findings.violate("enum.not_in", format!("{shown} is not allowed here"));
     }
 }
 
-fn refuse_all(violations: Vec<Violation>, findings: &mut Findings<'_>) {
+fn violate_all(violations: Vec<Violation>, findings: &mut Findings<'_>) {
     for (id, rule) in violations {
-        findings.refuse(id, rule);
+        findings.violate(id, rule);
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod admit;
 mod canonical;
+mod clusters;
 mod corpus;
 mod discovery;
 mod limits;

@@ -3,17 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{address, common::repeated};
-use crate::validate::{
-    findings::{Findings, Step},
-    tree::Message,
-};
+use crate::validate::{findings::Findings, tree::Message};
 
 const WEIGHTS_MAX: u64 = u32::MAX as u64;
 
-/// The sums of weights fit into 32 bits: of the endpoints of a locality, and of the localities of a
-/// priority.
-///
-/// Envoy checks the endpoints that EDS sends, and not those in a cluster.
+/// gRPC clients require that the sums of weights fit into 32 bits: of the endpoints of a locality, and of the
+/// localities of a priority. Envoy accepts any sum.
 pub(super) fn weights<'m>(assignment: &'m Message<'_>, findings: &mut Findings<'m>) {
     if !findings.is_resource() {
         return;
@@ -26,15 +21,15 @@ pub(super) fn weights<'m>(assignment: &'m Message<'_>, findings: &mut Findings<'
         let endpoints: u64 = locality.messages("lb_endpoints").map(weight).sum();
         if endpoints > WEIGHTS_MAX {
             findings.item("endpoints", index, |findings| {
-                let rule = format!("the sum of the weights of the endpoints is {endpoints}, but may be at most {WEIGHTS_MAX}");
-                findings.refuse("endpoint.weights", rule);
+                let rule = format!("the sum of the weights of the endpoints is {endpoints}; gRPC clients reject more than {WEIGHTS_MAX}");
+                findings.warn("endpoint.weights", rule);
             });
         }
     }
     for (priority, sum) in sums.into_iter().filter(|(_, sum)| *sum > WEIGHTS_MAX) {
         findings.field("endpoints", |findings| {
-            let rule = format!("the sum of the weights of the localities with priority {priority} is {sum}, but may be at most {WEIGHTS_MAX}");
-            findings.refuse("locality.weights", rule);
+            let rule = format!("the sum of the weights of the localities with priority {priority} is {sum}; gRPC clients reject more than {WEIGHTS_MAX}");
+            findings.warn("locality.weights", rule);
         });
     }
 }
@@ -72,6 +67,7 @@ pub(super) fn resource_addresses<'m>(assignment: &'m Message<'_>, findings: &mut
     if findings.is_resource() {
         let fix = "use an IP address, or endpoints in a cluster of type STRICT_DNS";
         literal_addresses(assignment, fix, findings);
+        health_check_addresses(assignment, findings);
     }
 }
 
@@ -95,36 +91,118 @@ pub(super) fn without_resolver<'m>(assignment: &'m Message<'_>, findings: &mut F
     }
 }
 
-/// Checks that all addresses of an assignment are IP addresses.
+/// Runs a check of each endpoint of an assignment.
+fn each_endpoint<'m>(
+    assignment: &'m Message<'_>,
+    findings: &mut Findings<'m>,
+    check: impl Fn(&'m Message<'_>, &mut Findings<'m>),
+) {
+    for (i, locality) in assignment.messages("endpoints").enumerate() {
+        for (j, lb) in locality.messages("lb_endpoints").enumerate() {
+            findings.item("endpoints", i, |f| f.item("lb_endpoints", j, |f| check(lb, f)));
+        }
+    }
+}
+
+/// Checks that all addresses of an assignment are present and need no name resolution.
 pub(super) fn literal_addresses<'m>(
     assignment: &'m Message<'_>,
     fix: &'static str,
     findings: &mut Findings<'m>,
 ) {
-    for (i, locality) in assignment.messages("endpoints").enumerate() {
-        for (j, lb) in locality.messages("lb_endpoints").enumerate() {
-            let Some(endpoint) = lb.message("endpoint") else { continue };
-            let in_endpoint = |findings: &mut Findings<'m>| {
-                if let Some(address) = endpoint.message("address") {
-                    findings.field("address", |findings| address::literal(address, fix, findings));
-                }
-                for (k, additional) in endpoint.messages("additional_addresses").enumerate() {
-                    let Some(address) = additional.message("address") else { continue };
-                    findings.item("additional_addresses", k, |findings| {
-                        findings.field("address", |f| address::literal(address, fix, f));
-                    });
-                }
+    each_endpoint(assignment, findings, |lb, findings| {
+        let Some(endpoint) = lb.message("endpoint") else {
+            let rule = "an endpoint has an address; Envoy does not follow endpoint_name";
+            return findings.refuse_with_fix("endpoint.address", rule, "give endpoint.address");
+        };
+        findings.field("endpoint", |findings| literal_endpoint(endpoint, fix, findings));
+    });
+}
+
+/// Checks the addresses of an endpoint: its own, and the additional ones.
+fn literal_endpoint<'m>(endpoint: &'m Message<'_>, fix: &'static str, findings: &mut Findings<'m>) {
+    let check = |address: Option<&'m Message<'_>>, findings: &mut Findings<'m>| {
+        findings.field("address", |findings| {
+            let Some(address) = address else {
+                return findings.refuse("endpoint.address", "is required, but missing");
             };
-            findings.item("endpoints", i, |findings| {
-                findings.item("lb_endpoints", j, |f| f.at(Step::Field("endpoint"), in_endpoint));
+            address::literal(address, fix, findings);
+            let socket = address.message("socket_address");
+            if socket.is_some_and(|socket| socket.has("network_namespace_filepath")) {
+                let rule = "an endpoint has no network namespace";
+                findings.refuse("endpoint.network_namespace", rule);
+            }
+        });
+    };
+    let address = endpoint.message("address");
+    check(address, findings);
+    for (k, additional) in endpoint.messages("additional_addresses").enumerate() {
+        let address = additional.message("address");
+        findings.item("additional_addresses", k, |findings| check(address, findings));
+    }
+    let Some(config) = endpoint.message("health_check_config") else { return };
+    if config.bits("port_value") != 0
+        && !config.has("address")
+        && address.is_some_and(|address| !address.has("socket_address"))
+    {
+        findings.field("health_check_config", |findings| {
+            let rule = "an address without a port has no other port for health checks";
+            findings.field("port_value", |f| f.refuse("endpoint.health_check_port", rule));
+        });
+    }
+}
+
+/// Checks that the addresses for health checks are IP addresses. Envoy 1.40 crashes when it resolves an endpoint
+/// with DNS whose address for health checks is a name.
+pub(super) fn health_check_addresses<'m>(assignment: &'m Message<'_>, findings: &mut Findings<'m>) {
+    each_endpoint(assignment, findings, |lb, findings| {
+        let config = lb.message("endpoint").and_then(|it| it.message("health_check_config"));
+        if let Some(address) = config.and_then(|config| config.message("address")) {
+            findings.field("endpoint", |findings| {
+                findings.field("health_check_config", |findings| {
+                    let fix = "use an IP address";
+                    findings.field("address", |f| address::literal(address, fix, f));
+                });
             });
         }
+    });
+}
+
+/// Only clusters of type EDS find endpoints with LEDS.
+pub(super) fn without_leds<'m>(assignment: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for (index, locality) in assignment.messages("endpoints").enumerate() {
+        if locality.has("leds_cluster_locality_config") {
+            findings.item("endpoints", index, |findings| {
+                findings.field("leds_cluster_locality_config", |findings| {
+                    let rule = "is allowed only in assignments that EDS sends";
+                    findings.refuse("locality.leds", rule);
+                });
+            });
+        }
+    }
+}
+
+/// The name of a collection of endpoints is a URL.
+pub(super) fn collection_name<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let name = config.text("leds_collection_name");
+    if !["xdstp:", "http:", "file:"].iter().any(|scheme| name.starts_with(scheme)) {
+        findings.field("leds_collection_name", |findings| {
+            let rule = "is not a URL with the scheme xdstp";
+            findings.refuse("locality.leds_name", rule);
+        });
     }
 }
 
 /// The share of dropped requests is at most 100 %.
 pub(super) fn drop_overloads<'m>(assignment: &'m Message<'_>, findings: &mut Findings<'m>) {
     let Some(policy) = assignment.message("policy") else { return };
+    let n = policy.messages("drop_overloads").count();
+    if n > 1 {
+        findings.field("policy", |findings| {
+            let rule = format!("has {n} items, but Envoy supports only 1");
+            findings.field("drop_overloads", |f| f.refuse("drop_overload.count", rule));
+        });
+    }
     for (index, overload) in policy.messages("drop_overloads").enumerate() {
         let Some(share) = overload.message("drop_percentage") else { continue };
         let denominator: u64 = match share.bits("denominator") {

@@ -8,7 +8,6 @@ use crate::{
 
 /// Routes change neither pseudo-headers nor `host`.
 pub(super) fn changes<'m>(scope: &'m Message<'_>, findings: &mut Findings<'m>) {
-    let is_fixed = |name: &str| name.starts_with(':') || name.eq_ignore_ascii_case("host");
     for list in ["request_headers_to_add", "response_headers_to_add"] {
         for (index, option) in scope.messages(list).enumerate() {
             let name = option.message("header").map_or("", |header| header.text("key"));
@@ -26,6 +25,18 @@ pub(super) fn changes<'m>(scope: &'m Message<'_>, findings: &mut Findings<'m>) {
             }
         }
     }
+}
+
+/// The header with a name can be added.
+pub(super) fn name<'m>(header: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let name = header.text("key");
+    if is_fixed(name) {
+        findings.field("key", |findings| refuse(name, "changed", findings));
+    }
+}
+
+fn is_fixed(name: &str) -> bool {
+    name.starts_with(':') || name.eq_ignore_ascii_case("host")
 }
 
 fn refuse(name: &str, done: &str, findings: &mut Findings<'_>) {

@@ -1,0 +1,77 @@
+//! Sources of configuration, and gRPC services.
+
+use super::headers;
+use crate::validate::{
+    findings::Findings,
+    tree::{Message, nanos},
+};
+
+// Values of `ApiConfigSource.api_type`.
+const REST: u64 = 1;
+const GRPC: u64 = 2;
+const DELTA_GRPC: u64 = 3;
+const AGGREGATED_GRPC: u64 = 5;
+const AGGREGATED_DELTA_GRPC: u64 = 6;
+
+/// An API source has what its type needs.
+pub(super) fn api_source<'m>(source: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let count = |list| source.values(list).count();
+    let (names, services) = (count("cluster_names"), count("grpc_services"));
+    match source.bits("api_type") {
+        REST => {
+            if names != 1 || services != 0 {
+                let rule =
+                    "a source of type REST has one item in cluster_names, and no grpc_services";
+                findings.refuse("api_source.rest", rule);
+            }
+            if !source.has("refresh_delay") {
+                let rule = "is required for a source of type REST, but missing";
+                findings.field("refresh_delay", |f| f.refuse("api_source.refresh_delay", rule));
+            }
+        }
+        GRPC | DELTA_GRPC if names != 0 || services != 1 => {
+            let rule = "a source of type GRPC or DELTA_GRPC has one item in grpc_services, and no cluster_names";
+            findings.refuse("api_source.grpc", rule);
+        }
+        AGGREGATED_GRPC | AGGREGATED_DELTA_GRPC => {
+            let rule = "a source of this type is allowed only in the bootstrap configuration";
+            findings.field("api_type", |findings| {
+                findings.refuse_with_fix("api_source.aggregated", rule, "use ads, or GRPC");
+            });
+        }
+        _ => {}
+    }
+    if source.bits("transport_api_version") == 1 {
+        findings.field("transport_api_version", |findings| {
+            let rule = "version 2 no longer exists";
+            findings.refuse_with_fix("api_source.version", rule, "set it to V3");
+        });
+    }
+}
+
+/// A gRPC service sends no pseudo-headers of its own.
+pub(super) fn grpc_service<'m>(service: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for (index, header) in service.messages("initial_metadata").enumerate() {
+        findings.item("initial_metadata", index, |f| headers::name(header, f));
+    }
+}
+
+/// The longest interval is not below the base interval.
+pub(super) fn retry_intervals<'m>(service: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let policy = service.message("retry_policy");
+    if let Some(backoff) = policy.and_then(|policy| policy.message("retry_back_off")) {
+        findings.field("retry_policy", |findings| {
+            findings.field("retry_back_off", |findings| intervals(backoff, findings));
+        });
+    }
+}
+
+/// Checks that the longest interval is not below the base interval.
+pub(super) fn intervals<'m>(backoff: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let base = backoff.message("base_interval").map_or(0, nanos);
+    if backoff.message("max_interval").is_some_and(|max| nanos(max) < base) {
+        findings.field("max_interval", |findings| {
+            findings.refuse("backoff.max_interval", "is shorter than base_interval");
+        });
+    }
+}

@@ -1,0 +1,82 @@
+//! The transport sockets of clusters.
+
+use std::collections::HashMap;
+
+use super::extensions::UPSTREAM_SOCKETS;
+use crate::validate::{findings::Findings, tree::Message};
+
+/// The sockets of a cluster are known, also those inside other sockets.
+pub(super) fn sockets<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if let Some(own) = cluster.message("transport_socket") {
+        findings.field("transport_socket", |findings| socket(own, findings));
+    }
+    for (index, entry) in cluster.messages("transport_socket_matches").enumerate() {
+        findings.item("transport_socket_matches", index, |findings| {
+            findings.field("transport_socket", |findings| {
+                match entry.message("transport_socket") {
+                    Some(own) => socket(own, findings),
+                    None => findings.refuse("extension.type", "is required, but missing"),
+                }
+            });
+        });
+    }
+    // With a matcher, Envoy finds the sockets by their names.
+    if cluster.has("transport_socket_matcher") {
+        names(cluster, findings);
+    }
+}
+
+fn names<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let mut seen = HashMap::new();
+    for (index, entry) in cluster.messages("transport_socket_matches").enumerate() {
+        if let Some(first) = seen.insert(entry.text("name"), index) {
+            findings.item("transport_socket_matches", index, |findings| {
+                let rule = format!("repeats the name of transport_socket_matches[{first}]");
+                findings.field("name", |f| f.refuse("transport_socket.name", rule));
+            });
+        }
+    }
+}
+
+fn socket<'m>(own: &'m Message<'_>, findings: &mut Findings<'m>) {
+    // `filter.typed_config` concerns a socket without a configuration.
+    if !own.has("typed_config") {
+        return;
+    }
+    UPSTREAM_SOCKETS.check(own, findings);
+    let inner = own.any("typed_config").and_then(|config| config.message("transport_socket"));
+    if let Some(inner) = inner {
+        findings.field("typed_config", |findings| {
+            findings.field("transport_socket", |findings| socket(inner, findings));
+        });
+    }
+}
+
+/// Returns whether a socket negotiates the protocol by ALPN. `None` if this is not known.
+pub(super) fn has_alpn(own: Option<&Message<'_>>) -> Option<bool> {
+    let Some(own) = own else { return Some(false) };
+    let config = own.any("typed_config")?;
+    let name = config.kind.name.strip_prefix("envoy.extensions.transport_sockets.")?;
+    match name.split('.').next()? {
+        "tls" | "quic" => Some(true),
+        "raw_buffer" | "alts" | "starttls" => Some(false),
+        "proxy_protocol" | "tap" | "tcp_stats" | "internal_upstream" | "http_11_proxy" => {
+            has_alpn(config.message("transport_socket"))
+        }
+        _ => None,
+    }
+}
+
+/// Metadata for internal connections comes from the host or the cluster.
+pub(super) fn passed_metadata<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for (index, source) in config.messages("passthrough_metadata").enumerate() {
+        let kind = source.message("kind");
+        if kind.is_some_and(|kind| kind.has("request") || kind.has("route")) {
+            findings.item("passthrough_metadata", index, |findings| {
+                let rule = "metadata of a request or a route is not available here";
+                let fix = "use host or cluster";
+                findings.field("kind", |f| f.refuse_with_fix("socket.metadata", rule, fix));
+            });
+        }
+    }
+}

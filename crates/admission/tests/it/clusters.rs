@@ -1,0 +1,49 @@
+//! Predictions for clusters and endpoint assignments against the recorded verdicts of Envoy 1.40.
+//!
+//! Each line of `data/clusters.txt` has the verdict, the first finding that refuses the resource, and the resource.
+//! With `CHANCERY_UPDATE=1`, the test writes the findings. The verdicts come from Envoy, which received each
+//! resource alone. `rejected` includes resources that end the process.
+
+use std::{env, fs, path::Path};
+
+use chancery_admission::{Manifest, Options, Validation, ValidationMode, admit};
+use chancery_model::ScopeName;
+use serde_json::json;
+
+/// Returns the first finding that refuses a resource, as `path: id`.
+fn refusal(resource: &str) -> Option<String> {
+    let resource: serde_json::Value = serde_json::from_str(resource).unwrap();
+    let content = json!({"resources": [resource]}).to_string();
+    let manifest = Manifest { file: "a.json".to_owned(), content };
+    let options = Options {
+        validation: Validation::of(ValidationMode::Enforce),
+        ..Options::new(ScopeName::new("test").unwrap())
+    };
+    let problem = admit(&[manifest], &options).err()?.swap_remove(0);
+    Some(format!("{}: {}", problem.field_path.unwrap_or_default(), problem.id))
+}
+
+#[test]
+fn cluster_predictions_equal_recorded_verdicts() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/data/clusters.txt");
+    let recorded = fs::read_to_string(&path).unwrap();
+    let (mut found, mut wrong) = (String::new(), Vec::new());
+    for line in recorded.lines() {
+        let [verdict, _, resource] = line.splitn(3, '\t').collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let refusal = refusal(resource);
+        if refusal.is_some() != (verdict == "rejected") {
+            wrong.push(format!("{verdict}, but {refusal:?}: {resource}"));
+        }
+        let finding = refusal.unwrap_or_else(|| "-".to_owned());
+        found.push_str(&format!("{verdict}\t{finding}\t{resource}\n"));
+    }
+    assert!(wrong.is_empty(), "{} wrong predictions:\n{}", wrong.len(), wrong.join("\n"));
+    if env::var_os("CHANCERY_UPDATE").is_some() {
+        fs::write(&path, &found).unwrap();
+        return;
+    }
+    let changed = found.lines().zip(recorded.lines()).find(|(now, before)| now != before);
+    assert_eq!(changed, None, "a finding changed; run this test with CHANCERY_UPDATE=1");
+}
