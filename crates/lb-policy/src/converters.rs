@@ -51,6 +51,21 @@ pub(crate) fn ring_hash_lenient(bytes: &[u8], context: &Context<'_>) -> Converte
     }
 }
 
+/// Rejects sizes, like grpc-js 1.14, which reads them as text and expects a number.
+pub(crate) fn ring_hash_without_sizes(bytes: &[u8], context: &Context<'_>) -> Converted {
+    let message: RingHash = decode(bytes, context)?;
+    let sizes = [
+        ("minimum_ring_size", message.minimum_ring_size),
+        ("maximum_ring_size", message.maximum_ring_size),
+    ];
+    match sizes.into_iter().find(|(_, size)| size.is_some()) {
+        Some((field, _)) => {
+            Err(context.invalid(field, "grpc-js rejects every size; remove it, or use `lb_policy`"))
+        }
+        None => ring_hash(bytes, context),
+    }
+}
+
 /// Both sizes are always present, because the default maximum of gRPC differs from that of xDS.
 pub(crate) fn ring_hash_config(min: Option<u64>, max: Option<u64>) -> LbConfig {
     let config = json!({

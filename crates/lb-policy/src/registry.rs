@@ -39,7 +39,8 @@ pub enum Client {
     Go,
     /// Java: 17 levels of policies.
     Java,
-    /// Node: no least_request and no random_subsetting.
+    /// Node: no least_request and no random_subsetting; 17 levels of policies; sizes of a ring only in
+    /// the legacy policy.
     Node,
 }
 
@@ -97,11 +98,12 @@ impl Registry {
                 .without_converter(types::RANDOM_SUBSETTING)
                 .with_legacy_least_request(LegacyLeastRequest::Bare),
             Client::Java => Self { levels_max: LEVELS_MAX + 1, ..all },
-            Client::Node => all
+            Client::Node => Self { levels_max: LEVELS_MAX + 1, ..all }
                 .without_converter(types::LEAST_REQUEST)
                 .without_policy(names::LEAST_REQUEST)
                 .without_converter(types::RANDOM_SUBSETTING)
                 .without_policy(names::RANDOM_SUBSETTING)
+                .with_converter(types::RING_HASH, converters::ring_hash_without_sizes)
                 .with_legacy_least_request(LegacyLeastRequest::Rejected),
         }
     }

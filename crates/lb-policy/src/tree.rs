@@ -15,8 +15,8 @@ use crate::{
     registry::Registry,
 };
 
-/// The values of `health_status` of endpoints that clients use: UNKNOWN, HEALTHY and DRAINING.
-const USED_HEALTH: [i32; 3] = [0, 1, 3];
+/// The values of `health_status` of endpoints that clients use: UNKNOWN and HEALTHY.
+const USED_HEALTH: [i32; 2] = [0, 1];
 
 /// A cluster with endpoints: the cluster itself, or an underlying cluster of an aggregate cluster.
 #[derive(Debug, Clone, Copy)]
@@ -171,7 +171,16 @@ fn by_priority(
             let priority = entry.priority;
             return Err(error(format!("priority {priority} contains {} twice", locality.key())));
         }
-        group.push(weighted(locality, entry));
+        let weighted = weighted(locality, entry);
+        let n_skipped = entry.lb_endpoints.len() - weighted.endpoints.len();
+        if n_skipped > 0 {
+            warnings.push(format!(
+                "endpoints[{index}]: clients skip {n_skipped} endpoints of {}, which are neither \
+                 HEALTHY nor UNKNOWN, or have no address",
+                locality.key()
+            ));
+        }
+        group.push(weighted);
     }
     for (expected, (priority, group)) in (0_u32..).zip(&groups) {
         if *priority != expected {

@@ -3,8 +3,9 @@
 use chancery_lb_policy::{
     AggregatePolicy, LbConfig, Leaf, Registry, Tree, WeightedLocality, cluster_notes,
     proto::{
-        ClientSideWeightedRoundRobin, Cluster, ClusterLoadAssignment, LeastRequestLbConfig,
-        Locality, LocalityLbEndpoints, OutlierDetection, RingHashLbConfig, prost_types::Duration,
+        Address, ClientSideWeightedRoundRobin, Cluster, ClusterLoadAssignment, Endpoint,
+        LbEndpoint, LeastRequestLbConfig, Locality, LocalityLbEndpoints, OutlierDetection,
+        RingHashLbConfig, SocketAddress, prost_types::Duration,
     },
     types,
 };
@@ -200,6 +201,28 @@ fn tree_has_a_child_per_priority() {
     let other = Cluster { r#type: 0, ..example() };
     let leaf = Leaf { cluster: &other, assignment: None };
     assert!(Registry::default().tree(&other, &[leaf], AggregatePolicy::default()).is_err());
+}
+
+/// LB-65: clients send no new calls to endpoints that are neither healthy nor of unknown health.
+#[test]
+fn endpoint_that_is_draining_or_unhealthy_is_skipped() {
+    let endpoint = |health_status: i32| {
+        let port_value = health_status.unsigned_abs();
+        let address = "10.0.0.1".to_owned();
+        let socket_address = Some(SocketAddress { address, port_value });
+        let address = Some(Address { socket_address });
+        LbEndpoint { endpoint: Some(Endpoint { address }), health_status, ..Default::default() }
+    };
+    let mut endpoints = locality("a", Some(1), 0);
+    endpoints.lb_endpoints = (0..6).map(endpoint).collect();
+    let found = tree(&example(), vec![endpoints]);
+    assert_eq!(found.priorities[0].localities[0].endpoints, ["10.0.0.1:0", "10.0.0.1:1"]);
+    assert_eq!(
+        found.warnings,
+        ["endpoints[0]: clients skip 4 endpoints of \
+          Locality{region=region_a,zone=zone_a,subZone=subZone_a}, which are neither HEALTHY nor \
+          UNKNOWN, or have no address"]
+    );
 }
 
 /// LB-66: the outlier detection of the cluster.

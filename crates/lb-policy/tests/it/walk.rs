@@ -2,7 +2,7 @@
 
 use chancery_lb_policy::{
     Client, LbConfig, MESSAGE_BYTES_MAX, Reason, Registry,
-    proto::{LoadBalancingPolicy, Policy, TypedExtensionConfig},
+    proto::{LoadBalancingPolicy, Policy, RingHash, TypedExtensionConfig},
     types,
 };
 use prost::Message;
@@ -291,6 +291,12 @@ fn policies_depend_on_the_client() {
     assert_eq!(old.convert(&weighted).unwrap().name, "round_robin");
     assert!(Registry::of_client(Client::Java).convert(&nested(17)).is_ok());
     assert!(Registry::of_client(Client::Java).convert(&nested(18)).is_err());
+    assert!(Registry::of_client(Client::Node).convert(&nested(17)).is_ok());
+    let sized = RingHash { hash_function: 1, minimum_ring_size: Some(4), ..Default::default() };
+    let sized = list([any(types::RING_HASH, &sized)]);
+    let error = Registry::of_client(Client::Node).convert(&sized).unwrap_err();
+    assert_eq!(error.path, "policies[0].RingHash.minimum_ring_size");
+    assert!(Registry::of_client(Client::Go).convert(&sized).is_ok());
     // A converter that returns a policy which the client lacks gives an error, not a skip.
     let odd = Registry::default().without_policy("least_request_experimental");
     assert!(odd.convert(&least_request).is_err());

@@ -8,6 +8,7 @@ mod conformance;
 mod connections;
 mod diverged;
 mod guards;
+mod lb_policy;
 mod leaderless;
 mod lifecycle;
 mod metrics;

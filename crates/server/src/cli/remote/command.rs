@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::{
     apply, assignments, backup, client::Servers, cluster, conformance, delete, describe, explain,
-    get, history, import, load, mirror, node, nodes, version,
+    get, history, import, lb_policy, load, mirror, node, nodes, version,
 };
 use crate::cli::{
     answer::Answer,
@@ -58,6 +58,9 @@ pub(crate) enum Command {
     /// Clients report to the replica to which they are connected, and replicas do not exchange reports.
     #[command(after_help = examples(&["load", "load --cluster 'web*' --localities"]))]
     Load(load::Load),
+    /// Convert load balancing policies to gRPC service config (gRFC A52)
+    #[command(subcommand)]
+    LbPolicy(lb_policy::LbPolicy),
     /// List or delete the rules that assign scopes to nodes
     ///
     /// `chancery apply` creates and changes assignments.
@@ -121,6 +124,7 @@ impl Command {
             Self::Import(import) => import::run(import, servers, answer).await,
             Self::Mirror(mirror) => mirror::run(mirror, answer).await,
             Self::Load(load) => load::run(load, servers.any_channel().await?, answer).await,
+            Self::LbPolicy(command) => lb_policy::run(command, servers, answer).await,
             Self::Assignments(command) => assignments::run(command, servers, answer).await,
             Self::History(history) => history::run(history, connect.await?, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,

@@ -14,6 +14,7 @@ mod get;
 mod history;
 mod import;
 mod input;
+mod lb_policy;
 mod load;
 mod manifest;
 mod mirror;
