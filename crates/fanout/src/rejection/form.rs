@@ -116,6 +116,15 @@ fn dump_start(text: &str) -> Option<usize> {
     marked.into_iter().chain(checked).chain(formed).min()
 }
 
+/// Returns whether the rule that a required oneof violates starts at `at`: `field: "name", reason: `. It resembles a
+/// message, but no message has a comma there.
+fn begins_violation(text: &[u8], at: usize) -> bool {
+    let Some(rest) = text[at..].strip_prefix(b"field: \"") else { return false };
+    let is_name = |byte: &&u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || **byte == b'_';
+    let name = rest.iter().take_while(is_name).count();
+    rest[name..].starts_with(b"\", reason: ")
+}
+
 /// Returns whether a message in text format, JSON or debug output starts at `at`: `name {`, `name: {`,
 /// `name: "`, `{"name"`, `{name:`, `&{Name:`.
 fn begins_message(text: &[u8], at: usize) -> bool {
@@ -144,6 +153,9 @@ fn begins_message(text: &[u8], at: usize) -> bool {
     }
     let begins_word = text[at].is_ascii_alphabetic() && (at == 0 || !is_word(&text[at - 1]));
     let Some(end) = word_end(at).filter(|_| begins_word) else { return false };
+    if begins_violation(text, at) {
+        return false;
+    }
     let next = skip(end);
     match text.get(next) {
         Some(b'{') => is_open(next),

@@ -86,6 +86,30 @@ fn quoted_resource_is_cut_and_cause_is_kept() {
     }
 }
 
+/// Envoy 1.40 names a required oneof in the form of a field.
+#[test]
+fn violated_rule_of_a_oneof_is_kept() {
+    let dump = "goo.gle/debugstr   \nname: \"x\"\nkey: \"s3cret\"\n: ";
+    for cause in [
+        "Proto constraint validation failed (field: \"upstream_protocol_options\", reason: is required)",
+        "Proto constraint validation failed (ClusterValidationError.HealthChecks[0]: embedded message failed validation \
+         | caused by field: \"health_checker\", reason: is required)",
+    ] {
+        assert_eq!(cleaned_of(&format!("{dump}{cause}"), b"other"), format!("{MARK}{cause}"));
+        assert_eq!(cleaned_of(&format!("{cause}: {dump}"), b"other"), format!("{cause}: {MARK}"));
+        // A secret stays hidden.
+        let text = format!("{dump}{cause}").replace("health_checker", "hunter2_swordfish");
+        assert!(!cleaned_of(&text, b"hunter2_swordfish").contains("hunter2"), "{text}");
+    }
+    for text in [
+        "field: \"s3cret word\", reason: x",
+        "field: \"s3cret\"",
+        "field: \"s3cret\" reason: \"x\"",
+    ] {
+        assert_eq!(cleaned_of(text, b"other"), MARK);
+    }
+}
+
 #[test]
 fn key_material_is_hidden_by_its_form() {
     let pem = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEE\n-----END EC PRIVATE KEY-----";
