@@ -12,9 +12,11 @@ use chancery_protocol::SyncState;
 
 use crate::{
     AdminError,
-    nodes::{show_stream, streams_of},
+    nodes::{INLINE_STREAMS_MAX, show_stream, streams_of},
+    references::{self, ReferenceIndex, ReferenceSettings, Shown, Sight},
     resources::{parse_type, select, variant_text},
     service::{Freshness, Service},
+    work::Size,
 };
 
 impl Service {
@@ -33,8 +35,15 @@ impl Service {
         }
         let state = self.state(Freshness::of(request.stale)).await?;
         let streams = self.fanout.nodes().await;
-        let streams = streams_of(&streams, &request.node);
-        Ok(explain(&state, &request.node, &streams, &about, parameters))
+        let (index, settings) =
+            (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
+        let is_small = streams.len() <= INLINE_STREAMS_MAX;
+        let explain = move || {
+            let streams = streams_of(&streams, &request.node);
+            let references = about.key().map(|_| References { index: index.at(&state), settings });
+            explain(&state, &request.node, &streams, &about, parameters, references)
+        };
+        self.work.run(Size::of(is_small), explain).await
     }
 }
 
@@ -74,6 +83,23 @@ impl About {
     }
 }
 
+/// The references of the explained state.
+struct References {
+    index: ReferenceIndex,
+    settings: Arc<ReferenceSettings>,
+}
+
+impl References {
+    /// Returns the references of the resource in a list of scopes.
+    fn of(&self, state: &State, seen: &[ScopeName], about: &Question<'_>) -> Option<Shown> {
+        let key = about.key()?;
+        let sight = Sight::new(state, seen);
+        let resource = seen.iter().find_map(|scope| select(state, scope, key, &about.parameters));
+        let resource = resource.map(|found| &**found);
+        Some(references::of_view(state, &self.index, &self.settings, sight, key, resource))
+    }
+}
+
 /// A question with the parameters of the subscription.
 struct Question<'a> {
     about: &'a About,
@@ -96,6 +122,7 @@ fn explain(
     streams: &[&StreamStatus],
     about: &About,
     parameters: DynamicParameters,
+    references: Option<References>,
 ) -> pb::ExplainResponse {
     // A node that reconnects may describe itself differently. The newest stream counts.
     let node = streams.last().map_or_else(
@@ -141,6 +168,8 @@ fn explain(
         }
         shown
     });
+    let references = references.and_then(|references| references.of(state, &seen, about));
+    let references = references.unwrap_or_default();
     pb::ExplainResponse {
         revision: state.revision.0,
         node: id.to_owned(),
@@ -151,6 +180,10 @@ fn explain(
         type_url: about.type_url().map(ToString::to_string).unwrap_or_default(),
         name: about.key().map(|key| key.name.to_string()).unwrap_or_default(),
         streams: shown.collect(),
+        referents: references.referents,
+        referents_omitted: references.n_referents_omitted,
+        referrers: references.referrers,
+        referrers_omitted: references.n_referrers_omitted,
     }
 }
 

@@ -27,11 +27,14 @@ pub mod json;
 mod load;
 mod members;
 mod metrics;
+mod node_groups;
 mod nodes;
 mod params;
 mod redact;
+mod references;
 mod resources;
 mod service;
+mod trial;
 mod wait;
 mod work;
 mod write;
@@ -47,12 +50,14 @@ use chancery_proto::{
         load_service_server::LoadServiceServer,
     },
 };
+use futures::{FutureExt, future::BoxFuture};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 pub use chancery_admission::{canonical_json, secret_values};
 pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use metrics::METRICS;
+pub use references::ReferenceSettings;
 pub use service::AdminDeps;
 pub use write_guards::settings::{ALL_GUARDS, GUARD_NAMES, GuardSettings};
 
@@ -76,9 +81,11 @@ pub fn warm_up() {
     }
 }
 
-/// Returns the routes of the admin port.
-pub fn router(deps: &AdminDeps) -> Router {
+/// Returns the routes of the admin port, and the task that keeps the index of references up to date. The task
+/// ends when the replica drains. Without it, a request that needs the index may take long.
+pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     let service = service::Service::new(deps);
+    let update = service.clone().update_references();
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);
     let admin = AdminServer::new(grpc::GrpcAdmin(service.clone()))
         .max_decoding_message_size(request_bytes_max)
@@ -100,5 +107,5 @@ pub fn router(deps: &AdminDeps) -> Router {
         .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));
-    http::add_routes(routes.prepare().into_axum_router(), service, deps)
+    (http::add_routes(routes.prepare().into_axum_router(), service, deps), update.boxed())
 }

@@ -1,6 +1,9 @@
 //! Reads of resources: lists, the view of one node, and the details of one resource.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
@@ -12,13 +15,18 @@ use chancery_view::View;
 use futures::{Stream, stream};
 
 use crate::{
-    AdminError, nodes,
+    AdminError,
+    node_groups::fixed_scopes,
+    nodes,
+    references::{self, ReferenceIndex, ReferenceSettings},
     service::{Freshness, Service},
     work::Size,
 };
 
 /// The maximum number of listed nodes that see a resource.
 const NODES_MAX: usize = 100;
+/// The maximum number of views in which a description looks for references.
+const VIEWS_MAX: usize = 100;
 /// The maximum number of listed rejections of a resource's type.
 const NACKS_MAX: usize = 20;
 
@@ -271,19 +279,26 @@ impl Service {
         let streams = self.fanout.nodes().await;
         let polls = self.fanout.poll_rejections();
         let is_small = streams.len() <= nodes::INLINE_STREAMS_MAX;
-        let describe = move || pb::DescribeResourceResponse {
-            revision: state.revision.0,
-            type_url: key.type_url.to_string(),
-            name: key.name.to_string(),
-            scopes: holders
-                .iter()
-                .map(|(scope, resource)| {
-                    let (type_url, name) = (key.type_url.clone(), resource.name().clone());
-                    let key = ResourceKey { type_url, name };
-                    in_scope(&state, &streams, &key, scope, resource)
-                })
-                .collect(),
-            nacks: nacks(&holders, &streams, &polls, &key),
+        let (index, settings) =
+            (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
+        let describe = move || {
+            let index = index.at(&state);
+            let world =
+                World { state: &state, streams: &streams, index: &index, settings: &settings };
+            pb::DescribeResourceResponse {
+                revision: state.revision.0,
+                type_url: key.type_url.to_string(),
+                name: key.name.to_string(),
+                scopes: holders
+                    .iter()
+                    .map(|(scope, resource)| {
+                        let (type_url, name) = (key.type_url.clone(), resource.name().clone());
+                        let key = ResourceKey { type_url, name };
+                        in_scope(&world, &key, scope, resource)
+                    })
+                    .collect(),
+                nacks: nacks(&holders, &streams, &polls, &key),
+            }
         };
         self.work.run(Size::of(is_small), describe).await
     }
@@ -383,13 +398,39 @@ pub(crate) fn scope_seen<'a>(
     scopes.iter().find(|scope| state.get(scope, key).is_some())
 }
 
+/// The state, its references, and the connected nodes.
+struct World<'a> {
+    state: &'a State,
+    streams: &'a [StreamStatus],
+    index: &'a ReferenceIndex,
+    settings: &'a ReferenceSettings,
+}
+
+impl World<'_> {
+    /// Returns the lists of scopes with this scope: those of connected nodes, and those of assignments
+    /// without variables. If there are none, returns the scope alone.
+    fn views_with(&self, scope: &ScopeName) -> Vec<Vec<ScopeName>> {
+        let of_streams = self.streams.iter().map(|stream| stream.scopes.to_vec());
+        let of_rules = self.state.assignments.rules.iter().filter_map(fixed_scopes);
+        let views = of_streams.chain(of_rules).filter(|scopes| scopes.contains(scope));
+        let mut views: Vec<Vec<ScopeName>> = views.collect::<BTreeSet<_>>().into_iter().collect();
+        views.truncate(VIEWS_MAX);
+        if views.is_empty() {
+            views.push(vec![scope.clone()]);
+        }
+        views
+    }
+}
+
 fn in_scope(
-    state: &State,
-    streams: &[StreamStatus],
+    world: &World<'_>,
     key: &ResourceKey,
     scope: &ScopeName,
     resource: &Arc<Resource>,
 ) -> pb::ResourceInScope {
+    let World { state, streams, index, settings } = *world;
+    let views = world.views_with(scope);
+    let references = references::of_scope(state, index, settings, &views, key, resource);
     let mut seeing: Vec<&str> = Vec::new();
     let mut shadowed: Vec<&str> = Vec::new();
     for stream in streams.iter().filter(|stream| stream.scopes.contains(scope)) {
@@ -413,6 +454,10 @@ fn in_scope(
         nodes_total: seeing.len() as u64,
         nodes: seeing.iter().take(NODES_MAX).map(|id| (*id).to_owned()).collect(),
         nodes_shadowed: shadowed.len() as u64,
+        referents: references.referents,
+        referents_omitted: references.n_referents_omitted,
+        referrers: references.referrers,
+        referrers_omitted: references.n_referrers_omitted,
     }
 }
 

@@ -11,7 +11,12 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    AdminError, metrics::Metrics, wait::Waits, work::Work, write_guards::settings::GuardSettings,
+    AdminError,
+    metrics::Metrics,
+    references::{ReferenceSettings, SharedIndex},
+    wait::Waits,
+    work::Work,
+    write_guards::settings::GuardSettings,
 };
 
 /// The maximum time for which a read waits for the committed entries.
@@ -61,6 +66,8 @@ pub struct AdminDeps {
     pub guards: GuardSettings,
     /// The modes of validation of the scopes.
     pub validation: Validation,
+    /// The treatment of dangling references.
+    pub references: ReferenceSettings,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -88,6 +95,8 @@ pub(crate) struct Service {
     pub(crate) load_reports: Option<LoadReports>,
     pub(crate) guards: Arc<GuardSettings>,
     pub(crate) validation: Validation,
+    pub(crate) reference_settings: Arc<ReferenceSettings>,
+    pub(crate) references: Arc<SharedIndex>,
 }
 
 impl Service {
@@ -105,6 +114,8 @@ impl Service {
             load_reports: deps.load_reports.clone(),
             guards: Arc::new(deps.guards.clone()),
             validation: deps.validation.clone(),
+            reference_settings: Arc::new(deps.references.clone()),
+            references: Arc::default(),
         }
     }
 

@@ -28,11 +28,12 @@ use crate::{
     nodes::millis,
     resources::{parse_type, stored_name},
     service::{Freshness, Service},
+    trial::{Attempt, Checks, DryRun},
     wait::Waited,
     work::Size,
     write_guards::{
-        Suspects, rejection,
-        settings::{Guard, GuardSettings, guards},
+        rejection,
+        settings::{Guard, guards},
     },
 };
 
@@ -57,45 +58,6 @@ const TEXT_BYTES_MAX: usize = 4096;
 
 /// The scope of a request that does not name one.
 const DEFAULT_SCOPE: &str = "default";
-
-/// A transaction with its result on a local state.
-struct DryRun {
-    transaction: Transaction,
-    /// The state on which the transaction was tried. It has the previous versions of the resources.
-    before: Arc<State>,
-    /// The result. It is valid only if no other write comes in between.
-    applied: Applied,
-    suspects: Suspects,
-}
-
-/// A transaction that was read from the input.
-enum Attempt {
-    Untried(Box<Transaction>),
-    DryRun(Box<DryRun>),
-}
-
-impl DryRun {
-    fn new(
-        transaction: Transaction,
-        before: Arc<State>,
-        guards: &GuardSettings,
-    ) -> Result<Self, AdminError> {
-        refuse_marks(&transaction)?;
-        let applied = before.apply(&transaction);
-        let suspects = Suspects::of(&before, &applied, guards);
-        Ok(Self { transaction, before, applied, suspects })
-    }
-}
-
-impl Attempt {
-    fn of(
-        transaction: Transaction,
-        before: Arc<State>,
-        guards: &GuardSettings,
-    ) -> Result<Self, AdminError> {
-        DryRun::new(transaction, before, guards).map(|tried| Self::DryRun(Box::new(tried)))
-    }
-}
 
 /// Valid options of a write.
 struct Checked {
@@ -187,10 +149,10 @@ fn refused(problems: Vec<Problem>) -> AdminError {
     AdminError::Input(problems.into_iter().map(problem).collect())
 }
 
-/// Adds the findings of validation to a response.
-fn with_warnings(response: pb::WriteResponse, warnings: Vec<Problem>) -> pb::WriteResponse {
-    let warnings = warnings.into_iter().map(problem).collect();
-    pb::WriteResponse { warnings, ..response }
+/// Adds the findings of validation to a response, before those about references.
+fn with_warnings(mut response: pb::WriteResponse, warnings: Vec<Problem>) -> pb::WriteResponse {
+    response.warnings.splice(..0, warnings.into_iter().map(problem));
+    response
 }
 
 impl Service {
@@ -233,14 +195,14 @@ impl Service {
         // The transaction of a write is tried in the same job, on the present state of this
         // replica.
         let state = (checked.freshness == Freshness::Stale).then(|| self.replica.state());
-        let guards = Arc::clone(&self.guards);
+        let checks = self.checks();
         let read = move |stop: &Arc<AtomicBool>| {
             let admitted = chancery_admission::admit_unless(&manifests, &options, stop);
             let Admitted { transaction, warnings } = admitted.map_err(refused)?;
             let attempt = match state {
                 // A small input may become a large transaction.
                 Some(state) if self::size(&transaction) == size => {
-                    Attempt::of(transaction, state, &guards)?
+                    Attempt::of(transaction, state, &checks)?
                 }
                 _ => Attempt::Untried(Box::new(transaction)),
             };
@@ -257,6 +219,15 @@ impl Service {
     /// Returns the modes of validation for a call.
     fn validation(&self, checked: &Checked) -> Validation {
         Validation { call: checked.validation, ..self.validation.clone() }
+    }
+
+    /// Returns the settings by which a transaction is checked.
+    fn checks(&self) -> Checks {
+        Checks {
+            guards: Arc::clone(&self.guards),
+            settings: Arc::clone(&self.reference_settings),
+            references: Arc::clone(&self.references),
+        }
     }
 
     /// Publishes the static resources of an Envoy bootstrap.
@@ -385,9 +356,9 @@ impl Service {
             Effect::Committed => self.replica.state(),
         };
         let size = size(&transaction);
-        let guards = Arc::clone(&self.guards);
+        let checks = self.checks();
         let tried =
-            self.work.run(size, move || DryRun::new(transaction, before, &guards)).await??;
+            self.work.run(size, move || DryRun::new(transaction, before, &checks)).await??;
         self.commit_tried(tried, checked).await
     }
 
@@ -396,9 +367,15 @@ impl Service {
         tried: DryRun,
         checked: Checked,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let DryRun { transaction, before, applied: tried, suspects } = tried;
+        let DryRun { transaction, before, applied: tried, suspects, dangling, references } = tried;
+        let confirmed = checked.confirmed;
         let guards =
-            self.tripped_guards(&before, &tried.state, suspects, checked.confirmed).await?;
+            self.tripped_guards(&before, &tried.state, suspects, references, confirmed).await?;
+        let dangling = self.dangling_references(&before, &tried.state, dangling).await?;
+        if !dangling.refusing.is_empty() {
+            return Err(AdminError::Input(dangling.refusing));
+        }
+        let warnings = dangling.warnings;
         let size = size(&transaction);
         let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
         let start = Instant::now();
@@ -406,7 +383,7 @@ impl Service {
         match checked.effect {
             Effect::DryRun => {
                 let response = self.dry_run(before, tried, expected, size).await?;
-                Ok(pb::WriteResponse { guards, ..response })
+                Ok(pb::WriteResponse { guards, warnings, ..response })
             }
             Effect::Committed => {
                 if let Some(reason) = rejection(&guards) {
@@ -423,7 +400,7 @@ impl Service {
                 };
                 self.metrics.write_seconds.record(start.elapsed());
                 debug!(revision = %summary.revision, summary.changed, summary.removed, author, "written");
-                let mut response = pb::WriteResponse { guards, ..respond(&summary) };
+                let mut response = pb::WriteResponse { guards, warnings, ..respond(&summary) };
                 let in_order = summary.revision == tried.state.revision
                     && tried.outcome == Outcome::Committed(summary);
                 if in_order {
@@ -610,26 +587,6 @@ fn size(transaction: &Transaction) -> Size {
     let bytes: usize = transaction.upserts.iter().map(|upsert| upsert.draft.body.len()).sum();
     let few = operations <= SMALL_OPERATIONS_MAX && bytes <= SMALL_BODY_BYTES_MAX;
     Size::of(few && transaction.prune.is_empty())
-}
-
-/// Rejects bodies that were read through this API and have a mark in place of the secret.
-fn refuse_marks(transaction: &Transaction) -> Result<(), AdminError> {
-    let marked = transaction
-        .upserts
-        .iter()
-        .map(|upsert| &upsert.draft)
-        .filter(|draft| chancery_admission::has_mark(&draft.key.type_url, &draft.body));
-    let problems: Vec<pb::Problem> = marked
-        .map(|draft| pb::Problem {
-            resource: draft.key.to_string(),
-            message: format!(
-                "has {:?} in place of a secret: it was read from the server, which never shows secrets",
-                chancery_admission::MARK
-            ),
-            ..pb::Problem::default()
-        })
-        .collect();
-    if problems.is_empty() { Ok(()) } else { Err(AdminError::Input(problems)) }
 }
 
 fn respond(summary: &Summary) -> pb::WriteResponse {

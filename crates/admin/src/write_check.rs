@@ -1,18 +1,18 @@
-//! The check of a write by the guards.
+//! The check of a write by the guards, and of the references that it leaves dangling.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use chancery_fanout::StreamStatus;
 use chancery_model::State;
 use chancery_proto::admin::v1 as pb;
-use chancery_protocol::Protocol;
 
 use crate::{
     AdminError,
+    node_groups::{Client, groups},
     nodes::INLINE_STREAMS_MAX,
+    references::{self, Findings, ReferenceIndex},
     service::Service,
     work::Size,
-    write_guards::{self, Client, Suspects, Tried, settings::Guard},
+    write_guards::{self, Suspects, Tried, settings::Guard},
 };
 
 impl Service {
@@ -22,6 +22,7 @@ impl Service {
         before: &Arc<State>,
         after: &State,
         suspects: Suspects,
+        references: Option<ReferenceIndex>,
         confirmed: BTreeSet<Guard>,
     ) -> Result<Vec<pb::GuardFinding>, AdminError> {
         if suspects.is_empty() {
@@ -37,23 +38,48 @@ impl Service {
                 before: &before,
                 after: &after,
                 suspects: &suspects,
+                references: references.as_ref(),
                 settings: &settings,
                 n_other_replicas,
             };
-            let clients: Vec<Client> = streams.iter().map(client).collect();
+            let clients: Vec<Client> = streams.iter().map(Client::of).collect();
             write_guards::findings(&tried, &clients)
         };
         let findings = self.work.run(size, find).await?;
         let show = |finding| write_guards::show(finding, &confirmed, n_other_replicas);
         Ok(findings.into_iter().map(show).collect())
     }
-}
 
-fn client(stream: &StreamStatus) -> Client {
-    let types = stream.subscriptions.iter().map(|one| one.type_url.clone());
-    let sotw_types = match stream.protocol {
-        Protocol::Sotw => types.collect(),
-        Protocol::Delta => Vec::new(),
-    };
-    Client { node: Arc::clone(&stream.node), sotw_types }
+    /// Returns the references that a write leaves dangling in the views of nodes. A write without suspects
+    /// costs nothing here.
+    pub(crate) async fn dangling_references(
+        &self,
+        before: &Arc<State>,
+        after: &State,
+        suspects: references::Suspects,
+    ) -> Result<Findings, AdminError> {
+        if suspects.is_empty() {
+            return Ok(Findings::default());
+        }
+        let n_other_replicas = self.replica.n_members().saturating_sub(1);
+        let streams = self.fanout.nodes().await;
+        let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
+        let (before, after) = (Arc::clone(before), after.clone());
+        let find = move || {
+            let clients: Vec<Client> = streams.iter().map(Client::of).collect();
+            let groups = groups(&clients, &before, &after, &suspects.scopes());
+            let n_omitted = suspects.n_omitted;
+            let dangling = suspects.in_views(&before, &after, &groups, n_other_replicas > 0);
+            references::findings(dangling, n_omitted, n_other_replicas)
+        };
+        self.work.run(size, find).await
+    }
+
+    /// Keeps the index of references up to date, if checks of writes need it.
+    pub(crate) async fn update_references(self) {
+        if self.reference_settings.is_used() || self.guards.applies(Guard::ClusterInUse) {
+            let (states, drain) = (self.replica.watch(), self.drain.clone());
+            references::update(self.references, states, self.work, drain).await;
+        }
+    }
 }

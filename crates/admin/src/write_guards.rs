@@ -5,15 +5,13 @@
 //! are unknown: for a cluster of several replicas, guards assume that each view has nodes there.
 //!
 //! Cost: [`Suspects`] needs O(changes). Only if it finds something, the streams of the replica are
-//! listed, like for `chancery nodes`. A removed cluster is then searched in the routes and listeners of
-//! its views.
+//! listed, like for `chancery nodes`. The index of references then has the resources that refer to a
+//! removed cluster.
 
 mod effects;
 mod endpoints;
-mod references;
 pub(crate) mod settings;
 mod suspects;
-mod views;
 
 use std::collections::BTreeSet;
 
@@ -21,7 +19,6 @@ use chancery_proto::admin::v1 as pb;
 
 pub(crate) use effects::{Finding, Tried, findings};
 pub(crate) use suspects::Suspects;
-pub(crate) use views::Client;
 
 use settings::Guard;
 

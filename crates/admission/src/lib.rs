@@ -32,7 +32,7 @@
 
 mod assignments;
 mod bootstrap;
-mod cluster_references;
+
 mod constraints;
 mod credentials;
 mod discovery_read;
@@ -50,6 +50,7 @@ mod names;
 mod node;
 mod positions;
 mod problem;
+mod references;
 mod render;
 mod resource;
 mod response_keys;
@@ -63,7 +64,7 @@ mod wellknown;
 mod wire;
 
 pub use bootstrap::{Imported, import_bootstrap};
-pub use cluster_references::for_each_cluster;
+
 pub use constraints::{constraints_any, constraints_to_json};
 pub use discovery_read::{DISCOVERY_FILE_BYTES_MAX, manifest_of_file};
 pub use discovery_write::write_discovery_response;
@@ -72,5 +73,6 @@ pub use file_encoding::FileEncoding;
 pub use manifest::{Admitted, Manifest, Options, Prune, admit, admit_unless};
 pub use mode::{Validation, ValidationMode};
 pub use problem::Problem;
+pub use references::{FieldPath, Reference, for_each_reference, may_refer};
 pub use render::{body_to_json, canonical_json};
 pub use sensitive::{KEY_MARK, MARK, has_mark, redacted, secret_values};

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 use chancery_model::ScopeName;
 
-/// The treatment of resources that a client would reject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The treatment of resources that a client would reject. The strictest mode is the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum ValidationMode {
     /// Refuses the whole transaction.
     #[default]

@@ -12,10 +12,12 @@ use chancery_view::View;
 
 use super::{
     endpoints::{n_endpoints, refers_to},
-    references::References,
     settings::{Guard, GuardSettings},
     suspects::{Suspects, exceeds_share},
-    views::{Client, NodeGroup, Scopes, groups},
+};
+use crate::{
+    node_groups::{Client, NodeGroup, Scopes, groups},
+    references::{ReferenceIndex, Sight},
 };
 
 /// The maximum number of listed effects of one guard.
@@ -36,6 +38,8 @@ pub(crate) struct Tried<'a> {
     pub(crate) before: &'a State,
     pub(crate) after: &'a State,
     pub(crate) suspects: &'a Suspects,
+    /// The references of the state after the write, if the write removes resources.
+    pub(crate) references: Option<&'a ReferenceIndex>,
     pub(crate) settings: &'a GuardSettings,
     /// The number of other replicas, whose nodes are unknown.
     pub(crate) n_other_replicas: usize,
@@ -44,16 +48,13 @@ pub(crate) struct Tried<'a> {
 /// Returns the guards that a write trips, given the clients of this replica.
 pub(crate) fn findings(tried: &Tried<'_>, clients: &[Client]) -> Vec<Finding> {
     let groups = groups(clients, tried.before, tried.after, &tried.suspects.scopes());
-    let removed: BTreeSet<ResourceName> =
-        tried.suspects.clusters.values().flatten().cloned().collect();
-    let mut references = References::new(&removed);
     let mut found = BTreeMap::new();
     for group in &groups {
         if let Some(scopes) = group.unmoved() {
             let layered = Layered::new(tried, group, scopes);
             layered.mass_deletion(&mut found);
             layered.empty_endpoints(&mut found);
-            layered.cluster_in_use(&mut references, &mut found);
+            layered.cluster_in_use(&mut found);
             layered.sotw_size(&mut found);
         } else if tried.suspects.assignments {
             view_change(tried, group, &mut found);
@@ -161,14 +162,18 @@ impl<'a> Layered<'a> {
         clusters.get(key.name.as_str()).is_some_and(|cluster| refers_to(cluster, key))
     }
 
-    fn cluster_in_use(&self, references: &mut References<'_>, found: &mut Found) {
+    fn cluster_in_use(&self, found: &mut Found) {
+        let Some(references) = self.tried.references else { return };
         let clusters = TypeUrl::from_static(types::CLUSTER);
         let after = self.after.of_type(&clusters);
+        let sight = Sight::new(self.tried.after, self.scopes);
         for name in self.of_scopes(&self.tried.suspects.clusters).flatten() {
             if after.get(name.as_str()).is_some() {
                 continue;
             }
-            if let Some(referrer) = references.find(self.tried.after, self.scopes, name) {
+            let mut referrers = references.referrers(&clusters, name.base());
+            let referrer = referrers.find(|(origin, key)| sight.shows(&origin.scope, key));
+            if let Some((_, referrer)) = referrer {
                 add(found, Guard::ClusterInUse, || {
                     let (kind, by) = (short(&referrer.type_url), &referrer.name);
                     let name = name.as_str();

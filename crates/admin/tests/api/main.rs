@@ -9,4 +9,5 @@ mod guards;
 mod http;
 mod load;
 mod nodes;
+mod references;
 mod support;

@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use axum::{Router, body::Body};
-use chancery_admin::{AdminDeps, GuardSettings};
+use chancery_admin::{AdminDeps, GuardSettings, ReferenceSettings};
 use chancery_admission::Validation;
 use chancery_fanout::{Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
 use chancery_load::{Limits, LoadReports, Settings};
@@ -56,6 +56,21 @@ impl Server {
         started: CancellationToken,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> Self {
+        Self::start_by(started, metrics, ReferenceSettings::default()).await
+    }
+
+    /// Starts a replica with this treatment of dangling references.
+    pub(crate) async fn start_with_references(references: ReferenceSettings) -> Self {
+        let started = CancellationToken::new();
+        started.cancel();
+        Self::start_by(started, Arc::new(String::new), references).await
+    }
+
+    async fn start_by(
+        started: CancellationToken,
+        metrics: Arc<dyn Fn() -> String + Send + Sync>,
+        references: ReferenceSettings,
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let data_dir = directory.path().join("data");
         let config = Config {
@@ -72,7 +87,7 @@ impl Server {
         let fanout = Fanout::spawn(config, replica.watch(), &tracker, shards.clone());
         let drain = CancellationToken::new();
         let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
-        let router = chancery_admin::router(&AdminDeps {
+        let (router, _update) = chancery_admin::router(&AdminDeps {
             started,
             replica: replica.clone(),
             fanout: fanout.clone(),
@@ -84,6 +99,7 @@ impl Server {
             load_reports: Some(reports.clone()),
             guards: GuardSettings::default(),
             validation: Validation::default(),
+            references,
         });
         Self { router, fanout, drain, reports, replica, shards, _directory: directory }
     }

@@ -93,6 +93,14 @@ impl Config {
         }
     }
 
+    /// Returns the treatment of dangling references.
+    pub(crate) fn references(&self) -> chancery_admin::ReferenceSettings {
+        chancery_admin::ReferenceSettings {
+            modes: self.references.modes(),
+            authorities: self.authorities(),
+        }
+    }
+
     /// Returns empty load reports; `None` if clients may not report their load.
     ///
     /// # Errors

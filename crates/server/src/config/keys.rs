@@ -478,6 +478,21 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         ],
     ),
     (
+        "references",
+        &[
+            (
+                "mode",
+                FREE,
+                "The treatment of references to resources that are missing in the views of nodes: warn reports them, enforce refuses the write, off does not check them. All replicas need the same value.",
+            ),
+            (
+                "scopes",
+                FREE,
+                "The modes of scopes that differ from mode, as SCOPE=MODE. The mode of a write is that of the scope in which it changes a resource.",
+            ),
+        ],
+    ),
+    (
         "log",
         &[
             (

@@ -40,6 +40,7 @@ pub(crate) struct Config {
     pub(crate) admin: Admin,
     pub(crate) guards: Guards,
     pub(crate) validation: validation::Validation,
+    pub(crate) references: validation::References,
     pub(crate) log: Log,
     pub(crate) shutdown: Shutdown,
 }

@@ -54,6 +54,8 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     }
     let validation = config.validation.rules().into_iter();
     broken.extend(validation.map(|(key, rule)| ("validation", key, rule)));
+    let references = config.references.rules().into_iter();
+    broken.extend(references.map(|(key, rule)| ("references", key, rule)));
     broken.extend(level_rules(&log.level).map(|rule| ("log", "level", rule)));
     broken
 }

@@ -1,4 +1,5 @@
-//! The section `[validation]`: the treatment of resources that clients would reject.
+//! The sections `[validation]` and `[references]`: the treatment of resources that clients would reject, and of
+//! references to missing resources.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -23,32 +24,63 @@ impl Default for Validation {
 impl Validation {
     /// Returns the key and the rule of each value that is not valid.
     pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
-        let mut broken = Vec::new();
-        if let Err(error) = self.mode.parse::<ValidationMode>() {
-            broken.push(("mode", error));
-        }
-        let mut seen = BTreeMap::new();
-        for entry in &self.scopes {
-            match scope(entry) {
-                Ok((scope, mode)) if seen.insert(scope.clone(), mode).is_some() => {
-                    broken.push(("scopes", format!("names the scope {:?} twice", scope.as_str())));
-                }
-                Ok(_) => {}
-                Err(error) => broken.push(("scopes", error)),
-            }
-        }
-        broken
+        rules(&self.mode, &self.scopes)
     }
 
     /// Returns the modes. The rules of the configuration exclude values that are not valid.
     pub(crate) fn modes(&self) -> Modes {
-        let scopes = self.scopes.iter().filter_map(|entry| scope(entry).ok()).collect();
-        Modes {
-            call: None,
-            scopes: Arc::new(scopes),
-            default: self.mode.parse().unwrap_or_default(),
+        modes(&self.mode, &self.scopes)
+    }
+}
+
+/// The section `[references]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct References {
+    pub(crate) mode: String,
+    pub(crate) scopes: Vec<String>,
+}
+
+impl Default for References {
+    fn default() -> Self {
+        // Authors publish in several steps.
+        Self { mode: ValidationMode::Warn.to_string(), scopes: Vec::new() }
+    }
+}
+
+impl References {
+    /// Returns the key and the rule of each value that is not valid.
+    pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
+        rules(&self.mode, &self.scopes)
+    }
+
+    /// Returns the modes. The rules of the configuration exclude values that are not valid.
+    pub(super) fn modes(&self) -> Modes {
+        modes(&self.mode, &self.scopes)
+    }
+}
+
+fn rules(mode: &str, scopes: &[String]) -> Vec<(&'static str, String)> {
+    let mut broken = Vec::new();
+    if let Err(error) = mode.parse::<ValidationMode>() {
+        broken.push(("mode", error));
+    }
+    let mut seen = BTreeMap::new();
+    for entry in scopes {
+        match scope(entry) {
+            Ok((scope, mode)) if seen.insert(scope.clone(), mode).is_some() => {
+                broken.push(("scopes", format!("names the scope {:?} twice", scope.as_str())));
+            }
+            Ok(_) => {}
+            Err(error) => broken.push(("scopes", error)),
         }
     }
+    broken
+}
+
+fn modes(mode: &str, scopes: &[String]) -> Modes {
+    let scopes = scopes.iter().filter_map(|entry| scope(entry).ok()).collect();
+    Modes { call: None, scopes: Arc::new(scopes), default: mode.parse().unwrap_or_default() }
 }
 
 /// Reads an entry `SCOPE=MODE`.
@@ -75,6 +107,15 @@ mod tests {
         assert_eq!(mode("dev"), ValidationMode::Off);
         assert_eq!(mode("edge/eu"), ValidationMode::Enforce);
         assert_eq!(mode("default"), ValidationMode::Warn);
+    }
+
+    #[test]
+    fn references_are_reported_by_default_and_refused_by_scope() {
+        let section = References { scopes: vec!["prod=enforce".into()], ..References::default() };
+        assert_eq!(section.rules(), []);
+        let mode = |name| section.modes().mode(&ScopeName::new(name).unwrap());
+        assert_eq!(mode("default"), ValidationMode::Warn);
+        assert_eq!(mode("prod"), ValidationMode::Enforce);
     }
 
     #[test]

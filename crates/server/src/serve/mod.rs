@@ -307,7 +307,7 @@ impl Running {
             .with_fresh(Arc::new(fresh));
         shards.spawn(run_metrics_upkeep(metrics.clone(), stop_shards.clone()));
         let load_reports = config.load_reports().map_err(Failure::new)?;
-        let router = chancery_admin::router(&AdminDeps {
+        let (router, update_references) = chancery_admin::router(&AdminDeps {
             replica,
             fanout: fanout.clone(),
             metrics: Arc::new(move || metrics.render()),
@@ -319,7 +319,9 @@ impl Running {
             load_reports: load_reports.clone(),
             guards: config.guards(),
             validation: config.validation.modes(),
+            references: config.references(),
         });
+        admin_runtime.spawn(update_references);
         let connections_max = config.admin.connections_max;
         let limits = config.admin_limits();
         let admin =

@@ -14,6 +14,7 @@ mod lifecycle;
 mod metrics;
 mod mirror;
 mod recovery;
+mod references;
 mod retries;
 mod screens;
 mod space;

@@ -51,10 +51,12 @@ impl World {
 
     fn trips(&self, applied: &chancery_model::Applied) -> Vec<(&'static str, Vec<String>)> {
         let suspects = Suspects::of(&self.state, applied, &self.settings);
+        let references = ReferenceIndex::of(&applied.state);
         let tried = Tried {
             before: &self.state,
             after: &applied.state,
             suspects: &suspects,
+            references: Some(&references),
             settings: &self.settings,
             n_other_replicas: self.n_other_replicas,
         };

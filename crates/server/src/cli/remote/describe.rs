@@ -7,7 +7,7 @@ use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 use tonic::transport::Channel;
 
-use super::{client::refusal, parameters::Parameters, read::Read};
+use super::{client::refusal, parameters::Parameters, read::Read, references::write_references};
 use crate::cli::{
     answer::Answer,
     failure::Failure,
@@ -81,10 +81,17 @@ fn write_description(
         if resource.ttl_ms > 0 {
             writeln!(out, "  ttl       {} ms", resource.ttl_ms)?;
         }
-        for child in &scope.children {
+        let is_referent = |child: &pb::Child| {
+            let same =
+                |one: &pb::Reference| one.type_url == child.type_url && one.name == child.name;
+            scope.referents.iter().any(same)
+        };
+        write_references("refers to", &scope.referents, scope.referents_omitted, out)?;
+        for child in scope.children.iter().filter(|child| !is_referent(child)) {
             let here = if child.in_scope { "" } else { " (not in this scope)" };
             writeln!(out, "  needs     {} {:?}{here}", short_type(&child.type_url), child.name)?;
         }
+        write_references("used by", &scope.referrers, scope.referrers_omitted, out)?;
         writeln!(out, "  seen by   {}", seen_by(scope))?;
         if scope.nodes_shadowed > 0 {
             let nodes = count(scope.nodes_shadowed, "node");

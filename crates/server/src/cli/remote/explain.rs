@@ -10,6 +10,7 @@ use super::{
     client::refusal,
     parameters::{Parameters, with_variant},
     read::Read,
+    references::write_references,
     stream::write_stream,
 };
 use crate::cli::{
@@ -80,6 +81,12 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
             ]);
         }
         table.write(out, "  ")?;
+    }
+    if !explained.referents.is_empty() || !explained.referrers.is_empty() {
+        writeln!(out, "\nreferences in the view of the node")?;
+        let (referents, referrers) = (&explained.referents, &explained.referrers);
+        write_references("refers to", referents, explained.referents_omitted, out)?;
+        write_references("used by", referrers, explained.referrers_omitted, out)?;
     }
     let now = now();
     for stream in &explained.streams {

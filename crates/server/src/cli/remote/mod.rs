@@ -22,6 +22,7 @@ mod node;
 mod nodes;
 mod parameters;
 mod read;
+mod references;
 mod stream;
 mod version;
 mod write;

@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
+use chancery_fanout::StreamStatus;
 use chancery_model::{Assignment, Node, ScopeName, State, TypeUrl};
+use chancery_protocol::Protocol;
 
 /// A stream of a connected node.
 #[derive(Debug, Clone)]
@@ -15,29 +17,41 @@ pub(crate) struct Client {
     pub(crate) sotw_types: Vec<TypeUrl>,
 }
 
+impl Client {
+    /// Returns the client of a stream.
+    pub(crate) fn of(stream: &StreamStatus) -> Self {
+        let types = stream.subscriptions.iter().map(|one| one.type_url.clone());
+        let sotw_types = match stream.protocol {
+            Protocol::Sotw => types.collect(),
+            Protocol::Delta => Vec::new(),
+        };
+        Self { node: Arc::clone(&stream.node), sotw_types }
+    }
+}
+
 /// A list of scopes; `None` if no assignment matches.
-pub(super) type Scopes = Option<Vec<ScopeName>>;
+pub(crate) type Scopes = Option<Vec<ScopeName>>;
 
 /// The nodes that have the same scopes before a write, and the same after it.
 #[derive(Debug)]
-pub(super) struct NodeGroup {
-    pub(super) before: Scopes,
-    pub(super) after: Scopes,
-    pub(super) users: Users,
+pub(crate) struct NodeGroup {
+    pub(crate) before: Scopes,
+    pub(crate) after: Scopes,
+    pub(crate) users: Users,
 }
 
 /// The connected nodes of a view.
 #[derive(Debug, Default)]
-pub(super) struct Users {
+pub(crate) struct Users {
     /// The IDs of the nodes.
-    pub(super) nodes: BTreeSet<String>,
+    pub(crate) nodes: BTreeSet<String>,
     /// The types to which they subscribe over SotW.
-    pub(super) sotw_types: BTreeSet<TypeUrl>,
+    pub(crate) sotw_types: BTreeSet<TypeUrl>,
 }
 
 impl NodeGroup {
     /// Returns the scopes, if the write does not change the list.
-    pub(super) fn unmoved(&self) -> Option<&[ScopeName]> {
+    pub(crate) fn unmoved(&self) -> Option<&[ScopeName]> {
         self.after.as_deref().filter(|_| self.before == self.after)
     }
 }
@@ -45,7 +59,7 @@ impl NodeGroup {
 /// Groups the connected nodes whose scopes a write changes, or whose view has one of the `touched`
 /// scopes. Then adds the views with such scopes that no connected node has: those of assignments
 /// without variables, and last the remaining scopes, each alone.
-pub(super) fn groups(
+pub(crate) fn groups(
     clients: &[Client],
     before: &State,
     after: &State,
@@ -64,12 +78,8 @@ pub(super) fn groups(
         users.nodes.insert(node.id.clone());
         users.sotw_types.extend(sotw_types.iter().cloned());
     }
-    let has_variables = |rule: &&Assignment| {
-        rule.scopes.iter().any(|template| template.resolve(&Node::default()).is_none())
-    };
-    let fixed = after.assignments.rules.iter().filter(|rule| !has_variables(rule));
-    let fixed: Vec<Vec<ScopeName>> =
-        fixed.map(|rule| rule.scopes_for(&Node::default())).filter(|s| is_touched(s)).collect();
+    let fixed = after.assignments.rules.iter().filter_map(fixed_scopes);
+    let fixed: Vec<Vec<ScopeName>> = fixed.filter(|scopes| is_touched(scopes)).collect();
     for scopes in fixed {
         groups.entry((Some(scopes.clone()), Some(scopes))).or_default();
     }
@@ -80,6 +90,13 @@ pub(super) fn groups(
         groups.entry((alone.clone(), alone)).or_default();
     }
     groups.into_iter().map(|((before, after), users)| NodeGroup { before, after, users }).collect()
+}
+
+/// Returns the scopes of an assignment; `None` if they depend on the node.
+pub(crate) fn fixed_scopes(rule: &Assignment) -> Option<Vec<ScopeName>> {
+    let node = Node::default();
+    let is_fixed = rule.scopes.iter().all(|template| template.resolve(&node).is_some());
+    is_fixed.then(|| rule.scopes_for(&node))
 }
 
 fn scopes_of(state: &State, node: &Node) -> Scopes {

@@ -1,0 +1,218 @@
+//! The references that a transaction leaves dangling.
+//!
+//! [`Suspects`] needs O(changes and their references). It looks at the scope of each change only. Most
+//! transactions break nothing there, and nothing else is computed. Otherwise, the views of the nodes
+//! decide.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chancery_admission::{ValidationMode, for_each_reference};
+use chancery_model::{Applied, Change, ChangeKind, ResourceKey, ResourceName, ScopeName, State};
+
+use super::{
+    index::ReferenceIndex,
+    settings::ReferenceSettings,
+    sight::{Sight, names_of},
+};
+use crate::node_groups::NodeGroup;
+
+/// The maximum number of references that are checked in the views of nodes.
+const SUSPECTS_MAX: usize = 1000;
+/// The maximum number of checks of a reference in a view. Further views are not counted.
+const CHECKS_MAX: usize = 1_000_000;
+/// The maximum number of listed views of a reference.
+const VIEWS_SHOWN_MAX: usize = 3;
+
+/// A reference that leads to nothing in the scope of the referrer. Another scope of a view may have the
+/// resource.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Suspect {
+    pub(crate) target: ResourceKey,
+    pub(crate) cause: Cause,
+    pub(crate) scope: ScopeName,
+    pub(crate) referrer: ResourceKey,
+    /// The first field of the referrer with the name.
+    pub(crate) field: String,
+    pub(crate) mode: ValidationMode,
+}
+
+/// How a transaction leaves a reference dangling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    /// It publishes the referrer.
+    Published,
+    /// It removes the resource or its alias.
+    Removed,
+}
+
+/// The references that a transaction may leave dangling.
+#[derive(Debug, Default)]
+pub(crate) struct Suspects {
+    all: BTreeSet<Suspect>,
+    pub(crate) n_omitted: usize,
+}
+
+/// A dangling reference, with the views in which it is dangling.
+#[derive(Debug)]
+pub(crate) struct Dangling {
+    pub(crate) suspect: Suspect,
+    /// The first views: the scopes, and the number of connected nodes.
+    pub(crate) views: Vec<(Vec<ScopeName>, usize)>,
+    pub(crate) n_views: usize,
+}
+
+impl Suspects {
+    /// Finds the suspects of a transaction that was applied to `before`. `index` is that of the state after
+    /// it.
+    pub(crate) fn of(
+        before: &State,
+        applied: &Applied,
+        index: Option<&ReferenceIndex>,
+        settings: &ReferenceSettings,
+    ) -> Self {
+        let mut suspects = Self::default();
+        for change in &applied.changes {
+            let mode = settings.modes.mode(&change.scope);
+            if mode == ValidationMode::Off {
+                continue;
+            }
+            suspects.add_references(&applied.state, change, mode, settings);
+            if let Some(index) = index {
+                suspects.add_referrers(before, &applied.state, change, mode, index);
+            }
+        }
+        suspects.keep_first_causes();
+        suspects
+    }
+
+    /// Removes the references of published resources from those to removed resources.
+    fn keep_first_causes(&mut self) {
+        let of = |one: &Suspect| (one.target.clone(), one.scope.clone(), one.referrer.clone());
+        let published = self.all.iter().filter(|one| one.cause == Cause::Published);
+        let published: BTreeSet<_> = published.map(of).collect();
+        self.all.retain(|one| one.cause == Cause::Published || !published.contains(&of(one)));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Returns the scopes of the referrers.
+    pub(crate) fn scopes(&self) -> BTreeSet<ScopeName> {
+        self.all.iter().map(|suspect| suspect.scope.clone()).collect()
+    }
+
+    /// Adds the references of a published resource.
+    fn add_references(
+        &mut self,
+        after: &State,
+        change: &Change,
+        mode: ValidationMode,
+        settings: &ReferenceSettings,
+    ) {
+        let Change { scope, key, kind, resource } = change;
+        let Some(resource) = resource.as_ref().filter(|_| *kind != ChangeKind::Relabeled) else {
+            return;
+        };
+        let sight = Sight::new(after, std::slice::from_ref(scope));
+        for_each_reference(key, &resource.body(), |reference| {
+            let Some(target) = reference.key().filter(|target| settings.is_checked(target)) else {
+                return;
+            };
+            if !sight.has(&target) {
+                let (scope, referrer) = (scope.clone(), key.clone());
+                let (cause, field) = (Cause::Published, reference.field.to_string());
+                self.add(Suspect { target, cause, scope, referrer, field, mode });
+            }
+        });
+    }
+
+    /// Adds the references to a removed resource, or to its removed aliases.
+    fn add_referrers(
+        &mut self,
+        before: &State,
+        after: &State,
+        change: &Change,
+        mode: ValidationMode,
+        index: &ReferenceIndex,
+    ) {
+        let Change { scope, key, resource, .. } = change;
+        let Some(old) = before.get(scope, key) else { return };
+        let mut lost: Vec<ResourceName> = old.aliases().to_vec();
+        match resource {
+            Some(new) => lost.retain(|alias| !new.aliases().contains(alias)),
+            None => lost.extend(names_of(key)),
+        }
+        let sight = Sight::new(after, std::slice::from_ref(scope));
+        for name in lost {
+            let target = ResourceKey { type_url: key.type_url.clone(), name };
+            if sight.has(&target) {
+                continue;
+            }
+            for (origin, referrer) in index.referrers(&target.type_url, target.name.as_str()) {
+                let (scope, cause) = (origin.scope.clone(), Cause::Removed);
+                let (target, field) = (target.clone(), String::new());
+                self.add(Suspect { target, cause, scope, referrer, field, mode });
+            }
+        }
+    }
+
+    fn add(&mut self, suspect: Suspect) {
+        if self.all.len() >= SUSPECTS_MAX {
+            self.n_omitted += 1;
+        } else {
+            self.all.insert(suspect);
+        }
+    }
+
+    /// Returns the suspects that dangle in a view that nodes use. `groups` are the views with a scope of a
+    /// suspect, and `has_others` whether other replicas may have nodes of each view.
+    pub(crate) fn in_views(
+        self,
+        before: &State,
+        after: &State,
+        groups: &[NodeGroup],
+        has_others: bool,
+    ) -> Vec<Dangling> {
+        let mut by_scope: BTreeMap<ScopeName, Vec<usize>> = BTreeMap::new();
+        let mut all: Vec<Dangling> = Vec::new();
+        for (at, suspect) in self.all.into_iter().enumerate() {
+            by_scope.entry(suspect.scope.clone()).or_default().push(at);
+            all.push(Dangling { suspect, views: Vec::new(), n_views: 0 });
+        }
+        let mut n_checks = 0;
+        for group in groups {
+            let n_nodes = group.users.nodes.len();
+            let Some(scopes) = group.after.as_deref().filter(|_| n_nodes > 0 || has_others) else {
+                continue;
+            };
+            let (old, new) = (
+                Sight::new(before, group.before.as_deref().unwrap_or_default()),
+                Sight::new(after, scopes),
+            );
+            for at in scopes.iter().filter_map(|scope| by_scope.get(scope)).flatten() {
+                let dangling = &mut all[*at];
+                n_checks += 1;
+                if n_checks <= CHECKS_MAX && dangling.suspect.dangles(&old, &new) {
+                    dangling.n_views += 1;
+                    if dangling.views.len() < VIEWS_SHOWN_MAX {
+                        dangling.views.push((scopes.to_vec(), n_nodes));
+                    }
+                }
+            }
+        }
+        all.retain(|dangling| dangling.n_views > 0);
+        all
+    }
+}
+
+impl Suspect {
+    fn dangles(&self, before: &Sight<'_>, after: &Sight<'_>) -> bool {
+        after.shows(&self.scope, &self.referrer)
+            && !after.has(&self.target)
+            && (self.cause == Cause::Published || before.has(&self.target))
+    }
+}
+
+#[cfg(test)]
+mod tests;

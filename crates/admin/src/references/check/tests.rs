@@ -1,0 +1,214 @@
+use std::sync::Arc;
+
+use chancery_admission::{Manifest, Options, Prune, Validation, admit};
+use chancery_model::{Incarnation, Node, Outcome, types};
+use chancery_proto::admin::v1 as pb;
+
+use super::*;
+use crate::{
+    node_groups::{Client, groups},
+    references::report::{Findings, findings},
+};
+
+/// Nodes with an ID of `e…` have the scopes `base` and `edge`. The scope `base` shadows `edge`.
+const RULES: &str =
+    "assignments: [{name: edge, priority: 1, match: {id: 'e*'}, scopes: [base, edge]}]";
+
+struct World {
+    state: State,
+    clients: Vec<Client>,
+    settings: ReferenceSettings,
+    n_other_replicas: usize,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            state: State::new(Incarnation(1)),
+            clients: Vec::new(),
+            settings: ReferenceSettings::default(),
+            n_other_replicas: 0,
+        };
+        world.state = world.apply("edge", RULES, Prune::Keep).state;
+        world
+    }
+
+    /// Returns a world with resources and the node `e1`.
+    fn with(scope: &str, all: &[String]) -> Self {
+        let mut world = Self::new();
+        world.commit(scope, all);
+        let node = Arc::new(Node { id: "e1".to_owned(), ..Node::default() });
+        world.clients.push(Client { node, sotw_types: Vec::new() });
+        world
+    }
+
+    fn apply(&self, scope: &str, content: &str, prune: Prune) -> Applied {
+        let manifest = Manifest { file: "a.yaml".to_owned(), content: content.to_owned() };
+        let options = Options { prune, ..Options::new(ScopeName::new(scope).unwrap()) };
+        let transaction = admit(&[manifest], &options).unwrap();
+        let applied = self.state.apply(&transaction);
+        assert!(matches!(applied.outcome, Outcome::Committed(_)), "{:?}", applied.outcome);
+        applied
+    }
+
+    fn commit(&mut self, scope: &str, all: &[String]) {
+        self.state = self.apply(scope, &resources(all), Prune::Keep).state;
+    }
+
+    fn check(&self, applied: &Applied) -> Findings {
+        let index = ReferenceIndex::of(&applied.state);
+        let suspects = Suspects::of(&self.state, applied, Some(&index), &self.settings);
+        let groups = groups(&self.clients, &self.state, &applied.state, &suspects.scopes());
+        let (n_omitted, has_others) = (suspects.n_omitted, self.n_other_replicas > 0);
+        let dangling = suspects.in_views(&self.state, &applied.state, &groups, has_others);
+        findings(dangling, n_omitted, self.n_other_replicas)
+    }
+
+    /// Returns the warnings about resources that are added to a scope.
+    fn adds(&self, scope: &str, all: &[String]) -> Vec<String> {
+        let findings = self.check(&self.apply(scope, &resources(all), Prune::Keep));
+        assert!(findings.refusing.is_empty());
+        lines(&findings.warnings)
+    }
+
+    /// Returns the warnings about resources that replace those of a scope.
+    fn replaces(&self, scope: &str, all: &[String]) -> Vec<String> {
+        let findings = self.check(&self.apply(scope, &resources(all), Prune::Prune));
+        lines(&findings.warnings)
+    }
+}
+
+fn lines(problems: &[pb::Problem]) -> Vec<String> {
+    problems.iter().map(crate::problem_line).collect()
+}
+
+fn resources(all: &[String]) -> String {
+    format!("resources: [{}]", all.join(", "))
+}
+
+fn cluster(name: &str) -> String {
+    format!("{{'@type': {}, name: {name}, connect_timeout: 1s}}", types::CLUSTER)
+}
+
+fn route(name: &str, cluster: &str) -> String {
+    format!(
+        "{{'@type': {}, name: {name}, virtual_hosts: [{{name: all, domains: ['*'], routes: [{{match: {{prefix: /}}, \
+         route: {{cluster: {cluster}}}}}]}}]}}",
+        types::ROUTE
+    )
+}
+
+const NONE: [&str; 0] = [];
+const FIELD: &str = "virtual_hosts[0].routes[0].route.cluster";
+
+#[test]
+fn missing_cluster_of_a_route_is_reported_with_field_and_view() {
+    let world = World::with("edge", &[cluster("web")]);
+    assert_eq!(world.adds("edge", &[route("main", "web")]), NONE);
+    let expected = format!(
+        "RouteConfiguration \"main\": {FIELD}: refers to Cluster \"none\", which is missing in 1 view: base+edge (1 \
+         node); publish it, unless the bootstrap of the nodes defines it [reference.missing]"
+    );
+    assert_eq!(world.adds("edge", &[route("main", "none")]), [expected]);
+    assert_eq!(world.adds("edge", &[route("main", "none"), cluster("none")]), NONE);
+}
+
+#[test]
+fn cluster_of_another_scope_of_the_view_satisfies_a_reference() {
+    let world = World::with("base", &[cluster("web")]);
+    assert_eq!(world.adds("edge", &[route("main", "web")]), NONE);
+    let world = World::with("elsewhere", &[cluster("web")]);
+    assert_eq!(world.adds("edge", &[route("main", "web")]).len(), 1);
+}
+
+#[test]
+fn views_without_connected_nodes_are_reported_only_if_other_replicas_exist() {
+    let mut world = World::with("edge", &[]);
+    world.clients.clear();
+    assert_eq!(world.adds("edge", &[route("main", "none")]), NONE);
+    world.n_other_replicas = 2;
+    let found = world.adds("edge", &[route("main", "none")]);
+    let expected =
+        "in 1 view: base+edge (0 nodes); the nodes of 2 other replicas were not asked; publish";
+    assert!(found[0].contains(expected), "{found:?}");
+}
+
+#[test]
+fn removal_of_a_cluster_names_the_routes_that_refer_to_it() {
+    let routes = ["a", "b", "c", "d"].map(|name| route(name, "web"));
+    let mut world = World::with("edge", &[cluster("web"), cluster("spare")]);
+    world.commit("edge", &routes);
+    let expected = "Cluster \"web\": its removal leaves 4 references from RouteConfiguration \"a\", \
+         RouteConfiguration \"b\", RouteConfiguration \"c\", and 1 more, in 1 view: base+edge (1 node); remove the \
+         references first [reference.removed]";
+    let rest = [&routes[..], &[cluster("spare")]].concat();
+    assert_eq!(world.replaces("edge", &rest), [expected]);
+    assert_eq!(world.replaces("edge", &[route("a", "spare"), cluster("spare")]), NONE);
+}
+
+#[test]
+fn removal_of_a_cluster_that_another_scope_has_leaves_no_reference() {
+    let mut world = World::with("base", &[cluster("web")]);
+    world.commit("edge", &[cluster("web"), route("main", "web")]);
+    assert_eq!(world.replaces("edge", &[route("main", "web")]), NONE);
+    assert_eq!(world.replaces("base", &[]), NONE);
+}
+
+#[test]
+fn shadowed_referrer_leaves_no_reference() {
+    let mut world = World::with("base", &[route("main", "web"), cluster("web")]);
+    world.commit("edge", &[cluster("old")]);
+    assert_eq!(world.adds("edge", &[route("main", "none")]), NONE);
+}
+
+/// A route that is published and a cluster that is removed in one transaction are one finding.
+#[test]
+fn published_referrer_of_a_removed_cluster_is_reported_once() {
+    let world = World::with("edge", &[cluster("web"), route("main", "web")]);
+    let other = route("main", "web").replace("prefix: /", "prefix: /other");
+    let found = world.replaces("edge", &[other]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].ends_with("[reference.missing]"), "{found:?}");
+}
+
+#[test]
+fn aliases_and_variants_satisfy_references() {
+    let aliased = |aliases: &str| {
+        format!("{{name: web, aliases: [{aliases}], resource: {}}}", cluster("web"))
+    };
+    let world = World::with("edge", &[aliased("other")]);
+    assert_eq!(world.adds("edge", &[route("main", "other")]), NONE);
+    let mut world = World::with("edge", &[aliased("other")]);
+    world.commit("edge", &[route("main", "other")]);
+    let found = world.adds("edge", &[aliased("third")]);
+    assert!(found[0].starts_with("Cluster \"other\": its removal leaves 1 reference"), "{found:?}");
+}
+
+#[test]
+fn mode_of_the_scope_decides_between_warning_and_refusal() {
+    let mut world = World::with("edge", &[]);
+    let scope = |name| ScopeName::new(name).unwrap();
+    let modes = [(scope("edge"), ValidationMode::Enforce), (scope("base"), ValidationMode::Off)];
+    world.settings.modes =
+        Validation { scopes: Arc::new(modes.into()), ..Validation::of(ValidationMode::Warn) };
+    let check = |name| {
+        let content = resources(&[route("main", "none")]);
+        let findings = world.check(&world.apply(name, &content, Prune::Keep));
+        (findings.refusing.len(), findings.warnings.len())
+    };
+    assert_eq!(check("edge"), (1, 0));
+    assert_eq!(check("base"), (0, 0));
+}
+
+#[test]
+fn number_of_checked_references_is_bounded() {
+    let world = World::with("edge", &[]);
+    let all: Vec<String> = (0..1200).map(|n| route(&format!("r{n}"), "none")).collect();
+    let found = world.adds("edge", &all);
+    assert_eq!(found.len(), SUSPECTS_MAX);
+    assert!(
+        found[999].contains("; 200 further references were not checked; publish"),
+        "{}",
+        found[999]
+    );
+}

@@ -1,0 +1,125 @@
+//! The text of the findings about references.
+
+use std::collections::BTreeMap;
+
+use chancery_admission::ValidationMode;
+use chancery_model::{ResourceKey, types};
+use chancery_proto::admin::v1 as pb;
+
+use super::{
+    check::{Cause, Dangling},
+    sight::label,
+};
+
+/// The maximum number of referrers in the finding about a removed resource.
+const REFERRERS_SHOWN_MAX: usize = 3;
+/// The IDs of the findings.
+const MISSING: &str = "reference.missing";
+const REMOVED: &str = "reference.removed";
+
+/// The findings about the references of a write.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// The findings that refuse the write.
+    pub(crate) refusing: Vec<pb::Problem>,
+    pub(crate) warnings: Vec<pb::Problem>,
+}
+
+/// Converts dangling references to findings. All references to one removed resource are one finding.
+pub(crate) fn findings(
+    dangling: Vec<Dangling>,
+    n_omitted: usize,
+    n_other_replicas: usize,
+) -> Findings {
+    let mut removed: BTreeMap<ResourceKey, Vec<Dangling>> = BTreeMap::new();
+    let mut findings = Findings::default();
+    for one in dangling {
+        match one.suspect.cause {
+            Cause::Published => findings.add(one.suspect.mode, missing(&one, n_other_replicas)),
+            Cause::Removed => removed.entry(one.suspect.target.clone()).or_default().push(one),
+        }
+    }
+    for (target, referrers) in removed {
+        let strictest = referrers.iter().map(|one| one.suspect.mode).min();
+        let mode = strictest.unwrap_or_default();
+        findings.add(mode, removal(&target, &referrers, n_other_replicas));
+    }
+    let last = findings.refusing.last_mut().or(findings.warnings.last_mut());
+    if let Some(last) = last.filter(|_| n_omitted > 0) {
+        last.message.push_str(&format!("; {n_omitted} further references were not checked"));
+    }
+    findings
+}
+
+impl Findings {
+    fn add(&mut self, mode: ValidationMode, problem: pb::Problem) {
+        match mode {
+            ValidationMode::Enforce => self.refusing.push(problem),
+            ValidationMode::Warn | ValidationMode::Off => self.warnings.push(problem),
+        }
+    }
+}
+
+fn missing(dangling: &Dangling, n_other_replicas: usize) -> pb::Problem {
+    let suspect = &dangling.suspect;
+    let target = &suspect.target;
+    let views = views(dangling, n_other_replicas);
+    pb::Problem {
+        resource: label(&suspect.referrer),
+        field_path: suspect.field.clone(),
+        message: format!("refers to {}, which is missing in {views}", label(target)),
+        rule_id: MISSING.to_owned(),
+        fix: match target.type_url.as_str() {
+            types::CLUSTER => "publish it, unless the bootstrap of the nodes defines it".to_owned(),
+            _ => "publish it".to_owned(),
+        },
+        ..pb::Problem::default()
+    }
+}
+
+fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize) -> pb::Problem {
+    let n = referrers.len();
+    let mut shown: Vec<String> = referrers
+        .iter()
+        .take(REFERRERS_SHOWN_MAX)
+        .map(|one| label(&one.suspect.referrer))
+        .collect();
+    if n > shown.len() {
+        shown.push(format!("and {} more", n - shown.len()));
+    }
+    let references = if n == 1 { "reference" } else { "references" };
+    let most = referrers.iter().max_by_key(|one| one.n_views);
+    let views = most.map(|one| views(one, n_other_replicas)).unwrap_or_default();
+    pb::Problem {
+        resource: label(target),
+        message: format!(
+            "its removal leaves {n} {references} from {}, in {views}",
+            shown.join(", ")
+        ),
+        rule_id: REMOVED.to_owned(),
+        fix: "remove the references first".to_owned(),
+        ..pb::Problem::default()
+    }
+}
+
+/// Returns the views of a dangling reference: `1 view: edge (2 nodes)`.
+fn views(dangling: &Dangling, n_other_replicas: usize) -> String {
+    let mut shown: Vec<String> = Vec::new();
+    for (scopes, n_nodes) in &dangling.views {
+        let scopes: Vec<&str> = scopes.iter().take(5).map(|scope| scope.as_str()).collect();
+        shown.push(format!("{} ({})", scopes.join("+"), count(*n_nodes, "node")));
+    }
+    let n = dangling.n_views;
+    if n > shown.len() {
+        shown.push(format!("and {} more", n - shown.len()));
+    }
+    let not_asked = match n_other_replicas {
+        0 => String::new(),
+        n => format!("; the nodes of {} were not asked", count(n, "other replica")),
+    };
+    format!("{}: {}{not_asked}", count(n, "view"), shown.join(", "))
+}
+
+fn count(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}

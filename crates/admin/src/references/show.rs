@@ -1,0 +1,156 @@
+//! The references of one resource, in both directions, for operators.
+
+use std::collections::BTreeSet;
+
+use chancery_admission::for_each_reference;
+use chancery_model::{Resource, ResourceKey, ResourceName, ScopeName, State};
+use chancery_proto::admin::v1 as pb;
+
+use super::{
+    index::ReferenceIndex,
+    settings::ReferenceSettings,
+    sight::{Sight, names_of},
+};
+
+/// The maximum number of listed references in each direction.
+const SHOWN_MAX: usize = 100;
+
+/// The references of one resource.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    /// The resources to which it refers.
+    pub(crate) referents: Vec<pb::Reference>,
+    pub(crate) n_referents_omitted: u64,
+    /// The resources that refer to it.
+    pub(crate) referrers: Vec<pb::Reference>,
+    pub(crate) n_referrers_omitted: u64,
+}
+
+/// Returns the references of a resource in one of its scopes. `views` are the lists of scopes with this
+/// scope; a reference may lead to a resource in some of them only.
+pub(crate) fn of_scope(
+    state: &State,
+    index: &ReferenceIndex,
+    settings: &ReferenceSettings,
+    views: &[Vec<ScopeName>],
+    key: &ResourceKey,
+    resource: &Resource,
+) -> Shown {
+    let sights: Vec<Sight<'_>> = views.iter().map(|scopes| Sight::new(state, scopes)).collect();
+    let scopes: BTreeSet<&ScopeName> = views.iter().flatten().collect();
+    let mut shown = Shown::default();
+    shown.add_referents(settings, &sights, key, resource);
+    shown.add_referrers(state, index, key, resource.aliases(), |scope, _| scopes.contains(scope));
+    shown
+}
+
+/// Returns the references of a resource in the view of a node. `resource` is absent if the view has none of
+/// that name.
+pub(crate) fn of_view(
+    state: &State,
+    index: &ReferenceIndex,
+    settings: &ReferenceSettings,
+    sight: Sight<'_>,
+    key: &ResourceKey,
+    resource: Option<&Resource>,
+) -> Shown {
+    let mut shown = Shown::default();
+    let aliases = resource.map_or(&[][..], Resource::aliases);
+    shown.add_referrers(state, index, key, aliases, |scope, key| sight.shows(scope, key));
+    if let Some(resource) = resource {
+        shown.add_referents(settings, &[sight], key, resource);
+    }
+    shown
+}
+
+impl Shown {
+    fn add_referents(
+        &mut self,
+        settings: &ReferenceSettings,
+        sights: &[Sight<'_>],
+        key: &ResourceKey,
+        resource: &Resource,
+    ) {
+        let mut seen = BTreeSet::new();
+        for_each_reference(key, &resource.body(), |reference| {
+            let Some(target) = reference.key().filter(|target| seen.insert(target.clone())) else {
+                return;
+            };
+            if self.referents.len() >= SHOWN_MAX {
+                self.n_referents_omitted += 1;
+                return;
+            }
+            let n_found = sights.iter().filter(|sight| sight.has(&target)).count();
+            let state = match n_found {
+                _ if !settings.is_served(&target) => "other-authority",
+                0 => "missing",
+                n if n < sights.len() => "missing-in-some-views",
+                _ => "present",
+            };
+            let scope = sights.iter().find_map(|sight| sight.scope_of(&target));
+            self.referents.push(pb::Reference {
+                scope: scope.map(ToString::to_string).unwrap_or_default(),
+                state: state.to_owned(),
+                ..shown(&target, reference.field.to_string())
+            });
+        });
+    }
+
+    /// Adds the resources that refer to `key`, as far as `is_seen` accepts their scope and key.
+    fn add_referrers(
+        &mut self,
+        state: &State,
+        index: &ReferenceIndex,
+        key: &ResourceKey,
+        aliases: &[ResourceName],
+        is_seen: impl Fn(&ScopeName, &ResourceKey) -> bool,
+    ) {
+        let mut seen = BTreeSet::new();
+        for name in names_of(key).iter().chain(aliases) {
+            for (origin, referrer) in index.referrers(&key.type_url, name.as_str()) {
+                if !is_seen(&origin.scope, &referrer) {
+                    continue;
+                }
+                if !seen.insert((origin.scope.clone(), referrer.clone())) {
+                    continue;
+                }
+                if self.referrers.len() >= SHOWN_MAX {
+                    self.n_referrers_omitted += 1;
+                    continue;
+                }
+                let target = ResourceKey { type_url: key.type_url.clone(), name: name.clone() };
+                let body = state.get(&origin.scope, &referrer);
+                let field = body.map(|body| field_of(&referrer, body, &target)).unwrap_or_default();
+                self.referrers.push(pb::Reference {
+                    scope: origin.scope.to_string(),
+                    state: "present".to_owned(),
+                    ..shown(&referrer, field)
+                });
+            }
+        }
+    }
+}
+
+fn shown(key: &ResourceKey, field_path: String) -> pb::Reference {
+    let variant = key.name.constraints().map(|constraints| constraints.to_string());
+    pb::Reference {
+        type_url: key.type_url.to_string(),
+        name: key.name.base().to_owned(),
+        variant: variant.unwrap_or_default(),
+        field_path,
+        ..pb::Reference::default()
+    }
+}
+
+/// Returns the first field by which a resource refers to another one.
+fn field_of(referrer: &ResourceKey, resource: &Resource, target: &ResourceKey) -> String {
+    let mut field = String::new();
+    for_each_reference(referrer, &resource.body(), |reference| {
+        let is_target =
+            *reference.type_url == target.type_url && reference.name == target.name.as_str();
+        if is_target && field.is_empty() {
+            field = reference.field.to_string();
+        }
+    });
+    field
+}

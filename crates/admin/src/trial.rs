@@ -1,0 +1,106 @@
+//! The trial of a transaction on a local state: its result, and what the checks need to decide about it.
+
+use std::sync::Arc;
+
+use chancery_model::{Applied, Change, ChangeKind, State, Transaction};
+use chancery_proto::admin::v1 as pb;
+
+use crate::{
+    AdminError,
+    references::{self, ReferenceIndex, ReferenceSettings, SharedIndex},
+    write_guards::{
+        Suspects,
+        settings::{Guard, GuardSettings},
+    },
+};
+
+/// A transaction with its result on a local state.
+pub(crate) struct DryRun {
+    pub(crate) transaction: Transaction,
+    /// The state on which the transaction was tried. It has the previous versions of the resources.
+    pub(crate) before: Arc<State>,
+    /// The result. It is valid only if no other write comes in between.
+    pub(crate) applied: Applied,
+    pub(crate) suspects: Suspects,
+    /// The references that the transaction may leave dangling.
+    pub(crate) dangling: references::Suspects,
+    /// The references of the state after the transaction, if it removes resources.
+    pub(crate) references: Option<ReferenceIndex>,
+}
+
+/// The settings by which a transaction is checked on a local state.
+#[derive(Clone)]
+pub(crate) struct Checks {
+    pub(crate) guards: Arc<GuardSettings>,
+    pub(crate) settings: Arc<ReferenceSettings>,
+    pub(crate) references: Arc<SharedIndex>,
+}
+
+impl Checks {
+    /// Returns the references after a transaction that removes a resource or an alias.
+    fn references(&self, before: &State, applied: &Applied) -> Option<ReferenceIndex> {
+        let removes = |change: &Change| match change.kind {
+            ChangeKind::Added | ChangeKind::Relabeled => false,
+            ChangeKind::Removed => true,
+            ChangeKind::Updated => {
+                let old = before.get(&change.scope, &change.key);
+                old.is_some_and(|old| !old.aliases().is_empty())
+            }
+        };
+        let is_used = self.settings.is_used() || self.guards.applies(Guard::ClusterInUse);
+        let needed = is_used && applied.changes.iter().any(removes);
+        needed.then(|| self.references.at(before).advanced(&applied.state))
+    }
+}
+
+/// A transaction that was read from the input.
+pub(crate) enum Attempt {
+    Untried(Box<Transaction>),
+    DryRun(Box<DryRun>),
+}
+
+impl DryRun {
+    pub(crate) fn new(
+        transaction: Transaction,
+        before: Arc<State>,
+        checks: &Checks,
+    ) -> Result<Self, AdminError> {
+        refuse_marks(&transaction)?;
+        let applied = before.apply(&transaction);
+        let suspects = Suspects::of(&before, &applied, &checks.guards);
+        let references = checks.references(&before, &applied);
+        let dangling =
+            references::Suspects::of(&before, &applied, references.as_ref(), &checks.settings);
+        Ok(Self { transaction, before, applied, suspects, dangling, references })
+    }
+}
+
+impl Attempt {
+    pub(crate) fn of(
+        transaction: Transaction,
+        before: Arc<State>,
+        checks: &Checks,
+    ) -> Result<Self, AdminError> {
+        DryRun::new(transaction, before, checks).map(|tried| Self::DryRun(Box::new(tried)))
+    }
+}
+
+/// Rejects bodies that were read through this API and have a mark in place of the secret.
+fn refuse_marks(transaction: &Transaction) -> Result<(), AdminError> {
+    let marked = transaction
+        .upserts
+        .iter()
+        .map(|upsert| &upsert.draft)
+        .filter(|draft| chancery_admission::has_mark(&draft.key.type_url, &draft.body));
+    let problems: Vec<pb::Problem> = marked
+        .map(|draft| pb::Problem {
+            resource: draft.key.to_string(),
+            message: format!(
+                "has {:?} in place of a secret: it was read from the server, which never shows secrets",
+                chancery_admission::MARK
+            ),
+            ..pb::Problem::default()
+        })
+        .collect();
+    if problems.is_empty() { Ok(()) } else { Err(AdminError::Input(problems)) }
+}
