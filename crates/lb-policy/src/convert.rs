@@ -22,6 +22,8 @@ pub(crate) trait Support: fmt::Debug {
     fn has_policy(&self, name: &str) -> bool;
     /// Returns the maximum number of nested policies.
     fn levels_max(&self) -> usize;
+    /// Returns whether an entry without a type is an error. Otherwise it is skipped.
+    fn rejects_empty_entries(&self) -> bool;
 }
 
 /// The maximum number of nested policies; the outermost policy is level 1.
@@ -116,6 +118,13 @@ pub(crate) fn walk(
     for (index, policy) in list.policies.iter().enumerate() {
         let config = policy.typed_extension_config.as_ref();
         let Some(any) = config.and_then(|config| config.typed_config.as_ref()) else {
+            if support.rejects_empty_entries() {
+                let path = join(path, &format!("policies[{index}]"));
+                return Err(ConvertError::invalid(
+                    path,
+                    "C-core rejects entries without `typed_config`",
+                ));
+            }
             types.push("(no typed_config)".to_owned());
             continue;
         };

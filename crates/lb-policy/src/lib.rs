@@ -49,6 +49,7 @@
 //! # Ok::<(), chancery_lb_policy::ConvertError>(())
 //! ```
 
+mod c_core;
 mod cluster;
 mod convert;
 mod converters;

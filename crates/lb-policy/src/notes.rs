@@ -62,16 +62,20 @@ impl LbConfig {
         }
         let metrics = self.config.get("metricNamesForComputingUtilization");
         let metrics = metrics.and_then(Value::as_array).into_iter().flatten();
-        for metric in metrics.filter_map(Value::as_str) {
-            let has_prefix =
-                |prefix: &&str| metric.strip_prefix(*prefix).is_some_and(|rest| !rest.is_empty());
-            if !METRICS.contains(&metric) && !METRIC_PREFIXES.iter().any(has_prefix) {
-                notes.push(format!(
-                    "{name}.metricNamesForComputingUtilization: clients ignore the metric {metric:?}"
-                ));
-            }
+        for metric in metrics.filter_map(Value::as_str).filter(|metric| !is_known_metric(metric)) {
+            notes.push(format!(
+                "{name}.metricNamesForComputingUtilization: clients ignore the metric {metric:?}, \
+                 and C-core rejects the cluster"
+            ));
         }
     }
+}
+
+/// Returns whether clients know a metric.
+pub(crate) fn is_known_metric(metric: &str) -> bool {
+    let has_prefix =
+        |prefix: &&str| metric.strip_prefix(*prefix).is_some_and(|rest| !rest.is_empty());
+    METRICS.contains(&metric) || METRIC_PREFIXES.iter().any(has_prefix)
 }
 
 /// Returns the fields of a cluster that some clients reject although `load_balancing_policy` overrides

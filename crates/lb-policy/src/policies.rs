@@ -90,11 +90,13 @@ fn least_request(fields: &Fields<'_>) -> Result<(), ConvertError> {
     }
 }
 
-fn weighted_round_robin(fields: &Fields<'_>) -> Result<(), ConvertError> {
+/// The durations of `weighted_round_robin`.
+pub(crate) const WEIGHT_PERIODS: [&str; 4] =
+    ["oobReportingPeriod", "blackoutPeriod", "weightExpirationPeriod", "weightUpdatePeriod"];
+
+pub(crate) fn weighted_round_robin(fields: &Fields<'_>) -> Result<(), ConvertError> {
     fields.bool("enableOobLoadReport")?;
-    for key in
-        ["oobReportingPeriod", "blackoutPeriod", "weightExpirationPeriod", "weightUpdatePeriod"]
-    {
+    for key in WEIGHT_PERIODS {
         fields.is_negative_duration(key)?;
     }
     fields.strings("metricNamesForComputingUtilization")?;

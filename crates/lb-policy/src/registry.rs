@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use serde_json::Value;
 
 use crate::{
+    c_core,
     convert::{Context, Converter, LEVELS_MAX, LbConfig, Support, decode_at, walk},
     converters,
     error::ConvertError,
@@ -33,7 +34,8 @@ const CONVERTERS: &[(&str, BuiltIn)] = &[
 /// A gRPC implementation whose support of policies [`Registry::of_client`] knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
-    /// C++, Python, Ruby, PHP: no least_request; an unset hash function is XX_HASH.
+    /// C++, Python, Ruby, PHP: no least_request; an unset hash function is XX_HASH; stricter rules for
+    /// weighted_round_robin, type URLs of a `TypedStruct`, and entries without type.
     CCore,
     /// Go: no random_subsetting from xDS; a legacy LEAST_REQUEST has no locality policy.
     Go,
@@ -66,6 +68,7 @@ pub struct Registry {
     converters: BTreeMap<String, Arc<Converter>>,
     model: Model,
     levels_max: usize,
+    rejects_empty_entries: bool,
     legacy_least_request: LegacyLeastRequest,
 }
 
@@ -79,6 +82,7 @@ impl Default for Registry {
             converters: converters.collect(),
             model: policies::model(),
             levels_max: LEVELS_MAX,
+            rejects_empty_entries: false,
             legacy_least_request: LegacyLeastRequest::default(),
         }
     }
@@ -89,11 +93,7 @@ impl Registry {
     pub fn of_client(client: Client) -> Self {
         let all = Self::default();
         match client {
-            Client::CCore => all
-                .without_converter(types::LEAST_REQUEST)
-                .without_policy(names::LEAST_REQUEST)
-                .with_default_hash()
-                .with_legacy_least_request(LegacyLeastRequest::Rejected),
+            Client::CCore => all.of_c_core(),
             Client::Go => all
                 .without_converter(types::RANDOM_SUBSETTING)
                 .with_legacy_least_request(LegacyLeastRequest::Bare),
@@ -106,6 +106,17 @@ impl Registry {
                 .with_converter(types::RING_HASH, converters::ring_hash_without_sizes)
                 .with_legacy_least_request(LegacyLeastRequest::Rejected),
         }
+    }
+
+    fn of_c_core(mut self) -> Self {
+        self.rejects_empty_entries = true;
+        self.model.add_built_in(names::WEIGHTED_ROUND_ROBIN, c_core::weighted_round_robin);
+        self.without_converter(types::LEAST_REQUEST)
+            .without_policy(names::LEAST_REQUEST)
+            .with_default_hash()
+            .with_converter(types::TYPED_STRUCT, c_core::typed_struct)
+            .with_converter(types::UDPA_TYPED_STRUCT, c_core::typed_struct)
+            .with_legacy_least_request(LegacyLeastRequest::Rejected)
     }
 
     /// Adds a custom policy, which a `TypedStruct` or another policy can name. Every configuration
@@ -226,6 +237,10 @@ impl Support for Registry {
 
     fn levels_max(&self) -> usize {
         self.levels_max
+    }
+
+    fn rejects_empty_entries(&self) -> bool {
+        self.rejects_empty_entries
     }
 }
 

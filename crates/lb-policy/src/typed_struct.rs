@@ -12,9 +12,9 @@ use crate::{
 
 /// The part of a `TypedStruct` that selects the policy.
 #[derive(Clone, PartialEq, Message)]
-struct TypeUrl {
+pub(crate) struct TypeUrl {
     #[prost(string, tag = "1")]
-    type_url: String,
+    pub(crate) type_url: String,
 }
 
 /// Converts a `TypedStruct`, unless the client has no policy of its name. The configuration of an

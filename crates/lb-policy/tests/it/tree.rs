@@ -331,8 +331,9 @@ fn values_that_clients_replace_are_noted() {
         [
             "weighted_round_robin.weightUpdatePeriod: clients use 0.1s instead of 0.001s",
             "weighted_round_robin.metricNamesForComputingUtilization: clients ignore the metric \
-             \"named_metrics.\"",
-            "weighted_round_robin.metricNamesForComputingUtilization: clients ignore the metric \"rps\"",
+             \"named_metrics.\", and C-core rejects the cluster",
+            "weighted_round_robin.metricNamesForComputingUtilization: clients ignore the metric \
+             \"rps\", and C-core rejects the cluster",
         ]
     );
     assert_eq!(

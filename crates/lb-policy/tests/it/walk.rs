@@ -2,7 +2,10 @@
 
 use chancery_lb_policy::{
     Client, LbConfig, MESSAGE_BYTES_MAX, Reason, Registry,
-    proto::{LoadBalancingPolicy, Policy, RingHash, TypedExtensionConfig},
+    proto::{
+        ClientSideWeightedRoundRobin, LoadBalancingPolicy, Policy, RingHash, TypedExtensionConfig,
+        prost_types::Duration,
+    },
     types,
 };
 use prost::Message;
@@ -300,6 +303,38 @@ fn policies_depend_on_the_client() {
     // A converter that returns a policy which the client lacks gives an error, not a skip.
     let odd = Registry::default().without_policy("least_request_experimental");
     assert!(odd.convert(&least_request).is_err());
+}
+
+/// LB-15: the rules of C-core that are stricter than those of other clients, as observed.
+#[test]
+fn c_core_is_stricter_than_other_clients() {
+    let weights =
+        |message: ClientSideWeightedRoundRobin| any(types::WEIGHTED_ROUND_ROBIN, &message);
+    let seconds = |seconds| Some(Duration { seconds, nanos: 0 });
+    let negative =
+        ClientSideWeightedRoundRobin { blackout_period: seconds(-1), ..Default::default() };
+    let metric = |name: &str| ClientSideWeightedRoundRobin {
+        metric_names_for_computing_utilization: vec![name.to_owned()],
+        ..Default::default()
+    };
+    let point = json!({ "weightUpdatePeriod": ".5s" });
+    let typed = |type_url: &str| typed_struct(type_url, &point);
+    let empty =
+        LoadBalancingPolicy { policies: vec![Policy::default(), Policy::new(round_robin())] };
+    for (policy, path) in [
+        (list([weights(negative)]), "weighted_round_robin.blackoutPeriod"),
+        (list([weights(metric("a"))]), "weighted_round_robin.metricNamesForComputingUtilization"),
+        (list([typed("a/weighted_round_robin")]), "weighted_round_robin.weightUpdatePeriod"),
+        (list([typed("weighted_round_robin")]), "policies[0].TypedStruct.type_url"),
+        (list([typed("a/"), round_robin()]), "policies[0].TypedStruct.type_url"),
+        (empty, "policies[0]"),
+    ] {
+        let error = Registry::of_client(Client::CCore).convert(&policy).unwrap_err();
+        assert_eq!(error.path, path, "{error}");
+        assert!(Registry::default().convert(&policy).is_ok(), "{path}");
+    }
+    let known = list([weights(metric("named_metrics.a"))]);
+    assert!(Registry::of_client(Client::CCore).convert(&known).is_ok());
 }
 
 /// LB-16: the output has lowerCamelCase keys, and the input may have either spelling.
