@@ -10,6 +10,7 @@ use chancery_model::{ResourceDraft, ScopeName, types};
 use crate::{
     draft,
     encode::Encoder,
+    generated_name,
     mode::{Validation, ValidationMode},
     node::{Node, Spare},
     positions,
@@ -152,11 +153,12 @@ impl Import {
                 let place = Place { resource, ..place.clone() };
                 match read(item, type_url) {
                     Err(faults) => self.report.add_faults(&place, faults),
-                    Ok(draft) if !keys.insert(draft.key.clone()) => {
+                    Ok((draft, _)) if !keys.insert(draft.key.clone()) => {
                         self.report.add(place.problem("", "duplicate resource"));
                     }
-                    Ok(draft) => {
-                        let (errors, warnings) = validate::findings(self.mode, &draft);
+                    Ok((draft, note)) => {
+                        let (errors, mut warnings) = validate::findings(self.mode, &draft);
+                        warnings.extend(note);
                         self.warnings.add_faults(&place, warnings);
                         self.report.add_faults(&place, errors);
                         self.drafts.push(draft);
@@ -167,7 +169,8 @@ impl Import {
     }
 }
 
-fn read(item: &Node, type_url: &str) -> Result<ResourceDraft, Vec<Fault>> {
+/// Reads a resource, and returns the note on a name that was generated.
+fn read(item: &Node, type_url: &str) -> Result<(ResourceDraft, Option<Fault>), Vec<Fault>> {
     let Node::Map(fields) = item else {
         return Err(vec![Fault::new(format!("expected a map, found {item}"))]);
     };
@@ -176,5 +179,7 @@ fn read(item: &Node, type_url: &str) -> Result<ResourceDraft, Vec<Fault>> {
     }
     let mut fields = fields.clone();
     fields.push(("@type".to_owned(), Node::Text(type_url.to_owned())));
-    resource::read(&Node::Map(fields)).map(|entry| entry.draft)
+    let entry = Node::Map(fields);
+    let (entry, note) = generated_name::complete(&entry);
+    resource::read(&entry).map(|entry| (entry.draft, note))
 }

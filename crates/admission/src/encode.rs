@@ -40,6 +40,8 @@ pub(crate) struct Encoder<'n> {
     depth: usize,
     /// Whether the current field is sensitive or inside a sensitive field. Faults then hide the content.
     hides: bool,
+    /// Ignores fields that a message does not have.
+    pub(crate) skips_unknown: bool,
     faults: Vec<Fault>,
 }
 
@@ -48,7 +50,14 @@ pub(crate) type Encoded<T = Vec<u8>> = Option<T>;
 
 impl<'n> Encoder<'n> {
     pub(crate) fn new(pool: &'static DescriptorPool) -> Self {
-        Self { pool, path: Vec::new(), depth: 0, hides: false, faults: Vec::new() }
+        Self {
+            pool,
+            path: Vec::new(),
+            depth: 0,
+            hides: false,
+            skips_unknown: false,
+            faults: Vec::new(),
+        }
     }
 
     /// Returns the recorded faults.
@@ -194,6 +203,7 @@ impl<'n> Encoder<'n> {
             match found {
                 Some(field) if value.is_null() && !takes_null(&field) => {}
                 Some(field) => fields.push((field, key, value)),
+                None if self.skips_unknown => {}
                 None => {
                     is_good = false;
                     match self.hides {

@@ -32,7 +32,7 @@
 
 mod assignments;
 mod bootstrap;
-
+mod conflicts;
 mod constraints;
 mod credentials;
 mod discovery_read;
@@ -42,6 +42,7 @@ mod encode;
 mod file_encoding;
 #[doc(hidden)]
 pub mod fuzz;
+mod generated_name;
 mod inspect;
 mod keys;
 mod manifest;

@@ -15,7 +15,9 @@ use chancery_model::{
 };
 
 use crate::{
-    assignments, constraints,
+    assignments,
+    conflicts::Conflicts,
+    constraints, generated_name,
     keys::unknown_keys,
     mode::{Validation, ValidationMode},
     names::{Names, Origin},
@@ -162,6 +164,7 @@ struct Admission<'a> {
     names: Names<'a>,
     /// The steps that are left for the constraints of variants.
     variants_budget: VariantsBudget,
+    conflicts: Conflicts,
     assignments: HashMap<Arc<str>, Origin<'a>>,
     /// The scopes that the input names.
     scopes: BTreeSet<ScopeName>,
@@ -181,6 +184,7 @@ impl<'a> Admission<'a> {
             warnings: Report::default(),
             names: Names::default(),
             variants_budget: VariantsBudget::default(),
+            conflicts: Conflicts::default(),
             assignments: HashMap::new(),
             scopes: BTreeSet::new(),
             has_list: false,
@@ -258,6 +262,8 @@ impl<'a> Admission<'a> {
     }
 
     fn resource(&mut self, origin: Origin<'a>, scope: Option<&ScopeName>, node: &Node) {
+        let (node, note) = generated_name::complete(node);
+        let node = node.as_ref();
         let (Entry { draft, expectation }, scope) = match (resource::read(node), scope) {
             (Ok(entry), Some(scope)) => (entry, scope.clone()),
             // The report has the problem of the scope already.
@@ -277,7 +283,13 @@ impl<'a> Admission<'a> {
             return self.refuse(origin, &resource::label(node), faults);
         }
         let mode = self.options.validation.mode(&scope);
-        let (errors, warnings) = validate::findings(mode, &draft);
+        let (mut errors, mut warnings) = validate::findings(mode, &draft);
+        match mode {
+            ValidationMode::Off => {}
+            ValidationMode::Warn => warnings.extend(self.conflicts.find(&scope, &draft)),
+            ValidationMode::Enforce => errors.extend(self.conflicts.find(&scope, &draft)),
+        }
+        warnings.extend(note);
         if !warnings.is_empty() {
             let place = place(origin, &resource::label(node));
             self.warnings.add_faults(&place, warnings);

@@ -248,8 +248,8 @@ fn enum_number(kind: &EnumDescriptor, node: &Node) -> Result<i32, String> {
         return Ok(0);
     }
     let found = match node {
-        Node::Text(name) => match kind.get_value_by_name(name) {
-            Some(value) => return Ok(value.number()),
+        Node::Text(name) => match enum_value(kind, name) {
+            Some(number) => return Ok(number),
             None => format!("has no value {}", shown(name)),
         },
         Node::Int(_) | Node::Uint(_) | Node::Float(_) => {
@@ -272,6 +272,18 @@ fn enum_number(kind: &EnumDescriptor, node: &Node) -> Result<i32, String> {
         }
         None => format!("{} {found}", kind.name()),
     })
+}
+
+/// Returns the number of the value with a name. Like Envoy's loader, it accepts names in any case, and a
+/// hyphen in place of an underscore.
+fn enum_value(kind: &EnumDescriptor, name: &str) -> Option<i32> {
+    if let Some(value) = kind.get_value_by_name(name) {
+        return Some(value.number());
+    }
+    let name = name.replace('-', "_");
+    let mut near = kind.values().filter(|value| value.name().eq_ignore_ascii_case(&name));
+    let number = near.next()?.number();
+    near.all(|other| other.number() == number).then_some(number)
 }
 
 /// Decodes base64 as the JSON mapping accepts it: standard or URL-safe alphabet, with or without padding.

@@ -15,6 +15,7 @@ mod semantic;
 mod tests;
 mod text;
 mod tree;
+mod typed_struct;
 mod types;
 mod walk;
 
@@ -50,4 +51,12 @@ pub(crate) fn check(type_url: &TypeUrl, body: &[u8]) -> Vec<Fault> {
     let mut findings = Findings::default();
     walk::message(&message, &mut findings);
     findings.into_faults()
+}
+
+/// Returns what a resource occupies in a view: the addresses of a listener, or the key of a scope.
+pub(crate) fn shared_keys(type_url: &TypeUrl, body: &[u8]) -> Vec<String> {
+    let types = types::types();
+    let kind = types.get(type_url.message_name());
+    let message = kind.and_then(|kind| Message::decode(types, kind, body).ok());
+    message.map_or_else(Vec::new, |message| semantic::shared_keys(&message))
 }

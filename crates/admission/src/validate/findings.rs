@@ -101,6 +101,11 @@ impl<'a> Findings<'a> {
         self.add(Severity::Warning, id.into(), rule, fix.into());
     }
 
+    /// Runs a check of an entry of a map.
+    pub(crate) fn key<T>(&mut self, key: &'a str, check: impl FnOnce(&mut Self) -> T) -> T {
+        self.at(Step::Key(key), check)
+    }
+
     /// Records a violation of a rule.
     pub(crate) fn refuse(&mut self, id: impl Into<Cow<'static, str>>, rule: impl Into<String>) {
         self.add(Severity::Error, id.into(), rule.into(), String::new());
@@ -121,11 +126,27 @@ impl<'a> Findings<'a> {
         self.add(Severity::Warning, id.into(), rule.into(), String::new());
     }
 
-    fn add(&mut self, severity: Severity, id: Cow<'static, str>, rule: String, fix: String) {
-        if self.faults.len() >= FINDINGS_MAX {
-            return;
+    /// Records the findings of a part that was checked on its own.
+    pub(crate) fn adopt(&mut self, faults: impl Iterator<Item = Fault>) {
+        let path = self.path();
+        for fault in faults {
+            let dot = if path.is_empty() || fault.path.starts_with('[') { "" } else { "." };
+            let path = shortened(format!("{path}{dot}{}", fault.path));
+            if self.faults.len() < FINDINGS_MAX {
+                self.faults.push(Fault { path, ..fault });
+            }
         }
+    }
+
+    fn add(&mut self, severity: Severity, id: Cow<'static, str>, rule: String, fix: String) {
         let severity = if self.is_unused { Severity::Warning } else { severity };
+        if self.faults.len() < FINDINGS_MAX {
+            let path = shortened(self.path());
+            self.faults.push(Fault { path, rule, id, fix, severity });
+        }
+    }
+
+    fn path(&self) -> String {
         let mut path = String::new();
         for step in &self.path {
             let dot = if path.is_empty() { "" } else { "." };
@@ -136,7 +157,7 @@ impl<'a> Findings<'a> {
                 Step::Key(key) => write!(path, "[{}]", named(key)),
             };
         }
-        self.faults.push(Fault { path: shortened(path), rule, id, fix, severity });
+        path
     }
 
     /// Returns the findings.

@@ -5,6 +5,7 @@
 
 mod address;
 mod bind;
+mod certificate;
 mod cluster;
 mod cluster_kind;
 mod common;
@@ -15,13 +16,22 @@ mod extensions;
 mod format;
 mod headers;
 mod health_check;
+mod http_filter;
 mod http_options;
+mod jwt;
 mod lb_policy;
 mod listener;
+mod listener_kind;
+mod manager;
+mod path_template;
 mod pem;
+mod per_filter;
 mod regex;
+mod registry;
 mod route;
+mod routing;
 mod tls;
+mod tls_parameters;
 mod transport_socket;
 
 use std::{collections::HashMap, sync::LazyLock};
@@ -84,7 +94,6 @@ const CHECKS: &[(&str, Check)] = &[
     ("envoy.config.core.v3.GrpcService.EnvoyGrpc", config_source::retry_intervals),
     ("envoy.config.core.v3.HealthCheck", health_check::extensions),
     ("envoy.config.core.v3.HealthCheck.Payload", health_check::payload),
-    ("envoy.config.core.v3.HealthCheck.GrpcHealthCheck", health_check::grpc_metadata),
     (HTTP_HEALTH_CHECK, health_check::expected_statuses),
     (HTTP_HEALTH_CHECK, health_check::http_payloads),
     (HTTP_HEALTH_CHECK, headers::changes),
@@ -119,9 +128,12 @@ const CHECKS: &[(&str, Check)] = &[
     ("envoy.config.route.v3.VirtualCluster", route::virtual_cluster),
     ("envoy.config.route.v3.WeightedCluster", route::weights),
     ("envoy.config.route.v3.RetryPolicy", route::retries),
-    ("envoy.config.core.v3.HeaderValueOption", headers::value_format),
+    ("envoy.config.core.v3.HeaderValueOption", headers::addition),
+    ("envoy.type.tracing.v3.CustomTag", headers::tag_format),
     ("envoy.config.core.v3.SubstitutionFormatString", format::text_format),
+    ("envoy.config.core.v3.SubstitutionFormatString", format::json_format),
     ("envoy.extensions.access_loggers.file.v3.FileAccessLog", format::file_format),
+    ("envoy.extensions.access_loggers.file.v3.FileAccessLog", format::json_format),
     ("envoy.config.core.v3.CidrRange", address::cidr),
     ("envoy.config.core.v3.ApiConfigSource", config_source::api_source),
     ("envoy.config.core.v3.ApiConfigSource", extensions::config_validators),
@@ -132,12 +144,93 @@ const CHECKS: &[(&str, Check)] = &[
     ("envoy.extensions.transport_sockets.tls.v3.Secret", tls::names),
     ("envoy.extensions.transport_sockets.tls.v3.TlsCertificate", tls::certificate),
     ("envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext", tls::validation),
+    ("envoy.extensions.transport_sockets.tls.v3.CommonTlsContext", tls::common),
+    (SPIFFE, tls::spiffe),
+    ("envoy.config.listener.v3.Listener", listener_kind::options),
+    ("envoy.config.listener.v3.Listener", listener_kind::chain_names),
+    ("envoy.config.listener.v3.FilterChainMatch", listener_kind::implemented),
+    ("envoy.config.listener.v3.Filter", registry::discovery),
+    ("envoy.config.listener.v3.ListenerFilter", registry::discovery),
+    (HTTP_FILTER, registry::discovery),
+    ("envoy.config.core.v3.TypedExtensionConfig", registry::resource),
+    ("envoy.config.route.v3.RetryPolicy.RetryHostPredicate", listener::filter_config),
+    ("envoy.config.route.v3.RetryPolicy.RetryPriority", listener::filter_config),
+    ("envoy.config.trace.v3.Tracing.Http", listener::filter_config),
+    (HCM, manager::options),
+    (UPGRADE, listener::upgrade_filters),
+    ("envoy.extensions.filters.http.router.v3.Router", listener::router_filters),
+    (RDS, manager::route_source),
+    (HEADER_KEY, manager::header_key),
+    (INLINE_SCOPES, manager::inline_scopes),
+    ("envoy.config.route.v3.RouteConfiguration", routing::definitions),
+    ("envoy.config.route.v3.RouteConfiguration", per_filter::configurations),
+    ("envoy.config.route.v3.VirtualHost", per_filter::configurations),
+    ("envoy.config.route.v3.Route", per_filter::configurations),
+    ("envoy.config.route.v3.WeightedCluster.ClusterWeight", per_filter::configurations),
+    ("envoy.config.route.v3.VirtualHost", routing::host),
+    ("envoy.config.route.v3.Route", routing::templates),
+    ("envoy.config.route.v3.RouteAction", routing::upgrades),
+    ("envoy.config.route.v3.Vhds", routing::discovered_hosts),
+    ("envoy.config.route.v3.ScopedRouteConfiguration", routing::scope),
+    ("envoy.extensions.path.match.uri_template.v3.UriTemplateMatchConfig", routing::match_template),
+    (
+        "envoy.extensions.path.rewrite.uri_template.v3.UriTemplateRewriteConfig",
+        routing::rewrite_template,
+    ),
+    ("envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit", http_filter::token_bucket),
+    (
+        "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit",
+        http_filter::token_bucket,
+    ),
+    (
+        "envoy.extensions.filters.listener.local_ratelimit.v3.LocalRateLimit",
+        http_filter::token_bucket,
+    ),
+    ("envoy.extensions.filters.http.health_check.v3.HealthCheck", http_filter::health_check),
+    ("envoy.extensions.filters.http.lua.v3.Lua", http_filter::lua),
+    ("envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication", jwt::requirements),
+    ("envoy.extensions.filters.http.jwt_authn.v3.JwtProvider", jwt::provider),
+    (
+        "envoy.extensions.filters.http.grpc_json_transcoder.v3.GrpcJsonTranscoder",
+        http_filter::transcoder,
+    ),
+    ("envoy.config.trace.v3.ZipkinConfig", manager::zipkin),
+    ("envoy.config.trace.v3.OpenTelemetryConfig", manager::open_telemetry),
+    ("envoy.extensions.filters.http.basic_auth.v3.BasicAuth", http_filter::basic_auth),
+    ("envoy.extensions.filters.http.ip_tagging.v3.IPTagging", http_filter::ip_tags),
+    ("envoy.extensions.filters.http.aws_lambda.v3.Config", http_filter::aws_function),
+    ("envoy.extensions.filters.http.ext_authz.v3.HttpService", http_filter::authorization_service),
+    (
+        "envoy.extensions.filters.http.stateful_session.v3.StatefulSession",
+        http_filter::session_state,
+    ),
+    (
+        "envoy.extensions.filters.common.set_filter_state.v3.FilterStateValue",
+        http_filter::filter_state,
+    ),
+    ("envoy.extensions.filters.network.redis_proxy.v3.RedisProxy", http_filter::redis),
+    (HTTP_FILTER, per_filter::filter),
+    (
+        "envoy.extensions.filters.http.header_to_metadata.v3.Config.Rule",
+        http_filter::header_to_metadata,
+    ),
+    ("envoy.extensions.filters.http.ext_authz.v3.CheckSettings", http_filter::check_settings),
+    ("envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor", http_filter::ext_proc),
+    ("envoy.extensions.filters.network.rbac.v3.RBAC", http_filter::network_rbac),
+    ("envoy.extensions.transport_sockets.tls.v3.TlsSessionTicketKeys", tls::ticket_keys),
 ];
 
 const CLUSTER: &str = "envoy.config.cluster.v3.Cluster";
 const HTTP_HEALTH_CHECK: &str = "envoy.config.core.v3.HealthCheck.HttpHealthCheck";
 const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-const HTTP_FILTER: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter";
+const SPIFFE: &str = "envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig";
+const UPGRADE: &str = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.UpgradeConfig";
+const RDS: &str = "envoy.extensions.filters.network.http_connection_manager.v3.Rds";
+const HEADER_KEY: &str = "envoy.extensions.filters.network.http_connection_manager.v3.ScopedRoutes.ScopeKeyBuilder.FragmentBuilder.HeaderValueExtractor";
+const INLINE_SCOPES: &str =
+    "envoy.extensions.filters.network.http_connection_manager.v3.ScopedRouteConfigurationsList";
+
+const HTTP_FILTER: &str = common::HTTP_FILTER;
 const HCM: &str = common::HCM;
 
 /// Returns the index of the only policy of a list that clients use.
@@ -152,9 +245,20 @@ pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
         for (name, check) in CHECKS {
             by_type.entry(name).or_default().push(*check);
         }
+        for name in registry::kinds() {
+            by_type.entry(name).or_default().push(registry::chosen);
+        }
         by_type
     });
     for check in BY_TYPE.get(message.kind.name.as_str()).into_iter().flatten() {
         check(message, findings);
+    }
+}
+
+/// Returns the addresses of a listener, or the key of a scope.
+pub(crate) fn shared_keys(message: &Message<'_>) -> Vec<String> {
+    match message.kind.name.as_str() {
+        "envoy.config.listener.v3.Listener" => listener_kind::addresses(message),
+        _ => manager::scope_key(message),
     }
 }

@@ -253,11 +253,11 @@ impl Extensions {
     }
 }
 
-/// Returns whether Envoy converts a configuration without checking its rules: of name resolvers, and of all load
-/// balancing policies but `override_host`.
+/// Returns whether Envoy converts a configuration without checking its rules: of name resolvers, of priorities for
+/// retries, and of all load balancing policies but `override_host`.
 fn is_unchecked(full_name: &str) -> Option<bool> {
     let name = full_name.strip_prefix("envoy.extensions.")?;
-    if name.starts_with("network.dns_resolver.") {
+    if name.starts_with("network.dns_resolver.") || name.starts_with("retry.priority.") {
         return Some(true);
     }
     match name.strip_prefix("load_balancing_policies.")?.split('.').next() {

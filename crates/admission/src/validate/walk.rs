@@ -8,6 +8,7 @@ use super::{
     semantic,
     text::{Violation, check_bytes, check_text},
     tree::{Message, Value, nanos},
+    typed_struct,
     types::{Count, EnumType, FieldKind, FieldType, MessageForm},
 };
 
@@ -27,6 +28,9 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
         MessageForm::Plain => {}
         MessageForm::Any => return any(message, findings),
         _ => return,
+    }
+    if typed_struct::is(message) {
+        return typed(message, findings);
     }
     if kind.is_disabled {
         return;
@@ -75,6 +79,24 @@ fn is_required(field: &FieldType) -> bool {
 /// Returns whether the rules do not apply to an absent value.
 fn is_absent_free(field: &FieldType) -> bool {
     field.count == Count::Optional || field.oneof.is_some()
+}
+
+/// Checks the content of a `TypedStruct` as the type that it names.
+fn typed<'m>(holder: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let (name, body) = match typed_struct::encoded(holder) {
+        None => return,
+        Some(Err(faults)) => return findings.adopt(faults.into_iter()),
+        Some(Ok(encoded)) => encoded,
+    };
+    let types = super::types::types();
+    let Some(kind) = types.get(name) else { return };
+    let content = match Message::decode(types, kind, &body) {
+        Ok(content) => content,
+        Err(error) => return findings.refuse("typed_struct", error),
+    };
+    let mut inner = Findings::default();
+    inner.field("value", |inner| message(&content, inner));
+    findings.adopt(inner.into_faults().into_iter());
 }
 
 fn any<'m, 'a: 'm>(any: &'m Message<'a>, findings: &mut Findings<'m>) {

@@ -4,12 +4,15 @@
 
 mod admit;
 mod canonical;
+mod certificates;
 mod clusters;
 mod corpus;
 mod discovery;
+mod extensions;
 mod limits;
 mod refuse;
 mod semantic;
 mod support;
+mod together;
 mod validate;
 mod variants;

@@ -4,24 +4,24 @@ use serde_json::{Value as Json, json};
 
 use crate::validate::{cluster, findings, listener};
 
-fn typed(name: &str, rest: &Json) -> Json {
+pub(crate) fn typed(name: &str, rest: &Json) -> Json {
     let mut message = json!({"@type": format!("type.googleapis.com/envoy.{name}")});
     message.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
     message
 }
 
-fn router() -> Json {
+pub(crate) fn router() -> Json {
     let config = typed("extensions.filters.http.router.v3.Router", &json!({}));
     json!({"name": "envoy.filters.http.router", "typed_config": config})
 }
 
-fn buffer() -> Json {
+pub(crate) fn buffer() -> Json {
     let rest = json!({"max_request_bytes": 5});
     let config = typed("extensions.filters.http.buffer.v3.Buffer", &rest);
     json!({"name": "buffer", "typed_config": config})
 }
 
-fn http_filters(filters: &[Json]) -> Json {
+pub(crate) fn http_filters(filters: &[Json]) -> Json {
     listener(&json!({"stat_prefix": "a", "route_config": {}, "http_filters": filters}))
 }
 
@@ -34,7 +34,7 @@ fn assignment(endpoints: &Json) -> Json {
     json!({"cluster_name": "web", "endpoints": endpoints})
 }
 
-fn plain_listener(rest: &Json) -> Json {
+pub(crate) fn plain_listener(rest: &Json) -> Json {
     let mut listener = json!({
         "name": "edge",
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": 8080}},
@@ -43,28 +43,28 @@ fn plain_listener(rest: &Json) -> Json {
     typed("config.listener.v3.Listener", &listener)
 }
 
-fn chains(chains: &Json) -> Json {
+pub(crate) fn chains(chains: &Json) -> Json {
     plain_listener(&json!({"filter_chains": chains}))
 }
 
-fn routes(rest: &Json) -> Json {
+pub(crate) fn routes(rest: &Json) -> Json {
     let mut config = json!({"name": "r"});
     config.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
     typed("config.route.v3.RouteConfiguration", &config)
 }
 
-fn route(action: &Json, rest: &Json) -> Json {
+pub(crate) fn route(action: &Json, rest: &Json) -> Json {
     let mut route = json!({"match": {"prefix": "/"}, "route": action});
     route.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
     routes(&json!({"virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [route]}]}))
 }
 
-fn header(key: &str, value: &str) -> Json {
+pub(crate) fn header(key: &str, value: &str) -> Json {
     let option = json!({"header": {"key": key, "value": value}});
     route(&json!({"cluster": "c"}), &json!({"request_headers_to_add": [option]}))
 }
 
-fn tls(side: &str, common: &Json) -> Json {
+pub(crate) fn tls(side: &str, common: &Json) -> Json {
     let name = format!("extensions.transport_sockets.tls.v3.{side}TlsContext");
     let config = typed(&name, &json!({"common_tls_context": common}));
     let socket = json!({"name": "tls", "typed_config": config});
@@ -75,7 +75,7 @@ fn tls(side: &str, common: &Json) -> Json {
 }
 
 /// Asserts that a resource has the findings, each as `path: id`, and nothing else.
-fn assert_findings(cases: &[(Json, &[&str])]) {
+pub(crate) fn assert_findings(cases: &[(Json, &[&str])]) {
     for (resource, expected) in cases {
         assert_eq!(findings(resource), *expected, "{resource:#}");
     }
@@ -347,7 +347,7 @@ fn tls_rules_accept_and_refuse() {
             context(json!({"trusted_ca": {
                 "inline_string": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
             }})),
-            &[],
+            &[&format!("{client}.validation_context.trusted_ca.inline_string: tls.pem")],
         ),
         (
             tls("Upstream", &json!({"tls_certificates": [pair, pair]})),

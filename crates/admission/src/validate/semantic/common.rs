@@ -9,6 +9,10 @@ use std::{
 pub(super) const HCM: &str =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 
+/// The type of the filters of the connection manager.
+pub(super) const HTTP_FILTER: &str =
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter";
+
 /// Returns the position of each item that repeats an earlier one, and that of the first such item.
 pub(super) fn repeated<T: Eq + Hash>(items: impl Iterator<Item = T>) -> Vec<(usize, usize)> {
     let mut seen = HashMap::new();

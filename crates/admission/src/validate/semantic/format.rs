@@ -1,5 +1,8 @@
 //! Format strings: `%REQ(x-id?:authority):20%`.
 
+use prost::Message as _;
+use prost_types::value::Kind;
+
 use crate::{
     node::shown,
     problem::suggestion,
@@ -58,7 +61,6 @@ const BARE: &[&str] = &[
     "DOWNSTREAM_WIRE_BYTES_RECEIVED",
     "DOWNSTREAM_WIRE_BYTES_SENT",
     "DURATION",
-    "GRPC_STATUS",
     "GRPC_STATUS_NUMBER",
     "HOSTNAME",
     "LOCAL_REPLY_BODY",
@@ -138,32 +140,50 @@ const WITH_PARAMETER: &[&str] = &[
     "PER_REQUEST_STATE",
     "QUERY_PARAM",
     "REQ",
+    "REQUEST_HEADER",
     "RESP",
+    "RESPONSE_HEADER",
+    "RESPONSE_TRAILER",
+    "STREAM_INFO_REQ",
     "TRAILER",
     "TYPED_CEL",
     "UPSTREAM_FILTER_STATE",
     "UPSTREAM_METADATA",
+    "XFCC_VALUE",
 ];
 
 /// The commands whose parameter is optional.
 const OPTIONAL: &[&str] = &[
+    "DOWNSTREAM_CX_RTT",
+    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_ENDPOINT_ID",
     "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_PEER_CERT_V_END",
     "DOWNSTREAM_PEER_CERT_V_START",
+    "DOWNSTREAM_PEER_ISSUER_FINGERPRINT_256",
+    "DOWNSTREAM_PEER_ISSUER_SERIAL",
     "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_TLS_GROUP",
     "EMIT_TIME",
     "EMIT_TIME_LOCAL",
+    "FILTER_CHAIN_NAME",
+    "GRPC_STATUS",
+    "LISTENER_NAME",
     "PATH",
     "QUERY_PARAMS",
     "RESPONSE_CODE_DETAILS",
+    "ROUTE_RESOLUTION_COUNT",
+    "ROUTE_RESOLUTION_TIME_US",
     "START_TIME",
     "START_TIME_LOCAL",
     "UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
     "UPSTREAM_PEER_CERT_V_END",
     "UPSTREAM_PEER_CERT_V_START",
+    "UPSTREAM_REMOTE_ADDRESS_ENDPOINT_ID",
     "UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
+    "UPSTREAM_SERVER_NAME",
+    "UPSTREAM_TLS_GROUP",
 ];
 
 /// A violated rule, and what to do about it.
@@ -191,7 +211,7 @@ fn command(text: &str) -> Result<&str, Defect> {
     if name.is_empty() {
         return Err(broken());
     }
-    let mut has_parameter = false;
+    let (mut has_parameter, mut given) = (false, "");
     if let Some(parameter) = rest.strip_prefix('(') {
         // The shortest parameter after which the command ends.
         let end = parameter.match_indices(')').find(|(at, _)| {
@@ -203,6 +223,7 @@ fn command(text: &str) -> Result<&str, Defect> {
         });
         let (at, _) = end.ok_or_else(broken)?;
         has_parameter = at > 0;
+        given = &parameter[..at];
         rest = &parameter[at + 1..];
     }
     let mut has_len = false;
@@ -215,6 +236,7 @@ fn command(text: &str) -> Result<&str, Defect> {
         rest = digits;
     }
     let rest = rest.strip_prefix('%').ok_or_else(broken)?;
+    check_parameter(name, given)?;
     if WITH_PARAMETER.contains(&name) {
         if !has_parameter {
             return Err((
@@ -238,6 +260,52 @@ fn command(text: &str) -> Result<&str, Defect> {
     Ok(rest)
 }
 
+/// Checks the form of the parameters of some commands.
+fn check_parameter(name: &str, given: &str) -> Result<(), Defect> {
+    const PATHS: [&str; 3] = ["ORIG", "PATH", "ORIG_OR_PATH"];
+    const METADATA: [&str; 7] = [
+        "CLUSTER",
+        "DYNAMIC",
+        "LISTENER",
+        "LISTENER_FILTER_CHAIN",
+        "ROUTE",
+        "UPSTREAM_HOST",
+        "VIRTUAL_HOST",
+    ];
+    let mut parts = given.split(':');
+    let first = parts.next().unwrap_or_default();
+    let (second, third) = (parts.next(), parts.next());
+    let rule = match name {
+        "REQ" | "RESP" | "TRAILER" if given.matches('?').count() > 1 => {
+            "names more than one alternative header"
+        }
+        "REQ" | "RESP" | "TRAILER" if given.contains(' ') => "names a header with a space",
+        "FILTER_STATE" | "UPSTREAM_FILTER_STATE" if !given.is_empty() => match (second, third) {
+            _ if first.is_empty() => "needs a key",
+            (None | Some("PLAIN" | "TYPED"), None) | (Some("FIELD"), Some(_)) => return Ok(()),
+            _ => "takes PLAIN, TYPED, or FIELD and the name of a field",
+        },
+        "PATH" => match ["", "WQ", "NQ"].contains(&first)
+            && second.is_none_or(|path| PATHS.contains(&path))
+        {
+            true => return Ok(()),
+            false => "takes WQ or NQ, and then ORIG, PATH or ORIG_OR_PATH",
+        },
+        "METADATA" if !given.is_empty() && !METADATA.contains(&first) => {
+            "names an unknown type of metadata"
+        }
+        "GRPC_STATUS" if !["", "CAMEL_STRING", "SNAKE_STRING", "NUMBER"].contains(&given) => {
+            "takes CAMEL_STRING, SNAKE_STRING or NUMBER"
+        }
+        "COMMON_DURATION" if second.is_none() => "needs two points of time",
+        "COMMON_DURATION" if third.is_some_and(|unit| !["ms", "us", "ns"].contains(&unit)) => {
+            "takes ms, us or ns as the precision"
+        }
+        _ => return Ok(()),
+    };
+    Err((format!("the command {name} with the parameter {} {rule}", shown(given)), "correct it"))
+}
+
 /// Records a defect.
 pub(super) fn refuse((rule, fix): Defect, findings: &mut Findings<'_>) {
     findings.refuse_with_fix("format.command", rule, fix);
@@ -247,6 +315,33 @@ pub(super) fn refuse((rule, fix): Defect, findings: &mut Findings<'_>) {
 pub(super) fn file_format<'m>(log: &'m Message<'_>, findings: &mut Findings<'m>) {
     if let Err(rule) = check(log.text("format")) {
         findings.field("format", |findings| refuse(rule, findings));
+    }
+}
+
+/// A text of a JSON format that is not a format string.
+fn json_defect(content: &[u8]) -> Result<(), Defect> {
+    let fields = prost_types::Struct::decode(content).unwrap_or_default().fields;
+    fields.into_values().try_for_each(|value| value_defect(&value))
+}
+
+fn value_defect(value: &prost_types::Value) -> Result<(), Defect> {
+    match &value.kind {
+        Some(Kind::StringValue(text)) => check(text),
+        Some(Kind::ListValue(list)) => list.values.iter().try_for_each(value_defect),
+        Some(Kind::StructValue(map)) => map.fields.values().try_for_each(value_defect),
+        _ => Ok(()),
+    }
+}
+
+/// The texts of a JSON format are format strings.
+pub(super) fn json_format<'m>(log: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if log.has("formatters") {
+        return;
+    }
+    for field in ["json_format", "typed_json_format"] {
+        if let Err(rule) = json_defect(log.bytes(field)) {
+            findings.field(field, |findings| refuse(rule, findings));
+        }
     }
 }
 

@@ -8,16 +8,6 @@ use crate::{
 
 /// Routes change neither pseudo-headers nor `host`.
 pub(super) fn changes<'m>(scope: &'m Message<'_>, findings: &mut Findings<'m>) {
-    for list in ["request_headers_to_add", "response_headers_to_add"] {
-        for (index, option) in scope.messages(list).enumerate() {
-            let name = option.message("header").map_or("", |header| header.text("key"));
-            if is_fixed(name) {
-                findings.item(list, index, |findings| {
-                    findings.field("header", |f| f.field("key", |f| refuse(name, "changed", f)));
-                });
-            }
-        }
-    }
     for list in ["request_headers_to_remove", "response_headers_to_remove"] {
         for (index, name) in scope.texts(list).enumerate() {
             if is_fixed(name) {
@@ -35,6 +25,7 @@ pub(super) fn name<'m>(header: &'m Message<'_>, findings: &mut Findings<'m>) {
     }
 }
 
+/// Returns whether only the proxy itself changes a header.
 fn is_fixed(name: &str) -> bool {
     name.starts_with(':') || name.eq_ignore_ascii_case("host")
 }
@@ -48,8 +39,25 @@ fn refuse(name: &str, done: &str, findings: &mut Findings<'_>) {
     );
 }
 
-/// The value of a header is a format string.
-pub(super) fn value_format<'m>(option: &'m Message<'_>, findings: &mut Findings<'m>) {
+/// The value of a tag of a trace is a format string.
+pub(super) fn tag_format<'m>(tag: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if let Err(rule) = format::check(tag.text("value")) {
+        findings.field("value", |findings| format::refuse(rule, findings));
+    }
+}
+
+/// A header that is added may change, and its value is a format string.
+pub(super) fn addition<'m>(option: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let name = option.message("header").map_or("", |header| header.text("key"));
+    if is_fixed(name) {
+        findings.field("header", |f| f.field("key", |f| refuse(name, "changed", f)));
+    }
+    if option.has("append") && option.bits("append_action") != 0 {
+        findings.field("append", |findings| {
+            let rule = "cannot be combined with append_action";
+            findings.refuse_with_fix("header.append", rule, "remove append, which is deprecated");
+        });
+    }
     let value = option.message("header").map_or("", |header| header.text("value"));
     if let Err(rule) = format::check(value) {
         findings.field("header", |findings| {

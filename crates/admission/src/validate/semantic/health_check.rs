@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{extensions, headers, http_options, transport_socket};
+use super::{extensions, http_options, transport_socket};
 use crate::validate::{findings::Findings, tree::Message};
 
 /// The maximum number of health checks of a cluster.
@@ -111,17 +111,6 @@ pub(super) fn http_payloads<'m>(check: &'m Message<'_>, findings: &mut Findings<
             let rule = format!("has {n} bytes, but response_buffer_size is {max}");
             findings.refuse("health_check.buffer", rule);
         });
-    }
-}
-
-/// A gRPC health check sends no pseudo-headers of its own.
-pub(super) fn grpc_metadata<'m>(check: &'m Message<'_>, findings: &mut Findings<'m>) {
-    for (index, option) in check.messages("initial_metadata").enumerate() {
-        if let Some(header) = option.message("header") {
-            findings.item("initial_metadata", index, |findings| {
-                findings.field("header", |findings| headers::name(header, findings));
-            });
-        }
     }
 }
 

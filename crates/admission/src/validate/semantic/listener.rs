@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{address, common::repeated};
+use super::{address, common::repeated, listener_kind};
 use crate::{
     node::shown,
     validate::{
@@ -126,10 +126,13 @@ fn combinations(criteria: Option<&Message<'_>>, max: usize) -> Vec<Combination> 
 fn items(criteria: &Message<'_>, list: &str) -> Vec<Vec<u8>> {
     let item = |value: &Value<'_>| match value {
         Value::Bits(bits) => format!("port {bits}").into_bytes(),
+        Value::Bytes(bytes) if list == "server_names" => {
+            [b"text ", bytes.to_ascii_lowercase().as_slice()].concat()
+        }
         Value::Bytes(bytes) => [b"text ", *bytes].concat(),
         Value::Message(range) => {
             let (prefix, len) = (range.text("address_prefix"), range.wrapped("prefix_len"));
-            format!("{prefix}/{}", len.unwrap_or(0)).into_bytes()
+            listener_kind::normal_range(prefix, len.unwrap_or(0)).into_bytes()
         }
     };
     criteria.values(list).map(item).collect()
@@ -241,6 +244,16 @@ pub(super) fn http_filters<'m>(manager: &'m Message<'_>, findings: &mut Findings
     }
 }
 
+/// The filters of an upgrade end like those of the manager.
+pub(super) fn upgrade_filters<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
+    order(config, "filters", "HTTP", findings, |kind| http_terminal(kind, ROUTER));
+}
+
+/// The codec is the last of the filters for upstream requests of a router.
+pub(super) fn router_filters<'m>(router: &'m Message<'_>, findings: &mut Findings<'m>) {
+    order(router, "upstream_http_filters", "HTTP", findings, |kind| http_terminal(kind, CODEC));
+}
+
 /// The codec is the last HTTP filter of a cluster.
 pub(super) fn upstream_http_filters<'m>(options: &'m Message<'_>, findings: &mut Findings<'m>) {
     order(options, "http_filters", "HTTP", findings, |kind| http_terminal(kind, CODEC));
@@ -286,7 +299,7 @@ fn order<'m>(
 }
 
 fn field_is_router(chain: &Message<'_>) -> bool {
-    chain.kind.name == super::common::HCM
+    chain.kind.name.starts_with(super::common::HCM)
 }
 
 /// No type of upgrade occurs twice.

@@ -1,0 +1,93 @@
+//! Rules about several resources of a transaction, and forms that Envoy's loader takes.
+
+use std::sync::Arc;
+
+use chancery_admission::{Admitted, Manifest, Options, Validation, ValidationMode, admit_unless};
+use chancery_model::ScopeName;
+
+fn try_admit(content: &str) -> Result<Admitted, Vec<String>> {
+    let manifest = Manifest { file: "a.yaml".to_owned(), content: content.to_owned() };
+    let options = Options {
+        validation: Validation::of(ValidationMode::Enforce),
+        ..Options::new(ScopeName::new("default").unwrap())
+    };
+    admit_unless(&[manifest], &options, &Arc::default())
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+fn listener(name: &str, port: u16) -> String {
+    format!(
+        "- '@type': type.googleapis.com/envoy.config.listener.v3.Listener
+{name}
+  address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+  filter_chains: [{{}}]
+"
+    )
+}
+
+#[test]
+fn two_listeners_with_one_address_are_refused() {
+    let pair = |ports: [u16; 2]| {
+        let [a, b] = ports;
+        format!("resources:\n{}{}", listener("  name: a", a), listener("  name: b", b))
+    };
+    assert!(try_admit(&pair([80, 81])).is_ok());
+    assert!(try_admit(&pair([0, 0])).is_ok(), "the system chooses the ports");
+    let problems = try_admit(&pair([80, 80])).unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("is also the address of \"a\""), "{problems:?}");
+    assert!(problems[0].contains("[listener.shared_address]"), "{problems:?}");
+}
+
+#[test]
+fn two_scopes_with_one_key_are_refused() {
+    let scope = |name: &str, key: &str| {
+        format!(
+            "- '@type': type.googleapis.com/envoy.config.route.v3.ScopedRouteConfiguration
+  name: {name}
+  route_configuration_name: r
+  key: {{fragments: [{{string_key: {key}}}]}}
+"
+        )
+    };
+    assert!(try_admit(&format!("resources:\n{}{}", scope("a", "k"), scope("b", "l"))).is_ok());
+    let problems =
+        try_admit(&format!("resources:\n{}{}", scope("a", "k"), scope("b", "k"))).unwrap_err();
+    assert!(problems[0].contains("[scoped_route.shared_key]"), "{problems:?}");
+}
+
+#[test]
+fn listener_without_a_name_gets_one_from_its_address() {
+    let admitted = try_admit(&format!("resources:\n{}", listener("", 8080))).unwrap();
+    let key = &admitted.transaction.upserts[0].draft.key;
+    assert_eq!(key.name.as_str(), "listener_127.0.0.1_8080");
+    assert_eq!(admitted.warnings.len(), 1, "{:?}", admitted.warnings);
+    let warning = admitted.warnings[0].to_string();
+    assert!(warning.contains("it is stored as \"listener_127.0.0.1_8080\""), "{warning}");
+    // The name is in the body too, because clients read it there.
+    let body = &admitted.transaction.upserts[0].draft.body;
+    assert!(body.windows(23).any(|part| part == b"listener_127.0.0.1_8080"));
+}
+
+/// Envoy's loader ignores the case of the names of enum values.
+#[test]
+fn enum_names_are_read_in_any_case() {
+    let cluster = |kind: &str| {
+        format!(
+            "resources:
+- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster
+  name: web
+  type: {kind}
+"
+        )
+    };
+    let body = |kind: &str| {
+        let admitted = try_admit(&cluster(kind)).unwrap();
+        admitted.transaction.upserts[0].draft.body.clone()
+    };
+    let expected = body("STRICT_DNS");
+    for kind in ["strict_dns", "Strict_Dns", "strict-dns"] {
+        assert_eq!(body(kind), expected, "{kind}");
+    }
+    assert!(try_admit(&cluster("strictdns")).is_err());
+}
