@@ -137,7 +137,7 @@ fn action(
         }
         Kind::Message(inner) if inner.full_name() == ANY => Some(Action::Any),
         Kind::Message(inner) if inner.full_name() == EXTENSION_SOURCE => {
-            let source = inner.fields().find(|field| is_source(field))?.number();
+            let source = inner.fields().find(is_source)?.number();
             let type_url = TypeUrl::from_static(types::EXTENSION);
             let inner = *index.get(inner.full_name())?;
             Some(Action::Extension { name: name?, source, type_url, inner })

@@ -30,10 +30,7 @@ fn references(resources: &str) -> Vec<String> {
     all
 }
 
-#[test]
-fn references_of_listeners_are_found() {
-    let found = references(
-        r#"
+const LISTENER: &str = r#"
 - "@type": type.googleapis.com/envoy.config.listener.v3.Listener
   name: web
   access_log:
@@ -82,8 +79,11 @@ fn references_of_listeners_are_found() {
         "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
         stat_prefix: tcp
         weighted_clusters: {clusters: [{name: blue, weight: 1}, {name: green, weight: 1}]}
-"#,
-    );
+"#;
+
+#[test]
+fn references_of_listeners_are_found() {
+    let found = references(LISTENER);
     let chains = |n, rest: &str| format!("filter_chains[{n}].filters{rest}");
     let expected: BTreeSet<String> = [
         "access_log[0].typed_config.common_config.grpc_service.envoy_grpc.cluster_name → Cluster logs".to_owned(),
