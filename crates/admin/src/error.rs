@@ -204,6 +204,7 @@ pub fn problem_line(problem: &pb::Problem) -> String {
         rule: problem.message.clone(),
         id: problem.rule_id.clone(),
         fix: problem.fix.clone(),
+        ..chancery_admission::Problem::default()
     }
     .to_string()
 }

@@ -145,6 +145,7 @@ mod tests {
                 "assignment_changes": [],
                 "repeated": false,
                 "guards": [],
+                "checked_clients": [],
             })
         );
     }

@@ -24,6 +24,7 @@ mod guard;
 mod health;
 mod http;
 pub mod json;
+mod known_clients;
 mod load;
 mod members;
 mod metrics;
@@ -40,6 +41,7 @@ mod work;
 mod write;
 mod write_check;
 mod write_guards;
+mod write_profiles;
 
 use axum::Router;
 use chancery_model::{ResourceDraft, ScopeName, types};

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     AdminError,
+    known_clients::KnownClients,
     metrics::Metrics,
     references::{ReferenceSettings, SharedIndex},
     wait::Waits,
@@ -97,6 +98,7 @@ pub(crate) struct Service {
     pub(crate) validation: Validation,
     pub(crate) reference_settings: Arc<ReferenceSettings>,
     pub(crate) references: Arc<SharedIndex>,
+    pub(crate) clients: KnownClients,
 }
 
 impl Service {
@@ -116,6 +118,7 @@ impl Service {
             validation: deps.validation.clone(),
             reference_settings: Arc::new(deps.references.clone()),
             references: Arc::default(),
+            clients: KnownClients::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use chancery_admission::{Admitted, Manifest, Options, Problem, Prune, Validation, ValidationMode};
+use chancery_admission::{Admitted, Manifest, Options, Problem, Prune, ValidationMode};
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
     Applied, AssignmentOp, DynamicParameters, Expectation, Outcome, Precondition, Refusal,
@@ -35,6 +35,7 @@ use crate::{
         rejection,
         settings::{Guard, guards},
     },
+    write_profiles::{checked_clients, with_findings},
 };
 
 /// Input of more bytes is large work.
@@ -149,12 +150,6 @@ fn refused(problems: Vec<Problem>) -> AdminError {
     AdminError::Input(problems.into_iter().map(problem).collect())
 }
 
-/// Adds the findings of validation to a response, before those about references.
-fn with_warnings(mut response: pb::WriteResponse, warnings: Vec<Problem>) -> pb::WriteResponse {
-    response.warnings.splice(..0, warnings.into_iter().map(problem));
-    response
-}
-
 impl Service {
     /// Publishes manifests.
     pub(crate) async fn apply(
@@ -189,7 +184,7 @@ impl Service {
             prune: if request.prune { Prune::Prune } else { Prune::Keep },
             if_revision: checked.if_revision,
             meta: checked.meta.clone(),
-            validation: self.validation(&checked),
+            validation: self.validation(checked.validation).await,
         };
         let size = Size::of(is_small && bytes <= SMALL_INPUT_BYTES_MAX);
         // The transaction of a write is tried in the same job, on the present state of this
@@ -199,6 +194,7 @@ impl Service {
         let read = move |stop: &Arc<AtomicBool>| {
             let admitted = chancery_admission::admit_unless(&manifests, &options, stop);
             let Admitted { transaction, warnings } = admitted.map_err(refused)?;
+            let findings = (warnings, checked_clients(&options.validation, &transaction));
             let attempt = match state {
                 // A small input may become a large transaction.
                 Some(state) if self::size(&transaction) == size => {
@@ -206,19 +202,14 @@ impl Service {
                 }
                 _ => Attempt::Untried(Box::new(transaction)),
             };
-            Ok::<_, AdminError>((attempt, warnings))
+            Ok::<_, AdminError>((attempt, findings))
         };
-        let (attempt, warnings) = self.work.run_while_awaited(size, read).await??;
+        let (attempt, findings) = self.work.run_while_awaited(size, read).await??;
         let response = match attempt {
             Attempt::Untried(transaction) => self.commit(*transaction, checked).await,
             Attempt::DryRun(tried) => self.commit_tried(*tried, checked).await,
         };
-        response.map(|response| with_warnings(response, warnings))
-    }
-
-    /// Returns the modes of validation for a call.
-    fn validation(&self, checked: &Checked) -> Validation {
-        Validation { call: checked.validation, ..self.validation.clone() }
+        response.map(|response| with_findings(response, findings))
     }
 
     /// Returns the settings by which a transaction is checked.
@@ -250,17 +241,19 @@ impl Service {
             .file
             .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
         let size = Size::of(file.content.len() <= SMALL_INPUT_BYTES_MAX);
-        let validation = self.validation(&checked);
+        let validation = self.validation(checked.validation).await;
+        let call = validation.clone();
         let read = move |stop: &Arc<AtomicBool>| {
             let (name, content) = (&file.name, &file.content);
-            chancery_admission::import_bootstrap(name, content, &scope, &validation, stop)
+            chancery_admission::import_bootstrap(name, content, &scope, &call, stop)
         };
         let imported = self.work.run_while_awaited(size, read).await?.map_err(refused)?;
         let drafts = imported.drafts.into_iter();
         let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };
+        let findings = (imported.warnings, checked_clients(&validation, &transaction));
         let response = self.commit(transaction, checked).await?;
-        Ok(with_warnings(response, imported.warnings))
+        Ok(with_findings(response, findings))
     }
 
     /// Deletes existing resources.

@@ -15,6 +15,7 @@ use crate::{
     node::{Node, Spare},
     positions,
     problem::{Fault, Place, Problem, Report},
+    profile::Audience,
     resource, source, validate,
 };
 
@@ -43,6 +44,7 @@ pub fn import_bootstrap(
 ) -> Result<Imported, Vec<Problem>> {
     let mut import = Import {
         mode: validation.mode(scope),
+        audience: validation.profiles.audience(scope),
         drafts: Vec::new(),
         report: Report::default(),
         warnings: Report::default(),
@@ -84,6 +86,7 @@ pub struct Imported {
 /// The state of an import.
 struct Import {
     mode: ValidationMode,
+    audience: Audience,
     drafts: Vec<ResourceDraft>,
     report: Report,
     warnings: Report,
@@ -157,7 +160,8 @@ impl Import {
                         self.report.add(place.problem("", "duplicate resource"));
                     }
                     Ok((draft, note)) => {
-                        let (errors, mut warnings) = validate::findings(self.mode, &draft);
+                        let (errors, mut warnings) =
+                            validate::findings(self.mode, self.audience, &draft);
                         warnings.extend(note);
                         self.warnings.add_faults(&place, warnings);
                         self.report.add_faults(&place, errors);

@@ -51,6 +51,7 @@ mod names;
 mod node;
 mod positions;
 mod problem;
+mod profile;
 mod references;
 mod render;
 mod resource;
@@ -71,9 +72,12 @@ pub use discovery_read::{DISCOVERY_FILE_BYTES_MAX, manifest_of_file};
 pub use discovery_write::write_discovery_response;
 pub use draft::{BODY_BYTES_MAX, draft_from_body};
 pub use file_encoding::FileEncoding;
-pub use manifest::{Admitted, Manifest, Options, Prune, admit, admit_unless};
+pub use manifest::{Admitted, Manifest, Options, Prune, admit, admit_unless, lint};
 pub use mode::{Validation, ValidationMode};
-pub use problem::Problem;
+pub use problem::{Problem, Severity};
+pub use profile::{
+    ClientKind, ClientProfile, ClientVersion, ConnectedClients, ProfileSource, Profiles,
+};
 pub use references::{FieldPath, Reference, for_each_reference, may_refer};
 pub use render::{body_to_json, canonical_json};
 pub use sensitive::{KEY_MARK, MARK, has_mark, redacted, secret_values};

@@ -115,11 +115,55 @@ pub fn admit_unless(
 /// thread.
 const FILES_PER_THREAD: usize = 4;
 
+/// Returns all findings about manifests, whether they refuse the input or not, ordered by file and position.
+#[must_use]
+pub fn lint(manifests: &[Manifest], options: &Options) -> Vec<Problem> {
+    source::on_large_stack(|| lint_here(manifests, options)).unwrap_or_else(|problem| vec![problem])
+}
+
+fn lint_here(manifests: &[Manifest], options: &Options) -> Vec<Problem> {
+    let stop = Arc::default();
+    let mut problems = match read(manifests, options, &stop) {
+        Ok(admission) => admission.into_problems(),
+        Err(problems) => problems,
+    };
+    locate(manifests, &mut problems);
+    problems
+}
+
 fn admit_here(
     manifests: &[Manifest],
     options: &Options,
     stop: &Arc<AtomicBool>,
 ) -> Result<Admitted, Vec<Problem>> {
+    let mut admitted = read(manifests, options, stop)?.finish();
+    locate(
+        manifests,
+        match &mut admitted {
+            Ok(admitted) => &mut admitted.warnings,
+            Err(problems) => problems,
+        },
+    );
+    admitted
+}
+
+/// Adds positions to problems.
+fn locate(manifests: &[Manifest], problems: &mut [Problem]) {
+    if !problems.is_empty() {
+        let files: Vec<(&str, &str)> = manifests
+            .iter()
+            .map(|manifest| (manifest.file.as_str(), manifest.content.as_str()))
+            .collect();
+        positions::locate(&files, problems);
+    }
+}
+
+/// Reads the manifests.
+fn read<'a>(
+    manifests: &'a [Manifest],
+    options: &'a Options,
+    stop: &'a Arc<AtomicBool>,
+) -> Result<Admission<'a>, Vec<Problem>> {
     let mut admission = Admission::new(manifests, options, stop);
     let len = manifests.iter().map(|manifest| manifest.content.len()).sum();
     let mut spare = Spare::for_input(manifests.len(), len, stop);
@@ -140,19 +184,7 @@ fn admit_here(
     if spare.is_stopped() {
         return Err(vec![Problem { rule: STOPPED.to_owned(), ..Problem::default() }]);
     }
-    let mut admitted = admission.finish();
-    let found = match &mut admitted {
-        Ok(admitted) => &mut admitted.warnings,
-        Err(problems) => problems,
-    };
-    if !found.is_empty() {
-        let files: Vec<(&str, &str)> = manifests
-            .iter()
-            .map(|manifest| (manifest.file.as_str(), manifest.content.as_str()))
-            .collect();
-        positions::locate(&files, found);
-    }
-    admitted
+    Ok(admission)
 }
 
 struct Admission<'a> {
@@ -283,7 +315,8 @@ impl<'a> Admission<'a> {
             return self.refuse(origin, &resource::label(node), faults);
         }
         let mode = self.options.validation.mode(&scope);
-        let (mut errors, mut warnings) = validate::findings(mode, &draft);
+        let audience = self.options.validation.profiles.audience(&scope);
+        let (mut errors, mut warnings) = validate::findings(mode, audience, &draft);
         match mode {
             ValidationMode::Off => {}
             ValidationMode::Warn => warnings.extend(self.conflicts.find(&scope, &draft)),
@@ -329,6 +362,14 @@ impl<'a> Admission<'a> {
 
     fn refuse(&mut self, origin: Origin<'_>, label: &str, faults: Vec<Fault>) {
         self.report.add_faults(&place(origin, label), faults);
+    }
+
+    /// Returns all problems.
+    fn into_problems(mut self) -> Vec<Problem> {
+        let warnings = std::mem::take(&mut self.warnings);
+        let mut problems = self.finish().err().unwrap_or_default();
+        problems.extend(warnings.into_problems());
+        problems
     }
 
     fn finish(mut self) -> Result<Admitted, Vec<Problem>> {

@@ -1,8 +1,10 @@
-//! The modes of validation: per server, per scope and per call.
+//! The treatment of resources that clients would reject: per server, per scope and per call.
 
 use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 use chancery_model::ScopeName;
+
+use crate::profile::Profiles;
 
 /// The treatment of resources that a client would reject. The strictest mode is the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -39,7 +41,7 @@ impl FromStr for ValidationMode {
     }
 }
 
-/// The modes of an input.
+/// The modes of an input, and the clients of its scopes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Validation {
     /// The mode of this call, which overrides the others.
@@ -48,6 +50,8 @@ pub struct Validation {
     pub scopes: Arc<BTreeMap<ScopeName, ValidationMode>>,
     /// The mode of all other scopes.
     pub default: ValidationMode,
+    /// The clients for which the resources of each scope are checked.
+    pub profiles: Profiles,
 }
 
 impl Validation {
@@ -55,6 +59,17 @@ impl Validation {
     #[must_use]
     pub fn of(mode: ValidationMode) -> Self {
         Self { default: mode, ..Self::default() }
+    }
+
+    /// Returns whether no scope is checked.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        match self.call {
+            Some(mode) => mode == ValidationMode::Off,
+            None => {
+                self.scopes.values().chain([&self.default]).all(|mode| *mode == ValidationMode::Off)
+            }
+        }
     }
 
     /// Returns the mode for a scope.

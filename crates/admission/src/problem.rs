@@ -26,6 +26,8 @@ pub struct Problem {
     pub id: String,
     /// The way to correct it; empty where there is no single one.
     pub fix: String,
+    /// Whether the problem refuses the resource in the mode `enforce`.
+    pub severity: Severity,
 }
 
 impl fmt::Display for Problem {
@@ -86,10 +88,13 @@ pub(crate) struct Fault {
     pub(crate) severity: Severity,
 }
 
-/// Whether a fault refuses the resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Severity {
+/// Whether a problem refuses the resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Severity {
+    /// It refuses the resource.
+    #[default]
     Error,
+    /// It is only reported.
     Warning,
 }
 
@@ -138,14 +143,13 @@ impl Place<'_> {
             resource: self.resource.clone(),
             field_path: (!field_path.is_empty()).then(|| field_path.to_owned()),
             rule: rule.into(),
-            id: String::new(),
-            fix: String::new(),
+            ..Problem::default()
         }
     }
 
     pub(crate) fn problem_of(&self, fault: Fault) -> Problem {
-        let Fault { path, rule, id, fix, severity: _ } = fault;
-        Problem { id: id.into_owned(), fix, ..self.problem(&path, rule) }
+        let Fault { path, rule, id, fix, severity } = fault;
+        Problem { id: id.into_owned(), fix, severity, ..self.problem(&path, rule) }
     }
 }
 

@@ -6,9 +6,12 @@
 //! 2. Fields and values that Envoy rejects as deprecated.
 //! 3. The rules that Envoy's code checks beyond them (`semantic`).
 //!
+//! gRPC clients have rules of their own (`grpc`). The clients of a scope decide which rules apply.
+//!
 //! A resource with a finding would be rejected by a client, which then keeps its previous version.
 
 mod findings;
+mod grpc;
 mod rules;
 mod semantic;
 #[cfg(test)]
@@ -24,33 +27,47 @@ use chancery_model::{ResourceDraft, TypeUrl};
 use crate::{
     mode::ValidationMode,
     problem::{Fault, Severity},
+    profile::{Audience, Treatment},
 };
 use findings::Findings;
 use tree::Message;
 
 /// Returns the findings that refuse a resource, and those that only its author should know.
-pub(crate) fn findings(mode: ValidationMode, draft: &ResourceDraft) -> (Vec<Fault>, Vec<Fault>) {
+pub(crate) fn findings(
+    mode: ValidationMode,
+    audience: Audience,
+    draft: &ResourceDraft,
+) -> (Vec<Fault>, Vec<Fault>) {
+    let found = || check(audience, &draft.key.type_url, &draft.body);
     match mode {
         ValidationMode::Off => (Vec::new(), Vec::new()),
-        ValidationMode::Warn => (Vec::new(), check(&draft.key.type_url, &draft.body)),
-        ValidationMode::Enforce => check(&draft.key.type_url, &draft.body)
-            .into_iter()
-            .partition(|fault| fault.severity == Severity::Error),
+        ValidationMode::Warn => (Vec::new(), found()),
+        ValidationMode::Enforce => {
+            found().into_iter().partition(|fault| fault.severity == Severity::Error)
+        }
     }
 }
 
-/// Returns the violated rules of a resource, in the order of its fields. The body is known to parse. The
-/// body of an unknown type has no rules.
-pub(crate) fn check(type_url: &TypeUrl, body: &[u8]) -> Vec<Fault> {
+/// Returns the violated rules of a resource, in the order of its fields: those of Envoy, then those of gRPC
+/// clients. The body is known to parse. The body of an unknown type has no rules.
+pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<Fault> {
     let types = types::types();
     let Some(kind) = types.get(type_url.message_name()) else { return Vec::new() };
     let message = match Message::decode(types, kind, body) {
         Ok(message) => message,
         Err(error) => return vec![Fault::new(error)],
     };
-    let mut findings = Findings::default();
-    walk::message(&message, &mut findings);
-    findings.into_faults()
+    let mut faults = Vec::new();
+    if audience.envoy > Treatment::Ignore {
+        let mut findings = Findings::default();
+        walk::message(&message, &mut findings);
+        faults = findings.into_faults();
+    }
+    if audience.envoy == Treatment::Warn {
+        faults.iter_mut().for_each(|fault| fault.severity = Severity::Warning);
+    }
+    grpc::check(audience, &message, body, &mut faults);
+    faults
 }
 
 /// Returns what a resource occupies in a view: the addresses of a listener, or the key of a scope.

@@ -9,5 +9,6 @@ mod guards;
 mod http;
 mod load;
 mod nodes;
+mod profiles;
 mod references;
 mod support;

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The maximum number of findings that are kept of one resource.
-const FINDINGS_MAX: usize = 50;
+pub(crate) const FINDINGS_MAX: usize = 50;
 
 /// A step from a message to a part of it.
 #[derive(Debug, Clone, Copy)]
@@ -147,21 +147,26 @@ impl<'a> Findings<'a> {
     }
 
     fn path(&self) -> String {
-        let mut path = String::new();
-        for step in &self.path {
-            let dot = if path.is_empty() { "" } else { "." };
-            // Writing to a string cannot fail.
-            let _ = match step {
-                Step::Field(name) => write!(path, "{dot}{name}"),
-                Step::Index(index) => write!(path, "[{index}]"),
-                Step::Key(key) => write!(path, "[{}]", named(key)),
-            };
-        }
-        path
+        path_of(&self.path)
     }
 
     /// Returns the findings.
     pub(crate) fn into_faults(self) -> Vec<Fault> {
         self.faults
     }
+}
+
+/// Returns the text of a path, such as `filters[0].name`.
+pub(crate) fn path_of(steps: &[Step<'_>]) -> String {
+    let mut path = String::new();
+    for step in steps {
+        let dot = if path.is_empty() { "" } else { "." };
+        // Writing to a string cannot fail.
+        let _ = match step {
+            Step::Field(name) => write!(path, "{dot}{name}"),
+            Step::Index(index) => write!(path, "[{index}]"),
+            Step::Key(key) => write!(path, "[{}]", named(key)),
+        };
+    }
+    path
 }

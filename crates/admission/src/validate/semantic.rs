@@ -26,7 +26,7 @@ mod manager;
 mod path_template;
 mod pem;
 mod per_filter;
-mod regex;
+pub(super) mod regex;
 mod registry;
 mod route;
 mod routing;

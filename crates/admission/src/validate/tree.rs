@@ -203,6 +203,14 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// Returns the raw bits of the numbers of a list.
+    pub(crate) fn numbers(&self, field: &str) -> impl Iterator<Item = u64> {
+        self.values(field).filter_map(|value| match value {
+            Value::Bits(bits) => Some(*bits),
+            Value::Bytes(_) | Value::Message(_) => None,
+        })
+    }
+
     /// Returns the message of a field.
     pub(crate) fn message(&self, field: &str) -> Option<&Message<'a>> {
         self.messages(field).next()

@@ -9,7 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use chancery_admission::{Manifest, Options, Validation, ValidationMode, admit};
+use chancery_admission::{
+    ClientProfile, Manifest, Options, Profiles, Validation, ValidationMode, admit,
+};
 use chancery_model::ScopeName;
 use serde_json::Value;
 
@@ -33,18 +35,27 @@ impl Case {
         lines.filter_map(|line| line.split_once(": ")).find(|(k, _)| *k == key).map(|(_, v)| v)
     }
 
-    /// Returns the first problem that admission reports for this client.
-    ///
-    /// The checks of today are the same for all clients.
-    fn refusal(&self, _client: &str) -> Option<String> {
+    /// Returns the first problem that admission reports for this client, whose profile is the only one.
+    fn refusal(&self, client: &str) -> Option<String> {
         let manifest =
             Manifest { file: format!("{}.yaml", self.name), content: self.content.clone() };
+        let profiles = Profiles { call: Some([profile(client)].into()), ..Profiles::default() };
         let options = Options {
-            validation: Validation::of(ValidationMode::Enforce),
+            validation: Validation { profiles, ..Validation::of(ValidationMode::Enforce) },
             ..Options::new(ScopeName::new("corpus").unwrap())
         };
         admit(&[manifest], &options).err().map(|problems| problems[0].to_string())
     }
+}
+
+/// Returns the profile of a client of the corpus.
+fn profile(client: &str) -> ClientProfile {
+    let profile = match client {
+        "grpcio" => "grpc-cpp",
+        "grpc-js" => "grpc-node",
+        other => other,
+    };
+    profile.parse().unwrap()
 }
 
 fn root() -> PathBuf {

@@ -9,6 +9,7 @@ mod clusters;
 mod corpus;
 mod discovery;
 mod extensions;
+mod grpc;
 mod limits;
 mod refuse;
 mod semantic;

@@ -18,6 +18,9 @@ pub(crate) enum Output {
     Json,
     /// YAML; `get` and `assignments list` print a manifest
     Yaml,
+    /// SARIF, for findings in code
+    #[value(skip)]
+    Sarif,
 }
 
 /// The destination and the format of a command's output.
@@ -35,7 +38,7 @@ impl Answer<'_> {
     ) -> Result<(), Failure> {
         match self.output {
             Output::Text => self.text(text)?,
-            Output::Json => self.json(&message.to_json())?,
+            Output::Json | Output::Sarif => self.json(&message.to_json())?,
             Output::Yaml => self.yaml(&message.to_json())?,
         }
         Ok(())

@@ -12,7 +12,7 @@ use super::{
     answer::{Answer, Output},
     exit::{self, Exit},
     failure::Failure,
-    help::{examples, no_output, no_server},
+    help::{examples, no_output, no_server, output_with_sarif},
     local, remote,
 };
 
@@ -74,6 +74,20 @@ pub(crate) enum Command {
     /// Create the data directory of the first replica of a new cluster from a backup
     #[command(arg = no_server(), after_help = examples(&["restore chancery.bak --data-dir /var/lib/chancery"]))]
     Restore(local::Restore),
+    /// Find resources that clients would reject, without a server
+    ///
+    /// Reads manifests like `apply`, and checks them as a server would, for the clients of --profile. Prints the
+    /// first 20 findings with file, line, column, rule and fix; the other formats have all of them.
+    #[command(
+        arg = no_server(),
+        arg = output_with_sarif(),
+        after_help = format!("{}\n\n{}", examples(&[
+            "lint -f web.yaml",
+            "lint -f mesh --profile envoy,grpc-go@1.70 --fail-on warning",
+            "lint -f mesh -o sarif > findings.sarif",
+        ]), exit::table())
+    )]
+    Lint(local::Lint),
     /// Check or print the configuration of `serve`
     #[command(subcommand, arg = no_server())]
     Config(local::Config),
@@ -121,6 +135,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Serve(serve) => serve.run(&mut answer)?,
         Command::Remote(command) => command.run(&cli.server, &mut answer)?,
         Command::Restore(restore) => restore.run(&mut answer)?,
+        Command::Lint(lint) => lint.run(&mut answer)?,
         Command::Config(config) => config.run(&mut answer)?,
         Command::Completions(shell) => shell.run(Cli::command(), &mut answer)?,
     }

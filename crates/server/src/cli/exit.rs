@@ -16,6 +16,8 @@ pub(crate) enum Exit {
     /// It is unknown whether all sessions have a write. Either sessions ended before they answered,
     /// or the cluster has other replicas, whose sessions were not asked.
     NotAllAsked = 4,
+    /// Clients would reject what `lint` has read.
+    Findings = 5,
 }
 
 impl Exit {
@@ -47,6 +49,7 @@ impl Exit {
                 "- a session ended before it answered, or",
                 "- the cluster has other replicas, whose sessions were not asked.",
             ],
+            Self::Findings => &["Only `lint`: the input has findings."],
         }
     }
 }

@@ -1,6 +1,10 @@
 //! The parts that the help of several commands has in common.
 
-use clap::{Arg, value_parser};
+use clap::{
+    Arg,
+    builder::{PossibleValuesParser, TypedValueParser as _},
+    value_parser,
+};
 
 use super::{answer::Output, exit};
 
@@ -25,4 +29,19 @@ pub(crate) fn no_server() -> Arg {
 pub(crate) fn no_output() -> Arg {
     let output = Arg::new("output").short('o').long("output").global(true).hide(true);
     output.value_parser(value_parser!(Output))
+}
+
+/// Returns the global flag `--output` with SARIF, for commands that have findings.
+pub(crate) fn output_with_sarif() -> Arg {
+    let formats = PossibleValuesParser::new(["text", "json", "yaml", "sarif"]);
+    let parser = formats.map(|name| match name.as_str() {
+        "json" => Output::Json,
+        "yaml" => Output::Yaml,
+        "sarif" => Output::Sarif,
+        _ => Output::Text,
+    });
+    let output = Arg::new("output").short('o').long("output").global(true).value_parser(parser);
+    output.value_name("FORMAT").default_value("text").help(
+        "Print text for people, JSON, YAML, or SARIF 2.1.0 for tools that show findings in code",
+    )
 }

@@ -475,6 +475,11 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 FREE,
                 "The modes of scopes that differ from mode, as SCOPE=MODE. The mode of a call (--validation) overrides both.",
             ),
+            (
+                "profiles",
+                FREE,
+                "The clients that see a scope, as SCOPE=PROFILE+PROFILE, such as mesh=grpc-go@1.70+envoy; * stands for all other scopes. Without an entry, the connected clients decide.",
+            ),
         ],
     ),
     (

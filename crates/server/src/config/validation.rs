@@ -1,9 +1,12 @@
 //! The sections `[validation]` and `[references]`: the treatment of resources that clients would reject, and of
 //! references to missing resources.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use chancery_admission::{Validation as Modes, ValidationMode};
+use chancery_admission::{ClientProfile, Profiles, Validation as Modes, ValidationMode};
 use chancery_model::ScopeName;
 use serde::{Deserialize, Serialize};
 
@@ -13,23 +16,49 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Validation {
     pub(crate) mode: String,
     pub(crate) scopes: Vec<String>,
+    pub(crate) profiles: Vec<String>,
 }
+
+/// The entry of `profiles` for all other scopes.
+const OTHER_SCOPES: &str = "*";
 
 impl Default for Validation {
     fn default() -> Self {
-        Self { mode: ValidationMode::default().to_string(), scopes: Vec::new() }
+        let mode = ValidationMode::default().to_string();
+        Self { mode, scopes: Vec::new(), profiles: Vec::new() }
     }
 }
 
 impl Validation {
     /// Returns the key and the rule of each value that is not valid.
     pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
-        rules(&self.mode, &self.scopes)
+        let mut broken = rules(&self.mode, &self.scopes);
+        let mut seen = BTreeSet::new();
+        for entry in &self.profiles {
+            match profiles(entry) {
+                Ok((scope, _)) if !seen.insert(scope.clone()) => {
+                    let name = scope.as_ref().map_or(OTHER_SCOPES, ScopeName::as_str);
+                    broken.push(("profiles", format!("names the scope {name:?} twice")));
+                }
+                Ok(_) => {}
+                Err(error) => broken.push(("profiles", error)),
+            }
+        }
+        broken
     }
 
-    /// Returns the modes. The rules of the configuration exclude values that are not valid.
+    /// Returns the modes and the declared clients. The rules of the configuration exclude values that are not
+    /// valid.
     pub(crate) fn modes(&self) -> Modes {
-        modes(&self.mode, &self.scopes)
+        let (mut of_scopes, mut default) = (BTreeMap::new(), None);
+        for (scope, clients) in self.profiles.iter().filter_map(|entry| profiles(entry).ok()) {
+            match scope {
+                Some(scope) => drop(of_scopes.insert(scope, clients)),
+                None => default = Some(clients.into()),
+            }
+        }
+        let profiles = Profiles { scopes: Arc::new(of_scopes), default, ..Profiles::default() };
+        Modes { profiles, ..modes(&self.mode, &self.scopes) }
     }
 }
 
@@ -80,7 +109,12 @@ fn rules(mode: &str, scopes: &[String]) -> Vec<(&'static str, String)> {
 
 fn modes(mode: &str, scopes: &[String]) -> Modes {
     let scopes = scopes.iter().filter_map(|entry| scope(entry).ok()).collect();
-    Modes { call: None, scopes: Arc::new(scopes), default: mode.parse().unwrap_or_default() }
+    Modes {
+        call: None,
+        scopes: Arc::new(scopes),
+        default: mode.parse().unwrap_or_default(),
+        profiles: Profiles::default(),
+    }
 }
 
 /// Reads an entry `SCOPE=MODE`.
@@ -92,6 +126,20 @@ fn scope(entry: &str) -> Result<(ScopeName, ValidationMode), String> {
     Ok((name, mode))
 }
 
+/// Reads an entry `SCOPE=PROFILE+PROFILE`. The scope is `None` for all other scopes.
+fn profiles(entry: &str) -> Result<(Option<ScopeName>, Vec<ClientProfile>), String> {
+    let (name, list) = entry
+        .rsplit_once('=')
+        .ok_or_else(|| format!("{entry:?} is not SCOPE=PROFILE or SCOPE=PROFILE+PROFILE"))?;
+    let at = |error: String| format!("{entry:?}: {error}");
+    let scope = match name {
+        OTHER_SCOPES => None,
+        name => Some(ScopeName::new(name).map_err(|error| at(error.to_string()))?),
+    };
+    let clients: Result<_, String> = list.split('+').map(str::parse).collect();
+    Ok((scope, clients.map_err(at)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +149,7 @@ mod tests {
         let section = Validation {
             mode: "warn".into(),
             scopes: vec!["dev=off".into(), "edge/eu=enforce".into()],
+            profiles: Vec::new(),
         };
         assert_eq!(section.rules(), []);
         let mode = |name| section.modes().mode(&ScopeName::new(name).unwrap());
@@ -119,9 +168,34 @@ mod tests {
     }
 
     #[test]
+    fn profiles_of_scope_precede_those_of_other_scopes() {
+        let profiles = ["mesh=grpc-go@1.70+grpc-java", "*=envoy"].map(str::to_owned).to_vec();
+        let section = Validation { profiles, ..Validation::default() };
+        assert_eq!(section.rules(), []);
+        let of = |name| {
+            let (source, clients) =
+                section.modes().profiles.of_scope(&ScopeName::new(name).unwrap());
+            assert_eq!(source.word(), "declared");
+            clients.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of("mesh"), "grpc-go@1.70 grpc-java");
+        assert_eq!(of("edge"), "envoy");
+    }
+
+    #[test]
+    fn invalid_profile_is_named() {
+        let profiles = ["mesh", "mesh=grpc", "=envoy", "*=envoy", "*=grpc-go"];
+        let profiles = profiles.map(str::to_owned).to_vec();
+        let broken = Validation { profiles, ..Validation::default() }.rules();
+        assert_eq!(broken.len(), 4, "{broken:?}");
+        assert!(broken[1].1.contains("expected envoy, grpc-cpp"), "{broken:?}");
+        assert!(broken[3].1.contains("\"*\" twice"), "{broken:?}");
+    }
+
+    #[test]
     fn invalid_mode_and_scope_are_named() {
         let scopes = ["dev", "dev=on", "=off", "a=off", "a=warn"].map(str::to_owned).to_vec();
-        let section = Validation { mode: "strict".into(), scopes };
+        let section = Validation { mode: "strict".into(), scopes, ..Validation::default() };
         let broken = section.rules();
         assert_eq!(broken.len(), 5, "{broken:?}");
         assert!(broken[0].1.contains("\"strict\""), "{broken:?}");

@@ -11,6 +11,7 @@ mod guards;
 mod lb_policy;
 mod leaderless;
 mod lifecycle;
+mod lint;
 mod metrics;
 mod mirror;
 mod recovery;

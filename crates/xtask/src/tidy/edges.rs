@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-net", &[]),
     ("chancery-load", &["chancery-metrics", "chancery-model", "chancery-proto"]),
     ("chancery-store", &["chancery-metrics", "chancery-model", "chancery-proto", "chancery-net"]),
-    ("chancery-admission", &["chancery-model", "chancery-proto"]),
+    ("chancery-admission", &["chancery-lb-policy", "chancery-model", "chancery-proto"]),
     (
         "chancery-fanout",
         &["chancery-metrics", "chancery-model", "chancery-view", "chancery-protocol"],

@@ -24,6 +24,21 @@ pub(super) fn matcher<'m>(matcher: &'m Message<'_>, findings: &mut Findings<'m>)
 
 /// Checks an expression.
 pub(super) fn check(pattern: &str) -> Result<(), String> {
+    match size(pattern)? {
+        size if size > SIZE_MAX => Err(format!(
+            "the compiled expression has a size of at least {size}, and Envoy accepts {SIZE_MAX} (re2.max_program_size.error_level)"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks the syntax of an expression of any size.
+pub(in crate::validate) fn syntax(pattern: &str) -> Result<(), String> {
+    size(pattern).map(drop)
+}
+
+/// Returns the minimum size of the compiled expression.
+fn size(pattern: &str) -> Result<u32, String> {
     let mut parser = Parser { rest: pattern };
     parser.alternatives()
 }
@@ -63,7 +78,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn alternatives(&mut self) -> Result<(), String> {
+    fn alternatives(&mut self) -> Result<u32, String> {
         // The groups around the innermost one, which is `group`.
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();
@@ -106,10 +121,7 @@ impl<'a> Parser<'a> {
         let size = group.longest().saturating_add(SIZE_OF_EMPTY);
         match outer.is_empty() {
             false => Err("a `(` has no `)`".to_owned()),
-            true if size > SIZE_MAX => Err(format!(
-                "the compiled expression has a size of at least {size}, and Envoy accepts {SIZE_MAX} (re2.max_program_size.error_level)"
-            )),
-            true => Ok(()),
+            true => Ok(size),
         }
     }
 

@@ -132,7 +132,7 @@ pub(super) async fn run(
     }
     match answer.output {
         Output::Text => answer.text(|out| report.write_text(out))?,
-        Output::Json => answer.json(&report.to_json())?,
+        Output::Json | Output::Sarif => answer.json(&report.to_json())?,
         Output::Yaml => answer.yaml(&report.to_json())?,
     }
     if report.is_success() {
@@ -167,7 +167,7 @@ fn list(cases: &[Case], answer: &mut Answer<'_>) -> Result<(), Failure> {
         })).collect::<Vec<_>>().into()
     };
     match answer.output {
-        Output::Json => answer.json(&json()),
+        Output::Json | Output::Sarif => answer.json(&json()),
         Output::Yaml => answer.yaml(&json()),
         Output::Text => {
             let mut table = Table::new(["NAME", "BASIS", "REQUIREMENTS", "SHOWS"]);

@@ -71,7 +71,7 @@ pub(super) async fn run(
         return Err(Failure::new(what));
     }
     match answer.output {
-        Output::Json => write_json(&list, answer.out)?,
+        Output::Json | Output::Sarif => write_json(&list, answer.out)?,
         Output::Text if is_table => answer.text(|out| write_table(&list, out))?,
         Output::Text | Output::Yaml => {
             answer.out.write_all(manifest(&list.resources)?.as_bytes())?

@@ -3,6 +3,7 @@
 mod apply;
 mod assignments;
 mod backup;
+mod checked_clients;
 mod client;
 mod cluster;
 mod command;
@@ -13,7 +14,7 @@ mod explain;
 mod get;
 mod history;
 mod import;
-mod input;
+pub(super) mod input;
 mod lb_policy;
 mod load;
 mod manifest;

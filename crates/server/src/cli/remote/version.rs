@@ -29,7 +29,9 @@ pub(super) async fn run(
             }
             Ok(())
         }
-        Output::Json => answer.json(&json!({"version": VERSION, "server_version": server})),
+        Output::Json | Output::Sarif => {
+            answer.json(&json!({"version": VERSION, "server_version": server}))
+        }
         Output::Yaml => answer.yaml(&json!({"version": VERSION, "server_version": server})),
     }
 }

@@ -12,6 +12,7 @@ use clap::{Args, builder::NonEmptyStringValueParser};
 use tonic::{Code, Status, transport::Channel};
 
 use super::{
+    checked_clients::report_clients,
     client::{Servers, refusal},
     parameters::with_variant,
 };
@@ -179,6 +180,7 @@ impl Request {
     ) -> Result<(), Failure> {
         let response = self.attempts(servers).await?;
         report_warnings(&response.warnings);
+        report_clients(&response.checked_clients);
         answer.show(&response, |out| write_text(&response, out))?;
         match &response.wait {
             Some(wait) => verdict(&response, wait),

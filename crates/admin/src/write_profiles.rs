@@ -1,0 +1,96 @@
+//! The clients for which a write is checked: declared ones, and those that are connected.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use chancery_admission::{
+    ClientProfile, ConnectedClients, Problem, ProfileSource, Profiles, Validation, ValidationMode,
+};
+use chancery_fanout::StreamStatus;
+use chancery_model::{ScopeName, Transaction};
+use chancery_proto::admin::v1 as pb;
+
+use crate::{error::problem, nodes::INLINE_STREAMS_MAX, service::Service, work::Size};
+
+impl Service {
+    /// Returns the modes of validation for a call, with the clients of all scopes. A call without validation
+    /// lists no streams.
+    pub(crate) async fn validation(&self, call: Option<ValidationMode>) -> Validation {
+        let mut validation = Validation { call, ..self.validation.clone() };
+        if !validation.is_off() {
+            validation.profiles.connected = self.connected_clients().await;
+            validation.profiles.n_other_replicas = self.replica.n_members().saturating_sub(1);
+        }
+        validation
+    }
+
+    /// Returns the clients that are connected to this replica, by scope.
+    async fn connected_clients(&self) -> Arc<ConnectedClients> {
+        let is_large = self.fanout.n_streams() > INLINE_STREAMS_MAX;
+        if is_large && let Some(clients) = self.clients.recent() {
+            return clients;
+        }
+        let streams = self.fanout.nodes().await;
+        let collected = match is_large {
+            false => Ok(collect(&streams)),
+            true => self.work.run(Size::Large, move || collect(&streams)).await,
+        };
+        // While the replica shuts down, nothing is known about its clients.
+        let clients = Arc::new(collected.unwrap_or_default());
+        self.clients.put(&clients);
+        clients
+    }
+}
+
+fn collect(streams: &[StreamStatus]) -> ConnectedClients {
+    let mut clients = ConnectedClients::new();
+    for stream in streams {
+        let profile = ClientProfile::of_user_agent(&stream.node.user_agent);
+        for scope in &stream.scopes {
+            match clients.get_mut(scope) {
+                Some(profiles) => drop(profiles.insert(profile)),
+                None => drop(clients.insert(scope.clone(), BTreeSet::from([profile]))),
+            }
+        }
+    }
+    clients
+}
+
+/// Adds the findings of validation to a response.
+pub(crate) fn with_findings(
+    mut response: pb::WriteResponse,
+    findings: Findings,
+) -> pb::WriteResponse {
+    let (warnings, checked_clients) = findings;
+    response.warnings.splice(..0, warnings.into_iter().map(problem));
+    pb::WriteResponse { checked_clients, ..response }
+}
+
+/// The findings of validation that do not refuse, and the clients for which it checked.
+pub(crate) type Findings = (Vec<Problem>, Vec<pb::CheckedClients>);
+
+/// Returns the clients for which the resources of a transaction were checked. Scopes whose clients are
+/// unknown, or whose resources were not checked, are left out.
+pub(crate) fn checked_clients(
+    validation: &Validation,
+    transaction: &Transaction,
+) -> Vec<pb::CheckedClients> {
+    let scopes: BTreeSet<&ScopeName> =
+        transaction.upserts.iter().map(|upsert| &upsert.scope).collect();
+    let checked = scopes.into_iter().filter(|scope| validation.mode(scope) != ValidationMode::Off);
+    checked.filter_map(|scope| show(&validation.profiles, scope)).collect()
+}
+
+fn show(profiles: &Profiles, scope: &ScopeName) -> Option<pb::CheckedClients> {
+    let (source, clients) = profiles.of_scope(scope);
+    let replicas_not_asked = match source {
+        ProfileSource::Assumed => return None,
+        ProfileSource::Declared => 0,
+        ProfileSource::Connected => profiles.n_other_replicas as u64,
+    };
+    Some(pb::CheckedClients {
+        scope: scope.to_string(),
+        profiles: clients.iter().map(ToString::to_string).collect(),
+        source: source.word().to_owned(),
+        replicas_not_asked,
+    })
+}

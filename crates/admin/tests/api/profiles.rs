@@ -1,0 +1,54 @@
+//! Client profiles: the clients that are connected decide which rules apply to a write.
+
+use serde_json::json;
+
+use crate::support::{Client, Server};
+
+const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+const DNS: &str = "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a, type: STRICT_DNS}]";
+const EDS: &str = "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a, type: EDS, \
+     connect_timeout: 0s, eds_cluster_config: {eds_config: {ads: {}}}}]";
+
+async fn connect(server: &Server, user_agent: &str) -> Client {
+    let mut client = Client::open_as(server, user_agent, user_agent);
+    client.subscribe(CLUSTER).await;
+    let first = client.response().await;
+    client.answer(&first, None).await;
+    client
+}
+
+/// A cluster that only Envoy can use is refused while gRPC clients alone see its scope. What only Envoy
+/// rejects is stored with a warning.
+#[tokio::test]
+async fn connected_clients_decide_which_rules_refuse_a_write() {
+    let server = Server::start().await;
+    let apply = "/v1/apply?validation=enforce";
+    server.done("POST", "/v1/apply?validation=enforce&dry_run=true", DNS).await;
+    let (status, _, text) = server.refused("POST", apply, EDS).await;
+    assert!(status == 400 && text.contains("connect_timeout: is 0s"), "{status} {text}");
+
+    let _go = connect(&server, "gRPC Go/1.85.0").await;
+    let (status, _, text) = server.refused("POST", apply, DNS).await;
+    assert!(
+        status == 400 && text.contains("a gRPC client (Go) would reject this cluster"),
+        "{text}"
+    );
+    let written = server.done("POST", apply, EDS).await;
+    assert_eq!(written["warnings"][0]["rule_id"], "duration.gt");
+    assert_eq!(
+        written["checked_clients"],
+        json!([{
+            "scope": "default",
+            "profiles": ["grpc-go@1.85"],
+            "source": "connected",
+            "replicas_not_asked": 0,
+        }])
+    );
+
+    // With an Envoy, the cluster may be for that one alone.
+    let _envoy = connect(&server, "envoy/1.40.0").await;
+    let written = server.done("POST", apply, DNS).await;
+    assert_eq!(written["warnings"][0]["rule_id"], "grpc.cluster_type");
+    assert_eq!(server.refused("POST", apply, EDS).await.0, 400);
+    server.stop().await;
+}

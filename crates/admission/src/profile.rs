@@ -1,0 +1,397 @@
+//! Client profiles: the clients for which the resources of a scope are checked.
+//!
+//! The clients of a scope are declared (by the configuration or for one call), or they are those that are
+//! connected. Without both, resources are checked for Envoy.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    str::FromStr,
+    sync::Arc,
+};
+
+use chancery_model::ScopeName;
+
+/// A kind of client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClientKind {
+    /// Envoy.
+    Envoy,
+    /// gRPC C-core: C++, Python, Ruby, PHP.
+    GrpcCpp,
+    /// gRPC Go.
+    GrpcGo,
+    /// gRPC Java.
+    GrpcJava,
+    /// gRPC Node (`@grpc/grpc-js-xds`).
+    GrpcNode,
+}
+
+impl ClientKind {
+    const NAMES: [(&'static str, Self); 5] = [
+        ("envoy", Self::Envoy),
+        ("grpc-cpp", Self::GrpcCpp),
+        ("grpc-go", Self::GrpcGo),
+        ("grpc-java", Self::GrpcJava),
+        ("grpc-node", Self::GrpcNode),
+    ];
+
+    /// Returns the name in profiles.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// The minor version of a client, such as 1.70.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientVersion {
+    /// The first number.
+    pub major: u32,
+    /// The second number.
+    pub minor: u32,
+}
+
+impl ClientVersion {
+    /// Reads `1`, `1.70` or `1.70.2-dev`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.strip_prefix('v').unwrap_or(text).split(['.', '-', '+']);
+        let major = numbers.next()?.parse().ok()?;
+        let minor = match numbers.next() {
+            None => 0,
+            Some(minor) => minor.parse().ok()?,
+        };
+        Some(Self { major, minor })
+    }
+}
+
+impl fmt::Display for ClientVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// A kind of client, with its version if it is known. `Display` and `FromStr` use the form
+/// `grpc-go@1.70`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientProfile {
+    /// The kind.
+    pub kind: ClientKind,
+    /// The version; `None` stands for a recent one.
+    pub version: Option<ClientVersion>,
+}
+
+impl ClientProfile {
+    /// Returns a kind of client without a version.
+    #[must_use]
+    pub fn of(kind: ClientKind) -> Self {
+        Self { kind, version: None }
+    }
+
+    /// Returns the profile of a client with this user agent: `name/version`. A user agent that is not
+    /// known counts as Envoy, whose rules are those of the API.
+    ///
+    /// C-core reports the version of its core and that of the language: `C-core 58.0.0 Python 1.85.1`.
+    #[must_use]
+    pub fn of_user_agent(user_agent: &str) -> Self {
+        let (name, version) = user_agent.split_once('/').unwrap_or((user_agent, ""));
+        let version = ClientVersion::parse(version.rsplit(' ').next().unwrap_or_default());
+        let kind = match name {
+            name if name.starts_with("gRPC C-core") => ClientKind::GrpcCpp,
+            name if name.starts_with("gRPC Go") => ClientKind::GrpcGo,
+            name if name.starts_with("gRPC Java") => ClientKind::GrpcJava,
+            name if name.starts_with("gRPC Node") => ClientKind::GrpcNode,
+            "envoy" => return Self { kind: ClientKind::Envoy, version },
+            _ => return Self::of(ClientKind::Envoy),
+        };
+        // The core of gRPC has numbers of its own.
+        let version = version.filter(|version| version.major == 1);
+        Self { kind, version }
+    }
+}
+
+impl fmt::Display for ClientProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        match self.version {
+            Some(version) => write!(f, "@{version}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for ClientProfile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, version) = match text.split_once('@') {
+            Some((name, version)) => (name, Some(version)),
+            None => (text, None),
+        };
+        let Some((_, kind)) = ClientKind::NAMES.iter().find(|(known, _)| *known == name) else {
+            let known: Vec<&str> = ClientKind::NAMES.iter().map(|(name, _)| *name).collect();
+            return Err(format!("expected {}, found {name:?}", known.join(", ")));
+        };
+        let version = match version {
+            None => None,
+            Some(version) => Some(ClientVersion::parse(version).ok_or_else(|| {
+                format!("{version:?} is not a version; write one such as {name}@1.70")
+            })?),
+        };
+        Ok(Self { kind: *kind, version })
+    }
+}
+
+/// The origin of the clients of a scope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProfileSource {
+    /// The configuration or the call names them.
+    Declared,
+    /// They are connected to this replica.
+    Connected,
+    /// Nothing is known about the clients.
+    Assumed,
+}
+
+impl ProfileSource {
+    /// Returns the word for answers.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Declared => "declared",
+            Self::Connected => "connected",
+            Self::Assumed => "assumed",
+        }
+    }
+}
+
+/// The clients of each scope, as connected streams show them.
+pub type ConnectedClients = BTreeMap<ScopeName, BTreeSet<ClientProfile>>;
+
+/// The clients of all scopes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Profiles {
+    /// The clients of this call, which replace all others.
+    pub call: Option<Arc<[ClientProfile]>>,
+    /// The declared clients of scopes.
+    pub scopes: Arc<BTreeMap<ScopeName, Vec<ClientProfile>>>,
+    /// The declared clients of all other scopes.
+    pub default: Option<Arc<[ClientProfile]>>,
+    /// The connected clients.
+    pub connected: Arc<ConnectedClients>,
+    /// The number of replicas whose clients are not known.
+    pub n_other_replicas: usize,
+}
+
+impl Profiles {
+    /// Returns the declared clients of a scope.
+    fn declared(&self, scope: &ScopeName) -> Option<&[ClientProfile]> {
+        let of_scope = || self.scopes.get(scope).map(Vec::as_slice);
+        self.call.as_deref().or_else(of_scope).or(self.default.as_deref())
+    }
+
+    fn connected(&self, scope: &ScopeName) -> impl Iterator<Item = &ClientProfile> {
+        self.connected.get(scope).into_iter().flatten()
+    }
+
+    /// Returns the clients for which the resources of a scope are checked, and their origin.
+    #[must_use]
+    pub fn of_scope(&self, scope: &ScopeName) -> (ProfileSource, Vec<ClientProfile>) {
+        if let Some(declared) = self.declared(scope) {
+            return (ProfileSource::Declared, declared.to_vec());
+        }
+        let connected: Vec<ClientProfile> = self.connected(scope).copied().collect();
+        match connected.is_empty() {
+            false => (ProfileSource::Connected, connected),
+            true => (ProfileSource::Assumed, vec![ClientProfile::of(ClientKind::Envoy)]),
+        }
+    }
+
+    /// Returns the treatment of findings about a resource of a scope.
+    pub(crate) fn audience(&self, scope: &ScopeName) -> Audience {
+        let mut audience = Audience::default();
+        if let Some(declared) = self.declared(scope) {
+            declared.iter().for_each(|profile| audience.add(*profile, Treatment::Refuse));
+            self.connected(scope).for_each(|profile| audience.add(*profile, Treatment::Warn));
+            return audience;
+        }
+        self.connected(scope).for_each(|profile| audience.add(*profile, Treatment::Refuse));
+        let is_known = audience != Audience::default();
+        let envoy = match is_known {
+            // Another replica may have clients of any kind.
+            true if self.n_other_replicas == 0 => Treatment::Warn,
+            _ => Treatment::Refuse,
+        };
+        audience.envoy = audience.envoy.max(envoy);
+        audience.has_envoy |= envoy == Treatment::Refuse;
+        audience.is_assumed = !is_known;
+        audience
+    }
+}
+
+/// The treatment of a finding about a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Treatment {
+    /// The client does not see the resource.
+    #[default]
+    Ignore,
+    /// The finding does not refuse the resource.
+    Warn,
+    /// The finding refuses the resource.
+    Refuse,
+}
+
+/// The clients that see a resource, with the treatment of the findings about each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Audience {
+    pub(crate) envoy: Treatment,
+    /// An Envoy sees the resource, or may see it.
+    pub(crate) has_envoy: bool,
+    /// By kind, without Envoy.
+    grpc: [Treatment; 4],
+    /// The oldest known version by kind.
+    versions: [Option<ClientVersion>; 4],
+    /// Nothing is known about the clients.
+    pub(crate) is_assumed: bool,
+}
+
+impl Audience {
+    /// The kinds of gRPC clients, in the order of their entries.
+    pub(crate) const GRPC: [ClientKind; 4] =
+        [ClientKind::GrpcCpp, ClientKind::GrpcGo, ClientKind::GrpcJava, ClientKind::GrpcNode];
+
+    /// Returns the only audience for which gRPC clients are assumed.
+    pub(crate) fn of_unknown_grpc() -> Self {
+        Self { grpc: [Treatment::Warn; 4], ..Self::default() }
+    }
+
+    fn add(&mut self, profile: ClientProfile, treatment: Treatment) {
+        let Some(at) = Self::GRPC.iter().position(|kind| *kind == profile.kind) else {
+            self.envoy = self.envoy.max(treatment);
+            self.has_envoy = true;
+            return;
+        };
+        self.grpc[at] = self.grpc[at].max(treatment);
+        let known = &mut self.versions[at];
+        *known = match (*known, profile.version) {
+            (Some(known), Some(version)) => Some(known.min(version)),
+            // A client without a version is a recent one.
+            (known, version) => known.or(version),
+        };
+    }
+
+    /// Returns whether a gRPC client sees the resource.
+    pub(crate) fn has_grpc(&self) -> bool {
+        self.grpc != [Treatment::Ignore; 4]
+    }
+
+    /// Returns the treatment of a finding about the gRPC client at a position of [`Audience::GRPC`].
+    pub(crate) fn grpc(&self, at: usize) -> Treatment {
+        self.grpc[at]
+    }
+
+    /// Returns the oldest version of the gRPC client at a position of [`Audience::GRPC`].
+    pub(crate) fn version(&self, at: usize) -> Option<ClientVersion> {
+        self.versions[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(name: &str) -> ScopeName {
+        ScopeName::new(name).unwrap()
+    }
+
+    fn profile(text: &str) -> ClientProfile {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn profile_is_a_name_with_an_optional_version() {
+        for text in ["envoy", "envoy@1.40", "grpc-cpp", "grpc-go@1.70", "grpc-java", "grpc-node"] {
+            assert_eq!(profile(text).to_string(), text);
+        }
+        assert_eq!(profile("grpc-go@1.70.2-dev").to_string(), "grpc-go@1.70");
+        let refused = |text: &str| text.parse::<ClientProfile>().unwrap_err();
+        assert!(refused("grpc").starts_with("expected envoy, grpc-cpp"), "{}", refused("grpc"));
+        assert!(refused("grpc-go@new").contains("write one such as grpc-go@1.70"));
+    }
+
+    /// The user agents are those that real clients report.
+    #[test]
+    fn user_agent_gives_kind_and_version() {
+        for (user_agent, expected) in [
+            ("envoy/1.40.2", "envoy@1.40"),
+            ("gRPC C-core linux Python/C-core 58.0.0 Python 1.85.1", "grpc-cpp@1.85"),
+            ("gRPC C-core linux/C-core 58.0.0", "grpc-cpp"),
+            ("gRPC Go/1.85.0", "grpc-go@1.85"),
+            ("gRPC Java/1.71.0-SNAPSHOT", "grpc-java@1.71"),
+            ("gRPC Node Pure JS/1.14.1", "grpc-node@1.14"),
+            ("gRPC Rust tonic-xds/0.1.0-alpha.4", "envoy"),
+            ("", "envoy"),
+        ] {
+            assert_eq!(ClientProfile::of_user_agent(user_agent).to_string(), expected);
+        }
+    }
+
+    fn profiles(declared: &[&str], connected: &[&str], n_other_replicas: usize) -> Profiles {
+        let declared: Vec<ClientProfile> = declared.iter().map(|text| profile(text)).collect();
+        let scopes = (!declared.is_empty()).then(|| (scope("a"), declared));
+        let connected = (scope("a"), connected.iter().map(|text| profile(text)).collect());
+        Profiles {
+            scopes: Arc::new(scopes.into_iter().collect()),
+            connected: Arc::new(BTreeMap::from([connected])),
+            n_other_replicas,
+            ..Profiles::default()
+        }
+    }
+
+    #[test]
+    fn declared_clients_refuse_and_other_connected_clients_warn() {
+        let audience = profiles(&["grpc-go@1.70"], &["envoy@1.40", "grpc-go@1.60"], 0);
+        let audience = audience.audience(&scope("a"));
+        assert_eq!(audience.envoy, Treatment::Warn);
+        assert_eq!(
+            audience.grpc,
+            [0, 2, 0, 0].map(|n| [Treatment::Ignore, Treatment::Warn, Treatment::Refuse][n])
+        );
+        assert_eq!(audience.version(1), Some(ClientVersion { major: 1, minor: 60 }));
+    }
+
+    #[test]
+    fn unknown_clients_count_as_envoy() {
+        for other_replicas in [0, 2] {
+            let audience = profiles(&[], &[], other_replicas).audience(&scope("a"));
+            assert_eq!((audience.envoy, audience.has_grpc()), (Treatment::Refuse, false));
+            assert!(audience.is_assumed);
+        }
+    }
+
+    /// Another replica may have an Envoy.
+    #[test]
+    fn connected_grpc_clients_leave_envoy_rules_as_warnings_on_a_single_replica() {
+        for (other_replicas, expected) in [(0, Treatment::Warn), (2, Treatment::Refuse)] {
+            let audience = profiles(&[], &["grpc-node"], other_replicas).audience(&scope("a"));
+            assert_eq!((audience.envoy, audience.grpc(3)), (expected, Treatment::Refuse));
+            assert_eq!(audience.has_envoy, other_replicas > 0);
+            assert!(!audience.is_assumed);
+        }
+    }
+
+    #[test]
+    fn profiles_of_call_replace_those_of_scope_and_default() {
+        let mut all = profiles(&["grpc-go"], &["envoy"], 0);
+        all.default = Some([profile("grpc-java")].into());
+        let of = |all: &Profiles, name| {
+            let (source, found) = all.of_scope(&scope(name));
+            format!("{} {found:?}", source.word())
+        };
+        let shown = |text| format!("declared {:?}", [profile(text)]);
+        assert_eq!(of(&all, "a"), shown("grpc-go"));
+        assert_eq!(of(&all, "b"), shown("grpc-java"));
+        all.call = Some([profile("envoy")].into());
+        assert_eq!(of(&all, "a"), shown("envoy"));
+    }
+}

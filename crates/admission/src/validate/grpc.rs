@@ -1,0 +1,101 @@
+//! The rules of gRPC clients (area GRPCV), which differ from those of Envoy.
+//!
+//! A gRPC client checks four types of resources, each as a whole: it rejects a cluster of another type, a
+//! filter that it does not implement, or a policy without a converter. The implementations differ. Each rule
+//! names the clients that reject the resource: C++ (C-core), Go, Java and Node. They follow the sources of
+//! C-core 1.85, Go 1.75 and 1.85, and Node 1.14, and the gRFCs for Java. Experimental features that a client
+//! enables only by an environment variable count as absent.
+
+mod chains;
+mod cluster;
+mod endpoint;
+mod filters;
+mod listener;
+mod manager;
+mod matchers;
+mod policy;
+mod rbac;
+mod retry;
+mod route;
+mod rules;
+mod tls;
+
+use chancery_model::types;
+
+use super::tree::Message;
+use crate::{
+    problem::{Fault, Severity},
+    profile::Audience,
+};
+use rules::{At, Rules};
+
+/// The part of the names of listeners that gRPC servers ask for by convention.
+const SERVER_LISTENER: &str = "grpc/server";
+
+/// Adds the findings of gRPC clients about a resource. A finding replaces a warning of Envoy's rules with the
+/// same ID about the same field.
+pub(super) fn check(
+    audience: Audience,
+    message: &Message<'_>,
+    body: &[u8],
+    faults: &mut Vec<Fault>,
+) {
+    let type_name = message.kind.name.as_str();
+    let audience = match audience {
+        // The clients are unknown, but the resource can only be for gRPC clients.
+        audience if audience.is_assumed => {
+            match type_name == short(types::LISTENER) && message.has("api_listener") {
+                true => Audience::of_unknown_grpc(),
+                false => return,
+            }
+        }
+        audience if audience.has_grpc() => audience,
+        _ => return,
+    };
+    // Envoy sees all resources of a view, and a gRPC client those that it asks for by name.
+    let is_capped = audience.has_envoy && !is_for_grpc(type_name, message);
+    let mut rules = Rules::new(audience, is_capped);
+    let root = At::root();
+    match type_name {
+        name if name == short(types::CLUSTER) => {
+            rules.noun = "cluster";
+            cluster::check(message, body, &root, &mut rules);
+        }
+        name if name == short(types::ENDPOINT) => {
+            rules.noun = "assignment";
+            endpoint::check(message, &root, &mut rules);
+        }
+        name if name == short(types::LISTENER) => {
+            rules.noun = "listener";
+            listener::check(message, &root, &mut rules);
+        }
+        name if name == short(types::ROUTE) => {
+            rules.noun = "route configuration";
+            route::check(message, &root, &mut rules);
+        }
+        _ => return,
+    }
+    let found = rules.into_faults();
+    faults.retain(|fault| {
+        let is_same = |own: &Fault| (&own.path, &own.id) == (&fault.path, &fault.id);
+        fault.severity == Severity::Error || !found.iter().any(is_same)
+    });
+    faults.extend(found);
+}
+
+/// Returns the name of a message from its type URL.
+fn short(type_url: &str) -> &str {
+    type_url.rsplit('/').next().unwrap_or(type_url)
+}
+
+/// Returns whether a gRPC client may ask for a resource that Envoy sees too. Clusters of other types and
+/// plain listeners are those of Envoy.
+fn is_for_grpc(type_name: &str, message: &Message<'_>) -> bool {
+    match type_name {
+        name if name == short(types::CLUSTER) => cluster::is_for_grpc(message),
+        name if name == short(types::LISTENER) => {
+            message.has("api_listener") || message.text("name").contains(SERVER_LISTENER)
+        }
+        _ => true,
+    }
+}

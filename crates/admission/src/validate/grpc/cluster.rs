@@ -1,0 +1,219 @@
+//! Clusters (GRPCV-40 to -50).
+
+use super::{
+    policy,
+    rules::{ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, extension, is_duration, is_own_source},
+    tls,
+};
+use crate::validate::tree::Message;
+
+// Values of `Cluster.type`.
+const LOGICAL_DNS: u64 = 2;
+const EDS: u64 = 3;
+
+const AGGREGATE: &str = "envoy.clusters.aggregate";
+const AGGREGATE_CONFIG: &str = "envoy.extensions.clusters.aggregate.v3.ClusterConfig";
+const UPSTREAM_TLS: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+const AUDIENCE: &str = "envoy.extensions.filters.http.gcp_authn.v3.Audience";
+/// The name of a transport socket with TLS.
+pub(super) const TLS_SOCKET: &str = "envoy.transport_sockets.tls";
+
+/// Returns whether the type of a cluster is one that gRPC clients know.
+pub(super) fn is_for_grpc(cluster: &Message<'_>) -> bool {
+    match cluster.message("cluster_type") {
+        Some(custom) => {
+            let config = custom.message("typed_config");
+            custom.text("name") == AGGREGATE
+                || config.is_some_and(|config| extension(config).name == AGGREGATE_CONFIG)
+        }
+        None => matches!(cluster.bits("type"), EDS | LOGICAL_DNS),
+    }
+}
+
+pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut Rules) {
+    match cluster.message("cluster_type") {
+        Some(custom) => custom_type(custom, &at.field("cluster_type"), rules),
+        None => match cluster.bits("type") {
+            EDS => eds(cluster, at, rules),
+            LOGICAL_DNS => logical_dns(cluster, &at.field("load_assignment"), rules),
+            _ => {
+                let reason =
+                    "gRPC supports the types EDS, LOGICAL_DNS and envoy.clusters.aggregate";
+                let fix = "set type to EDS or LOGICAL_DNS";
+                rules.refuse(&at.field("type"), ALL, "grpc.cluster_type", reason, fix);
+            }
+        },
+    }
+    policy::check(cluster, body, at, rules);
+    if cluster.has("transport_socket_matches") {
+        let reason = "gRPC has no transport_socket_matches";
+        let fix = "use transport_socket";
+        let at = at.field("transport_socket_matches");
+        rules.refuse(&at, GO | JAVA, "grpc.socket_matches", reason, fix);
+    }
+    if let Some(socket) = cluster.message("transport_socket") {
+        transport_socket(socket, &at.field("transport_socket"), rules);
+    }
+    if cluster.message("lrs_server").is_some_and(|server| !server.has("self")) {
+        let reason = "gRPC reports load only to the server that sent the cluster";
+        let fix = "set lrs_server to {self: {}}";
+        rules.refuse(&at.field("lrs_server"), ALL, "grpc.lrs_server", reason, fix);
+    }
+    if let Some(detection) = cluster.message("outlier_detection") {
+        outlier_detection(detection, &at.field("outlier_detection"), rules);
+    }
+    if let Some(config) = cluster.message("upstream_config") {
+        upstream_config(config, &at.field("upstream_config"), rules);
+    }
+    if let Some(metadata) = cluster.message("metadata") {
+        self::metadata(metadata, &at.field("metadata"), rules);
+    }
+}
+
+fn custom_type(custom: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.cluster_type";
+    let config = custom.message("typed_config");
+    let at_config = at.field("typed_config");
+    if config.is_none_or(|config| extension(config).name != AGGREGATE_CONFIG) {
+        let reason = "its only custom type of cluster is envoy.clusters.aggregate";
+        return rules.refuse(&at_config, ALL, ID, reason, "set type to EDS or LOGICAL_DNS");
+    }
+    if custom.text("name") != AGGREGATE {
+        let reason = "an aggregate cluster is recognized by this name";
+        let fix = "set the name to envoy.clusters.aggregate";
+        rules.refuse(&at.field("name"), GO | JAVA, ID, reason, fix);
+    }
+    let content = custom.any("typed_config");
+    if content
+        .is_some_and(|content| content.kind.name == AGGREGATE_CONFIG && !content.has("clusters"))
+    {
+        let reason = "an aggregate cluster needs at least one underlying cluster";
+        rules.refuse(&at_config.field("clusters"), ALL, "grpc.aggregate_empty", reason, "");
+    }
+}
+
+fn eds(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    let config = cluster.message("eds_cluster_config");
+    let at = at.field("eds_cluster_config");
+    if !is_own_source(config.and_then(|config| config.message("eds_config"))) {
+        let reason = "gRPC receives endpoints only from the server that sent the cluster";
+        let fix = "set eds_config to {ads: {}, resource_api_version: V3}";
+        rules.refuse(&at.field("eds_config"), ALL, "grpc.eds_config", reason, fix);
+    }
+    let service_name = config.map_or("", |config| config.text("service_name"));
+    if cluster.text("name").starts_with("xdstp:") && service_name.is_empty() {
+        let reason = "an EDS cluster whose name starts with xdstp: names its assignment";
+        let at = at.field("service_name");
+        rules.refuse(&at, GO | JAVA | NODE, "grpc.service_name", reason, "give service_name");
+    }
+}
+
+fn logical_dns(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.logical_dns";
+    let localities: Vec<&Message<'_>> = cluster
+        .message("load_assignment")
+        .into_iter()
+        .flat_map(|assignment| assignment.messages("endpoints"))
+        .collect();
+    let endpoints: Vec<&Message<'_>> =
+        localities.iter().flat_map(|locality| locality.messages("lb_endpoints")).collect();
+    if localities.len() != 1 || endpoints.len() != 1 {
+        let reason = "a cluster of type LOGICAL_DNS has one locality with one endpoint";
+        return rules.refuse(&at.field("endpoints"), ALL, ID, reason, "");
+    }
+    let at = at.field("endpoints");
+    let at = at.index(0);
+    let at = at.field("lb_endpoints");
+    let at = at.index(0);
+    let at = at.field("endpoint");
+    let at = at.field("address");
+    let at = at.field("socket_address");
+    let address = endpoints[0].message("endpoint").and_then(|one| one.message("address"));
+    let Some(socket) = address.and_then(|address| address.message("socket_address")) else {
+        let reason = "the endpoint of a LOGICAL_DNS cluster has a socket_address";
+        return rules.refuse(&at, ALL, ID, reason, "");
+    };
+    if !socket.text("resolver_name").is_empty() {
+        let reason = "gRPC resolves the name by DNS";
+        let fix = "remove resolver_name";
+        rules.refuse(&at.field("resolver_name"), CPP | GO | JAVA, ID, reason, fix);
+    }
+    if socket.text("address").is_empty() {
+        let reason = "the name to resolve is missing";
+        rules.refuse(&at.field("address"), CPP | GO | NODE, ID, reason, "");
+    }
+    let has_port = socket.has("port_value");
+    let clients = (CPP | NODE | JAVA).when(!has_port) | GO.when(socket.bits("port_value") == 0);
+    rules.refuse(&at.field("port_value"), clients, ID, "a port other than 0 is required", "");
+}
+
+fn transport_socket(socket: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.transport_socket";
+    if socket.text("name") != TLS_SOCKET {
+        let reason = "its transport sockets have the name envoy.transport_sockets.tls";
+        let fix = "set the name to envoy.transport_sockets.tls";
+        rules.refuse(&at.field("name"), GO | JAVA, ID, reason, fix);
+    }
+    let at = at.field("typed_config");
+    let config = socket.message("typed_config").map(extension);
+    if config.is_none_or(|config| config.name != UPSTREAM_TLS || config.is_struct) {
+        let reason = "its only transport socket is TLS with an UpstreamTlsContext";
+        return rules.refuse(&at, ALL, ID, reason, "");
+    }
+    if let Some(context) = socket.any("typed_config") {
+        tls::client(context, &at, rules);
+    }
+}
+
+fn outlier_detection(detection: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.outlier_detection";
+    for field in ["interval", "base_ejection_time", "max_ejection_time"] {
+        if detection.message(field).is_some_and(|duration| !is_duration(duration)) {
+            rules.refuse(&at.field(field), ALL, ID, DURATION, "");
+        }
+    }
+    for (field, clients) in [
+        ("max_ejection_percent", ALL),
+        ("enforcing_success_rate", ALL),
+        ("enforcing_failure_percentage", ALL),
+        ("failure_percentage_threshold", ALL - CPP),
+    ] {
+        if let Some(percent) = detection.wrapped(field).filter(|percent| *percent > 100) {
+            let reason = format!("{percent} is more than 100 percent");
+            rules.refuse(&at.field(field), clients, ID, reason, "");
+        }
+    }
+}
+
+/// Only C-core reads this field (gRFC A75).
+fn upstream_config(config: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.upstream_config";
+    let at = at.field("typed_config");
+    let kind = config.message("typed_config").map(extension);
+    if kind.is_none_or(|kind| kind.name != HTTP_OPTIONS || kind.is_struct) {
+        let reason = "the content of upstream_config is HttpProtocolOptions";
+        return rules.refuse(&at, CPP, ID, reason, "");
+    }
+    let options = config.any("typed_config");
+    let options = options.and_then(|options| options.message("common_http_protocol_options"));
+    let timeout = options.and_then(|options| options.message("idle_timeout"));
+    if timeout.is_some_and(|timeout| !is_duration(timeout)) {
+        let at = at.field("common_http_protocol_options");
+        rules.refuse(&at.field("idle_timeout"), CPP, ID, DURATION, "");
+    }
+}
+
+/// Known types of metadata have to be valid (gRFC A83).
+fn metadata(metadata: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    for entry in metadata.messages("typed_filter_metadata") {
+        let is_empty =
+            |content: &Message<'_>| content.kind.name == AUDIENCE && content.text("url").is_empty();
+        if entry.any("value").is_some_and(is_empty) {
+            let (at, key) = (at.field("typed_filter_metadata"), entry.text("key"));
+            let at = at.key(key);
+            let reason = "the audience has no url";
+            rules.refuse(&at.field("url"), CPP | JAVA, "grpc.metadata", reason, "give url");
+        }
+    }
+}

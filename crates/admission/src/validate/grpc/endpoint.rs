@@ -1,0 +1,284 @@
+//! Endpoint assignments (GRPCV-55 to -66).
+
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    hash::Hash,
+    net::IpAddr,
+};
+
+use super::rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules};
+use crate::{node::shown, validate::tree::Message};
+
+const WEIGHTS_MAX: u64 = u32::MAX as u64;
+
+/// The health states of endpoints that C-core reads: UNKNOWN, HEALTHY and DRAINING.
+const HEALTH_OF_CPP: [u64; 3] = [0, 1, 3];
+
+/// The clients that read a locality. All but Node skip a locality without a weight (GRPCV-56).
+fn readers(locality: &Message<'_>) -> Clients {
+    if weight(locality) == 0 { NODE } else { ALL }
+}
+
+fn weight(message: &Message<'_>) -> u64 {
+    message.wrapped("load_balancing_weight").unwrap_or(0)
+}
+
+pub(super) fn check(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    let list = at.field("endpoints");
+    priorities(assignment, &list, rules);
+    repeated_localities(assignment, &list, rules);
+    let mut addresses = Addresses::default();
+    for (index, locality) in assignment.messages("endpoints").enumerate() {
+        let at = list.index(index);
+        if !locality.has("locality") {
+            // C-core and Java skip a locality without a weight before they look at its name.
+            let clients = GO | NODE | CPP.when(weight(locality) > 0);
+            let reason = "a locality needs a name";
+            let fix = "give locality, for example {zone: a}";
+            rules.refuse(&at.field("locality"), clients, "grpc.locality", reason, fix);
+        }
+        if let Some(leds) = locality.message("leds_cluster_locality_config") {
+            leds_source(leds, &at.field("leds_cluster_locality_config"), rules);
+        }
+        let clients = rules.seen_by(readers(locality));
+        endpoint_weights(locality, clients, &at, rules);
+        for (position, endpoint) in locality.messages("lb_endpoints").enumerate() {
+            let list = at.field("lb_endpoints");
+            addresses.place = (index, position);
+            addresses.check(endpoint, clients, &list.index(position), rules);
+        }
+    }
+    if let Some(policy) = assignment.message("policy") {
+        drop_overloads(policy, &at.field("policy"), rules);
+    }
+}
+
+/// The priorities have no gaps, and the sum of the weights of each fits into 32 bits.
+fn priorities(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    for clients in [NODE, ALL - NODE] {
+        let mut sums: BTreeMap<u64, u64> = BTreeMap::new();
+        for locality in assignment.messages("endpoints") {
+            // Node skips only localities without a name.
+            let is_read =
+                if clients == NODE { locality.has("locality") } else { weight(locality) > 0 };
+            if is_read {
+                let sum = sums.entry(locality.bits("priority")).or_default();
+                *sum = sum.saturating_add(weight(locality));
+            }
+        }
+        let priorities = (0..).zip(sums.keys());
+        if let Some((missing, present)) =
+            priorities.into_iter().find(|(at, present)| at != *present)
+        {
+            let reason = format!("there is a priority {present}, but no priority {missing}");
+            rules.refuse(at, clients, "priority.gap", reason, "number the priorities from 0");
+        }
+        for (priority, sum) in sums.into_iter().filter(|(_, sum)| *sum > WEIGHTS_MAX) {
+            let reason = format!(
+                "the sum of the weights of priority {priority} is {sum}, but may be at most {WEIGHTS_MAX}"
+            );
+            rules.refuse(at, clients, "grpc.locality_weights", reason, "");
+        }
+    }
+}
+
+/// A priority has a locality once (GRPCV-58).
+fn repeated_localities(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    let mut seen: HashMap<_, (usize, Clients)> = HashMap::new();
+    for (index, locality) in assignment.messages("endpoints").enumerate() {
+        let name = locality.message("locality");
+        let part = |field| name.map_or("", |name| name.text(field));
+        let place = (locality.bits("priority"), part("region"), part("zone"), part("sub_zone"));
+        let clients = readers(locality) - NODE.when(name.is_none());
+        let (first, earlier) = *seen.entry(place).or_insert((index, NONE));
+        if first != index {
+            let reason =
+                format!("it repeats the locality of endpoints[{first}] in the same priority");
+            let fix = "give each locality of a priority once";
+            rules.refuse(&at.index(index), earlier & clients, "locality.duplicate", reason, fix);
+        }
+        seen.insert(place, (first, earlier | clients));
+    }
+}
+
+/// Go bounds the sum of the weights in a locality, where an endpoint has the weight 1 by default.
+fn endpoint_weights(locality: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    let endpoints = || locality.messages("lb_endpoints");
+    let own = |endpoint: &Message<'_>| endpoint.wrapped("load_balancing_weight").unwrap_or(1);
+    let sum = endpoints().map(own).fold(0, u64::saturating_add);
+    if sum > WEIGHTS_MAX {
+        let reason = format!(
+            "the sum of the weights of the endpoints is {sum}, but may be at most {WEIGHTS_MAX}"
+        );
+        let go = rules.since(GO, 1, 76);
+        rules.refuse(&at.field("lb_endpoints"), clients & go, "grpc.endpoint_weights", reason, "");
+    }
+    for (index, endpoint) in endpoints().enumerate() {
+        if endpoint.wrapped("load_balancing_weight") == Some(0) {
+            let list = at.field("lb_endpoints");
+            let at = list.index(index);
+            let clients = clients & (GO | CPP.when(is_read_by_cpp(endpoint)));
+            let reason = "the weight of an endpoint is at least 1";
+            let at = at.field("load_balancing_weight");
+            rules.refuse(&at, clients, "grpc.endpoint_weight", reason, "set at least 1");
+        }
+    }
+}
+
+fn is_read_by_cpp(endpoint: &Message<'_>) -> bool {
+    HEALTH_OF_CPP.contains(&endpoint.bits("health_status"))
+}
+
+/// The addresses of an assignment, as the clients compare them.
+#[derive(Default)]
+struct Addresses<'m> {
+    /// C-core compares the numbers, and skips endpoints by their health.
+    of_cpp: HashMap<(IpAddr, u64), Place>,
+    /// Go and Node compare the text. Go reads an absent address as an empty one.
+    of_go: HashMap<(&'m str, u64), Place>,
+    of_node: HashMap<(&'m str, u64), Place>,
+    /// The endpoint that is being checked.
+    place: Place,
+}
+
+/// The positions of a locality and of an endpoint in it.
+type Place = (usize, usize);
+
+impl<'m> Addresses<'m> {
+    /// Checks the addresses of an endpoint (GRPCV-61 and -66).
+    fn check(&mut self, lb: &Message<'m>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+        let clients = clients - CPP.when(!is_read_by_cpp(lb));
+        let at = at.field("endpoint");
+        let Some(endpoint) = lb.message("endpoint") else {
+            self.compare("", 0, clients & GO, &at, rules);
+            let clients = clients & (CPP | NODE | JAVA);
+            return rules.refuse(&at, clients, "grpc.address", "an endpoint has an address", "");
+        };
+        self.address(endpoint.message("address"), clients, &at.field("address"), rules);
+        for (index, additional) in endpoint.messages("additional_addresses").enumerate() {
+            let list = at.field("additional_addresses");
+            let at = list.index(index);
+            let clients = clients & (CPP | GO | NODE);
+            self.address(additional.message("address"), clients, &at.field("address"), rules);
+        }
+    }
+
+    fn address(
+        &mut self,
+        address: Option<&Message<'m>>,
+        clients: Clients,
+        at: &At<'_>,
+        rules: &mut Rules,
+    ) {
+        const ID: &str = "grpc.address";
+        let at = at.field("socket_address");
+        let Some(socket) = address.and_then(|address| address.message("socket_address")) else {
+            self.compare("", 0, clients & GO, &at, rules);
+            let readers = clients & (CPP | NODE | JAVA.when(address.is_none()));
+            let fix = "give socket_address with an IP address and a port";
+            return rules.refuse(&at, readers, ID, "an endpoint has a socket_address", fix);
+        };
+        let (text, port) = (socket.text("address"), socket.bits("port_value"));
+        if ip(text).is_none() {
+            let reason = format!("{} is not an IP address", shown(text));
+            let fix = "use an IP address, or a cluster of type LOGICAL_DNS";
+            rules.refuse(&at.field("address"), clients & (CPP | NODE), ID, reason, fix);
+        }
+        if port > 65535 {
+            let reason = format!("the port {port} is above 65535");
+            rules.refuse(&at.field("port_value"), clients & CPP, ID, reason, "");
+        }
+        if !socket.has("port_value") {
+            let reason = "a port without a name is required";
+            rules.refuse(&at.field("port_value"), clients & NODE, ID, reason, "give port_value");
+        }
+        self.compare(text, port, clients, &at, rules);
+    }
+
+    /// Refuses an address that occurred before.
+    fn compare(
+        &mut self,
+        text: &'m str,
+        port: u64,
+        clients: Clients,
+        at: &At<'_>,
+        rules: &mut Rules,
+    ) {
+        let (place, mut first, mut found) = (self.place, None, NONE);
+        let mut add = |known: Option<Place>, client| {
+            if known.is_some() {
+                (first, found) = (known, found | client);
+            }
+        };
+        if clients.contains(CPP)
+            && let Some(ip) = ip(text)
+        {
+            add(known(&mut self.of_cpp, (ip, port), place), CPP);
+        }
+        for (client, seen) in [(GO, &mut self.of_go), (NODE, &mut self.of_node)] {
+            if clients.contains(client) {
+                add(known(seen, (text, port), place), client);
+            }
+        }
+        if let Some((locality, endpoint)) = first {
+            let reason = format!(
+                "the address is also that of endpoints[{locality}].lb_endpoints[{endpoint}]"
+            );
+            rules.refuse(at, found, "grpc.duplicate_address", reason, "give each address once");
+        }
+    }
+}
+
+/// Adds a place of an address, or returns the place where it occurred first.
+fn known<K: Hash + Eq>(seen: &mut HashMap<K, Place>, address: K, place: Place) -> Option<Place> {
+    match seen.entry(address) {
+        Entry::Occupied(first) => Some(*first.get()),
+        Entry::Vacant(entry) => {
+            entry.insert(place);
+            None
+        }
+    }
+}
+
+/// Reads an IP address. An IPv6 address may have a zone.
+pub(super) fn ip(text: &str) -> Option<IpAddr> {
+    match text.split_once('%') {
+        Some((ip, zone)) if !zone.is_empty() => ip.parse().ok().filter(IpAddr::is_ipv6),
+        _ => text.parse().ok(),
+    }
+}
+
+fn drop_overloads(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.drop_overload";
+    for (index, overload) in policy.messages("drop_overloads").enumerate() {
+        let list = at.field("drop_overloads");
+        let at = list.index(index);
+        if overload.text("category").is_empty() {
+            let reason = "a category is required";
+            rules.refuse(&at.field("category"), CPP, ID, reason, "give category");
+        }
+        let at = at.field("drop_percentage");
+        match overload.message("drop_percentage") {
+            None => rules.refuse(&at, CPP, ID, "a percentage is required", ""),
+            Some(share) if share.bits("denominator") > 2 => {
+                let reason = "the denominator is HUNDRED, TEN_THOUSAND or MILLION";
+                rules.refuse(&at.field("denominator"), CPP | GO | JAVA, ID, reason, "");
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Clients with gRFC A95 receive a collection of endpoints only from the server of the assignment, by name.
+/// Others ignore the field.
+fn leds_source(leds: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.leds";
+    if leds.message("leds_config").is_none_or(|source| !source.has("self")) {
+        let rule = "gRPC clients with gRFC A95 reject a source other than {self: {}}";
+        rules.note(&at.field("leds_config"), ALL, ID, rule);
+    }
+    if leds.text("leds_collection_name").ends_with("/*") {
+        let rule = "gRPC clients with gRFC A95 reject a glob collection";
+        rules.note(&at.field("leds_collection_name"), ALL, ID, rule);
+    }
+}

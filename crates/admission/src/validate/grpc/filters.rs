@@ -1,0 +1,271 @@
+//! HTTP filters and their overrides in routes (GRPCV-04, -05, -34, -70 to -73).
+
+use std::collections::HashSet;
+
+use super::{
+    rbac,
+    rules::{ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, extension, is_duration},
+};
+use crate::{node::shown, validate::tree::Message};
+
+/// The side of a connection that uses filters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Client,
+    Server,
+}
+
+const ROUTER: &str = "envoy.extensions.filters.http.router.v3.Router";
+const FAULT: &str = "envoy.extensions.filters.http.fault.v3.HTTPFault";
+const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";
+const RBAC_PER_ROUTE: &str = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute";
+const STATEFUL_SESSION: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSession";
+const STATEFUL_SESSION_PER_ROUTE: &str =
+    "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute";
+const GCP_AUTHN: &str = "envoy.extensions.filters.http.gcp_authn.v3.GcpAuthnFilterConfig";
+const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
+
+/// Returns the clients that have a filter at all, and those that have it on a side.
+fn known(name: &str, side: Side) -> (Clients, Clients) {
+    let client = side == Side::Client;
+    match name {
+        ROUTER => (ALL, ALL),
+        FAULT => (ALL, ALL.when(client)),
+        RBAC => (CPP | GO | JAVA, (CPP | GO | JAVA).when(!client)),
+        STATEFUL_SESSION => (CPP, CPP.when(client)),
+        GCP_AUTHN => (CPP | JAVA, (CPP | JAVA).when(client)),
+        _ => (NONE, NONE),
+    }
+}
+
+/// Returns the clients that accept a type as the override of a filter.
+fn known_overrides(name: &str) -> Clients {
+    match name {
+        FAULT => ALL,
+        ROUTER => NODE,
+        RBAC_PER_ROUTE => CPP | GO | JAVA,
+        STATEFUL_SESSION_PER_ROUTE => CPP,
+        _ => NONE,
+    }
+}
+
+/// The filters of a chain that clients keep.
+struct Chain {
+    /// The position of the last filter that a client keeps, and whether it ends the chain, by client.
+    last: [Option<(usize, bool)>; 4],
+}
+
+/// Checks the HTTP filters of a connection manager.
+pub(super) fn check(
+    manager: &Message<'_>,
+    side: Side,
+    clients: Clients,
+    at: &At<'_>,
+    rules: &mut Rules,
+) {
+    const ID: &str = "grpc.http_filter";
+    let list = at.field("http_filters");
+    let mut names = HashSet::new();
+    let mut chain = Chain { last: [None; 4] };
+    let mut refused = NONE;
+    for (index, filter) in manager.messages("http_filters").enumerate() {
+        let at = list.index(index);
+        let name = filter.text("name");
+        if name.is_empty() {
+            let reason = "a filter needs a name";
+            rules.refuse(&at.field("name"), clients & (CPP | GO), ID, reason, "give name");
+            refused = refused | CPP | GO;
+        }
+        if !names.insert(name) {
+            let reason = format!("another filter has the name {}", shown(name));
+            let clients = clients & (ALL - (CPP | GO).when(name.is_empty()));
+            rules.refuse(&at.field("name"), clients, ID, reason, "give each filter its own name");
+            refused = ALL;
+        }
+        let keeping = one(filter, side, clients, &at, rules, &mut refused);
+        chain.put(index, filter, keeping & clients, &list, rules);
+    }
+    for position in 0..4 {
+        let client = Clients::at(position) & clients;
+        match chain.last[position] {
+            None if client != NODE && !refused.contains(client) => {
+                let reason = "a chain has at least one filter that the client has";
+                rules.refuse(&list, client, ID, reason, "add envoy.filters.http.router at the end");
+            }
+            Some((last, false)) => {
+                let reason = "the last filter does not end the chain";
+                let fix = "add envoy.filters.http.router at the end";
+                rules.refuse(&list.index(last), client, "grpc.router", reason, fix);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Chain {
+    /// Adds a filter to the chains of the clients that keep it. Only the last filter is the router.
+    fn put(
+        &mut self,
+        index: usize,
+        filter: &Message<'_>,
+        clients: Clients,
+        list: &At<'_>,
+        rules: &mut Rules,
+    ) {
+        let config = filter.message("typed_config").map(extension);
+        let is_router = config.is_some_and(|config| config.name == ROUTER);
+        for position in 0..4 {
+            let client = Clients::at(position);
+            if !clients.contains(client) {
+                continue;
+            }
+            if let Some((before, true)) = self.last[position] {
+                let reason = "the router is not the last filter";
+                let fix = "move the router to the end";
+                rules.refuse(&list.index(before), client, "grpc.router", reason, fix);
+            }
+            self.last[position] = Some((index, is_router));
+        }
+    }
+}
+
+/// Checks one filter. Returns the clients that keep it. Only Node keeps an optional filter that it does not
+/// have.
+fn one(
+    filter: &Message<'_>,
+    side: Side,
+    clients: Clients,
+    at: &At<'_>,
+    rules: &mut Rules,
+    refused: &mut Clients,
+) -> Clients {
+    const ID: &str = "grpc.http_filter";
+    let is_optional = filter.bits("is_optional") != 0;
+    let at = at.field("typed_config");
+    let Some(config) = filter.message("typed_config") else {
+        // Go and Java skip an optional filter without a configuration.
+        let clients = clients & (ALL - (GO | JAVA).when(is_optional));
+        rules.refuse(&at, clients, ID, "a filter needs a typed_config", "");
+        *refused = *refused | clients;
+        return NONE;
+    };
+    let kind = extension(config);
+    let (known, on_side) = known(kind.name, side);
+    if !is_optional {
+        let fix = "remove the filter, or set is_optional";
+        let reason = format!("it has no HTTP filter of the type {}", shown(kind.name));
+        rules.refuse(&at, clients & (ALL - known), ID, reason, fix);
+        let side = if side == Side::Client { "clients" } else { "servers" };
+        let reason = format!("it has no HTTP filter of the type {} for {side}", shown(kind.name));
+        rules.refuse(&at, clients & (known - on_side), ID, reason, fix);
+        *refused = *refused | (clients & (ALL - on_side));
+    }
+    if kind.is_struct {
+        let reason = "the filter takes its own message, not a TypedStruct";
+        rules.refuse(&at, clients & on_side, ID, reason, "");
+    } else if let Some(content) = filter.any("typed_config") {
+        // Go parses an optional filter of the other side too.
+        self::content(content, clients & (on_side | known & GO), &at, rules);
+    }
+    on_side | NODE
+}
+
+/// Checks the configuration of a filter, or its override.
+fn content(content: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    match content.kind.name.as_str() {
+        FAULT => fault(content, clients, at, rules),
+        RBAC => rbac::check(content, clients, at, rules),
+        RBAC_PER_ROUTE => {
+            if let Some(own) = content.message("rbac") {
+                rbac::check(own, clients, &at.field("rbac"), rules);
+            }
+        }
+        GCP_AUTHN => {
+            let size =
+                content.message("cache_config").and_then(|cache| cache.wrapped("cache_size"));
+            if size == Some(0) {
+                let at = at.field("cache_config");
+                let reason = "the size of the cache is at least 1";
+                rules.refuse(&at.field("cache_size"), clients, "grpc.gcp_authn", reason, "");
+            }
+        }
+        _ => {}
+    }
+}
+
+fn fault(fault: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.fault";
+    if let Some(abort) = fault.message("abort") {
+        let at = at.field("abort");
+        let status = abort.bits("grpc_status");
+        if status > 16 {
+            let reason = format!("{status} is not a gRPC status");
+            rules.refuse(&at.field("grpc_status"), clients & CPP, ID, reason, "");
+        }
+        if !abort.has("percentage") {
+            let reason = "Node needs the percentage of an abort";
+            rules.refuse(&at.field("percentage"), clients & NODE, ID, reason, "give percentage");
+        }
+        if !["http_status", "grpc_status", "header_abort"].iter().any(|form| abort.has(form)) {
+            rules.refuse(&at, clients & NODE, ID, "Node needs the form of an abort", "");
+        }
+    }
+    if let Some(delay) = fault.message("delay") {
+        let at = at.field("delay");
+        if delay.message("fixed_delay").is_some_and(|fixed| !is_duration(fixed)) {
+            rules.refuse(&at.field("fixed_delay"), clients & CPP, ID, DURATION, "");
+        }
+        if !delay.has("percentage") {
+            let reason = "Node needs the percentage of a delay";
+            rules.refuse(&at.field("percentage"), clients & NODE, ID, reason, "give percentage");
+        }
+        if !["fixed_delay", "header_delay"].iter().any(|form| delay.has(form)) {
+            rules.refuse(&at, clients & NODE, ID, "Node needs the form of a delay", "");
+        }
+    }
+}
+
+/// Checks the overrides of filters in a virtual host, a route or a weighted cluster.
+pub(super) fn overrides(parent: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.filter_override";
+    let at = at.field("typed_per_filter_config");
+    for entry in parent.messages("typed_per_filter_config") {
+        let key = entry.text("key");
+        let at = at.key(key);
+        if key.is_empty() {
+            let reason = "the name of the filter is empty";
+            rules.refuse(&at, clients & CPP, ID, reason, "");
+        }
+        let Some(mut config) = entry.message("value") else { continue };
+        let (mut is_optional, mut path) = (false, None);
+        if extension(config).name == FILTER_CONFIG
+            && let Some(wrapper) = config.content.as_deref()
+        {
+            is_optional = wrapper.bits("is_optional") != 0;
+            path = Some("config");
+            match wrapper.message("config") {
+                Some(inner) => config = inner,
+                None => {
+                    let clients = clients & (ALL - (GO | JAVA).when(is_optional));
+                    rules.refuse(&at, clients, ID, "the override has no config", "");
+                    continue;
+                }
+            }
+        }
+        let outer = at;
+        let at = path.map_or(outer, |path| outer.field(path));
+        let kind = extension(config);
+        let accepting = known_overrides(kind.name);
+        let refusing = match is_optional {
+            // Go skips an optional override only if it does not have the filter.
+            true => (known(kind.name, Side::Server).0 & GO) - accepting,
+            false => ALL - accepting,
+        };
+        let reason = format!("it has no override of the type {}", shown(kind.name));
+        let fix = "wrap it in a FilterConfig with is_optional";
+        rules.refuse(&at, clients & refusing, ID, reason, fix);
+        if let Some(own) = config.content.as_deref().filter(|_| !kind.is_struct) {
+            self::content(own, clients & accepting, &at, rules);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Listeners of gRPC clients and servers (GRPCV-01 to -13).
+
+use super::{
+    chains,
+    filters::Side,
+    manager,
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, Rules},
+};
+use crate::validate::tree::Message;
+
+pub(super) fn check(listener: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    let Some(api) = listener.message("api_listener") else {
+        return server(listener, ALL, at, rules);
+    };
+    let outer = at.field("api_listener");
+    let inner = outer.field("api_listener");
+    match api.message("api_listener") {
+        Some(config) => manager::of_any(config, Side::Client, ALL, &inner, rules),
+        None => {
+            let reason = "the connection manager is missing";
+            rules.refuse(&inner, ALL - NODE, "grpc.api_listener", reason, "");
+        }
+    }
+    // Only Node checks the rest of the listener too.
+    server(listener, NODE, at, rules);
+}
+
+/// Checks a listener of a gRPC server.
+fn server(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    if listener.has("listener_filters") {
+        let reason = "gRPC servers have no listener filters";
+        let at = at.field("listener_filters");
+        rules.refuse(&at, clients & (ALL - CPP), "grpc.listener_filters", reason, "remove them");
+    }
+    let original = listener.wrapped("use_original_dst");
+    let refusing = JAVA.when(original.is_some()) | (ALL - JAVA).when(original == Some(1));
+    let reason = "gRPC servers have no use_original_dst";
+    let at_original = at.field("use_original_dst");
+    rules.refuse(&at_original, clients & refusing, "grpc.use_original_dst", reason, "remove it");
+    address(listener, clients, at, rules);
+    chains::check(listener, clients, at, rules);
+}
+
+fn address(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.listener_address";
+    let at = at.field("address");
+    let address = listener.message("address");
+    let Some(socket) = address.and_then(|address| address.message("socket_address")) else {
+        let reason = "the listener of a gRPC server has a socket_address";
+        let fix = "give address, or api_listener for a gRPC client";
+        return rules.refuse(&at, clients & (CPP | GO), ID, reason, fix);
+    };
+    let at = at.field("socket_address");
+    if socket.bits("protocol") != 0 {
+        rules.refuse(&at.field("protocol"), clients & CPP, ID, "gRPC uses TCP", "");
+    }
+    if socket.bits("port_value") > 65535 {
+        let reason = "the port is above 65535";
+        rules.refuse(&at.field("port_value"), clients & CPP, ID, reason, "");
+    }
+}

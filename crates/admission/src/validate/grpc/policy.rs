@@ -1,0 +1,221 @@
+//! Load balancing policies of clusters (area LB): the conversion of gRFC A52 by each client.
+
+use std::sync::LazyLock;
+
+use chancery_lb_policy::{
+    Client, Context, ConvertError, LEVELS_MAX, LbConfig, Reason, Registry, names,
+    proto::{Cluster, Policy, RingHash, TypedStruct, WrrLocality},
+    types,
+};
+use prost::Message as _;
+
+use super::rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules};
+use crate::{profile::Audience, validate::tree::Message};
+
+/// The registries by position of [`Audience::GRPC`].
+static REGISTRIES: LazyLock<[Registry; 4]> = LazyLock::new(|| {
+    [
+        Registry::of_client(Client::CCore),
+        Registry::of_client(Client::Go),
+        Registry::of_client(Client::Java),
+        node(),
+    ]
+});
+
+/// Returns the registry of Node without experimental policies. It reads explicit ring sizes as text, which
+/// its own policy rejects. It rejects every `TypedStruct` without a value.
+fn node() -> Registry {
+    let of_ring_hash = |bytes: &[u8], context: &Context<'_>| {
+        let ring = RingHash::decode(bytes)
+            .map_err(|error| context.invalid("", format!("cannot decode the message: {error}")))?;
+        if ring.hash_function != 1 {
+            return Err(context.invalid("hash_function", "gRPC supports only XX_HASH; set XX_HASH"));
+        }
+        for (field, size) in [
+            ("minimum_ring_size", ring.minimum_ring_size),
+            ("maximum_ring_size", ring.maximum_ring_size),
+        ] {
+            if size.is_some() {
+                return Err(
+                    context.invalid(field, "Node accepts no explicit ring size; remove the field")
+                );
+            }
+        }
+        let config = serde_json::json!({ "minRingSize": 1024, "maxRingSize": 8_388_608 });
+        Ok(Some(LbConfig::new(names::RING_HASH, config)))
+    };
+    Registry::of_client(Client::Node)
+        .without_converter(types::PICK_FIRST)
+        .without_converter(types::WEIGHTED_ROUND_ROBIN)
+        .with_converter(types::RING_HASH, of_ring_hash)
+}
+
+/// The defaults of the ring sizes, and their maximum.
+const RING_MIN: u64 = 1024;
+const RING_MAX: u64 = 8_388_608;
+
+// Values of `Cluster.lb_policy`.
+const ROUND_ROBIN: u64 = 0;
+const LEAST_REQUEST: u64 = 1;
+const RING_HASH: u64 = 2;
+
+/// Checks the policy of a cluster. With `load_balancing_policy`, only Go checks `lb_policy` too (LB-46).
+pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut Rules) {
+    let has_policy = cluster.has("load_balancing_policy");
+    legacy(cluster, if has_policy { GO } else { ALL }, at, rules);
+    if !has_policy {
+        return;
+    }
+    let Ok(decoded) = Cluster::decode(body) else { return };
+    let Some(policy) = decoded.load_balancing_policy else { return };
+    let at = at.field("load_balancing_policy");
+    // Clients with the same error share a finding.
+    let mut errors: Vec<(ConvertError, Clients)> = Vec::new();
+    for (position, registry) in REGISTRIES.iter().enumerate().take(Audience::GRPC.len()) {
+        let client = Clients::at(position);
+        if rules.seen_by(client) == NONE {
+            continue;
+        }
+        let without_value =
+            (client == NODE).then(|| struct_without_value(&policy.policies, LEVELS_MAX));
+        let result = match without_value.flatten() {
+            Some(error) => Err(error),
+            None => registry.convert(&policy).map(drop),
+        };
+        let Err(error) = result else { continue };
+        match errors.iter_mut().find(|(known, _)| *known == error) {
+            Some((_, clients)) => *clients = *clients | client,
+            None => errors.push((error, client)),
+        }
+    }
+    for (error, clients) in errors {
+        let reason = error.to_string();
+        let path = match error.reason {
+            // The path of a converted configuration is not one of the resource.
+            Reason::Config(_) => String::new(),
+            _ => error.path,
+        };
+        place(&at, &path, |at| {
+            rules.refuse(
+                at,
+                clients,
+                "grpc.lb_policy",
+                format!("its policy does not convert: {reason}"),
+                "",
+            );
+        });
+    }
+}
+
+/// Returns the error of Node for a `TypedStruct` without a value before the first policy that it converts.
+/// `levels` bounds the depth, which the conversion checks.
+fn struct_without_value(policies: &[Policy], levels: usize) -> Option<ConvertError> {
+    for (index, policy) in policies.iter().enumerate() {
+        let config = policy.typed_extension_config.as_ref();
+        let Some(any) = config.and_then(|config| config.typed_config.as_ref()) else { continue };
+        let name = any.type_url.rsplit('/').next().unwrap_or_default();
+        match name {
+            types::TYPED_STRUCT | types::UDPA_TYPED_STRUCT => {
+                let found = TypedStruct::decode(any.value.as_slice()).ok()?;
+                if found.value.is_none() {
+                    let path = format!("policies[{index}].TypedStruct.value");
+                    return Some(ConvertError::invalid(path, "Node needs a value; set it to {}"));
+                }
+            }
+            types::WRR_LOCALITY if levels > 0 => {
+                let child = WrrLocality::decode(any.value.as_slice()).ok()?.endpoint_picking_policy;
+                let error = struct_without_value(&child?.policies, levels - 1)?;
+                let path =
+                    format!("policies[{index}].WrrLocality.endpoint_picking_policy.{}", error.path);
+                return Some(ConvertError { path, ..error });
+            }
+            types::ROUND_ROBIN | types::RING_HASH | types::WRR_LOCALITY => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Calls `then` with the place of a path such as `policies[0].RingHash.hash_function`. The message of an
+/// `Any` has no name of its own in a manifest.
+fn place(at: &At<'_>, path: &str, then: impl FnOnce(&At<'_>)) {
+    let Some((head, rest)) = path.split_once(']') else {
+        let (field, rest) = path.split_once('.').unwrap_or((path, ""));
+        return match (field, rest) {
+            ("", _) => then(at),
+            (field, "") => then(&at.field(field)),
+            (field, rest) => place(&at.field(field), rest, then),
+        };
+    };
+    let (field, index) = match head.rsplit_once('[') {
+        Some((field, index)) => (field, index.parse().ok()),
+        None => (head, None),
+    };
+    // The fields before the list, such as `endpoint_picking_policy.policies`.
+    let (outer, list) = field.rsplit_once('.').unwrap_or(("", field));
+    let Some(index) = index else { return then(at) };
+    let in_list = |at: &At<'_>| {
+        let at = at.field(list);
+        let at = at.index(index);
+        let Some(rest) = rest.strip_prefix('.') else { return then(&at) };
+        let at = at.field("typed_extension_config");
+        let at = at.field("typed_config");
+        // The first word is the name of the message.
+        place(&at, rest.split_once('.').map_or("", |(_, rest)| rest), then);
+    };
+    match outer {
+        "" => in_list(at),
+        outer => in_list(&at.field(outer)),
+    }
+}
+
+/// Checks `lb_policy` for some clients.
+fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.lb_policy";
+    match cluster.bits("lb_policy") {
+        ROUND_ROBIN => {}
+        RING_HASH => {
+            let Some(config) = cluster.message("ring_hash_lb_config") else { return };
+            let at = at.field("ring_hash_lb_config");
+            if config.bits("hash_function") != 0 {
+                let reason = "its only hash function is XX_HASH";
+                let at = at.field("hash_function");
+                rules.refuse(&at, clients, ID, reason, "set hash_function to XX_HASH");
+            }
+            let min = config.wrapped("minimum_ring_size");
+            let max = config.wrapped("maximum_ring_size");
+            for (field, size) in [("minimum_ring_size", min), ("maximum_ring_size", max)] {
+                let size = size.unwrap_or(RING_MIN);
+                let found =
+                    clients & ((CPP | JAVA).when(size == 0) | (CPP | NODE).when(size > RING_MAX));
+                let reason = format!("the size {size} is not from 1 to {RING_MAX}");
+                rules.refuse(&at.field(field), found, ID, reason, "");
+            }
+            if let Some(min) = min.filter(|min| *min > max.unwrap_or(RING_MAX)) {
+                let reason = format!("the size {min} is above maximum_ring_size");
+                let at = at.field("minimum_ring_size");
+                rules.refuse(&at, clients & (CPP | JAVA), ID, reason, "");
+            }
+        }
+        LEAST_REQUEST => {
+            let reason = "it supports LEAST_REQUEST only in load_balancing_policy, or not at all";
+            let fix = "set load_balancing_policy";
+            rules.refuse(&at.field("lb_policy"), clients & (CPP | NODE), ID, reason, fix);
+            let config = cluster.message("least_request_lb_config");
+            let count = config.and_then(|config| config.wrapped("choice_count")).unwrap_or(2);
+            if count < 2 {
+                let reason = format!("the choice_count is {count}, but must be at least 2");
+                let at = at.field("least_request_lb_config");
+                rules.refuse(&at.field("choice_count"), clients & (GO | JAVA), ID, reason, "");
+            }
+        }
+        _ => {
+            let reason = match cluster.has("load_balancing_policy") {
+                true => "it checks lb_policy even if load_balancing_policy overrides it",
+                false => "it supports the policies ROUND_ROBIN, RING_HASH and LEAST_REQUEST",
+            };
+            let fix = "remove lb_policy, and set load_balancing_policy";
+            rules.refuse(&at.field("lb_policy"), clients, ID, reason, fix);
+        }
+    }
+}

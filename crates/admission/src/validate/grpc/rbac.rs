@@ -1,0 +1,165 @@
+//! The RBAC filter of gRPC servers (GRPCV-71, gRFC A41 and A59).
+
+use super::{
+    matchers,
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, Rules, extension},
+};
+use crate::{node::shown, validate::tree::Message};
+
+const ID: &str = "grpc.rbac";
+/// The value of `RBAC.action` that turns the policies off.
+const LOG: u64 = 2;
+/// The audit logger that all clients have.
+const STDOUT: &str = "envoy.extensions.rbac.audit_loggers.stream.v3.StdoutAuditLog";
+
+/// A kind of condition: its lists, its negation, and its other forms that gRPC has.
+struct Kind {
+    sets: [(&'static str, &'static str); 2],
+    not: &'static str,
+    others: &'static [&'static str],
+}
+
+const PERMISSION: Kind = Kind {
+    sets: [("and_rules", "rules"), ("or_rules", "rules")],
+    not: "not_rule",
+    others: &[
+        "any",
+        "header",
+        "url_path",
+        "destination_ip",
+        "destination_port",
+        "metadata",
+        "requested_server_name",
+    ],
+};
+
+const PRINCIPAL: Kind = Kind {
+    sets: [("and_ids", "ids"), ("or_ids", "ids")],
+    not: "not_id",
+    others: &[
+        "any",
+        "header",
+        "url_path",
+        "authenticated",
+        "source_ip",
+        "direct_remote_ip",
+        "remote_ip",
+        "metadata",
+    ],
+};
+
+/// Checks the configuration of the filter, or the one of an override.
+pub(super) fn check(filter: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    let Some(own) = filter.message("rules") else { return };
+    let at = at.field("rules");
+    let is_off = own.bits("action") == LOG;
+    for entry in own.messages("policies") {
+        let Some(policy) = entry.message("value") else { continue };
+        let (list, key) = (at.field("policies"), entry.text("key"));
+        let at = list.key(key);
+        // Go reads the conditions of policies without effect too.
+        let readers = clients & (GO | (ALL - GO).when(!is_off));
+        for field in ["condition", "checked_condition"] {
+            if policy.has(field) {
+                let reason = "gRPC has no conditions in CEL";
+                rules.refuse(&at.field(field), readers, ID, reason, "remove the condition");
+            }
+        }
+        if is_off {
+            continue;
+        }
+        for (field, kind) in [("permissions", &PERMISSION), ("principals", &PRINCIPAL)] {
+            for (index, one) in policy.messages(field).enumerate() {
+                let list = at.field(field);
+                condition(one, kind, clients, &list.index(index), rules);
+            }
+        }
+    }
+    if let Some(audit) = own.message("audit_logging_options").filter(|_| !is_off) {
+        audit_loggers(audit, clients, &at.field("audit_logging_options"), rules);
+    }
+}
+
+/// Checks a permission or a principal. The depth of messages is bounded.
+fn condition(one: &Message<'_>, kind: &Kind, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    for (set, list) in kind.sets {
+        let Some(own) = one.message(set) else { continue };
+        let at = at.field(set);
+        for (index, inner) in own.messages(list).enumerate() {
+            let list = at.field(list);
+            condition(inner, kind, clients, &list.index(index), rules);
+        }
+        return;
+    }
+    if let Some(inner) = one.message(kind.not) {
+        return condition(inner, kind, clients, &at.field(kind.not), rules);
+    }
+    if !kind.others.iter().any(|form| one.has(form)) {
+        let reason = "it does not have this form of a rule";
+        return rules.refuse(at, clients & (CPP | GO | JAVA), ID, reason, "");
+    }
+    if let Some(header) = one.message("header") {
+        self::header(header, clients, &at.field("header"), rules);
+    }
+    for field in ["requested_server_name", "url_path"] {
+        let Some(own) = one.message(field) else { continue };
+        let outer = at.field(field);
+        let (own, at) = match field {
+            "url_path" => (own.message("path"), outer.field("path")),
+            _ => (Some(own), outer),
+        };
+        match own {
+            Some(own) => matchers::text(own, clients - NODE, &at, rules),
+            None => rules.refuse(&at, clients & (CPP | GO), ID, "the path is missing", ""),
+        }
+    }
+    if let Some(name) = one.message("authenticated").and_then(|own| own.message("principal_name")) {
+        let at = at.field("authenticated");
+        matchers::text(name, clients - NODE, &at.field("principal_name"), rules);
+    }
+}
+
+/// The forms of a header matcher, without those that are messages with text.
+const HEADER_FORMS: [&str; 6] = [
+    "exact_match",
+    "range_match",
+    "present_match",
+    "prefix_match",
+    "suffix_match",
+    "contains_match",
+];
+
+fn header(header: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    let name = header.text("name");
+    let lower = name.to_ascii_lowercase();
+    let is_reserved = |name: &str| name == ":scheme" || name.starts_with("grpc-");
+    let refusing = CPP.when(is_reserved(name)) | (GO | JAVA).when(is_reserved(&lower));
+    let reason = format!("{} is a header that gRPC does not compare", shown(name));
+    rules.refuse(&at.field("name"), clients & refusing, ID, reason, "");
+    if let Some(own) = header.message("string_match") {
+        return matchers::text(own, clients - NODE, &at.field("string_match"), rules);
+    }
+    if let Some(own) = header.message("safe_regex_match") {
+        let at = at.field("safe_regex_match");
+        return matchers::expression(own, clients & (GO | JAVA), &at, rules);
+    }
+    if !HEADER_FORMS.iter().any(|form| header.has(form)) {
+        let reason = "a header matcher needs a form";
+        rules.refuse(at, clients & (CPP | GO | JAVA), ID, reason, "give string_match");
+    }
+}
+
+/// By default, C-core does not read audit loggers.
+fn audit_loggers(audit: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    for (index, logger) in audit.messages("logger_configs").enumerate() {
+        let config = logger.message("audit_logger");
+        let kind = config.and_then(|config| config.message("typed_config")).map(extension);
+        let is_known = kind.is_some_and(|kind| kind.name == STDOUT || kind.is_struct);
+        if !is_known && logger.bits("is_optional") == 0 {
+            let list = at.field("logger_configs");
+            let reason = "it has no such audit logger";
+            let fix = "set is_optional";
+            rules.refuse(&list.index(index), clients & GO, ID, reason, fix);
+        }
+    }
+}

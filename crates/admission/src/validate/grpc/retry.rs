@@ -1,0 +1,38 @@
+//! Retry policies (GRPCV-31).
+
+use super::rules::{ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, is_duration};
+use crate::validate::tree::{Message, nanos};
+
+const ID: &str = "grpc.retry";
+/// Node reads durations in milliseconds.
+const MILLISECOND: i128 = 1_000_000;
+
+pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    if policy.wrapped("num_retries") == Some(0) {
+        let reason = "the number of retries is at least 1";
+        rules.refuse(&at.field("num_retries"), ALL, ID, reason, "remove the retry policy");
+    }
+    let Some(backoff) = policy.message("retry_back_off") else { return };
+    let at = at.field("retry_back_off");
+    let Some(base) = backoff.message("base_interval") else {
+        return rules.refuse(&at.field("base_interval"), ALL, ID, "base_interval is required", "");
+    };
+    let in_nanos = nanos(base);
+    let clients = CPP.when(!is_duration(base))
+        | (GO | JAVA).when(in_nanos <= 0)
+        | NODE.when(in_nanos / MILLISECOND <= 0);
+    let reason = "the interval must be longer than 0s, and at least 0.001s for Node";
+    rules.refuse(&at.field("base_interval"), clients, ID, reason, "");
+    let Some(max) = backoff.message("max_interval") else { return };
+    if !is_duration(max) {
+        rules.refuse(&at.field("max_interval"), CPP, ID, DURATION, "");
+    }
+    if nanos(max) <= 0 {
+        let reason = "the interval must be longer than 0s";
+        rules.refuse(&at.field("max_interval"), GO, ID, reason, "");
+    }
+    if nanos(max) / MILLISECOND < in_nanos / MILLISECOND {
+        let reason = "the interval is shorter than base_interval";
+        rules.refuse(&at.field("max_interval"), JAVA | NODE, ID, reason, "");
+    }
+}

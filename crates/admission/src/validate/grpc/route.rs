@@ -1,0 +1,224 @@
+//! Route configurations (GRPCV-25 to -35).
+
+use std::collections::HashMap;
+
+use super::{
+    filters, matchers, retry,
+    rules::{ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, extension, is_duration},
+};
+use crate::{node::shown, validate::tree::Message};
+
+/// The only cluster specifier plugin that clients have.
+const RLS: &str = "grpc.lookup.v1.RouteLookupClusterSpecifier";
+
+pub(super) fn check(config: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    let plugins = plugins(config, at, rules);
+    for (index, host) in config.messages("virtual_hosts").enumerate() {
+        let list = at.field("virtual_hosts");
+        let at = list.index(index);
+        domains(host, &at, rules);
+        filters::overrides(host, ALL, &at, rules);
+        if let Some(policy) = host.message("retry_policy") {
+            retry::check(policy, &at.field("retry_policy"), rules);
+        }
+        for (index, route) in host.messages("routes").enumerate() {
+            let list = at.field("routes");
+            self::route(route, &plugins, &list.index(index), rules);
+        }
+    }
+}
+
+/// The plugins by name: whether clients without the plugin skip the routes that use it.
+type Plugins<'m> = HashMap<&'m str, bool>;
+
+/// Checks the cluster specifier plugins. Node ignores them.
+fn plugins<'m>(config: &Message<'m>, at: &At<'_>, rules: &mut Rules) -> Plugins<'m> {
+    const ID: &str = "grpc.specifier_plugin";
+    let mut plugins = Plugins::new();
+    for (index, plugin) in config.messages("cluster_specifier_plugins").enumerate() {
+        let list = at.field("cluster_specifier_plugins");
+        let at = list.index(index);
+        let at = at.field("extension");
+        let Some(own) = plugin.message("extension") else {
+            rules.refuse(&at, CPP, ID, "the extension is missing", "");
+            continue;
+        };
+        let kind = own.message("typed_config").map(extension);
+        let is_known = kind.is_some_and(|kind| kind.name == RLS && !kind.is_struct);
+        let is_optional = plugin.bits("is_optional") != 0;
+        if !is_known && !is_optional {
+            let reason = "it has no such cluster specifier plugin";
+            let fix = "set is_optional, so that clients skip the routes that use it";
+            rules.refuse(&at.field("typed_config"), CPP | GO | JAVA, ID, reason, fix);
+        }
+        if plugins.insert(own.text("name"), is_optional && !is_known).is_some() {
+            let reason = "two cluster specifier plugins have this name";
+            rules.refuse(&at.field("name"), CPP, ID, reason, "");
+        }
+    }
+    plugins
+}
+
+fn domains(host: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.domain";
+    if !host.has("domains") {
+        let reason = "a virtual host has at least one domain";
+        rules.refuse(&at.field("domains"), CPP, ID, reason, "");
+    }
+    for (index, domain) in host.texts("domains").enumerate() {
+        // A star is the whole domain, or its first or last character.
+        let first = domain.find('*');
+        let at_an_end = |star: usize| star == 0 || star + 1 == domain.len();
+        let is_inside = first.is_some_and(|star| !at_an_end(star));
+        let is_repeated = domain.rfind('*') != first;
+        let is_bad_for_cpp = domain.is_empty() || is_inside && !domain.ends_with('*');
+        let clients = CPP.when(is_bad_for_cpp) | NODE.when(is_inside || is_repeated);
+        if clients == NONE {
+            continue;
+        }
+        let list = at.field("domains");
+        let reason = format!("{} is not a domain with at most one star, at an end", shown(domain));
+        rules.refuse(&list.index(index), clients, ID, reason, "");
+    }
+}
+
+fn route(route: &Message<'_>, plugins: &Plugins<'_>, at: &At<'_>, rules: &mut Rules) {
+    let at_match = at.field("match");
+    let Some(matcher) = route.message("match") else {
+        return rules.refuse(
+            &at_match,
+            ALL,
+            "grpc.path_matcher",
+            "a route needs a match",
+            "give match",
+        );
+    };
+    // All but Node skip a route with query parameters (GRPCV-26).
+    let clients = if matcher.has("query_parameters") { NODE } else { ALL };
+    let clients = matchers::path(matcher, clients, &at_match, rules);
+    matchers::headers(matcher, clients, &at_match, rules);
+    let fraction = matcher.message("runtime_fraction");
+    let fraction = fraction.and_then(|fraction| fraction.message("default_value"));
+    if fraction.is_some_and(|fraction| fraction.bits("denominator") > 2) {
+        let at = at_match.field("runtime_fraction");
+        let reason = "the denominator is HUNDRED, TEN_THOUSAND or MILLION";
+        rules.refuse(&at, clients & CPP, "grpc.path_matcher", reason, "");
+    }
+    let readers = match route.message("route") {
+        Some(action) => self::action(action, plugins, clients, &at.field("route"), rules),
+        None if route.has("non_forwarding_action") => clients - NODE,
+        None => {
+            let reason = "Node has only the actions route and non_forwarding_action";
+            rules.refuse(at, clients & NODE, "grpc.route_action", reason, "");
+            let rule = "gRPC clients fail the requests of a route whose action is not route";
+            rules.note(at, clients - NODE, "grpc.route_action", rule);
+            clients - NODE
+        }
+    };
+    filters::overrides(route, readers, at, rules);
+}
+
+/// Checks the action of a route. Returns the clients that do not skip the route because of it.
+fn action(
+    action: &Message<'_>,
+    plugins: &Plugins<'_>,
+    clients: Clients,
+    at: &At<'_>,
+    rules: &mut Rules,
+) -> Clients {
+    if let Some(stream) = action.message("max_stream_duration") {
+        let fields = ["grpc_timeout_header_max", "max_stream_duration"];
+        let given = fields.into_iter().find_map(|field| Some((field, stream.message(field)?)));
+        if let Some((field, _)) = given.filter(|(_, duration)| !is_duration(duration)) {
+            let at = at.field("max_stream_duration");
+            rules.refuse(&at.field(field), clients & CPP, "grpc.max_stream_duration", DURATION, "");
+        }
+    }
+    hash_policies(action, clients, at, rules);
+    if let Some(policy) = action.message("retry_policy") {
+        let at = at.field("retry_policy");
+        rules.only(clients, |rules| retry::check(policy, &at, rules));
+    }
+    if action.has("cluster") {
+        if action.text("cluster").is_empty() {
+            let reason = "the name of the cluster is empty";
+            rules.refuse(&at.field("cluster"), clients & CPP, "grpc.route_cluster", reason, "");
+        }
+        return clients;
+    }
+    if let Some(weighted) = action.message("weighted_clusters") {
+        weighted_clusters(weighted, clients, &at.field("weighted_clusters"), rules);
+        return clients;
+    }
+    if action.has("cluster_specifier_plugin") {
+        let name = action.text("cluster_specifier_plugin");
+        let at = at.field("cluster_specifier_plugin");
+        let id = "grpc.specifier_plugin";
+        let reason = "Node has no cluster specifier plugins";
+        rules.refuse(&at, clients & NODE, id, reason, "");
+        let clients = clients - NODE;
+        return match plugins.get(name) {
+            Some(is_skipped) => clients - ALL.when(*is_skipped),
+            None => {
+                let reason = format!("there is no cluster specifier plugin {}", shown(name));
+                rules.refuse(&at, clients, id, reason, "add it to cluster_specifier_plugins");
+                NONE
+            }
+        };
+    }
+    if action.has("inline_cluster_specifier_plugin") {
+        let at = at.field("inline_cluster_specifier_plugin");
+        let reason = "Node has no cluster specifier plugins";
+        rules.refuse(&at, clients & NODE, "grpc.specifier_plugin", reason, "");
+    }
+    // Other clients skip the route (GRPCV-28).
+    clients & NODE
+}
+
+/// Checks the hash policies. Clients ignore those of other kinds (GRPCV-33).
+fn hash_policies(action: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.hash_policy";
+    for (index, policy) in action.messages("hash_policy").enumerate() {
+        let Some(header) = policy.message("header") else { continue };
+        let list = at.field("hash_policy");
+        let at = list.index(index);
+        let at = at.field("header");
+        if header.text("header_name").is_empty() {
+            let reason = "the name of the header is empty";
+            rules.refuse(&at.field("header_name"), clients & CPP, ID, reason, "");
+        }
+        let Some(rewrite) = header.message("regex_rewrite") else { continue };
+        let at = at.field("regex_rewrite");
+        let at = at.field("pattern");
+        match rewrite.message("pattern").filter(|pattern| !pattern.text("regex").is_empty()) {
+            None => rules.refuse(&at, clients & CPP, ID, "the pattern is missing", ""),
+            Some(pattern) => matchers::expression(pattern, clients, &at, rules),
+        }
+    }
+}
+
+/// Checks weighted clusters. Clients drop those with the weight 0 (GRPCV-29).
+fn weighted_clusters(weighted: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    const ID: &str = "grpc.weighted_clusters";
+    let mut sum: u64 = 0;
+    let at = at.field("clusters");
+    for (index, cluster) in weighted.messages("clusters").enumerate() {
+        let at = at.index(index);
+        let weight = cluster.wrapped("weight");
+        sum = sum.saturating_add(weight.unwrap_or(0));
+        if cluster.text("name").is_empty() {
+            let reason = "the name of a weighted cluster is empty";
+            rules.refuse(&at.field("name"), clients & CPP, ID, reason, "give name");
+        }
+        if weight.is_none() {
+            let reason = "a weighted cluster needs a weight";
+            rules.refuse(&at.field("weight"), clients & CPP, ID, reason, "give weight");
+        }
+        let readers = clients - (GO | JAVA).when(weight.unwrap_or(0) == 0);
+        filters::overrides(cluster, readers, &at, rules);
+    }
+    if sum == 0 || sum > u32::MAX.into() {
+        let reason = format!("the sum of the weights is {sum}, but must be from 1 to {}", u32::MAX);
+        rules.refuse(&at, clients, ID, reason, "");
+    }
+}

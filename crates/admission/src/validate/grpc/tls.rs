@@ -1,0 +1,166 @@
+//! TLS contexts (GRPCV-13, -18 to -22).
+
+use super::{
+    matchers,
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules},
+};
+use crate::{node::shown, validate::tree::Message};
+
+const ID: &str = "grpc.tls";
+
+/// The fields of the two generations of provider instances for the own certificate. Node knows only the first.
+const IDENTITIES: [&str; 2] =
+    ["tls_certificate_provider_instance", "tls_certificate_certificate_provider_instance"];
+
+/// Checks the TLS context of a cluster.
+pub(super) fn client(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    if context.text("sni").len() > 255 {
+        rules.refuse(&at.field("sni"), ALL, ID, "the name is longer than 255 bytes", "");
+    }
+    let at = at.field("common_tls_context");
+    let Some(common) = context.message("common_tls_context") else {
+        return rules.refuse(&at, ALL, ID, NO_AUTHORITY, AUTHORITY_FIX);
+    };
+    shared(common, &at, rules);
+    // Certificates come only from providers.
+    let has_identity = common.has(IDENTITIES[0]);
+    let has_old_identity = has_identity || common.has(IDENTITIES[1]);
+    for field in ["tls_certificates", "tls_certificate_sds_secret_configs"] {
+        if common.has(field) {
+            let clients = NODE.when(!has_identity) | (ALL - NODE).when(!has_old_identity);
+            let reason = "it takes certificates only from the providers of its bootstrap";
+            let fix = "use tls_certificate_provider_instance";
+            rules.refuse(&at.field(field), clients, ID, reason, fix);
+        }
+    }
+    let clients = without_authority(common);
+    rules.refuse(&at, clients, ID, NO_AUTHORITY, AUTHORITY_FIX);
+}
+
+const NO_AUTHORITY: &str = "it verifies a server only by the providers of its bootstrap";
+const AUTHORITY_FIX: &str = "give validation_context.ca_certificate_provider_instance";
+
+/// Checks the TLS context of a filter chain.
+pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    if context.wrapped("require_sni") == Some(1) {
+        let reason = "a gRPC server does not require SNI";
+        rules.refuse(&at.field("require_sni"), ALL, ID, reason, "remove require_sni");
+    }
+    if context.bits("ocsp_staple_policy") != 0 {
+        let reason = "its only ocsp_staple_policy is LENIENT_STAPLING";
+        rules.refuse(&at.field("ocsp_staple_policy"), ALL, ID, reason, "remove ocsp_staple_policy");
+    }
+    let at_common = at.field("common_tls_context");
+    let common = context.message("common_tls_context");
+    let has = |field| common.is_some_and(|common| common.has(field));
+    let clients = NODE.when(!has(IDENTITIES[0]))
+        | (ALL - NODE).when(!has(IDENTITIES[0]) && !has(IDENTITIES[1]));
+    let reason = "a gRPC server takes its certificate only from a provider of its bootstrap";
+    let fix = "give tls_certificate_provider_instance";
+    rules.refuse(&at_common, clients, ID, reason, fix);
+    let Some(common) = common else { return };
+    shared(common, &at_common, rules);
+    if let Some((own, path)) = validation(common) {
+        let has_provider = own.has("ca_certificate_provider_instance");
+        let outer = at_common.field(path[0]);
+        let at = path.get(1).map_or(outer, |inner| outer.field(inner));
+        if own.has("system_root_certs") && !has_provider {
+            let reason = "a gRPC server does not verify clients by the roots of the system";
+            let fix = "give ca_certificate_provider_instance";
+            rules.refuse(&at.field("system_root_certs"), ALL - NODE, ID, reason, fix);
+        }
+        if own.has("match_subject_alt_names") {
+            let reason = "a gRPC server does not compare names of clients";
+            let fix = "remove match_subject_alt_names";
+            rules.refuse(&at.field("match_subject_alt_names"), ALL - NODE, ID, reason, fix);
+        }
+        // Go needs an authority in every validation context.
+        let go = GO & without_authority(common) & GO.when(!own.has("system_root_certs"));
+        rules.refuse(&at, go, ID, "a validation context names a provider", "");
+    }
+    if context.wrapped("require_client_certificate") == Some(1) {
+        let own = validation(common).map(|(own, _)| own);
+        let has_provider = own.is_some_and(|own| own.has("ca_certificate_provider_instance"));
+        let clients = NODE.when(own.is_none())
+            | (ALL - NODE).when(!has_provider && !has_old_authority(common));
+        let reason = "a gRPC server verifies clients only by a provider of its bootstrap";
+        let at = at.field("require_client_certificate");
+        rules.refuse(&at, clients, ID, reason, AUTHORITY_FIX);
+    }
+}
+
+/// Returns the validation context, and its path.
+fn validation<'c, 'm>(
+    common: &'c Message<'m>,
+) -> Option<(&'c Message<'m>, &'static [&'static str])> {
+    if let Some(combined) = common.message("combined_validation_context") {
+        let own = combined.message("default_validation_context")?;
+        return Some((own, &["combined_validation_context", "default_validation_context"]));
+    }
+    Some((common.message("validation_context")?, &["validation_context"]))
+}
+
+/// Returns whether a deprecated field names the provider of the authority.
+fn has_old_authority(common: &Message<'_>) -> bool {
+    let field = "validation_context_certificate_provider_instance";
+    let combined = common.message("combined_validation_context");
+    common.has(field) || combined.is_some_and(|combined| combined.has(field))
+}
+
+/// Returns the clients that find no authority. By default, Go and Node do not use the roots of the system.
+fn without_authority(common: &Message<'_>) -> Clients {
+    let own = validation(common).map(|(own, _)| own);
+    if own.is_some_and(|own| own.has("ca_certificate_provider_instance")) {
+        return NONE;
+    }
+    let has_system_roots = own.is_some_and(|own| own.has("system_root_certs"));
+    let others = GO | (CPP | JAVA).when(!has_system_roots);
+    NODE | others.when(!has_old_authority(common))
+}
+
+/// Checks what the contexts of both sides have in common.
+fn shared(common: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    for field in ["tls_params", "custom_handshaker", "validation_context_sds_secret_config"] {
+        if common.has(field) {
+            let reason = format!("gRPC has no {field}");
+            rules.refuse(&at.field(field), ALL, ID, reason, "remove the field");
+        }
+    }
+    for field in IDENTITIES {
+        if let Some(provider) = common.message(field) {
+            note_provider(provider, &at.field(field), rules);
+        }
+    }
+    let Some((own, path)) = validation(common) else { return };
+    let outer = at.field(path[0]);
+    let at = path.get(1).map_or(outer, |inner| outer.field(inner));
+    for field in [
+        "verify_certificate_spki",
+        "verify_certificate_hash",
+        "crl",
+        "custom_validator_config",
+        "require_signed_certificate_timestamp",
+    ] {
+        let is_false = own.wrapped(field) == Some(0) && field.starts_with("require");
+        if own.has(field) && !is_false {
+            let reason = format!("gRPC has no {field}");
+            rules.refuse(&at.field(field), ALL, ID, reason, "remove the field");
+        }
+    }
+    if let Some(provider) = own.message("ca_certificate_provider_instance") {
+        note_provider(provider, &at.field("ca_certificate_provider_instance"), rules);
+    }
+    for (index, matcher) in own.messages("match_subject_alt_names").enumerate() {
+        let list = at.field("match_subject_alt_names");
+        matchers::text(matcher, CPP | GO | JAVA, &list.index(index), rules);
+    }
+}
+
+/// The server does not know the bootstrap of a client (GRPCV-22).
+fn note_provider(provider: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    let name = shown(provider.text("instance_name"));
+    let rule = format!(
+        "gRPC clients whose bootstrap has no certificate provider {name} reject this resource"
+    );
+    rules.note(&at.field("instance_name"), ALL, "grpc.tls_provider", rule);
+}

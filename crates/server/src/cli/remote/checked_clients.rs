@@ -1,0 +1,55 @@
+//! The clients for which a write was checked, as text.
+
+use std::io::{self, Write};
+
+use chancery_proto::admin::v1 as pb;
+
+use crate::cli::text::{count, plain};
+
+/// Prints the clients for which resources were checked, unless they are Envoys that are connected.
+pub(super) fn report_clients(checked: &[pb::CheckedClients]) {
+    let mut stderr = io::stderr().lock();
+    for line in checked.iter().filter_map(clients_line) {
+        drop(writeln!(stderr, "note: {}", plain(&line)));
+    }
+}
+
+fn clients_line(checked: &pb::CheckedClients) -> Option<String> {
+    let is_declared = checked.source == "declared";
+    if !is_declared && checked.profiles.iter().all(|profile| profile.starts_with("envoy")) {
+        return None;
+    }
+    let (scope, profiles) = (&checked.scope, checked.profiles.join(", "));
+    let others = match checked.replicas_not_asked {
+        0 => String::new(),
+        n => format!("; the clients of {} are not known", count(n, "other replica")),
+    };
+    let source = match is_declared {
+        true => "as the configuration declares",
+        false => "which are connected",
+    };
+    Some(format!("scope {scope:?} was checked for {profiles}, {source}{others}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_of_a_scope_are_shown_unless_they_are_connected_envoys() {
+        let line = |profiles: &[&str], source: &str, replicas_not_asked| {
+            clients_line(&pb::CheckedClients {
+                scope: "mesh".into(),
+                profiles: profiles.iter().map(|profile| (*profile).to_owned()).collect(),
+                source: source.into(),
+                replicas_not_asked,
+            })
+        };
+        assert_eq!(line(&["envoy@1.40"], "connected", 2), None);
+        let text = "scope \"mesh\" was checked for envoy, as the configuration declares";
+        assert_eq!(line(&["envoy"], "declared", 0).unwrap(), text);
+        let text = "scope \"mesh\" was checked for envoy@1.40, grpc-go@1.85, which are connected; the clients of 2 other \
+                    replicas are not known";
+        assert_eq!(line(&["envoy@1.40", "grpc-go@1.85"], "connected", 2).unwrap(), text);
+    }
+}
