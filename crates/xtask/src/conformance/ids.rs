@@ -21,6 +21,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("LRS", "Load reports"),
     ("OPS", "Operation of a server"),
     ("LB", "Load balancing policies of gRPC"),
+    ("GRPCV", "Resources that gRPC clients accept"),
 ];
 
 /// The ID of a requirement: family and number.
