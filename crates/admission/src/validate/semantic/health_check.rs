@@ -132,14 +132,16 @@ pub(super) fn expected_statuses<'m>(check: &'m Message<'_>, findings: &mut Findi
 /// A Thrift health check names the transport and the protocol.
 pub(super) fn thrift<'m>(check: &'m Message<'_>, findings: &mut Findings<'m>) {
     const AUTO: u64 = 0;
+    const HEADER: u64 = 3;
+    const LAX_BINARY: u64 = 2;
     const TWITTER: u64 = 4;
-    for field in ["transport", "protocol"] {
-        let value = check.bits(field);
-        if value == AUTO || field == "protocol" && value == TWITTER {
-            findings.field(field, |findings| {
-                let rule = "must be given, because nothing can be detected from a request; TWITTER is not supported";
-                findings.refuse("health_check.thrift", rule);
-            });
-        }
-    }
+    let (transport, protocol) = (check.bits("transport"), check.bits("protocol"));
+    let (field, rule) = match (transport, protocol) {
+        (AUTO, _) => ("transport", "must be given, because nothing can be detected from a request"),
+        (_, AUTO) => ("protocol", "must be given, because nothing can be detected from a request"),
+        (_, TWITTER) => ("protocol", "TWITTER is not supported"),
+        (HEADER, LAX_BINARY) => ("protocol", "LAX_BINARY cannot be combined with HEADER"),
+        _ => return,
+    };
+    findings.field(field, |findings| findings.refuse("health_check.thrift", rule));
 }

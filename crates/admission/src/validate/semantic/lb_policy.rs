@@ -148,6 +148,10 @@ const KEYS_SUBSET: u64 = 4;
 pub(super) fn selectors<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
     for (index, selector) in config.messages("subset_selectors").enumerate() {
         let keys: Vec<&str> = selector.texts("keys").collect();
+        // Envoy ignores a selector without keys.
+        if keys.is_empty() {
+            continue;
+        }
         let mut fallback: Vec<&str> = selector.texts("fallback_keys_subset").collect();
         fallback.sort_unstable();
         fallback.dedup();

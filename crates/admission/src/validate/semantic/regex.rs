@@ -15,6 +15,20 @@ const SIZE_OF_EMPTY: u32 = 4;
 /// The maximum nesting of groups.
 const DEPTH_MAX: usize = 1000;
 
+/// Ignoring the case is a part of a regular expression.
+pub(super) fn text_matcher<'m>(matcher: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if matcher.bits("ignore_case") != 0 && matcher.has("safe_regex") {
+        findings.field("ignore_case", |findings| {
+            let rule = "cannot be combined with safe_regex";
+            findings.refuse_with_fix(
+                "regex.ignore_case",
+                rule,
+                "write (?i) at the start of the expression",
+            );
+        });
+    }
+}
+
 /// A regular expression is valid for RE2.
 pub(super) fn matcher<'m>(matcher: &'m Message<'_>, findings: &mut Findings<'m>) {
     if let Err(rule) = check(matcher.text("regex")) {

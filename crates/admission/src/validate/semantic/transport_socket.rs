@@ -80,3 +80,30 @@ pub(super) fn passed_metadata<'m>(config: &'m Message<'_>, findings: &mut Findin
         }
     }
 }
+
+/// A value of the proxy protocol is given in one way.
+pub(super) fn proxy_value<'m>(entry: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if entry.has("value") && entry.has("format_string") {
+        findings.field("format_string", |findings| {
+            let rule = "cannot be combined with value";
+            findings.refuse_with_fix("socket.proxy_value", rule, "remove one of the two");
+        });
+    }
+}
+
+/// A client that compares the name of a server with its certificate verifies the certificate.
+pub(super) fn name_comparison<'m>(context: &'m Message<'_>, findings: &mut Findings<'m>) {
+    const VERIFICATIONS: [&str; 3] = [
+        "validation_context",
+        "validation_context_sds_secret_config",
+        "combined_validation_context",
+    ];
+    let common = context.message("common_tls_context");
+    let is_verified = common.is_some_and(|common| VERIFICATIONS.iter().any(|it| common.has(it)));
+    if context.bits("auto_sni_san_validation") != 0 && !is_verified {
+        findings.field("auto_sni_san_validation", |findings| {
+            let rule = "needs a validation_context with trusted_ca";
+            findings.refuse("tls.unverified_names", rule);
+        });
+    }
+}
