@@ -26,6 +26,9 @@ pub(crate) enum Value<'a> {
 /// The depth at which protobuf readers stop. Admission rejects deeper messages before validation.
 const DEPTH_MAX: usize = crate::inspect::DEPTH_MAX;
 
+/// The number of values from which a field is found in the type instead of in the message.
+const SCAN_MAX: usize = 16;
+
 impl<'a> Message<'a> {
     /// Decodes a body. The caller has checked that the body parses.
     pub(crate) fn decode(
@@ -165,7 +168,12 @@ impl<'a> Message<'a> {
 
     /// Returns the values of the field with a name.
     pub(crate) fn values(&self, field: &str) -> impl Iterator<Item = &Value<'a>> {
-        let position = self.kind.fields.iter().position(|found| found.name == field);
+        let name = |at: &usize| self.kind.fields[*at].name == field;
+        let position = match self.values.len() {
+            // Most messages have few of their fields.
+            0..SCAN_MAX => self.values.iter().map(|(at, _)| *at).find(name),
+            _ => (0..self.kind.fields.len()).find(name),
+        };
         position.map_or(&[][..], |position| self.at(position)).iter().map(|(_, value)| value)
     }
 
