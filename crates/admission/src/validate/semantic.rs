@@ -22,6 +22,7 @@ mod jwt;
 mod lb_policy;
 mod listener;
 mod listener_kind;
+mod lua;
 mod manager;
 mod path_template;
 mod pem;
@@ -194,6 +195,9 @@ const CHECKS: &[(&str, Check)] = &[
     ),
     ("envoy.extensions.filters.http.health_check.v3.HealthCheck", http_filter::health_check),
     ("envoy.extensions.filters.http.lua.v3.Lua", http_filter::lua),
+    ("envoy.extensions.filters.http.lua.v3.Lua", lua::scripts),
+    ("envoy.extensions.filters.http.lua.v3.LuaPerRoute", lua::scripts),
+    ("envoy.extensions.string_matcher.lua.v3.Lua", lua::scripts),
     ("envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication", jwt::requirements),
     ("envoy.extensions.filters.http.jwt_authn.v3.JwtProvider", jwt::provider),
     (
