@@ -24,6 +24,7 @@ mod listener;
 mod listener_kind;
 mod lua;
 mod manager;
+mod matcher_tree;
 mod path_template;
 mod pem;
 mod per_filter;
@@ -164,6 +165,16 @@ const CHECKS: &[(&str, Check)] = &[
     ("envoy.config.route.v3.RetryPolicy.RetryPriority", listener::filter_config),
     ("envoy.config.trace.v3.Tracing.Http", listener::filter_config),
     (HCM, manager::options),
+    (HCM, manager::header_validator),
+    ("envoy.config.route.v3.VirtualHost", matcher_tree::routes),
+    ("envoy.config.listener.v3.Listener", matcher_tree::filter_chains),
+    ("envoy.extensions.filters.http.rbac.v3.RBAC", matcher_tree::access),
+    (
+        "envoy.extensions.access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig",
+        manager::open_telemetry_log,
+    ),
+    ("envoy.extensions.http.original_ip_detection.xff.v3.XffConfig", manager::forwarded_for),
+    ("envoy.extensions.filters.network.thrift_proxy.v3.ThriftProxy", manager::thrift),
     (UPGRADE, listener::upgrade_filters),
     ("envoy.extensions.filters.http.router.v3.Router", listener::router_filters),
     (RDS, manager::route_source),

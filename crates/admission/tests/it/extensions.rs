@@ -474,3 +474,32 @@ fn parameters_of_format_commands_are_checked() {
         ),
     ]);
 }
+
+/// The place of a matcher decides which inputs and actions it takes.
+#[test]
+fn inputs_and_actions_of_a_matcher_must_fit_its_place() {
+    let routes_by = |input: &str, action: Json| {
+        let map = json!({"map": {"a": {"action": {"name": "r", "typed_config": action}}}});
+        let input =
+            json!({"name": "i", "typed_config": typed(input, &json!({"header_name": "a"}))});
+        let matcher = json!({"matcher_tree": {"input": input, "exact_match_map": map}});
+        routes(&json!({"virtual_hosts": [{"name": "v", "domains": ["*"], "matcher": matcher}]}))
+    };
+    let route = || {
+        typed(
+            "config.route.v3.Route",
+            &json!({"match": {"prefix": "/"}, "route": {"cluster": "c"}}),
+        )
+    };
+    let tree = "virtual_hosts[0].matcher.matcher_tree";
+    let action = format!("{tree}.exact_match_map.map[\"a\"].action: matcher.type");
+    let header = "type.matcher.v3.HttpRequestHeaderMatchInput";
+    assert_findings(&[
+        (routes_by(header, route()), &[]),
+        (
+            routes_by("type.matcher.v3.HttpResponseHeaderMatchInput", route()),
+            &[&format!("{tree}.input: matcher.type")],
+        ),
+        (routes_by(header, typed("config.rbac.v3.Action", &json!({"name": "a"}))), &[&action]),
+    ]);
+}

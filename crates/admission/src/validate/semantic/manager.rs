@@ -106,3 +106,41 @@ pub(super) fn open_telemetry<'m>(config: &'m Message<'_>, findings: &mut Finding
         findings.refuse("tracing.open_telemetry", rule);
     }
 }
+
+/// An access log for OpenTelemetry has one destination.
+pub(super) fn open_telemetry_log<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let common = config.message("common_config").is_some_and(|it| it.has("grpc_service"));
+    let given = [config.has("grpc_service"), config.has("http_service"), common];
+    if given.into_iter().filter(|given| *given).count() != 1 {
+        let rule = "needs exactly one of grpc_service, http_service and common_config.grpc_service";
+        findings.refuse("access_log.open_telemetry", rule);
+    }
+}
+
+/// Trusted proxies are counted or listed.
+pub(super) fn forwarded_for<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if config.bits("xff_num_trusted_hops") != 0 && config.has("xff_trusted_cidrs") {
+        findings.field("xff_num_trusted_hops", |findings| {
+            findings.refuse("http.remote_address", "cannot be combined with xff_trusted_cidrs");
+        });
+    }
+}
+
+/// A Thrift proxy has inline routes or discovers them.
+pub(super) fn thrift<'m>(proxy: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if proxy.has("route_config") && proxy.has("trds") {
+        findings.field("trds", |findings| {
+            findings.refuse("thrift.routes", "cannot be combined with route_config");
+        });
+    }
+}
+
+/// Released builds of Envoy have no validators of headers.
+pub(super) fn header_validator<'m>(manager: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if manager.has("typed_header_validation_config") {
+        findings.field("typed_header_validation_config", |findings| {
+            findings
+                .refuse("http.header_validation", "is not possible in released builds of Envoy");
+        });
+    }
+}
