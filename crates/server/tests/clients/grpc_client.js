@@ -3,6 +3,7 @@
 // It answers each line of standard input with one line, the results of the calls since the last one:
 // {"answers": {text: count}, "failed": {reason: count}}. It ends at the end of standard input.
 // It needs GRPC_XDS_BOOTSTRAP and NODE_PATH in its environment, and the targets as its arguments.
+// With CALL_USERS=N, the metadata "x-user" of the calls has N values in turn, and "user answer" is counted.
 "use strict";
 
 const readline = require("readline");
@@ -13,6 +14,8 @@ const PAUSE_MS = 2;
 // Long enough for a busy machine. A longer call counts as failed.
 const TIMEOUT_MS = 10_000;
 
+const N_USERS = Number(process.env.CALL_USERS || 0);
+
 grpcXds.register();
 
 const bytes = (value) => value;
@@ -22,17 +25,26 @@ function count(map, key) {
   map[key] = (map[key] || 0) + 1;
 }
 
+let nCalls = 0;
+
 function call(client) {
   const options = { deadline: Date.now() + TIMEOUT_MS };
+  const metadata = new grpc.Metadata();
+  let prefix = "";
+  if (N_USERS > 0) {
+    const user = `user-${nCalls++ % N_USERS}`;
+    metadata.set("x-user", user);
+    prefix = `${user} `;
+  }
   const done = (error, answer) => {
     if (error) {
       count(tally.failed, `${grpc.status[error.code]}: ${error.details}`);
     } else {
-      count(tally.answers, answer.toString());
+      count(tally.answers, prefix + answer.toString());
     }
     setTimeout(call, PAUSE_MS, client);
   };
-  client.makeUnaryRequest("/e2e.Greeter/Hello", bytes, bytes, Buffer.alloc(0), options, done);
+  client.makeUnaryRequest("/e2e.Greeter/Hello", bytes, bytes, Buffer.alloc(0), metadata, options, done);
 }
 
 const lines = readline.createInterface({ input: process.stdin });

@@ -26,6 +26,8 @@ mod envoy_wedge;
 mod grpc_federation;
 mod grpc_life;
 mod grpc_streams;
+mod lb_policies;
+mod lb_verdicts;
 mod load_reports;
 mod resource_errors;
 mod support;

@@ -103,7 +103,7 @@ fn node_client(paths: &Paths) -> Result<()> {
 fn go_client(paths: &Paths) -> Result<()> {
     let source = paths.root.join(PINS).join("go");
     let mut wanted = String::new();
-    for file in ["go.mod", "go.sum", "main.go", "lboracle/main.go"] {
+    for file in ["go.mod", "go.sum", "main.go", "policy.go", "lboracle/main.go"] {
         wanted += &read(&source.join(file))?;
     }
     let dir = paths.clients.join("go");

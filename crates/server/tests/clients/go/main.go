@@ -1,23 +1,33 @@
 // A proxyless gRPC client that makes calls continuously, through one channel per target.
 //
 // It answers each line of standard input with one line, the results of the calls since the last one:
-// {"answers": {text: count}, "failed": {reason: count}}. It ends at the end of standard input.
-// It needs GRPC_XDS_BOOTSTRAP in its environment, and the targets as its arguments.
+// {"answers": {text: count}, "failed": {reason: count}}. The line "status" is answered with
+// {"status": hexadecimal ClientStatusResponse}. It ends at the end of standard input.
+// It needs GRPC_XDS_BOOTSTRAP in its environment, and the targets as its arguments. With CALL_USERS=N, the
+// metadata "x-user" of the calls has N values in turn, and "user answer" is counted. With CUSTOM_POLICY, the
+// policy of policy.go is registered.
 package main
 
 import (
 	"bufio"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
+	v3statuspb "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	_ "google.golang.org/grpc/xds"
+	"google.golang.org/grpc/xds/csds"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -71,20 +81,54 @@ func (t *tally) take() *counts {
 	return taken
 }
 
-func callForEver(conn *grpc.ClientConn, t *tally) {
-	for {
+func callForEver(conn *grpc.ClientConn, t *tally, nUsers int) {
+	for i := 0; ; i++ {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		prefix := ""
+		if nUsers > 0 {
+			user := fmt.Sprintf("user-%d", i%nUsers)
+			ctx = metadata.AppendToOutgoingContext(ctx, "x-user", user)
+			prefix = user + " "
+		}
 		var request, answer []byte
 		err := conn.Invoke(ctx, "/e2e.Greeter/Hello", &request, &answer, grpc.ForceCodec(raw{}))
 		cancel()
-		t.record(string(answer), err)
+		t.record(prefix+string(answer), err)
 		time.Sleep(pause)
 	}
+}
+
+// clientStatus returns the status of all xDS resources of this client.
+func clientStatus() (map[string]string, error) {
+	server, err := csds.NewClientStatusDiscoveryServer()
+	if err != nil {
+		return nil, err
+	}
+	defer server.Close()
+	response, err := server.FetchClientStatus(context.Background(), &v3statuspb.ClientStatusRequest{})
+	if err != nil {
+		return nil, err
+	}
+	bytes, err := proto.Marshal(response)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{"status": hex.EncodeToString(bytes)}, nil
 }
 
 func run() error {
 	if len(os.Args) < 2 {
 		return fmt.Errorf("usage: %s TARGET…", os.Args[0])
+	}
+	nUsers := 0
+	if text := os.Getenv("CALL_USERS"); text != "" {
+		var err error
+		if nUsers, err = strconv.Atoi(text); err != nil {
+			return fmt.Errorf("CALL_USERS: %w", err)
+		}
+	}
+	if os.Getenv("CUSTOM_POLICY") != "" {
+		balancer.Register(preferBuilder{})
 	}
 	t := &tally{counts: newCounts()}
 	for _, target := range os.Args[1:] {
@@ -92,11 +136,21 @@ func run() error {
 		if err != nil {
 			return err
 		}
-		go callForEver(conn, t)
+		go callForEver(conn, t, nUsers)
 	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		line, err := json.Marshal(t.take())
+		var answer any
+		if lines.Text() == "status" {
+			status, err := clientStatus()
+			if err != nil {
+				return err
+			}
+			answer = status
+		} else {
+			answer = t.take()
+		}
+		line, err := json.Marshal(answer)
 		if err != nil {
 			return err
 		}

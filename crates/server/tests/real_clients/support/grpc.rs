@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::{
@@ -258,6 +259,17 @@ impl GrpcClient {
         Ok(GrpcTally { answers: counts("answers")?, failed })
     }
 
+    /// Returns the status of each resource, as the client itself reports it (CSDS). Not for grpc-js.
+    pub(crate) fn resource_status(&mut self) -> Result<Vec<ResourceStatus>> {
+        let answer = self.script.ask("status")?;
+        let text = answer["status"].as_str().with_context(|| format!("no status in {answer}"))?;
+        let digits = text.as_bytes().chunks(2).map(std::str::from_utf8);
+        let bytes = digits.map(|pair| Ok(u8::from_str_radix(pair?, 16)?));
+        let bytes = bytes.collect::<Result<Vec<u8>>>()?;
+        let response = ClientStatusResponse::decode(bytes.as_slice())?;
+        Ok(response.config.into_iter().flat_map(|client| client.resources).collect())
+    }
+
     /// Fails if more than `n_max` calls failed because of the client's own faults.
     pub(crate) fn expect_own_faults(&self, n_max: u64) -> Result<()> {
         if self.n_own_faults > 0 {
@@ -329,4 +341,50 @@ impl GrpcClient {
 pub(crate) struct GrpcTally {
     pub(crate) answers: Vec<(String, u64)>,
     pub(crate) failed: Vec<(String, u64)>,
+}
+
+/// The parts of `envoy.service.status.v3.ClientStatusResponse` that tests of clients read.
+#[derive(Clone, PartialEq, prost::Message)]
+struct ClientStatusResponse {
+    #[prost(message, repeated, tag = "1")]
+    config: Vec<ClientConfig>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ClientConfig {
+    #[prost(message, repeated, tag = "3")]
+    resources: Vec<ResourceStatus>,
+}
+
+/// The status of a resource in a client.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct ResourceStatus {
+    #[prost(string, tag = "1")]
+    pub(crate) type_url: String,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+    /// `ClientResourceStatus`: 3 is ACKED, 4 is NACKED.
+    #[prost(int32, tag = "7")]
+    client_status: i32,
+    #[prost(message, optional, tag = "8")]
+    error_state: Option<ErrorState>,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+struct ErrorState {
+    #[prost(string, tag = "3")]
+    details: String,
+}
+
+impl ResourceStatus {
+    /// Returns whether the client has accepted or rejected the resource.
+    pub(crate) fn has_verdict(&self) -> bool {
+        [3, 4].contains(&self.client_status)
+    }
+
+    /// Returns the message of the client if it has rejected the resource.
+    pub(crate) fn rejection(&self) -> Option<&str> {
+        let error = self.error_state.as_ref().map(|state| state.details.as_str());
+        (self.client_status == 4).then(|| error.unwrap_or_default())
+    }
 }
