@@ -7,7 +7,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use chancery_model::{
-    DynamicParameters, Revision, Version,
+    DynamicParameters, Revision, Version, base_of,
     wire::{Fields, Token},
 };
 
@@ -22,6 +22,11 @@ struct Occurrences {
 
 /// The name that subscribes to the whole view (SOTW-60, DELTA-30).
 pub(crate) const WILDCARD: &str = "*";
+
+/// Returns whether a name subscribes to the whole view, with or without parameters.
+pub(crate) fn is_wildcard(name: &str) -> bool {
+    name.starts_with(WILDCARD) && base_of(name) == WILDCARD
+}
 
 /// The names in one list of a request.
 #[derive(Clone)]
@@ -150,6 +155,12 @@ impl NameList {
             }
         };
         owned.into_iter().flatten().chain(encoded.into_iter().flatten())
+    }
+
+    /// Returns the last name that subscribes to the whole view, with its parameters.
+    #[must_use]
+    pub fn wildcard(&self) -> Option<&str> {
+        self.iter().filter(|name| is_wildcard(name)).last()
     }
 
     /// Returns the number of bytes that an iteration over all names reads.

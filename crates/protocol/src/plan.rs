@@ -12,12 +12,13 @@ use crate::{
     Protocol,
     subscription::{
         CarriedRevisions, Changed, ClientVersion, Pace, PendingRemoval, PendingResponse,
-        Subscription, Urgency, Wildcard, is_other_variant,
+        Subscription, Urgency, Wildcard, is_replaced_by,
     },
 };
 
 mod errors;
 mod full_state;
+mod names;
 mod refresh;
 mod renewal;
 
@@ -177,7 +178,9 @@ impl Subscription {
                     if sent.insert(resource.name().clone()) {
                         plan.resources.push(Arc::clone(resource));
                     }
-                    if let Some(wildcard) = &mut self.wildcard {
+                    if let Some(wildcard) = &mut self.wildcard
+                        && context.view.has(resource)
+                    {
                         let sent = Some(Arc::clone(resource));
                         wildcard.sent_early.insert(resource.name().clone(), sent);
                     }
@@ -198,7 +201,7 @@ impl Subscription {
                 }
             }
         }
-        self.remove_replaced(replaced, &mut plan);
+        self.remove_replaced(replaced, &mut plan, context.view);
         plan.touched = plan.resources.clone();
         self.set_pending(plan, None, carried, context)
     }
@@ -307,6 +310,7 @@ impl Subscription {
             self.drop_returned(&mut plan.resources);
         }
         self.settle_sent_early(view, &mut plan.resources, &mut removed);
+        self.plan_located(&mut plan, context);
         plan.touched = plan.resources.clone();
         if !self.work.requested.is_empty() || !self.work.resent.is_empty() {
             let mut sent: BTreeSet<ResourceName> =
@@ -326,24 +330,24 @@ impl Subscription {
         removed.retain(|resource| !said.contains(resource.name()));
         for resource in removed {
             match self.is_replaced(view, &resource) {
-                true => self.remove_replaced(vec![resource], &mut plan),
+                true => self.remove_replaced(vec![resource], &mut plan, view),
                 false => self.hold_removal(resource.name().clone(), resource, context),
             }
         }
         plan
     }
 
-    /// Returns the variant that the client has under a name, if it is not `new`.
+    /// Returns the resource that the client has under a name, if `new` replaces it.
     fn replaced_under(&self, name: &ResourceName, new: &Resource) -> Option<Arc<Resource>> {
         let old = self.names.get(name)?.sent()?;
-        is_other_variant(old, new).then(|| Arc::clone(old))
+        is_replaced_by(old, new).then(|| Arc::clone(old))
     }
 
     /// Removes variants that others replace, in the response with the others (DYN-07).
-    fn remove_replaced(&mut self, replaced: Vec<Arc<Resource>>, plan: &mut Plan) {
+    fn remove_replaced(&mut self, replaced: Vec<Arc<Resource>>, plan: &mut Plan, view: &TypeView) {
         for old in replaced {
             self.rejections.touch(old.name());
-            if self.tells_replaced(&old) && !plan.removed.contains(old.name()) {
+            if self.tells_replaced(view, &old) && !plan.removed.contains(old.name()) {
                 plan.removed.push(old.name().clone());
             }
         }
@@ -390,84 +394,6 @@ impl Subscription {
         *resources = rest;
     }
 
-    /// Plans a named subscription: the changes of its names, and the requested names.
-    fn plan_names(&mut self, context: PlanContext<'_>) -> Plan {
-        let view = context.view;
-        let (mut plan, mut lost) = (Plan::default(), Vec::new());
-        let mut names = self.names_to_check();
-        names.extend(self.work.requested.union(&self.work.resent).cloned());
-        let (mut sent, mut replaced) = (BTreeSet::new(), Vec::new());
-        let version = Arc::new(view.version());
-        for name in names {
-            let asked = self.work.requested.contains(&name);
-            let again = self.work.resent.contains(&name);
-            let wanted = asked || again || self.work.awaited.contains(&name);
-            let held = self.names.get(&name).cloned().unwrap_or(ClientVersion::Nothing);
-            let resource = view.get(name.as_str());
-            if resource.is_none()
-                && held.version().is_some()
-                && self.globs.has_member(name.as_str())
-            {
-                lost.push(name.clone());
-            }
-            match (resource, held) {
-                (Some(resource), held)
-                    if held.version() == Some(resource.version())
-                        && !wanted
-                        // TTL-12: see `plan_wildcard`.
-                        && (held.sent().is_some() || !self.runs_at_client(resource)) =>
-                {
-                    self.removals.remove(&name);
-                    let sent_in = held.sent_version().unwrap_or(&version);
-                    self.record(&name, ClientVersion::sent_in(resource, sent_in));
-                }
-                (Some(resource), held) => {
-                    self.removals.remove(&name);
-                    self.work.awaited.remove(&name);
-                    if held.version().is_none() {
-                        plan.fresh.insert(resource.name().clone());
-                    }
-                    if sent.insert(resource.name().clone()) {
-                        plan.resources.push(Arc::clone(resource));
-                    }
-                    replaced.extend(self.replaced_under(&name, resource));
-                    self.record(&name, ClientVersion::sent_in(resource, &version));
-                }
-                (None, _) if asked => self.report_absent(&name, &mut plan, context),
-                (None, ClientVersion::Claimed(_) | ClientVersion::Sent(..))
-                    if self.protocol == Protocol::Sotw && !self.sends_errors =>
-                {
-                    // SOTW-85: the client gets no message. If the resource reappears, that is a
-                    // change (SOTW-86).
-                    self.record(&name, ClientVersion::Absent);
-                }
-                (None, ClientVersion::Sent(old, _)) => {
-                    if again {
-                        self.work.awaited.insert(name.clone());
-                    }
-                    self.hold_removal(name, old, context);
-                }
-                (None, ClientVersion::Claimed(version)) => {
-                    let old = gone_resource(&self.type_url, &name, Some(version));
-                    self.hold_removal(name, old, context);
-                }
-                (None, ClientVersion::Nothing | ClientVersion::Absent) => {}
-            }
-        }
-        self.remove_replaced(replaced, &mut plan);
-        plan.touched = plan.resources.clone();
-        let repeated = self.repeated_members(view, &lost, &sent);
-        for resource in repeated.iter().filter_map(|name| view.get(name.as_str())) {
-            self.record(resource.name(), ClientVersion::sent_in(resource, &version));
-            plan.resources.push(Arc::clone(resource));
-        }
-        // DELTA-46, for names that the client lists but does not subscribe to.
-        let claimed = self.resumption.claimed.keys();
-        let unasked = claimed.filter(|name| !self.names.has_base(name.base()));
-        plan.removed.extend(unasked.filter(|name| view.get(name.as_str()).is_none()).cloned());
-        plan
-    }
-
     /// Records a sent resource for all other subscribed names (aliases), so that none of them
     /// causes the same resource to be sent again.
     fn record_other_names(
@@ -476,21 +402,17 @@ impl Subscription {
         view: &TypeView,
         version: &Arc<TypeVersion>,
     ) {
-        let names: Vec<ResourceName> = self.names_for(resource).cloned().collect();
+        let is_changed = |name: &&ResourceName| {
+            self.names.contains(name.as_str())
+                && self.work.changed.contains(name)
+                && view.get(name.as_str()) == Some(resource)
+        };
+        let names: Vec<ResourceName> =
+            self.names_for(resource).filter(is_changed).cloned().collect();
         for name in &names {
-            if self.work.changed.contains(name) && view.get(name.as_str()) == Some(resource) {
-                self.work.changed.remove(name);
-                self.record(name, ClientVersion::sent_in(resource, version));
-            }
+            self.work.changed.remove(name);
+            self.record(name, ClientVersion::sent_in(resource, version));
         }
-    }
-
-    /// Returns whether the client has this variant by another of its names.
-    fn is_held_elsewhere(&self, variant: &Resource) -> bool {
-        self.names_for(variant).any(|name| {
-            let held = self.names.get(name).and_then(ClientVersion::sent);
-            held.is_some_and(|held| held.name() == variant.name())
-        })
     }
 
     fn record(&mut self, name: &ResourceName, held: ClientVersion) {
@@ -575,7 +497,10 @@ impl Subscription {
                 continue;
             }
             if self.is_replaced(view, &removal.resource) {
-                self.remove_replaced(vec![removal.resource], plan);
+                if view.get(name.as_str()).is_none() {
+                    self.record(&name, ClientVersion::Absent);
+                }
+                self.remove_replaced(vec![removal.resource], plan, view);
                 continue;
             }
             let beside = aliased.contains(&name) || aliased.contains(own);
@@ -597,7 +522,7 @@ impl Subscription {
                 continue;
             }
             if removal.resource.constraints().is_some() {
-                if said.insert(own.clone()) && !self.is_held_elsewhere(&removal.resource) {
+                if said.insert(own.clone()) && !self.has_elsewhere(view, &removal.resource) {
                     plan.removed.push(own.clone());
                 }
                 continue;

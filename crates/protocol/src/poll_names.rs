@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use chancery_model::{
     DynamicParameters, Node, ResourceName, StructuredName, TypeUrl, base_of, is_structured,
+    parameters_of,
 };
 use chancery_view::TypeView;
 
@@ -36,10 +37,11 @@ impl PollNames {
         }
         let has_locators = names.has_locators();
         let spellings = Spellings::default();
-        let mut speller = Speller { type_url, config, spellings, of_wildcard: None };
+        let mut speller = Speller { type_url, config, spellings };
         speller.convert(&mut names);
-        let Speller { spellings, of_wildcard, .. } = speller;
-        Ok(Self { names, spellings, has_locators, of_wildcard: of_wildcard.map(Arc::new) })
+        let spellings = speller.spellings;
+        let of_wildcard = names.wildcard().and_then(parameters_of).map(Arc::new);
+        Ok(Self { names, spellings, has_locators, of_wildcard })
     }
 
     /// Returns whether the client uses resource locators, and so reads the constraints of variants.

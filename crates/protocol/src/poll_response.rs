@@ -7,11 +7,13 @@
 
 use std::{collections::BTreeSet, fmt::Write, iter, sync::Arc};
 
-use chancery_model::{Resource, ResourceName, TypeVersion, show_parameters, types::Properties};
+use chancery_model::{
+    Resource, ResourceName, TypeVersion, base_of_located, show_parameters, types::Properties,
+};
 use chancery_view::TypeView;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::{NameList, list::WILDCARD};
+use crate::{NameList, list::is_wildcard};
 
 /// The response to a poll.
 #[derive(Debug, Clone)]
@@ -31,7 +33,12 @@ pub enum PollResponse {
 #[derive(Debug, Clone)]
 pub enum PollContent {
     /// All resources of a view.
-    All(TypeView),
+    All {
+        /// The view.
+        view: TypeView,
+        /// The variants that the client names by other parameters than those of the view.
+        others: Vec<Arc<Resource>>,
+    },
     /// The resources that the client named, each once, in the order of their names.
     Named {
         /// The resources.
@@ -51,7 +58,10 @@ impl PollContent {
         index: usize,
     ) -> Option<&Arc<Resource>> {
         match self {
-            Self::All(view) => view.next_after(previous),
+            Self::All { others, .. } if index < others.len() => others.get(index),
+            Self::All { view, others } => {
+                view.next_after(previous.filter(|_| index > others.len()))
+            }
             Self::Named { resources, .. } => resources.get(index),
         }
     }
@@ -61,7 +71,7 @@ impl PollContent {
     #[must_use]
     pub fn missing(&self) -> &[String] {
         match self {
-            Self::All(_) => &[],
+            Self::All { .. } => &[],
             Self::Named { missing, .. } => missing,
         }
     }
@@ -84,16 +94,20 @@ impl PollResponse {
         // Other parameters may select other variants (DYN-11).
         let varied = view.has_variants().then(|| show_parameters(view.parameters()));
         // REST-18: there is no history, so an empty list always means the wildcard.
-        let is_wildcard = names.is_empty() || names.iter().any(|name| name == WILDCARD);
-        if properties.wildcard && is_wildcard {
+        if properties.wildcard && (names.is_empty() || names.wildcard().is_some()) {
             let layers = view
                 .layers()
                 .flat_map(|layer| [layer.scope.as_str().to_owned(), layer.changed.to_string()]);
-            let digest = digest(iter::once("*".to_owned()).chain(layers).chain(varied));
-            return Self::of(view, digest, version_info, || PollContent::All(view.clone()));
+            let located = varied.iter().flat_map(|_| located(names)).map(str::to_owned);
+            let fields = iter::once("*".to_owned()).chain(layers).chain(located);
+            let digest = digest(fields.chain(varied.clone()));
+            return Self::of(view, digest, version_info, || PollContent::All {
+                view: view.clone(),
+                others: others(view, names),
+            });
         }
         let asked: BTreeSet<&str> =
-            names.iter().filter(|name| !name.is_empty() && *name != WILDCARD).collect();
+            names.iter().filter(|name| !name.is_empty() && !is_wildcard(name)).collect();
         let found = |name: &&str| view.get(name);
         let is_empty = !asked.iter().any(|name| view.get(name).is_some());
         // SOTW-79: an empty response has a meaning only for types whose responses are full states. For other
@@ -138,6 +152,23 @@ impl PollResponse {
         let _infallible = write!(version, "-{digest:016x}");
         Self::Changed { version, content: content() }
     }
+}
+
+/// Returns the names with parameters, except the wildcard.
+fn located(names: &NameList) -> BTreeSet<&str> {
+    let is_located = |name: &&str| base_of_located(name).is_some() && !is_wildcard(name);
+    names.iter().filter(is_located).collect()
+}
+
+/// Returns the resources of the names with parameters that a view does not show, each once (DYN-03).
+fn others(view: &TypeView, names: &NameList) -> Vec<Arc<Resource>> {
+    if !view.has_variants() {
+        return Vec::new();
+    }
+    let mut sent = BTreeSet::new();
+    let found = located(names).into_iter().filter_map(|name| view.get(name));
+    let hidden = found.filter(|resource| !view.has(resource) && sent.insert(resource.name()));
+    hidden.cloned().collect()
 }
 
 /// Returns whether the client's version comes from this cluster and has this hash. The revisions

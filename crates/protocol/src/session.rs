@@ -9,7 +9,6 @@ use crate::{
     Acceptance, Config, ContentsPage, EndpointLists, Interest, LifetimeSupport, Nack, NameList,
     Protocol, ProtocolError, Receipt, Request, RequestKind, ResumeState, StreamKind,
     SubscriptionStatus, Verdict,
-    list::WILDCARD,
     spelling::{Speller, Spellings},
     subscription::{RequestContext, Subscription, parse_nonce},
 };
@@ -170,12 +169,9 @@ impl Session {
     fn spell(&mut self, at: usize, request: &mut Request) {
         let Self { subscriptions, config, .. } = self;
         let subscription = &mut subscriptions[at];
-        let (lists, ends_wildcard) = match &*request {
-            Request::Sotw(r) => ([Some(&r.resource_names), None], true),
-            Request::Delta(r) => {
-                let ends = r.unsubscribe.iter().any(|name| name == WILDCARD);
-                ([Some(&r.subscribe), Some(&r.unsubscribe)], ends)
-            }
+        let lists = match &*request {
+            Request::Sotw(r) => [Some(&r.resource_names), None],
+            Request::Delta(r) => [Some(&r.subscribe), Some(&r.unsubscribe)],
         };
         if lists.into_iter().flatten().any(NameList::has_locators) {
             subscription.use_locators();
@@ -185,24 +181,17 @@ impl Session {
             Request::Sotw(_) => Spellings::default(),
             Request::Delta(_) => std::mem::take(&mut subscription.spellings),
         };
-        let of_wildcard = None;
-        let type_url = &subscription.type_url;
-        let mut speller = Speller { type_url, config, spellings, of_wildcard };
+        let mut speller = Speller { type_url: &subscription.type_url, config, spellings };
         match request {
             Request::Sotw(r) => speller.convert(&mut r.resource_names),
             Request::Delta(r) => {
                 // The spelling of a subscription takes precedence.
                 speller.convert_versions(&mut r.initial_resource_versions);
                 speller.convert(&mut r.unsubscribe);
-                speller.of_wildcard = None;
                 speller.convert(&mut r.subscribe);
             }
         }
-        let Speller { spellings, of_wildcard, .. } = speller;
-        subscription.spellings = spellings;
-        if of_wildcard.is_some() || ends_wildcard {
-            subscription.set_wildcard_parameters(of_wildcard);
-        }
+        subscription.spellings = speller.spellings;
     }
 
     /// Returns the type and the contents of the response that `request` answers, or `None` if the

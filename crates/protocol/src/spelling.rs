@@ -11,7 +11,7 @@ use chancery_model::{
     has_internal_mark, is_structured, located_name,
 };
 
-use crate::{Config, NameList, VersionList, list::WILDCARD};
+use crate::{Config, NameList, VersionList};
 
 /// The first character of a name that no resource can have.
 const UNKNOWN: &str = "\0";
@@ -96,8 +96,6 @@ pub(crate) struct Speller<'a> {
     pub(crate) config: &'a Config,
     /// The spellings that the client has used. If a name has had several, the last one counts.
     pub(crate) spellings: Spellings,
-    /// The parameters of the wildcard, if a list has a locator of it.
-    pub(crate) of_wildcard: Option<DynamicParameters>,
 }
 
 /// Returns whether the session uses another form of a name.
@@ -142,13 +140,8 @@ impl Speller<'_> {
         is_changed.then(|| converted.into_iter().map(Cow::into_owned).collect())
     }
 
-    /// Returns the name of a subscription with parameters. Those of the wildcard and of a collection are
-    /// not part of the name.
+    /// Returns the name of a subscription with parameters. Those of a collection are not part of the name.
     fn located(&mut self, name: &str, parameters: DynamicParameters) -> String {
-        if name == WILDCARD {
-            self.of_wildcard = Some(parameters);
-            return name.to_owned();
-        }
         let name = self.name(name);
         let is_glob = is_structured(&name)
             && StructuredName::parse(&name).is_ok_and(|parsed| parsed.is_glob());

@@ -39,7 +39,7 @@ use delivery::Delivery;
 pub(crate) use delivery::{CarriedRevisions, Pace, PendingResponse, SentResponse};
 use globs::Globs;
 use interest::Requests;
-pub(crate) use interest::{ClientVersion, Names, Wildcard};
+pub(crate) use interest::{ClientVersion, Names, Wildcard, is_located};
 use parameters::Variants;
 use rejections::Rejections;
 pub(crate) use removals::{PendingRemoval, PendingRemovals};
@@ -48,7 +48,7 @@ pub(crate) use renewals::{Refresh, SENT_ALONE_MAX};
 pub(crate) use requests::{RequestContext, parse_nonce};
 pub use resumption::ResumeState;
 use resumption::{KeptResponse, Resumption};
-pub(crate) use variants::is_other_variant;
+pub(crate) use variants::is_replaced_by;
 use work::Work;
 pub(crate) use work::{Changed, Urgency};
 
@@ -144,7 +144,11 @@ impl Subscription {
         }
         let version = Arc::new(version.clone());
         for resource in resources.iter() {
-            let names: Vec<ResourceName> = self.names_for(resource).cloned().collect();
+            let is_marked = |name: &&ResourceName| {
+                self.work.requested.contains(*name) || self.work.resent.contains(*name)
+            };
+            let names: Vec<ResourceName> =
+                self.names_for(resource).filter(is_marked).cloned().collect();
             for name in &names {
                 self.work.resent.remove(name);
                 if self.work.requested.remove(name) && self.names.contains(name.as_str()) {

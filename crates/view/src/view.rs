@@ -132,6 +132,12 @@ impl TypeView {
         })
     }
 
+    /// Returns whether the view shows this resource under its own name.
+    #[must_use]
+    pub fn has(&self, resource: &Resource) -> bool {
+        self.get(resource.name().as_str()).is_some_and(|shown| shown.name() == resource.name())
+    }
+
     /// Returns whether any layer has variants. If not, variants cost nothing else.
     #[must_use]
     pub fn has_variants(&self) -> bool {

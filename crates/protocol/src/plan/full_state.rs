@@ -23,9 +23,14 @@ impl Subscription {
         let (mut changed, mut removed) = match &self.wildcard {
             Some(wildcard) => {
                 let change = difference(differ, &wildcard.base_or_empty(), context.view);
-                (change.changed, change.removed)
+                let names = self.names.all_located().cloned().collect();
+                let located = self.changed_names(names, context.view, &mut plan.fresh);
+                let (mut changed, mut removed) = (change.changed, change.removed);
+                located.0.iter().for_each(|resource| changed.push(Arc::clone(resource)));
+                removed.extend(located.1);
+                (changed, removed)
             }
-            None => self.changed_names(context.view, &mut plan.fresh),
+            None => self.changed_names(self.names_to_check(), context.view, &mut plan.fresh),
         };
         if let Some(earlier) = self.resumption.take_resources() {
             // ADS-08: resources that the client holds from an earlier stream and subscribes to, and
@@ -42,7 +47,10 @@ impl Subscription {
         }
         plan.send |= !changed.is_empty();
         plan.touched = changed;
-        removed.retain(|resource| !self.is_replaced(context.view, resource));
+        removed.retain(|resource| !self.has_elsewhere(context.view, resource));
+        let (replaced, removed): (Vec<_>, Vec<_>) =
+            removed.into_iter().partition(|resource| self.is_replaced(context.view, resource));
+        plan.send |= !replaced.is_empty();
         let returned =
             self.removals.values().filter(|r| self.is_replaced(context.view, &r.resource));
         let returned: Vec<ResourceName> =
@@ -68,31 +76,45 @@ impl Subscription {
         if !plan.send {
             return plan;
         }
-        if self.is_wildcard() {
-            plan.resources = difference(differ, &TypeView::empty(), context.view).changed;
-        } else {
-            let mut seen = BTreeSet::new();
-            for resource in self.names.keys().filter_map(|name| context.view.get(name.as_str())) {
-                if seen.insert(resource.name().clone()) {
-                    plan.resources.push(Arc::clone(resource));
-                }
-            }
-        }
+        plan.resources = self.full_state_of(context.view, differ);
         let held = self.removals.values().map(|removal| &removal.resource);
         held.for_each(|resource| plan.resources.push(Arc::clone(resource)));
         plan
+    }
+
+    /// Returns all subscribed resources of a view, each once: those of a wildcard, and those of names
+    /// that it does not show (SOTW-67, DYN-10).
+    fn full_state_of(&self, view: &TypeView, differ: &Differ) -> Resources {
+        let add = |names: &mut dyn Iterator<Item = &ResourceName>, all: &mut Resources| {
+            let mut seen = BTreeSet::new();
+            for resource in names.filter_map(|name| view.get(name.as_str())) {
+                let is_shown = self.is_wildcard() && view.has(resource);
+                if !is_shown && seen.insert(resource.name()) {
+                    all.push(Arc::clone(resource));
+                }
+            }
+        };
+        let mut all = Resources::default();
+        if self.is_wildcard() {
+            all = difference(differ, &TypeView::empty(), view).changed;
+            add(&mut self.names.all_located(), &mut all);
+        } else {
+            add(&mut self.names.keys(), &mut all);
+        }
+        all
     }
 
     /// Returns the changed and the removed resources of a full state by names, and records them as
     /// sent. Adds the names of resources that the client did not have to `fresh`.
     fn changed_names(
         &mut self,
+        names: BTreeSet<ResourceName>,
         view: &TypeView,
         fresh: &mut BTreeSet<ResourceName>,
     ) -> (Resources, Vec<Arc<Resource>>) {
         let (mut changed, mut removed) = (Resources::default(), Vec::new());
         let version = Arc::new(view.version());
-        for name in self.names_to_check() {
+        for name in names {
             let Some(held) = self.names.get(&name).cloned() else { continue };
             match (view.get(name.as_str()), held) {
                 (Some(new), held) if held.version() == Some(new.version()) => {}

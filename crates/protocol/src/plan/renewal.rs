@@ -11,7 +11,9 @@ use chancery_view::{Differ, Resources, TypeView, difference};
 use crate::{
     LifetimeSupport,
     encoding::LifetimeForm,
-    subscription::{CarriedRevisions, Pace, PendingResponse, SENT_ALONE_MAX, Subscription},
+    subscription::{
+        CarriedRevisions, Pace, PendingResponse, SENT_ALONE_MAX, Subscription, is_located,
+    },
 };
 
 impl Subscription {
@@ -206,7 +208,8 @@ impl Subscription {
     /// Returns the classes of the lifetimes that the client may have.
     fn classes(&self) -> BTreeSet<LifetimeClass> {
         let shown = self.base().into_iter().flat_map(TypeView::lifetimes);
-        let named = self.names.lifetimes().classes().filter(|_| !self.is_wildcard());
+        let is_named = !self.is_wildcard() || self.names.has_located();
+        let named = self.names.lifetimes().classes().filter(|_| is_named);
         shown.chain(named).chain(self.removals.lifetimes().classes()).collect()
     }
 
@@ -220,16 +223,30 @@ impl Subscription {
             let early = wildcard?.sent_early.get(resource.name());
             early.map_or(Some(resource), Option::as_ref)
         });
-        let named = self.names.lifetimes().names(class).filter(move |_| wildcard.is_none());
-        let named = named.filter_map(|name| self.names.get(name)?.sent());
+        let named = self.named_with_lifetime(class);
         let removed = self.removals.lifetimes().names(class);
         let removed = removed.filter_map(|name| Some(&self.removals.get(name)?.resource));
         shown.chain(named).chain(removed).filter(|resource| resource.ttl().is_some())
     }
 
+    /// Iterates over the resources of a class that were sent for a name: for all names, or beside a
+    /// wildcard for those with parameters that select another variant.
+    fn named_with_lifetime(&self, class: LifetimeClass) -> impl Iterator<Item = &Arc<Resource>> {
+        let (is_wildcard, base) = (self.is_wildcard(), self.base());
+        let is_named = !is_wildcard || self.names.has_located();
+        let names = is_named.then(|| self.names.lifetimes().names(class));
+        let names = names.into_iter().flatten();
+        let names = names.filter(move |name| !is_wildcard || is_located(name));
+        let sent = names.filter_map(|name| self.names.get(name)?.sent());
+        sent.filter(move |resource| !base.is_some_and(|base| base.has(resource)))
+    }
+
     fn n_with_lifetime(&self, class: LifetimeClass) -> usize {
         let shown = self.base().map_or(0, |base| base.n_with_lifetime(class));
-        let named = if self.is_wildcard() { 0 } else { self.names.lifetimes().n_names(class) };
+        let named = match self.is_wildcard() {
+            true => self.named_with_lifetime(class).count(),
+            false => self.names.lifetimes().n_names(class),
+        };
         shown + named + self.removals.lifetimes().n_names(class)
     }
 
@@ -245,7 +262,15 @@ impl Subscription {
     /// Returns all resources that a full-state client was last sent (TTL-06).
     fn full_state(&self, differ: &Differ) -> Resources {
         let mut all = match self.base() {
-            Some(base) => difference(differ, &TypeView::empty(), base).changed,
+            Some(base) => {
+                let mut all = difference(differ, &TypeView::empty(), base).changed;
+                let located = self.names.all_located();
+                let sent = located.filter_map(|name| self.names.get(name)?.sent());
+                let hidden = sent.filter(|resource| !base.has(resource));
+                let distinct: BTreeMap<_, _> = hidden.map(|one| (one.name(), one)).collect();
+                distinct.into_values().for_each(|resource| all.push(Arc::clone(resource)));
+                all
+            }
             None => {
                 let mut all = Resources::default();
                 let sent = self.names.values().filter_map(|version| version.sent());

@@ -136,10 +136,14 @@ impl Subscription {
     /// Returns the resource that the client was last sent in place of `resource`.
     pub(crate) fn sent_of(&self, resource: &Resource) -> Option<&Arc<Resource>> {
         let mut names = self.names_for(resource);
-        let base = self.base();
-        let shown = match base {
-            Some(base) => base.get(resource.name().as_str()),
-            None => names.find_map(|name| self.names.get(name)?.sent()),
+        let mut located = self.names.located(resource.base_name().as_str());
+        let sent = |name: &ResourceName| self.names.get(name)?.sent();
+        let shown = match self.base() {
+            // A name with parameters may select another variant than the wildcard.
+            Some(base) => base.get(resource.name().as_str()).or_else(|| {
+                located.find_map(|name| sent(name).filter(|sent| sent.name() == resource.name()))
+            }),
+            None => names.find_map(sent),
         };
         // Until the removal is sent, the client has the old resource.
         shown.or_else(|| Some(&self.removals.get(resource.name())?.resource))

@@ -122,6 +122,17 @@ impl Names {
         names.take_while(move |name| name.base() == base)
     }
 
+    /// Iterates over all subscriptions with parameters. Without any, the cost is O(1).
+    pub(crate) fn all_located(&self) -> impl Iterator<Item = &ResourceName> {
+        let names = self.has_located().then(|| self.by_name.keys());
+        names.into_iter().flatten().filter(|name| is_located(name))
+    }
+
+    /// Returns whether there is any subscription with parameters.
+    pub(crate) fn has_located(&self) -> bool {
+        self.n_located > 0
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
@@ -220,7 +231,8 @@ impl Names {
     }
 }
 
-fn is_located(name: &ResourceName) -> bool {
+/// Returns whether a subscription has parameters.
+pub(crate) fn is_located(name: &ResourceName) -> bool {
     base_of_located(name.as_str()).is_some()
 }
 

@@ -1,8 +1,10 @@
 //! The dynamic parameters of a subscription.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
-use chancery_model::{DynamicParameters, Resource};
+use chancery_model::{DynamicParameters, Resource, located_name};
+
+use crate::list::WILDCARD;
 
 /// The parameters of plain names, and whether the client reads constraints.
 #[derive(Debug, Default)]
@@ -22,12 +24,16 @@ impl Variants {
         self.of_wildcard.as_ref().or(self.of_node.as_ref()).cloned()
     }
 
+    /// Returns the name of a subscription to the wildcard with its present parameters.
+    pub(super) fn wildcard_name(&self) -> Cow<'static, str> {
+        self.of_wildcard.as_ref().map_or(WILDCARD.into(), |own| located_name(WILDCARD, own).into())
+    }
+
     /// Returns whether plain names can select a resource.
     pub(super) fn matches(&self, resource: &Resource) -> bool {
-        match (resource.constraints(), self.parameters()) {
-            (None, _) => true,
-            (Some(constraints), Some(parameters)) => constraints.matches(&parameters),
-            (Some(constraints), None) => constraints.matches(&DynamicParameters::new()),
-        }
+        resource.constraints().is_none_or(|constraints| match self.parameters() {
+            Some(parameters) => constraints.matches(&parameters),
+            None => constraints.matches(&DynamicParameters::new()),
+        })
     }
 }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use chancery_model::{ResourceName, Revision, Version};
 use chancery_view::{Resources, TypeView};
 
-use super::{Answer, Changed, ClientVersion, Requests, Subscription, Urgency, Wildcard};
+use super::{
+    Answer, Changed, ClientVersion, Requests, Subscription, Urgency, Wildcard, interest::is_located,
+};
 use crate::{
-    DeltaRequest, Interest, NameList, Protocol, ProtocolError, SotwRequest, list::WILDCARD,
+    DeltaRequest, Interest, NameList, Protocol, ProtocolError, SotwRequest,
+    list::{WILDCARD, is_wildcard},
 };
 
 /// The number of unused spellings that are kept in any case.
@@ -130,10 +133,11 @@ impl Subscription {
         let legacy = list.is_empty() && self.requests < Requests::Named;
         let seen = if list.is_empty() { Requests::Unnamed } else { Requests::Named };
         self.requests = self.requests.max(seen);
-        let asked = legacy || list.iter().any(|name| name == WILDCARD);
-        let is_wildcard = self.wildcard_allowed() && asked;
-        let started = is_wildcard && !self.is_wildcard();
-        let ended = if is_wildcard { None } else { self.wildcard.take() };
+        let star = list.wildcard().or(legacy.then_some(WILDCARD));
+        let star = star.filter(|_| self.wildcard_allowed());
+        self.set_wildcard_parameters(star.unwrap_or(WILDCARD));
+        let started = star.is_some() && !self.is_wildcard();
+        let ended = if star.is_some() { None } else { self.wildcard.take() };
         if started {
             self.wildcard = Some(Wildcard::default());
             (self.work.answer_due, self.work.changed) = (true, Changed::All);
@@ -141,10 +145,10 @@ impl Subscription {
             self.leave_members_to_wildcard();
         }
         if started || ended.is_some() {
-            context.note(Interest::wildcard(&self.type_url, is_wildcard));
+            context.note(Interest::wildcard(&self.type_url, star.is_some()));
         }
         let mut wanted: Vec<&str> =
-            list.iter().filter(|name| !name.is_empty() && *name != WILDCARD).collect();
+            list.iter().filter(|name| !name.is_empty() && !is_wildcard(name)).collect();
         wanted.sort_unstable();
         wanted.dedup();
         let (mut fresh, mut gone) = (Vec::new(), Vec::new());
@@ -174,7 +178,7 @@ impl Subscription {
             // The client keeps the wildcard's resources of the names that it now subscribes to.
             self.remember_names(&wildcard);
         }
-        if !is_wildcard {
+        if star.is_none() {
             let names = &self.names;
             self.removals.retain(|name, _| names.contains(name.as_str()));
             self.work.answer_due &= !names.is_empty();
@@ -211,17 +215,17 @@ impl Subscription {
     ) -> Result<Effect, ProtocolError> {
         let first = self.requests == Requests::None;
         self.requests = Requests::Unnamed;
-        let has_star = |list: &NameList| list.iter().any(|name| name == WILDCARD);
         let lists_empty = request.subscribe.is_empty() && request.unsubscribe.is_empty();
-        // DELTA-20: if `*` is in both lists, unsubscribe takes precedence.
-        let star_off = has_star(&request.unsubscribe);
-        let star_on = (has_star(&request.subscribe) || (first && lists_empty))
-            && !star_off
-            && self.wildcard_allowed();
+        // DYN-12: an unsubscription ends only the wildcard with the same parameters. DELTA-20: if that
+        // wildcard is in both lists, unsubscribe takes precedence.
+        let ends = |star: &str| request.unsubscribe.iter().any(|name| name == star);
+        let star_off = self.is_wildcard() && ends(&self.variants.wildcard_name());
+        let star_on = request.subscribe.wildcard().or((first && lists_empty).then_some(WILDCARD));
+        let star_on = star_on.filter(|star| !ends(star) && self.wildcard_allowed());
         // No resource has an empty name. A subscription to it is answered like one to any name that
         // does not exist (DELTA-40).
         let names: Vec<ResourceName> = (request.subscribe.iter())
-            .filter(|name| *name != WILDCARD)
+            .filter(|name| !is_wildcard(name))
             .map(|name| context.name(name))
             .collect::<Result<_, _>>()?;
         // The wildcard changes first. If a request replaces a name with the wildcard, the
@@ -229,11 +233,15 @@ impl Subscription {
         let mut subscribes = false;
         if star_off && let Some(wildcard) = self.wildcard.take() {
             self.end_wildcard(&wildcard, context);
+            self.set_wildcard_parameters(WILDCARD);
             subscribes = true;
         }
-        if star_on && !self.is_wildcard() {
-            self.start_wildcard(context);
-            subscribes = true;
+        if let Some(star) = star_on {
+            self.set_wildcard_parameters(star);
+            if !self.is_wildcard() {
+                self.start_wildcard(context);
+                subscribes = true;
+            }
         }
         subscribes |= self.unsubscribe(&request.unsubscribe, context);
         if first {
@@ -274,7 +282,7 @@ impl Subscription {
     /// Unsubscribes from names. Returns whether the client subscribed to any of them.
     fn unsubscribe(&mut self, names: &NameList, context: &mut RequestContext<'_>) -> bool {
         let mut found = false;
-        for name in names.iter().filter(|name| *name != WILDCARD) {
+        for name in names.iter().filter(|name| !is_wildcard(name)) {
             let named = self.names.key(name).filter(|name| !self.globs.has_member(name.as_str()));
             let Some(name) = named.cloned() else { continue };
             self.forget(&name, context);
@@ -384,6 +392,10 @@ impl Subscription {
         self.take_members_of(wildcard);
         let removals = &self.removals;
         self.names.update(|name| {
+            // The plans of the wildcard record what they send of names with parameters.
+            if is_located(name) {
+                return None;
+            }
             let resource = match wildcard.sent_early.get(name) {
                 Some(sent) => sent.as_ref(),
                 None => base.and_then(|base| base.get(name.as_str())),

@@ -18,9 +18,9 @@ impl Subscription {
         self.change_parameters(|variants| variants.of_node = parameters);
     }
 
-    /// Adopts the parameters of the wildcard's locator.
-    pub(crate) fn set_wildcard_parameters(&mut self, parameters: Option<DynamicParameters>) {
-        let parameters = parameters.filter(|all| !all.is_empty()).map(Arc::new);
+    /// Adopts the parameters in the name of a wildcard subscription.
+    pub(super) fn set_wildcard_parameters(&mut self, name: &str) {
+        let parameters = parameters_of(name).map(Arc::new);
         self.change_parameters(|variants| variants.of_wildcard = parameters);
     }
 
@@ -101,20 +101,30 @@ impl Subscription {
         }
     }
 
-    /// Returns whether the client has to learn that a replaced resource is gone. A client that reads
-    /// constraints knows it by its own identity (DYN-07, DYN-08).
-    pub(crate) fn tells_replaced(&self, old: &Resource) -> bool {
+    /// Returns whether the client is sent the removal of a replaced resource. Only a client that reads
+    /// constraints needs it (DYN-07, DYN-08).
+    pub(crate) fn tells_replaced(&self, view: &TypeView, old: &Resource) -> bool {
+        self.protocol == Protocol::Delta
+            && self.variants.has_locators
+            && !self.has_elsewhere(view, old)
+    }
+
+    /// Returns whether the client has a resource by another subscription to its name.
+    pub(crate) fn has_elsewhere(&self, view: &TypeView, old: &Resource) -> bool {
         let is_held = |name: &ResourceName| {
             let held = self.names.get(name).and_then(ClientVersion::sent);
             held.is_some_and(|held| held.name() == old.name())
         };
-        self.protocol == Protocol::Delta
-            && self.variants.has_locators
-            && !self.names.of_base(old.base_name().as_str()).any(is_held)
+        let base = old.base_name().as_str();
+        match self.is_wildcard() {
+            // Beside a wildcard, plans do not update the versions of plain names.
+            true => view.has(old) || self.names.located(base).any(is_held),
+            false => self.names.of_base(base).any(is_held),
+        }
     }
 }
 
-/// Returns whether two resources are different variants of one name.
-pub(crate) fn is_other_variant(old: &Resource, new: &Resource) -> bool {
+/// Returns whether `new` replaces `old` under a common name: both are variants of the name.
+pub(crate) fn is_replaced_by(old: &Resource, new: &Resource) -> bool {
     old.name() != new.name() && old.base_name() == new.base_name()
 }

@@ -17,7 +17,9 @@ use chancery_view::{Differ, View, changed_collections};
 use prost::Message as _;
 
 mod delta;
+mod poll;
 mod sotw;
+mod wildcard;
 
 const WRAPPER: &str = "type.googleapis.com/envoy.service.discovery.v3.Resource";
 

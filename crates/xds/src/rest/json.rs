@@ -192,10 +192,10 @@ impl JsonResponses {
                 });
             }
             // The full state depends on the parameters and the form of this client.
-            PollContent::All(view) if view.has_variants() => {
+            PollContent::All { view, .. } if view.has_variants() => {
                 return Outcome::Encoded(self.run(job).await);
             }
-            PollContent::All(view) => view,
+            PollContent::All { view, .. } => view,
         };
         let scopes: Vec<ScopeName> = view.layers().map(|layer| layer.scope.clone()).collect();
         let (mut finished, is_older) = match self.share(job, scopes, arrived) {
@@ -462,7 +462,7 @@ mod tests {
     ) -> Result<Arc<Encoded>, EncodeError> {
         let type_url = TypeUrl::from_static(CLUSTER);
         loop {
-            let content = PollContent::All(view.clone());
+            let content = PollContent::All { view: view.clone(), others: Vec::new() };
             let now = Instant::now();
             match responses.encode(&type_url, version, content, now, false).await {
                 Outcome::Encoded(result) => return result,
