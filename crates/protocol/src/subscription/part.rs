@@ -109,25 +109,27 @@ fn take_distinct(
     })
 }
 
-/// Completes the variants of the last name in a part, and takes the removals of the variants that those in
-/// the part replace. A replacement is thus in one response (DYN-07).
+/// Takes the removals of the variants that those in a part replace, and adds the other new variants of
+/// their names to the part. A replacement is thus in one response (DYN-07).
+///
+/// The cost is O(part + removals), and O(unsent resources) for a part with a replacement.
 fn take_variants(pending: &mut PendingResponse, taken: &mut Resources) -> Vec<ResourceName> {
-    let is_varied =
-        |name: &ResourceName| pending.removed.iter().any(|gone| gone.base() == name.as_str());
-    let last = taken
-        .iter()
-        .last()
-        .filter(|last| last.constraints().is_some() || is_varied(last.base_name()));
-    let Some(base) = last.map(|last| last.base_name().clone()) else { return Vec::new() };
-    while pending.resources.at((0, 0)).is_some_and(|(next, _)| *next.base_name() == base) {
-        pending.resources.take_front(0, |_| 1).iter().for_each(|next| taken.push(Arc::clone(next)));
+    if pending.removed.is_empty() {
+        return Vec::new();
     }
-    let bases: BTreeSet<&str> =
-        taken.iter().map(|resource| resource.base_name().as_str()).collect();
+    let names = taken.iter().flat_map(|one| std::iter::once(one.base_name()).chain(one.aliases()));
+    let names: BTreeSet<&str> = names.map(ResourceName::as_str).collect();
     let (now, later): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut pending.removed)
         .into_iter()
-        .partition(|gone| bases.contains(gone.base()));
+        .partition(|gone| names.contains(gone.base()));
     pending.removed = later;
+    let replaced: BTreeSet<&str> = now.iter().map(ResourceName::base).collect();
+    if !replaced.is_empty() {
+        let is_replaced = |resource: &Resource| replaced.contains(resource.base_name().as_str());
+        let rest = pending.resources.iter().filter(|resource| is_replaced(resource));
+        rest.for_each(|resource| taken.push(Arc::clone(resource)));
+        pending.resources.retain(|resource| !is_replaced(resource));
+    }
     now.into()
 }
 

@@ -124,7 +124,9 @@ impl Subscription {
     }
 }
 
-/// Returns whether `new` replaces `old` under a common name: both are variants of the name.
+/// Returns whether `new` replaces `old` under a common name: both are variants of the name, or the name is
+/// now an alias of `new`. Clients know a variant by its constraints, so the alias does not replace it in
+/// their cache (DYN-08).
 pub(crate) fn is_replaced_by(old: &Resource, new: &Resource) -> bool {
-    old.name() != new.name() && old.base_name() == new.base_name()
+    old.name() != new.name() && (old.constraints().is_some() || old.base_name() == new.base_name())
 }

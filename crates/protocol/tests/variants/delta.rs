@@ -263,3 +263,54 @@ fn shared_variant_is_removed_with_its_last_subscription() {
     let expected = ["-web[env=\"prod\" or env=\"test\"]", "web[env=\"test\"]=t"];
     assert_eq!(world.next_delta().unwrap(), expected);
 }
+
+/// DYN-07: each replacement is in one response, also if other resources follow the new variant.
+#[test]
+fn replacement_before_other_resources_is_in_one_response() {
+    let config = Config { response_bytes_target: 250, ..Config::default() };
+    let mut world = World::with(Protocol::Delta, types::CLUSTER, config);
+    let others = ["b", "c", "d", "e"];
+    let put =
+        |world: &mut World, variants: &[(&str, &Constraints, &str)], body: &str, delete: &[_]| {
+            let plain = others.iter().map(|name| (*name, &Constraints::Always, body));
+            let all: Vec<_> = variants.iter().copied().chain(plain).collect();
+            world.write(&all, delete);
+        };
+    let (prod, test) = (env("prod"), env("test"));
+    let either = Constraints::Or(vec![env("prod"), env("test")]);
+    for names in [list(&others, &[("aa", PROD), ("aa", TEST)]), list(&[], &[("*", PROD)])] {
+        put(&mut world, &[("aa", &prod, "1"), ("aa", &test, "1")], "1", &[]);
+        world.delta(names, none());
+        while world.next_delta().is_some() {}
+        put(&mut world, &[("aa", &either, "2")], "2", &[("aa", &prod), ("aa", &test)]);
+        let mut all = Vec::new();
+        while let Some(said) = world.next_delta() {
+            let added = said.iter().any(|one| one.starts_with("aa["));
+            let removed = said.iter().any(|one| one.starts_with("-aa["));
+            assert_eq!(added, removed, "{said:?}");
+            all.push(said.len());
+        }
+        assert!(all.len() > 1, "the response is split: {all:?}");
+        world.write(&[], &[("aa", &either)]);
+        world.delta(none(), list(&others, &[("aa", PROD), ("aa", TEST)]));
+        while world.next_delta().is_some() {}
+    }
+}
+
+/// DYN-08: an alias takes the place of a variant. The variant is removed by its constraints.
+#[test]
+fn variant_is_removed_when_an_alias_takes_its_name() {
+    let mut world = World::new(Protocol::Delta, types::CLUSTER);
+    world.write(&[("al1", &without("env"), "v")], &[]);
+    let key = world.key("ax", &Constraints::Always);
+    let mut draft = ResourceDraft::new(key, Bytes::from_static(b"x"));
+    draft.aliases = vec![ResourceName::new("al1").unwrap()];
+    let upserts = vec![Upsert { scope: scope(), draft }];
+    world.state = world.state.apply(&Transaction { upserts, ..Transaction::default() }).state;
+    world.delta(list(&[], &[("al1", &[])]), none());
+    assert_eq!(world.next_delta().unwrap(), ["al1[not env exists]=v"]);
+    world.now += 100_000;
+    world.write(&[], &[("al1", &without("env"))]);
+    assert_eq!(world.next_delta().unwrap(), ["-al1[not env exists]", "ax=x"]);
+    assert_eq!(world.next_delta(), None);
+}
