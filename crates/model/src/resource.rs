@@ -104,7 +104,7 @@ struct Extra {
     children: Box<[ResourceKey]>,
     /// Follows from the body.
     stale_after: Option<Duration>,
-    variant: Option<Variant>,
+    variant: Option<Box<Variant>>,
 }
 
 /// The identity of a variant (DYN-02).
@@ -120,7 +120,8 @@ impl Extra {
     fn of(draft: &ResourceDraft) -> Self {
         let ResourceKey { name, .. } = &draft.key;
         let variant = name.is_variant().then(|| name.constraints()).flatten();
-        let variant = variant.map(|constraints| Variant { base: name.to_base(), constraints });
+        let variant =
+            variant.map(|constraints| Box::new(Variant { base: name.to_base(), constraints }));
         let children = draft.children.iter().map(|child| match child.name == *name {
             true => ResourceKey { type_url: child.type_url.clone(), name: name.clone() },
             false => child.clone(),
@@ -209,7 +210,7 @@ impl Resource {
     }
 
     fn variant(&self) -> Option<&Variant> {
-        self.extra.as_ref()?.variant.as_ref()
+        self.extra.as_ref()?.variant.as_deref()
     }
 
     /// Returns the version that clients see.
@@ -376,6 +377,13 @@ mod tests {
             },
             Bytes::from_static(b"body"),
         )
+    }
+
+    /// DYN-02: resources without constraints pay one pointer for the identity of variants.
+    #[test]
+    fn identity_of_a_variant_takes_one_pointer_of_a_resource() {
+        let rest = 2 * size_of::<Option<Duration>>() + 3 * size_of::<Box<[ResourceName]>>();
+        assert_eq!(size_of::<Extra>(), rest + size_of::<usize>());
     }
 
     #[test]

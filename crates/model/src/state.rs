@@ -225,8 +225,11 @@ impl State {
     pub fn apply(&self, transaction: &Transaction) -> Applied {
         let revision = Revision(self.revision.0 + 1);
         let mut work = Work { before: self, revision, wanted: BTreeMap::new() };
-        work.collect(transaction);
-        if let Some(refusal) = self.refusal(transaction).or_else(|| work.variants_refusal()) {
+        let refusal = self.refusal(transaction).or_else(|| {
+            work.collect(transaction);
+            work.variants_refusal()
+        });
+        if let Some(refusal) = refusal {
             return Applied {
                 state: self.clone(),
                 outcome: Outcome::Refused(refusal),

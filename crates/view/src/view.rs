@@ -156,11 +156,14 @@ impl TypeView {
         Self { parameters, ..self }
     }
 
-    /// Returns whether a resource of the topmost layer with its name is not hidden by variants.
-    fn shows(&self, resource: &Arc<Resource>) -> bool {
-        let base = resource.base_name().as_str();
-        let shown = || self.select(base, self.parameters());
-        !self.has_variants() || shown().is_some_and(|shown| Arc::ptr_eq(shown, resource))
+    /// Returns a filter for the resources of the topmost layer with their name: whether variants do not
+    /// hide the resource. In a view without variants, the filter costs nothing.
+    fn shows(&self) -> impl Fn(&Arc<Resource>) -> bool {
+        let has_variants = self.has_variants();
+        move |resource| {
+            let shown = || self.select(resource.base_name().as_str(), self.parameters());
+            !has_variants || shown().is_some_and(|shown| Arc::ptr_eq(shown, resource))
+        }
     }
 
     /// Hides the resources with a child of this type from [`TypeView::get`].
@@ -194,15 +197,16 @@ impl TypeView {
     /// Iterates over all visible resources, layer by layer and by name within each layer. The cost
     /// is O(M · layers · log M).
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.layers.iter().enumerate().flat_map(move |(at, layer)| {
+        let shown = self.layers.iter().enumerate().flat_map(move |(at, layer)| {
             let above = &self.layers[..at];
             layer
                 .resources
                 .iter()
                 .filter(move |(name, _)| !above.iter().any(|l| l.resources.contains_key(*name)))
                 .map(|(_, resource)| resource)
-                .filter(|resource| self.shows(resource))
-        })
+        });
+        let shows = self.shows();
+        shown.filter(move |resource| shows(resource))
     }
 
     /// Returns the number of resources in all layers, in O(layers). It includes shadowed resources.
@@ -224,12 +228,14 @@ impl TypeView {
         &'a self,
         glob: &'a StructuredName<'_>,
     ) -> impl Iterator<Item = &'a Arc<Resource>> {
-        self.layers.iter().enumerate().flat_map(move |(at, layer)| {
+        let shows = self.shows();
+        let members = self.layers.iter().enumerate().flat_map(move |(at, layer)| {
             let above = &self.layers[..at];
             members_of(layer, glob).filter(move |member| {
-                !above.iter().any(|l| l.resources.contains_key(member.name())) && self.shows(member)
+                !above.iter().any(|l| l.resources.contains_key(member.name()))
             })
-        })
+        });
+        members.filter(move |member| shows(member))
     }
 
     /// Returns the resource with the smallest name after `name`, or the first resource without a
@@ -237,7 +243,8 @@ impl TypeView {
     #[must_use]
     pub fn next_after(&self, name: Option<&ResourceName>) -> Option<&Arc<Resource>> {
         let mut next = self.next_of_any(name)?;
-        while !self.shows(next) {
+        let shows = self.shows();
+        while !shows(next) {
             next = self.next_of_any(Some(next.name()))?;
         }
         Some(next)
@@ -265,15 +272,16 @@ impl TypeView {
     /// Iterates over the visible resources whose lifetime is of this class. The cost is
     /// O(resources of the class · layers · log M).
     pub fn with_lifetime(&self, class: LifetimeClass) -> impl Iterator<Item = &Arc<Resource>> {
-        self.layers.iter().enumerate().flat_map(move |(at, layer)| {
+        let shows = self.shows();
+        let of_class = self.layers.iter().enumerate().flat_map(move |(at, layer)| {
             let above = &self.layers[..at];
             layer
                 .lifetimes
                 .names(class)
                 .filter(move |name| !above.iter().any(|l| l.resources.contains_key(*name)))
                 .filter_map(|name| layer.resources.get(name))
-                .filter(|resource| self.shows(resource))
-        })
+        });
+        of_class.filter(move |resource| shows(resource))
     }
 
     /// Returns the number of resources whose lifetime is of this class, in O(layers). It includes

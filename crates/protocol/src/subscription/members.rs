@@ -18,7 +18,7 @@ fn members(view: &TypeView, glob: &ResourceName) -> Vec<ResourceName> {
 
 /// Returns the name of the collection of a structured name.
 fn collection_of(name: &ResourceName) -> Option<String> {
-    let parsed = is_structured(name.as_str()).then(|| StructuredName::parse(name.as_str()).ok());
+    let parsed = is_structured(name.base()).then(|| StructuredName::parse(name.base()).ok());
     parsed.flatten().map(|parsed| parsed.collection())
 }
 
@@ -206,11 +206,16 @@ impl Subscription {
         if self.protocol == Protocol::Delta || self.globs.is_empty() {
             return Vec::new();
         }
-        let sent: BTreeSet<ResourceName> = sent.iter().map(ResourceName::to_base).collect();
-        let lost = lost.iter();
-        let touched: BTreeSet<String> = lost.chain(&sent).filter_map(collection_of).collect();
+        let touched = lost.iter().chain(sent).filter_map(collection_of);
+        let touched: BTreeSet<String> = touched.collect();
         let touched = touched.iter().filter_map(|glob| self.globs.names.get(glob.as_str()));
         let now = touched.flat_map(|glob| members(view, glob));
-        now.filter(|name| !sent.contains(name)).collect()
+        // A variant follows its published name in the order of names.
+        let is_sent = |name: &ResourceName| {
+            sent.range::<ResourceName, _>(name..)
+                .next()
+                .is_some_and(|next| next.base() == name.as_str())
+        };
+        now.filter(|name| !is_sent(name)).collect()
     }
 }
