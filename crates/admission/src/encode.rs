@@ -15,7 +15,7 @@ use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 use crate::{
     credentials, inspect,
     node::{Node, named},
-    problem::{Fault, shortened, suggestion},
+    problem::{Fault, suggestion},
     scalar::{self, Scalar},
     sensitive,
     wire::{WireType, put_key, put_len, put_varint},
@@ -89,7 +89,7 @@ impl<'n> Encoder<'n> {
                     Step::Key(key) => write!(path, "[{}]", named(key)),
                 };
             }
-            self.faults.push(Fault { path: shortened(path), ..Fault::new(rule) });
+            self.faults.push(Fault { path, ..Fault::new(rule) });
         }
         None
     }

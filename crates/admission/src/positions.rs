@@ -7,12 +7,17 @@ use std::collections::HashMap;
 
 use serde_saphyr::granit_parser::{Event, Parser};
 
-use crate::{file_encoding::FileEncoding, problem::Problem, source};
+use crate::{
+    file_encoding::FileEncoding,
+    problem::{Problem, shortened},
+    source,
+};
 
 /// The maximum nesting that is followed.
 const DEPTH_MAX: usize = 1000;
 
-/// Adds positions to the problems of files, and orders the problems by file and position.
+/// Adds positions to the problems of files, orders the problems by file and position, and then shortens long
+/// paths of fields.
 ///
 /// A file is its name and its content.
 pub(crate) fn locate(files: &[(&str, &str)], problems: &mut [Problem]) {
@@ -27,6 +32,9 @@ pub(crate) fn locate(files: &[(&str, &str)], problems: &mut [Problem]) {
         }
         // A problem of a whole document or file has no position, and comes first.
         part.sort_by_key(|problem| (problem.document, problem.position));
+    }
+    for path in problems.iter_mut().filter_map(|problem| problem.field_path.as_mut()) {
+        *path = shortened(std::mem::take(path));
     }
 }
 

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt::Write};
 
 use crate::{
     node::named,
-    problem::{Fault, Severity, shortened},
+    problem::{Fault, Severity},
 };
 
 /// The maximum number of findings that are kept of one resource.
@@ -131,7 +131,7 @@ impl<'a> Findings<'a> {
         let path = self.path();
         for fault in faults {
             let dot = if path.is_empty() || fault.path.starts_with('[') { "" } else { "." };
-            let path = shortened(format!("{path}{dot}{}", fault.path));
+            let path = format!("{path}{dot}{}", fault.path);
             if self.faults.len() < FINDINGS_MAX {
                 self.faults.push(Fault { path, ..fault });
             }
@@ -141,7 +141,7 @@ impl<'a> Findings<'a> {
     fn add(&mut self, severity: Severity, id: Cow<'static, str>, rule: String, fix: String) {
         let severity = if self.is_unused { Severity::Warning } else { severity };
         if self.faults.len() < FINDINGS_MAX {
-            let path = shortened(self.path());
+            let path = self.path();
             self.faults.push(Fault { path, rule, id, fix, severity });
         }
     }

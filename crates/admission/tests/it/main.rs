@@ -11,6 +11,7 @@ mod discovery;
 mod extensions;
 mod grpc;
 mod limits;
+mod positions;
 mod refuse;
 mod semantic;
 mod support;
