@@ -36,7 +36,7 @@ mod tls;
 mod tls_parameters;
 mod transport_socket;
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use super::{findings::Findings, tree::Message};
 
@@ -261,17 +261,20 @@ pub(crate) fn used_policy(message: &Message<'_>) -> Option<usize> {
 
 /// Checks one message, without the messages in it.
 pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
-    static BY_TYPE: LazyLock<HashMap<&str, Vec<Check>>> = LazyLock::new(|| {
-        let mut by_type: HashMap<&str, Vec<Check>> = HashMap::new();
+    static BY_TYPE: LazyLock<Vec<(&str, Vec<Check>)>> = LazyLock::new(|| {
+        let mut by_type: BTreeMap<&str, Vec<Check>> = BTreeMap::new();
         for (name, check) in CHECKS {
             by_type.entry(name).or_default().push(*check);
         }
         for name in registry::kinds() {
             by_type.entry(name).or_default().push(registry::chosen);
         }
-        by_type
+        by_type.into_iter().collect()
     });
-    for check in BY_TYPE.get(message.kind.name.as_str()).into_iter().flatten() {
+    let kind = message.kind;
+    let find = || BY_TYPE.iter().position(|(name, _)| *name == kind.name).unwrap_or(usize::MAX);
+    let found = BY_TYPE.get(*kind.checks.get_or_init(find));
+    for check in found.into_iter().flat_map(|(_, checks)| checks) {
         check(message, findings);
     }
 }

@@ -26,9 +26,6 @@ pub(crate) enum Value<'a> {
 /// The depth at which protobuf readers stop. Admission rejects deeper messages before validation.
 const DEPTH_MAX: usize = crate::inspect::DEPTH_MAX;
 
-/// The number of values from which a field is found in the type instead of in the message.
-const SCAN_MAX: usize = 16;
-
 impl<'a> Message<'a> {
     /// Decodes a body. The caller has checked that the body parses.
     pub(crate) fn decode(
@@ -148,6 +145,9 @@ impl<'a> Message<'a> {
     /// Removes all members of a oneof but the last one.
     fn keep_last_members(&mut self) {
         let fields = &self.kind.fields;
+        if self.values.len() < 2 {
+            return;
+        }
         for oneof in 0..self.kind.oneofs.len() {
             let is_member = |at: usize| fields[at].oneof == Some(oneof);
             let last = self.values.iter().rev().find(|(at, _)| is_member(*at)).map(|(at, _)| *at);
@@ -166,14 +166,15 @@ impl<'a> Message<'a> {
         &self.values[start..start + len]
     }
 
+    /// Returns the fields that have values, each with its position in the type.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (usize, &[(usize, Value<'a>)])> {
+        let fields = self.values.chunk_by(|(a, _), (b, _)| a == b);
+        fields.filter_map(|values| Some((values.first()?.0, values)))
+    }
+
     /// Returns the values of the field with a name.
     pub(crate) fn values(&self, field: &str) -> impl Iterator<Item = &Value<'a>> {
-        let name = |at: &usize| self.kind.fields[*at].name == field;
-        let position = match self.values.len() {
-            // Most messages have few of their fields.
-            0..SCAN_MAX => self.values.iter().map(|(at, _)| *at).find(name),
-            _ => (0..self.kind.fields.len()).find(name),
-        };
+        let position = self.kind.position_of(field);
         position.map_or(&[][..], |position| self.at(position)).iter().map(|(_, value)| value)
     }
 

@@ -1,6 +1,9 @@
 //! The message types with their validation rules, compiled once from the descriptors.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{
+    collections::HashMap,
+    sync::{LazyLock, OnceLock},
+};
 
 use prost_reflect::{
     Cardinality, DescriptorPool, ExtensionDescriptor, FieldDescriptor, Kind, MessageDescriptor,
@@ -22,6 +25,12 @@ pub(crate) struct MessageType {
     /// The fields in ascending order of number.
     pub(crate) fields: Vec<FieldType>,
     pub(crate) oneofs: Vec<Oneof>,
+    /// The positions of the fields whose absence may violate a rule.
+    pub(crate) checked_if_absent: Vec<usize>,
+    /// The positions of the fields in the order of [`name_order`].
+    by_name: Vec<usize>,
+    /// The position of the type's checks in the table of `semantic`, which looks it up once.
+    pub(crate) checks: OnceLock<usize>,
     /// The rules of the type are disabled.
     pub(crate) is_disabled: bool,
     /// Whether Envoy ignores the rules of the proto files in a message of the type. `None` means the same as
@@ -34,6 +43,8 @@ pub(crate) struct MessageType {
 pub(crate) struct Oneof {
     pub(crate) name: String,
     pub(crate) required: bool,
+    /// The positions of the fields of the oneof.
+    pub(crate) members: Vec<usize>,
 }
 
 /// The role of a message type in validation.
@@ -152,6 +163,37 @@ impl MessageType {
     pub(crate) fn position(&self, number: u32) -> Option<usize> {
         self.fields.binary_search_by_key(&number, |field| field.number).ok()
     }
+
+    /// Returns the position of the field with a name.
+    pub(crate) fn position_of(&self, name: &str) -> Option<usize> {
+        let order = |at: &usize| name_order(&self.fields[*at].name);
+        let found = self.by_name.binary_search_by_key(&name_order(name), order);
+        found.ok().map(|found| self.by_name[found])
+    }
+}
+
+/// The sort key of a field name. Names of different lengths are compared without reading them.
+fn name_order(name: &str) -> (usize, &str) {
+    (name.len(), name)
+}
+
+impl FieldType {
+    /// Returns whether the field must be present. A member of a oneof is required only where it is chosen.
+    pub(crate) fn is_required(&self) -> bool {
+        self.rules.required && self.oneof.is_none()
+    }
+
+    /// Returns whether the rules do not apply to an absent value.
+    pub(crate) fn is_absent_free(&self) -> bool {
+        self.count == Count::Optional || self.oneof.is_some()
+    }
+
+    /// Returns whether the absence of the field may violate a rule.
+    fn is_checked_if_absent(&self) -> bool {
+        self.is_required()
+            || self.is_default_disallowed
+            || (self.rules.rule.is_some() && !self.is_absent_free())
+    }
 }
 
 fn is_set(
@@ -173,14 +215,26 @@ impl Extensions {
         let oneof = |oneof: OneofDescriptor| Oneof {
             name: oneof.name().to_owned(),
             required: is_set(&oneof.options(), self.oneof.as_ref()),
+            members: Vec::new(),
         };
-        let oneofs: Vec<Oneof> =
+        let mut oneofs: Vec<Oneof> =
             message.oneofs().filter(|oneof| !oneof.is_synthetic()).map(oneof).collect();
         let mut fields: Vec<FieldType> =
             message.fields().map(|field| self.field(&field, &oneofs, by_name)).collect();
         fields.sort_by_key(|field| field.number);
+        for (at, field) in fields.iter().enumerate() {
+            if let Some(oneof) = field.oneof {
+                oneofs[oneof].members.push(at);
+            }
+        }
+        let mut by_name: Vec<usize> = (0..fields.len()).collect();
+        by_name.sort_by_key(|at| name_order(&fields[*at].name));
+        let is_checked = |at: &usize| fields[*at].is_checked_if_absent();
         MessageType {
             name: message.full_name().to_owned(),
+            checked_if_absent: (0..fields.len()).filter(is_checked).collect(),
+            by_name,
+            checks: OnceLock::new(),
             fields,
             oneofs,
             is_disabled,

@@ -43,42 +43,31 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
 fn fields<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findings<'m>) {
     let kind = message.kind;
     let used = semantic::used_policy(message);
-    for (position, field) in kind.fields.iter().enumerate() {
-        let part = Part { field, values: message.at(position), used };
-        if part.values.is_empty() && is_free(field) {
-            continue;
+    // The fields with values, and those whose absence may violate a rule, in the order of the type.
+    let field = |at: usize, values: &'m [(usize, Value<'a>)], findings: &mut Findings<'m>| {
+        let part = Part { field: &kind.fields[at], values, used };
+        findings.field(&part.field.name, |findings| field_values(part, findings));
+    };
+    let mut absent = kind.checked_if_absent.iter().copied().peekable();
+    for (at, values) in message.fields() {
+        while let Some(absent) = absent.next_if(|absent| *absent < at) {
+            field(absent, &[], findings);
         }
-        findings.field(&field.name, |findings| field_values(part, findings));
+        absent.next_if_eq(&at);
+        field(at, values, findings);
     }
-    for (position, oneof) in kind.oneofs.iter().enumerate().filter(|(_, oneof)| oneof.required) {
-        let members = || kind.fields.iter().filter(|field| field.oneof == Some(position));
-        if !members().any(|field| message.has(&field.name)) {
-            let names: Vec<&str> = members().map(|field| field.name.as_str()).collect();
+    absent.for_each(|absent| field(absent, &[], findings));
+    for oneof in kind.oneofs.iter().filter(|oneof| oneof.required) {
+        if oneof.members.iter().all(|at| message.at(*at).is_empty()) {
+            let names = oneof.members.iter().map(|at| kind.fields[*at].name.as_str());
             let rule = format!("{} is required, but missing", oneof.name);
-            let fix = match names.as_slice() {
+            let fix = match names.collect::<Vec<&str>>().as_slice() {
                 [only] => format!("give {only}"),
                 names => format!("give one of {}", names.join(", ")),
             };
             findings.violate_with_fix("oneof.required", rule, fix);
         }
     }
-}
-
-/// Returns whether an absent field satisfies every rule.
-fn is_free(field: &FieldType) -> bool {
-    !is_required(field)
-        && !field.is_default_disallowed
-        && (field.rules.rule.is_none() || is_absent_free(field))
-}
-
-/// Returns whether the field must be present. A member of a oneof is required only where it is chosen.
-fn is_required(field: &FieldType) -> bool {
-    field.rules.required && field.oneof.is_none()
-}
-
-/// Returns whether the rules do not apply to an absent value.
-fn is_absent_free(field: &FieldType) -> bool {
-    field.count == Count::Optional || field.oneof.is_some()
 }
 
 /// Checks the content of a `TypedStruct` as the type that it names.
@@ -133,10 +122,10 @@ fn field_values<'m, 'a: 'm>(part: Part<'m, 'a>, findings: &mut Findings<'m>) {
         (Some(Rule::Map(rules)), Count::Map) => map(part, Some(rules), findings),
         (_, Count::Map) => map(part, None, findings),
         (_, Count::One | Count::Optional) => match values {
-            [] if is_required(field) => {
+            [] if field.is_required() => {
                 findings.violate("message.required", "is required, but missing");
             }
-            [] if is_absent_free(field) => {}
+            [] if field.is_absent_free() => {}
             [] => {
                 let empty = match field.kind {
                     FieldKind::Text | FieldKind::Bytes => Value::Bytes(&[]),
