@@ -22,6 +22,7 @@ use std::io;
 
 use anyhow::{Result, ensure};
 
+pub mod admission;
 mod case;
 mod doors;
 mod fleet;

@@ -15,10 +15,10 @@ use crate::{
 
 /// The median and the quartiles of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Spread {
-    low: f64,
-    median: f64,
-    high: f64,
+pub(crate) struct Spread {
+    pub(crate) low: f64,
+    pub(crate) median: f64,
+    pub(crate) high: f64,
 }
 
 /// The allowed growth factors of a cost.
@@ -107,7 +107,7 @@ fn ratios(above: &[f64], below: &[f64]) -> Option<Spread> {
 
 impl Spread {
     /// Computes the spread of a sample, or `None` for an empty sample.
-    fn of(values: &[f64]) -> Option<Self> {
+    pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;

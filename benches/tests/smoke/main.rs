@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use chancery_benches::{Options, run};
+use chancery_benches::{Options, admission, run};
 use clap::Parser as _;
 
 fn report(args: &[&str]) -> (bool, String) {
@@ -41,4 +41,20 @@ fn invalid_sizes_are_rejected() {
          [1, 100, 10000]"
     );
     assert_eq!(error(&["--rounds=0"]), "`--rounds` must be at least 1");
+}
+
+#[test]
+fn benchmark_of_admission_measures_every_way_and_its_check_can_fail() {
+    let report = |args: &[&str]| {
+        let args = [&["admission", "--clusters=3", "--rounds=1", "--check"], args].concat();
+        let options = admission::Options::try_parse_from(args).unwrap();
+        let mut page = Vec::new();
+        let holds = admission::run(&options, &mut page).unwrap();
+        (holds, String::from_utf8(page).unwrap())
+    };
+    let (holds, page) = report(&["--per-second-min=0"]);
+    assert!(holds, "{page}");
+    assert_eq!(page.matches("clusters/s").count(), 12, "{page}");
+    let (holds, page) = report(&["--per-second-min=1e12"]);
+    assert!(!holds && page.contains("TOO SLOW"), "{page}");
 }

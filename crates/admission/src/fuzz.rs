@@ -1,7 +1,15 @@
-//! Entry point for the fuzz targets of `fuzz/`.
+//! Entry points for the fuzz targets of `fuzz/` and for the benchmarks of `benches/`.
+
+use chancery_model::ResourceDraft;
 
 /// Makes the current thread read YAML and the text format itself, instead of starting a thread for each text.
 /// The stack of the current thread must have 16 MiB.
 pub fn read_on_this_thread() {
     crate::source::declare_large_stack();
+}
+
+/// Validates a resource, and returns the number of findings.
+#[must_use]
+pub fn n_findings(draft: &ResourceDraft) -> usize {
+    crate::validate::check(&draft.key.type_url, &draft.body).len()
 }

@@ -76,8 +76,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (TESTING, &[]),
     // The load test drives a server from outside, like a client and an author.
     ("chancery-loadtest", &["chancery-model", "chancery-proto", TESTING]),
-    // The benchmarks measure the pure crates.
-    ("chancery-benches", &["chancery-model", "chancery-view", "chancery-protocol"]),
+    // The benchmarks measure the pure crates and admission.
+    (
+        "chancery-benches",
+        &["chancery-model", "chancery-view", "chancery-protocol", "chancery-admission"],
+    ),
     // The fuzz targets are decoders of client input.
     (
         "chancery-fuzz",
