@@ -22,6 +22,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 mod attack;
 mod author;
+mod bulk;
 mod cluster;
 mod coldstart;
 mod common;
@@ -79,6 +80,8 @@ struct Cli {
 enum Command {
     /// Send expensive requests and measure memory and the latency of a healthy client
     Attack(attack::Args),
+    /// Publish many clusters at once and measure pushes of another scope, writes and memory
+    Bulk(bulk::Args),
     /// Measure server CPU per acknowledged delivery in small and large views
     Fanout(fanout::Args),
     /// Measure server memory by number of resources and of streams
@@ -146,6 +149,7 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Hostile(args) => args.pinning()?,
         Command::Idle(args) => args.pinning()?,
         Command::Attack(_)
+        | Command::Bulk(_)
         | Command::Crash(_)
         | Command::Doors(_)
         | Command::Nemesis(_)
@@ -176,6 +180,7 @@ impl Command {
     async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         match self {
             Self::Attack(args) => args.run(common, dir).await,
+            Self::Bulk(args) => args.run(common, dir).await,
             Self::Fanout(args) => args.run(common, dir).await,
             Self::Memory(args) => args.run(common, dir).await,
             Self::Crash(args) => args.run(common, dir).await,

@@ -65,6 +65,30 @@ pub(crate) fn flat_cluster(n: usize, generation: u64, bytes: usize) -> String {
     )
 }
 
+/// Returns cluster `n` with endpoints by EDS, limits and outlier detection, as text of about 600 bytes.
+pub(crate) fn eds_cluster(n: usize, generation: u64) -> String {
+    let name = name(n);
+    let cluster = json!({
+        "@type": CLUSTER,
+        "name": name,
+        "alt_stat_name": format!("{name}.{generation:012}."),
+        "type": "EDS",
+        "connect_timeout": "2s",
+        "lb_policy": "LEAST_REQUEST",
+        "eds_cluster_config": {
+            "eds_config": {"ads": {}, "resource_api_version": "V3"},
+            "service_name": format!("{name}.svc"),
+        },
+        "circuit_breakers": {"thresholds": [{"max_connections": 4096, "max_requests": 8192}]},
+        "outlier_detection": {"consecutive_5xx": 5, "interval": "10s", "base_ejection_time": "30s"},
+        "health_checks": [{
+            "timeout": "1s", "interval": "10s", "unhealthy_threshold": 3, "healthy_threshold": 2,
+            "tcp_health_check": {},
+        }],
+    });
+    cluster.to_string()
+}
+
 /// Returns endpoints `n`, of about 100 bytes. No cluster of the load refers to them.
 pub(crate) fn endpoints(n: usize, generation: u64) -> Value {
     let address =

@@ -241,3 +241,26 @@ fn chancery_and_etcd_are_compared_by_alternating_rounds() {
     let fsyncs = findings["chancery"]["one"]["fsyncs_per_write"]["min"].as_f64().unwrap();
     assert!(fsyncs >= 2.0, "{report:#}");
 }
+
+/// A large transaction runs on threads of its own, and its memory is bounded by its length. The long form is
+/// `loadtest bulk`.
+#[test]
+fn large_transaction_reports_pushes_of_another_scope() {
+    let (code, report) = loadtest(&[
+        "bulk",
+        "--clusters=3000",
+        "--clients=5",
+        "--resources=10",
+        "--rounds=1",
+        "--idle-seconds=0.5",
+        "--ratio-max=1e9",
+        "--growth-max=1e9",
+    ]);
+    assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
+    let parts = report["findings"]["parts"].as_array().unwrap();
+    assert_eq!(parts.len(), 3, "{report:#}");
+    let of = |kind: &str| parts.iter().find(|part| part["kind"] == kind).unwrap();
+    for kind in ["idle", "elsewhere", "here"] {
+        assert!(of(kind)["writes"].as_u64().unwrap() > 0, "{report:#}");
+    }
+}
