@@ -55,6 +55,7 @@ impl Service {
             unchanged: entry.summary.unchanged,
             assignments: entry.summary.assignments,
             validation: entry.meta.validation.clone(),
+            confirmed: entry.meta.confirmed.clone(),
         });
         Ok(pb::ListHistoryResponse { entries: entries.collect() })
     }

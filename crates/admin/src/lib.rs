@@ -15,6 +15,7 @@ mod changed_names;
 mod changes;
 mod cluster;
 mod csds;
+mod deletion;
 mod error;
 mod explain;
 #[doc(hidden)]

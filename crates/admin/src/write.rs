@@ -1,7 +1,7 @@
 //! Writes: from the input to a transaction and its result.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,9 +12,8 @@ use std::{
 use chancery_admission::{Admitted, Manifest, Options, Problem, Prune, ValidationMode};
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
-    Applied, AssignmentOp, DynamicParameters, Expectation, Outcome, Precondition, Refusal,
-    ResourceKey, Revision, ScopeName, State, Summary, Transaction, TransactionMeta, Upsert,
-    Version, show_parameters,
+    Applied, AssignmentOp, Outcome, Precondition, Refusal, Revision, ScopeName, State, Summary,
+    Transaction, TransactionMeta, Upsert,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{RequestId, TransactError};
@@ -24,9 +23,9 @@ use crate::{
     AdminError,
     changed_names::{self, NamedResources},
     changes::{self, Effect},
+    deletion::deletion,
     error::problem,
     nodes::millis,
-    resources::{parse_type, stored_name},
     service::{Freshness, Service},
     trial::{Attempt, Checks, DryRun},
     wait::Waited,
@@ -128,6 +127,7 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
             reason: options.reason,
             time_ms: millis(SystemTime::now()),
             validation: options.validation,
+            confirmed: Vec::new(),
         },
     })
 }
@@ -360,7 +360,8 @@ impl Service {
         tried: DryRun,
         checked: Checked,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let DryRun { transaction, before, applied: tried, suspects, dangling, references } = tried;
+        let DryRun { mut transaction, before, applied: tried, suspects, dangling, references } =
+            tried;
         let confirmed = checked.confirmed;
         let guards =
             self.tripped_guards(&before, &tried.state, suspects, references, confirmed).await?;
@@ -382,6 +383,8 @@ impl Service {
                 if let Some(reason) = rejection(&guards) {
                     return Err(AdminError::Precondition(reason));
                 }
+                transaction.meta.confirmed =
+                    guards.iter().map(|finding| finding.guard.clone()).collect();
                 let author = checked.meta.author;
                 let summary = match self.replica.transact_as(checked.request_id, transaction).await
                 {
@@ -478,91 +481,6 @@ fn all_unmet(state: &State, expected: &[Precondition], first: String, stop: &Ato
         unmet.push(format!("and {omitted} more"));
     }
     unmet.join("; ")
-}
-
-/// Returns a transaction that deletes resources, each in its expected version.
-fn deletion(
-    resources: &[pb::ResourceRef],
-    scope: &ScopeName,
-    mut transaction: Transaction,
-    state: &State,
-) -> Result<Transaction, AdminError> {
-    let mut expected = BTreeMap::new();
-    for resource in resources {
-        let (key, expectation) = wanted(resource, scope, state)?;
-        match expected.insert(key, expectation) {
-            Some(other) if other != expectation => {
-                let name = &resource.name;
-                let text = format!(
-                    "two different versions of {name:?} are expected; a resource has only one version"
-                );
-                return Err(AdminError::Parameter(text));
-            }
-            _ => {}
-        }
-    }
-    if expected.is_empty() {
-        return Err(AdminError::Parameter("there is no resource to delete".to_owned()));
-    }
-    for (key, expectation) in expected {
-        let scope = scope.clone();
-        transaction.deletes.push((scope.clone(), key.clone()));
-        transaction.preconditions.push(Precondition::Resource { scope, key, expectation });
-    }
-    Ok(transaction)
-}
-
-/// Returns the resource to delete, and the expectation about it.
-fn wanted(
-    resource: &pb::ResourceRef,
-    scope: &ScopeName,
-    state: &State,
-) -> Result<(ResourceKey, Expectation), AdminError> {
-    let type_url = parse_type(&resource.r#type)?;
-    let name = stored_name(state, Some(scope), &type_url, &resource.name)?;
-    let key = ResourceKey { type_url, name };
-    let key = variant_key(state, scope, key, &resource.dynamic_parameters)?;
-    let expectation = match resource.if_version.as_str() {
-        "" => Expectation::Present,
-        version => Expectation::Version(Version::parse(version).ok_or_else(|| {
-            AdminError::Parameter(format!("{version:?} is not a version of a resource"))
-        })?),
-    };
-    Ok((key, expectation))
-}
-
-/// Returns the key of the variant that matches the parameters, or the key itself if the name has no
-/// variants.
-fn variant_key(
-    state: &State,
-    scope: &ScopeName,
-    key: ResourceKey,
-    parameters: &DynamicParameters,
-) -> Result<ResourceKey, AdminError> {
-    let collection = state.collection(scope, &key.type_url);
-    let variants = collection.map_or(&[][..], |found| found.variants.of(key.name.as_str()));
-    if let Some(variant) = variants.iter().find(|variant| variant.matches(parameters)) {
-        return Ok(ResourceKey { name: variant.name().clone(), ..key });
-    }
-    if variants.is_empty() && parameters.is_empty() {
-        return Ok(key);
-    }
-    let parameters = show_parameters(parameters);
-    let known: Vec<String> = variants
-        .iter()
-        .filter_map(|one| one.constraints())
-        .take(10)
-        .map(|constraints| format!("[{constraints}]"))
-        .collect();
-    Err(AdminError::NotFound(match known.is_empty() {
-        true => format!("{key} has no variants in scope {scope:?}; leave out the parameters"),
-        false => format!(
-            "{key} has {} variants in scope {scope:?}, and {parameters} matches none; select one with its \
-             parameters: {}",
-            variants.len(),
-            known.join(", ")
-        ),
-    }))
 }
 
 /// Returns an empty transaction with the options.

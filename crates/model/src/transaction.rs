@@ -64,6 +64,8 @@ pub struct TransactionMeta {
     pub time_ms: u64,
     /// The mode of validation that the author chose for this transaction; empty if none.
     pub validation: String,
+    /// The names of the guards that the transaction trips and that the author confirmed.
+    pub confirmed: Vec<String>,
 }
 
 /// A set of changes that take effect together. Deletes apply first, then prunes, then upserts.

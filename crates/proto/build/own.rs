@@ -40,6 +40,7 @@ pub(crate) fn generate(root: &Path, out: &Path) -> anyhow::Result<()> {
         .collect();
     tonic_prost_build::configure()
         .bytes(".")
+        .boxed(".chancery.raft.v1.Transaction.meta")
         .btree_map(".")
         .out_dir(out)
         .compile_fds(set)

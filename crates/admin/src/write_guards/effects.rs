@@ -76,6 +76,14 @@ fn add(found: &mut Found, guard: Guard, effect: impl FnOnce() -> String) {
     }
 }
 
+/// The resources of a type that the scopes of a view lose, with the allowed share in percent and the
+/// number of resources from which it applies.
+#[derive(Default)]
+struct Removed<'a> {
+    names: BTreeSet<&'a ResourceName>,
+    settings: Option<(u32, usize)>,
+}
+
 /// A list of scopes before and after a write.
 struct Layered<'a> {
     tried: &'a Tried<'a>,
@@ -112,20 +120,32 @@ impl<'a> Layered<'a> {
         if !self.is_used() {
             return;
         }
-        let mut by_type: BTreeMap<&TypeUrl, BTreeSet<&ResourceName>> = BTreeMap::new();
-        for (type_url, names) in self.of_scopes(&suspects.removed).flatten() {
-            by_type.entry(type_url).or_default().extend(names);
+        let mut by_type: BTreeMap<&TypeUrl, Removed<'_>> = BTreeMap::new();
+        for scope in self.scopes {
+            let own = settings.of(scope);
+            for (type_url, names) in suspects.removed.get(scope).into_iter().flatten() {
+                let removed = by_type.entry(type_url).or_default();
+                removed.names.extend(names);
+                // The strictest settings of the scopes that lose resources apply.
+                removed.settings = match removed.settings {
+                    None => Some((own.deletion_percent, own.deletion_resources_min)),
+                    Some((percent, floor)) => Some((
+                        percent.min(own.deletion_percent),
+                        floor.min(own.deletion_resources_min),
+                    )),
+                };
+            }
         }
-        for (type_url, names) in by_type {
+        for (type_url, Removed { names, settings }) in by_type {
+            let Some((percent, floor)) = settings else { continue };
             let (before, after) = (self.before.of_type(type_url), self.after.of_type(type_url));
             let n = before.n_resources();
-            if n < settings.deletion_resources_min || !exceeds_share(names.len(), n, settings) {
+            if n < floor || !exceeds_share(names.len(), n, percent) {
                 continue;
             }
             // A resource of another scope may take the place of a removed one.
             let n_gone = names.iter().filter(|name| after.get(name.as_str()).is_none()).count();
-            if exceeds_share(n_gone, n, settings) {
-                let percent = settings.deletion_percent;
+            if exceeds_share(n_gone, n, percent) {
                 add(found, Guard::MassDeletion, || {
                     let (subject, left, kind) = (self.subject(), n - n_gone, short(type_url));
                     format!(
@@ -185,13 +205,19 @@ impl<'a> Layered<'a> {
 
     fn sotw_size(&self, found: &mut Found) {
         let Tried { suspects, settings, n_other_replicas, .. } = self.tried;
-        let grown: BTreeSet<&TypeUrl> = self.of_scopes(&suspects.grown).flatten().collect();
-        for type_url in grown {
+        let mut grown: BTreeMap<&TypeUrl, u64> = BTreeMap::new();
+        for scope in self.scopes {
+            let own = settings.of(scope).sotw_bytes_max;
+            for type_url in suspects.grown.get(scope).into_iter().flatten() {
+                let limit = grown.entry(type_url).or_insert(own);
+                *limit = own.min(*limit);
+            }
+        }
+        for (type_url, limit) in grown {
             let has_client =
                 self.group.users.sotw_types.contains(type_url) || *n_other_replicas > 0;
             let old = self.before.of_type(type_url).sotw_bytes();
             let new = self.after.of_type(type_url).sotw_bytes();
-            let limit = settings.sotw_bytes_max;
             // A view that is too large already was confirmed before.
             if has_client && old <= limit && new > limit {
                 add(found, Guard::SotwSize, || {

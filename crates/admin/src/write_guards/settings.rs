@@ -1,6 +1,8 @@
 //! The guards by name, their thresholds, and which of them a request confirms.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use chancery_model::ScopeName;
 
 /// A rule that rejects dangerous writes unless they are confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,7 +41,7 @@ impl Guard {
     }
 }
 
-/// The thresholds of the guards.
+/// The thresholds of the guards: of one scope, or of all scopes without their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardSettings {
     /// The names of the guards that this replica does not apply; `all` for all of them.
@@ -50,6 +52,8 @@ pub struct GuardSettings {
     pub deletion_resources_min: usize,
     /// The maximum size of a response with all resources of a type, in bytes.
     pub sotw_bytes_max: u64,
+    /// The settings of scopes that have their own. The field of these settings is empty.
+    pub scopes: BTreeMap<ScopeName, Self>,
 }
 
 impl Default for GuardSettings {
@@ -60,11 +64,23 @@ impl Default for GuardSettings {
             deletion_resources_min: 20,
             // gRPC clients accept messages of 4 MiB by default.
             sotw_bytes_max: 4 << 20,
+            scopes: BTreeMap::new(),
         }
     }
 }
 
 impl GuardSettings {
+    /// Returns the settings of a scope.
+    pub(crate) fn of(&self, scope: &ScopeName) -> &Self {
+        self.scopes.get(scope).unwrap_or(self)
+    }
+
+    /// Returns the strictest allowed share of deleted resources, in percent.
+    pub(super) fn deletion_percent_min(&self) -> u32 {
+        let own = self.scopes.values().map(|own| own.deletion_percent);
+        own.fold(self.deletion_percent, u32::min)
+    }
+
     /// Returns whether this replica applies a guard.
     pub(crate) fn applies(&self, guard: Guard) -> bool {
         !self.off.iter().any(|name| name == ALL_GUARDS || name == guard.name())

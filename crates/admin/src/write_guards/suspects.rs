@@ -38,9 +38,9 @@ impl Suspects {
         if !suspects.loses_share(before, settings) {
             suspects.removed.clear();
         }
-        let limit = settings.sotw_bytes_max;
         let mut shared = BTreeMap::new();
         suspects.grown.retain(|scope, types| {
+            let limit = settings.of(scope).sotw_bytes_max;
             types.retain(|type_url| {
                 let [old, new] = [before, after].map(|state| sotw_bytes(state, scope, type_url));
                 let mut others = || {
@@ -79,6 +79,7 @@ impl Suspects {
     fn add(&mut self, before: &State, after: &State, change: &Change, settings: &GuardSettings) {
         let Change { scope, key, kind, .. } = change;
         let ResourceKey { type_url, name } = key;
+        let settings = settings.of(scope);
         if *kind == ChangeKind::Removed {
             if settings.applies(Guard::MassDeletion) {
                 let types = self.removed.entry(scope.clone()).or_default();
@@ -95,21 +96,22 @@ impl Suspects {
         }
     }
 
-    /// Returns whether a scope loses more than the allowed share of a type. A view of several scopes
-    /// never loses a larger share than one of its scopes, so the check of each scope is enough.
+    /// Returns whether a scope loses more than the strictest allowed share of a type. A view of several
+    /// scopes never loses a larger share than one of its scopes, so the check of each scope is enough.
     fn loses_share(&self, before: &State, settings: &GuardSettings) -> bool {
+        let percent = settings.deletion_percent_min();
         self.removed.iter().any(|(scope, types)| {
             types.iter().any(|(type_url, names)| {
                 let n = before.collection(scope, type_url).map_or(0, |all| all.resources.len());
-                exceeds_share(names.len(), n, settings)
+                exceeds_share(names.len(), n, percent)
             })
         })
     }
 }
 
 /// Returns whether `n` of `all` resources are more than the allowed share.
-pub(super) fn exceeds_share(n: usize, all: usize, settings: &GuardSettings) -> bool {
-    n.saturating_mul(100) > all.saturating_mul(settings.deletion_percent as usize)
+pub(super) fn exceeds_share(n: usize, all: usize, percent: u32) -> bool {
+    n.saturating_mul(100) > all.saturating_mul(percent as usize)
 }
 
 /// Returns whether a resource had endpoints and has none any longer. A removed list of endpoints counts

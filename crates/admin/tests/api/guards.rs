@@ -53,6 +53,10 @@ async fn http_write_that_trips_a_guard_changes_nothing_until_confirmed() {
     let confirmed = "/v1/apply?confirm=mass-deletion,view-change";
     let written = server.done("POST", confirmed, MOVED).await;
     assert_eq!((&written["assignments"], &written["guards"]), (&json!(1), &finding(true)));
+    // The history has the guards that the write tripped, and not all confirmed ones.
+    let history = server.done("GET", "/v1/history", "").await;
+    assert_eq!(history["entries"][0]["confirmed"], json!(["view-change"]), "{history}");
+    assert_eq!(history["entries"][1]["confirmed"], json!([]), "{history}");
     server.stop().await;
 }
 

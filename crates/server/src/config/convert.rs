@@ -85,12 +85,7 @@ impl Config {
 
     /// Returns the thresholds of the guards.
     pub(crate) fn guards(&self) -> chancery_admin::GuardSettings {
-        chancery_admin::GuardSettings {
-            off: self.guards.off.clone(),
-            deletion_percent: self.guards.deletion_percent,
-            deletion_resources_min: self.guards.deletion_resources_min,
-            sotw_bytes_max: self.guards.sotw_bytes_max.bytes(),
-        }
+        self.guards.settings()
     }
 
     /// Returns the treatment of dangling references.

@@ -460,6 +460,11 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 bytes(64 * KIB, GIB),
                 "sotw-size: the maximum size of a SotW response with all resources of a type. gRPC clients accept 4 MiB by default.",
             ),
+            (
+                "scopes",
+                FREE,
+                "The settings of scopes that differ, as SCOPE=KEY:VALUE, with the keys of this section: edge=deletion_percent:10, lab=off:mass-deletion.",
+            ),
         ],
     ),
     (

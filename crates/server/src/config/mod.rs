@@ -7,6 +7,7 @@
 mod bounds;
 mod convert;
 mod error;
+mod guards;
 mod keys;
 mod load;
 mod raft;
@@ -38,7 +39,7 @@ pub(crate) struct Config {
     pub(crate) xds: Xds,
     pub(crate) load_reports: LoadReports,
     pub(crate) admin: Admin,
-    pub(crate) guards: Guards,
+    pub(crate) guards: guards::Guards,
     pub(crate) validation: validation::Validation,
     pub(crate) references: validation::References,
     pub(crate) log: Log,
@@ -134,16 +135,6 @@ pub(crate) struct Admin {
     pub(crate) header_timeout: Span,
     pub(crate) idle_timeout: Span,
     pub(crate) body_timeout: Span,
-}
-
-/// The section `[guards]`: the guards against writes that take down nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Guards {
-    pub(crate) off: Vec<String>,
-    pub(crate) deletion_percent: u32,
-    pub(crate) deletion_resources_min: usize,
-    pub(crate) sotw_bytes_max: ByteSize,
 }
 
 /// The section `[log]`: the log on standard error.
@@ -274,18 +265,6 @@ impl Default for Admin {
             // Longer than the usual interval between two requests for metrics.
             idle_timeout: Span::seconds(120),
             body_timeout: Span::seconds(30),
-        }
-    }
-}
-
-impl Default for Guards {
-    fn default() -> Self {
-        let guards = chancery_admin::GuardSettings::default();
-        Self {
-            off: guards.off,
-            deletion_percent: guards.deletion_percent,
-            deletion_resources_min: guards.deletion_resources_min,
-            sotw_bytes_max: ByteSize::new(guards.sotw_bytes_max),
         }
     }
 }

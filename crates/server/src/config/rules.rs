@@ -45,13 +45,8 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     if let Err(error) = chancery_load::Clusters::from_list(config.load_reports.clusters.clone()) {
         broken.push(("load_reports", "clusters", format!("is not a valid list: {error}")));
     }
-    let is_guard = |name: &String| {
-        name == chancery_admin::ALL_GUARDS || chancery_admin::GUARD_NAMES.contains(&name.as_str())
-    };
-    for name in config.guards.off.iter().filter(|name| !is_guard(name)) {
-        let known = chancery_admin::GUARD_NAMES.join(", ");
-        broken.push(("guards", "off", format!("{name:?} must be one of {known}, or all")));
-    }
+    let guards = config.guards.rules().into_iter();
+    broken.extend(guards.map(|(key, rule)| ("guards", key, rule)));
     let validation = config.validation.rules().into_iter();
     broken.extend(validation.map(|(key, rule)| ("validation", key, rule)));
     let references = config.references.rules().into_iter();

@@ -160,8 +160,9 @@ fn transactions() -> impl Strategy<Value = Transaction> {
     let meta = (prop::option::of("[a-z]{1,3}"), "[a-z]{0,3}", any::<u64>());
     (lists, meta).prop_map(|((deletes, prune, upserts, assignments), (label, author, time_ms))| {
         let label = label.map(Arc::from);
-        let validation = author.clone();
-        let meta = TransactionMeta { label, author, reason: "why".into(), time_ms, validation };
+        let (validation, confirmed) = (author.clone(), vec![author.clone()]);
+        let reason = "why".into();
+        let meta = TransactionMeta { label, author, reason, time_ms, validation, confirmed };
         Transaction { preconditions: vec![], deletes, prune, upserts, assignments, meta }
     })
 }

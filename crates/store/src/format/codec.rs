@@ -149,7 +149,7 @@ pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction
             })
             .collect(),
         assignments: transaction.assignments.iter().map(assignment_op_to_proto).collect(),
-        meta: Some(meta_to_proto(&transaction.meta)),
+        meta: Some(Box::new(meta_to_proto(&transaction.meta))),
     }
 }
 
@@ -161,7 +161,7 @@ fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, Recor
         prune: message.prune.iter().map(scope).collect::<Result<_, _>>()?,
         upserts: collect(message.upserts, upsert_from_proto)?,
         assignments: collect(message.assignments, assignment_op_from_proto)?,
-        meta: meta_from_proto(message.meta.unwrap_or_default()),
+        meta: meta_from_proto(*message.meta.unwrap_or_default()),
     })
 }
 
@@ -458,6 +458,7 @@ pub(crate) fn meta_to_proto(meta: &TransactionMeta) -> pb::TransactionMeta {
         reason: meta.reason.clone(),
         time_ms: meta.time_ms,
         validation: meta.validation.clone(),
+        confirmed: meta.confirmed.clone(),
     }
 }
 
@@ -469,5 +470,6 @@ pub(crate) fn meta_from_proto(message: pb::TransactionMeta) -> TransactionMeta {
         reason: message.reason,
         time_ms: message.time_ms,
         validation: message.validation,
+        confirmed: message.confirmed,
     }
 }

@@ -265,3 +265,33 @@ fn size_of_a_collection_is_the_sum_of_its_resources() {
     let sum: usize = all.resources.values().map(|resource| resource.sotw_len()).sum();
     assert_eq!((all.resources.len(), all.sotw_bytes), (2, sum as u64));
 }
+
+fn of_scope(name: &str, settings: GuardSettings) -> GuardSettings {
+    let scopes = BTreeMap::from([(ScopeName::new(name).unwrap(), settings)]);
+    GuardSettings { scopes, ..GuardSettings::default() }
+}
+
+/// A scope has its own share and number; other scopes keep those of the server.
+#[test]
+fn thresholds_of_a_scope_replace_those_of_the_server() {
+    let mut world = World::new(&clusters(10)).connect("e1", &[]);
+    let own = GuardSettings {
+        deletion_percent: 10,
+        deletion_resources_min: 5,
+        ..GuardSettings::default()
+    };
+    world.settings = of_scope("edge", own.clone());
+    let effect = "1 node: edge, 10 → 8 resources of Cluster, more than 10 % deleted";
+    assert_eq!(world.replaces(&clusters(8)), only("mass-deletion", effect));
+    assert_eq!(world.replaces(&clusters(9)), NONE, "10 % is allowed");
+    world.settings = of_scope("other", own);
+    assert_eq!(world.replaces(&clusters(1)), NONE, "the scope has fewer than 20 clusters");
+}
+
+#[test]
+fn scope_can_have_a_guard_off() {
+    let mut world = World::new(&clusters(30)).connect("e1", &[]);
+    let off = vec!["mass-deletion".to_owned()];
+    world.settings = of_scope("edge", GuardSettings { off, ..GuardSettings::default() });
+    assert_eq!(world.replaces(&clusters(1)), NONE);
+}

@@ -40,6 +40,7 @@ pub(super) async fn run(
             "LABEL",
             "REASON",
             "VALIDATION",
+            "CONFIRMED",
         ];
         let mut table = Table::new(headings);
         for entry in &history.entries {
@@ -53,6 +54,7 @@ pub(super) async fn run(
                 entry.label.clone(),
                 entry.reason.clone(),
                 entry.validation.clone(),
+                entry.confirmed.join(","),
             ]);
         }
         table.write(out, "")

@@ -1,0 +1,154 @@
+//! The section `[guards]`: the guards against writes that take down nodes.
+
+use chancery_admin::{ALL_GUARDS, GUARD_NAMES, GuardSettings};
+use chancery_model::ScopeName;
+use serde::{Deserialize, Serialize};
+
+use super::units::ByteSize;
+
+/// The section `[guards]`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Guards {
+    pub(crate) off: Vec<String>,
+    pub(crate) deletion_percent: u32,
+    pub(crate) deletion_resources_min: usize,
+    pub(crate) sotw_bytes_max: ByteSize,
+    pub(crate) scopes: Vec<String>,
+}
+
+impl Default for Guards {
+    fn default() -> Self {
+        let guards = GuardSettings::default();
+        Self {
+            off: guards.off,
+            deletion_percent: guards.deletion_percent,
+            deletion_resources_min: guards.deletion_resources_min,
+            sotw_bytes_max: ByteSize::new(guards.sotw_bytes_max),
+            scopes: Vec::new(),
+        }
+    }
+}
+
+/// The guard that concerns assignments, which belong to no scope.
+const OF_ASSIGNMENTS: &str = "view-change";
+
+impl Guards {
+    /// Returns the key and the rule of each value that is not valid.
+    pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
+        let is_guard = |name: &&String| *name == ALL_GUARDS || GUARD_NAMES.contains(&name.as_str());
+        let unknown = self.off.iter().filter(|name| !is_guard(name)).map(|name| {
+            let known = GUARD_NAMES.join(", ");
+            ("off", format!("{name:?} must be one of {known}, or all"))
+        });
+        let mut settings = self.of_server();
+        let entries = self.scopes.iter().filter_map(|entry| {
+            entry_of_scope(entry, &mut settings).err().map(|error| ("scopes", error))
+        });
+        unknown.chain(entries).collect()
+    }
+
+    /// Returns the thresholds. The rules of the configuration exclude values that are not valid.
+    pub(crate) fn settings(&self) -> GuardSettings {
+        let mut settings = self.of_server();
+        for entry in &self.scopes {
+            // An entry that is not valid changes nothing.
+            let _ = entry_of_scope(entry, &mut settings);
+        }
+        settings
+    }
+
+    fn of_server(&self) -> GuardSettings {
+        GuardSettings {
+            off: self.off.clone(),
+            deletion_percent: self.deletion_percent,
+            deletion_resources_min: self.deletion_resources_min,
+            sotw_bytes_max: self.sotw_bytes_max.bytes(),
+            ..GuardSettings::default()
+        }
+    }
+}
+
+/// Reads an entry `SCOPE=KEY:VALUE` and adds it to the settings of the scope.
+fn entry_of_scope(entry: &str, settings: &mut GuardSettings) -> Result<(), String> {
+    let form = || format!("{entry:?} is not SCOPE=KEY:VALUE");
+    let (scope, value) = entry.rsplit_once('=').ok_or_else(form)?;
+    let (key, value) = value.split_once(':').ok_or_else(form)?;
+    let scope = ScopeName::new(scope).map_err(|error| format!("{entry:?}: {error}"))?;
+    let of_server = GuardSettings { scopes: Default::default(), ..settings.clone() };
+    let own = settings.scopes.entry(scope).or_insert(of_server);
+    let range = |what: &str| format!("{entry:?}: {key} must be {what}");
+    match key {
+        "off" => {
+            let is_known =
+                value == ALL_GUARDS || GUARD_NAMES.contains(&value) && value != OF_ASSIGNMENTS;
+            if !is_known {
+                let known: Vec<&str> =
+                    GUARD_NAMES.into_iter().filter(|name| *name != OF_ASSIGNMENTS).collect();
+                return Err(range(&format!("one of {}, or all", known.join(", "))));
+            }
+            own.off.push(value.to_owned());
+        }
+        "deletion_percent" => {
+            let percent = value.parse().ok().filter(|percent| (1..=100).contains(percent));
+            own.deletion_percent = percent.ok_or_else(|| range("from 1 to 100"))?;
+        }
+        "deletion_resources_min" => {
+            let n = value.parse().ok().filter(|n| (1..=100_000_000).contains(n));
+            own.deletion_resources_min = n.ok_or_else(|| range("from 1 to 100000000"))?;
+        }
+        "sotw_bytes_max" => {
+            let size: Option<ByteSize> = value.parse().ok();
+            let bytes = size.map(ByteSize::bytes).filter(|n| (64 << 10..=1 << 30).contains(n));
+            own.sotw_bytes_max = bytes.ok_or_else(|| range("from 64KiB to 1GiB"))?;
+        }
+        _ => {
+            let known = "off, deletion_percent, deletion_resources_min, sotw_bytes_max";
+            return Err(format!("{entry:?}: {key:?} must be one of {known}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scope_has_its_own_thresholds_and_the_others_of_the_server() {
+        let entries = [
+            "edge=deletion_percent:10",
+            "edge=sotw_bytes_max:8MiB",
+            "lab=off:mass-deletion",
+            "lab=off:sotw-size",
+        ];
+        let scopes = entries.map(str::to_owned).to_vec();
+        let section = Guards { deletion_resources_min: 7, scopes, ..Guards::default() };
+        assert_eq!(section.rules(), []);
+        let settings = section.settings();
+        let of = |name| &settings.scopes[&ScopeName::new(name).unwrap()];
+        assert_eq!((of("edge").deletion_percent, of("edge").deletion_resources_min), (10, 7));
+        assert_eq!((of("edge").sotw_bytes_max, of("lab").deletion_percent), (8 << 20, 30));
+        assert_eq!(of("lab").off, ["mass-deletion", "sotw-size"]);
+        assert_eq!((settings.deletion_percent, settings.scopes.len()), (30, 2));
+    }
+
+    #[test]
+    fn invalid_entry_of_a_scope_is_named_with_its_rule() {
+        for (entry, rule) in [
+            ("edge", "is not SCOPE=KEY:VALUE"),
+            ("edge=10", "is not SCOPE=KEY:VALUE"),
+            ("=deletion_percent:10", "empty"),
+            ("edge=deletion_percent:0", "must be from 1 to 100"),
+            ("edge=deletion_resources_min:x", "must be from 1 to"),
+            ("edge=sotw_bytes_max:1", "must be from 64KiB to 1GiB"),
+            ("edge=off:view-change", "must be one of mass-deletion"),
+            ("edge=percent:3", "must be one of off, deletion_percent"),
+        ] {
+            let section = Guards { scopes: vec![entry.to_owned()], ..Guards::default() };
+            let rules = section.rules();
+            assert_eq!(rules.len(), 1, "{entry}: {rules:?}");
+            assert!(rules[0].1.contains(rule), "{entry}: {rules:?}");
+        }
+    }
+}
