@@ -18,6 +18,7 @@ mod csds;
 mod deletion;
 mod error;
 mod explain;
+mod external;
 #[doc(hidden)]
 pub mod fuzz;
 mod grpc;
@@ -59,6 +60,7 @@ use tonic_health::pb::health_server::HealthServer;
 
 pub use chancery_admission::{canonical_json, secret_values};
 pub use error::{AdminError, is_surely_not_written, problem_line};
+pub use external::settings::{ExternalInput, ExternalValidator};
 pub use metrics::METRICS;
 pub use references::ReferenceSettings;
 pub use service::AdminDeps;

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     AdminError,
+    external::{External, settings::ExternalValidator},
     known_clients::KnownClients,
     metrics::Metrics,
     references::{ReferenceSettings, SharedIndex},
@@ -69,6 +70,8 @@ pub struct AdminDeps {
     pub validation: Validation,
     /// The treatment of dangling references.
     pub references: ReferenceSettings,
+    /// The external validator, if the operator has configured one.
+    pub external: Option<ExternalValidator>,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -99,6 +102,7 @@ pub(crate) struct Service {
     pub(crate) reference_settings: Arc<ReferenceSettings>,
     pub(crate) references: Arc<SharedIndex>,
     pub(crate) clients: KnownClients,
+    pub(crate) external: Option<External>,
 }
 
 impl Service {
@@ -119,6 +123,7 @@ impl Service {
             reference_settings: Arc::new(deps.references.clone()),
             references: Arc::default(),
             clients: KnownClients::default(),
+            external: deps.external.as_ref().map(External::new),
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use chancery_admission::{Admitted, Manifest, Options, Problem, Prune, ValidationMode};
+use chancery_admission::{Admitted, Manifest, Options, Problem, Prune, Validation, ValidationMode};
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
     Applied, AssignmentOp, Outcome, Precondition, Refusal, Revision, ScopeName, State, Summary,
@@ -188,8 +188,9 @@ impl Service {
         };
         let size = Size::of(is_small && bytes <= SMALL_INPUT_BYTES_MAX);
         // The transaction of a write is tried in the same job, on the present state of this
-        // replica.
-        let state = (checked.freshness == Freshness::Stale).then(|| self.replica.state());
+        // replica. With an external validator, it is tried after the run, on the state of that time.
+        let try_now = checked.freshness == Freshness::Stale && self.external.is_none();
+        let state = try_now.then(|| self.replica.state());
         let checks = self.checks();
         let read = move |stop: &Arc<AtomicBool>| {
             let admitted = chancery_admission::admit_unless(&manifests, &options, stop);
@@ -204,12 +205,26 @@ impl Service {
             };
             Ok::<_, AdminError>((attempt, findings))
         };
-        let (attempt, findings) = self.work.run_while_awaited(size, read).await??;
+        let (attempt, mut findings) = self.work.run_while_awaited(size, read).await??;
         let response = match attempt {
-            Attempt::Untried(transaction) => self.commit(*transaction, checked).await,
+            Attempt::Untried(transaction) => {
+                findings.0.extend(self.external_findings(&transaction, &checked).await?);
+                self.commit(*transaction, checked).await
+            }
             Attempt::DryRun(tried) => self.commit_tried(*tried, checked).await,
         };
         response.map(|response| with_findings(response, findings))
+    }
+
+    /// Asks the external validator. Returns the findings that do not refuse the transaction.
+    async fn external_findings(
+        &self,
+        transaction: &Transaction,
+        checked: &Checked,
+    ) -> Result<Vec<Problem>, AdminError> {
+        let Some(external) = &self.external else { return Ok(Vec::new()) };
+        let modes = Validation { call: checked.validation, ..self.validation.clone() };
+        external.check(transaction, &modes).await
     }
 
     /// Returns the settings by which a transaction is checked.
@@ -251,7 +266,8 @@ impl Service {
         let drafts = imported.drafts.into_iter();
         let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };
-        let findings = (imported.warnings, checked_clients(&validation, &transaction));
+        let mut findings = (imported.warnings, checked_clients(&validation, &transaction));
+        findings.0.extend(self.external_findings(&transaction, &checked).await?);
         let response = self.commit(transaction, checked).await?;
         Ok(with_findings(response, findings))
     }

@@ -2,14 +2,16 @@
 
 use chancery_model::ResourceDraft;
 
+use crate::{profile::Audience, validate::check};
+
 /// Makes the current thread read YAML and the text format itself, instead of starting a thread for each text.
 /// The stack of the current thread must have 16 MiB.
 pub fn read_on_this_thread() {
     crate::source::declare_large_stack();
 }
 
-/// Validates a resource, and returns the number of findings.
+/// Validates a resource as one that an Envoy may see, and returns the number of findings.
 #[must_use]
 pub fn n_findings(draft: &ResourceDraft) -> usize {
-    crate::validate::check(&draft.key.type_url, &draft.body).len()
+    check(Audience::unknown(), &draft.key.type_url, &draft.body).len()
 }

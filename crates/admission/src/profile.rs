@@ -265,6 +265,11 @@ impl Audience {
         Self { grpc: [Treatment::Warn; 4], ..Self::default() }
     }
 
+    /// Returns the audience of a scope without declared or connected clients: Envoy is assumed.
+    pub(crate) fn unknown() -> Self {
+        Self { envoy: Treatment::Refuse, has_envoy: true, is_assumed: true, ..Self::default() }
+    }
+
     fn add(&mut self, profile: ClientProfile, treatment: Treatment) {
         let Some(at) = Self::GRPC.iter().position(|kind| *kind == profile.kind) else {
             self.envoy = self.envoy.max(treatment);

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod csds;
+mod external;
 mod golden;
 mod grpc;
 mod guards;

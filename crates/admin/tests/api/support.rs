@@ -3,7 +3,7 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use axum::{Router, body::Body};
-use chancery_admin::{AdminDeps, GuardSettings, ReferenceSettings};
+use chancery_admin::{AdminDeps, ExternalValidator, GuardSettings, ReferenceSettings};
 use chancery_admission::Validation;
 use chancery_fanout::{Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
 use chancery_load::{Limits, LoadReports, Settings};
@@ -51,25 +51,34 @@ impl Server {
         Self::start_with(started, Arc::new(|| "chancery_test 1\n".to_owned())).await
     }
 
+    /// Starts a replica with an external validator.
+    pub(crate) async fn start_judged(external: ExternalValidator) -> Self {
+        let started = CancellationToken::new();
+        started.cancel();
+        let references = ReferenceSettings::default();
+        Self::start_by(started, Arc::new(String::new), references, Some(external)).await
+    }
+
     /// Starts a replica whose page of metrics `metrics` renders.
     pub(crate) async fn start_with(
         started: CancellationToken,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> Self {
-        Self::start_by(started, metrics, ReferenceSettings::default()).await
+        Self::start_by(started, metrics, ReferenceSettings::default(), None).await
     }
 
     /// Starts a replica with this treatment of dangling references.
     pub(crate) async fn start_with_references(references: ReferenceSettings) -> Self {
         let started = CancellationToken::new();
         started.cancel();
-        Self::start_by(started, Arc::new(String::new), references).await
+        Self::start_by(started, Arc::new(String::new), references, None).await
     }
 
     async fn start_by(
         started: CancellationToken,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
         references: ReferenceSettings,
+        external: Option<ExternalValidator>,
     ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let data_dir = directory.path().join("data");
@@ -100,6 +109,7 @@ impl Server {
             guards: GuardSettings::default(),
             validation: Validation::default(),
             references,
+            external,
         });
         Self { router, fanout, drain, reports, replica, shards, _directory: directory }
     }

@@ -485,6 +485,31 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 FREE,
                 "The clients that see a scope, as SCOPE=PROFILE+PROFILE, such as mesh=grpc-go@1.70+envoy; * stands for all other scopes. Without an entry, the connected clients decide.",
             ),
+            (
+                "external_command",
+                FREE,
+                "A program with its arguments that judges the resources of each write; empty for none. {file} stands for the path of its input, which is also the standard input. Exit code 0 accepts the resources.",
+            ),
+            (
+                "external_input",
+                FREE,
+                "The input of external_command: bootstrap (of Envoy, in JSON) or manifest.",
+            ),
+            (
+                "external_timeout",
+                time(100, 10 * MINUTE),
+                "The maximum time of external_command. Then its process group is killed.",
+            ),
+            (
+                "external_memory_max",
+                bytes(16 * MIB, 1024 * GIB),
+                "The maximum data memory of each process of external_command.",
+            ),
+            (
+                "external_required",
+                FREE,
+                "Whether a write is refused if external_command cannot judge it: it does not start, is not in time, or is killed.",
+            ),
         ],
     ),
     (

@@ -6,9 +6,12 @@ use std::{
     sync::Arc,
 };
 
+use chancery_admin::{ExternalInput, ExternalValidator};
 use chancery_admission::{ClientProfile, Profiles, Validation as Modes, ValidationMode};
 use chancery_model::ScopeName;
 use serde::{Deserialize, Serialize};
+
+use super::units::{ByteSize, Span};
 
 /// The section `[validation]`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,15 +20,32 @@ pub(crate) struct Validation {
     pub(crate) mode: String,
     pub(crate) scopes: Vec<String>,
     pub(crate) profiles: Vec<String>,
+    pub(crate) external_command: Vec<String>,
+    pub(crate) external_input: String,
+    pub(crate) external_timeout: Span,
+    pub(crate) external_memory_max: ByteSize,
+    pub(crate) external_required: bool,
 }
 
 /// The entry of `profiles` for all other scopes.
 const OTHER_SCOPES: &str = "*";
 
+/// The values of `external_input`.
+const INPUTS: [(&str, ExternalInput); 2] =
+    [("bootstrap", ExternalInput::Bootstrap), ("manifest", ExternalInput::Manifest)];
+
 impl Default for Validation {
     fn default() -> Self {
-        let mode = ValidationMode::default().to_string();
-        Self { mode, scopes: Vec::new(), profiles: Vec::new() }
+        Self {
+            mode: ValidationMode::default().to_string(),
+            scopes: Vec::new(),
+            profiles: Vec::new(),
+            external_command: Vec::new(),
+            external_input: INPUTS[0].0.to_owned(),
+            external_timeout: Span::seconds(10),
+            external_memory_max: ByteSize::mib(1024),
+            external_required: true,
+        }
     }
 }
 
@@ -44,7 +64,29 @@ impl Validation {
                 Err(error) => broken.push(("profiles", error)),
             }
         }
+        if self.external_command.first().is_some_and(String::is_empty) {
+            broken.push(("external_command", "must begin with a program".to_owned()));
+        }
+        if self.input().is_none() {
+            let found = &self.external_input;
+            broken.push(("external_input", format!("{found:?} must be bootstrap or manifest")));
+        }
         broken
+    }
+
+    fn input(&self) -> Option<ExternalInput> {
+        INPUTS.iter().find(|(name, _)| *name == self.external_input).map(|(_, input)| *input)
+    }
+
+    /// Returns the external validator, if there is one.
+    pub(crate) fn external(&self) -> Option<ExternalValidator> {
+        (!self.external_command.is_empty()).then(|| ExternalValidator {
+            command: self.external_command.clone(),
+            input: self.input().unwrap_or_default(),
+            timeout: self.external_timeout.duration(),
+            memory_max: self.external_memory_max.bytes(),
+            required: self.external_required,
+        })
     }
 
     /// Returns the modes and the declared clients. The rules of the configuration exclude values that are not
@@ -149,7 +191,7 @@ mod tests {
         let section = Validation {
             mode: "warn".into(),
             scopes: vec!["dev=off".into(), "edge/eu=enforce".into()],
-            profiles: Vec::new(),
+            ..Validation::default()
         };
         assert_eq!(section.rules(), []);
         let mode = |name| section.modes().mode(&ScopeName::new(name).unwrap());
@@ -200,5 +242,21 @@ mod tests {
         assert_eq!(broken.len(), 5, "{broken:?}");
         assert!(broken[0].1.contains("\"strict\""), "{broken:?}");
         assert!(broken[4].1.contains("twice"), "{broken:?}");
+    }
+
+    #[test]
+    fn external_validator_exists_only_with_a_command() {
+        assert_eq!(Validation::default().external(), None);
+        let command = vec!["envoy".to_owned()];
+        let section = Validation { external_command: command.clone(), ..Validation::default() };
+        assert_eq!(section.rules(), []);
+        let external = section.external().unwrap();
+        assert_eq!((external.command, external.required), (command, true));
+        let broken = Validation {
+            external_command: vec![String::new()],
+            external_input: "yaml".into(),
+            ..Validation::default()
+        };
+        assert_eq!(broken.rules().len(), 2, "{:?}", broken.rules());
     }
 }

@@ -320,6 +320,7 @@ impl Running {
             guards: config.guards(),
             validation: config.validation.modes(),
             references: config.references(),
+            external: config.validation.external(),
         });
         admin_runtime.spawn(update_references);
         let connections_max = config.admin.connections_max;

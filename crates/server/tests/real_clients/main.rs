@@ -7,6 +7,7 @@
 
 mod connection_life;
 mod envoy_churn;
+mod envoy_external;
 mod envoy_files;
 mod envoy_guards;
 mod envoy_leds;

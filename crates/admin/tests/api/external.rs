@@ -1,0 +1,117 @@
+//! The external validator: a command judges each write before it is replicated.
+
+use std::time::{Duration, Instant};
+
+use chancery_admin::{ExternalInput, ExternalValidator};
+use futures::future::join_all;
+use serde_json::json;
+
+use crate::support::{Server, clusters};
+
+/// Returns a validator that runs a script on a manifest.
+fn script(script: &str) -> ExternalValidator {
+    ExternalValidator {
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        input: ExternalInput::Manifest,
+        timeout: Duration::from_secs(15),
+        memory_max: 1 << 30,
+        required: true,
+    }
+}
+
+/// Rejects manifests with the name `bad`.
+const NOT_BAD: &str = "if grep -q 'bad'; then echo 'bad is bad' >&2; exit 1; fi";
+const SAID: &str = "the external validator rejects the resources: bad is bad";
+
+#[tokio::test]
+async fn write_that_the_command_rejects_changes_nothing() {
+    let server = Server::start_judged(script(NOT_BAD)).await;
+    let written = server.done("POST", "/v1/apply", &clusters(&["good"], "1s")).await;
+    assert_eq!(written["changed"], 1);
+    let (_, refused) = server.call("POST", "/v1/apply", &clusters(&["a", "bad"], "1s")).await;
+    let problem = &refused["error"]["problems"][0];
+    assert_eq!((&problem["message"], &problem["rule_id"]), (&json!(SAID), &json!("external")));
+    let (status, refused) =
+        server.call("POST", "/v1/apply?dry_run=true", &clusters(&["bad"], "1s")).await;
+    assert_eq!(status, 400, "{refused}");
+    let bootstrap = "static_resources: {clusters: [{name: bad, connect_timeout: 1s}]}";
+    let refused = server.refused("POST", "/v1/import", bootstrap).await;
+    assert_eq!(refused.0, 400, "{refused:?}");
+    let cluster = server.done("GET", "/v1/cluster", "").await;
+    assert_eq!(cluster["revision"], written["revision"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn mode_decides_whether_the_command_is_asked_and_refuses() {
+    let server = Server::start_judged(script(NOT_BAD)).await;
+    let bad = |timeout| clusters(&["bad"], timeout);
+    let warned = server.done("POST", "/v1/apply?validation=warn", &bad("1s")).await;
+    assert_eq!((&warned["changed"], &warned["warnings"][0]["message"]), (&json!(1), &json!(SAID)));
+    let unchecked = server.done("POST", "/v1/apply?validation=off", &bad("2s")).await;
+    assert_eq!((&unchecked["changed"], &unchecked["warnings"]), (&json!(1), &json!([])));
+    server.stop().await;
+}
+
+/// Without a verdict, the configuration decides.
+#[tokio::test]
+async fn command_that_cannot_judge_refuses_or_accepts_by_configuration() {
+    for required in [true, false] {
+        let command = vec!["/nowhere/validator".to_owned()];
+        let server =
+            Server::start_judged(ExternalValidator { command, required, ..script("") }).await;
+        let (status, json) = server.call("POST", "/v1/apply", &clusters(&["a"], "1s")).await;
+        let said = "did not judge the write: cannot start";
+        if required {
+            assert_eq!(status, 503, "{json}");
+            let message = json["error"]["message"].as_str().unwrap();
+            assert!(message.starts_with("nothing has been written: "), "{json}");
+            assert!(message.contains(said), "{json}");
+        } else {
+            assert_eq!((status.as_u16(), &json["changed"]), (200, &json!(1)), "{json}");
+            let warning = json["warnings"][0]["message"].as_str().unwrap();
+            assert!(warning.contains(said), "{json}");
+        }
+        server.stop().await;
+    }
+}
+
+/// Other writers do not wait for a run: it holds no lock of the apply path.
+#[tokio::test]
+async fn slow_command_delays_only_its_own_write() {
+    let slow = "if grep -q slow; then sleep 5; fi";
+    let server = Server::start_judged(script(slow)).await;
+    let start = Instant::now();
+    let slow = clusters(&["slow"], "1s");
+    let slow = server.done("POST", "/v1/apply", &slow);
+    let quick = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let quick = clusters(&["quick"], "1s");
+        server.done("POST", "/v1/apply", &quick).await;
+        start.elapsed()
+    };
+    let (_, quick) = tokio::join!(slow, quick);
+    assert!(quick < Duration::from_secs(5), "{quick:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn at_most_two_commands_run_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let marks = directory.path().display();
+    // Each run reports the number of runs at its start.
+    let counting = format!(
+        "cat > /dev/null; touch {marks}/run.$$; ls {marks} | grep -c run >> {marks}/seen; sleep 0.3; rm {marks}/run.$$"
+    );
+    let server = Server::start_judged(script(&counting)).await;
+    let names: Vec<String> = (0..6).map(|n| format!("c{n}")).collect();
+    let writes = names.iter().map(|name| {
+        let (server, manifest) = (&server, clusters(&[name], "1s"));
+        async move { server.done("POST", "/v1/apply", &manifest).await }
+    });
+    join_all(writes).await;
+    let seen = std::fs::read_to_string(directory.path().join("seen")).unwrap();
+    let most = seen.lines().filter_map(|line| line.parse::<u32>().ok()).max();
+    assert_eq!((seen.lines().count(), most), (6, Some(2)), "{seen}");
+    server.stop().await;
+}
