@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use chancery_model::{
     DynamicParameters, Expectation, Precondition, ResourceKey, ScopeName, State, Transaction,
-    Version, show_parameters,
+    Version,
 };
 use chancery_proto::admin::v1 as pb;
 
 use crate::{
     AdminError,
-    resources::{parse_type, stored_name},
+    resources::{mismatch, parse_type, stored_name},
 };
 
 /// Returns a transaction that deletes resources, each in its expected version.
@@ -77,23 +77,8 @@ fn variant_key(
     if let Some(variant) = variants.iter().find(|variant| variant.matches(parameters)) {
         return Ok(ResourceKey { name: variant.name().clone(), ..key });
     }
-    if variants.is_empty() && parameters.is_empty() {
-        return Ok(key);
-    }
-    let parameters = show_parameters(parameters);
-    let known: Vec<String> = variants
-        .iter()
-        .filter_map(|one| one.constraints())
-        .take(10)
-        .map(|constraints| format!("[{constraints}]"))
-        .collect();
-    Err(AdminError::NotFound(match known.is_empty() {
-        true => format!("{key} has no variants in scope {scope:?}; leave out the parameters"),
-        false => format!(
-            "{key} has {} variants in scope {scope:?}, and {parameters} matches none; select one with its \
-             parameters: {}",
-            variants.len(),
-            known.join(", ")
-        ),
-    }))
+    // A resource without constraints is for all parameters.
+    let place = format!(" in scope {scope:?}");
+    mismatch(&key, &place, variants, parameters)
+        .map_or(Ok(key), |reason| Err(AdminError::NotFound(reason)))
 }

@@ -14,7 +14,7 @@ use crate::{
     AdminError,
     nodes::{INLINE_STREAMS_MAX, show_stream, streams_of},
     references::{self, ReferenceIndex, ReferenceSettings, Shown, Sight},
-    resources::{parse_type, select, variant_text},
+    resources::{mismatch, parse_type, select, variant_text},
     service::{Freshness, Service},
     work::Size,
 };
@@ -310,8 +310,14 @@ fn conclude_resource(
         let collection = state.collection(scope, &key.type_url);
         collection.map_or(&[][..], |collection| collection.variants.of(key.name.as_str()))
     };
-    let others = seen.iter().find(|scope| !variants_of(scope).is_empty());
-    match (found, others) {
+    let others: Vec<String> = seen
+        .iter()
+        .filter_map(|scope| {
+            let place = format!(" in scope {scope}");
+            mismatch(key, &place, variants_of(scope), parameters)
+        })
+        .collect();
+    match (found, others.is_empty()) {
         (Some((scope, resource)), _) => match resource.constraints() {
             None => out.push(format!("The node sees {key} of scope {scope}.")),
             Some(constraints) => out.push(format!(
@@ -319,18 +325,8 @@ fn conclude_resource(
                 show_parameters(parameters)
             )),
         },
-        (None, Some(scope)) => {
-            let variants = variants_of(scope);
-            let known = variants.iter().filter_map(|one| one.constraints()).take(10);
-            let known: Vec<String> = known.map(|one| format!("[{one}]")).collect();
-            out.push(format!(
-                "Scope {scope} has {} variants of {key}, and {} matches none of them: {}.",
-                variants.len(),
-                show_parameters(parameters),
-                known.join(", ")
-            ));
-        }
-        (None, None) => {
+        (None, false) => out.extend(others.into_iter().map(|reason| format!("{reason}."))),
+        (None, true) => {
             let elsewhere: Vec<&str> = state
                 .scopes
                 .keys()

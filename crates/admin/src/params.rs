@@ -45,13 +45,19 @@ impl Params {
         &mut self,
         name: &'static str,
     ) -> Result<BTreeMap<String, String>, AdminError> {
-        let pair = |text: String| match text.split_once('=') {
-            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-            _ => Err(AdminError::Parameter(format!(
-                "the parameter {name} is {text:?}; it must have the form KEY=VALUE"
-            ))),
-        };
-        self.list(name).into_iter().map(pair).collect()
+        let mut pairs = BTreeMap::new();
+        for text in self.list(name) {
+            let Some((key, value)) = text.split_once('=').filter(|(key, _)| !key.is_empty()) else {
+                return Err(AdminError::Parameter(format!(
+                    "{name}={text:?} is invalid; it must have the form {name}=KEY=VALUE"
+                )));
+            };
+            if pairs.insert(key.to_owned(), value.to_owned()).is_some() {
+                let text = format!("{name} is given twice for the key {key:?}");
+                return Err(AdminError::Parameter(text));
+            }
+        }
+        Ok(pairs)
     }
 
     /// Returns a text, or an empty text if the parameter is missing.
@@ -189,6 +195,19 @@ mod tests {
             let rule = "it must be true, false or a time with its unit, such as 500ms, 10s or 2m";
             assert_eq!(error, format!("the parameter wait is {value:?}; {rule}"));
         }
+    }
+
+    /// A key has one value, and a repeated key is an error.
+    #[test]
+    fn repeated_key_of_pairs_is_rejected() {
+        let pairs =
+            |all: &[(&str, &str)]| params(all).pairs("parameter").map_err(|e| e.to_string());
+        let two = [("parameter", "a=1"), ("parameter", "b=x=y")];
+        assert_eq!(pairs(&two).unwrap()["b"], "x=y");
+        let error = pairs(&[("parameter", "a=1"), ("parameter", "a=2")]).unwrap_err();
+        assert_eq!(error, "parameter is given twice for the key \"a\"");
+        let error = pairs(&[("parameter", "=1")]).unwrap_err();
+        assert_eq!(error, "parameter=\"=1\" is invalid; it must have the form parameter=KEY=VALUE");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
     Collection, DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
-    types,
+    show_parameters, types,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_view::View;
@@ -94,6 +94,34 @@ pub(crate) fn select<'a>(
     let collection = state.collection(scope, &key.type_url)?;
     let plain = collection.resources.get(&key.name);
     plain.or_else(|| collection.variants.select(key.name.as_str(), parameters))
+}
+
+/// Returns the reason why a name with variants has nothing for these parameters. `place` is the start of
+/// the sentence's end, such as ` in scope "a"`. Returns `None` if the name has no variants.
+pub(crate) fn mismatch(
+    key: &ResourceKey,
+    place: &str,
+    variants: &[Arc<Resource>],
+    parameters: &DynamicParameters,
+) -> Option<String> {
+    let known = variants.iter().filter_map(|one| one.constraints());
+    let known: Vec<String> = known.take(10).map(|one| format!("[{one}]")).collect();
+    let count = match variants.len() {
+        0 => return None,
+        1 => "1 variant".to_owned(),
+        n => format!("{n} variants"),
+    };
+    let (parameters, known) = (show_parameters(parameters), known.join(", "));
+    Some(format!(
+        "{key} has {count}{place}, and {parameters} matches none; select one with its parameters: {known}"
+    ))
+}
+
+/// Returns all variants of a name in the given scope, or in all scopes.
+fn all_variants(state: &State, scope: Option<&ScopeName>, key: &ResourceKey) -> Vec<Arc<Resource>> {
+    let collections =
+        scope_names(state, scope).filter_map(|scope| state.collection(scope, &key.type_url));
+    collections.flat_map(|one| one.variants.of(key.name.as_str())).cloned().collect()
 }
 
 /// Parses a type as an author writes it.
@@ -242,6 +270,16 @@ impl Service {
                 pieces_of_view(&state, stream, scope.as_ref(), &wanted, name)
             }
         };
+        if let (true, Some((name, parameters)), Some(type_url)) =
+            (pieces.is_empty(), name, &type_url)
+            && !parameters.is_empty()
+        {
+            let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
+            let variants = all_variants(&state, scope.as_ref(), &key);
+            if let Some(reason) = mismatch(&key, "", &variants, parameters) {
+                return Err(AdminError::NotFound(reason));
+            }
+        }
         let body = if request.without_body { Body::LeftOut } else { Body::Shown };
         Ok(Listing {
             revision: state.revision.0,
@@ -273,6 +311,10 @@ impl Service {
             })
             .collect();
         if holders.is_empty() {
+            let variants = all_variants(&state, scope.as_ref(), &key);
+            if let Some(reason) = mismatch(&key, "", &variants, &parameters) {
+                return Err(AdminError::NotFound(reason));
+            }
             let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
             return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
         }
@@ -369,7 +411,10 @@ fn pieces_of_view(
         .flat_map(|(from, scope)| scope.types.values().map(move |collection| (from, collection)))
         .filter(|(_, collection)| wanted(&collection.type_url))
     {
-        let of_type = view.of_type(&collection.type_url);
+        let of_node = stream.node.dynamic_parameters.get(collection.type_url.as_str());
+        let given = name.map(|(_, parameters)| parameters).filter(|all| !all.is_empty());
+        let parameters = given.or(of_node).cloned().map(Arc::new);
+        let of_type = view.of_type(&collection.type_url).with_parameters(parameters);
         let visible = |resource: &&Arc<Resource>| {
             of_type.get(resource.name().as_str()).is_some_and(|top| Arc::ptr_eq(top, resource))
         };
@@ -387,15 +432,6 @@ fn pieces_of_view(
     seen.into_iter()
         .map(|((scope, type_url), resources)| Piece::Some(scope, type_url, resources))
         .collect()
-}
-
-/// Returns the scope from which a view takes a resource: the first scope of the list that has it.
-pub(crate) fn scope_seen<'a>(
-    state: &State,
-    scopes: &'a [ScopeName],
-    key: &ResourceKey,
-) -> Option<&'a ScopeName> {
-    scopes.iter().find(|scope| state.get(scope, key).is_some())
 }
 
 /// The state, its references, and the connected nodes.
@@ -422,6 +458,8 @@ impl World<'_> {
     }
 }
 
+/// Describes a resource of one scope. A node sees it if it comes from the first scope with a resource for
+/// the parameters of the node. Variants for other parameters are not for the node.
 fn in_scope(
     world: &World<'_>,
     key: &ResourceKey,
@@ -433,8 +471,15 @@ fn in_scope(
     let references = references::of_scope(state, index, settings, &views, key, resource);
     let mut seeing: Vec<&str> = Vec::new();
     let mut shadowed: Vec<&str> = Vec::new();
+    let none = DynamicParameters::new();
     for stream in streams.iter().filter(|stream| stream.scopes.contains(scope)) {
-        match scope_seen(state, &stream.scopes, key) == Some(scope) {
+        let of_node = stream.node.dynamic_parameters.get(key.type_url.as_str()).unwrap_or(&none);
+        if !resource.matches(of_node) {
+            continue;
+        }
+        let mut scopes = stream.scopes.iter();
+        let seen = scopes.find_map(|scope| select(state, scope, key, of_node));
+        match seen.is_some_and(|seen| Arc::ptr_eq(seen, resource)) {
             true => seeing.push(&stream.node.id),
             false => shadowed.push(&stream.node.id),
         }

@@ -38,6 +38,14 @@ pub struct ResourceKey {
     pub name: ResourceName,
 }
 
+impl ResourceKey {
+    /// Returns the key with the published name.
+    #[must_use]
+    pub fn to_base(&self) -> Self {
+        Self { type_url: self.type_url.clone(), name: self.name.to_base() }
+    }
+}
+
 impl fmt::Display for ResourceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.type_url.message_name(), self.name.base())?;

@@ -8,7 +8,7 @@ use std::{
 use chancery_model::{
     Assignment, Collection, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
 };
-use chancery_view::View;
+use chancery_view::{TypeView, View};
 
 use super::{
     endpoints::{n_endpoints, refers_to},
@@ -139,12 +139,17 @@ impl<'a> Layered<'a> {
         for (type_url, Removed { names, settings }) in by_type {
             let Some((percent, floor)) = settings else { continue };
             let (before, after) = (self.before.of_type(type_url), self.after.of_type(type_url));
-            let n = before.n_resources();
+            let n = n_shown(&before);
             if n < floor || !exceeds_share(names.len(), n, percent) {
                 continue;
             }
-            // A resource of another scope may take the place of a removed one.
-            let n_gone = names.iter().filter(|name| after.get(name.as_str()).is_none()).count();
+            // A resource of another scope may take the place of a removed one. Variants for other
+            // parameters were not in the view.
+            let is_gone = |name: &&&ResourceName| {
+                after.get(name.base()).is_none()
+                    && (!name.is_variant() || before.get(name.as_str()).is_some())
+            };
+            let n_gone = names.iter().filter(is_gone).count();
             if exceeds_share(n_gone, n, percent) {
                 add(found, Guard::MassDeletion, || {
                     let (subject, left, kind) = (self.subject(), n - n_gone, short(type_url));
@@ -166,11 +171,12 @@ impl<'a> Layered<'a> {
             let Some(n) = count(&self.before).filter(|n| *n > 0) else { continue };
             let is_empty = match count(&self.after) {
                 Some(n) => n == 0,
-                None => self.cluster_refers_to(key),
+                None => self.cluster_refers_to(&key.to_base()),
             };
             if is_empty {
                 add(found, Guard::EmptyEndpoints, || {
-                    format!("{}, endpoints of {name:?}: {n} → 0", self.subject())
+                    let resource = name_of(&key.name);
+                    format!("{}, endpoints of {resource}: {n} → 0", self.subject())
                 });
             }
         }
@@ -185,10 +191,10 @@ impl<'a> Layered<'a> {
     fn cluster_in_use(&self, found: &mut Found) {
         let Some(references) = self.tried.references else { return };
         let clusters = TypeUrl::from_static(types::CLUSTER);
-        let after = self.after.of_type(&clusters);
+        let (before, after) = (self.before.of_type(&clusters), self.after.of_type(&clusters));
         let sight = Sight::new(self.tried.after, self.scopes);
         for name in self.of_scopes(&self.tried.suspects.clusters).flatten() {
-            if after.get(name.as_str()).is_some() {
+            if before.get(name.as_str()).is_none() || after.get(name.as_str()).is_some() {
                 continue;
             }
             let mut referrers = references.referrers(&clusters, name.base());
@@ -216,8 +222,8 @@ impl<'a> Layered<'a> {
         for (type_url, limit) in grown {
             let has_client =
                 self.group.users.sotw_types.contains(type_url) || *n_other_replicas > 0;
-            let old = self.before.of_type(type_url).sotw_bytes();
-            let new = self.after.of_type(type_url).sotw_bytes();
+            let old = sotw_bytes(&self.before.of_type(type_url));
+            let new = sotw_bytes(&self.after.of_type(type_url));
             // A view that is too large already was confirmed before.
             if has_client && old <= limit && new > limit {
                 add(found, Guard::SotwSize, || {
@@ -287,6 +293,26 @@ fn layers<'a>(state: &'a State, scopes: &[ScopeName]) -> BTreeMap<&'a TypeUrl, V
 
 fn n_resources(state: &State, scopes: &[ScopeName]) -> usize {
     scopes.iter().filter_map(|scope| state.scopes.get(scope)).map(|scope| scope.len()).sum()
+}
+
+/// Returns the number of resources of a view. Of the variants of a name, only one counts: the one for
+/// clients without parameters.
+fn n_shown(view: &TypeView) -> usize {
+    if view.has_variants() { view.iter().count() } else { view.n_resources() }
+}
+
+/// Returns the size of a SotW response with a whole view, for a client without parameters.
+fn sotw_bytes(view: &TypeView) -> u64 {
+    match view.has_variants() {
+        true => view.iter().map(|resource| resource.sotw_len() as u64).sum(),
+        false => view.sotw_bytes(),
+    }
+}
+
+/// Returns a name in quotes, with the constraints of a variant.
+fn name_of(name: &ResourceName) -> String {
+    let constraints = name.constraints().map(|one| format!(" [{one}]")).unwrap_or_default();
+    format!("{:?}{constraints}", name.base())
 }
 
 fn nodes(group: &NodeGroup) -> String {

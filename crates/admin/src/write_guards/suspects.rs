@@ -86,7 +86,7 @@ impl Suspects {
                 types.entry(type_url.clone()).or_default().push(name.clone());
             }
             if type_url.as_str() == types::CLUSTER && settings.applies(Guard::ClusterInUse) {
-                self.clusters.entry(scope.clone()).or_default().push(name.clone());
+                self.clusters.entry(scope.clone()).or_default().push(name.to_base());
             }
         } else if settings.applies(Guard::SotwSize) && types::properties(type_url).full_state {
             self.grown.entry(scope.clone()).or_default().insert(type_url.clone());
@@ -125,9 +125,11 @@ fn is_emptied(before: &State, after: &State, change: &Change) -> bool {
         (ChangeKind::Removed, _) if key.type_url.as_str() == types::ENDPOINT => {
             let clusters = after.collection(scope, &TypeUrl::from_static(types::CLUSTER));
             let clusters = clusters.filter(|clusters| !clusters.resources.is_empty());
+            let key = key.to_base();
             let is_used = clusters.is_none_or(|clusters| {
                 let cluster = clusters.resources.get(&key.name);
-                cluster.is_some_and(|cluster| refers_to(cluster, key))
+                let variants = clusters.variants.of(key.name.as_str()).iter();
+                cluster.into_iter().chain(variants).any(|cluster| refers_to(cluster, &key))
             });
             is_used && had()
         }

@@ -13,3 +13,4 @@ mod nodes;
 mod profiles;
 mod references;
 mod support;
+mod variants;

@@ -1,5 +1,6 @@
 //! Client profiles: the clients that are connected decide which rules apply to a write.
 
+use chancery_model::Node;
 use serde_json::json;
 
 use crate::support::{Client, Server};
@@ -10,7 +11,8 @@ const EDS: &str = "resources: [{'@type': type.googleapis.com/envoy.config.cluste
      connect_timeout: 0s, eds_cluster_config: {eds_config: {ads: {}}}}]";
 
 async fn connect(server: &Server, user_agent: &str) -> Client {
-    let mut client = Client::open_as(server, user_agent, user_agent);
+    let (id, user_agent) = (user_agent.to_owned(), user_agent.to_owned());
+    let mut client = Client::open_as(server, Node { id, user_agent, ..Node::default() });
     client.subscribe(CLUSTER).await;
     let first = client.response().await;
     client.answer(&first, None).await;

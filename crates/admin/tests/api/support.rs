@@ -182,20 +182,15 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn open(server: &Server, id: &str) -> Self {
-        Self::open_as(server, id, "")
+        Self::open_as(server, Node { id: id.to_owned(), ..Node::default() })
     }
 
-    /// Opens a stream of a client with a user agent.
-    pub(crate) fn open_as(server: &Server, id: &str, user_agent: &str) -> Self {
+    /// Opens a stream of a node of the cluster `edge`.
+    pub(crate) fn open_as(server: &Server, node: Node) -> Self {
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
         let peer = "127.0.0.1:4242".parse().unwrap();
         let (intake, outlet) = server.fanout.open(StreamInfo { kind, peer }).unwrap();
-        let node = Node {
-            id: id.to_owned(),
-            cluster: "edge".to_owned(),
-            user_agent: user_agent.to_owned(),
-            ..Node::default()
-        };
+        let node = Node { cluster: "edge".to_owned(), ..node };
         Self { intake, outlet, node: Some(Arc::new(node)) }
     }
 

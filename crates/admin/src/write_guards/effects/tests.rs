@@ -295,3 +295,48 @@ fn scope_can_have_a_guard_off() {
     world.settings = of_scope("edge", GuardSettings { off, ..GuardSettings::default() });
     assert_eq!(world.replaces(&clusters(1)), NONE);
 }
+
+/// Returns a variant for `env=NAME`, or for clients without `env`.
+fn variant(env: Option<&str>, resource: &str) -> String {
+    let constraints = match env {
+        Some(env) => format!("{{constraint: {{key: env, value: {env}}}}}"),
+        None => "{not_constraints: {constraint: {key: env, exists: {}}}}".to_owned(),
+    };
+    format!("{{dynamic_parameter_constraints: {constraints}, resource: {resource}}}")
+}
+
+/// DYN-09: guards look at the variants for clients without parameters, and name their constraints.
+#[test]
+fn guards_name_the_variant_for_clients_without_parameters() {
+    let all = |n_default, n_prod| {
+        let cluster = variant(None, &cluster("web"));
+        let default = variant(None, &endpoints("web", n_default));
+        resources(&[cluster, default, variant(Some("prod"), &endpoints("web", n_prod))])
+    };
+    let world = World::new(&all(1, 1)).connect("e1", &[]);
+    let effect = "1 node: edge, endpoints of \"web\" [not env exists]: 1 → 0";
+    assert_eq!(world.adds(&all(0, 1)), only("empty-endpoints", effect));
+    assert_eq!(world.adds(&all(1, 0)), NONE, "another variant");
+    let users = [route("r", "web"), variant(Some("prod"), &cluster("web"))];
+    let both = resources(&[&users[..], &[variant(None, &cluster("web"))]].concat());
+    let world = World::new(&both).connect("e1", &[]);
+    let effect = "1 node: edge, RouteConfiguration \"r\" still uses the cluster \"web\"";
+    assert_eq!(world.replaces(&resources(&users)), only("cluster-in-use", effect));
+    let default = resources(&[route("r", "web"), variant(None, &cluster("web"))]);
+    assert_eq!(world.replaces(&default), NONE, "another variant");
+}
+
+/// DYN-09: a client receives one variant of a name, so the others do not count.
+#[test]
+fn variants_for_other_parameters_do_not_trip_guards() {
+    let plain: Vec<String> = (0..30).map(|n| cluster(&format!("c{n}"))).collect();
+    let variants = (0..60).map(|n| variant(Some(&format!("e{n}")), &cluster("cm")));
+    let all: Vec<String> = plain.iter().cloned().chain(variants).collect();
+    let mut world = World::new(&resources(&all)).connect("e1", &[types::CLUSTER]);
+    assert_eq!(world.replaces(&resources(&plain)), NONE);
+    world = World::new(&resources(&plain)).connect("e1", &[types::CLUSTER]);
+    let view = View::resolve(&world.state, &[ScopeName::new("edge").unwrap()]);
+    let bytes = view.of_type(&TypeUrl::from_static(types::CLUSTER)).sotw_bytes();
+    world.settings.sotw_bytes_max = bytes + 200;
+    assert_eq!(world.adds(&resources(&all)), NONE);
+}
