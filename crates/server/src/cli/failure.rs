@@ -47,7 +47,8 @@ impl Failure {
     /// Prints the failure on standard error. Returns the exit code of the command.
     pub(crate) fn report(&self) -> ExitCode {
         let mut stderr = io::stderr().lock();
-        let label = if self.exit == Exit::Failed { "error" } else { "warning" };
+        let is_error = matches!(self.exit, Exit::Failed | Exit::Usage | Exit::Findings);
+        let label = if is_error { "error" } else { "warning" };
         for warning in &self.warnings {
             drop(writeln!(stderr, "warning: {warning}"));
         }

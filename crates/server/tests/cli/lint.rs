@@ -37,7 +37,7 @@ fn findings_depend_on_the_profile_and_set_the_exit_code() {
         "error: -:5:3: document 1: resources[0] Cluster \"web\": connect_timeout: is 0s, but must be greater than 0s \
          [duration.gt]\n"
     );
-    assert_eq!(for_envoy.err, "warning: 1 error, 0 warnings in 1 file; checked for envoy\n");
+    assert_eq!(for_envoy.err, "error: 1 error, 0 warnings in 1 file; checked for envoy\n");
 
     let for_go = lint(&["--profile", "grpc-go@1.70"], MESH);
     assert_eq!(for_go.code, 5, "{for_go:?}");
@@ -73,6 +73,9 @@ fn unreadable_input_has_another_exit_code_than_findings() {
     assert_eq!(done.code, 1, "{done:?}");
     assert!(done.out.contains("duration.gt"), "the other file is checked too: {done:?}");
     assert!(done.err.contains("none.yaml: No such file"), "{done:?}");
+    let mut command = chancery();
+    command.args(["lint", "-f", &path("none.yaml")]);
+    assert_eq!(run(command, "").out, "", "no count, because nothing was read");
     assert_eq!(lint(&[], "resources: [").code, 5, "a syntax error is a finding");
 }
 

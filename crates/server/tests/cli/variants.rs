@@ -54,6 +54,10 @@ fn each_variant_is_published_shown_explained_and_deleted() {
     assert_eq!(test["dynamic_parameter_constraints"], env("test"));
     let yaml = server.run(&["get", "rds", "web"]);
     assert_eq!(server.json(&["apply", "-f", "-"], &yaml.out)["unchanged"], 3, "{}", yaml.out);
+    let twice = ["get", "rds", "web", "--parameter", "env=prod", "--parameter", "env=test"];
+    let twice = server.run(&twice);
+    assert_eq!(twice.code, 2, "{}", twice.err);
+    assert!(twice.err.contains("\"env\" has two values, \"prod\" and \"test\""), "{}", twice.err);
     let described = server.run(&["describe", "rds", "web", "--parameter", "env=prod"]);
     assert!(described.out.contains("variant   env=\"prod\""), "{}", described.out);
     let explained = server.run(&["explain", "n1", "rds", "web", "--parameter", "env=prod"]);

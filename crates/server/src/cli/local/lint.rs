@@ -61,6 +61,8 @@ enum FailOn {
 pub(super) struct Findings {
     pub(super) problems: Vec<Problem>,
     n_files: usize,
+    /// All input was readable.
+    is_complete: bool,
     profiles: Vec<String>,
 }
 
@@ -85,7 +87,8 @@ impl Lint {
             true => Vec::new(),
             false => chancery_admission::lint(&manifests, &options),
         };
-        let findings = Findings { problems, n_files: manifests.len(), profiles: names };
+        let (n_files, is_complete) = (manifests.len(), unreadable.is_empty());
+        let findings = Findings { problems, n_files, is_complete, profiles: names };
         findings.show(answer)?;
         answer.out.flush()?;
         if !unreadable.is_empty() {
@@ -137,7 +140,7 @@ impl Findings {
             0 => {}
             n => writeln!(out, "and {n} more; -o json prints all of them")?,
         }
-        match self.problems.is_empty() {
+        match self.problems.is_empty() && self.is_complete {
             true => writeln!(out, "{}", self.summary()),
             false => Ok(()),
         }

@@ -39,7 +39,7 @@ pub(super) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let Delete { type_name, names, scope, if_version, parameters, write } = delete;
-    let dynamic_parameters = parameters.into_map();
+    let dynamic_parameters = parameters.into_map()?;
     if if_version.is_some() && names.len() > 1 {
         let n = names.len();
         return Err(Failure::new(format_args!(

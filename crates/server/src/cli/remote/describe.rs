@@ -46,7 +46,7 @@ pub(super) async fn run(
         name: describe.name,
         scope: describe.scope.unwrap_or_default(),
         stale: describe.read.stale,
-        dynamic_parameters: describe.parameters.into_map(),
+        dynamic_parameters: describe.parameters.into_map()?,
     };
     let response = client.describe_resource(request).await.map_err(|status| refusal(&status))?;
     let described = response.into_inner();

@@ -50,7 +50,7 @@ pub(super) async fn run(
         r#type: explain.type_name.unwrap_or_default(),
         name: explain.name.unwrap_or_default(),
         stale: explain.read.stale,
-        dynamic_parameters: explain.parameters.into_map(),
+        dynamic_parameters: explain.parameters.into_map()?,
     };
     let response = client.explain(request).await.map_err(|status| refusal(&status))?.into_inner();
     answer.show(&response, |out| write_text(&response, out))

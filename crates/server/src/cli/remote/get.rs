@@ -58,7 +58,7 @@ pub(super) async fn run(
         view_of_node: get.node.unwrap_or_default(),
         without_body: is_table,
         stale: get.read.stale,
-        dynamic_parameters: get.parameters.into_map(),
+        dynamic_parameters: get.parameters.into_map()?,
     };
     let response = client.list_resources(request).await.map_err(|status| refusal(&status))?;
     let mut pieces = response.into_inner();

@@ -172,7 +172,7 @@ impl Options {
     }
 
     async fn source(self, servers: &Servers) -> Result<Source, Failure> {
-        let dynamic_parameters = self.parameters.into_map();
+        let dynamic_parameters = self.parameters.into_map()?;
         if !self.files.is_empty() {
             if !dynamic_parameters.is_empty() {
                 return Err(Failure::new("--parameter selects stored variants; remove it, or -f"));

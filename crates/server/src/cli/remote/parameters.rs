@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 
+use crate::cli::{exit::Exit, failure::Failure};
+
 /// The dynamic parameters that select one variant.
 #[derive(Debug, Args, Clone, Default)]
 pub(crate) struct Parameters {
@@ -14,8 +16,18 @@ pub(crate) struct Parameters {
 
 impl Parameters {
     /// Returns the parameters as requests have them.
-    pub(crate) fn into_map(self) -> BTreeMap<String, String> {
-        self.parameters.into_iter().collect()
+    ///
+    /// # Errors
+    /// Fails if a key has two values.
+    pub(crate) fn into_map(self) -> Result<BTreeMap<String, String>, Failure> {
+        let mut all = BTreeMap::new();
+        for (key, value) in self.parameters {
+            if let Some(first) = all.insert(key.clone(), value.clone()) {
+                let text = format!("--parameter: {key:?} has two values, {first:?} and {value:?}");
+                return Err(Failure::with_exit(Exit::Usage, text));
+            }
+        }
+        Ok(all)
     }
 }
 
