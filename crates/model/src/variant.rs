@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl ResourceName {
-    /// Returns the name of the variant with these constraints. Without constraints, it is the name
-    /// itself.
+    /// Returns the name of the variant with these constraints. Returns the name unchanged if the
+    /// constraints match everything.
     #[must_use]
     pub fn variant(&self, constraints: &Constraints) -> Self {
         let constraints = constraints.clone().canonical();

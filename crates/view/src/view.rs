@@ -86,8 +86,8 @@ impl TypeView {
     /// takes precedence over an alias.
     ///
     /// A name with variants means the variant that matches the parameters: those in the name of a
-    /// subscription, or else those of the view (DYN-03, DYN-09). A variant that other parameters
-    /// select is not found by its own name.
+    /// subscription, or else those of the view (DYN-03, DYN-09). Looking up a variant by its
+    /// internal name fails unless the view's parameters select it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Resource>> {
         let found = self.find(name)?;

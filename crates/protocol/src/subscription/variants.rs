@@ -1,7 +1,7 @@
-//! The variants of resources: which of them a client receives, and what replaces what (DYN-03 to -12).
+//! Which variant of a resource a client receives, and the removal of replaced variants (DYN-03 to -12).
 //!
 //! A subscription with parameters is a name of its own ([`located_name`](chancery_model::located_name)).
-//! The view finds the variant for each name. This file has the rest: the names by which a client
+//! The view finds the variant for each name. This file computes the names by which a client
 //! subscribes to a variant, and the removal of a variant that another one replaces.
 
 use std::sync::Arc;
@@ -34,8 +34,7 @@ impl Subscription {
         }
     }
 
-    /// Records that the client uses locators. Variants that it was sent without constraints are sent
-    /// again with them.
+    /// Records that the client uses locators. The server resends earlier variants with constraints.
     pub(crate) fn use_locators(&mut self) {
         if std::mem::replace(&mut self.variants.has_locators, true) {
             return;
@@ -82,7 +81,7 @@ impl Subscription {
         shown.clone().into_iter().chain(named).collect()
     }
 
-    /// Returns whether another resource of the same name takes the place of `old` for the client.
+    /// Returns whether another resource is now visible under a name through which the client had `old`.
     pub(crate) fn is_replaced(&self, view: &TypeView, old: &Resource) -> bool {
         let is_variant = old.constraints().is_some();
         if !is_variant && !view.has_variants() {
