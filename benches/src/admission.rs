@@ -152,10 +152,15 @@ pub fn run(options: &Options, out: &mut (dyn io::Write + Send)) -> Result<bool> 
         options.clusters > 0 && options.rounds > 0,
         "`--clusters` and `--rounds` must be at least 1"
     );
-    // Admission reads YAML on a thread with a large stack. Here the same thread measures its CPU time.
+    on_large_stack(|| measure(options, out))
+}
+
+/// Runs a measurement on a thread that may read YAML. Admission reads it on a thread with a large stack, whose
+/// CPU time would not count.
+pub(crate) fn on_large_stack(measure: impl FnOnce() -> Result<bool> + Send) -> Result<bool> {
     let measure = || {
         fuzz::read_on_this_thread();
-        measure(options, out)
+        measure()
     };
     thread::scope(|scope| {
         let thread = thread::Builder::new().stack_size(64 << 20).spawn_scoped(scope, measure)?;
@@ -254,7 +259,8 @@ impl Input {
     }
 }
 
-fn admit(manifest: &Manifest, mode: ValidationMode) -> Result<Vec<ResourceDraft>> {
+/// Reads the resources of a manifest.
+pub(crate) fn admit(manifest: &Manifest, mode: ValidationMode) -> Result<Vec<ResourceDraft>> {
     let options = Admission {
         validation: Validation::of(mode),
         ..Admission::new(ScopeName::new("default")?)

@@ -27,6 +27,7 @@ mod case;
 mod doors;
 mod fleet;
 mod measure;
+pub mod references;
 mod report;
 mod stopwatch;
 mod world;

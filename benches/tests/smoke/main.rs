@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use chancery_benches::{Options, admission, run};
+use chancery_benches::{Options, admission, references, run};
 use clap::Parser as _;
 
 fn report(args: &[&str]) -> (bool, String) {
@@ -57,4 +57,21 @@ fn benchmark_of_admission_measures_every_way_and_its_check_can_fail() {
     assert_eq!(page.matches("clusters/s").count(), 12, "{page}");
     let (holds, page) = report(&["--per-second-min=1e12"]);
     assert!(!holds && page.contains("TOO SLOW"), "{page}");
+}
+
+#[test]
+fn benchmark_of_references_measures_every_case_and_its_check_can_fail() {
+    let report = |args: &[&str]| {
+        let args = [&["references", "--resources=3,200", "--rounds=1", "--check"], args].concat();
+        let options = references::Options::try_parse_from(args).unwrap();
+        let mut page = Vec::new();
+        let holds = references::run(&options, &mut page).unwrap();
+        (holds, String::from_utf8(page).unwrap())
+    };
+    let (holds, page) = report(&["--tolerance=1e9"]);
+    assert!(holds, "{page}");
+    assert_eq!(page.matches("M = 200 to 3").count(), 3, "{page}");
+    assert!(page.contains("200 clusters, 200 routes, 400 references"), "{page}");
+    let (holds, page) = report(&["--tolerance=0"]);
+    assert!(!holds && page.contains("NOT FLAT"), "{page}");
 }

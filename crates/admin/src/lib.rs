@@ -10,6 +10,8 @@
 //!   `chancery_load`.
 
 mod backup;
+#[doc(hidden)]
+pub mod bench;
 mod bounds;
 mod changed_names;
 mod changes;

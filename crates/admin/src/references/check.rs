@@ -97,6 +97,11 @@ impl Suspects {
         self.all.is_empty()
     }
 
+    /// Returns the number of suspects.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len() + self.n_omitted
+    }
+
     /// Returns the scopes of the referrers.
     pub(crate) fn scopes(&self) -> BTreeSet<ScopeName> {
         self.all.iter().map(|suspect| suspect.scope.clone()).collect()

@@ -110,7 +110,6 @@ impl ReferenceIndex {
     }
 
     /// Returns the number of references.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.by_type.values().map(OrdSet::len).sum()
     }

@@ -76,10 +76,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (TESTING, &[]),
     // The load test drives a server from outside, like a client and an author.
     ("chancery-loadtest", &["chancery-model", "chancery-proto", TESTING]),
-    // The benchmarks measure the pure crates and admission.
+    // The benchmarks measure the pure crates, admission, and the index of references.
     (
         "chancery-benches",
-        &["chancery-model", "chancery-view", "chancery-protocol", "chancery-admission"],
+        &[
+            "chancery-model",
+            "chancery-view",
+            "chancery-protocol",
+            "chancery-admission",
+            "chancery-admin",
+        ],
     ),
     // The fuzz targets are decoders of client input.
     (
