@@ -23,8 +23,8 @@ of the tests, the list of requirements and the list of reasons (`crates/xtask/sr
 and levels are those of the project's xDS requirements.
 
 - **tested**: the named tests cite the requirement and fail if it is violated.
-- **reason**: no test, but a written reason. For a MUST, there are three such reasons: it is not implemented yet, it
-  concerns the internals of a client, or another component does it.
+- **reason**: no test, but a written reason. For a MUST, there are two such reasons: it concerns the internals of a
+  client, or another component does it. Each MUST that concerns the server has a test.
 
 The [second part](#what-the-tests-show) describes each test. The names start with the crate. To run a test:
 `cargo xtask test -p chancery-<crate> <name>`.

@@ -47,8 +47,6 @@ impl Level {
 /// The kind of reason why a requirement has no test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The requirement is not implemented yet. The reason describes the current behavior.
-    Later,
     /// The requirement concerns the internals of a client, and the server does not depend on it.
     Client,
     /// By decision, another component does what is required. The reason names it.
@@ -59,7 +57,6 @@ pub(super) enum Why {
 
 impl Why {
     const NAMES: &[(&str, Self)] = &[
-        ("later", Self::Later),
         ("client", Self::Client),
         ("elsewhere", Self::Elsewhere),
         ("declined", Self::Declined),
@@ -72,7 +69,6 @@ impl Why {
     /// Returns the text with which the page starts the reason.
     pub(super) fn title(self) -> &'static str {
         match self {
-            Self::Later => "Not implemented yet.",
             Self::Client => "Client internals.",
             Self::Elsewhere => "Outside of the server.",
             Self::Declined => "Not followed.",
@@ -179,7 +175,7 @@ fn reasons(text: &str) -> Result<BTreeMap<Id, Reason>> {
             Some((exact(id)?, Why::parse(why)?, text.trim()))
         });
         let Some((id, why, text)) = parts else {
-            bail!("line {at}: {line:?} is not `ID later|client|elsewhere|declined: text`");
+            bail!("line {at}: {line:?} is not `ID client|elsewhere|declined: text`");
         };
         let reason = Reason { why, text: text.to_owned() };
         if reasons.insert(id, reason).is_some() {
@@ -225,7 +221,7 @@ mod tests {
     fn requirement_needs_either_test_or_reason() {
         let required = required(
             "SVC-01 MUST\nSVC-02 SHOULD NOT\nSVC-03 MAY\n\n# more\nSVC-04 MUST NOT\n",
-            "SVC-03 declined: nobody\n  asks.\nSVC-04 later: no v2.\n",
+            "SVC-03 declined: nobody\n  asks.\nSVC-04 client: no v2.\n",
         );
         assert_eq!(required.reasons.values().next().unwrap().text, "nobody asks.");
         assert!(required.problems(&[test("t", "SVC-01, -02")]).is_empty());
@@ -262,7 +258,7 @@ mod tests {
         for list in ["SVC-1 MUST", "SVC-01", "SVC-01 WANT", "SVC-01 MUST\nSVC-01 MAY"] {
             assert!(levels(list).unwrap_err().to_string().starts_with("line "), "{list}");
         }
-        for list in ["SVC-01: x", "SVC-01 maybe: x", "  x", "SVC-01 later: x\nSVC-01 later: y"] {
+        for list in ["SVC-01: x", "SVC-01 maybe: x", "  x", "SVC-01 client: x\nSVC-01 client: y", "SVC-01 later: x"] {
             assert!(reasons(list).unwrap_err().to_string().starts_with("line "), "{list}");
         }
     }
