@@ -551,7 +551,7 @@ fn foreign_source_of_an_endpoint_collection_is_a_warning() {
 fn finding_names_the_clients_and_the_reason() {
     let text =
         |clients: &str| found(clients, &cluster(&json!({"lb_policy": "MAGLEV"})))[0].to_string();
-    let reason = "because it supports the policies ROUND_ROBIN, RING_HASH and LEAST_REQUEST; remove lb_policy, and set \
+    let reason = "because gRPC supports only the policies ROUND_ROBIN, RING_HASH and LEAST_REQUEST; remove lb_policy, and set \
                   load_balancing_policy [grpc.lb_policy]";
     let place = "a.json:1:105: document 1: resources[0] Cluster \"web\": lb_policy";
     let of = |clients: &str| text(clients).split_once(": lb_policy: ").unwrap().1.to_owned();

@@ -38,8 +38,8 @@ pub(super) fn check(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules
     let has_usable = listener.messages("filter_chains").any(is_usable);
     let refusing = (CPP | NODE).when(!has_chains && !is_api) | GO.when(!has_usable);
     let clients_without = refusing.when(default.is_none());
-    let reason = "no filter chain of the listener is usable for gRPC";
-    let fix = "give a filter chain, or default_filter_chain";
+    let reason = "gRPC cannot use any filter chain of the listener";
+    let fix = "add a filter chain, or give default_filter_chain";
     rules.refuse(&list, clients & clients_without, "grpc.filter_chains", reason, fix);
     overlaps(listener, clients, &list, rules);
 }
@@ -49,14 +49,14 @@ fn chain(chain: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) 
     let list = at.field("filters");
     let n = chain.messages("filters").count();
     let refusing = (ALL - GO).when(n != 1) | GO.when(n == 0);
-    let reason = "a filter chain has the HttpConnectionManager as its only filter";
+    let reason = "the filter chain does not have the HttpConnectionManager as its only filter";
     rules.refuse(&list, clients & refusing, ID, reason, "");
     let mut names = HashSet::new();
     for (index, filter) in chain.messages("filters").enumerate() {
         let at = list.index(index);
         let name = filter.text("name");
         if name.is_empty() || !names.insert(name) {
-            let reason = "a network filter needs a name of its own";
+            let reason = "the name of the network filter is empty or repeated";
             rules.refuse(&at.field("name"), clients & GO, ID, reason, "");
         }
         // Clients other than Go and C-core stop at the number of filters.
@@ -77,14 +77,15 @@ fn chain(chain: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) 
 fn transport_socket(socket: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.transport_socket";
     if socket.text("name") != TLS_SOCKET {
-        let reason = "its transport sockets have the name envoy.transport_sockets.tls";
+        let reason =
+            "gRPC supports only transport sockets with the name envoy.transport_sockets.tls";
         let fix = "set the name to envoy.transport_sockets.tls";
         rules.refuse(&at.field("name"), clients & (ALL - CPP), ID, reason, fix);
     }
     let at = at.field("typed_config");
     let kind = socket.message("typed_config").map(extension);
     if kind.is_none_or(|kind| kind.name != DOWNSTREAM_TLS || kind.is_struct) {
-        let reason = "its only transport socket is TLS with a DownstreamTlsContext";
+        let reason = "gRPC supports only a transport socket with a DownstreamTlsContext";
         return rules.refuse(&at, clients, ID, reason, "");
     }
     if let Some(context) = socket.any("typed_config") {
@@ -147,8 +148,9 @@ fn overlaps(listener: &Message<'_>, clients: Clients, list: &At<'_>, rules: &mut
         let Some(first) = first else { continue };
         // Node compares only chains with criteria.
         let node = NODE.when(criteria.is_some());
-        let reason = format!("it matches the same connections as filter_chains[{first}]");
-        let fix = "give each filter chain another filter_chain_match";
+        let reason =
+            format!("the filter chain matches the same connections as filter_chains[{first}]");
+        let fix = "give each filter chain a different filter_chain_match";
         let clients = clients & (CPP | GO | JAVA | node);
         rules.refuse(&list.index(index), clients, "grpc.filter_chain_match", reason, fix);
     }

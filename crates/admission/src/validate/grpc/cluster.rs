@@ -39,7 +39,7 @@ pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut
             LOGICAL_DNS => logical_dns(cluster, &at.field("load_assignment"), rules),
             _ => {
                 let reason =
-                    "gRPC supports the types EDS, LOGICAL_DNS and envoy.clusters.aggregate";
+                    "gRPC supports only the types EDS, LOGICAL_DNS and envoy.clusters.aggregate";
                 let fix = "set type to EDS or LOGICAL_DNS";
                 rules.refuse(&at.field("type"), ALL, "grpc.cluster_type", reason, fix);
             }
@@ -47,7 +47,7 @@ pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut
     }
     policy::check(cluster, body, at, rules);
     if cluster.has("transport_socket_matches") {
-        let reason = "gRPC has no transport_socket_matches";
+        let reason = "gRPC does not support transport_socket_matches";
         let fix = "use transport_socket";
         let at = at.field("transport_socket_matches");
         rules.refuse(&at, GO | JAVA, "grpc.socket_matches", reason, fix);
@@ -76,11 +76,11 @@ fn custom_type(custom: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     let config = custom.message("typed_config");
     let at_config = at.field("typed_config");
     if config.is_none_or(|config| extension(config).name != AGGREGATE_CONFIG) {
-        let reason = "its only custom type of cluster is envoy.clusters.aggregate";
+        let reason = "gRPC supports only the cluster_type envoy.clusters.aggregate";
         return rules.refuse(&at_config, ALL, ID, reason, "set type to EDS or LOGICAL_DNS");
     }
     if custom.text("name") != AGGREGATE {
-        let reason = "an aggregate cluster is recognized by this name";
+        let reason = "gRPC recognizes an aggregate cluster by this name";
         let fix = "set the name to envoy.clusters.aggregate";
         rules.refuse(&at.field("name"), GO | JAVA, ID, reason, fix);
     }
@@ -103,7 +103,7 @@ fn eds(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     }
     let service_name = config.map_or("", |config| config.text("service_name"));
     if cluster.text("name").starts_with("xdstp:") && service_name.is_empty() {
-        let reason = "an EDS cluster whose name starts with xdstp: names its assignment";
+        let reason = "an EDS cluster whose name starts with xdstp: needs a service_name";
         let at = at.field("service_name");
         rules.refuse(&at, GO | JAVA | NODE, "grpc.service_name", reason, "give service_name");
     }
@@ -119,7 +119,7 @@ fn logical_dns(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     let endpoints: Vec<&Message<'_>> =
         localities.iter().flat_map(|locality| locality.messages("lb_endpoints")).collect();
     if localities.len() != 1 || endpoints.len() != 1 {
-        let reason = "a cluster of type LOGICAL_DNS has one locality with one endpoint";
+        let reason = "a cluster of type LOGICAL_DNS needs exactly one locality with one endpoint";
         return rules.refuse(&at.field("endpoints"), ALL, ID, reason, "");
     }
     let at = at.field("endpoints");
@@ -131,11 +131,11 @@ fn logical_dns(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     let at = at.field("socket_address");
     let address = endpoints[0].message("endpoint").and_then(|one| one.message("address"));
     let Some(socket) = address.and_then(|address| address.message("socket_address")) else {
-        let reason = "the endpoint of a LOGICAL_DNS cluster has a socket_address";
+        let reason = "the endpoint of a LOGICAL_DNS cluster needs a socket_address";
         return rules.refuse(&at, ALL, ID, reason, "");
     };
     if !socket.text("resolver_name").is_empty() {
-        let reason = "gRPC resolves the name by DNS";
+        let reason = "gRPC does not support resolver_name";
         let fix = "remove resolver_name";
         rules.refuse(&at.field("resolver_name"), CPP | GO | JAVA, ID, reason, fix);
     }
@@ -151,14 +151,15 @@ fn logical_dns(cluster: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
 fn transport_socket(socket: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.transport_socket";
     if socket.text("name") != TLS_SOCKET {
-        let reason = "its transport sockets have the name envoy.transport_sockets.tls";
+        let reason =
+            "gRPC supports only transport sockets with the name envoy.transport_sockets.tls";
         let fix = "set the name to envoy.transport_sockets.tls";
         rules.refuse(&at.field("name"), GO | JAVA, ID, reason, fix);
     }
     let at = at.field("typed_config");
     let config = socket.message("typed_config").map(extension);
     if config.is_none_or(|config| config.name != UPSTREAM_TLS || config.is_struct) {
-        let reason = "its only transport socket is TLS with an UpstreamTlsContext";
+        let reason = "gRPC supports only a transport socket with an UpstreamTlsContext";
         return rules.refuse(&at, ALL, ID, reason, "");
     }
     if let Some(context) = socket.any("typed_config") {
@@ -192,7 +193,7 @@ fn upstream_config(config: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     let at = at.field("typed_config");
     let kind = config.message("typed_config").map(extension);
     if kind.is_none_or(|kind| kind.name != HTTP_OPTIONS || kind.is_struct) {
-        let reason = "the content of upstream_config is HttpProtocolOptions";
+        let reason = "upstream_config does not contain HttpProtocolOptions";
         return rules.refuse(&at, CPP, ID, reason, "");
     }
     let options = config.any("typed_config");

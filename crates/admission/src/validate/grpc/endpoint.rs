@@ -93,7 +93,7 @@ fn repeated_localities(assignment: &Message<'_>, at: &At<'_>, rules: &mut Rules)
         let (first, earlier) = *seen.entry(place).or_insert((index, NONE));
         if first != index {
             let reason =
-                format!("it repeats the locality of endpoints[{first}] in the same priority");
+                format!("the locality repeats that of endpoints[{first}] in the same priority");
             let fix = "give each locality of a priority once";
             rules.refuse(&at.index(index), earlier & clients, "locality.duplicate", reason, fix);
         }
@@ -118,9 +118,9 @@ fn endpoint_weights(locality: &Message<'_>, clients: Clients, at: &At<'_>, rules
             let list = at.field("lb_endpoints");
             let at = list.index(index);
             let clients = clients & (GO | CPP.when(is_read_by_cpp(endpoint)));
-            let reason = "the weight of an endpoint is at least 1";
+            let reason = "the weight of the endpoint is 0, but must be at least 1";
             let at = at.field("load_balancing_weight");
-            rules.refuse(&at, clients, "grpc.endpoint_weight", reason, "set at least 1");
+            rules.refuse(&at, clients, "grpc.endpoint_weight", reason, "set it to at least 1");
         }
     }
 }
@@ -152,7 +152,7 @@ impl<'m> Addresses<'m> {
         let Some(endpoint) = lb.message("endpoint") else {
             self.compare("", 0, clients & GO, &at, rules);
             let clients = clients & (CPP | NODE | JAVA);
-            return rules.refuse(&at, clients, "grpc.address", "an endpoint has an address", "");
+            return rules.refuse(&at, clients, "grpc.address", "the endpoint has no address", "");
         };
         self.address(endpoint.message("address"), clients, &at.field("address"), rules);
         for (index, additional) in endpoint.messages("additional_addresses").enumerate() {
@@ -176,7 +176,7 @@ impl<'m> Addresses<'m> {
             self.compare("", 0, clients & GO, &at, rules);
             let readers = clients & (CPP | NODE | JAVA.when(address.is_none()));
             let fix = "give socket_address with an IP address and a port";
-            return rules.refuse(&at, readers, ID, "an endpoint has a socket_address", fix);
+            return rules.refuse(&at, readers, ID, "the endpoint has no socket_address", fix);
         };
         let (text, port) = (socket.text("address"), socket.bits("port_value"));
         if ip(text).is_none() {
@@ -189,7 +189,7 @@ impl<'m> Addresses<'m> {
             rules.refuse(&at.field("port_value"), clients & CPP, ID, reason, "");
         }
         if !socket.has("port_value") {
-            let reason = "a port without a name is required";
+            let reason = "the endpoint has no port number";
             rules.refuse(&at.field("port_value"), clients & NODE, ID, reason, "give port_value");
         }
         self.compare(text, port, clients, &at, rules);
@@ -222,7 +222,7 @@ impl<'m> Addresses<'m> {
         }
         if let Some((locality, endpoint)) = first {
             let reason = format!(
-                "the address is also that of endpoints[{locality}].lb_endpoints[{endpoint}]"
+                "the address repeats that of endpoints[{locality}].lb_endpoints[{endpoint}]"
             );
             rules.refuse(at, found, "grpc.duplicate_address", reason, "give each address once");
         }
@@ -254,14 +254,14 @@ fn drop_overloads(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let list = at.field("drop_overloads");
         let at = list.index(index);
         if overload.text("category").is_empty() {
-            let reason = "a category is required";
+            let reason = "the category is missing";
             rules.refuse(&at.field("category"), CPP, ID, reason, "give category");
         }
         let at = at.field("drop_percentage");
         match overload.message("drop_percentage") {
-            None => rules.refuse(&at, CPP, ID, "a percentage is required", ""),
+            None => rules.refuse(&at, CPP, ID, "the percentage is missing", ""),
             Some(share) if share.bits("denominator") > 2 => {
-                let reason = "the denominator is HUNDRED, TEN_THOUSAND or MILLION";
+                let reason = "the denominator is not HUNDRED, TEN_THOUSAND or MILLION";
                 rules.refuse(&at.field("denominator"), CPP | GO | JAVA, ID, reason, "");
             }
             Some(_) => {}

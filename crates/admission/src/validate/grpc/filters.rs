@@ -6,7 +6,10 @@ use super::{
     rbac,
     rules::{ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, extension, is_duration},
 };
-use crate::{node::shown, validate::tree::Message};
+use crate::{
+    node::{named, shown},
+    validate::tree::Message,
+};
 
 /// The side of a connection that uses filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,11 +92,11 @@ pub(super) fn check(
         let client = Clients::at(position) & clients;
         match chain.last[position] {
             None if client != NODE && !refused.contains(client) => {
-                let reason = "a chain has at least one filter that the client has";
+                let reason = "the list has no filter that the client supports";
                 rules.refuse(&list, client, ID, reason, "add envoy.filters.http.router at the end");
             }
             Some((last, false)) => {
-                let reason = "the last filter does not end the chain";
+                let reason = "the last filter is not the router";
                 let fix = "add envoy.filters.http.router at the end";
                 rules.refuse(&list.index(last), client, "grpc.router", reason, fix);
             }
@@ -152,16 +155,16 @@ fn one(
     let kind = extension(config);
     let (known, on_side) = known(kind.name, side);
     if !is_optional {
-        let fix = "remove the filter, or set is_optional";
-        let reason = format!("it has no HTTP filter of the type {}", shown(kind.name));
+        let fix = "remove the filter, or set is_optional to true";
+        let reason = format!("the HTTP filter {} is not supported", named(kind.name));
         rules.refuse(&at, clients & (ALL - known), ID, reason, fix);
         let side = if side == Side::Client { "clients" } else { "servers" };
-        let reason = format!("it has no HTTP filter of the type {} for {side}", shown(kind.name));
+        let reason = format!("the HTTP filter {} is not supported for {side}", named(kind.name));
         rules.refuse(&at, clients & (known - on_side), ID, reason, fix);
         *refused = *refused | (clients & (ALL - on_side));
     }
     if kind.is_struct {
-        let reason = "the filter takes its own message, not a TypedStruct";
+        let reason = "the filter needs its own message, not a TypedStruct";
         rules.refuse(&at, clients & on_side, ID, reason, "");
     } else if let Some(content) = filter.any("typed_config") {
         // Go parses an optional filter of the other side too.
@@ -185,7 +188,7 @@ fn content(content: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rul
                 content.message("cache_config").and_then(|cache| cache.wrapped("cache_size"));
             if size == Some(0) {
                 let at = at.field("cache_config");
-                let reason = "the size of the cache is at least 1";
+                let reason = "cache_size is 0, but must be at least 1";
                 rules.refuse(&at.field("cache_size"), clients, "grpc.gcp_authn", reason, "");
             }
         }
@@ -199,7 +202,7 @@ fn fault(fault: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) 
         let at = at.field("abort");
         let status = abort.bits("grpc_status");
         if status > 16 {
-            let reason = format!("{status} is not a gRPC status");
+            let reason = format!("{status} is not a gRPC status code");
             rules.refuse(&at.field("grpc_status"), clients & CPP, ID, reason, "");
         }
         if !abort.has("percentage") {
@@ -207,7 +210,13 @@ fn fault(fault: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) 
             rules.refuse(&at.field("percentage"), clients & NODE, ID, reason, "give percentage");
         }
         if !["http_status", "grpc_status", "header_abort"].iter().any(|form| abort.has(form)) {
-            rules.refuse(&at, clients & NODE, ID, "Node needs the form of an abort", "");
+            rules.refuse(
+                &at,
+                clients & NODE,
+                ID,
+                "Node needs http_status, grpc_status or header_abort",
+                "",
+            );
         }
     }
     if let Some(delay) = fault.message("delay") {
@@ -220,7 +229,7 @@ fn fault(fault: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) 
             rules.refuse(&at.field("percentage"), clients & NODE, ID, reason, "give percentage");
         }
         if !["fixed_delay", "header_delay"].iter().any(|form| delay.has(form)) {
-            rules.refuse(&at, clients & NODE, ID, "Node needs the form of a delay", "");
+            rules.refuse(&at, clients & NODE, ID, "Node needs fixed_delay or header_delay", "");
         }
     }
 }
@@ -261,8 +270,8 @@ pub(super) fn overrides(parent: &Message<'_>, clients: Clients, at: &At<'_>, rul
             true => (known(kind.name, Side::Server).0 & GO) - accepting,
             false => ALL - accepting,
         };
-        let reason = format!("it has no override of the type {}", shown(kind.name));
-        let fix = "wrap it in a FilterConfig with is_optional";
+        let reason = format!("the filter override {} is not supported", named(kind.name));
+        let fix = "wrap it in a FilterConfig with is_optional: true";
         rules.refuse(&at, clients & refusing, ID, reason, fix);
         if let Some(own) = config.content.as_deref().filter(|_| !kind.is_struct) {
             self::content(own, clients & accepting, &at, rules);

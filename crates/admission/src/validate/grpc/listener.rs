@@ -17,7 +17,7 @@ pub(super) fn check(listener: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     match api.message("api_listener") {
         Some(config) => manager::of_any(config, Side::Client, ALL, &inner, rules),
         None => {
-            let reason = "the connection manager is missing";
+            let reason = "the HttpConnectionManager is missing";
             rules.refuse(&inner, ALL - NODE, "grpc.api_listener", reason, "");
         }
     }
@@ -28,15 +28,27 @@ pub(super) fn check(listener: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
 /// Checks a listener of a gRPC server.
 fn server(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     if listener.has("listener_filters") {
-        let reason = "gRPC servers have no listener filters";
+        let reason = "gRPC servers do not support listener filters";
         let at = at.field("listener_filters");
-        rules.refuse(&at, clients & (ALL - CPP), "grpc.listener_filters", reason, "remove them");
+        rules.refuse(
+            &at,
+            clients & (ALL - CPP),
+            "grpc.listener_filters",
+            reason,
+            "remove listener_filters",
+        );
     }
     let original = listener.wrapped("use_original_dst");
     let refusing = JAVA.when(original.is_some()) | (ALL - JAVA).when(original == Some(1));
-    let reason = "gRPC servers have no use_original_dst";
+    let reason = "gRPC servers do not support use_original_dst";
     let at_original = at.field("use_original_dst");
-    rules.refuse(&at_original, clients & refusing, "grpc.use_original_dst", reason, "remove it");
+    rules.refuse(
+        &at_original,
+        clients & refusing,
+        "grpc.use_original_dst",
+        reason,
+        "remove the field",
+    );
     address(listener, clients, at, rules);
     chains::check(listener, clients, at, rules);
 }
@@ -46,13 +58,13 @@ fn address(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Ru
     let at = at.field("address");
     let address = listener.message("address");
     let Some(socket) = address.and_then(|address| address.message("socket_address")) else {
-        let reason = "the listener of a gRPC server has a socket_address";
+        let reason = "the listener of a gRPC server needs a socket_address";
         let fix = "give address, or api_listener for a gRPC client";
         return rules.refuse(&at, clients & (CPP | GO), ID, reason, fix);
     };
     let at = at.field("socket_address");
     if socket.bits("protocol") != 0 {
-        rules.refuse(&at.field("protocol"), clients & CPP, ID, "gRPC uses TCP", "");
+        rules.refuse(&at.field("protocol"), clients & CPP, ID, "the protocol is not TCP", "");
     }
     if socket.bits("port_value") > 65535 {
         let reason = "the port is above 65535";

@@ -23,7 +23,7 @@ pub(super) fn of_any(
 ) {
     let kind = extension(config);
     if kind.name != HCM || kind.is_struct {
-        let reason = "its only network filter is the HttpConnectionManager";
+        let reason = "gRPC supports only the network filter HttpConnectionManager";
         return rules.refuse(at, clients, "grpc.network_filter", reason, "");
     }
     if let Some(manager) = config.content.as_deref() {
@@ -33,7 +33,7 @@ pub(super) fn of_any(
 
 fn check(manager: &Message<'_>, side: Side, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     let id = "grpc.remote_address";
-    let reason = "gRPC takes the address of the client only from the connection";
+    let reason = "gRPC takes the client address only from the connection";
     for field in ["xff_num_trusted_hops", "original_ip_detection_extensions"] {
         if manager.has(field) {
             rules.refuse(&at.field(field), clients & (ALL - NODE), id, reason, "remove the field");
@@ -51,7 +51,7 @@ fn check(manager: &Message<'_>, side: Side, clients: Clients, at: &At<'_>, rules
         return rules.only(clients, |rules| route::check(config, &at.field("route_config"), rules));
     }
     let Some(rds) = manager.message("rds") else {
-        let reason = "the routes come by rds or route_config";
+        let reason = "the HttpConnectionManager has neither rds nor route_config";
         return rules.refuse(at, clients, "grpc.route_source", reason, "give rds");
     };
     let at = at.field("rds");

@@ -22,7 +22,7 @@ pub(super) fn text(matcher: &Message<'_>, clients: Clients, at: &At<'_>, rules: 
     }
     let forms = ["exact", "prefix", "suffix", "contains"];
     let Some(form) = forms.into_iter().find(|form| matcher.has(form)) else {
-        let reason = "a matcher is exact, prefix, suffix, contains or safe_regex";
+        let reason = "the matcher has none of exact, prefix, suffix, contains and safe_regex";
         return rules.refuse(at, clients & (ALL - NODE), "grpc.matcher", reason, "");
     };
     if form != "exact" && matcher.text(form).is_empty() {
@@ -56,18 +56,24 @@ pub(super) fn headers(matcher: &Message<'_>, clients: Clients, at: &At<'_>, rule
             .any(|form| header.has(form))
         {
             let clients = clients & (CPP | GO | JAVA);
-            rules.refuse(&at, clients, ID, "a header matcher needs a form", "give string_match");
+            rules.refuse(
+                &at,
+                clients,
+                ID,
+                "the header matcher has no header_match_specifier",
+                "give string_match",
+            );
         }
         if header.has("contains_match") {
             let at = at.field("contains_match");
             let fix = "use string_match";
-            rules.refuse(&at, clients & NODE, ID, "Node has no contains_match", fix);
+            rules.refuse(&at, clients & NODE, ID, "Node does not support contains_match", fix);
         }
         for form in
             FORMS.into_iter().filter(|form| header.has(form) && header.text(form).is_empty())
         {
             let go = rules.since(GO, 1, 76);
-            rules.refuse(&at.field(form), clients & go, ID, "the text is empty", "");
+            rules.refuse(&at.field(form), clients & go, ID, "the text to match is empty", "");
         }
     }
 }
@@ -89,7 +95,7 @@ pub(super) fn path(
         self::expression(expression, clients, &at.field("safe_regex"), rules);
         return clients;
     }
-    let reason = "gRPC matches a path by prefix, path or safe_regex";
+    let reason = "the match has none of prefix, path and safe_regex";
     rules.refuse(at, clients, "grpc.path_matcher", reason, "give prefix, path or safe_regex");
     clients - CPP
 }

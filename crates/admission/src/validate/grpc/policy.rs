@@ -100,7 +100,7 @@ pub(super) fn check(cluster: &Message<'_>, body: &[u8], at: &At<'_>, rules: &mut
                 at,
                 clients,
                 "grpc.lb_policy",
-                format!("its policy does not convert: {reason}"),
+                format!("its policy cannot be converted: {reason}"),
                 "",
             );
         });
@@ -178,7 +178,7 @@ fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rule
             let Some(config) = cluster.message("ring_hash_lb_config") else { return };
             let at = at.field("ring_hash_lb_config");
             if config.bits("hash_function") != 0 {
-                let reason = "its only hash function is XX_HASH";
+                let reason = "gRPC supports only the hash function XX_HASH";
                 let at = at.field("hash_function");
                 rules.refuse(&at, clients, ID, reason, "set hash_function to XX_HASH");
             }
@@ -188,17 +188,17 @@ fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rule
                 let size = size.unwrap_or(RING_MIN);
                 let found =
                     clients & ((CPP | JAVA).when(size == 0) | (CPP | NODE).when(size > RING_MAX));
-                let reason = format!("the size {size} is not from 1 to {RING_MAX}");
+                let reason = format!("the size is {size}, but must be from 1 to {RING_MAX}");
                 rules.refuse(&at.field(field), found, ID, reason, "");
             }
             if let Some(min) = min.filter(|min| *min > max.unwrap_or(RING_MAX)) {
-                let reason = format!("the size {min} is above maximum_ring_size");
+                let reason = format!("the size {min} is greater than maximum_ring_size");
                 let at = at.field("minimum_ring_size");
                 rules.refuse(&at, clients & (CPP | JAVA), ID, reason, "");
             }
         }
         LEAST_REQUEST => {
-            let reason = "it supports LEAST_REQUEST only in load_balancing_policy, or not at all";
+            let reason = "the lb_policy LEAST_REQUEST is not supported";
             let fix = "set load_balancing_policy";
             rules.refuse(&at.field("lb_policy"), clients & (CPP | NODE), ID, reason, fix);
             let config = cluster.message("least_request_lb_config");
@@ -211,8 +211,10 @@ fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rule
         }
         _ => {
             let reason = match cluster.has("load_balancing_policy") {
-                true => "it checks lb_policy even if load_balancing_policy overrides it",
-                false => "it supports the policies ROUND_ROBIN, RING_HASH and LEAST_REQUEST",
+                true => {
+                    "Go checks lb_policy even if load_balancing_policy overrides it, and does not support this lb_policy"
+                }
+                false => "gRPC supports only the policies ROUND_ROBIN, RING_HASH and LEAST_REQUEST",
             };
             let fix = "remove lb_policy, and set load_balancing_policy";
             rules.refuse(&at.field("lb_policy"), clients, ID, reason, fix);

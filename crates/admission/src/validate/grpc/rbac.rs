@@ -61,7 +61,7 @@ pub(super) fn check(filter: &Message<'_>, clients: Clients, at: &At<'_>, rules: 
         let readers = clients & (GO | (ALL - GO).when(!is_off));
         for field in ["condition", "checked_condition"] {
             if policy.has(field) {
-                let reason = "gRPC has no conditions in CEL";
+                let reason = "gRPC does not support CEL conditions";
                 rules.refuse(&at.field(field), readers, ID, reason, "remove the condition");
             }
         }
@@ -95,7 +95,7 @@ fn condition(one: &Message<'_>, kind: &Kind, clients: Clients, at: &At<'_>, rule
         return condition(inner, kind, clients, &at.field(kind.not), rules);
     }
     if !kind.others.iter().any(|form| one.has(form)) {
-        let reason = "it does not have this form of a rule";
+        let reason = "gRPC does not support this kind of permission or principal";
         return rules.refuse(at, clients & (CPP | GO | JAVA), ID, reason, "");
     }
     if let Some(header) = one.message("header") {
@@ -134,7 +134,7 @@ fn header(header: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules
     let lower = name.to_ascii_lowercase();
     let is_reserved = |name: &str| name == ":scheme" || name.starts_with("grpc-");
     let refusing = CPP.when(is_reserved(name)) | (GO | JAVA).when(is_reserved(&lower));
-    let reason = format!("{} is a header that gRPC does not compare", shown(name));
+    let reason = format!("gRPC does not match the header {}", shown(name));
     rules.refuse(&at.field("name"), clients & refusing, ID, reason, "");
     if let Some(own) = header.message("string_match") {
         return matchers::text(own, clients - NODE, &at.field("string_match"), rules);
@@ -144,7 +144,7 @@ fn header(header: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules
         return matchers::expression(own, clients & (GO | JAVA), &at, rules);
     }
     if !HEADER_FORMS.iter().any(|form| header.has(form)) {
-        let reason = "a header matcher needs a form";
+        let reason = "the header matcher has no header_match_specifier";
         rules.refuse(at, clients & (CPP | GO | JAVA), ID, reason, "give string_match");
     }
 }
@@ -157,8 +157,8 @@ fn audit_loggers(audit: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut
         let is_known = kind.is_some_and(|kind| kind.name == STDOUT || kind.is_struct);
         if !is_known && logger.bits("is_optional") == 0 {
             let list = at.field("logger_configs");
-            let reason = "it has no such audit logger";
-            let fix = "set is_optional";
+            let reason = "gRPC does not support this audit logger";
+            let fix = "set is_optional to true";
             rules.refuse(&list.index(index), clients & GO, ID, reason, fix);
         }
     }

@@ -9,7 +9,7 @@ const MILLISECOND: i128 = 1_000_000;
 
 pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if policy.wrapped("num_retries") == Some(0) {
-        let reason = "the number of retries is at least 1";
+        let reason = "num_retries is 0, but must be at least 1";
         rules.refuse(&at.field("num_retries"), ALL, ID, reason, "remove the retry policy");
     }
     let Some(backoff) = policy.message("retry_back_off") else { return };

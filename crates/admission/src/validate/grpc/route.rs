@@ -47,8 +47,8 @@ fn plugins<'m>(config: &Message<'m>, at: &At<'_>, rules: &mut Rules) -> Plugins<
         let is_known = kind.is_some_and(|kind| kind.name == RLS && !kind.is_struct);
         let is_optional = plugin.bits("is_optional") != 0;
         if !is_known && !is_optional {
-            let reason = "it has no such cluster specifier plugin";
-            let fix = "set is_optional, so that clients skip the routes that use it";
+            let reason = "gRPC does not support this cluster specifier plugin";
+            let fix = "set is_optional to true, so that clients skip the routes that use it";
             rules.refuse(&at.field("typed_config"), CPP | GO | JAVA, ID, reason, fix);
         }
         if plugins.insert(own.text("name"), is_optional && !is_known).is_some() {
@@ -62,7 +62,7 @@ fn plugins<'m>(config: &Message<'m>, at: &At<'_>, rules: &mut Rules) -> Plugins<
 fn domains(host: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.domain";
     if !host.has("domains") {
-        let reason = "a virtual host has at least one domain";
+        let reason = "the virtual host has no domain";
         rules.refuse(&at.field("domains"), CPP, ID, reason, "");
     }
     for (index, domain) in host.texts("domains").enumerate() {
@@ -77,7 +77,10 @@ fn domains(host: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
             continue;
         }
         let list = at.field("domains");
-        let reason = format!("{} is not a domain with at most one star, at an end", shown(domain));
+        let reason = format!(
+            "{} is not a domain: a domain has text, and at most one * at its start or end",
+            shown(domain)
+        );
         rules.refuse(&list.index(index), clients, ID, reason, "");
     }
 }
@@ -101,14 +104,14 @@ fn route(route: &Message<'_>, plugins: &Plugins<'_>, at: &At<'_>, rules: &mut Ru
     let fraction = fraction.and_then(|fraction| fraction.message("default_value"));
     if fraction.is_some_and(|fraction| fraction.bits("denominator") > 2) {
         let at = at_match.field("runtime_fraction");
-        let reason = "the denominator is HUNDRED, TEN_THOUSAND or MILLION";
+        let reason = "the denominator is not HUNDRED, TEN_THOUSAND or MILLION";
         rules.refuse(&at, clients & CPP, "grpc.path_matcher", reason, "");
     }
     let readers = match route.message("route") {
         Some(action) => self::action(action, plugins, clients, &at.field("route"), rules),
         None if route.has("non_forwarding_action") => clients - NODE,
         None => {
-            let reason = "Node has only the actions route and non_forwarding_action";
+            let reason = "Node supports only the actions route and non_forwarding_action";
             rules.refuse(at, clients & NODE, "grpc.route_action", reason, "");
             let rule = "gRPC clients fail the requests of a route whose action is not route";
             rules.note(at, clients - NODE, "grpc.route_action", rule);
@@ -154,7 +157,7 @@ fn action(
         let name = action.text("cluster_specifier_plugin");
         let at = at.field("cluster_specifier_plugin");
         let id = "grpc.specifier_plugin";
-        let reason = "Node has no cluster specifier plugins";
+        let reason = "Node does not support cluster specifier plugins";
         rules.refuse(&at, clients & NODE, id, reason, "");
         let clients = clients - NODE;
         return match plugins.get(name) {
@@ -168,7 +171,7 @@ fn action(
     }
     if action.has("inline_cluster_specifier_plugin") {
         let at = at.field("inline_cluster_specifier_plugin");
-        let reason = "Node has no cluster specifier plugins";
+        let reason = "Node does not support cluster specifier plugins";
         rules.refuse(&at, clients & NODE, "grpc.specifier_plugin", reason, "");
     }
     // Other clients skip the route (GRPCV-28).

@@ -153,7 +153,8 @@ impl Rules {
         clients & self.readers & all(|at| self.audience.grpc(at) >= treatment)
     }
 
-    /// Records that clients reject the resource. `reason` is a clause, and `fix` an imperative or empty.
+    /// Records that clients reject the resource. `reason` is a clause that names the defect.
+    /// `fix` is an imperative or empty.
     pub(super) fn refuse(
         &mut self,
         at: &At<'_>,
@@ -217,7 +218,7 @@ pub(super) fn is_duration(message: &Message<'_>) -> bool {
 
 /// The reason of a refusal because of a duration.
 pub(super) const DURATION: &str =
-    "a duration has 0 to 315576000000 seconds and 0 to 999999999 nanoseconds";
+    "the duration must have 0 to 315576000000 seconds and 0 to 999999999 nanoseconds";
 
 /// Returns whether a source of configuration is the server that sent the resource.
 pub(super) fn is_own_source(source: Option<&Message<'_>>) -> bool {

@@ -28,7 +28,8 @@ pub(super) fn client(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     for field in ["tls_certificates", "tls_certificate_sds_secret_configs"] {
         if common.has(field) {
             let clients = NODE.when(!has_identity) | (ALL - NODE).when(!has_old_identity);
-            let reason = "it takes certificates only from the providers of its bootstrap";
+            let reason =
+                "gRPC takes certificates only from the certificate providers of its bootstrap";
             let fix = "use tls_certificate_provider_instance";
             rules.refuse(&at.field(field), clients, ID, reason, fix);
         }
@@ -37,17 +38,18 @@ pub(super) fn client(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     rules.refuse(&at, clients, ID, NO_AUTHORITY, AUTHORITY_FIX);
 }
 
-const NO_AUTHORITY: &str = "it verifies a server only by the providers of its bootstrap";
+const NO_AUTHORITY: &str =
+    "gRPC verifies a server only with a certificate provider of its bootstrap";
 const AUTHORITY_FIX: &str = "give validation_context.ca_certificate_provider_instance";
 
 /// Checks the TLS context of a filter chain.
 pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if context.wrapped("require_sni") == Some(1) {
-        let reason = "a gRPC server does not require SNI";
+        let reason = "gRPC does not support require_sni";
         rules.refuse(&at.field("require_sni"), ALL, ID, reason, "remove require_sni");
     }
     if context.bits("ocsp_staple_policy") != 0 {
-        let reason = "its only ocsp_staple_policy is LENIENT_STAPLING";
+        let reason = "gRPC supports only the ocsp_staple_policy LENIENT_STAPLING";
         rules.refuse(&at.field("ocsp_staple_policy"), ALL, ID, reason, "remove ocsp_staple_policy");
     }
     let at_common = at.field("common_tls_context");
@@ -55,7 +57,8 @@ pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     let has = |field| common.is_some_and(|common| common.has(field));
     let clients = NODE.when(!has(IDENTITIES[0]))
         | (ALL - NODE).when(!has(IDENTITIES[0]) && !has(IDENTITIES[1]));
-    let reason = "a gRPC server takes its certificate only from a provider of its bootstrap";
+    let reason =
+        "a gRPC server takes its certificate only from a certificate provider of its bootstrap";
     let fix = "give tls_certificate_provider_instance";
     rules.refuse(&at_common, clients, ID, reason, fix);
     let Some(common) = common else { return };
@@ -65,12 +68,13 @@ pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let outer = at_common.field(path[0]);
         let at = path.get(1).map_or(outer, |inner| outer.field(inner));
         if own.has("system_root_certs") && !has_provider {
-            let reason = "a gRPC server does not verify clients by the roots of the system";
+            let reason =
+                "a gRPC server does not verify clients with the root certificates of the system";
             let fix = "give ca_certificate_provider_instance";
             rules.refuse(&at.field("system_root_certs"), ALL - NODE, ID, reason, fix);
         }
         if own.has("match_subject_alt_names") {
-            let reason = "a gRPC server does not compare names of clients";
+            let reason = "a gRPC server does not verify the names in client certificates";
             let fix = "remove match_subject_alt_names";
             rules.refuse(&at.field("match_subject_alt_names"), ALL - NODE, ID, reason, fix);
         }
@@ -83,7 +87,8 @@ pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let has_provider = own.is_some_and(|own| own.has("ca_certificate_provider_instance"));
         let clients = NODE.when(own.is_none())
             | (ALL - NODE).when(!has_provider && !has_old_authority(common));
-        let reason = "a gRPC server verifies clients only by a provider of its bootstrap";
+        let reason =
+            "a gRPC server verifies clients only with a certificate provider of its bootstrap";
         let at = at.field("require_client_certificate");
         rules.refuse(&at, clients, ID, reason, AUTHORITY_FIX);
     }
@@ -122,7 +127,7 @@ fn without_authority(common: &Message<'_>) -> Clients {
 fn shared(common: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     for field in ["tls_params", "custom_handshaker", "validation_context_sds_secret_config"] {
         if common.has(field) {
-            let reason = format!("gRPC has no {field}");
+            let reason = format!("gRPC does not support {field}");
             rules.refuse(&at.field(field), ALL, ID, reason, "remove the field");
         }
     }
@@ -143,7 +148,7 @@ fn shared(common: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     ] {
         let is_false = own.wrapped(field) == Some(0) && field.starts_with("require");
         if own.has(field) && !is_false {
-            let reason = format!("gRPC has no {field}");
+            let reason = format!("gRPC does not support {field}");
             rules.refuse(&at.field(field), ALL, ID, reason, "remove the field");
         }
     }
