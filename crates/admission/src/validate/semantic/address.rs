@@ -57,7 +57,7 @@ pub(super) fn literal_socket<'m>(
     }
     if socket.has("named_port") {
         findings.field("named_port", |findings| {
-            let rule = "a port without a resolver has a number";
+            let rule = "a named port needs a resolver";
             findings.refuse_with_fix("address.named_port", rule, "give port_value");
         });
     }
@@ -76,7 +76,7 @@ fn path_of_socket<'m>(pipe: &'m Message<'_>, findings: &mut Findings<'m>) {
         path if path.contains('\0') && !is_abstract => "contains a null byte",
         _ if is_abstract && pipe.bits("mode") != 0 => {
             return findings.field("mode", |findings| {
-                let rule = "an abstract socket has no mode";
+                let rule = "an abstract socket cannot have a mode";
                 findings.refuse("address.pipe", rule);
             });
         }

@@ -38,11 +38,11 @@ pub(super) fn config<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
         _ if config.has("extra_source_addresses") && config.has("additional_source_addresses") => {
             ("additional_source_addresses", "cannot be combined with extra_source_addresses")
         }
-        None => ("source_address", "is required with further addresses, but missing"),
-        _ if others.len() > 1 => ("extra_source_addresses", "has more than one further address"),
+        None => ("source_address", "is required with extra or additional addresses, but missing"),
+        _ if others.len() > 1 => ("extra_source_addresses", "has more than one item"),
         Some(source) if version(source).is_some() && version(source) == version(other) => (
             "source_address",
-            "has the IP version of the further address; give one address per version",
+            "has the same IP version as the additional address; give one address per version",
         ),
         _ => return,
     };

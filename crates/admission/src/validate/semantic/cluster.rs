@@ -54,7 +54,7 @@ pub(super) fn load_balancing<'m>(cluster: &'m Message<'_>, findings: &mut Findin
         return findings.field("lb_policy", |f| f.refuse("cluster.lb_policy_missing", rule));
     }
     if matches!(kind, Kind::OriginalDst | Kind::ReverseConnection) && legacy != CLUSTER_PROVIDED {
-        let rule = "a cluster of this type has the lb_policy CLUSTER_PROVIDED";
+        let rule = "a cluster of this type needs the lb_policy CLUSTER_PROVIDED";
         let fix = "set lb_policy to CLUSTER_PROVIDED";
         return findings
             .field("lb_policy", |f| f.refuse_with_fix("cluster.original_dst_lb", rule, fix));
@@ -87,7 +87,7 @@ pub(super) fn load_balancing<'m>(cluster: &'m Message<'_>, findings: &mut Findin
             findings.field(field, |f| f.refuse_with_fix("cluster.lb_provided", rule, fix));
         }
         (false, true) => {
-            let rule = "CLUSTER_PROVIDED needs the type ORIGINAL_DST or a cluster_type with a policy of its own";
+            let rule = "CLUSTER_PROVIDED needs the type ORIGINAL_DST, or a cluster_type that selects endpoints itself";
             findings.field(field, |f| f.refuse("cluster.lb_not_provided", rule));
         }
         _ => {}
@@ -152,7 +152,7 @@ pub(super) fn endpoints<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m
             localities.map(|locality| locality.messages("lb_endpoints").count()).collect();
         if counts != [1] {
             let rule = format!(
-                "a cluster of type LOGICAL_DNS has one locality with one endpoint, found {} in {}",
+                "a cluster of type LOGICAL_DNS needs exactly one locality with one endpoint, but the number of endpoints is {} and that of localities is {}",
                 counts.iter().sum::<usize>(),
                 counts.len()
             );
@@ -162,7 +162,7 @@ pub(super) fn endpoints<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m
     let Some(assignment) = assignment else { return };
     findings.field("load_assignment", |findings| match kind {
         Kind::OriginalDst | Kind::ReverseConnection => {
-            let rule = "a cluster of this type has no endpoints of its own";
+            let rule = "a cluster of this type cannot have endpoints";
             findings.refuse("cluster.original_dst_endpoints", rule);
         }
         Kind::StrictDns | Kind::LogicalDns => {
@@ -215,7 +215,7 @@ pub(super) fn limits_per_host<'m>(breakers: &'m Message<'_>, findings: &mut Find
     for (index, limits) in breakers.messages("per_host_thresholds").enumerate() {
         for field in OTHERS.into_iter().filter(|field| limits.has(field)) {
             findings.item("per_host_thresholds", index, |findings| {
-                let rule = "is not a limit per host; only max_connections is";
+                let rule = "is not supported per host; Envoy supports only max_connections here";
                 findings.field(field, |findings| findings.refuse("breakers.per_host", rule));
             });
         }
@@ -267,7 +267,7 @@ pub(super) fn ring_size<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>
             findings.refuse_with_fix(
                 "ring_hash.size",
                 rule,
-                "set both, the minimum to at most the maximum",
+                "set minimum_ring_size to at most maximum_ring_size",
             );
         });
     }

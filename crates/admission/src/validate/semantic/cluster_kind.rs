@@ -104,8 +104,13 @@ pub(super) fn extension<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m
     findings.field("cluster_type", |findings| match found {
         Some((expected, _, Kind::Redis)) if name != *expected => {
             findings.field("name", |findings| {
-                let rule = "Envoy accepts this type only with the name envoy.clusters.redis";
-                findings.refuse_with_fix("cluster.extension", rule, "use this name");
+                let rule =
+                    "Envoy accepts a RedisClusterConfig only with the name envoy.clusters.redis";
+                findings.refuse_with_fix(
+                    "cluster.extension",
+                    rule,
+                    "set the name to envoy.clusters.redis",
+                );
             });
         }
         Some((_, _, Kind::Aggregate)) if kind.is_empty() => {
@@ -116,8 +121,10 @@ pub(super) fn extension<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m
         Some(_) => {}
         None if is_typed_struct(kind) || types::types().get(kind).is_some() => {
             findings.field("typed_config", |findings| {
-                let rule =
-                    format!("the type {} is not a type of clusters", crate::node::named(kind));
+                let rule = format!(
+                    "{} is not the configuration of a cluster type",
+                    crate::node::named(kind)
+                );
                 findings.refuse("cluster.extension", rule);
             });
         }

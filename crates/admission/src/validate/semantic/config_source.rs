@@ -20,8 +20,7 @@ pub(super) fn api_source<'m>(source: &'m Message<'_>, findings: &mut Findings<'m
     match source.bits("api_type") {
         REST => {
             if names != 1 || services != 0 {
-                let rule =
-                    "a source of type REST has one item in cluster_names, and no grpc_services";
+                let rule = "a source of type REST needs exactly one item in cluster_names, and no grpc_services";
                 findings.refuse("api_source.rest", rule);
             }
             if !source.has("refresh_delay") {
@@ -30,20 +29,24 @@ pub(super) fn api_source<'m>(source: &'m Message<'_>, findings: &mut Findings<'m
             }
         }
         GRPC | DELTA_GRPC if names != 0 || services != 1 => {
-            let rule = "a source of type GRPC or DELTA_GRPC has one item in grpc_services, and no cluster_names";
+            let rule = "a source of type GRPC or DELTA_GRPC needs exactly one item in grpc_services, and no cluster_names";
             findings.refuse("api_source.grpc", rule);
         }
         AGGREGATED_GRPC | AGGREGATED_DELTA_GRPC => {
             let rule = "a source of this type is allowed only in the bootstrap configuration";
             findings.field("api_type", |findings| {
-                findings.refuse_with_fix("api_source.aggregated", rule, "use ads, or GRPC");
+                findings.refuse_with_fix(
+                    "api_source.aggregated",
+                    rule,
+                    "use ads, or the api_type GRPC",
+                );
             });
         }
         _ => {}
     }
     if source.bits("transport_api_version") == 1 {
         findings.field("transport_api_version", |findings| {
-            let rule = "version 2 no longer exists";
+            let rule = "Envoy no longer supports xDS v2";
             findings.refuse_with_fix("api_source.version", rule, "set it to V3");
         });
     }

@@ -44,7 +44,8 @@ fn servers<'m>(owner: &'m Message<'_>, list: &'static str, findings: &mut Findin
     for (index, server) in owner.messages(list).enumerate() {
         findings.item(list, index, |findings| {
             if !server.has("socket_address") {
-                return findings.refuse("dns.server", "a name server has an IP address and a port");
+                return findings
+                    .refuse("dns.server", "a name server needs an IP address and a port");
             }
             address::literal(server, "use the IP address of the name server", findings);
         });

@@ -83,7 +83,7 @@ pub(super) fn without_resolver<'m>(assignment: &'m Message<'_>, findings: &mut F
             }
             findings.item("endpoints", i, |findings| {
                 findings.item("lb_endpoints", j, |findings| {
-                    let rule = "a cluster with DNS cannot name a resolver";
+                    let rule = "a cluster that uses DNS cannot have a resolver_name";
                     findings.refuse_with_fix("address.resolver", rule, "remove resolver_name");
                 });
             });
@@ -112,7 +112,7 @@ pub(super) fn literal_addresses<'m>(
 ) {
     each_endpoint(assignment, findings, |lb, findings| {
         let Some(endpoint) = lb.message("endpoint") else {
-            let rule = "an endpoint has an address; Envoy does not follow endpoint_name";
+            let rule = "the endpoint has no address; Envoy does not support endpoint_name";
             return findings.refuse_with_fix("endpoint.address", rule, "give endpoint.address");
         };
         findings.field("endpoint", |findings| literal_endpoint(endpoint, fix, findings));
@@ -129,7 +129,7 @@ fn literal_endpoint<'m>(endpoint: &'m Message<'_>, fix: &'static str, findings: 
             address::literal(address, fix, findings);
             let socket = address.message("socket_address");
             if socket.is_some_and(|socket| socket.has("network_namespace_filepath")) {
-                let rule = "an endpoint has no network namespace";
+                let rule = "an endpoint cannot have a network namespace";
                 findings.refuse("endpoint.network_namespace", rule);
             }
         });
@@ -146,7 +146,7 @@ fn literal_endpoint<'m>(endpoint: &'m Message<'_>, fix: &'static str, findings: 
         && address.is_some_and(|address| !address.has("socket_address"))
     {
         findings.field("health_check_config", |findings| {
-            let rule = "an address without a port has no other port for health checks";
+            let rule = "an address without a port cannot have another port for health checks";
             findings.field("port_value", |f| f.refuse("endpoint.health_check_port", rule));
         });
     }
@@ -187,7 +187,7 @@ pub(super) fn collection_name<'m>(config: &'m Message<'_>, findings: &mut Findin
     let name = config.text("leds_collection_name");
     if !["xdstp:", "http:", "file:"].iter().any(|scheme| name.starts_with(scheme)) {
         findings.field("leds_collection_name", |findings| {
-            let rule = "is not a URL with the scheme xdstp";
+            let rule = "is not a URL with the scheme `xdstp:`";
             findings.refuse("locality.leds_name", rule);
         });
     }

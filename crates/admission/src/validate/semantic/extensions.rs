@@ -28,7 +28,7 @@ pub(super) const DNS_RESOLVERS: Category = Category {
 };
 
 pub(super) const UPSTREAM_SOCKETS: Category = Category {
-    what: "transport socket of a client",
+    what: "transport socket of a cluster",
     prefix: "envoy.extensions.transport_sockets.",
     types: &[
         "alts.v3.Alts",
@@ -61,7 +61,7 @@ pub(super) const HEALTH_CHECKERS: Category = Category {
 };
 
 pub(super) const HEALTH_EVENT_SINKS: Category = Category {
-    what: "sink of health check events",
+    what: "health check event sink",
     prefix: "envoy.extensions.health_check.event_sinks.",
     types: &["file.v3.HealthCheckEventFileSink"],
 };
@@ -94,7 +94,7 @@ pub(super) const UPSTREAM_HTTP_FILTERS: Category = Category {
 };
 
 pub(super) const CONFIG_VALIDATORS: Category = Category {
-    what: "validator of updates",
+    what: "config validator",
     prefix: "envoy.extensions.config.validators.",
     types: &[
         "dynamic_modules.v3.DynamicModuleConfigValidator",
@@ -109,7 +109,7 @@ pub(super) const KEY_VALUE_STORES: Category = Category {
 };
 
 pub(super) const ADDRESS_SELECTORS: Category = Category {
-    what: "selector of local addresses",
+    what: "local address selector",
     prefix: "envoy.",
     types: &[
         "config.upstream.local_address_selector.v3.DefaultLocalAddressSelector",
@@ -118,7 +118,7 @@ pub(super) const ADDRESS_SELECTORS: Category = Category {
 };
 
 pub(super) const HEADER_FORMATTERS: Category = Category {
-    what: "formatter of header names",
+    what: "header formatter",
     prefix: "envoy.extensions.http.header_formatters.",
     types: &[
         "dynamic_modules.v3.DynamicModuleHeaderFormatter",

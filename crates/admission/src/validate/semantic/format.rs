@@ -303,7 +303,7 @@ fn check_parameter(name: &str, given: &str) -> Result<(), Defect> {
         }
         _ => return Ok(()),
     };
-    Err((format!("the command {name} with the parameter {} {rule}", shown(given)), "correct it"))
+    Err((format!("the command {name} with the parameter {} {rule}", shown(given)), ""))
 }
 
 /// Records a defect.

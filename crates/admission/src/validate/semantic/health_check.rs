@@ -24,7 +24,7 @@ pub(super) fn cluster<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m>)
                 name(check, index, &mut seen, findings);
             }
             if check.has("grpc_health_check") && !http_options::has_http2(cluster) {
-                let rule = "needs a cluster with HTTP/2";
+                let rule = "a gRPC health check needs a cluster with HTTP/2";
                 let fix =
                     "set explicit_http_config.http2_protocol_options in the HttpProtocolOptions";
                 findings.field("grpc_health_check", |f| {
@@ -81,7 +81,7 @@ pub(super) fn payload<'m>(payload: &'m Message<'_>, findings: &mut Findings<'m>)
     let text = payload.text("text");
     if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         findings.field("text", |findings| {
-            let rule = "is not a sequence of bytes with two hexadecimal digits each";
+            let rule = "is not hexadecimal, with two digits for each byte";
             findings.refuse("health_check.payload", rule);
         });
     }
@@ -121,7 +121,7 @@ pub(super) fn expected_statuses<'m>(check: &'m Message<'_>, findings: &mut Findi
             let (start, end) = (range.bits("start"), range.bits("end"));
             if start >= end || start < 100 || end > 600 {
                 findings.item(list, index, |findings| {
-                    let rule = "is not a range of statuses from 100 to 599, whose end is exclusive";
+                    let rule = "is not a range of statuses from 100 to 599; end is exclusive, and must be greater than start";
                     findings.refuse("health_check.statuses", rule);
                 });
             }
@@ -137,8 +137,10 @@ pub(super) fn thrift<'m>(check: &'m Message<'_>, findings: &mut Findings<'m>) {
     const TWITTER: u64 = 4;
     let (transport, protocol) = (check.bits("transport"), check.bits("protocol"));
     let (field, rule) = match (transport, protocol) {
-        (AUTO, _) => ("transport", "must be given, because nothing can be detected from a request"),
-        (_, AUTO) => ("protocol", "must be given, because nothing can be detected from a request"),
+        (AUTO, _) => {
+            ("transport", "is required, because Envoy cannot detect it for a health check")
+        }
+        (_, AUTO) => ("protocol", "is required, because Envoy cannot detect it for a health check"),
         (_, TWITTER) => ("protocol", "TWITTER is not supported"),
         (HEADER, LAX_BINARY) => ("protocol", "LAX_BINARY cannot be combined with HEADER"),
         _ => return,

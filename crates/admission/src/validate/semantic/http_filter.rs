@@ -44,7 +44,7 @@ pub(super) fn token_bucket<'m>(limit: &'m Message<'_>, findings: &mut Findings<'
     };
     for (index, first) in repeated(limit.messages("descriptors").map(entries)) {
         findings.item("descriptors", index, |findings| {
-            let rule = format!("has the entries of descriptors[{first}]");
+            let rule = format!("repeats the entries of descriptors[{first}]");
             findings.refuse("rate_limit.duplicate_descriptor", rule);
         });
     }
@@ -215,7 +215,7 @@ pub(super) fn basic_auth<'m>(filter: &'m Message<'_>, findings: &mut Findings<'m
             None | Some((_, "") | ("", _)) => "has a line that is not user:{SHA}hash",
             Some((_, hash)) => match hash.strip_prefix("{SHA}") {
                 None => "has a user whose hash does not begin with {SHA}",
-                Some(hash) if hash.len() != HASH_BYTES => "has a user whose hash is no SHA-1",
+                Some(hash) if hash.len() != HASH_BYTES => "has a user whose hash is not SHA-1",
                 Some(_) if names.insert(line.split(':').next()) => continue,
                 Some(_) => "has a user twice",
             },
@@ -239,7 +239,7 @@ pub(super) fn aws_function<'m>(filter: &'m Message<'_>, findings: &mut Findings<
     if !arn.is_empty() && (!arn.starts_with("arn:") || arn.split(':').count() < 7) {
         findings.field("arn", |findings| {
             let rule =
-                "is not the name of a function: arn:PARTITION:lambda:REGION:ACCOUNT:function:NAME";
+                "is not the ARN of a function, such as arn:aws:lambda:REGION:ACCOUNT:function:NAME";
             findings.refuse("aws_lambda.arn", rule);
         });
     }
@@ -310,7 +310,7 @@ pub(super) fn filter_state<'m>(value: &'m Message<'_>, findings: &mut Findings<'
     };
     if !kind.is_empty() && !STATE_OBJECTS.contains(&kind) {
         findings.field(field, |findings| {
-            let rule = format!("Envoy has no kind of object {}", named(kind));
+            let rule = format!("Envoy has no filter state object {}", named(kind));
             findings.refuse_with_fix("filter_state.key", rule, "give factory_key: envoy.string");
         });
     }
@@ -333,7 +333,7 @@ pub(super) fn redis<'m>(proxy: &'m Message<'_>, findings: &mut Findings<'m>) {
     for (index, first) in repeated(prefixes) {
         findings.field("prefix_routes", |findings| {
             findings.item("routes", index, |findings| {
-                findings.refuse("redis.prefix", format!("has the prefix of routes[{first}]"));
+                findings.refuse("redis.prefix", format!("repeats the prefix of routes[{first}]"));
             });
         });
     }

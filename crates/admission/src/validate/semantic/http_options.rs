@@ -24,16 +24,18 @@ pub(super) fn protocol_options<'m>(cluster: &'m Message<'_>, findings: &mut Find
         let (key, content) = (entry.text("key"), entry.any("value"));
         let kind = content.map_or("", |content| content.kind.name.as_str());
         let (rule, fix) = match (KEYS.contains(&key), kind) {
-            (false, HTTP_OPTIONS) => {
-                ("these options have another key".to_owned(), format!("use the key {HTTP_OPTIONS}"))
-            }
+            (false, HTTP_OPTIONS) => (
+                "HttpProtocolOptions need another key".to_owned(),
+                format!("use the key {HTTP_OPTIONS}"),
+            ),
             (true, HTTP_OPTIONS | "" | "google.protobuf.Struct") => continue,
             (true, kind) if !super::extensions::is_typed_struct(kind) => {
-                (format!("this key belongs to the type {HTTP_OPTIONS}"), "use this type".to_owned())
+                (format!("this key needs the type {HTTP_OPTIONS}"), "use this type".to_owned())
             }
-            (false, _) if key.starts_with("envoy.filters.http.") => {
-                ("no HTTP filter has options of a cluster".to_owned(), "remove it".to_owned())
-            }
+            (false, _) if key.starts_with("envoy.filters.http.") => (
+                "an HTTP filter cannot have options in a cluster".to_owned(),
+                "remove the entry".to_owned(),
+            ),
             _ => continue,
         };
         findings.field(FIELD, |findings| {
@@ -73,7 +75,7 @@ pub(super) fn protocols<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m
     let has_limit = |part: &Message<'_>| part.has("max_requests_per_connection");
     if has_limit(cluster) && common.is_some_and(has_limit) {
         findings.field("max_requests_per_connection", |findings| {
-            let rule = "is also in the options of the HTTP protocol";
+            let rule = "is also set in common_http_protocol_options";
             findings.refuse_with_fix("cluster.max_requests", rule, "remove one of the two");
         });
     }
@@ -164,7 +166,7 @@ pub(super) fn forward_proxy<'m>(config: &'m Message<'_>, findings: &mut Findings
 pub(super) fn parts<'m>(options: &'m Message<'_>, findings: &mut Findings<'m>) {
     if options.has("header_validation_config") {
         findings.field("header_validation_config", |findings| {
-            let rule = "the released Envoy has no validators of headers";
+            let rule = "released builds of Envoy have no header validators";
             findings.refuse("http.header_validation", rule);
         });
     }
@@ -213,9 +215,11 @@ pub(super) fn http2_settings<'m>(options: &'m Message<'_>, findings: &mut Findin
         let first = *seen.entry(id).or_insert(value);
         let rule = match (id, named) {
             (ENABLE_PUSH, _) if value == 1 => "Envoy does not support server push".to_owned(),
-            (ENABLE_CONNECT, _) => "this setting has the field allow_connect".to_owned(),
-            (_, Some((_, field))) => format!("the field {field} also has this setting"),
-            _ if first != value => format!("an earlier item sets {id:#04x} to {first}"),
+            (ENABLE_CONNECT, _) => "the field allow_connect sets this".to_owned(),
+            (_, Some((_, field))) => format!("the field {field} sets this too"),
+            _ if first != value => {
+                format!("an earlier item sets the identifier {id:#04x} to {first}")
+            }
             _ => continue,
         };
         findings.item(LIST, index, |findings| findings.refuse("http2.settings", rule));

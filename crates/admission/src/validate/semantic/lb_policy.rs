@@ -49,7 +49,7 @@ pub(super) fn policies<'m>(list: &'m Message<'_>, findings: &mut Findings<'m>) {
     if used(list).is_some() {
         return;
     }
-    let fix = "add a policy that all clients know at the end, for example round_robin";
+    let fix = "add a policy at the end that all clients support, for example round_robin";
     findings.field("policies", |findings| {
         // gRPC clients know policies that Envoy does not know.
         let is_for_grpc =
@@ -62,12 +62,12 @@ pub(super) fn policies<'m>(list: &'m Message<'_>, findings: &mut Findings<'m>) {
             (true, false) => {
                 findings.refuse_with_fix(
                     "lb_policy.unknown",
-                    "no client knows any of these policies",
+                    "no client supports any of these policies",
                     fix,
                 );
             }
             (true, true) => {
-                findings.warn("lb_policy.grpc_only", "Envoy knows none of these policies");
+                findings.warn("lb_policy.grpc_only", "Envoy supports none of these policies");
             }
         }
     });
@@ -161,7 +161,7 @@ pub(super) fn selectors<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>
                 "has a key that is not in keys"
             }
             true if keys.iter().all(|key| fallback.contains(key)) => {
-                "must not have all of the keys"
+                "must have fewer items than keys"
             }
             false if !fallback.is_empty() => "is allowed only with the fallback_policy KEYS_SUBSET",
             _ => continue,

@@ -64,7 +64,7 @@ pub(super) fn filter_chains<'m>(listener: &'m Message<'_>, findings: &mut Findin
             findings.refuse_with_fix(
                 "filter_chain.duplicate_match",
                 rule,
-                "give each filter chain another filter_chain_match",
+                "give each filter chain a different filter_chain_match",
             );
         });
     }
@@ -168,7 +168,7 @@ pub(super) fn filter_config<'m>(filter: &'m Message<'_>, findings: &mut Findings
     if !has_config && filter.bits("is_optional") == 0 {
         findings.field("typed_config", |findings| {
             let rule =
-                "is required, but missing: Envoy finds a filter by the type of its configuration";
+                "is required, but missing: Envoy finds an extension by the type of its configuration";
             findings.refuse("filter.typed_config", rule);
         });
     }
@@ -282,16 +282,16 @@ fn order<'m>(
         }
         findings.item(field, index, |findings| match is_last {
             true => {
-                let rule = format!("the last {what} filter does not end the chain");
+                let rule = format!("the last {what} filter is not a terminal filter");
                 let fix = match what {
                     "HTTP" if field_is_router(chain) => "add envoy.filters.http.router at the end",
                     "HTTP" => "add envoy.filters.http.upstream_codec at the end",
-                    _ => "add a filter such as tcp_proxy or http_connection_manager at the end",
+                    _ => "add a terminal filter at the end, such as tcp_proxy or http_connection_manager",
                 };
                 findings.refuse_with_fix("filter.not_terminal", rule, fix);
             }
             false => {
-                let rule = format!("ends the chain, but is not the last {what} filter");
+                let rule = format!("is a terminal filter, but not the last {what} filter");
                 findings.refuse_with_fix("filter.terminal_not_last", rule, "move it to the end");
             }
         });

@@ -27,14 +27,14 @@ pub(super) fn options<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>
     let is_quic = has_quic && own == UDP;
     if is_quic && listener.has("connection_balance_config") {
         findings.field("connection_balance_config", |findings| {
-            findings.refuse("listener.quic", "is not possible for QUIC listeners");
+            findings.refuse("listener.quic", "is not allowed for QUIC listeners");
         });
     }
     if own == UDP && !is_quic {
         for field in ["filter_chains", "default_filter_chain"] {
             if listener.has(field) {
                 findings.field(field, |findings| {
-                    let rule = "is not possible for UDP listeners without QUIC";
+                    let rule = "is not allowed for UDP listeners without QUIC";
                     let fix = "use listener_filters, or give udp_listener_config.quic_options";
                     findings.refuse_with_fix("listener.udp_chain", rule, fix);
                 });
@@ -76,7 +76,7 @@ fn sockets<'m>(
         let Some(other) = entry.message("address") else { continue };
         if protocol(other) != own {
             findings.item("additional_addresses", index, |findings| {
-                let rule = "has another protocol than the address of the listener";
+                let rule = "has a protocol that differs from that of the address of the listener";
                 findings.refuse("listener.protocol", rule);
             });
         }
@@ -84,7 +84,7 @@ fn sockets<'m>(
     if listener.bits("enable_mptcp") != 0 && (own == UDP || !address.has("socket_address")) {
         findings.field("enable_mptcp", |findings| {
             findings
-                .refuse("listener.mptcp", "is only possible for TCP listeners with IP addresses");
+                .refuse("listener.mptcp", "is allowed only for TCP listeners with IP addresses");
         });
     }
     if let Some(socket) = address.message("socket_address")
@@ -121,7 +121,7 @@ const TCP_OPTIONS: [&str; 5] = [
 ];
 
 fn internal<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
-    let rule = "is not possible for internal listeners";
+    let rule = "is not allowed for internal listeners";
     let refuse = |field: &'static str, findings: &mut Findings<'m>| {
         findings.field(field, |findings| findings.refuse("listener.internal", rule));
     };
@@ -152,8 +152,8 @@ fn listener_filters<'m>(listener: &'m Message<'_>, is_udp: bool, findings: &mut 
         if registry::exists(kind, &[other]) && !registry::exists(kind, &[own]) {
             findings.item("listener_filters", index, |findings| {
                 let rule = match is_udp {
-                    true => format!("{kind} is a filter for TCP listeners"),
-                    false => format!("{kind} is a filter for UDP listeners"),
+                    true => format!("{kind} is allowed only in TCP listeners"),
+                    false => format!("{kind} is allowed only in UDP listeners"),
                 };
                 findings.refuse("listener.filter_protocol", rule);
             });

@@ -117,7 +117,7 @@ impl Place {
         let is_declared = any.content.is_some() && kind.starts_with("envoy.");
         if is_declared && !known.contains(&kind) && !registry::exists(kind, known) {
             findings.field(field, |findings| {
-                let rule = format!("{} is not possible in this matcher", named(kind));
+                let rule = format!("{} is not allowed in this matcher", named(kind));
                 findings.refuse("matcher.type", rule);
             });
         }

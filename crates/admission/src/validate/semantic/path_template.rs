@@ -21,7 +21,7 @@ pub(super) fn variables(template: &str) -> Result<HashSet<&str>, Defect> {
             // A suffix may follow the last operator or variable.
             None => parsed.literal(rest).and_then(|after| match after {
                 "" => Ok(""),
-                _ => Err("has text after a segment that is no suffix of the path"),
+                _ => Err("has text after a segment that is not a suffix of the path"),
             })?,
         };
     }

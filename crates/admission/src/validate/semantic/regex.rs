@@ -40,7 +40,7 @@ pub(super) fn matcher<'m>(matcher: &'m Message<'_>, findings: &mut Findings<'m>)
 pub(super) fn check(pattern: &str) -> Result<(), String> {
     match size(pattern)? {
         size if size > SIZE_MAX => Err(format!(
-            "the compiled expression has a size of at least {size}, and Envoy accepts {SIZE_MAX} (re2.max_program_size.error_level)"
+            "the compiled expression has a size of at least {size}, but Envoy accepts at most {SIZE_MAX} (re2.max_program_size.error_level)"
         )),
         _ => Ok(()),
     }

@@ -18,7 +18,7 @@ use crate::{
 /// Each category in a line, followed by indented lines with the types of its extensions.
 const FACTORIES: &str = include_str!("registry/factories.txt");
 /// The fields that choose an extension: the type of the message, the field, and the categories. A category may
-/// end in `*`. The category `*` stands for every type that is no bare JSON.
+/// end in `*`. The category `*` stands for every type that is not bare JSON.
 const POINTS: &str = include_str!("registry/points.txt");
 
 /// The categories of each type of configuration.
@@ -129,9 +129,12 @@ pub(super) fn configuration<'m>(
     if is_text || exists(kind, categories) {
         return;
     }
-    let category = categories.join(" or ");
+    let category = match categories {
+        ["*"] => String::new(),
+        _ => format!(" of the category {}", categories.join(" or ")),
+    };
     if kind.is_empty() {
-        let rule = format!("names no type, but an extension of {category} is required");
+        let rule = format!("names no type, but an extension{category} is required");
         return findings.refuse("extension.unknown", rule);
     }
     let is_api = ["envoy.", "google.protobuf.", "xds.", "udpa."]
@@ -145,7 +148,7 @@ pub(super) fn configuration<'m>(
             findings.warn("extension.not_built", rule);
         }
         (true, true) => {
-            let rule = format!("{kind} is not the type of an extension of {category}");
+            let rule = format!("{kind} is not an extension{category}");
             findings.refuse("extension.category", rule);
         }
         (false, _) => {
@@ -187,8 +190,11 @@ pub(super) fn discovery<'m>(filter: &'m Message<'_>, findings: &mut Findings<'m>
             let kind = own(url);
             if !exists(kind, categories) && (!is_declared(kind) || CATEGORIES.contains_key(kind)) {
                 findings.item("type_urls", index, |findings| {
-                    let rule =
-                        format!("no extension of {} has the type {}", categories[0], named(kind));
+                    let rule = format!(
+                        "no extension of the category {} has the type {}",
+                        categories[0],
+                        named(kind)
+                    );
                     findings.refuse("ecds.type_url", rule);
                 });
             }

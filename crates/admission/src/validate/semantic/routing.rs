@@ -40,7 +40,7 @@ pub(super) fn definitions<'m>(config: &'m Message<'_>, findings: &mut Findings<'
                     findings.field("route", |findings| {
                         findings.field("cluster_specifier_plugin", |findings| {
                             let rule = format!(
-                                "{} is not the name of one of cluster_specifier_plugins",
+                                "no item of cluster_specifier_plugins has the name {}",
                                 named(plugin)
                             );
                             findings.refuse("route.unknown_plugin", rule);

@@ -98,7 +98,7 @@ fn served<'m>(certificate: &'m Message<'_>, policy: u64, findings: &mut Findings
     }
     if leaf.is_some_and(|leaf| !leaf.has_name) {
         findings.field("certificate_chain", |findings| {
-            let rule = "the certificate has neither a common name nor an alternative name";
+            let rule = "the certificate has neither a common name nor a subject alternative name";
             findings.refuse("tls.no_name", rule);
         });
     }
@@ -151,7 +151,7 @@ pub(super) fn certificate<'m>(certificate: &'m Message<'_>, findings: &mut Findi
             }
         }
         if pem::inline(archive).is_some_and(|(_, content)| !certificate::is_sequence(content)) {
-            let rule = "is not an archive of PKCS #12 in DER";
+            let rule = "is not a PKCS #12 archive in DER";
             findings.field("pkcs12", |findings| findings.refuse("tls.pkcs12", rule));
         }
         return;
@@ -239,9 +239,11 @@ fn key_provider<'m>(certificate: &'m Message<'_>, findings: &mut Findings<'m>) {
     }
     findings.field("private_key_provider", |findings| {
         findings.field("provider_name", |findings| match KEY_PROVIDERS.contains(&name) {
-            true => findings.warn("tls.key_provider", "needs a build of Envoy with this provider"),
+            true => {
+                findings.warn("tls.key_provider", "only some builds of Envoy have this provider")
+            }
             false => {
-                let rule = format!("{} is not a provider of private keys", named(name));
+                let rule = format!("Envoy has no private key provider {}", named(name));
                 findings.refuse("tls.key_provider", rule);
             }
         });
@@ -262,7 +264,7 @@ pub(super) fn validation<'m>(context: &'m Message<'_>, findings: &mut Findings<'
         if matcher.bits("san_type") == OTHER_NAME && !is_object_identifier(matcher.text("oid")) {
             findings.item("match_typed_subject_alt_names", index, |findings| {
                 findings.field("oid", |findings| {
-                    let rule = "is required with OTHER_NAME: an object identifier such as 1.2.3";
+                    let rule = "OTHER_NAME needs an object identifier, such as 1.2.3";
                     findings.refuse("tls.oid", rule);
                 });
             });
@@ -300,7 +302,7 @@ pub(super) fn spiffe<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
     let domains = || config.messages("trust_domains");
     for (index, first) in repeated(domains().map(|domain| domain.text("name"))) {
         findings.item("trust_domains", index, |findings| {
-            let rule = format!("has the name of trust_domains[{first}]");
+            let rule = format!("repeats the name of trust_domains[{first}]");
             findings.refuse("tls.trust_domain", rule);
         });
     }
@@ -334,7 +336,7 @@ fn validator<'m>(context: &'m Message<'_>, findings: &mut Findings<'m>) {
     findings.field("custom_validator_config", |findings| {
         if !name.is_empty() && !VALIDATORS.contains(&name) {
             findings.field("name", |findings| {
-                let rule = format!("{} is not a validator of certificates", named(name));
+                let rule = format!("Envoy has no certificate validator {}", named(name));
                 findings.refuse("tls.validator", rule);
             });
         }
