@@ -4,9 +4,9 @@
 //! decides on the state and the clients of the replica that takes the write. The nodes of other replicas
 //! are unknown: for a cluster of several replicas, guards assume that each view has nodes there.
 //!
-//! Cost: [`Suspects`] needs O(changes). Only if it finds something, the streams of the replica are
-//! listed, like for `chancery nodes`. The index of references then has the resources that refer to a
-//! removed cluster.
+//! Cost: [`Suspects`] needs O(changes). Only if [`Suspects`] finds something, the guards
+//! list the streams of the replica, as `chancery nodes` does. The index of references names the resources
+//! that refer to a removed cluster.
 
 mod effects;
 mod endpoints;
@@ -64,7 +64,7 @@ pub(crate) fn rejection(findings: &[pb::GuardFinding]) -> Option<String> {
     let names: Vec<&str> = findings.iter().map(|finding| finding.guard.as_str()).collect();
     let names = names.join(",");
     Some(format!(
-        "{effects}{not_asked}; nothing was written; to write it anyway, pass `--confirm {names}` (confirm={names})"
+        "{effects}{not_asked}; nothing was written; to write it anyway, pass `--confirm {names}` (HTTP: confirm={names})"
     ))
 }
 
@@ -97,7 +97,7 @@ mod tests {
             rejection(&[finding("mass-deletion", change(), true), open]).unwrap(),
             "guard `view-change` rejects the write: 1 node: edge → nothing, 9 → 0 resources; the nodes of 2 other \
              replicas were not asked; nothing was written; to write it anyway, pass `--confirm \
-             mass-deletion,view-change` (confirm=mass-deletion,view-change)"
+             mass-deletion,view-change` (HTTP: confirm=mass-deletion,view-change)"
         );
     }
 
@@ -107,6 +107,9 @@ mod tests {
         let effects: Vec<String> = (0..9).map(|n| format!("{n} {}", "é".repeat(400))).collect();
         let text = rejection(&[finding("view-change", effects, false)]).unwrap();
         assert!(text.len() < 1024, "{}", text.len());
-        assert!(text.ends_with("pass `--confirm view-change` (confirm=view-change)"), "{text}");
+        assert!(
+            text.ends_with("pass `--confirm view-change` (HTTP: confirm=view-change)"),
+            "{text}"
+        );
     }
 }

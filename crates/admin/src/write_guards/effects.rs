@@ -110,9 +110,9 @@ impl<'a> Layered<'a> {
         !self.group.users.nodes.is_empty() || self.tried.n_other_replicas > 0
     }
 
-    /// Returns the start of an effect: `2 nodes: edge`.
+    /// Returns the start of an effect: `view edge (2 nodes)`.
     fn subject(&self) -> String {
-        format!("{}: {}", nodes(self.group), list(self.scopes))
+        format!("view {} ({})", list(self.scopes), nodes(self.group))
     }
 
     fn mass_deletion(&self, found: &mut Found) {
@@ -154,7 +154,7 @@ impl<'a> Layered<'a> {
                 add(found, Guard::MassDeletion, || {
                     let (subject, left, kind) = (self.subject(), n - n_gone, short(type_url));
                     format!(
-                        "{subject}, {n} → {left} resources of {kind}, more than {percent} % deleted"
+                        "{subject}: {n} → {left} resources of type {kind}, more than {percent} % deleted"
                     )
                 });
             }
@@ -176,7 +176,7 @@ impl<'a> Layered<'a> {
             if is_empty {
                 add(found, Guard::EmptyEndpoints, || {
                     let resource = name_of(&key.name);
-                    format!("{}, endpoints of {resource}: {n} → 0", self.subject())
+                    format!("{}: {n} → 0 endpoints of {resource}", self.subject())
                 });
             }
         }
@@ -203,7 +203,7 @@ impl<'a> Layered<'a> {
                 add(found, Guard::ClusterInUse, || {
                     let (kind, by) = (short(&referrer.type_url), &referrer.name);
                     let name = name.as_str();
-                    format!("{}, {kind} {by:?} still uses the cluster {name:?}", self.subject())
+                    format!("{}: {kind} {by:?} still uses the cluster {name:?}", self.subject())
                 });
             }
         }
@@ -230,7 +230,7 @@ impl<'a> Layered<'a> {
                     let (old, new, limit) = (mib(old), mib(new), mib(limit));
                     let kind = short(type_url);
                     format!(
-                        "{}, a SotW response with every {kind}: {old} → {new}, more than {limit}",
+                        "{}: a SotW response with every {kind}: {old} → {new}, more than {limit}",
                         self.subject()
                     )
                 });

@@ -11,7 +11,7 @@ pub(crate) enum Guard {
     MassDeletion,
     /// A write leaves a cluster without endpoints.
     EmptyEndpoints,
-    /// A write removes a cluster to which a route of the same view sends requests.
+    /// A write removes a cluster to which another resource of the same view refers.
     ClusterInUse,
     /// A write of assignments gives connected nodes other resources, or none.
     ViewChange,
@@ -48,7 +48,7 @@ pub struct GuardSettings {
     pub off: Vec<String>,
     /// The maximum share of the resources of one type in a view that a write may delete, in percent.
     pub deletion_percent: u32,
-    /// With fewer resources of the type in the view, any share may be deleted.
+    /// The number of resources of a type in a view from which the share is limited.
     pub deletion_resources_min: usize,
     /// The maximum size of a response with all resources of a type, in bytes.
     pub sotw_bytes_max: u64,

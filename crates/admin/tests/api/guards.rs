@@ -25,7 +25,7 @@ async fn start() -> (Server, Client) {
 
 const MOVED: &str = "assignments: [{name: edge, match: {id: e*}, scopes: [empty]}]";
 const REJECTED: &str = "guard `view-change` rejects the write: 1 node: edge → empty, 9 → 0 resources; nothing was \
-     written; to write it anyway, pass `--confirm view-change` (confirm=view-change)";
+     written; to write it anyway, pass `--confirm view-change` (HTTP: confirm=view-change)";
 
 #[tokio::test]
 async fn http_write_that_trips_a_guard_changes_nothing_until_confirmed() {
@@ -80,7 +80,7 @@ async fn deleted_assignments_and_resources_pass_the_guards() {
     server.done("POST", "/v1/apply?scope=edge", route).await;
     let uri = "/v1/resources?type=cds&name=c7&scope=edge";
     let rejected = server.refused("DELETE", uri, "").await.2;
-    let effect = "guard `cluster-in-use` rejects the write: 1 node: edge, RouteConfiguration \"main\" still uses the \
+    let effect = "guard `cluster-in-use` rejects the write: view edge (1 node): RouteConfiguration \"main\" still uses the \
          cluster \"c7\"; ";
     assert!(rejected.starts_with(effect), "{rejected}");
     server.done("DELETE", &format!("{uri}&confirm=cluster-in-use"), "").await;

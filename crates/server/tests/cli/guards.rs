@@ -25,15 +25,15 @@ fn guarded_write_is_rejected_until_confirmed() {
     assert_eq!((rejected.code, rejected.out.as_str()), (1, ""), "{rejected:?}");
     assert_eq!(
         rejected.err,
-        "error: guard `empty-endpoints` rejects the write: no connected node: default, endpoints of \"web\": 3 → 0; \
-         nothing was written; to write it anyway, pass `--confirm empty-endpoints` (confirm=empty-endpoints)\n"
+        "error: guard `empty-endpoints` rejects the write: view default (no connected node): 3 → 0 endpoints of \"web\"; \
+         nothing was written; to write it anyway, pass `--confirm empty-endpoints` (HTTP: confirm=empty-endpoints)\n"
     );
     let dry_run = apply(&["--dry-run"], 0);
     assert_eq!(dry_run.code, 0, "{dry_run:?}");
     assert!(
         dry_run.out.ends_with(
             "guard empty-endpoints:\n\
-             \x20 no connected node: default, endpoints of \"web\": 3 → 0\n\
+             \x20 view default (no connected node): 3 → 0 endpoints of \"web\"\n\
              the write is rejected without --confirm empty-endpoints\n\
              dry run, nothing written; revision 1: 1 changed, 0 removed, 0 unchanged\n"
         ),

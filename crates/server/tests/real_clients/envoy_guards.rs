@@ -102,7 +102,7 @@ fn empty_endpoints_are_rejected_and_would_break_traffic() -> Result<()> {
         let mut resources = proxied(MODE, port, "blue", upstream::spawn("blue")?);
         let proxy = Proxy::start(dir, port, &scope(&resources))?;
         resources[1]["endpoints"] = json!([]);
-        let effect = "1 node: default, endpoints of \"blue\": 1 → 0";
+        let effect = "view default (1 node): 1 → 0 endpoints of \"blue\"";
         proxy.expect_guarded("empty-endpoints", effect, &scope(&resources))
     })
 }
@@ -113,7 +113,8 @@ fn removal_of_a_used_cluster_is_rejected_and_would_break_traffic() -> Result<()>
         let port = reserve_port();
         let resources = proxied(MODE, port, "blue", upstream::spawn("blue")?);
         let proxy = Proxy::start(dir, port, &scope(&resources))?;
-        let effect = "1 node: default, RouteConfiguration \"main\" still uses the cluster \"blue\"";
+        let effect =
+            "view default (1 node): RouteConfiguration \"main\" still uses the cluster \"blue\"";
         proxy.expect_guarded("cluster-in-use", effect, &scope(&resources[2..]))
     })
 }
@@ -137,7 +138,8 @@ fn deletion_of_most_listeners_is_rejected_and_would_break_traffic() -> Result<()
         let all = with(&ports)?;
         let proxy = Proxy::start(dir, ports[0], &scope(&all))?;
         let rest = [&all[..3], &all[10..]].concat();
-        let effect = "1 node: default, 20 → 13 resources of Listener, more than 30 % deleted";
+        let effect =
+            "view default (1 node): 20 → 13 resources of type Listener, more than 30 % deleted";
         proxy.expect_guarded("mass-deletion", effect, &scope(&rest))
     })
 }

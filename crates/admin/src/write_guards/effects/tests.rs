@@ -113,7 +113,7 @@ fn only(guard: &'static str, effect: &str) -> Vec<(&'static str, Vec<String>)> {
 fn deletion_of_more_than_the_share_trips_mass_deletion() {
     let world = World::new(&clusters(30)).connect("e1", &[]).connect("e2", &[]).connect("x", &[]);
     assert_eq!(world.replaces(&clusters(21)), NONE, "30 % is allowed");
-    let effect = "2 nodes: edge, 30 → 20 resources of Cluster, more than 30 % deleted";
+    let effect = "view edge (2 nodes): 30 → 20 resources of type Cluster, more than 30 % deleted";
     assert_eq!(world.replaces(&clusters(20)), only("mass-deletion", effect));
 }
 
@@ -125,7 +125,8 @@ fn small_or_unused_views_do_not_trip_mass_deletion() {
     assert_eq!(unused.replaces(&clusters(1)), NONE);
     // The nodes of other replicas are unknown.
     let replicated = World { n_other_replicas: 2, ..unused };
-    let effect = "no connected node: edge, 30 → 1 resources of Cluster, more than 30 % deleted";
+    let effect =
+        "view edge (no connected node): 30 → 1 resources of type Cluster, more than 30 % deleted";
     assert_eq!(replicated.replaces(&clusters(1)), only("mass-deletion", effect));
 }
 
@@ -149,14 +150,14 @@ fn disabled_guard_is_never_tripped() {
 fn endpoints_that_become_empty_trip_empty_endpoints() {
     let full = resources(&[cluster("web"), endpoints("web", 3)]);
     let world = World::new(&full).connect("e1", &[]);
-    let effect = "1 node: edge, endpoints of \"web\": 3 → 0";
+    let effect = "view edge (1 node): 3 → 0 endpoints of \"web\"";
     assert_eq!(world.adds(&resources(&[endpoints("web", 0)])), only("empty-endpoints", effect));
     assert_eq!(world.adds(&resources(&[endpoints("web", 1)])), NONE);
     // A removal leaves the cluster without endpoints, unless the cluster goes, too.
     assert_eq!(world.replaces(&resources(&[cluster("web")])), only("empty-endpoints", effect));
     assert_eq!(world.replaces(&resources(&[cluster("other")])), NONE);
     let unused = World::new(&full);
-    let effect = "no connected node: edge, endpoints of \"web\": 3 → 0";
+    let effect = "view edge (no connected node): 3 → 0 endpoints of \"web\"";
     assert_eq!(unused.adds(&resources(&[endpoints("web", 0)])), only("empty-endpoints", effect));
 }
 
@@ -172,7 +173,7 @@ fn removal_of_a_cluster_that_a_route_uses_trips_cluster_in_use() {
     let both = resources(&[cluster("web"), cluster("old"), route("main", "web")]);
     let world = World::new(&both).connect("e1", &[]);
     let removed = |rest: &[String]| world.replaces(&resources(rest));
-    let effect = "1 node: edge, RouteConfiguration \"main\" still uses the cluster \"web\"";
+    let effect = "view edge (1 node): RouteConfiguration \"main\" still uses the cluster \"web\"";
     assert_eq!(removed(&[cluster("old"), route("main", "web")]), only("cluster-in-use", effect));
     assert_eq!(removed(&[cluster("web"), route("main", "web")]), NONE);
     assert_eq!(removed(&[cluster("old"), route("main", "old")]), NONE, "the route moves, too");
@@ -185,7 +186,7 @@ fn removal_of_many_clusters_finds_the_used_one() {
     let mut all: Vec<String> = (0..10).map(|n| cluster(&format!("c{n}"))).collect();
     all.push(route("main", "c7"));
     let world = World::new(&resources(&all)).connect("e1", &[]);
-    let effect = "1 node: edge, RouteConfiguration \"main\" still uses the cluster \"c7\"";
+    let effect = "view edge (1 node): RouteConfiguration \"main\" still uses the cluster \"c7\"";
     let rest = resources(&[route("main", "c7")]);
     assert_eq!(world.replaces(&rest), only("cluster-in-use", effect));
 }
@@ -244,7 +245,8 @@ fn view_that_outgrows_sotw_clients_trips_sotw_size_once() {
     let found = world.adds(&clusters(11));
     assert_eq!(found[0].0, "sotw-size", "{found:?}");
     assert!(
-        found[0].1[0].starts_with("1 node: edge, a SotW response with every Cluster: 0.00 MiB → "),
+        found[0].1[0]
+            .starts_with("view edge (1 node): a SotW response with every Cluster: 0.00 MiB → "),
         "{found:?}"
     );
     let delta = World { clients: Vec::new(), ..World::new(&clusters(10)) }.connect("e1", &[]);
@@ -281,7 +283,7 @@ fn thresholds_of_a_scope_replace_those_of_the_server() {
         ..GuardSettings::default()
     };
     world.settings = of_scope("edge", own.clone());
-    let effect = "1 node: edge, 10 → 8 resources of Cluster, more than 10 % deleted";
+    let effect = "view edge (1 node): 10 → 8 resources of type Cluster, more than 10 % deleted";
     assert_eq!(world.replaces(&clusters(8)), only("mass-deletion", effect));
     assert_eq!(world.replaces(&clusters(9)), NONE, "10 % is allowed");
     world.settings = of_scope("other", own);
@@ -314,13 +316,13 @@ fn guards_name_the_variant_for_clients_without_parameters() {
         resources(&[cluster, default, variant(Some("prod"), &endpoints("web", n_prod))])
     };
     let world = World::new(&all(1, 1)).connect("e1", &[]);
-    let effect = "1 node: edge, endpoints of \"web\" [not env exists]: 1 → 0";
+    let effect = "view edge (1 node): 1 → 0 endpoints of \"web\" [not env exists]";
     assert_eq!(world.adds(&all(0, 1)), only("empty-endpoints", effect));
     assert_eq!(world.adds(&all(1, 0)), NONE, "another variant");
     let users = [route("r", "web"), variant(Some("prod"), &cluster("web"))];
     let both = resources(&[&users[..], &[variant(None, &cluster("web"))]].concat());
     let world = World::new(&both).connect("e1", &[]);
-    let effect = "1 node: edge, RouteConfiguration \"r\" still uses the cluster \"web\"";
+    let effect = "view edge (1 node): RouteConfiguration \"r\" still uses the cluster \"web\"";
     assert_eq!(world.replaces(&resources(&users)), only("cluster-in-use", effect));
     let default = resources(&[route("r", "web"), variant(None, &cluster("web"))]);
     assert_eq!(world.replaces(&default), NONE, "another variant");
