@@ -359,7 +359,7 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
     for subscription in subscriptions {
         let asked = match (subscription.wildcard, subscription.n_names) {
             (true, 0) => "all resources".to_owned(),
-            (true, n) => format!("all resources, and {n} by name"),
+            (true, n) => format!("all resources and {n} by name"),
             (false, 1) => "1 resource by name".to_owned(),
             (false, n) => format!("{n} resources by name"),
         };
@@ -372,17 +372,17 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
         let acked = acked.unwrap_or_else(|| "nothing".to_owned());
         out.push(match subscription.state {
             SyncState::Synced => {
-                format!("It subscribes to {asked}, and has acknowledged all (version {acked}).")
+                format!("The stream subscribes to {asked}, and has acknowledged all (version {acked}).")
             }
-            SyncState::Idle => format!("It subscribes to {asked}; there is nothing to send."),
+            SyncState::Idle => format!("The stream subscribes to {asked}; there is nothing to send."),
             SyncState::Pending => format!(
-                "It subscribes to {asked}; a response is being sent or not yet acknowledged (acknowledged: {acked})."
+                "The stream subscribes to {asked}; a response is being sent or is not yet acknowledged (acknowledged: {acked})."
             ),
             SyncState::Nacked => {
                 let message = subscription.nack.as_ref().map(|nack| nack.message.as_str());
                 let message = message.unwrap_or_default();
                 format!(
-                    "It subscribes to {asked}, and has rejected a response (still uses: {acked}): {message}"
+                    "The stream subscribes to {asked}, and has rejected a response (still uses: {acked}): {message}"
                 )
             }
         });

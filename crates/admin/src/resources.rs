@@ -111,9 +111,13 @@ pub(crate) fn mismatch(
         1 => "1 variant".to_owned(),
         n => format!("{n} variants"),
     };
-    let (parameters, known) = (show_parameters(parameters), known.join(", "));
+    let parameters = match parameters.is_empty() {
+        true => "a client without parameters".to_owned(),
+        false => show_parameters(parameters),
+    };
+    let known = known.join(", ");
     Some(format!(
-        "{key} has {count}{place}, and {parameters} matches none; select one with its parameters: {known}"
+        "{key} has {count}{place}, but none matches {parameters}; select a variant by its parameters: {known}"
     ))
 }
 

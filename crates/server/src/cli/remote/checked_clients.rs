@@ -24,11 +24,8 @@ fn clients_line(checked: &pb::CheckedClients) -> Option<String> {
         0 => String::new(),
         n => format!("; the clients of {} are not known", count(n, "other replica")),
     };
-    let source = match is_declared {
-        true => "as the configuration declares",
-        false => "which are connected",
-    };
-    Some(format!("scope {scope:?} was checked for {profiles}, {source}{others}"))
+    let source = if is_declared { "declared" } else { "connected" };
+    Some(format!("scope {scope:?} was checked for the {source} clients {profiles}{others}"))
 }
 
 #[cfg(test)]
@@ -46,9 +43,9 @@ mod tests {
             })
         };
         assert_eq!(line(&["envoy@1.40"], "connected", 2), None);
-        let text = "scope \"mesh\" was checked for envoy, as the configuration declares";
+        let text = "scope \"mesh\" was checked for the declared clients envoy";
         assert_eq!(line(&["envoy"], "declared", 0).unwrap(), text);
-        let text = "scope \"mesh\" was checked for envoy@1.40, grpc-go@1.85, which are connected; the clients of 2 other \
+        let text = "scope \"mesh\" was checked for the connected clients envoy@1.40, grpc-go@1.85; the clients of 2 other \
                     replicas are not known";
         assert_eq!(line(&["envoy@1.40", "grpc-go@1.85"], "connected", 2).unwrap(), text);
     }
