@@ -1,4 +1,4 @@
-//! The external validator: a command of the operator that judges the resources of each write, such as
+//! The external validator: a command of the operator that checks the resources of each write, such as
 //! `envoy --mode validate`.
 //!
 //! It runs after admission and before replication, on threads for blocking work, and holds no lock. Only the
@@ -64,14 +64,14 @@ impl External {
             Ok(Some(rule)) => Ok(vec![problem(rule)]),
             Err(reason) if self.settings.required && is_enforced => {
                 Err(AdminError::Unavailable(format!(
-                    "nothing has been written: the external validator did not judge the write: {reason}"
+                    "nothing has been written: the external validator did not check the write: {reason}"
                 )))
             }
-            Err(reason) => Ok(vec![problem(format!("did not judge the write: {reason}"))]),
+            Err(reason) => Ok(vec![problem(format!("did not check the write: {reason}"))]),
         }
     }
 
-    /// Returns the reason why the command rejects the resources, or an error if it could not judge them.
+    /// Returns the reason why the command rejects the resources, or an error if it did not check them.
     async fn run(&self, resources: Vec<Resource>) -> Result<Option<String>, String> {
         let limit = self.settings.timeout;
         let permit = timeout(limit, Arc::clone(&self.runs).acquire_owned()).await;

@@ -30,7 +30,7 @@ const SAID_WAIT: Duration = Duration::from_millis(500);
 /// The variables of the server's environment that the command gets. The others may hold secrets.
 const VARIABLES: [&str; 4] = ["PATH", "HOME", "TMPDIR", "LANG"];
 
-/// Runs the command. Returns `None` if it accepts the resources, or what it says. Fails if it cannot judge
+/// Runs the command. Returns `None` if it accepts the resources, or what it says. Fails if it cannot check
 /// them.
 pub(super) fn run(
     settings: &ExternalValidator,

@@ -27,7 +27,7 @@ pub struct ExternalValidator {
     pub timeout: Duration,
     /// The maximum data memory of each process of a run, in bytes.
     pub memory_max: u64,
-    /// Whether a write is refused if the command cannot judge it.
+    /// Whether a write is refused if the command does not check it.
     pub required: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The external validator: a command judges each write before it is replicated.
+//! The external validator: a command checks each write before it is replicated.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ async fn command_that_cannot_judge_refuses_or_accepts_by_configuration() {
         let server =
             Server::start_judged(ExternalValidator { command, required, ..script("") }).await;
         let (status, json) = server.call("POST", "/v1/apply", &clusters(&["a"], "1s")).await;
-        let said = "did not judge the write: cannot start";
+        let said = "did not check the write: cannot start";
         if required {
             assert_eq!(status, 503, "{json}");
             let message = json["error"]["message"].as_str().unwrap();

@@ -488,7 +488,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "external_command",
                 FREE,
-                "A program with its arguments that judges the resources of each write; empty for none. {file} stands for the path of its input, which is also the standard input. Exit code 0 accepts the resources.",
+                "A program with its arguments that checks the resources of each write; empty for none. {file} stands for the path of its input, which is also the standard input. Exit code 0 accepts the resources.",
             ),
             (
                 "external_input",
@@ -508,7 +508,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "external_required",
                 FREE,
-                "Whether a write is refused if external_command cannot judge it: it does not start, is not in time, or is killed.",
+                "Whether a write is refused if external_command does not check it: it does not start, exceeds its time, or is killed.",
             ),
         ],
     ),
