@@ -18,7 +18,7 @@ impl Registry {
     /// without entries. Without it, `lb_policy` and its configuration decide.
     ///
     /// # Errors
-    /// If a gRPC client with these policies rejects the cluster because of its policy.
+    /// Fails if a gRPC client with these policies rejects the cluster because of its policy.
     pub fn convert_cluster(&self, cluster: &Cluster) -> Result<LbConfig, ConvertError> {
         if let Some(policy) = &cluster.load_balancing_policy {
             return self.convert(policy).map_err(|error| error.under(FIELD));

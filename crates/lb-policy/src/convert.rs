@@ -74,7 +74,7 @@ impl Context<'_> {
     /// Converts the child policies of a field. A missing child is an error.
     ///
     /// # Errors
-    /// If the list contains no supported policy, cannot be converted, or is nested too deeply.
+    /// Fails if the list contains no supported policy, cannot be converted, or is nested too deeply.
     pub fn child(
         &self,
         field: &str,

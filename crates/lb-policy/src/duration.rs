@@ -30,7 +30,7 @@ pub(crate) fn format(duration: &Duration) -> Result<String, String> {
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let parts = text.strip_suffix('s').and_then(split);
     let (is_negative, seconds, fraction) = parts.ok_or_else(|| {
-        format!("{text:?} is no duration; write seconds with the suffix s, such as 1.5s")
+        format!("{text:?} is not a duration; write seconds with the suffix s, such as 1.5s")
     })?;
     let seconds: i64 = seconds.parse().unwrap_or(i64::MAX);
     let nanos: i32 = format!("{fraction:0<9}").parse().unwrap_or(i32::MAX);

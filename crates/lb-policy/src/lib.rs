@@ -4,8 +4,8 @@
 //! `envoy.config.cluster.v3.LoadBalancingPolicy`, or the policy of a whole cluster, to an [`LbConfig`]. An
 //! error says why gRPC clients reject (NACK) the policy, and names the field.
 //!
-//! The crate has no I/O and no global state. Hostile input gives an error: the depth of nested policies, of
-//! messages and their size are bounded.
+//! The crate has no I/O and no global state. Hostile input gives an error, because the depth of nested
+//! policies, the depth of messages and the size of messages are bounded.
 //!
 //! ```
 //! use chancery_lb_policy::{Registry, proto::LoadBalancingPolicy, types};
@@ -30,8 +30,8 @@
 //! Programs with other Envoy types, such as those of `envoy-types`, encode their message and call
 //! [`Registry::convert_bytes`].
 //!
-//! A custom policy is known after its registration. Here a converter of an own message type is registered
-//! too, which passes the message to a policy as text:
+//! The registry knows a custom policy after its registration. This example also registers a converter for a
+//! message type of its own, which passes the message to the policy as text:
 //!
 //! ```
 //! use chancery_lb_policy::{LbConfig, Registry, proto::{LoadBalancingPolicy, Policy, prost_types::Any}};

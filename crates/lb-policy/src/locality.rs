@@ -41,7 +41,7 @@ impl LbConfig {
     /// weights, the first counts.
     ///
     /// # Errors
-    /// If the policy is another one or has no child, or if a locality has no weight.
+    /// Fails if the policy is another one or has no child, or if a locality has no weight.
     pub fn weighted_target<'a>(
         &self,
         localities: impl IntoIterator<Item = &'a WeightedLocality>,

@@ -1,4 +1,4 @@
-//! Advice about policies that clients accept, but use otherwise than written.
+//! Advice about policies that clients accept, but use with other values than the configured ones.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ const METRICS: &[&str] = &["application_utilization", "cpu_utilization", "mem_ut
 const METRIC_PREFIXES: &[&str] = &["named_metrics.", "utilization."];
 
 impl LbConfig {
-    /// Returns the values that clients use otherwise than written, in the policy and its children.
+    /// Returns a note for each configured value that clients replace or ignore, in the policy and its children.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         self.add_notes(&mut notes);
@@ -29,7 +29,7 @@ impl LbConfig {
             for key in ["minRingSize", "maxRingSize"] {
                 if let Some(size) = number(key).filter(|size| *size > RING_SIZE_CAP) {
                     notes.push(format!(
-                        "{name}.{key}: clients use {RING_SIZE_CAP} instead of {size} by default"
+                        "{name}.{key}: by default, clients use {RING_SIZE_CAP} instead of {size}"
                     ));
                 }
             }

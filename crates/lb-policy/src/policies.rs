@@ -73,7 +73,7 @@ fn check_header(name: &str) -> Result<(), String> {
     let is_allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
     if !name.bytes().all(is_allowed) {
-        return Err(format!("{name:?} is no valid metadata key"));
+        return Err(format!("{name:?} is not a valid metadata key"));
     }
     match name.ends_with("-bin") {
         true => Err(format!("{name:?} names binary metadata, whose hash gRPC does not use")),

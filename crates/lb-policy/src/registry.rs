@@ -35,7 +35,7 @@ const CONVERTERS: &[(&str, BuiltIn)] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Client {
     /// C++, Python, Ruby, PHP: no least_request; an unset hash function is XX_HASH; stricter rules for
-    /// weighted_round_robin, type URLs of a `TypedStruct`, and entries without type.
+    /// weighted_round_robin, type URLs of a `TypedStruct`, and entries without a type.
     CCore,
     /// Go: no random_subsetting from xDS; a legacy LEAST_REQUEST has no locality policy.
     Go,
@@ -184,7 +184,7 @@ impl Registry {
     /// policy registry.
     ///
     /// # Errors
-    /// If the list contains no supported policy, or the first supported policy is invalid.
+    /// Fails if the list contains no supported policy, or the first supported policy is invalid.
     pub fn convert(&self, policy: &LoadBalancingPolicy) -> Result<LbConfig, ConvertError> {
         let converted = self.convert_unchecked(policy)?;
         self.check(&converted.to_json())?;
@@ -194,8 +194,8 @@ impl Registry {
     /// Converts the bytes of an `envoy.config.cluster.v3.LoadBalancingPolicy`.
     ///
     /// # Errors
-    /// If the bytes are malformed or longer than [`crate::MESSAGE_BYTES_MAX`], and like
-    /// [`Registry::convert`].
+    /// Fails if the bytes are malformed or longer than [`crate::MESSAGE_BYTES_MAX`], or if
+    /// [`Registry::convert`] fails.
     pub fn convert_bytes(&self, bytes: &[u8]) -> Result<LbConfig, ConvertError> {
         self.convert(&decode_at(bytes, "")?)
     }
@@ -204,7 +204,7 @@ impl Registry {
     /// steps in which gRPC clients validate a policy.
     ///
     /// # Errors
-    /// If the list contains no supported policy, or the first supported policy cannot be converted.
+    /// Fails if the list contains no supported policy, or the first supported policy cannot be converted.
     pub fn convert_unchecked(
         &self,
         policy: &LoadBalancingPolicy,
@@ -216,7 +216,7 @@ impl Registry {
     /// policy each, of which the first known policy has to be valid.
     ///
     /// # Errors
-    /// If no policy of the list is known, or the first known policy is invalid.
+    /// Fails if no policy of the list is known, or the first known policy is invalid.
     pub fn check(&self, config: &Value) -> Result<(), ConvertError> {
         self.model.check(config)
     }

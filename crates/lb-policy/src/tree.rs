@@ -44,7 +44,7 @@ pub struct Tree {
     pub config: LbConfig,
     /// The children of the outermost policy in order of priority.
     pub priorities: Vec<Priority>,
-    /// The values that clients ignore, or use otherwise than written.
+    /// Notes about configured values that clients replace or ignore.
     pub warnings: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl Registry {
     /// itself, or the underlying clusters of an aggregate cluster in order of priority.
     ///
     /// # Errors
-    /// If a gRPC client rejects a cluster or an assignment.
+    /// Fails if a gRPC client rejects a cluster or an assignment.
     pub fn tree(
         &self,
         cluster: &Cluster,

@@ -338,7 +338,7 @@ fn values_that_clients_replace_are_noted() {
     );
     assert_eq!(
         notes(bytes(types::RING_HASH, [0x08, 0x01])),
-        ["ring_hash_experimental.maxRingSize: clients use 4096 instead of 8388608 by default"]
+        ["ring_hash_experimental.maxRingSize: by default, clients use 4096 instead of 8388608"]
     );
     assert_eq!(
         notes(bytes(types::LEAST_REQUEST, *b"\x0a\x02\x08\x0b")),

@@ -267,7 +267,7 @@ fn invalid_configuration_of_a_grpc_policy_is_refused_with_its_field() {
         ),
         (
             json!([{ "weighted_round_robin": { "blackoutPeriod": "soon" } }]),
-            "weighted_round_robin.blackoutPeriod: \"soon\" is no duration; write seconds with the suffix \
+            "weighted_round_robin.blackoutPeriod: \"soon\" is not a duration; write seconds with the suffix \
              s, such as 1.5s",
         ),
     ] {
