@@ -14,7 +14,7 @@ pub struct Problem {
     /// The number of the document in the file, from 1; `None` if the problem does not concern a single
     /// document.
     pub document: Option<u32>,
-    /// The line and column in the file, from 1, for syntax errors.
+    /// The line and column in the file, from 1; `None` if they are unknown.
     pub position: Option<(u32, u32)>,
     /// The resource or assignment: `resources[3] Cluster "web"`.
     pub resource: Option<String>,
@@ -24,7 +24,7 @@ pub struct Problem {
     pub rule: String,
     /// The ID of a validation rule: `string.min_len`; empty for a rule of the manifest's structure.
     pub id: String,
-    /// The way to correct it; empty where there is no single one.
+    /// The way to correct the problem; empty if there are several ways.
     pub fix: String,
     /// Whether the problem refuses the resource in the mode `enforce`.
     pub severity: Severity,

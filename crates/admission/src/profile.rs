@@ -1,7 +1,7 @@
 //! Client profiles: the clients for which the resources of a scope are checked.
 //!
-//! The clients of a scope are declared (by the configuration or for one call), or they are those that are
-//! connected. Without both, resources are checked for Envoy.
+//! The configuration or a call can declare the clients of a scope. Otherwise, the connected clients count. If
+//! no client is connected either, resources are checked for Envoy.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -77,7 +77,7 @@ impl fmt::Display for ClientVersion {
 pub struct ClientProfile {
     /// The kind.
     pub kind: ClientKind,
-    /// The version; `None` stands for a recent one.
+    /// The version; `None` stands for a recent version.
     pub version: Option<ClientVersion>,
 }
 
@@ -88,8 +88,8 @@ impl ClientProfile {
         Self { kind, version: None }
     }
 
-    /// Returns the profile of a client with this user agent: `name/version`. A user agent that is not
-    /// known counts as Envoy, whose rules are those of the API.
+    /// Returns the profile of a client with this user agent: `name/version`. An unknown user
+    /// agent counts as Envoy, because the rules of Envoy are those of the API.
     ///
     /// C-core reports the version of its core and that of the language: `C-core 58.0.0 Python 1.85.1`.
     #[must_use]
@@ -104,7 +104,7 @@ impl ClientProfile {
             "envoy" => return Self { kind: ClientKind::Envoy, version },
             _ => return Self::of(ClientKind::Envoy),
         };
-        // The core of gRPC has numbers of its own.
+        // C-core has version numbers of its own.
         let version = version.filter(|version| version.major == 1);
         Self { kind, version }
     }
@@ -145,16 +145,16 @@ impl FromStr for ClientProfile {
 /// The origin of the clients of a scope.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfileSource {
-    /// The configuration or the call names them.
+    /// The configuration or the call names the clients.
     Declared,
-    /// They are connected to this replica.
+    /// The clients are connected to this replica.
     Connected,
-    /// Nothing is known about the clients.
+    /// Nothing is known about the clients: Envoy is assumed.
     Assumed,
 }
 
 impl ProfileSource {
-    /// Returns the word for answers.
+    /// Returns the word for the source in answers.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -247,7 +247,7 @@ pub(crate) struct Audience {
     pub(crate) envoy: Treatment,
     /// An Envoy sees the resource, or may see it.
     pub(crate) has_envoy: bool,
-    /// By kind, without Envoy.
+    /// The treatment of findings about gRPC clients, by kind.
     grpc: [Treatment; 4],
     /// The oldest known version by kind.
     versions: [Option<ClientVersion>; 4],
@@ -260,7 +260,7 @@ impl Audience {
     pub(crate) const GRPC: [ClientKind; 4] =
         [ClientKind::GrpcCpp, ClientKind::GrpcGo, ClientKind::GrpcJava, ClientKind::GrpcNode];
 
-    /// Returns the only audience for which gRPC clients are assumed.
+    /// Returns the audience of a resource that only gRPC clients can use, in a scope whose clients are unknown.
     pub(crate) fn of_unknown_grpc() -> Self {
         Self { grpc: [Treatment::Warn; 4], ..Self::default() }
     }
@@ -280,7 +280,7 @@ impl Audience {
         let known = &mut self.versions[at];
         *known = match (*known, profile.version) {
             (Some(known), Some(version)) => Some(known.min(version)),
-            // A client without a version is a recent one.
+            // A profile without a version is that of a recent client.
             (known, version) => known.or(version),
         };
     }

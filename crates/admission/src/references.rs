@@ -1,7 +1,7 @@
 //! The references of a resource: the names of other resources in its body.
 //!
-//! Tables name the fields with references (`table`). From them and the descriptors follows which fields
-//! of each message lead to a reference (`plan`). The walk skips all other fields without parsing them.
+//! Tables name the fields with references (`table`). A plan lists which fields of each message lead to
+//! such a field, according to the descriptors (`plan`). The walk skips all other fields without parsing them.
 
 mod plan;
 mod table;
@@ -76,9 +76,9 @@ pub fn may_refer(type_url: &TypeUrl) -> bool {
 
 /// Calls `found` with each reference of a resource, in the order of its bytes.
 ///
-/// A resource that a client requests from another server, or from a file, is no reference. The clusters
-/// that a header, a plugin or a `TypedStruct` selects are unknown. A body that does not parse ends the
-/// walk.
+/// The name of a resource that a client requests from another server, or from a file, is not a reference. The
+/// clusters that a header, a plugin or a `TypedStruct` selects are unknown. The walk ends at a body that does
+/// not parse.
 pub fn for_each_reference(key: &ResourceKey, body: &[u8], mut found: impl FnMut(&Reference<'_>)) {
     let plan = Plan::get();
     if let Some(at) = plan.find(key.type_url.message_name()) {

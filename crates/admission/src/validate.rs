@@ -8,7 +8,7 @@
 //!
 //! gRPC clients have rules of their own (`grpc`). The clients of a scope decide which rules apply.
 //!
-//! A resource with a finding would be rejected by a client, which then keeps its previous version.
+//! A client would reject a resource with an error, and keep its previous version.
 
 mod findings;
 mod grpc;
@@ -32,7 +32,7 @@ use crate::{
 use findings::Findings;
 use tree::Message;
 
-/// Returns the findings that refuse a resource, and those that only its author should know.
+/// Returns the findings that refuse a resource, and those that are only reported.
 pub(crate) fn findings(
     mode: ValidationMode,
     audience: Audience,
@@ -70,7 +70,8 @@ pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<
     faults
 }
 
-/// Returns what a resource occupies in a view: the addresses of a listener, or the key of a scope.
+/// Returns the keys that no other resource of a view may have: the addresses of a listener, or the key of a
+/// scoped route.
 pub(crate) fn shared_keys(type_url: &TypeUrl, body: &[u8]) -> Vec<String> {
     let types = types::types();
     let kind = types.get(type_url.message_name());
