@@ -76,8 +76,8 @@ pub(crate) enum Command {
     Restore(local::Restore),
     /// Find resources that clients would reject, without a server
     ///
-    /// Reads manifests like `apply`, and checks them as a server would, for the clients of --profile. Prints the
-    /// first 20 findings with file, line, column, rule and fix; the other formats have all of them.
+    /// Reads the same files as `apply`, and checks them as a server does, for the clients of --profile. Text
+    /// output shows the first 20 findings with file, line, column, rule and fix; the other formats show all.
     #[command(
         arg = no_server(),
         arg = output_with_sarif(),
@@ -85,7 +85,7 @@ pub(crate) enum Command {
             "lint -f web.yaml",
             "lint -f mesh --profile envoy,grpc-go@1.70 --fail-on warning",
             "lint -f mesh -o sarif > findings.sarif",
-        ]), exit::table())
+        ]), exit::LINT)
     )]
     Lint(local::Lint),
     /// Check or print the configuration of `serve`

@@ -54,6 +54,13 @@ impl Exit {
     }
 }
 
+/// The exit codes of `lint`.
+pub(crate) const LINT: &str = "Exit codes:
+  0  No finding has the severity of --fail-on or a higher one.
+  1  A file cannot be read.
+  2  Wrong usage: an unknown command or flag, or an invalid value.
+  5  The input has findings of this severity.";
+
 /// Returns the table of all exit codes.
 pub(crate) fn table() -> String {
     let mut table = "Exit codes:".to_owned();

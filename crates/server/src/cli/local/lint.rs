@@ -36,8 +36,8 @@ pub(crate) struct Lint {
     /// Check for these clients, such as envoy,grpc-go@1.70 [default: envoy]
     ///
     /// A client is envoy, grpc-cpp, grpc-go, grpc-java or grpc-node, with an optional version. grpc-cpp stands
-    /// for C++, Python, Ruby and PHP. Without this flag, gRPC clients only give warnings about listeners that
-    /// Envoy cannot use.
+    /// for C++, Python, Ruby and PHP. Without this flag, the rules of gRPC clients apply only to listeners with
+    /// api_listener, as warnings.
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',')]
     profile: Vec<ClientProfile>,
     /// Exit with 5 if there is a finding of this severity or a higher one
@@ -51,7 +51,7 @@ pub(crate) struct Lint {
 /// The lowest severity that fails the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum FailOn {
-    /// Findings that refuse a write
+    /// Findings for which a server refuses a write
     Error,
     /// All findings
     Warning,

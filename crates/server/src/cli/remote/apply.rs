@@ -42,8 +42,8 @@ pub(crate) struct Apply {
     /// command reports it, changes nothing, and tries again. It polls the directory, and applies
     /// changes when no file has changed for the time of --settle.
     ///
-    /// With --prune, a resource is deleted when its file is deleted or no longer contains it, while
-    /// another file still names its scope. Otherwise, resources of deleted files are kept.
+    /// With --prune, the command deletes a resource that no file contains any longer, if a file still
+    /// names its scope. Otherwise, it keeps resources of deleted files.
     #[arg(
         long,
         value_name = "DIR",

@@ -23,7 +23,7 @@ pub(crate) enum Command {
     Delete(delete::Delete),
     /// Show resources; `-o yaml` prints a manifest
     Get(get::Get),
-    /// Describe one resource: its scopes, the nodes that see it, and rejections
+    /// Describe one resource: its scopes, references, connected nodes and rejections
     Describe(describe::Describe),
     /// List the nodes that are connected to the contacted replica
     Nodes(nodes::Nodes),
@@ -34,7 +34,8 @@ pub(crate) enum Command {
     /// Explain why a node does or does not receive a resource
     ///
     /// Shows the assignments up to the one that matches, its scopes in order, and the node's
-    /// subscriptions. Without NAME, the command covers all resources of TYPE; without TYPE, all types.
+    /// subscriptions. With NAME, also shows the references to and from the resource. Without NAME, the
+    /// command covers all resources of TYPE; without TYPE, all types.
     #[command(after_help = examples(&["explain envoy-1 cluster web"]))]
     Explain(explain::Explain),
     /// Publish the static resources of an Envoy bootstrap

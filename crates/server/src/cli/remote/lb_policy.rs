@@ -67,7 +67,7 @@ pub(crate) enum LbPolicy {
         /// Name of the cluster
         #[arg(value_name = "CLUSTER")]
         cluster: String,
-        /// Cluster that decides the policy below an aggregate cluster
+        /// Take the policy below an aggregate cluster from this cluster
         #[arg(long, value_enum, value_name = "CLUSTER", default_value = "underlying")]
         aggregate_policy: Decides,
         #[command(flatten)]
@@ -78,13 +78,13 @@ pub(crate) enum LbPolicy {
 /// The flags of both subcommands.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Read this file or directory instead of a server; - is standard input
+    /// Read this file or directory instead of a server; - is standard input; repeatable
     #[arg(short = 'f', long = "file", value_name = "FILE|DIR|-")]
     files: Vec<PathBuf>,
-    /// gRPC implementation whose policies count [default: all policies of gRPC]
+    /// Convert like this gRPC implementation [default: with all policies of gRPC]
     #[arg(long, value_enum, value_name = "CLIENT")]
     client: Option<ClientName>,
-    /// Name of a custom policy that the client has registered; can be repeated
+    /// Treat this custom policy as registered in the client; repeatable
     #[arg(long = "policy", value_name = "NAME")]
     policies: Vec<String>,
     /// Read the resources of this scope [default: all]

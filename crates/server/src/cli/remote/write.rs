@@ -81,9 +81,9 @@ pub(crate) struct Write {
     ///
     /// mass-deletion: deletes a large share of the resources of a type that a node sees.
     /// empty-endpoints: leaves a cluster without endpoints.
-    /// cluster-in-use: removes a cluster to which a route still sends requests.
+    /// cluster-in-use: removes a cluster to which another resource refers, such as a route.
     /// view-change: gives connected nodes other resources, or none, by a change of assignments.
-    /// sotw-size: makes a SotW response larger than clients accept.
+    /// sotw-size: makes a SotW response larger than gRPC clients accept by default.
     #[arg(long, value_name = "GUARD[,GUARD]", value_delimiter = ',', verbatim_doc_comment)]
     pub(crate) confirm: Vec<String>,
     /// Identify the write by 32 hexadecimal digits [default: random]
@@ -100,8 +100,8 @@ pub(crate) struct Validate {
     /// Refuse, report or ignore resources that clients would reject [default: the scope's mode]
     ///
     /// enforce refuses the whole write. warn stores the resources and prints the findings. off does
-    /// not check the resources. The history records the mode. Without this flag, the mode is that of
-    /// the scope in the configuration of the server.
+    /// not check the resources. The history records this flag. Without it, the server uses its
+    /// configured mode for each scope.
     #[arg(long, value_name = "MODE", value_parser = ["enforce", "warn", "off"])]
     pub(crate) validation: Option<String>,
 }
