@@ -12,7 +12,7 @@ pub(crate) fn format(duration: &Duration) -> Result<String, String> {
     let is_in_range = (-SECONDS_MAX..=SECONDS_MAX).contains(&seconds)
         && (-NANOS_MAX..=NANOS_MAX).contains(&nanos);
     if !is_in_range || (seconds > 0 && nanos < 0) || (seconds < 0 && nanos > 0) {
-        return Err(format!("{seconds} seconds and {nanos} nanoseconds are no valid duration"));
+        return Err(format!("{seconds} seconds and {nanos} nanoseconds are not a valid duration"));
     }
     let sign = if seconds < 0 || nanos < 0 { "-" } else { "" };
     let (seconds, nanos) = (seconds.unsigned_abs(), nanos.unsigned_abs());

@@ -93,7 +93,7 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize
     pb::Problem {
         resource: label(target),
         message: format!(
-            "its removal leaves {n} {references} from {}, in {views}",
+            "its removal leaves {n} dangling {references} from {}, in {views}",
             shown.join(", ")
         ),
         rule_id: REMOVED.to_owned(),

@@ -43,7 +43,7 @@ async fn write_and_dry_run_report_dangling_references() {
     let deleted = server.done("DELETE", delete, "").await;
     let warning = &deleted["warnings"][0];
     assert_eq!(warning["rule_id"], "reference.removed", "{deleted}");
-    let message = "its removal leaves 1 reference from RouteConfiguration \"main\", in 1 view: default (1 node)";
+    let message = "its removal leaves 1 dangling reference from RouteConfiguration \"main\", in 1 view: default (1 node)";
     assert_eq!(warning["message"], message);
     server.stop().await;
 }

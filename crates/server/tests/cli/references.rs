@@ -69,7 +69,7 @@ fn dangling_reference_is_reported_described_and_refused_by_scope() {
     let guarded = server.run(&["delete", "cds", "web"]);
     assert!(guarded.err.contains("guard `cluster-in-use` rejects the write"), "{guarded:?}");
     let deleted = server.run(&["delete", "cds", "web", "--confirm", "cluster-in-use"]);
-    let warning = "warning: Cluster \"web\": its removal leaves 1 reference from RouteConfiguration \"main\", in 1 \
+    let warning = "warning: Cluster \"web\": its removal leaves 1 dangling reference from RouteConfiguration \"main\", in 1 \
          view: prod+default (1 node); remove the references first [reference.removed]\n";
     assert_eq!((deleted.code, deleted.err.as_str()), (0, warning));
     assert_eq!(server.terminate().0, Some(0));

@@ -138,7 +138,7 @@ fn removal_of_a_cluster_names_the_routes_that_refer_to_it() {
     let routes = ["a", "b", "c", "d"].map(|name| route(name, "web"));
     let mut world = World::with("edge", &[cluster("web"), cluster("spare")]);
     world.commit("edge", &routes);
-    let expected = "Cluster \"web\": its removal leaves 4 references from RouteConfiguration \"a\", \
+    let expected = "Cluster \"web\": its removal leaves 4 dangling references from RouteConfiguration \"a\", \
          RouteConfiguration \"b\", RouteConfiguration \"c\", and 1 more, in 1 view: base+edge (1 node); remove the \
          references first [reference.removed]";
     let rest = [&routes[..], &[cluster("spare")]].concat();
@@ -181,7 +181,10 @@ fn aliases_and_variants_satisfy_references() {
     let mut world = World::with("edge", &[aliased("other")]);
     world.commit("edge", &[route("main", "other")]);
     let found = world.adds("edge", &[aliased("third")]);
-    assert!(found[0].starts_with("Cluster \"other\": its removal leaves 1 reference"), "{found:?}");
+    assert!(
+        found[0].starts_with("Cluster \"other\": its removal leaves 1 dangling reference"),
+        "{found:?}"
+    );
 }
 
 #[test]
