@@ -249,3 +249,13 @@ pub(crate) fn nanos(message: &Message<'_>) -> i128 {
     let part = |field| i128::from(i64::from_le_bytes(message.bits(field).to_le_bytes()));
     part("seconds") * 1_000_000_000 + part("nanos")
 }
+
+/// Returns nanoseconds as a duration in JSON's form.
+pub(crate) fn seconds(nanos: i128) -> String {
+    let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
+    let fraction = format!("{:09}", nanos % 1_000_000_000);
+    match fraction.trim_end_matches('0') {
+        "" => format!("{sign}{}s", nanos / 1_000_000_000),
+        fraction => format!("{sign}{}.{fraction}s", nanos / 1_000_000_000),
+    }
+}

@@ -7,7 +7,7 @@ use super::{
     rules::{Bounds, EnumRules, FieldRules, MapRules, RepeatedRules, Rule},
     semantic,
     text::{Violation, check_bytes, check_text},
-    tree::{Message, Value, nanos},
+    tree::{Message, Value, nanos, seconds},
     typed_struct,
     types::{Count, EnumType, FieldKind, FieldType, MessageForm},
 };
@@ -170,7 +170,10 @@ pub(crate) fn one<'m, 'a: 'm>(
                     violate_all(bounds.violations("duration", nanos, &seconds), findings);
                 }
                 // Envoy reads every duration as a positive one.
-                _ if nanos < 0 => findings.refuse("duration.negative", "must not be negative"),
+                _ if nanos < 0 => {
+                    let rule = format!("is {}, but must not be negative", seconds(nanos));
+                    findings.refuse("duration.negative", rule);
+                }
                 _ => {}
             }
             if nanos >= DURATION_END {
@@ -377,16 +380,6 @@ fn float(kind: &FieldKind, bits: u64) -> f64 {
     match kind {
         FieldKind::Float => f32::from_le_bytes(low(bits)).into(),
         _ => f64::from_bits(bits),
-    }
-}
-
-/// Returns nanoseconds as a duration in JSON's form.
-fn seconds(nanos: i128) -> String {
-    let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
-    let fraction = format!("{:09}", nanos % 1_000_000_000);
-    match fraction.trim_end_matches('0') {
-        "" => format!("{sign}{}s", nanos / 1_000_000_000),
-        fraction => format!("{sign}{}.{fraction}s", nanos / 1_000_000_000),
     }
 }
 

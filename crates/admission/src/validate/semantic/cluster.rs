@@ -6,7 +6,7 @@ use super::{
 };
 use crate::validate::{
     findings::Findings,
-    tree::{Message, nanos},
+    tree::{Message, nanos, seconds},
 };
 
 // Values of `Cluster.lb_policy`.
@@ -297,7 +297,9 @@ pub(super) fn outlier_times<'m>(detection: &'m Message<'_>, findings: &mut Findi
     if let Some(max) = detection.message("max_ejection_time")
         && nanos(max) < base
     {
-        let rule = "is shorter than base_ejection_time, whose default is 30s";
+        let default = if detection.has("base_ejection_time") { "" } else { " by default" };
+        let (max, base) = (seconds(nanos(max)), seconds(base));
+        let rule = format!("is {max}, but base_ejection_time is {base}{default}");
         findings.field("max_ejection_time", |f| f.refuse("outlier.max_ejection_time", rule));
     }
 }

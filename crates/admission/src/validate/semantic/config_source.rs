@@ -3,7 +3,7 @@
 use super::headers;
 use crate::validate::{
     findings::Findings,
-    tree::{Message, nanos},
+    tree::{Message, nanos, seconds},
 };
 
 // Values of `ApiConfigSource.api_type`.
@@ -72,9 +72,11 @@ pub(super) fn retry_intervals<'m>(service: &'m Message<'_>, findings: &mut Findi
 /// Checks that the longest interval is not below the base interval.
 pub(super) fn intervals<'m>(backoff: &'m Message<'_>, findings: &mut Findings<'m>) {
     let base = backoff.message("base_interval").map_or(0, nanos);
-    if backoff.message("max_interval").is_some_and(|max| nanos(max) < base) {
+    let max = backoff.message("max_interval").map(nanos);
+    if let Some(max) = max.filter(|max| *max < base) {
         findings.field("max_interval", |findings| {
-            findings.refuse("backoff.max_interval", "is shorter than base_interval");
+            let rule = format!("is {}, but base_interval is {}", seconds(max), seconds(base));
+            findings.refuse("backoff.max_interval", rule);
         });
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     node::shown,
     validate::{
         findings::Findings,
-        tree::{Message, nanos},
+        tree::{Message, nanos, seconds},
     },
 };
 
@@ -100,10 +100,12 @@ pub(super) fn weights<'m>(weighted: &'m Message<'_>, findings: &mut Findings<'m>
 pub(super) fn retries<'m>(policy: &'m Message<'_>, findings: &mut Findings<'m>) {
     let Some(backoff) = policy.message("retry_back_off") else { return };
     let base = backoff.message("base_interval").map_or(0, nanos);
-    if backoff.message("max_interval").is_some_and(|max| nanos(max) < base) {
+    let max = backoff.message("max_interval").map(nanos);
+    if let Some(max) = max.filter(|max| *max < base) {
         findings.field("retry_back_off", |findings| {
             findings.field("max_interval", |findings| {
-                findings.refuse("retry.max_interval", "is shorter than base_interval");
+                let rule = format!("is {}, but base_interval is {}", seconds(max), seconds(base));
+                findings.refuse("retry.max_interval", rule);
             });
         });
     }
