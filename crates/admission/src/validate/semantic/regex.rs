@@ -6,12 +6,21 @@
 
 use crate::validate::{findings::Findings, tree::Message};
 
+mod set;
+
+use set::Set;
+
 /// The maximum number of repetitions.
 const REPEAT_MAX: u32 = 1000;
 /// The maximum size of a compiled expression, by the default of `re2.max_program_size.error_level`.
 const SIZE_MAX: u32 = 100;
-/// The size of the empty expression.
+/// The size of the empty expression, and of one that begins with `^`.
 const SIZE_OF_EMPTY: u32 = 4;
+const SIZE_OF_ANCHORED: u32 = 2;
+/// The maximum length of the part of an expression that a message repeats, in letters.
+const SHOWN_MAX: usize = 20;
+/// The last character of Latin-1, the encoding of Envoy's expressions.
+const LATIN1_MAX: u32 = 0xff;
 /// The maximum nesting of groups.
 const DEPTH_MAX: usize = 1000;
 
@@ -53,12 +62,63 @@ pub(in crate::validate) fn syntax(pattern: &str) -> Result<(), String> {
 
 /// Returns the minimum size of the compiled expression.
 fn size(pattern: &str) -> Result<u32, String> {
-    let mut parser = Parser { rest: pattern };
+    let mut parser = Parser { rest: pattern, ..Parser::default() };
     parser.alternatives()
 }
 
+#[derive(Default)]
 struct Parser<'a> {
     rest: &'a str,
+    /// Some flag `s` precedes, with which `.` may match line ends.
+    has_dot_all: bool,
+    /// Some flag `i` precedes, which ignores the case.
+    has_fold: bool,
+    /// Some set may have no character.
+    may_have_no_match: bool,
+    /// No `:]` follows.
+    has_no_class_end: bool,
+}
+
+/// An escape sequence, or an item of a set.
+enum Escape {
+    Char(char),
+    Set(Set),
+    /// Something else, with its size.
+    Other(u32),
+}
+
+/// Returns the number of letters at the start of an expression that RE2 does not compile, because it compares
+/// them first. It is 0 or more after `^`, and `None` without it. Groups and flags in between do not count.
+fn prefix_len(pattern: &str) -> Option<u32> {
+    let (mut rest, mut n, mut is_anchored) = (pattern, 0, false);
+    while let Some(c) = rest.chars().next() {
+        let escaped = rest.strip_prefix('\\').and_then(|rest| rest.chars().next());
+        if let Some(after) = flags(rest) {
+            rest = after;
+        } else if let Some(after) = rest.strip_prefix('^').or(rest.strip_prefix("\\A")) {
+            is_anchored |= n == 0;
+            rest = after;
+        } else if escaped == Some('Q') {
+            n = u32::MAX;
+            break;
+        } else if let Some(escaped) = escaped.filter(|c| !"dDsSwWpPbBCz".contains(*c)) {
+            n += 1;
+            rest = &rest[1 + escaped.len_utf8()..];
+        } else if !"\\.[(|*+?$".contains(c) {
+            n += u32::from(c != ')');
+            rest = &rest[c.len_utf8()..];
+        } else {
+            break;
+        }
+    }
+    is_anchored.then_some(n)
+}
+
+/// Returns what follows `(?i)`, `(?:` or `(?i:`.
+fn flags(pattern: &str) -> Option<&str> {
+    let rest = pattern.strip_prefix("(?")?;
+    let is_flag = |c: char| matches!(c, 'i' | 'm' | 's' | 'U' | '-');
+    rest.trim_start_matches(is_flag).strip_prefix([':', ')'])
 }
 
 /// A group that is open, or the whole expression.
@@ -68,11 +128,34 @@ struct Group {
     /// The number of copies that the repetitions make of the last item, and the maximum in the group.
     copies: u32,
     copies_max: u32,
-    /// The size of the last item, of the alternative so far, and of the longest alternative. Each is at
-    /// most the size that RE2 computes.
-    last_size: u32,
-    size: u32,
-    size_max: u32,
+    /// The sizes of the last item and of the alternative so far. Each is at most the size that RE2 computes.
+    last_size: Size,
+    size: Size,
+    /// The size of the longest of the earlier alternatives, if there is one.
+    size_max: Option<u32>,
+}
+
+/// The minimum size of a part of an expression.
+#[derive(Debug, Clone, Copy, Default)]
+struct Size {
+    /// The size with all ranges of its sets.
+    ranges: u32,
+    /// The size with one range for each set. RE2 may join the sets of alternatives.
+    items: u32,
+}
+
+impl Size {
+    fn of(n: u32) -> Self {
+        Self { ranges: n, items: n }
+    }
+
+    fn of_set(set: Set) -> Self {
+        Self { ranges: set.size(), items: 1 }
+    }
+
+    fn map(self, change: impl Fn(u32) -> u32) -> Self {
+        Self { ranges: change(self.ranges), items: change(self.items) }
+    }
 }
 
 impl<'a> Parser<'a> {
@@ -96,6 +179,10 @@ impl<'a> Parser<'a> {
         // The groups around the innermost one, which is `group`.
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();
+        let (empty, n_prefix) = match prefix_len(self.rest) {
+            Some(n_prefix) => (SIZE_OF_ANCHORED, n_prefix),
+            None => (SIZE_OF_EMPTY, 0),
+        };
         while let Some(c) = self.next() {
             match c {
                 '(' if outer.len() >= DEPTH_MAX => {
@@ -103,8 +190,9 @@ impl<'a> Parser<'a> {
                 }
                 '(' => match self.group()? {
                     Opened::Group => outer.push(std::mem::take(&mut group)),
-                    // Flags for the rest of the group.
-                    Opened::Flags => group.last = Item::None,
+                    // A repetition after the flags concerns the item before them.
+                    Opened::Flags if group.last == Item::Repeated => group.last = Item::Single,
+                    Opened::Flags => {}
                 },
                 ')' => {
                     let (copies, size) = (group.copies_max, group.longest());
@@ -112,27 +200,43 @@ impl<'a> Parser<'a> {
                     group.put(copies, size);
                 }
                 '|' => {
-                    group.size_max = group.longest();
-                    (group.last, group.size) = (Item::None, 0);
+                    group.size_max = Some(group.longest().items);
+                    (group.last, group.size) = (Item::None, Size::default());
                 }
-                '*' | '+' | '?' => self.repeat(&mut group, &c.to_string(), 1)?,
+                // RE2 joins `a*a` to `a+`.
+                '*' => self.repeat(&mut group, "*", 0)?,
+                '+' | '?' => self.repeat(&mut group, &c.to_string(), 1)?,
                 '{' => match self.counts()? {
                     Some((operator, n)) => self.repeat(&mut group, &operator, n)?,
                     // An incomplete repetition is literal.
-                    None => group.put(1, 1),
+                    None => group.put(1, Size::of(1)),
                 },
                 '[' => {
-                    self.set()?;
-                    group.put(1, 1);
+                    let set = self.set()?;
+                    group.put(1, Size::of_set(set));
                 }
                 '\\' => {
-                    self.escape(false)?;
-                    group.put(1, 1);
+                    let size = match self.escape(false)? {
+                        Escape::Char(_) => Size::of(1),
+                        Escape::Set(set) => Size::of_set(set),
+                        Escape::Other(size) => Size::of(size),
+                    };
+                    group.put(1, size);
                 }
-                _ => group.put(1, 1),
+                '.' if !self.has_dot_all => group.put(1, Size::of_set(Set::of('\n').negated())),
+                // Positions need no instruction at both ends of an expression.
+                '^' | '$' => group.put(1, Size::of(0)),
+                _ => group.put(1, Size::of(1)),
             }
         }
-        let size = group.longest().saturating_add(SIZE_OF_EMPTY);
+        let size = match group.longest() {
+            // RE2 compiles no expression without a match. `\p{Greek}` has no character of Latin-1.
+            _ if self.may_have_no_match => 0,
+            // The other case of letters can join ranges.
+            size if self.has_fold => size.items,
+            size => size.ranges,
+        };
+        let size = size.saturating_sub(n_prefix).saturating_add(empty);
         match outer.is_empty() {
             false => Err("a `(` has no `)`".to_owned()),
             true => Ok(size),
@@ -153,8 +257,10 @@ impl<'a> Parser<'a> {
             return Err(format!("nested repetitions exceed the maximum of {REPEAT_MAX} in all"));
         }
         // `put` adds the size of the item again, with all copies.
-        group.size -= group.last_size;
-        let size = group.last_size.saturating_mul(n);
+        let last = group.last_size;
+        group.size.ranges -= last.ranges;
+        group.size.items -= last.items;
+        let size = last.map(|size| size.saturating_mul(n));
         group.put(copies, size);
         group.last = Item::Repeated;
         Ok(())
@@ -162,7 +268,10 @@ impl<'a> Parser<'a> {
 
     /// Reads the rest of `{n}`, `{n,}` or `{n,m}`.
     fn counts(&mut self) -> Result<Option<(String, u32)>, String> {
-        let Some((inside, rest)) = self.rest.split_once('}') else { return Ok(None) };
+        let is_inside = |byte: u8| byte.is_ascii_digit() || byte == b',';
+        let end = self.rest.bytes().take_while(|byte| is_inside(*byte)).count();
+        let (inside, rest) = self.rest.split_at(end);
+        let Some(rest) = rest.strip_prefix('}') else { return Ok(None) };
         let is_number =
             |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let (min, max) = inside.split_once(',').map_or((inside, Some(inside)), |(min, max)| {
@@ -172,7 +281,7 @@ impl<'a> Parser<'a> {
             return Ok(None);
         }
         let count = |text: &str| text.parse::<u32>().unwrap_or(u32::MAX);
-        let operator = format!("{{{inside}}}");
+        let operator = format!("{{{}}}", inside.chars().take(SHOWN_MAX).collect::<String>());
         if count(min) > REPEAT_MAX || max.is_some_and(|max| count(max) > REPEAT_MAX) {
             return Err(format!("the repetition `{operator}` exceeds the maximum of {REPEAT_MAX}"));
         }
@@ -206,7 +315,11 @@ impl<'a> Parser<'a> {
         let (mut is_negative, mut has_flag) = (false, false);
         loop {
             match self.next() {
-                Some('i' | 'm' | 's' | 'U') => has_flag = true,
+                Some(flag @ ('i' | 'm' | 's' | 'U')) => {
+                    self.has_dot_all |= flag == 's';
+                    self.has_fold |= flag == 'i';
+                    has_flag = true;
+                }
                 Some('-') if !is_negative => (is_negative, has_flag) = (true, false),
                 // `(?)` sets no flag.
                 Some(end @ (':' | ')')) if !is_negative || has_flag => {
@@ -219,100 +332,126 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the rest of a set.
-    fn set(&mut self) -> Result<(), String> {
-        self.take("^");
+    fn set(&mut self) -> Result<Set, String> {
+        let is_negated = self.take("^");
+        let mut set = Set::default();
         let mut is_first = true;
         loop {
             // The first `]` is literal.
             if !is_first && self.take("]") {
-                return Ok(());
+                let set = if is_negated { set.negated() } else { set };
+                self.may_have_no_match |= set.is_empty();
+                return Ok(set);
             }
             is_first = false;
-            if self.rest.starts_with("[:") && self.class()? {
+            if self.rest.starts_with("[:")
+                && let Some(class) = self.class()?
+            {
+                set.add_all(class);
                 continue;
             }
-            let low = self.set_item()?;
-            let Some(rest) = self.rest.strip_prefix('-') else { continue };
-            if rest.starts_with(']') || rest.is_empty() {
+            let low = match self.set_item()? {
+                Escape::Char(low) => low,
+                Escape::Set(class) => {
+                    set.add_all(class);
+                    // What follows is not the end of a range.
+                    continue;
+                }
+                Escape::Other(_) => continue,
+            };
+            let rest = self.rest.strip_prefix('-');
+            let Some(rest) = rest.filter(|rest| !rest.is_empty() && !rest.starts_with(']')) else {
+                set.add(low..=low);
                 continue;
-            }
+            };
             // A range.
-            let Some(low) = low else { continue };
             self.rest = rest;
-            let high = self.set_item()?;
-            if high.is_none_or(|high| high < low) {
-                return Err("a range in a set has its bounds in the wrong order".to_owned());
+            match self.set_item()? {
+                Escape::Char(high) if low <= high => set.add(low..=high),
+                _ => return Err("a range in a set has its bounds in the wrong order".to_owned()),
             }
         }
     }
 
-    /// Reads `[:alpha:]`. Returns false if it is not the name of a class.
-    fn class(&mut self) -> Result<bool, String> {
-        const CLASSES: [&str; 14] = [
-            "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print",
-            "punct", "space", "upper", "word", "xdigit",
-        ];
-        let Some((name, rest)) = self.rest[2..].split_once(":]") else { return Ok(false) };
-        let known = name.strip_prefix('^').unwrap_or(name);
-        if !CLASSES.contains(&known) {
-            return Err(format!(
-                "there is no class `[:{}:]`",
-                known.chars().take(20).collect::<String>()
-            ));
+    /// Reads `[:alpha:]`. Returns `None` if it is not a class.
+    fn class(&mut self) -> Result<Option<Set>, String> {
+        if self.has_no_class_end {
+            return Ok(None);
         }
+        let Some((name, rest)) = self.rest[2..].split_once(":]") else {
+            self.has_no_class_end = true;
+            return Ok(None);
+        };
+        let Some(set) = Set::of_posix_class(name) else {
+            let name = name.strip_prefix('^').unwrap_or(name);
+            let shown: String = name.chars().take(SHOWN_MAX).collect();
+            return Err(format!("there is no class `[:{shown}:]`"));
+        };
         self.rest = rest;
-        Ok(true)
+        Ok(Some(set))
     }
 
-    /// Reads an item of a set; `None` for a class of characters.
-    fn set_item(&mut self) -> Result<Option<char>, String> {
+    /// Reads an item of a set.
+    fn set_item(&mut self) -> Result<Escape, String> {
         match self.next() {
             Some('\\') => self.escape(true),
-            Some(c) => Ok(Some(c)),
+            Some(c) => Ok(Escape::Char(c)),
             None => Err("a `[` has no `]`".to_owned()),
         }
     }
 
-    /// Reads what follows a backslash; `None` for something other than one character.
-    fn escape(&mut self, in_set: bool) -> Result<Option<char>, String> {
+    /// Reads what follows a backslash.
+    fn escape(&mut self, in_set: bool) -> Result<Escape, String> {
         let c = self.next().ok_or("a `\\` ends the expression")?;
-        match c {
-            'd' | 'D' | 's' | 'S' | 'w' | 'W' => Ok(None),
-            'p' | 'P' => self.unicode_class().map(|()| None),
-            'A' | 'z' | 'b' | 'B' | 'C' if !in_set => Ok(None),
+        if let Some(class) = Set::of_perl_class(c) {
+            return Ok(Escape::Set(class));
+        }
+        let code = match c {
+            'p' | 'P' => {
+                self.unicode_class()?;
+                self.may_have_no_match = true;
+                return Ok(Escape::Set(Set::default()));
+            }
+            // RE2 joins positions that are repeated.
+            'A' | 'z' | 'b' | 'B' if !in_set => return Ok(Escape::Other(0)),
+            'C' if !in_set => return Ok(Escape::Other(1)),
             'Q' if !in_set => {
                 // Everything up to `\E` is literal.
                 self.rest = self.rest.split_once("\\E").map_or("", |(_, rest)| rest);
-                Ok(None)
+                return Ok(Escape::Other(1));
             }
-            'a' => Ok(Some('\u{7}')),
-            'f' => Ok(Some('\u{c}')),
-            'n' => Ok(Some('\n')),
-            'r' => Ok(Some('\r')),
-            't' => Ok(Some('\t')),
-            'v' => Ok(Some('\u{b}')),
-            '0'..='7' => {
-                let digits = self
-                    .rest
-                    .bytes()
-                    .take(2)
-                    .take_while(|byte| matches!(byte, b'0'..=b'7'))
-                    .count();
-                // `\1` to `\7` alone would be a reference to a group.
-                if c != '0' && digits == 0 {
-                    return Err(format!("RE2 has no reference `\\{c}` to a group"));
-                }
-                let code = format!("{c}{}", &self.rest[..digits]);
-                self.rest = &self.rest[digits..];
-                Ok(u32::from_str_radix(&code, 8).ok().and_then(char::from_u32))
-            }
-            'x' => self.hexadecimal(),
-            c if c.is_ascii() && !c.is_ascii_alphanumeric() => Ok(Some(c)),
-            c => Err(format!("RE2 has no escape `\\{c}`")),
-        }
+            'a' => '\u{7}',
+            'f' => '\u{c}',
+            'n' => '\n',
+            'r' => '\r',
+            't' => '\t',
+            'v' => '\u{b}',
+            '0'..='7' => self.octal(c)?,
+            'x' => self.hexadecimal()?,
+            c if c.is_ascii() && !c.is_ascii_alphanumeric() => c,
+            c => return Err(format!("RE2 has no escape `\\{c}`")),
+        };
+        Ok(Escape::Char(code))
     }
 
-    fn hexadecimal(&mut self) -> Result<Option<char>, String> {
+    /// Reads the rest of `\012`.
+    fn octal(&mut self, first: char) -> Result<char, String> {
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'7');
+        let n_digits = self.rest.bytes().take(2).take_while(is_digit).count();
+        // `\1` to `\7` alone would be a reference to a group.
+        if first != '0' && n_digits == 0 {
+            return Err(format!("RE2 has no reference `\\{first}` to a group"));
+        }
+        let (digits, rest) = self.rest.split_at(n_digits);
+        let code = u32::from_str_radix(&format!("{first}{digits}"), 8).unwrap_or(u32::MAX);
+        self.rest = rest;
+        if code > LATIN1_MAX {
+            return Err(format!("`\\{first}{digits}` is not a character of Latin-1"));
+        }
+        char::from_u32(code).ok_or_else(|| "an octal escape is not a character".to_owned())
+    }
+
+    fn hexadecimal(&mut self) -> Result<char, String> {
         let broken = || {
             "`\\x` needs two hexadecimal digits, and Envoy's expressions are in Latin-1".to_owned()
         };
@@ -321,9 +460,10 @@ impl<'a> Parser<'a> {
             None => self.rest.split_at_checked(2).ok_or_else(broken)?,
         };
         let is_code = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let code = u32::from_str_radix(digits, 16).ok().filter(|code| is_code && *code <= 0xff);
+        let code =
+            u32::from_str_radix(digits, 16).ok().filter(|code| is_code && *code <= LATIN1_MAX);
         self.rest = rest;
-        code.map(char::from_u32).ok_or_else(broken)
+        code.and_then(char::from_u32).ok_or_else(broken)
     }
 
     fn unicode_class(&mut self) -> Result<(), String> {
@@ -353,7 +493,7 @@ impl<'a> Parser<'a> {
 }
 
 /// The item before the current position.
-#[derive(Default)]
+#[derive(PartialEq, Eq, Default)]
 enum Item {
     /// Nothing that can be repeated.
     #[default]
@@ -364,17 +504,18 @@ enum Item {
 
 impl Group {
     /// Adds an item that contains `copies` copies of its parts.
-    fn put(&mut self, copies: u32, size: u32) {
+    fn put(&mut self, copies: u32, size: Size) {
         self.last_size = size;
-        self.size = self.size.saturating_add(size);
+        self.size.ranges = self.size.ranges.saturating_add(size.ranges);
+        self.size.items = self.size.items.saturating_add(size.items);
         self.last = Item::Single;
         self.copies = copies;
         self.copies_max = self.copies_max.max(copies);
     }
 
     /// Returns the size of the longest alternative.
-    fn longest(&self) -> u32 {
-        self.size_max.max(self.size)
+    fn longest(&self) -> Size {
+        self.size_max.map_or(self.size, |max| Size::of(max.max(self.size.items)))
     }
 }
 
@@ -396,7 +537,7 @@ mod tests {
         "[[:alpha:][:^digit:]]", "[a&&b]", "[[a]", "\\d\\D\\w\\W\\s\\S\\b\\B\\A\\z",
         "\\x41\\x{fe}\\012\\0\\_", "\\pL\\PN\\p{Greek}\\p{^Lu}", "\\C", "\\.\\-\\/\\%", "(|a)", "(?)",
         "(?P<n>a)(?P<n>b)", "\\_", "[a-z]{96}", "()*", "(a{10}){9}", "é+", "\\a\\f\\n\\r\\t\\v",
-        "\\Qa(b\\E",
+        "\\Qa(b\\E", "[[:a]", "{{1,", "\\377",
     ];
     #[rustfmt::skip]
     const REFUSED: &[&str] = &[
@@ -404,7 +545,28 @@ mod tests {
         "(?<!a)", "(?x)a", "(?u)a", "(?i-)", "(?", "(?P=n)a", "(?P<n", "(?P<>a)", "(?P<n m>a)", "[", "[a",
         "[]", "[z-a]", "[[:foo:]]", "\\", "\\1", "\\8", "\\E", "\\y", "\\u0041", "\\xg0", "\\x{263a}",
         "\\Z", "\\G", "\\pX", "\\p{G", "a{1001}", "[a-z]{97}", "(a{10}){10}", "[a-\\d]", "a{2,1}",
-        "(a{100}){100}", "[\\A]",
+        "(a{100}){100}", "[\\A]", "[[:", "\\400", "\\777", "[[:alpha:]",
+    ];
+    /// The size that RE2 reports, and that of the checker, which may be smaller.
+    const SIZES: &[(&str, u32, u32)] = &[
+        ("", 4, 4),
+        ("[^a]{50}", 104, 104),
+        (".{90}", 184, 184),
+        ("(?s).{90}", 94, 94),
+        ("\\w{95}", 289, 289),
+        ("\\W{20}", 104, 104),
+        ("[a-zA-Z]{96}", 100, 100),
+        ("[aeiou]{10}", 54, 54),
+        ("[[:^alnum:]_]{10}", 44, 44),
+        ("[à-ü]{3}", 7, 7),
+        ("\\pL{2}", 18, 4),
+        ("^[a-z]{97}$", 99, 99),
+        ("^/api/v[0-9]+/users/[a-zA-Z0-9-]{36}/orders$", 128, 125),
+        ("(ab|cd){25}", 154, 54),
+        ("x^y$", 6, 6),
+        ("^abcdefgh", 4, 2),
+        ("(?i)^(?:abc)d", 4, 2),
+        ("^a\\.b[0-9]", 3, 3),
     ];
 
     /// The verdicts are those of Envoy 1.40.
@@ -415,6 +577,24 @@ mod tests {
         }
         for pattern in REFUSED {
             assert!(check(pattern).is_err(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn size_is_at_most_that_of_re2() {
+        for (pattern, re2, own) in SIZES {
+            assert!(own <= re2, "{pattern}");
+            assert_eq!(size(pattern), Ok(*own), "{pattern}");
+        }
+        assert_eq!(check(&format!("^{}", "a".repeat(200))), Ok(()), "Envoy accepts it");
+    }
+
+    /// The time must not grow with the square of the length; this test would take minutes.
+    #[test]
+    fn long_expression_takes_linear_time() {
+        for part in ["[:", "{", "{1", "(?P<", "\\x{", "[[:a"] {
+            drop(size(&format!("[{}", part.repeat(500_000))));
+            drop(size(&part.repeat(500_000)));
         }
     }
 }
