@@ -243,6 +243,10 @@ impl<'n> Encoder<'n> {
     }
 
     fn unknown_field<T>(&mut self, message: &MessageDescriptor, key: &str) -> Encoded<T> {
+        if self.faults.len() >= FAULTS_MAX {
+            // The search for a similar name would be in vain.
+            return self.bare_fault(String::new());
+        }
         let fields: Vec<FieldDescriptor> = message.fields().collect();
         let names: Vec<&str> = fields.iter().map(FieldDescriptor::name).collect();
         let hint = match suggestion(key, names.iter().copied()) {

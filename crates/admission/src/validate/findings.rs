@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt::Write};
 
 use crate::{
     node::named,
-    problem::{Fault, Severity},
+    problem::{Fault, Severity, suggestion},
 };
 
 /// The maximum number of findings that are kept of one resource.
@@ -132,15 +132,27 @@ impl<'a> Findings<'a> {
         for fault in faults {
             let dot = if path.is_empty() || fault.path.starts_with('[') { "" } else { "." };
             let path = format!("{path}{dot}{}", fault.path);
-            if self.faults.len() < FINDINGS_MAX {
-                self.faults.push(Fault { path, ..fault });
+            let severity = if self.is_unused { Severity::Warning } else { fault.severity };
+            if has_space(&mut self.faults, severity) {
+                self.faults.push(Fault { path, severity, ..fault });
             }
         }
     }
 
+    /// Returns the known word that is closest to `word`, if any is close and another finding is kept. The search
+    /// takes O(all letters of the known words).
+    pub(crate) fn suggestion<'k>(
+        &self,
+        word: &str,
+        known: impl IntoIterator<Item = &'k str>,
+    ) -> Option<&'k str> {
+        let errors = self.faults.iter().filter(|fault| fault.severity == Severity::Error);
+        (errors.count() < FINDINGS_MAX).then(|| suggestion(word, known)).flatten()
+    }
+
     fn add(&mut self, severity: Severity, id: Cow<'static, str>, rule: String, fix: String) {
         let severity = if self.is_unused { Severity::Warning } else { severity };
-        if self.faults.len() < FINDINGS_MAX {
+        if has_space(&mut self.faults, severity) {
             let path = self.path();
             self.faults.push(Fault { path, rule, id, fix, severity });
         }
@@ -153,6 +165,22 @@ impl<'a> Findings<'a> {
     /// Returns the findings.
     pub(crate) fn into_faults(self) -> Vec<Fault> {
         self.faults
+    }
+}
+
+/// Makes space for a finding, and returns whether there is any. An error replaces the last warning, because
+/// warnings must not hide an error.
+pub(super) fn has_space(faults: &mut Vec<Fault>, severity: Severity) -> bool {
+    if faults.len() < FINDINGS_MAX {
+        return true;
+    }
+    let last_warning = faults.iter().rposition(|fault| fault.severity == Severity::Warning);
+    match last_warning.filter(|_| severity == Severity::Error) {
+        Some(at) => {
+            faults.remove(at);
+            true
+        }
+        None => false,
     }
 }
 
@@ -169,4 +197,25 @@ pub(crate) fn path_of(steps: &[Step<'_>]) -> String {
         };
     }
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_hide_no_error() {
+        let mut findings = Findings::default();
+        for n in 0..2 * FINDINGS_MAX {
+            findings.warn("a", format!("warning {n}"));
+        }
+        for n in 0..FINDINGS_MAX + 1 {
+            assert_eq!(findings.suggestion("ab", ["abc"]).is_some(), n < FINDINGS_MAX, "{n}");
+            findings.refuse("b", format!("error {n}"));
+        }
+        let faults = findings.into_faults();
+        assert_eq!(faults.len(), FINDINGS_MAX);
+        assert!(faults.iter().all(|fault| fault.severity == Severity::Error));
+        assert_eq!(faults[0].rule, "error 0");
+    }
 }

@@ -17,6 +17,7 @@ use chancery_model::{ScopeName, Transaction, TypeUrl, types};
 use chancery_proto::envoy_pool;
 use proptest::prelude::*;
 use prost_reflect::{DynamicMessage, prost::Message};
+use serde_json::json;
 
 use crate::support::{Rng, message};
 
@@ -85,6 +86,42 @@ fn admission_stops_soon_after_cancellation() {
         let took = start.elapsed();
         assert!(took < Duration::from_secs(1), "{file}: it went on for {took:?}");
         assert!(!problems.is_empty());
+    }
+}
+
+/// Each input made validation take minutes or gigabytes: its cost was the product of two parts of the input.
+#[test]
+fn cost_of_validation_grows_linearly_with_input() {
+    let names = |prefix: &str, n: usize| -> Vec<String> {
+        (0..n).map(|n| format!("{prefix}{n:0>60}")).collect()
+    };
+    let chain = json!({"filter_chain_match": {
+        "server_names": ["a".repeat(200_000)], "source_ports": (1..20_000).collect::<Vec<u32>>(),
+    }});
+    let selector = json!({
+        "keys": names("k", 10_000), "fallback_keys_subset": names("k", 9_999),
+        "fallback_policy": "KEYS_SUBSET",
+    });
+    let providers = names("p", 2000).into_iter().map(|name| (name, json!({})));
+    let rules = names("q", 2000);
+    let rules = rules
+        .iter()
+        .map(|name| json!({"match": {"prefix": "/"}, "requires": {"provider_name": name}}));
+    let jwt = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+        "providers": providers.collect::<serde_json::Map<_, _>>(),
+        "rules": rules.collect::<Vec<_>>(),
+    });
+    let unknown = names("field_", 5000).into_iter().map(|name| (name, json!(1)));
+    for resource in [
+        json!({"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "l", "filter_chains": [chain]}),
+        json!({"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "c",
+            "lb_subset_config": {"subset_selectors": [selector]}}),
+        json!({"@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig", "name": "j", "typed_config": jwt}),
+        json!({"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "u",
+            "x": unknown.collect::<serde_json::Map<_, _>>()}),
+    ] {
+        drop(admit_one("a.json", &json!({"resources": [resource]}).to_string()));
     }
 }
 

@@ -234,6 +234,19 @@ fn listener_rules_accept_and_refuse() {
             chains(&json!([{"filters": [echo, echo]}])),
             &["filter_chains[0].filters[0]: filter.terminal_not_last"],
         ),
+        (plain_listener(&json!({})), &["filter_chains: listener.filter_chains"]),
+        (host, &["address.socket_address.address: address.ip"]),
+        (names("*.example.com"), &[]),
+        (
+            names("*"),
+            &["filter_chains[0].filter_chain_match.server_names[0]: filter_chain.server_name"],
+        ),
+    ]);
+}
+
+#[test]
+fn matches_of_filter_chains_are_compared() {
+    assert_findings(&[
         (chains(&json!([{}])), &[]),
         (chains(&json!([{}, {}])), &["filter_chains[1]: filter_chain.duplicate_match"]),
         (
@@ -245,12 +258,16 @@ fn listener_rules_accept_and_refuse() {
             ])),
             &["filter_chains[1]: filter_chain.duplicate_match"],
         ),
-        (plain_listener(&json!({})), &["filter_chains: listener.filter_chains"]),
-        (host, &["address.socket_address.address: address.ip"]),
-        (names("*.example.com"), &[]),
         (
-            names("*"),
-            &["filter_chains[0].filter_chain_match.server_names[0]: filter_chain.server_name"],
+            chains(&json!([
+                {"filter_chain_match": {"server_names": ["*.a.example", "a.example"]}},
+                {"filter_chain_match": {"server_names": ["*.b.example", ".B.example"]}},
+                {"filter_chain_match": {"source_ports": [80, 80]}},
+            ])),
+            &[
+                "filter_chains[1]: filter_chain.duplicate_match",
+                "filter_chains[2]: filter_chain.duplicate_match",
+            ],
         ),
     ]);
 }

@@ -6,7 +6,7 @@ use crate::{
     problem::{Fault, Severity, shortened},
     profile::{Audience, ClientVersion, Treatment},
     validate::{
-        findings::{FINDINGS_MAX, Step, path_of},
+        findings::{Step, has_space, path_of},
         tree::Message,
     },
 };
@@ -195,7 +195,7 @@ impl Rules {
     }
 
     fn add(&mut self, at: &At<'_>, id: &'static str, rule: String, fix: &str, severity: Severity) {
-        if self.faults.len() < FINDINGS_MAX {
+        if has_space(&mut self.faults, severity) {
             let path = at.text();
             self.faults.push(Fault { path, rule, id: id.into(), fix: fix.to_owned(), severity });
         }

@@ -7,7 +7,6 @@ use serde_json::Value as Json;
 use super::pem;
 use crate::{
     node::named,
-    problem::suggestion,
     scalar::base64_decoded,
     validate::{findings::Findings, tree::Message},
 };
@@ -67,7 +66,7 @@ fn requirement<'m>(
         if !providers.contains(name) {
             findings.field("provider_name", |findings| {
                 let rule = format!("{} is not a key of providers", named(name));
-                match suggestion(name, providers.iter().copied()) {
+                match findings.suggestion(name, providers.iter().copied()) {
                     Some(meant) => {
                         let fix = format!("did you mean {meant}?");
                         findings.refuse_with_fix("jwt.provider", rule, fix);

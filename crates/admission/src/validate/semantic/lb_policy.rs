@@ -1,5 +1,7 @@
 //! The policies of the field `load_balancing_policy`, and subsets.
 
+use std::collections::HashSet;
+
 use super::extensions::type_name;
 use crate::validate::{
     findings::Findings,
@@ -147,22 +149,16 @@ const KEYS_SUBSET: u64 = 4;
 /// The selectors of subsets fall back to fewer keys.
 pub(super) fn selectors<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
     for (index, selector) in config.messages("subset_selectors").enumerate() {
-        let keys: Vec<&str> = selector.texts("keys").collect();
+        let keys: HashSet<&str> = selector.texts("keys").collect();
         // Envoy ignores a selector without keys.
         if keys.is_empty() {
             continue;
         }
-        let mut fallback: Vec<&str> = selector.texts("fallback_keys_subset").collect();
-        fallback.sort_unstable();
-        fallback.dedup();
+        let fallback: HashSet<&str> = selector.texts("fallback_keys_subset").collect();
         let rule = match selector.bits("fallback_policy") == KEYS_SUBSET {
             true if fallback.is_empty() => "is required with KEYS_SUBSET, but missing",
-            true if fallback.iter().any(|key| !keys.contains(key)) => {
-                "has a key that is not in keys"
-            }
-            true if keys.iter().all(|key| fallback.contains(key)) => {
-                "must have fewer items than keys"
-            }
+            true if !fallback.is_subset(&keys) => "has a key that is not in keys",
+            true if keys.is_subset(&fallback) => "must have fewer items than keys",
             false if !fallback.is_empty() => "is allowed only with the fallback_policy KEYS_SUBSET",
             _ => continue,
         };

@@ -1,6 +1,6 @@
 //! Listeners, filter chains and filters.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use super::{address, common::repeated, listener_kind};
 use crate::{
@@ -60,12 +60,17 @@ pub(super) fn filter_chains<'m>(listener: &'m Message<'_>, findings: &mut Findin
     }
     for (index, first) in overlaps(listener) {
         findings.item("filter_chains", index, |findings| {
-            let rule = format!("matches the same connections as filter_chains[{first}]");
-            findings.refuse_with_fix(
-                "filter_chain.duplicate_match",
-                rule,
-                "give each filter chain a different filter_chain_match",
-            );
+            let (rule, fix) = match index == first {
+                true => (
+                    "has an item twice in a list of its filter_chain_match".to_owned(),
+                    "remove one of the two",
+                ),
+                false => (
+                    format!("matches the same connections as filter_chains[{first}]"),
+                    "give each filter chain a different filter_chain_match",
+                ),
+            };
+            findings.refuse_with_fix("filter_chain.duplicate_match", rule, fix);
         });
     }
 }
@@ -83,30 +88,49 @@ const CRITERIA: [&str; 6] = [
     "source_ports",
 ];
 
-/// A combination of criteria: the scalars, then one item of each list.
-type Combination = Vec<Vec<u8>>;
+/// A combination of criteria: the numbers of the scalars, and of one item of each list.
+type Combination = [usize; CRITERIA.len() + 1];
 
-/// Returns each filter chain that has a combination of criteria of an earlier one, and that one.
+/// The distinct items of all criteria, with a number for each. A combination of long items is as small as any.
+type Numbers = HashMap<Vec<u8>, usize>;
+
+/// Returns each filter chain that has a combination of criteria twice, or that of an earlier chain; and the
+/// chain that has it first.
 fn overlaps(listener: &Message<'_>) -> Vec<(usize, usize)> {
     let mut seen: HashMap<Combination, usize> = HashMap::new();
+    let mut numbers = Numbers::new();
     let mut found = Vec::new();
     for (index, chain) in listener.messages("filter_chains").enumerate() {
         let spare = COMBINATIONS_MAX.saturating_sub(seen.len());
-        let combinations = combinations(chain.message("filter_chain_match"), spare);
-        let first = combinations.iter().find_map(|combination| seen.get(combination).copied());
+        let combinations = combinations(chain.message("filter_chain_match"), spare, &mut numbers);
+        let mut first = None;
+        for combination in combinations {
+            match seen.entry(combination) {
+                Entry::Occupied(entry) => first = first.or(Some(*entry.get())),
+                Entry::Vacant(entry) => _ = entry.insert(index),
+            }
+        }
         found.extend(first.map(|first| (index, first)));
-        seen.extend(combinations.into_iter().map(|combination| (combination, index)));
     }
     found
 }
 
 /// Returns the combinations of the criteria; none if there are more than `max`.
-fn combinations(criteria: Option<&Message<'_>>, max: usize) -> Vec<Combination> {
+fn combinations(
+    criteria: Option<&Message<'_>>,
+    max: usize,
+    numbers: &mut Numbers,
+) -> Vec<Combination> {
+    let mut number = |item: Vec<u8>| {
+        let next = numbers.len();
+        *numbers.entry(item).or_insert(next)
+    };
     let transport = criteria.map_or("", |criteria| criteria.text("transport_protocol"));
     let port = criteria.and_then(|criteria| criteria.wrapped("destination_port"));
     let source = criteria.map_or(0, |criteria| criteria.bits("source_type"));
-    let mut all = vec![vec![format!("{transport} {port:?} {source}").into_bytes()]];
-    for list in CRITERIA {
+    let scalars = number(format!("{transport} {port:?} {source}").into_bytes());
+    let mut all: Vec<Combination> = vec![[scalars; CRITERIA.len() + 1]];
+    for (at, list) in CRITERIA.into_iter().enumerate() {
         let mut items = criteria.map(|criteria| items(criteria, list)).unwrap_or_default();
         if items.is_empty() {
             items.push(Vec::new());
@@ -114,8 +138,13 @@ fn combinations(criteria: Option<&Message<'_>>, max: usize) -> Vec<Combination> 
         if all.len().saturating_mul(items.len()) > max {
             return Vec::new();
         }
-        let extended = all.iter().flat_map(|combination: &Combination| {
-            items.iter().map(|item| [combination.as_slice(), std::slice::from_ref(item)].concat())
+        let items: Vec<usize> = items.into_iter().map(&mut number).collect();
+        let extended = all.iter().flat_map(|combination| {
+            items.iter().map(move |item| {
+                let mut extended = *combination;
+                extended[at + 1] = *item;
+                extended
+            })
         });
         all = extended.collect();
     }
@@ -127,7 +156,9 @@ fn items(criteria: &Message<'_>, list: &str) -> Vec<Vec<u8>> {
     let item = |value: &Value<'_>| match value {
         Value::Bits(bits) => format!("port {bits}").into_bytes(),
         Value::Bytes(bytes) if list == "server_names" => {
-            [b"text ", bytes.to_ascii_lowercase().as_slice()].concat()
+            // Envoy reads `*.a.example` as `.a.example`.
+            let suffix = bytes.strip_prefix(b"*").unwrap_or(bytes);
+            [b"text ", suffix.to_ascii_lowercase().as_slice()].concat()
         }
         Value::Bytes(bytes) => [b"text ", *bytes].concat(),
         Value::Message(range) => {

@@ -128,6 +128,8 @@ impl<'a> Parser<'a> {
         let mut escaped = false;
         for (at, c) in self.rest.char_indices().skip(1) {
             match c {
+                // A line that continues may end in CR LF.
+                '\r' if escaped => {}
                 _ if escaped => escaped = false,
                 '\\' => escaped = true,
                 '\n' => break,

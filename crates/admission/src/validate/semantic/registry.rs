@@ -7,7 +7,6 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use crate::{
     node::named,
-    problem::suggestion,
     validate::{
         findings::{Findings, Step},
         tree::Message,
@@ -157,7 +156,7 @@ pub(super) fn configuration<'m>(
                 let is_in = |category: &&str| own.contains(category);
                 categories.iter().any(is_in)
             });
-            let fix = match suggestion(kind, near.map(|(kind, _)| *kind)) {
+            let fix = match findings.suggestion(kind, near.map(|(kind, _)| *kind)) {
                 Some(meant) => format!("did you mean {meant}?"),
                 None => "if your build of Envoy has it, add its descriptors to xds.descriptor_sets"
                     .to_owned(),

@@ -2,7 +2,6 @@
 
 use crate::{
     node::named,
-    problem::suggestion,
     validate::{findings::Findings, tree::Message},
 };
 
@@ -107,7 +106,7 @@ pub(super) fn check<'m>(parameters: &'m Message<'_>, findings: &mut Findings<'m>
 
 fn unknown(what: &str, name: &str, known: &[&'static str], findings: &mut Findings<'_>) {
     let rule = format!("{} is not {what} of Envoy's TLS library", named(name));
-    match suggestion(name, known.iter().copied()) {
+    match findings.suggestion(name, known.iter().copied()) {
         Some(meant) => {
             findings.refuse_with_fix("tls.parameter", rule, format!("did you mean {meant}?"));
         }
