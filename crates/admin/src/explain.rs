@@ -14,7 +14,7 @@ use crate::{
     AdminError,
     nodes::{INLINE_STREAMS_MAX, show_stream, streams_of},
     references::{self, ReferenceIndex, ReferenceSettings, Shown, Sight},
-    resources::{mismatch, parse_type, select, variant_text},
+    resources::{mismatch, parse_type, select, stored_name, variant_text},
     service::{Freshness, Service},
     work::Size,
 };
@@ -34,6 +34,7 @@ impl Service {
             return Err(AdminError::Parameter("parameters need a name".to_owned()));
         }
         let state = self.state(Freshness::of(request.stale)).await?;
+        let about = about.stored_as(&state, &request.name)?;
         let streams = self.fanout.nodes().await;
         let (index, settings) =
             (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
@@ -65,6 +66,17 @@ impl About {
                 Ok(Self::Resource(ResourceKey { type_url, name }))
             }
         }
+    }
+
+    /// Returns the subject with the name under which a resource is stored, if that is `text`.
+    fn stored_as(self, state: &State, text: &str) -> Result<Self, AdminError> {
+        Ok(match self {
+            Self::Resource(ResourceKey { type_url, .. }) => {
+                let name = stored_name(state, None, &type_url, text)?;
+                Self::Resource(ResourceKey { type_url, name })
+            }
+            other => other,
+        })
     }
 
     fn type_url(&self) -> Option<&TypeUrl> {
@@ -317,7 +329,13 @@ fn conclude_resource(
             mismatch(key, &place, variants_of(scope), parameters)
         })
         .collect();
+    let is_canonical =
+        ResourceName::canonical(key.name.base()).is_ok_and(|name| name.as_str() == key.name.base());
     match (found, others.is_empty()) {
+        (Some((scope, _)), _) if !is_canonical => out.push(format!(
+            "The node sees {key} of scope {scope} only with a wildcard, because an earlier release stored it under this \
+             spelling. Apply the resource again."
+        )),
         (Some((scope, resource)), _) => match resource.constraints() {
             None => out.push(format!("The node sees {key} of scope {scope}.")),
             Some(constraints) => out.push(format!(
@@ -388,3 +406,6 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
