@@ -55,6 +55,7 @@ pub(crate) fn bootstrap(content: &[u8]) {
             "-",
             content,
             &options().scope,
+            Some("x"),
             &Validation::default(),
             &Arc::default(),
         ));

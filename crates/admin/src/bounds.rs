@@ -142,7 +142,8 @@ mod tests {
     fn files(n: usize) -> Vec<u8> {
         let file = pb::File { name: "a".repeat(n % 300), content: "b".repeat(n % 7) };
         let options = Some(pb::WriteOptions { if_revision: Some(u64::MAX), ..Default::default() });
-        frame(&pb::ApplyRequest { files: vec![file; n], scope: "s".into(), prune: true, options })
+        let (files, scope, name) = (vec![file; n], "s".into(), String::new());
+        frame(&pb::ApplyRequest { files, scope, prune: true, options, name })
     }
 
     #[test]

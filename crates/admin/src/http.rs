@@ -121,6 +121,7 @@ async fn apply(State(http): State<Http>, pairs: Pairs, request: Request) -> Resp
             files: Vec::new(),
             scope: params.text("scope")?,
             prune: params.flag("prune")?,
+            name: params.text("name")?,
             options: Some(params.write_options()?),
         };
         params.finish()?;
@@ -133,11 +134,11 @@ async fn apply(State(http): State<Http>, pairs: Pairs, request: Request) -> Resp
 async fn import(State(http): State<Http>, pairs: Pairs, request: Request) -> Response {
     let import = async {
         let mut params = params(pairs)?;
-        let scope = params.text("scope")?;
+        let (scope, name) = (params.text("scope")?, params.text("name")?);
         let options = Some(params.write_options()?);
         params.finish()?;
         let file = Some(http.manifest(request).await?);
-        http.service.import(pb::ImportRequest { file, scope, options }).await
+        http.service.import(pb::ImportRequest { file, scope, options, name }).await
     };
     answer(import.await)
 }

@@ -146,6 +146,7 @@ mod tests {
                 "repeated": false,
                 "guards": [],
                 "checked_clients": [],
+                "left_out": [],
             })
         );
     }

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use chancery_admission::{Admitted, Manifest, Options, Problem, Prune, Validation, ValidationMode};
+use chancery_admission::{
+    Admitted, Manifest, Omitted, Options, Problem, Prune, Validation, ValidationMode,
+};
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
     Applied, AssignmentOp, Outcome, Precondition, Refusal, Revision, ScopeName, State, Summary,
@@ -185,6 +187,7 @@ impl Service {
             if_revision: checked.if_revision,
             meta: checked.meta.clone(),
             validation: self.validation(checked.validation).await,
+            name: only_name(request.name),
         };
         let size = Size::of(is_small && bytes <= SMALL_INPUT_BYTES_MAX);
         // The transaction of a write is tried in the same job, on the present state of this
@@ -259,17 +262,20 @@ impl Service {
         let validation = self.validation(checked.validation).await;
         let call = validation.clone();
         let read = move |stop: &Arc<AtomicBool>| {
-            let (name, content) = (&file.name, &file.content);
-            chancery_admission::import_bootstrap(name, content, &scope, &call, stop)
+        let only_name = only_name(request.name);
+            let (name, content, only_name) = (&file.name, &file.content, only_name.as_deref());
+            chancery_admission::import_bootstrap(name, content, &scope, only_name, &call, stop)
+                .map(|imported| (left_out(name, &imported.omitted), imported))
         };
-        let imported = self.work.run_while_awaited(size, read).await?.map_err(refused)?;
+        let (left_out, imported) =
+            self.work.run_while_awaited(size, read).await?.map_err(refused)?;
         let drafts = imported.drafts.into_iter();
         let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };
         let mut findings = (imported.warnings, checked_clients(&validation, &transaction));
         findings.0.extend(self.external_findings(&transaction, &checked).await?);
         let response = self.commit(transaction, checked).await?;
-        Ok(with_findings(response, findings))
+        Ok(pb::WriteResponse { left_out, ..with_findings(response, findings) })
     }
 
     /// Deletes existing resources.
@@ -497,6 +503,27 @@ fn all_unmet(state: &State, expected: &[Precondition], first: String, stop: &Ato
         unmet.push(format!("and {omitted} more"));
     }
     unmet.join("; ")
+}
+
+/// Returns the name of the only resource without a name.
+fn only_name(name: String) -> Option<String> {
+    Some(name).filter(|name| !name.is_empty())
+}
+
+/// Returns the parts of a bootstrap that are not stored.
+fn left_out(file: &str, parts: &[Omitted]) -> Vec<pb::LeftOut> {
+    let show = |part: &Omitted| {
+        let (line, column) = part.position.unwrap_or_default();
+        pb::LeftOut {
+            file: file.to_owned(),
+            line,
+            column,
+            field_path: part.key.clone(),
+            entries: part.n_entries as u64,
+            reason: part.reason.to_owned(),
+        }
+    };
+    parts.iter().map(show).collect()
 }
 
 /// Returns an empty transaction with the options.

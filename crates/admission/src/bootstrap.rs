@@ -8,11 +8,13 @@ use std::{
 use chancery_model::{ResourceDraft, ScopeName, types};
 
 use crate::{
+    conflicts::Conflicts,
     draft,
     encode::Encoder,
-    generated_name,
+    generated_name::OnlyName,
     mode::{Validation, ValidationMode},
     node::{Node, Spare},
+    omitted::{self, Omitted},
     positions,
     problem::{Fault, Place, Problem, Report},
     profile::Audience,
@@ -31,7 +33,8 @@ const STATIC_RESOURCES: [&str; 2] = ["static_resources", "staticResources"];
 /// Returns the listeners, clusters and secrets in the `static_resources` of an Envoy bootstrap.
 ///
 /// The function checks only the top-level keys of the rest of the bootstrap, and the types of their
-/// values. `validation` decides about resources that clients would reject. After the caller has set `stop`, the function soon returns a problem.
+/// values. `name` is for the only resource without a name. `validation` decides about resources that clients
+/// would reject. After the caller has set `stop`, the function soon returns a problem.
 ///
 /// # Errors
 /// If the bootstrap has no static resources, or one of them is invalid as in a manifest.
@@ -39,12 +42,17 @@ pub fn import_bootstrap(
     file: &str,
     content: &str,
     scope: &ScopeName,
+    name: Option<&str>,
     validation: &Validation,
     stop: &Arc<AtomicBool>,
 ) -> Result<Imported, Vec<Problem>> {
     let mut import = Import {
+        scope,
+        validation,
+        conflicts: Conflicts::default(),
         mode: validation.mode(scope),
         audience: validation.profiles.audience(scope),
+        only_name: OnlyName::new(name),
         drafts: Vec::new(),
         report: Report::default(),
         warnings: Report::default(),
@@ -52,10 +60,13 @@ pub fn import_bootstrap(
     let place = Place { file, ..Place::default() };
     let mut spare = Spare::for_input(1, content.len(), stop);
     let mut documents = source::documents(file, content, &mut spare);
+    let mut omitted = Vec::new();
     match (documents.pop(), documents.len()) {
         (Some(Ok(document)), 0) => {
             import.report.add_faults(&place, top_level_faults(&document.root));
             import.static_resources(&place, &document.root);
+            import.only_name.finish(&mut import.report);
+            omitted = omitted::parts(&document.root, |key| STATIC_RESOURCES.contains(&key));
         }
         (Some(Err(problem)), 0) => import.report.add(problem),
         (last, others) => {
@@ -71,7 +82,8 @@ pub fn import_bootstrap(
     })?;
     let mut warnings = import.warnings.into_problems();
     locate(&mut warnings);
-    Ok(Imported { drafts, warnings })
+    omitted::locate(file, content, &mut omitted);
+    Ok(Imported { drafts, warnings, omitted })
 }
 
 /// The resources of a bootstrap, and what their author should know about them.
@@ -81,12 +93,18 @@ pub struct Imported {
     pub drafts: Vec<(ScopeName, ResourceDraft)>,
     /// The findings that do not refuse the resources.
     pub warnings: Vec<Problem>,
+    /// The parts of the bootstrap that are not among the resources.
+    pub omitted: Vec<Omitted>,
 }
 
 /// The state of an import.
-struct Import {
+struct Import<'a> {
+    scope: &'a ScopeName,
+    validation: &'a Validation,
     mode: ValidationMode,
     audience: Audience,
+    conflicts: Conflicts,
+    only_name: OnlyName<'a>,
     drafts: Vec<ResourceDraft>,
     report: Report,
     warnings: Report,
@@ -120,7 +138,7 @@ fn emptied(key: &str, value: &Node) -> Node {
     }
 }
 
-impl Import {
+impl Import<'_> {
     fn static_resources(&mut self, place: &Place<'_>, root: &Node) {
         if !matches!(root, Node::Map(_)) {
             return;
@@ -154,14 +172,16 @@ impl Import {
                 let name = item.get("name").and_then(Node::text);
                 let resource = Some(format!("{path}[{index}] {}", draft::label(type_url, name)));
                 let place = Place { resource, ..place.clone() };
-                match read(item, type_url) {
+                match self.read(item, type_url, &place) {
                     Err(faults) => self.report.add_faults(&place, faults),
                     Ok((draft, _)) if !keys.insert(draft.key.clone()) => {
                         self.report.add(place.problem("", "duplicate resource"));
                     }
                     Ok((draft, note)) => {
-                        let (errors, mut warnings) =
+                        let (mut errors, mut warnings) =
                             validate::findings(self.mode, self.audience, &draft);
+                        let (conflicts, this) = (&mut self.conflicts, (self.scope, &draft));
+                        conflicts.check(this, self.validation, &mut errors, &mut warnings);
                         warnings.extend(note);
                         self.warnings.add_faults(&place, warnings);
                         self.report.add_faults(&place, errors);
@@ -171,19 +191,24 @@ impl Import {
             }
         }
     }
-}
 
-/// Reads a resource, and returns the note on a name that was generated.
-fn read(item: &Node, type_url: &str) -> Result<(ResourceDraft, Option<Fault>), Vec<Fault>> {
-    let Node::Map(fields) = item else {
-        return Err(vec![Fault::new(format!("expected a map, found {item}"))]);
-    };
-    if item.get("@type").is_some() {
-        return Err(vec![Fault::new("a bootstrap has no such key").within("@type")]);
+    /// Reads a resource, and returns the note on a name that was generated.
+    fn read(
+        &mut self,
+        item: &Node,
+        type_url: &str,
+        place: &Place<'_>,
+    ) -> Result<(ResourceDraft, Option<Fault>), Vec<Fault>> {
+        let Node::Map(fields) = item else {
+            return Err(vec![Fault::new(format!("expected a map, found {item}"))]);
+        };
+        if item.get("@type").is_some() {
+            return Err(vec![Fault::new("a bootstrap has no such key").within("@type")]);
+        }
+        let mut fields = fields.clone();
+        fields.push(("@type".to_owned(), Node::Text(type_url.to_owned())));
+        let entry = Node::Map(fields);
+        let (entry, note) = self.only_name.complete(&entry, || place.clone());
+        resource::read(&entry).map(|entry| (entry.draft, note))
     }
-    let mut fields = fields.clone();
-    fields.push(("@type".to_owned(), Node::Text(type_url.to_owned())));
-    let entry = Node::Map(fields);
-    let (entry, note) = generated_name::complete(&entry);
-    resource::read(&entry).map(|entry| (entry.draft, note))
 }

@@ -45,10 +45,12 @@ pub mod fuzz;
 mod generated_name;
 mod inspect;
 mod keys;
+mod listener_address;
 mod manifest;
 mod mode;
 mod names;
 mod node;
+mod omitted;
 mod positions;
 mod problem;
 mod profile;
@@ -72,8 +74,10 @@ pub use discovery_read::{DISCOVERY_FILE_BYTES_MAX, manifest_of_file};
 pub use discovery_write::write_discovery_response;
 pub use draft::{BODY_BYTES_MAX, draft_from_body};
 pub use file_encoding::FileEncoding;
+pub use listener_address::{ListenerAddress, listener_addresses};
 pub use manifest::{Admitted, Manifest, Options, Prune, admit, admit_unless, lint};
 pub use mode::{Validation, ValidationMode};
+pub use omitted::Omitted;
 pub use problem::{Problem, Severity};
 pub use profile::{
     ClientKind, ClientProfile, ClientVersion, ConnectedClients, ProfileSource, Profiles,

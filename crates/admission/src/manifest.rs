@@ -17,7 +17,8 @@ use chancery_model::{
 use crate::{
     assignments,
     conflicts::Conflicts,
-    constraints, generated_name,
+    constraints,
+    generated_name::OnlyName,
     keys::unknown_keys,
     mode::{Validation, ValidationMode},
     names::{Names, Origin},
@@ -62,6 +63,8 @@ pub struct Options {
     pub meta: TransactionMeta,
     /// The treatment of resources that clients would reject.
     pub validation: Validation,
+    /// The name of the only resource of the input without a name.
+    pub name: Option<String>,
 }
 
 impl Options {
@@ -74,6 +77,7 @@ impl Options {
             if_revision: None,
             meta: TransactionMeta::default(),
             validation: Validation::of(ValidationMode::Off),
+            name: None,
         }
     }
 }
@@ -194,6 +198,7 @@ struct Admission<'a> {
     report: Report,
     warnings: Report,
     names: Names<'a>,
+    only_name: OnlyName<'a>,
     /// The steps that are left for the constraints of variants.
     variants_budget: VariantsBudget,
     conflicts: Conflicts,
@@ -215,6 +220,7 @@ impl<'a> Admission<'a> {
             report: Report::default(),
             warnings: Report::default(),
             names: Names::default(),
+            only_name: OnlyName::new(options.name.as_deref()),
             variants_budget: VariantsBudget::default(),
             conflicts: Conflicts::default(),
             assignments: HashMap::new(),
@@ -294,7 +300,8 @@ impl<'a> Admission<'a> {
     }
 
     fn resource(&mut self, origin: Origin<'a>, scope: Option<&ScopeName>, node: &Node) {
-        let (node, note) = generated_name::complete(node);
+        let place_of = || place(origin, &resource::label(node));
+        let (node, note) = self.only_name.complete(node, place_of);
         let node = node.as_ref();
         let (Entry { draft, expectation }, scope) = match (resource::read(node), scope) {
             (Ok(entry), Some(scope)) => (entry, scope.clone()),
@@ -317,11 +324,8 @@ impl<'a> Admission<'a> {
         let mode = self.options.validation.mode(&scope);
         let audience = self.options.validation.profiles.audience(&scope);
         let (mut errors, mut warnings) = validate::findings(mode, audience, &draft);
-        match mode {
-            ValidationMode::Off => {}
-            ValidationMode::Warn => warnings.extend(self.conflicts.find(&scope, &draft)),
-            ValidationMode::Enforce => errors.extend(self.conflicts.find(&scope, &draft)),
-        }
+        let validation = &self.options.validation;
+        self.conflicts.check((&scope, &draft), validation, &mut errors, &mut warnings);
         warnings.extend(note);
         if !warnings.is_empty() {
             let place = place(origin, &resource::label(node));
@@ -373,6 +377,7 @@ impl<'a> Admission<'a> {
     }
 
     fn finish(mut self) -> Result<Admitted, Vec<Problem>> {
+        self.only_name.finish(&mut self.report);
         if let Some(revision) = self.options.if_revision {
             self.transaction.preconditions.push(Precondition::Revision(revision));
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
 use chancery_model::ScopeName;
 
-use crate::profile::Profiles;
+use crate::profile::{Profiles, Treatment};
 
 /// The treatment of resources that a client would reject. The strictest mode is the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -69,6 +69,17 @@ impl Validation {
             None => {
                 self.scopes.values().chain([&self.default]).all(|mode| *mode == ValidationMode::Off)
             }
+        }
+    }
+
+    /// Returns the mode for findings about what Envoy rejects in a scope: `warn` if no Envoy is known to see
+    /// the scope, and `off` if none does.
+    #[must_use]
+    pub fn envoy_mode(&self, scope: &ScopeName) -> ValidationMode {
+        match (self.mode(scope), self.profiles.audience(scope).envoy) {
+            (mode, Treatment::Refuse) => mode,
+            (ValidationMode::Off, _) | (_, Treatment::Ignore) => ValidationMode::Off,
+            (_, Treatment::Warn) => ValidationMode::Warn,
         }
     }
 

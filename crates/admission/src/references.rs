@@ -19,7 +19,7 @@ use self::{
 use crate::{
     inspect::DEPTH_MAX,
     problem::shortened,
-    wire::{Raw, Reader},
+    wire::{Raw, Reader, last, last_text},
 };
 
 /// A reference to another resource.
@@ -199,20 +199,4 @@ fn next_index(counts: &mut Vec<(usize, usize)>, step: usize) -> usize {
             0
         }
     }
-}
-
-/// Returns the last value of a length-delimited field.
-fn last(message: &[u8], wanted: u32) -> Option<&[u8]> {
-    let (mut reader, mut last) = (Reader(message), None);
-    while let Ok(Some((number, raw))) = reader.next() {
-        match raw {
-            Raw::Len(content) if number == wanted => last = Some(content),
-            _ => {}
-        }
-    }
-    last
-}
-
-fn last_text(message: &[u8], wanted: u32) -> Option<&str> {
-    last(message, wanted).and_then(|content| std::str::from_utf8(content).ok())
 }

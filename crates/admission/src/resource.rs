@@ -163,16 +163,28 @@ fn body(node: &Node, name: Option<&str>) -> Result<ResourceDraft, Vec<Fault>> {
 /// Returns the fault of a body without a name. A body with other faults has no draft, which would have
 /// this fault.
 fn missing_name(node: &Node, name: Option<&str>) -> Option<Fault> {
+    empty_name_field(node).map(|field| draft::empty_name(field, name))
+}
+
+/// Returns the field for the name of a resource, if neither the body nor the wrapper has a name.
+pub(crate) fn absent_name(entry: &Node) -> Option<&'static str> {
+    let inner = inner(entry);
+    let is_wrapped = !std::ptr::eq(inner, entry);
+    let is_named = is_wrapped && entry.get("name").is_some_and(|name| name.text() != Some(""));
+    empty_name_field(inner).filter(|_| !is_named)
+}
+
+/// Returns the field for the name of a resource, if the body has no name.
+fn empty_name_field(node: &Node) -> Option<&'static str> {
     let type_url = TypeUrl::new(node.get("@type").and_then(Node::text)?).ok()?;
     let field = types::properties(&type_url).name_field?;
     let Node::Map(entries) = node else { return None };
     let message = chancery_proto::envoy_pool().get_message_by_name(type_url.message_name())?;
     let json_name = message.get_field_by_name(field)?.json_name().to_owned();
     let is_name = |key: &str| key == field || key == json_name || key == "value";
-    let is_given = entries
-        .iter()
-        .any(|(key, value)| is_name(key) && value.text().is_none_or(|text| !text.is_empty()));
-    (!is_given).then(|| draft::empty_name(field, name))
+    let is_empty = |value: &Node| value.is_null() || value.text() == Some("");
+    let is_given = entries.iter().any(|(key, value)| is_name(key) && !is_empty(value));
+    (!is_given).then_some(field)
 }
 
 /// Reads the precondition on a resource.

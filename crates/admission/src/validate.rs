@@ -70,11 +70,10 @@ pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<
     faults
 }
 
-/// Returns the keys that no other resource of a view may have: the addresses of a listener, or the key of a
-/// scoped route.
-pub(crate) fn shared_keys(type_url: &TypeUrl, body: &[u8]) -> Vec<String> {
+/// Returns the key of a scoped route, which no other scoped route of a view can have.
+pub(crate) fn scope_keys(type_url: &TypeUrl, body: &[u8]) -> Vec<String> {
     let types = types::types();
     let kind = types.get(type_url.message_name());
     let message = kind.and_then(|kind| Message::decode(types, kind, body).ok());
-    message.map_or_else(Vec::new, |message| semantic::shared_keys(&message))
+    message.map_or_else(Vec::new, |message| semantic::scope_key(&message))
 }

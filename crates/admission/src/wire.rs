@@ -146,3 +146,39 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 }
+
+/// Returns the last value of a length-delimited field.
+pub(crate) fn last(message: &[u8], wanted: u32) -> Option<&[u8]> {
+    find_last(message, wanted, |raw| match raw {
+        Raw::Len(content) => Some(content),
+        _ => None,
+    })
+}
+
+/// Returns the last value of a text field.
+pub(crate) fn last_text(message: &[u8], wanted: u32) -> Option<&str> {
+    last(message, wanted).and_then(|content| std::str::from_utf8(content).ok())
+}
+
+/// Returns the last value of a field with a varint.
+pub(crate) fn last_varint(message: &[u8], wanted: u32) -> Option<u64> {
+    find_last(message, wanted, |raw| match raw {
+        Raw::Varint(value) => Some(value),
+        _ => None,
+    })
+}
+
+/// Returns the last value of a field that `select` accepts, up to where the bytes are malformed.
+fn find_last<'a, T>(
+    message: &'a [u8],
+    wanted: u32,
+    select: impl Fn(Raw<'a>) -> Option<T>,
+) -> Option<T> {
+    let (mut reader, mut found) = (Reader(message), None);
+    while let Ok(Some((number, raw))) = reader.next() {
+        if number == wanted {
+            found = select(raw).or(found);
+        }
+    }
+    found
+}

@@ -375,5 +375,17 @@ async fn a_bootstrap_is_imported() {
     assert_eq!((&imported["revision"], &imported["changed"]), (&json!(1), &json!(1)));
     let list = server.done("GET", "/v1/resources?scope=mesh", "").await;
     assert_eq!(list["resources"][0]["name"], "web");
+    assert_eq!(imported["left_out"], json!([]));
+
+    let bootstrap = "node: {id: a}\nstatic_resources:\n  clusters:\n  - connect_timeout: 1s\n";
+    let imported = server.done("POST", "/v1/import?scope=mesh&name=cart", bootstrap).await;
+    assert_eq!(imported["changes"][0]["name"], "cart");
+    assert_eq!(
+        imported["left_out"],
+        json!([{
+            "file": "request body", "line": 1, "column": 1, "field_path": "node", "entries": 1,
+            "reason": "it identifies one Envoy"
+        }])
+    );
     server.stop().await;
 }

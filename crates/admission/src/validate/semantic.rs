@@ -279,10 +279,7 @@ pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
     }
 }
 
-/// Returns the addresses of a listener, or the key of a scope.
-pub(crate) fn shared_keys(message: &Message<'_>) -> Vec<String> {
-    match message.kind.name.as_str() {
-        "envoy.config.listener.v3.Listener" => listener_kind::addresses(message),
-        _ => manager::scope_key(message),
-    }
+/// Returns the key of a scope.
+pub(crate) fn scope_key(message: &Message<'_>) -> Vec<String> {
+    manager::scope_key(message)
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chancery_admission::{
-    Manifest, Options, Problem, Prune, Validation, ValidationMode, admit, body_to_json,
+    Manifest, Omitted, Options, Problem, Prune, Validation, ValidationMode, admit, body_to_json,
     import_bootstrap,
 };
 use chancery_model::{
@@ -263,7 +263,7 @@ static_resources:
     tls_certificate: {certificate_chain: {filename: a}, private_key: {filename: b}}
 ";
     let imported =
-        import_bootstrap("envoy.yaml", bootstrap, &scope("edge"), &off(), &Arc::default())
+        import_bootstrap("envoy.yaml", bootstrap, &scope("edge"), None, &off(), &Arc::default())
             .unwrap()
             .drafts;
     let names: Vec<String> =
@@ -276,6 +276,45 @@ static_resources:
             "edge envoy.extensions.transport_sockets.tls.v3.Secret \"cert\"",
         ]
     );
+}
+
+/// `import` says what it left out: without it, an author takes the whole bootstrap for stored.
+#[test]
+fn parts_of_a_bootstrap_that_are_not_stored_are_listed_with_a_reason() {
+    let bootstrap = "\
+node: {id: a}
+admin: {}
+statsSinks: [{name: a}, {name: b}]
+static_resources:
+  clusters: [{name: web}]
+layeredRuntime: {layers: [{name: a, static_layer: {}}]}
+flags_path: null
+overload_manager: {resource_monitors: [{name: a}]}
+header_prefix: x-my
+cluster_manager: {}
+";
+    let omitted = |content: &str| {
+        let imported =
+            import_bootstrap("envoy.yaml", content, &scope("edge"), None, &off(), &Arc::default());
+        let omitted = imported.unwrap().omitted.into_iter();
+        let show = |part: Omitted| {
+            let (line, column) = part.position.unwrap();
+            let Omitted { key, n_entries, reason, .. } = part;
+            format!("{line}:{column} {key} {n_entries}: {reason}")
+        };
+        omitted.map(show).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        omitted(bootstrap),
+        [
+            "1:1 node 1: it identifies one Envoy",
+            "3:1 statsSinks 2: only the bootstrap of an Envoy can have it",
+            "6:1 layeredRuntime 1: each Envoy needs its layers at startup; publish Runtime resources for RTDS",
+            "8:1 overload_manager 1: only the bootstrap of an Envoy can have it",
+            "9:1 header_prefix 1: only the bootstrap of an Envoy can have it",
+        ]
+    );
+    assert_eq!(omitted("staticResources: {clusters: []}"), [""; 0]);
 }
 
 #[test]
@@ -308,8 +347,9 @@ fn problems_of_a_bootstrap_are_reported() {
             "e.yaml: \"static_resources\" and \"staticResources\" are the same field",
         ),
     ] {
-        let problems = import_bootstrap("e.yaml", content, &scope("edge"), &off(), &Arc::default())
-            .unwrap_err();
+        let problems =
+            import_bootstrap("e.yaml", content, &scope("edge"), None, &off(), &Arc::default())
+                .unwrap_err();
         // The order is that of the positions, which other tests check.
         let problems = problems.into_iter().map(|problem| Problem { position: None, ..problem });
         let mut problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();

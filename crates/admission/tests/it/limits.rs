@@ -369,7 +369,7 @@ proptest! {
             },
             Err(said) => prop_assert!(!said.is_empty()),
         }
-        let _ = import_bootstrap(file, &content, &scope(), &Validation::of(ValidationMode::Off), &Arc::default());
+        let _ = import_bootstrap(file, &content, &scope(), Some("x"), &Validation::of(ValidationMode::Off), &Arc::default());
     }
 
     #[test]

@@ -76,8 +76,9 @@ fn findings_of_a_bootstrap_have_lines() {
     let bootstrap = "node: {id: a}\nstatic_resources:\n  clusters:\n  - name: a\n    connect_timeout: 0s\n  - {name: b, type: EDS}\n";
     let scope = ScopeName::new("default").unwrap();
     let validation = Validation::of(ValidationMode::Enforce);
-    let problems = import_bootstrap("envoy.yaml", bootstrap, &scope, &validation, &Arc::default())
-        .unwrap_err();
+    let problems =
+        import_bootstrap("envoy.yaml", bootstrap, &scope, None, &validation, &Arc::default())
+            .unwrap_err();
     assert_eq!(
         places(&problems),
         [

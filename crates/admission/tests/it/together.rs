@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use chancery_admission::{Admitted, Manifest, Options, Validation, ValidationMode, admit_unless};
+use chancery_admission::{
+    Admitted, Manifest, Options, Validation, ValidationMode, admit_unless, import_bootstrap,
+};
 use chancery_model::ScopeName;
 
 fn try_admit(content: &str) -> Result<Admitted, Vec<String>> {
@@ -67,6 +69,74 @@ fn listener_without_a_name_gets_one_from_its_address() {
     // The name is in the body too, because clients read it there.
     let body = &admitted.transaction.upserts[0].draft.body;
     assert!(body.windows(23).any(|part| part == b"listener_127.0.0.1_8080"));
+}
+
+const ASSIGNMENT: &str = "\
+- '@type': type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment
+  clusterName: ''
+";
+
+fn try_admit_with_name(resources: &str) -> Result<Admitted, Vec<String>> {
+    let content = format!("resources:\n{resources}");
+    let manifest = Manifest { file: "a.yaml".to_owned(), content };
+    let options = Options {
+        name: Some("given".to_owned()),
+        validation: Validation::of(ValidationMode::Enforce),
+        ..Options::new(ScopeName::new("default").unwrap())
+    };
+    admit_unless(&[manifest], &options, &Arc::default())
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn only_resource_without_a_name_gets_the_given_name() {
+    let named = listener("  name: a", 80);
+    let wrapped = "- resource: {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster}\n";
+    for unnamed in [&listener("", 81), &listener("  name: ''", 81), ASSIGNMENT, wrapped] {
+        let admitted = try_admit_with_name(&format!("{named}{unnamed}")).unwrap();
+        let draft = &admitted.transaction.upserts[1].draft;
+        assert_eq!(draft.key.name.as_str(), "given", "{unnamed}");
+        assert!(draft.body.windows(5).any(|part| part == b"given"), "{unnamed}");
+        assert_eq!(admitted.warnings, [], "{unnamed}");
+    }
+}
+
+/// A name for several resources would leave one of them, and a name for none has no effect.
+#[test]
+fn given_name_is_refused_unless_exactly_one_resource_has_none() {
+    let problems =
+        try_admit_with_name(&format!("{}{}", listener("  name: a", 80), listener("  name: b", 81)));
+    assert_eq!(
+        problems.unwrap_err(),
+        ["the name \"given\" is for one resource without a name, but all resources have names"]
+    );
+    let three = format!("{}{}{}", listener("", 80), listener("  name: b", 81), listener("", 82));
+    let rule = "the name \"given\" is for one resource without a name, but the input has 2";
+    assert_eq!(
+        try_admit_with_name(&three).unwrap_err(),
+        [
+            format!("a.yaml:2:3: document 1: resources[0] Listener: name: {rule}"),
+            format!("a.yaml:10:3: document 1: resources[2] Listener: name: {rule}"),
+        ]
+    );
+}
+
+#[test]
+fn only_listener_of_a_bootstrap_without_a_name_gets_the_given_name() {
+    let import = |listeners: &str| {
+        let bootstrap = format!("static_resources:\n  listeners: [{listeners}]");
+        let off = Validation::of(ValidationMode::Off);
+        let scope = ScopeName::new("default").unwrap();
+        import_bootstrap("e.yaml", &bootstrap, &scope, Some("edge"), &off, &Arc::default())
+            .map(|imported| imported.drafts[0].1.key.name.to_string())
+            .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(import("{}"), Ok("edge".to_owned()));
+    let problems = import("{}, {}").unwrap_err();
+    let place = "static_resources.listeners[1] Listener: name: the name \"edge\" is for one";
+    assert!(problems.iter().any(|problem| problem.contains(place)), "{problems:?}");
+    let problems = import("{name: a}").unwrap_err();
+    assert!(problems[0].contains("all resources have names"), "{problems:?}");
 }
 
 /// Envoy's loader ignores the case of the names of enum values.

@@ -155,7 +155,7 @@ fn import_refuses_what_a_client_would_reject() {
     let bootstrap = "static_resources: {clusters: [{name: web, connect_timeout: 0s}]}";
     let import = |mode| {
         let validation = Validation::of(mode);
-        import_bootstrap("e.yaml", bootstrap, &scope(), &validation, &Arc::default())
+        import_bootstrap("e.yaml", bootstrap, &scope(), None, &validation, &Arc::default())
     };
     let problems = import(ValidationMode::Enforce).unwrap_err();
     assert_eq!(problems[0].id, "duration.gt", "{problems:?}");

@@ -52,6 +52,7 @@ impl Chancery {
                 confirm: vec!["all".into()],
                 ..pb::WriteOptions::default()
             }),
+            ..pb::ApplyRequest::default()
         };
         let answer = self.admin.clone().apply(request).await;
         let problems = answer.map_err(|status| status.message().to_owned())?.into_inner().problems;

@@ -90,6 +90,8 @@ fn errors_of_a_server_are_as_reviewed() {
     let server = Server::start(&directory.path().join("data"));
     server.json(&["apply", "-f", "-"], &clusters(&["a"], "1s"));
     let misspelled = clusters(&["web"], "1s").replace("connect_timeout", "conect_timeout");
+    let bootstrap = "node: {id: a}\nadmin: {access_log_path: /dev/null}\nstats_sinks: [{name: a}, {name: b}]\n\
+                     static_resources: {listeners: []}\ndynamic_resources: {ads_config: {}}\n";
     let absent = "resources: [{expect: absent, resource: \
                   {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a}}]";
     for (name, args, input) in [
@@ -101,6 +103,7 @@ fn errors_of_a_server_are_as_reviewed() {
         ("error-delete", &["delete", "cluster", "none", "nothing"], ""),
         ("error-unknown-type", &["get", "clutser"], ""),
         ("error-node", &["node", "edge-1"], ""),
+        ("note-import", &["import", "-"], bootstrap),
     ] {
         let done = server.run_with_input(args, input);
         assert_screen(name, &screen(args, &done, &[(&server.admin, "SERVER")]));

@@ -234,21 +234,3 @@ pub(super) fn normal_range(prefix: &str, len: u64) -> String {
         Err(_) => format!("{prefix}/{len}"),
     }
 }
-
-/// Returns the addresses of a listener with a fixed port.
-pub(super) fn addresses(listener: &Message<'_>) -> Vec<String> {
-    let additional = listener.messages("additional_addresses");
-    let all = listener.message("address").into_iter();
-    let all = all.chain(additional.filter_map(|entry| entry.message("address")));
-    all.filter_map(|address| {
-        if let Some(pipe) = address.message("pipe") {
-            return Some(pipe.text("path").to_owned());
-        }
-        let socket = address.message("socket_address")?;
-        let (ip, port) = (socket.text("address"), socket.bits("port_value"));
-        let ip = ip.parse::<IpAddr>().map_or_else(|_| ip.to_owned(), |ip| ip.to_string());
-        let namespace = socket.text("network_namespace_filepath");
-        (port != 0).then(|| format!("{} {ip} {port} {namespace}", socket.bits("protocol")))
-    })
-    .collect()
-}

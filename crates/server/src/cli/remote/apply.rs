@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{
     client::Servers,
     input::{self, Input, Snapshot},
+    only_name::OnlyName,
     write::{Body, Request, Validate, Write},
 };
 use crate::{
@@ -66,6 +67,8 @@ pub(crate) struct Apply {
     #[arg(long)]
     prune: bool,
     #[command(flatten)]
+    only_name: OnlyName,
+    #[command(flatten)]
     validate: Validate,
     #[command(flatten)]
     write: Write,
@@ -89,7 +92,7 @@ async fn publish(
     servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let files = manifests(paths, &apply.scope)?;
+    let files = manifests(paths, &apply.scope, &apply.only_name)?;
     if apply.watch.is_some() {
         let empty = files.iter().filter(|file| file.content.trim().is_empty());
         let problems: Vec<String> = empty
@@ -101,10 +104,10 @@ async fn publish(
             return Err(Failure::lines(problems));
         }
     }
-    let (scope, prune) = (apply.scope.clone(), apply.prune);
+    let (scope, prune, name) = (apply.scope.clone(), apply.prune, apply.only_name.to_text());
     let body = |options| {
         let options = apply.validate.add_to(options);
-        Body::Apply(pb::ApplyRequest { files, scope, prune, options })
+        Body::Apply(pb::ApplyRequest { files, scope, prune, options, name })
     };
     Request::new(&apply.write, body)?.run(servers, answer).await
 }
@@ -166,7 +169,11 @@ async fn watch(
 }
 
 /// Reads the manifests. If a file cannot be read, reports the problems of the others too.
-fn manifests(paths: &[PathBuf], scope: &str) -> Result<Vec<pb::File>, Failure> {
+fn manifests(
+    paths: &[PathBuf],
+    scope: &str,
+    only_name: &OnlyName,
+) -> Result<Vec<pb::File>, Failure> {
     let Input { files, mut problems } = input::read_all(paths);
     if problems.is_empty() {
         return Ok(files);
@@ -175,7 +182,7 @@ fn manifests(paths: &[PathBuf], scope: &str) -> Result<Vec<pb::File>, Failure> {
         files.into_iter().map(|File { name, content }| Manifest { file: name, content }).collect();
     if let Ok(scope) = ScopeName::new(scope)
         && !manifests.is_empty()
-        && let Err(others) = admit(&manifests, &Options::new(scope))
+        && let Err(others) = admit(&manifests, &only_name.add_to(Options::new(scope)))
     {
         problems.extend(others.iter().map(ToString::to_string));
     }

@@ -41,7 +41,8 @@ pub(crate) enum Command {
     /// Publish the static resources of an Envoy bootstrap
     ///
     /// Publishes the clusters, listeners and secrets of `static_resources`. Rejects unknown top-level
-    /// keys and values of the wrong type. Ignores the other content of the bootstrap.
+    /// keys and values of the wrong type. Notes on standard error name each part of the bootstrap that
+    /// is not stored, such as `admin`, with the reason; `-o json` has them in `left_out`.
     #[command(after_help = write_help(&["import envoy.yaml --scope edge"]))]
     Import(import::Import),
     /// Keep files for Envoy's path_config_source up to date with the view of a node

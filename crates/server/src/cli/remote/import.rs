@@ -8,6 +8,7 @@ use clap::Args;
 use super::{
     client::Servers,
     input,
+    only_name::OnlyName,
     write::{Body, Request, Validate, Write},
 };
 use crate::cli::{answer::Answer, failure::Failure};
@@ -22,6 +23,8 @@ pub(crate) struct Import {
     #[arg(long, default_value = "default")]
     scope: String,
     #[command(flatten)]
+    only_name: OnlyName,
+    #[command(flatten)]
     validate: Validate,
     #[command(flatten)]
     write: Write,
@@ -34,10 +37,11 @@ pub(super) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let file = Some(input::read(&import.file)?);
-    let Import { scope, validate, write, .. } = import;
+    let Import { scope, only_name, validate, write, .. } = import;
+    let name = only_name.to_text();
     let body = |options| {
         let options = validate.add_to(options);
-        Body::Import(pb::ImportRequest { file, scope, options })
+        Body::Import(pb::ImportRequest { file, scope, options, name })
     };
     Request::new(&write, body)?.run(servers, answer).await
 }

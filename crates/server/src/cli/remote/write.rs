@@ -14,6 +14,7 @@ use tonic::{Code, Status, transport::Channel};
 use super::{
     checked_clients::report_clients,
     client::{Servers, refusal},
+    left_out::report_left_out,
     parameters::with_variant,
 };
 use crate::{
@@ -180,6 +181,7 @@ impl Request {
     ) -> Result<(), Failure> {
         let response = self.attempts(servers).await?;
         report_warnings(&response.warnings);
+        report_left_out(&response.left_out);
         report_clients(&response.checked_clients);
         answer.show(&response, |out| write_text(&response, out))?;
         match &response.wait {
