@@ -3,6 +3,7 @@
 //! `chancery_admission` knows the fields with references. Each replica keeps the index of its state, beside
 //! the path on which committed entries are applied.
 
+mod addresses;
 mod check;
 mod index;
 mod report;
@@ -16,6 +17,7 @@ use chancery_model::State;
 use tokio::{sync::watch, time::sleep};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use addresses::{SharedAddresses, is_checked};
 pub(crate) use check::Suspects;
 pub(crate) use index::{ReferenceIndex, SharedIndex};
 pub(crate) use report::{Findings, findings};

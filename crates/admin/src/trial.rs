@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use chancery_admission::Validation;
 use chancery_model::{Applied, Change, ChangeKind, State, Transaction};
 use chancery_proto::admin::v1 as pb;
 
 use crate::{
     AdminError,
-    references::{self, ReferenceIndex, ReferenceSettings, SharedIndex},
+    references::{self, ReferenceIndex, ReferenceSettings, SharedAddresses, SharedIndex},
     write_guards::{
         Suspects,
         settings::{Guard, GuardSettings},
@@ -24,8 +25,10 @@ pub(crate) struct DryRun {
     pub(crate) suspects: Suspects,
     /// The references that the transaction may leave dangling.
     pub(crate) dangling: references::Suspects,
-    /// The references of the state after the transaction, if it removes resources.
+    /// The references of the state after the transaction, if it removes resources or publishes listeners.
     pub(crate) references: Option<ReferenceIndex>,
+    /// The listeners that may have the address of another one.
+    pub(crate) addresses: Arc<SharedAddresses>,
 }
 
 /// The settings by which a transaction is checked on a local state.
@@ -34,10 +37,11 @@ pub(crate) struct Checks {
     pub(crate) guards: Arc<GuardSettings>,
     pub(crate) settings: Arc<ReferenceSettings>,
     pub(crate) references: Arc<SharedIndex>,
+    pub(crate) validation: Validation,
 }
 
 impl Checks {
-    /// Returns the references after a transaction that removes a resource or an alias.
+    /// Returns the references after a transaction that removes a resource or an alias, or publishes a listener.
     fn references(&self, before: &State, applied: &Applied) -> Option<ReferenceIndex> {
         let removes = |change: &Change| match change.kind {
             ChangeKind::Added | ChangeKind::Relabeled => false,
@@ -48,7 +52,10 @@ impl Checks {
             }
         };
         let is_used = self.settings.is_used() || self.guards.applies(Guard::ClusterInUse);
-        let needed = is_used && applied.changes.iter().any(removes);
+        let needed = |change: &Change| {
+            is_used && removes(change) || references::is_checked(change, &self.validation)
+        };
+        let needed = applied.changes.iter().any(needed);
         needed.then(|| self.references.at(before).advanced(&applied.state))
     }
 }
@@ -71,7 +78,11 @@ impl DryRun {
         let references = checks.references(&before, &applied);
         let dangling =
             references::Suspects::of(&before, &applied, references.as_ref(), &checks.settings);
-        Ok(Self { transaction, before, applied, suspects, dangling, references })
+        let addresses = references.as_ref().map(|index| {
+            SharedAddresses::of(&before, &transaction, &applied, index, &checks.validation)
+        });
+        let addresses = Arc::new(addresses.unwrap_or_default());
+        Ok(Self { transaction, before, applied, suspects, dangling, references, addresses })
     }
 }
 

@@ -194,7 +194,7 @@ impl Service {
         // replica. With an external validator, it is tried after the run, on the state of that time.
         let try_now = checked.freshness == Freshness::Stale && self.external.is_none();
         let state = try_now.then(|| self.replica.state());
-        let checks = self.checks();
+        let checks = self.checks(checked.validation);
         let read = move |stop: &Arc<AtomicBool>| {
             let admitted = chancery_admission::admit_unless(&manifests, &options, stop);
             let Admitted { transaction, warnings } = admitted.map_err(refused)?;
@@ -231,11 +231,12 @@ impl Service {
     }
 
     /// Returns the settings by which a transaction is checked.
-    fn checks(&self) -> Checks {
+    fn checks(&self, call: Option<ValidationMode>) -> Checks {
         Checks {
             guards: Arc::clone(&self.guards),
             settings: Arc::clone(&self.reference_settings),
             references: Arc::clone(&self.references),
+            validation: Validation { call, ..self.validation.clone() },
         }
     }
 
@@ -261,8 +262,8 @@ impl Service {
         let size = Size::of(file.content.len() <= SMALL_INPUT_BYTES_MAX);
         let validation = self.validation(checked.validation).await;
         let call = validation.clone();
-        let read = move |stop: &Arc<AtomicBool>| {
         let only_name = only_name(request.name);
+        let read = move |stop: &Arc<AtomicBool>| {
             let (name, content, only_name) = (&file.name, &file.content, only_name.as_deref());
             chancery_admission::import_bootstrap(name, content, &scope, only_name, &call, stop)
                 .map(|imported| (left_out(name, &imported.omitted), imported))
@@ -371,7 +372,7 @@ impl Service {
             Effect::Committed => self.replica.state(),
         };
         let size = size(&transaction);
-        let checks = self.checks();
+        let checks = self.checks(checked.validation);
         let tried =
             self.work.run(size, move || DryRun::new(transaction, before, &checks)).await??;
         self.commit_tried(tried, checked).await
@@ -382,16 +383,15 @@ impl Service {
         tried: DryRun,
         checked: Checked,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let DryRun { mut transaction, before, applied: tried, suspects, dangling, references } =
-            tried;
+        let shared = self.shared_addresses(&tried, checked.validation).await?;
+        let DryRun {
+            mut transaction, before, applied: tried, suspects, dangling, references, ..
+        } = tried;
         let confirmed = checked.confirmed;
         let guards =
             self.tripped_guards(&before, &tried.state, suspects, references, confirmed).await?;
         let dangling = self.dangling_references(&before, &tried.state, dangling).await?;
-        if !dangling.refusing.is_empty() {
-            return Err(AdminError::Input(dangling.refusing));
-        }
-        let warnings = dangling.warnings;
+        let warnings = dangling.and(shared).into_warnings()?;
         let size = size(&transaction);
         let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
         let start = Instant::now();

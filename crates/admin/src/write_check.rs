@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use chancery_admission::ValidationMode;
 use chancery_model::State;
 use chancery_proto::admin::v1 as pb;
 
@@ -11,6 +12,7 @@ use crate::{
     nodes::INLINE_STREAMS_MAX,
     references::{self, Findings, ReferenceIndex},
     service::Service,
+    trial::DryRun,
     work::Size,
     write_guards::{self, Suspects, Tried, settings::Guard},
 };
@@ -75,9 +77,35 @@ impl Service {
         self.work.run(size, find).await
     }
 
+    /// Returns the listeners of a write that have the address of another listener of a view. A write without
+    /// suspects costs nothing here.
+    pub(crate) async fn shared_addresses(
+        &self,
+        tried: &DryRun,
+        call: Option<ValidationMode>,
+    ) -> Result<Findings, AdminError> {
+        let suspects = Arc::clone(&tried.addresses);
+        let Some(index) = tried.references.clone().filter(|_| !suspects.is_empty()) else {
+            return Ok(Findings::default());
+        };
+        let validation = self.validation(call).await;
+        let streams = self.fanout.nodes().await;
+        let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
+        let (before, after) = (Arc::clone(&tried.before), tried.applied.state.clone());
+        let find = move || {
+            let clients: Vec<Client> = streams.iter().map(Client::of).collect();
+            let groups = groups(&clients, &before, &after, &suspects.scopes());
+            suspects.findings(&after, &groups, &index, &validation)
+        };
+        self.work.run(size, find).await
+    }
+
     /// Keeps the index of references up to date, if checks of writes need it.
     pub(crate) async fn update_references(self) {
-        if self.reference_settings.is_used() || self.guards.applies(Guard::ClusterInUse) {
+        if self.reference_settings.is_used()
+            || self.guards.applies(Guard::ClusterInUse)
+            || !self.validation.is_off()
+        {
             let (states, drain) = (self.replica.watch(), self.drain.clone());
             references::update(self.references, states, self.work, drain).await;
         }

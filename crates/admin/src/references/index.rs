@@ -1,13 +1,13 @@
-//! The index of references: which resources refer to a name.
+//! The index of references: which resources refer to a name, and which listeners have an address.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
-use chancery_admission::{for_each_reference, may_refer};
+use chancery_admission::{for_each_reference, listener_addresses, may_refer};
 use chancery_model::{
-    Collection, Incarnation, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
+    Collection, Incarnation, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
 };
 use chancery_view::{Differ, changed_collections};
 use imbl::{OrdMap, OrdSet, ordmap::DiffItem};
@@ -109,6 +109,29 @@ impl ReferenceIndex {
         })
     }
 
+    /// Iterates over the listeners of a scope that have an address.
+    pub(crate) fn listeners_at<'a>(
+        &'a self,
+        address: &str,
+        scope: &ScopeName,
+    ) -> impl Iterator<Item = &'a ResourceName> + use<'a> {
+        let type_url = TypeUrl::from_static(types::LISTENER);
+        let origin = Some(Arc::new(Origin { scope: scope.clone(), type_url }));
+        let first = ResourceName::requested(address).ok().zip(ResourceName::requested("").ok());
+        let first = first.map(|(target, referrer)| Entry { target, origin, referrer });
+        let all = self.by_type.get(&*ADDRESS).zip(first).into_iter().flat_map(|(all, first)| {
+            let (target, origin) = (first.target.clone(), first.origin.clone());
+            all.range(first..)
+                .take_while(move |entry| entry.target == target && entry.origin == origin)
+        });
+        all.map(|entry| &entry.referrer)
+    }
+
+    /// Returns whether a listener of another scope has an address.
+    pub(crate) fn has_listener_outside(&self, address: &str, scope: &ScopeName) -> bool {
+        self.referrers(&ADDRESS, address).any(|(origin, _)| origin.scope != *scope)
+    }
+
     /// Returns the number of references.
     pub(crate) fn len(&self) -> usize {
         self.by_type.values().map(OrdSet::len).sum()
@@ -173,12 +196,18 @@ fn first_of(target: ResourceName) -> Entry {
     Entry { referrer: target.clone(), target, origin: None }
 }
 
-/// Calls `found` with the type and the name of each resource to which a resource refers.
+/// The type under which the index has the addresses of listeners. No resource has this type.
+static ADDRESS: LazyLock<TypeUrl> = LazyLock::new(|| TypeUrl::from_static("listener address"));
+
+/// Calls `found` with the type and the name of each resource to which a resource refers, and with each address of a
+/// listener.
 fn each(origin: &Origin, resource: &Resource, mut found: impl FnMut(&TypeUrl, &str)) {
     let (type_url, name) = (origin.type_url.clone(), resource.name().clone());
-    for_each_reference(&ResourceKey { type_url, name }, &resource.body(), |reference| {
-        found(reference.type_url, &reference.name);
-    });
+    let (key, body) = (ResourceKey { type_url, name }, resource.body());
+    for_each_reference(&key, &body, |reference| found(reference.type_url, &reference.name));
+    for address in listener_addresses(&key, &body) {
+        found(&ADDRESS, &address.text);
+    }
 }
 
 /// The index of the newest known state. All requests of a replica share it.

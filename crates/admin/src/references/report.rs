@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use chancery_admission::ValidationMode;
-use chancery_model::{ResourceKey, types};
+use chancery_model::{ResourceKey, ScopeName, types};
 use chancery_proto::admin::v1 as pb;
+
+use crate::AdminError;
 
 use super::{
     check::{Cause, Dangling},
@@ -52,7 +54,22 @@ pub(crate) fn findings(
 }
 
 impl Findings {
-    fn add(&mut self, mode: ValidationMode, problem: pb::Problem) {
+    /// Returns all findings of both.
+    pub(crate) fn and(mut self, others: Self) -> Self {
+        self.refusing.extend(others.refusing);
+        self.warnings.extend(others.warnings);
+        self
+    }
+
+    /// Returns the warnings, unless a finding refuses the write.
+    pub(crate) fn into_warnings(self) -> Result<Vec<pb::Problem>, AdminError> {
+        match self.refusing.is_empty() {
+            true => Ok(self.warnings),
+            false => Err(AdminError::Input(self.refusing)),
+        }
+    }
+
+    pub(super) fn add(&mut self, mode: ValidationMode, problem: pb::Problem) {
         match mode {
             ValidationMode::Enforce => self.refusing.push(problem),
             ValidationMode::Warn | ValidationMode::Off => self.warnings.push(problem),
@@ -63,7 +80,7 @@ impl Findings {
 fn missing(dangling: &Dangling, n_other_replicas: usize) -> pb::Problem {
     let suspect = &dangling.suspect;
     let target = &suspect.target;
-    let views = views(dangling, n_other_replicas);
+    let views = used_views(dangling, n_other_replicas);
     pb::Problem {
         resource: label(&suspect.referrer),
         field_path: suspect.field.clone(),
@@ -89,7 +106,7 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize
     }
     let references = if n == 1 { "reference" } else { "references" };
     let most = referrers.iter().max_by_key(|one| one.n_views);
-    let views = most.map(|one| views(one, n_other_replicas)).unwrap_or_default();
+    let views = most.map(|one| used_views(one, n_other_replicas)).unwrap_or_default();
     pb::Problem {
         resource: label(target),
         message: format!(
@@ -102,22 +119,26 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize
     }
 }
 
-/// Returns the views of a dangling reference: `1 view: edge (2 nodes)`.
-fn views(dangling: &Dangling, n_other_replicas: usize) -> String {
-    let mut shown: Vec<String> = Vec::new();
-    for (scopes, n_nodes) in &dangling.views {
-        let scopes: Vec<&str> = scopes.iter().take(5).map(|scope| scope.as_str()).collect();
-        shown.push(format!("{} ({})", scopes.join("+"), count(*n_nodes, "node")));
-    }
-    let n = dangling.n_views;
-    if n > shown.len() {
-        shown.push(format!("and {} more", n - shown.len()));
-    }
+/// Returns the views of a dangling reference, and the number of replicas whose nodes are not known.
+fn used_views(dangling: &Dangling, n_other_replicas: usize) -> String {
     let not_asked = match n_other_replicas {
         0 => String::new(),
         n => format!("; the nodes of {} were not asked", count(n, "other replica")),
     };
-    format!("{}: {}{not_asked}", count(n, "view"), shown.join(", "))
+    format!("{}{not_asked}", views(&dangling.views, dangling.n_views))
+}
+
+/// Returns the first of `n` views: `1 view: edge (2 nodes)`.
+pub(super) fn views(first: &[(Vec<ScopeName>, usize)], n: usize) -> String {
+    let mut shown: Vec<String> = Vec::new();
+    for (scopes, n_nodes) in first {
+        let scopes: Vec<&str> = scopes.iter().take(5).map(|scope| scope.as_str()).collect();
+        shown.push(format!("{} ({})", scopes.join("+"), count(*n_nodes, "node")));
+    }
+    if n > shown.len() {
+        shown.push(format!("and {} more", n - shown.len()));
+    }
+    format!("{}: {}", count(n, "view"), shown.join(", "))
 }
 
 fn count(n: usize, what: &str) -> String {

@@ -8,6 +8,7 @@ mod golden;
 mod grpc;
 mod guards;
 mod http;
+mod listeners;
 mod load;
 mod nodes;
 mod profiles;

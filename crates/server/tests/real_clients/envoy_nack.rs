@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::{Context as _, Result, bail};
 use chancery_testing::reserve_port;
+use serde_json::json;
 
 use crate::support::{
     STEP,
@@ -223,6 +224,37 @@ fn apply_with_wait_reports_the_nack() -> Result<()> {
             }
         }
         http::get(port, "/")?;
+        Ok(())
+    })
+}
+
+/// SOTW-27: Envoy rejects a listener with the address of another one, whatever its options. Without the check of
+/// stored listeners, the write would be stored.
+#[test]
+fn listener_with_the_address_of_a_stored_one_is_refused_as_envoy_rejects_it() -> Result<()> {
+    in_directory(|dir| {
+        let port = reserve_port();
+        let chancery = Chancery::start(dir)?;
+        let base = proxied(Mode::SotwAds, port, "one", upstream::spawn("a")?);
+        chancery.publish(&base)?;
+        let _envoy = Envoy::start(dir, Mode::SotwAds, "envoy-address", chancery.at.xds)?;
+        chancery.wait_for_node("envoy-address", "synced", &TYPES)?;
+        for option in ["enable_reuse_port", "bind_to_port"] {
+            let mut second = listener(Mode::SotwAds, "second", port, "main", "second");
+            second[option] = false.into();
+            let manifest = json!({"resources": [second]}).to_string();
+            let Err(refused) = chancery.cli(&["apply", "-f", "-"], &manifest) else {
+                bail!("{option}: the listener was not refused")
+            };
+            if !format!("{refused:#}").contains("[listener.shared_address]") {
+                bail!("{option}: the refusal is {refused:#}");
+            }
+            let all = [base.as_slice(), &[second]].concat();
+            let said = chancery.publish_rejected("envoy-address", LISTENER, &all)?;
+            if !said.contains("has duplicate address") {
+                bail!("{option}: Envoy says {said:?}");
+            }
+        }
         Ok(())
     })
 }

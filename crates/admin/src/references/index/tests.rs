@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use chancery_admission::{Manifest, Options, admit};
 use chancery_model::{
     ResourceDraft, Revision, Transaction, Upsert,
-    types::{CLUSTER, ENDPOINT, ROUTE},
+    types::{CLUSTER, ENDPOINT, LISTENER, ROUTE},
 };
 
 use super::*;
@@ -46,6 +46,12 @@ fn cluster(name: &str, service: &str) -> ResourceDraft {
     ))
 }
 
+fn listener(name: &str, port: u64) -> ResourceDraft {
+    draft(&format!(
+        "{{'@type': {LISTENER}, name: {name}, address: {{socket_address: {{address: '::', port_value: {port}}}}}}}"
+    ))
+}
+
 fn key(draft: &ResourceDraft) -> ResourceKey {
     draft.key.clone()
 }
@@ -78,9 +84,10 @@ fn incremental_index_equals_index_from_scratch() {
             let scope = ScopeName::new(scope).unwrap();
             let name = format!("n{}", random.below(6));
             let mut others = || format!("n{}", random.below(6));
-            let draft = match name.as_bytes()[1] % 2 {
+            let draft = match name.as_bytes()[1] % 3 {
                 0 => route(&name, &[others(), others()]),
-                _ => cluster(&name, &others()),
+                1 => cluster(&name, &others()),
+                _ => listener(&name, 8000 + random.below(3)),
             };
             if random.below(3) == 0 {
                 transaction.deletes.push((scope, key(&draft)));
