@@ -14,6 +14,9 @@ use super::{failure::Failure, text::printable_json, yaml::yaml};
 pub(crate) enum Output {
     /// Text for people
     Text,
+    /// Text with long values in full
+    #[value(skip)]
+    Wide,
     /// JSON
     Json,
     /// YAML; `get` and `assignments list` print a manifest
@@ -37,7 +40,7 @@ impl Answer<'_> {
         text: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> Result<(), Failure> {
         match self.output {
-            Output::Text => self.text(text)?,
+            Output::Text | Output::Wide => self.text(text)?,
             Output::Json | Output::Sarif => self.json(&message.to_json())?,
             Output::Yaml => self.yaml(&message.to_json())?,
         }

@@ -45,3 +45,19 @@ pub(crate) fn output_with_sarif() -> Arg {
         "Print text for people, JSON, YAML, or SARIF 2.1.0 for tools that show findings in code",
     )
 }
+
+/// Returns the global flag `--output` with wide text, for commands whose tables shorten values.
+pub(crate) fn output_with_wide() -> Arg {
+    let formats = PossibleValuesParser::new(["text", "wide", "json", "yaml"]);
+    let parser = formats.map(|name| match name.as_str() {
+        "json" => Output::Json,
+        "yaml" => Output::Yaml,
+        "wide" => Output::Wide,
+        _ => Output::Text,
+    });
+    let output = Arg::new("output").short('o').long("output").global(true).value_parser(parser);
+    output
+        .value_name("FORMAT")
+        .default_value("text")
+        .help("Print text for people (wide: with long constraints in full), JSON, or YAML")
+}

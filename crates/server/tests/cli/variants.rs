@@ -24,6 +24,24 @@ fn env(value: &str) -> Value {
     json!({"constraint": {"key": "env", "value": value}})
 }
 
+/// Long constraints would make the table of all resources unreadable.
+#[test]
+fn table_shortens_long_constraints_and_wide_table_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let any: Vec<Value> = (10..40).map(|n| env(&format!("region-{n}"))).collect();
+    let long = variant(json!({"or_constraints": {"constraints": any}}), "long");
+    let written = server.run_with_input(&["apply", "-f", "-"], &manifest(&[long]));
+    let (short, wide) = (server.run(&["get", "rds"]), server.run(&["get", "rds", "-o", "wide"]));
+    for text in [&written.out, &short.out] {
+        assert!(text.contains("[env=\"region-10\" or") && text.contains("…"), "{text}");
+        assert!(!text.contains("region-20") && text.contains("env=\"region-39\"]"), "{text}");
+    }
+    assert!(wide.out.contains("region-20") && !wide.out.contains("…"), "{}", wide.out);
+    // Other commands have no such format.
+    assert_eq!(server.run(&["nodes", "-o", "wide"]).code, 2);
+}
+
 /// DYN-02, DYN-06: an operator publishes variants, sees, explains and deletes each of them. A write
 /// with overlapping variants is refused. The output of `get` can be applied.
 #[test]

@@ -125,7 +125,7 @@ impl Findings {
 
     fn show(&self, answer: &mut Answer<'_>) -> Result<(), Failure> {
         match answer.output {
-            Output::Text => answer.text(|out| self.text(out)),
+            Output::Text | Output::Wide => answer.text(|out| self.text(out)),
             Output::Json => answer.json(&self.json()),
             Output::Yaml => answer.yaml(&self.json()),
             Output::Sarif => answer.json(&sarif::log(&self.problems)),

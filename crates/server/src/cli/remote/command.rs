@@ -9,7 +9,7 @@ use super::{
 use crate::cli::{
     answer::Answer,
     failure::Failure,
-    help::{examples, no_output, no_server, write_help},
+    help::{examples, no_output, no_server, output_with_wide, write_help},
 };
 
 /// The commands that connect to a replica.
@@ -22,6 +22,7 @@ pub(crate) enum Command {
     #[command(after_help = write_help(&["delete cluster web cart --wait=10s"]))]
     Delete(delete::Delete),
     /// Show resources; `-o yaml` prints a manifest
+    #[command(arg = output_with_wide())]
     Get(get::Get),
     /// Describe one resource: its scopes, references, connected nodes and rejections
     Describe(describe::Describe),

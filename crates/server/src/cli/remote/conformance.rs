@@ -131,7 +131,7 @@ pub(super) async fn run(
         })?;
     }
     match answer.output {
-        Output::Text => answer.text(|out| report.write_text(out))?,
+        Output::Text | Output::Wide => answer.text(|out| report.write_text(out))?,
         Output::Json | Output::Sarif => answer.json(&report.to_json())?,
         Output::Yaml => answer.yaml(&report.to_json())?,
     }
@@ -169,7 +169,7 @@ fn list(cases: &[Case], answer: &mut Answer<'_>) -> Result<(), Failure> {
     match answer.output {
         Output::Json | Output::Sarif => answer.json(&json()),
         Output::Yaml => answer.yaml(&json()),
-        Output::Text => {
+        Output::Text | Output::Wide => {
             let mut table = Table::new(["NAME", "BASIS", "REQUIREMENTS", "SHOWS"]);
             for case in cases {
                 let requirements = case.requirements.join(" ");

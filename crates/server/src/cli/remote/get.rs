@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use super::{
     client::refusal,
     manifest::manifest,
-    parameters::{Parameters, with_variant},
+    parameters::{Parameters, shortened, with_variant},
     read::Read,
 };
 use crate::cli::{
@@ -48,7 +48,8 @@ pub(super) async fn run(
     mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let is_table = answer.output == Output::Text && get.name.is_none();
+    let is_text = matches!(answer.output, Output::Text | Output::Wide);
+    let is_table = is_text && get.name.is_none();
     let what = not_found(&get);
     let named = get.name.is_some();
     let request = pb::ListResourcesRequest {
@@ -72,8 +73,9 @@ pub(super) async fn run(
     }
     match answer.output {
         Output::Json | Output::Sarif => write_json(&list, answer.out)?,
-        Output::Text if is_table => answer.text(|out| write_table(&list, out))?,
-        Output::Text | Output::Yaml => {
+        Output::Text if is_table => answer.text(|out| write_table(&list, shortened, out))?,
+        Output::Wide if is_table => answer.text(|out| write_table(&list, str::to_owned, out))?,
+        Output::Text | Output::Wide | Output::Yaml => {
             answer.out.write_all(manifest(&list.resources)?.as_bytes())?
         }
     }
@@ -102,7 +104,12 @@ fn write_json(list: &pb::ListResourcesResponse, out: &mut dyn Write) -> io::Resu
     writeln!(out, "]}}")
 }
 
-fn write_table(list: &pb::ListResourcesResponse, out: &mut dyn Write) -> io::Result<()> {
+/// Writes a table. `shown` is the form of the constraints of a variant.
+fn write_table(
+    list: &pb::ListResourcesResponse,
+    shown: impl Fn(&str) -> String,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     if list.resources.is_empty() {
         return writeln!(out, "no resources (revision {})", list.revision);
     }
@@ -110,7 +117,7 @@ fn write_table(list: &pb::ListResourcesResponse, out: &mut dyn Write) -> io::Res
     for resource in &list.resources {
         table.row([
             short_type(&resource.type_url),
-            with_variant(&resource.name, &resource.variant),
+            with_variant(&resource.name, &shown(&resource.variant)),
             resource.scope.clone(),
             resource.version.clone(),
             resource.bytes.to_string(),

@@ -280,7 +280,7 @@ fn print_config(
 
 fn print_json(value: &Value, answer: &mut Answer<'_>) -> Result<(), Failure> {
     match answer.output {
-        Output::Text | Output::Json | Output::Sarif => answer.json(value),
+        Output::Text | Output::Wide | Output::Json | Output::Sarif => answer.json(value),
         Output::Yaml => answer.yaml(value),
     }
 }

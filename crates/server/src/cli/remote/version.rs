@@ -22,7 +22,7 @@ pub(super) async fn run(
     };
     let server = server.map(|response| response.into_inner().version);
     match answer.output {
-        Output::Text => {
+        Output::Text | Output::Wide => {
             writeln!(answer.out, "chancery {VERSION}")?;
             if let Some(server) = server {
                 writeln!(answer.out, "server {}", plain(&server))?;

@@ -15,7 +15,7 @@ use super::{
     checked_clients::report_clients,
     client::{Servers, refusal},
     left_out::report_left_out,
-    parameters::with_variant,
+    parameters::{shortened, with_variant},
 };
 use crate::{
     cli::{
@@ -357,7 +357,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     let mut table = Table::new(["CHANGE", "TYPE", "NAME", "SCOPE"]);
     for change in response.changes.iter().take(CHANGES_SHOWN_MAX) {
         let (kind, scope) = (change.kind.clone(), change.scope.clone());
-        let name = with_variant(&change.name, &change.variant);
+        let name = with_variant(&change.name, &shortened(&change.variant));
         table.row([kind, short_type(&change.type_url), name, scope]);
     }
     for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
