@@ -3,6 +3,7 @@
 mod ads;
 mod delta;
 mod delta_wildcard;
+mod dynamic;
 mod harness;
 mod rest;
 mod row;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Case> {
     cases.extend(of("sotw", sotw_wildcard::ROWS));
     cases.extend(of("delta", delta::ROWS));
     cases.extend(of("delta", delta_wildcard::ROWS));
+    cases.extend(dynamic::cases());
     cases.extend(of("ads", ads::ROWS));
     cases.extend(of("rest", rest::ROWS));
     cases

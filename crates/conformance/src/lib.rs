@@ -15,6 +15,7 @@ mod cases;
 mod client;
 mod ctx;
 mod kind;
+mod located;
 mod log;
 mod outcome;
 mod reply;

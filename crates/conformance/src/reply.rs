@@ -5,11 +5,14 @@ use std::{
     fmt,
 };
 
-use chancery_proto::discovery::{Any, DeltaDiscoveryResponse, DiscoveryResponse, Resource};
+use chancery_proto::discovery::{
+    Any, DeltaDiscoveryResponse, DiscoveryResponse, Resource, ResourceName,
+};
 use prost::Message as _;
 
 use crate::{
     kind::Kind,
+    located::shown,
     outcome::{Outcome, Stop, ensure, violation},
 };
 
@@ -29,6 +32,8 @@ pub(crate) struct Item {
     pub(crate) has_body: bool,
     /// Whether the body is in a wrapper, in a SotW response.
     is_wrapped: bool,
+    /// Whether it is a variant with its constraints, which are part of the name.
+    is_variant: bool,
     body_type: String,
 }
 
@@ -77,6 +82,7 @@ fn item(prefix: &str, body: Option<&Any>) -> Item {
         aliases: Vec::new(),
         has_body: body.is_some(),
         is_wrapped: false,
+        is_variant: false,
         body_type: url.to_owned(),
     }
 }
@@ -84,12 +90,24 @@ fn item(prefix: &str, body: Option<&Any>) -> Item {
 fn wrapped(prefix: &str, resource: Resource) -> Item {
     let inner = item(prefix, resource.resource.as_ref());
     let short = |name: String| name.strip_prefix(prefix).map(str::to_owned).unwrap_or(name);
+    let is_variant = resource.resource_name.is_some();
+    let name = match resource.resource_name {
+        Some(name) => variant_name(prefix, &name),
+        None => short(resource.name),
+    };
     Item {
-        name: short(resource.name),
+        name,
+        is_variant,
         version: resource.version,
         aliases: resource.aliases.into_iter().map(short).collect(),
         ..inner
     }
+}
+
+/// Returns the name of a variant without the prefix: `A[env=prod]`.
+fn variant_name(prefix: &str, name: &ResourceName) -> String {
+    let base = name.name.strip_prefix(prefix).unwrap_or(&name.name);
+    shown(base, name.dynamic_parameter_constraints.as_ref())
 }
 
 impl Reply {
@@ -119,7 +137,11 @@ impl Reply {
             type_url: response.type_url,
             nonce: response.nonce,
             version: response.system_version_info,
-            removed: response.removed_resources.into_iter().map(short).collect(),
+            removed: {
+                let variants = response.removed_resource_names.iter();
+                let variants = variants.map(|name| variant_name(prefix, name));
+                response.removed_resources.into_iter().map(short).chain(variants).collect()
+            },
             canary: false,
             is_delta: true,
         }
@@ -202,7 +224,8 @@ impl Reply {
             })?;
         }
         if !self.is_delta {
-            return ensure("SOTW-113", !item.is_wrapped, "resources without a wrapper", shown);
+            let is_plain = !item.is_wrapped || item.is_variant;
+            return ensure("SOTW-113", is_plain, "resources without a wrapper", shown);
         }
         ensure("DELTA-51", !item.name.is_empty(), "a name in every resource", shown)?;
         if !item.has_body {

@@ -6,7 +6,10 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::kind::Kind;
+use crate::{kind::Kind, located};
+
+/// The key of the constraints of a variant.
+const CONSTRAINTS: &str = "dynamic_parameter_constraints";
 
 /// The complete state of one node, as an [`Adapter`](crate::Adapter) publishes it.
 #[derive(Debug, Clone)]
@@ -66,9 +69,14 @@ impl State {
     /// Returns the resources in JSON: the name, and the resource with its `@type`.
     pub(crate) fn resources(&self) -> Vec<Value> {
         let typed = |(kind, name): &(Kind, String), sample: &Sample| {
+            let (name, constraints) = located::split(name);
             let mut resource = kind.json(&self.prefix, name, sample.generation);
             resource["@type"] = kind.url().into();
-            json!({"name": format!("{}{name}", self.prefix), "resource": resource})
+            let mut entry = json!({"name": format!("{}{name}", self.prefix), "resource": resource});
+            if let Some(constraints) = constraints {
+                entry[CONSTRAINTS] = located::constraints(constraints);
+            }
+            entry
         };
         self.resources.iter().map(|(key, sample)| typed(key, sample)).collect()
     }
@@ -80,14 +88,19 @@ impl State {
             let of_kind = self.resources.iter().filter(|((other, _), _)| other == kind);
             let resources: Vec<Value> = of_kind
                 .map(|((kind, name), sample)| {
+                    let (name, constraints) = located::split(name);
                     let message = kind.message(&self.prefix, name, sample.generation);
                     let bytes = message.map(|message| message.encode_to_vec()).unwrap_or_default();
-                    json!({
+                    let mut entry = json!({
                         "name": format!("{}{name}", self.prefix),
                         "version": sample.version.to_string(),
                         "json": kind.json(&self.prefix, name, sample.generation),
                         "bytes": STANDARD.encode(bytes),
-                    })
+                    });
+                    if let Some(constraints) = constraints {
+                        entry[CONSTRAINTS] = located::constraints(constraints);
+                    }
+                    entry
                 })
                 .collect();
             json!({"type_url": kind.url(), "version": version.to_string(), "resources": resources})
@@ -106,9 +119,21 @@ mod tests {
         state.change(&[(Kind::Cds, "a", 1), (Kind::Lds, "b", 1)]);
         state.change(&[(Kind::Cds, "c", 1)]);
         state.change(&[(Kind::Lds, "b", 0)]);
+        state.change(&[(Kind::Eds, "e[env=prod]", 1)]);
         let line: Value = serde_json::from_str(&state.to_line()).unwrap();
         assert_eq!(line["node"], "n");
-        let [cds, lds] = line["types"].as_array().unwrap().as_slice() else { panic!("{line}") };
+        let [cds, eds, lds] = line["types"].as_array().unwrap().as_slice() else {
+            panic!("{line}")
+        };
+        let variant = &eds["resources"][0];
+        assert_eq!(
+            (&variant["name"], &variant["json"]["clusterName"]),
+            (&"p-e".into(), &"p-e".into())
+        );
+        assert_eq!(
+            variant["dynamic_parameter_constraints"],
+            json!({"constraint": {"key": "env", "value": "prod"}})
+        );
         assert_eq!((&cds["version"], cds["resources"].as_array().unwrap().len()), (&"2".into(), 2));
         assert_eq!(cds["resources"][0]["name"], "p-a");
         assert_eq!(cds["resources"][1]["version"], "2");

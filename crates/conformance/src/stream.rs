@@ -17,6 +17,7 @@ use tonic_prost::ProstCodec;
 
 use crate::{
     kind::Kind,
+    located::requested,
     log::Log,
     outcome::{Outcome, Stop, ensure, violation},
     reply::{Reply, listed, unexpected},
@@ -241,9 +242,7 @@ impl Stream {
         }
         let is_first = !std::mem::replace(&mut self.has_sent, true);
         let node = ask.node.unwrap_or_else(|| is_first.then(|| self.settings.node.clone()));
-        let all = |names: &[&str]| -> Vec<String> {
-            names.iter().map(|name| full(&self.settings.prefix, name)).collect()
-        };
+        let all = |names: &[&str]| requested(names, |name| full(&self.settings.prefix, name));
         let error_detail = ask.error.map(|(code, message)| ErrorDetail {
             code,
             message: message.to_owned(),
@@ -252,30 +251,35 @@ impl Stream {
         let (type_url, response_nonce) = (ask.type_url, ask.nonce.to_owned());
         match &self.requests {
             Requests::Sotw(requests) => {
+                let (resource_names, resource_locators) = all(ask.names);
                 let request = DiscoveryRequest {
                     version_info: ask.version.to_owned(),
                     node,
-                    resource_names: all(ask.names),
+                    resource_names,
+                    resource_locators,
                     type_url,
                     response_nonce,
                     error_detail,
-                    ..DiscoveryRequest::default()
                 };
                 drop(requests.send(request).await);
             }
             Requests::Delta(requests) => {
                 let initial = ask.initial.into_iter();
+                let (resource_names_subscribe, resource_locators_subscribe) = all(ask.names);
+                let (resource_names_unsubscribe, resource_locators_unsubscribe) =
+                    all(ask.unsubscribe);
                 let request = DeltaDiscoveryRequest {
                     node,
                     type_url,
-                    resource_names_subscribe: all(ask.names),
-                    resource_names_unsubscribe: all(ask.unsubscribe),
+                    resource_names_subscribe,
+                    resource_names_unsubscribe,
+                    resource_locators_subscribe,
+                    resource_locators_unsubscribe,
                     initial_resource_versions: initial
                         .map(|(name, version)| (full(&self.settings.prefix, name), version))
                         .collect(),
                     response_nonce,
                     error_detail,
-                    ..DeltaDiscoveryRequest::default()
                 };
                 drop(requests.send(request).await);
             }
