@@ -192,6 +192,22 @@ impl Visitor<'_> for TextSeed<'_, '_> {
     }
 }
 
+/// The value of a dynamic parameter. In contrast to a field, the value of a map cannot be `null`.
+struct ParameterSeed<'r, 'l>(&'r Reader<'l>);
+seed!(ParameterSeed, String);
+
+impl Visitor<'_> for ParameterSeed<'_, '_> {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string as the value of a dynamic parameter")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
+        TextSeed(self.0, "a dynamic parameter").visit_str(text)
+    }
+}
+
 /// The names of a request, encoded.
 #[derive(Default)]
 struct NameBuffer {
@@ -334,7 +350,7 @@ impl<'de> Visitor<'de> for Parameters<'_, '_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<usize, A::Error> {
         let Self { reader, names, locator, mut bytes } = self;
         while let Some(key) = map.next_key::<String>()? {
-            let value = map.next_value_seed(TextSeed(reader, "a dynamic parameter"))?;
+            let value = map.next_value_seed(ParameterSeed(reader))?;
             names.n_parameters += 1;
             names.check_count(reader)?;
             bytes += 2 + escaped_len(key.as_bytes()) + escaped_len(value.as_bytes());
@@ -502,7 +518,10 @@ fn set(node: &mut Node, key: &str, value: Value) -> Result<(), &'static str> {
             for (type_url, value) in fields(value)?.unwrap_or_default().fields {
                 let mut all = fields(value)?.unwrap_or_default();
                 let all = fields(take(&mut all, &["params"]))?.unwrap_or_default().fields;
-                let param = |(key, value)| text(value).map(|value| (key, value));
+                let param = |(key, value): (String, Value)| match value.kind {
+                    Some(Kind::StringValue(value)) => Ok((key, value)),
+                    _ => Err("strings as the values of dynamic parameters"),
+                };
                 let params = all.into_iter().map(param).collect::<Result<_, _>>()?;
                 node.dynamic_parameters.insert(type_url, ContextParams { params });
             }

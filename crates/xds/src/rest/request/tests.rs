@@ -86,6 +86,15 @@ fn malformed_requests_are_named() {
             r#"{"node": {"user_agent_build_version": {"version": {"patch": -1}}}}"#,
             "expected a number of 32 bits",
         ),
+        // The JSON mapping of protobuf has no null in maps. Read as "", it would select another variant.
+        (
+            r#"{"resource_locators": [{"name": "a", "dynamic_parameters": {"env": null}}]}"#,
+            "null, expected a string as the value of a dynamic parameter",
+        ),
+        (
+            r#"{"node": {"dynamic_parameters": {"t": {"params": {"env": null}}}}}"#,
+            "node.dynamic_parameters: expected strings as the values of dynamic parameters",
+        ),
     ] {
         let error = read(json).unwrap_err().to_string();
         assert!(error.contains(text), "{json}: {error}");
