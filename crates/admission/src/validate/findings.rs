@@ -43,6 +43,11 @@ impl<'a> Findings<'a> {
         self.path.is_empty()
     }
 
+    /// Returns whether a field with a name leads to the message that is being checked.
+    pub(crate) fn is_within(&self, name: &str) -> bool {
+        self.path.iter().any(|step| matches!(step, Step::Field(field) if *field == name))
+    }
+
     /// Runs a check of a field.
     pub(crate) fn field<T>(&mut self, name: &'a str, check: impl FnOnce(&mut Self) -> T) -> T {
         self.at(Step::Field(name), check)

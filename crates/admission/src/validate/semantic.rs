@@ -3,9 +3,13 @@
 //! Each rule is a function of one message and what is in it. Its ID names the subject and the defect. The
 //! table below gives the types of messages to which a function applies.
 
+mod access_log;
 mod address;
+mod auth_filter;
 mod bind;
+mod cel;
 mod certificate;
+mod choices;
 mod cluster;
 mod cluster_kind;
 mod common;
@@ -13,18 +17,24 @@ mod config_source;
 mod dns;
 mod endpoint;
 mod extensions;
+mod filter_checks;
 mod format;
+mod format_fields;
+mod format_parameter;
 mod headers;
 mod health_check;
 mod http_filter;
 mod http_options;
 mod jwt;
 mod lb_policy;
+mod limit_filter;
 mod listener;
 mod listener_kind;
 mod lua;
 mod manager;
 mod matcher_tree;
+mod network_filter;
+mod other_filter;
 mod path_template;
 mod pem;
 mod per_filter;
@@ -35,13 +45,12 @@ mod routing;
 mod tls;
 mod tls_parameters;
 mod transport_socket;
+mod uri;
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use super::{findings::Findings, tree::Message};
-
-/// A function that checks one message.
-type Check = for<'m, 'a> fn(&'m Message<'a>, &mut Findings<'m>);
+use common::Check;
 
 /// The types of messages, each with a function that checks them.
 const CHECKS: &[(&str, Check)] = &[
@@ -220,7 +229,6 @@ const CHECKS: &[(&str, Check)] = &[
     ("envoy.extensions.filters.http.basic_auth.v3.BasicAuth", http_filter::basic_auth),
     ("envoy.extensions.filters.http.ip_tagging.v3.IPTagging", http_filter::ip_tags),
     ("envoy.extensions.filters.http.aws_lambda.v3.Config", http_filter::aws_function),
-    ("envoy.extensions.filters.http.ext_authz.v3.HttpService", http_filter::authorization_service),
     (
         "envoy.extensions.filters.http.stateful_session.v3.StatefulSession",
         http_filter::session_state,
@@ -263,8 +271,17 @@ pub(crate) fn used_policy(message: &Message<'_>) -> Option<usize> {
 pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
     static BY_TYPE: LazyLock<Vec<(&str, Vec<Check>)>> = LazyLock::new(|| {
         let mut by_type: BTreeMap<&str, Vec<Check>> = BTreeMap::new();
-        for (name, check) in CHECKS {
+        for (name, check) in CHECKS.iter().chain(filter_checks::CHECKS) {
             by_type.entry(name).or_default().push(*check);
+        }
+        for name in choices::kinds() {
+            by_type.entry(name).or_default().push(choices::fields);
+        }
+        for name in format_fields::kinds() {
+            by_type.entry(name).or_default().push(format_fields::fields);
+        }
+        for name in matcher_tree::kinds() {
+            by_type.entry(name).or_default().push(matcher_tree::other);
         }
         for name in registry::kinds() {
             by_type.entry(name).or_default().push(registry::chosen);
@@ -282,4 +299,12 @@ pub(crate) fn check<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) {
 /// Returns the key of a scope.
 pub(crate) fn scope_key(message: &Message<'_>) -> Vec<String> {
     manager::scope_key(message)
+}
+
+/// Returns the types of messages that the tables of rules name, each with its fields.
+#[cfg(test)]
+pub(super) fn named_fields() -> Vec<(&'static str, Vec<&'static str>)> {
+    let checked = CHECKS.iter().chain(filter_checks::CHECKS).map(|(kind, _)| (*kind, Vec::new()));
+    let named = choices::named_fields().chain(format_fields::named_fields());
+    checked.chain(named).chain(matcher_tree::named_fields()).collect()
 }

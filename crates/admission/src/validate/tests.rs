@@ -5,6 +5,7 @@ use prost_reflect::{DynamicMessage, ReflectMessage};
 use super::{
     findings::Findings,
     rules::FieldRules,
+    semantic,
     tree::{Message, Value},
     types::{FieldKind, Types, types},
     walk,
@@ -256,4 +257,15 @@ fn the_descriptors_have_rules() {
     assert!(n > 1000, "only {n} fields have rules");
     let oneofs = compiled.all.iter().flat_map(|message| &message.oneofs);
     assert!(oneofs.filter(|oneof| oneof.required).count() > 100);
+}
+
+/// A misspelled type or field would never match.
+#[test]
+fn tables_of_rules_name_types_and_fields_that_exist() {
+    for (kind, fields) in semantic::named_fields() {
+        let Some(known) = types().get(kind) else { panic!("{kind}") };
+        for field in fields {
+            assert!(known.position_of(field).is_some(), "{kind}.{field}");
+        }
+    }
 }

@@ -39,6 +39,9 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
     semantic::check(message, findings);
 }
 
+/// The fields whose content Envoy does not read.
+const UNREAD: [&str; 2] = ["retry_policy_typed_config", "typed_filter_metadata"];
+
 /// Checks the fields of a message and everything in them.
 fn fields<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findings<'m>) {
     let kind = message.kind;
@@ -46,7 +49,10 @@ fn fields<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findings<'m>) {
     // The fields with values, and those whose absence may violate a rule, in the order of the type.
     let field = |at: usize, values: &'m [(usize, Value<'a>)], findings: &mut Findings<'m>| {
         let part = Part { field: &kind.fields[at], values, used };
-        findings.field(&part.field.name, |findings| field_values(part, findings));
+        let is_unread = UNREAD.contains(&part.field.name.as_str());
+        findings.field(&part.field.name, |findings| {
+            findings.unused(is_unread, |findings| field_values(part, findings));
+        });
     };
     let mut absent = kind.checked_if_absent.iter().copied().peekable();
     for (at, values) in message.fields() {

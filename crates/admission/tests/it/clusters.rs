@@ -1,8 +1,9 @@
-//! Predictions for clusters and endpoint assignments against the recorded verdicts of Envoy 1.40.
+//! Predictions for single resources against the recorded verdicts of Envoy 1.40: clusters and endpoint assignments,
+//! and listeners with filters, routes and TLS.
 //!
-//! Each line of `data/clusters.txt` has the verdict, the first finding that refuses the resource, and the resource.
-//! With `CHANCERY_UPDATE=1`, the test writes the findings. The verdicts come from Envoy, which received each
-//! resource alone. `rejected` includes resources that end the process.
+//! Each line of a file has the verdict, the first finding that refuses the resource, and the resource. With
+//! `CHANCERY_UPDATE=1`, the tests write the findings. The verdicts come from Envoy, which received each resource
+//! alone. `rejected` includes resources that end the process.
 
 use std::{env, fs, path::Path};
 
@@ -25,7 +26,17 @@ fn refusal(resource: &str) -> Option<String> {
 
 #[test]
 fn cluster_predictions_equal_recorded_verdicts() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/data/clusters.txt");
+    compare("clusters.txt");
+}
+
+#[test]
+fn listener_predictions_equal_recorded_verdicts() {
+    compare("listeners.txt");
+}
+
+/// Compares the predictions for the resources of a file with the verdicts in it.
+fn compare(file: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/data").join(file);
     let recorded = fs::read_to_string(&path).unwrap();
     let (mut found, mut wrong) = (String::new(), Vec::new());
     for line in recorded.lines() {

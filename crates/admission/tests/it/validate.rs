@@ -110,9 +110,8 @@ fn all_violations_of_a_resource_are_reported_in_the_order_of_fields() {
 
 #[test]
 fn unknown_type_in_any_is_a_warning() {
-    let odd = cluster(&json!({"transport_socket": {
-        "name": "own", "typed_config": {"@type": "type.googleapis.com/example.Own", "value": ""},
-    }}));
+    let own = json!({"@type": "type.googleapis.com/example.Own", "value": ""});
+    let odd = cluster(&json!({"metadata": {"typed_filter_metadata": {"own": own}}}));
     let content = json!({"resources": [odd]}).to_string();
     let admitted = try_admit("a.json", &content, ValidationMode::Enforce).unwrap();
     assert_eq!(admitted.transaction.upserts.len(), 1);

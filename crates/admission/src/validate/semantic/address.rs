@@ -42,7 +42,7 @@ pub(super) fn literal_socket<'m>(
     if !resolver.is_empty() && !RESOLVERS.contains(&resolver) {
         return findings.field("resolver_name", |findings| {
             let rule = format!("the released Envoy has no resolver {}", shown(resolver));
-            findings.warn("address.unknown_resolver", rule);
+            findings.refuse("address.unknown_resolver", rule);
         });
     }
     if resolver == RESOLVERS[1] {

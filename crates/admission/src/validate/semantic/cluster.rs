@@ -257,8 +257,16 @@ pub(super) fn legacy_policy<'m>(cluster: &'m Message<'_>, findings: &mut Finding
 const RING_MIN: u64 = 1024;
 const RING_MAX: u64 = 8 << 20;
 
+/// The field for the policy of each subset. Envoy creates its tables when a subset gets its first endpoint.
+const OF_SUBSETS: &str = "subset_lb_policy";
+
 /// The minimum size of a ring is not above the maximum.
 pub(super) fn ring_size<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let is_late = findings.is_within(OF_SUBSETS);
+    findings.unused(is_late, |findings| ring_bounds(config, findings));
+}
+
+fn ring_bounds<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
     let min = config.wrapped("minimum_ring_size").unwrap_or(RING_MIN);
     let max = config.wrapped("maximum_ring_size").unwrap_or(RING_MAX);
     if min > max {
@@ -275,6 +283,11 @@ pub(super) fn ring_size<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>
 
 /// The size of a Maglev table is a prime.
 pub(super) fn maglev_table<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let is_late = findings.is_within(OF_SUBSETS);
+    findings.unused(is_late, |findings| table_size(config, findings));
+}
+
+fn table_size<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
     let is_prime = |n: u64| n > 1 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d));
     // PGV bounds the size to 5,000,011 in a cluster, so that the test is short. Envoy 1.40 crashes if it is 1.
     if let Some(size) = config.wrapped("table_size").filter(|size| *size <= u32::MAX.into())

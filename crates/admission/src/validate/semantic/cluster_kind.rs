@@ -1,7 +1,7 @@
 //! How a cluster finds its endpoints.
 
-use super::extensions::{is_typed_struct, type_name};
-use crate::validate::{findings::Findings, tree::Message, types};
+use super::extensions::{self, type_name};
+use crate::validate::{findings::Findings, tree::Message};
 
 /// How a cluster finds its endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +119,14 @@ pub(super) fn extension<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m
             });
         }
         Some(_) => {}
-        None if is_typed_struct(kind) || types::types().get(kind).is_some() => {
+        // An operator who declares a type with a descriptor set has built Envoy with the extension.
+        None if extensions::is_declared_by_operator(kind) => {}
+        None if kind.is_empty() => {
+            let rule =
+                format!("the released Envoy has no cluster type {}", crate::node::named(name));
+            findings.field("name", |findings| findings.refuse("cluster.extension", rule));
+        }
+        None => {
             findings.field("typed_config", |findings| {
                 let rule = format!(
                     "{} is not the configuration of a cluster type",
@@ -128,16 +135,5 @@ pub(super) fn extension<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m
                 findings.refuse("cluster.extension", rule);
             });
         }
-        None if kind.is_empty() => {
-            let rule =
-                format!("the released Envoy has no cluster type {}", crate::node::named(name));
-            let is_envoys = name.starts_with("envoy.");
-            findings.field("name", |findings| match is_envoys {
-                true => findings.refuse("cluster.extension", rule),
-                false => findings.warn("cluster.extension", rule),
-            });
-        }
-        // `any.unknown_type` warns about it.
-        None => {}
     });
 }

@@ -44,7 +44,12 @@ pub(super) fn api_source<'m>(source: &'m Message<'_>, findings: &mut Findings<'m
         }
         _ => {}
     }
-    if source.bits("transport_api_version") == 1 {
+    version(source, findings);
+}
+
+/// A service is asked in version 3 of the API.
+pub(super) fn version<'m>(owner: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if owner.bits("transport_api_version") == 1 {
         findings.field("transport_api_version", |findings| {
             let rule = "Envoy no longer supports xDS v2";
             findings.refuse_with_fix("api_source.version", rule, "set it to V3");
@@ -80,3 +85,27 @@ pub(super) fn intervals<'m>(backoff: &'m Message<'_>, findings: &mut Findings<'m
         });
     }
 }
+
+/// A source of configuration is not the connection that it is for.
+pub(super) fn own_source<'m>(owner: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for field in FIELDS_OF_SOURCES {
+        if owner.message(field).is_some_and(|source| source.has("self")) {
+            findings.field(field, |findings| {
+                findings.field("self", |findings| {
+                    let rule = "is not possible as a source of resources";
+                    findings.refuse_with_fix("config_source.self", rule, "use ads: {}");
+                });
+            });
+        }
+    }
+}
+
+/// The fields that `own_source` checks.
+const FIELDS_OF_SOURCES: [&str; 6] = [
+    "config_source",
+    "eds_config",
+    "sds_config",
+    "scoped_rds_config_source",
+    "odcds_config",
+    "source",
+];

@@ -1,8 +1,7 @@
 //! The types of extensions that a client accepts in a place.
 //!
-//! Envoy finds an extension by the type of its configuration. The lists are those of the released Envoy 1.40. A
-//! type that is in none of the descriptors may belong to another build of Envoy, so `any.unknown_type` only
-//! warns about it.
+//! Envoy finds an extension by the type of its configuration. The lists are those of the released Envoy 1.40. The
+//! types of other builds are known if an operator declares them with a descriptor set.
 
 use crate::validate::{findings::Findings, tree::Message, types};
 
@@ -143,6 +142,12 @@ pub(super) fn is_typed_struct(name: &str) -> bool {
     TYPED_STRUCTS.contains(&name)
 }
 
+/// Returns whether a type is declared, but not by the API of Envoy.
+pub(super) fn is_declared_by_operator(name: &str) -> bool {
+    const API: [&str; 4] = ["envoy.", "google.protobuf.", "xds.", "udpa."];
+    !API.iter().any(|prefix| name.starts_with(prefix)) && types::types().get(name).is_some()
+}
+
 impl Category {
     pub(super) fn contains(&self, name: &str) -> bool {
         name.strip_prefix(self.prefix).is_some_and(|name| self.types.contains(&name))
@@ -152,12 +157,19 @@ impl Category {
     pub(super) fn check<'m>(&self, owner: &'m Message<'_>, findings: &mut Findings<'m>) {
         let name = type_name(owner.message("typed_config"));
         let is_named = !name.is_empty() && name != "google.protobuf.Struct";
-        if is_named && (self.contains(name) || types::types().get(name).is_none()) {
+        if is_named && (self.contains(name) || is_declared_by_operator(name)) {
             return;
         }
         let what = self.what;
         findings.field("typed_config", |findings| {
+            let is_unknown = types::types().get(name).is_none();
             let rule = match name {
+                name if is_unknown && !name.is_empty() => {
+                    let rule = format!("no extension has the type {}", crate::node::named(name));
+                    let fix =
+                        "if your build of Envoy has it, add its descriptors to xds.descriptor_sets";
+                    return findings.refuse_with_fix("extension.unknown", rule, fix);
+                }
                 "" => format!(
                     "has no type, but Envoy finds a {what} by the type of its configuration"
                 ),

@@ -3,6 +3,10 @@
 use prost::Message as _;
 use prost_types::value::Kind;
 
+use super::{
+    format_parameter::{self, Defect},
+    registry,
+};
 use crate::{
     node::shown,
     problem::suggestion,
@@ -18,10 +22,12 @@ const BARE: &[&str] = &[
     "CONNECTION_ID",
     "CONNECTION_TERMINATION_DETAILS",
     "CUSTOM_FLAGS",
+    "DOWNSTREAM_CX_RTT",
     "DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_RECEIVED",
     "DOWNSTREAM_DECOMPRESSED_HEADER_BYTES_SENT",
     "DOWNSTREAM_DETECTED_CLOSE_TYPE",
     "DOWNSTREAM_DIRECT_LOCAL_ADDRESS",
+    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_ENDPOINT_ID",
     "DOWNSTREAM_DIRECT_LOCAL_PORT",
     "DOWNSTREAM_DIRECT_REMOTE_ADDRESS",
     "DOWNSTREAM_DIRECT_REMOTE_PORT",
@@ -48,6 +54,8 @@ const BARE: &[&str] = &[
     "DOWNSTREAM_PEER_FINGERPRINT_256",
     "DOWNSTREAM_PEER_IP_SAN",
     "DOWNSTREAM_PEER_ISSUER",
+    "DOWNSTREAM_PEER_ISSUER_FINGERPRINT_256",
+    "DOWNSTREAM_PEER_ISSUER_SERIAL",
     "DOWNSTREAM_PEER_OTHERNAME_SAN",
     "DOWNSTREAM_PEER_SERIAL",
     "DOWNSTREAM_PEER_SUBJECT",
@@ -55,14 +63,17 @@ const BARE: &[&str] = &[
     "DOWNSTREAM_REMOTE_ADDRESS",
     "DOWNSTREAM_REMOTE_PORT",
     "DOWNSTREAM_TLS_CIPHER",
+    "DOWNSTREAM_TLS_GROUP",
     "DOWNSTREAM_TLS_SESSION_ID",
     "DOWNSTREAM_TLS_VERSION",
     "DOWNSTREAM_TRANSPORT_FAILURE_REASON",
     "DOWNSTREAM_WIRE_BYTES_RECEIVED",
     "DOWNSTREAM_WIRE_BYTES_SENT",
     "DURATION",
+    "FILTER_CHAIN_NAME",
     "GRPC_STATUS_NUMBER",
     "HOSTNAME",
+    "LISTENER_NAME",
     "LOCAL_REPLY_BODY",
     "PACKETS_RETRANSMITTED",
     "PROTOCOL",
@@ -78,6 +89,8 @@ const BARE: &[&str] = &[
     "RESPONSE_TX_DURATION",
     "ROUNDTRIP_DURATION",
     "ROUTE_NAME",
+    "ROUTE_RESOLUTION_COUNT",
+    "ROUTE_RESOLUTION_TIME_US",
     "SPAN_ID",
     "STREAM_ID",
     "TLS_JA3_FINGERPRINT",
@@ -115,9 +128,12 @@ const BARE: &[&str] = &[
     "UPSTREAM_PEER_URI_SAN",
     "UPSTREAM_PROTOCOL",
     "UPSTREAM_REMOTE_ADDRESS",
+    "UPSTREAM_REMOTE_ADDRESS_ENDPOINT_ID",
     "UPSTREAM_REMOTE_PORT",
     "UPSTREAM_REQUEST_ATTEMPT_COUNT",
+    "UPSTREAM_SERVER_NAME",
     "UPSTREAM_TLS_CIPHER",
+    "UPSTREAM_TLS_GROUP",
     "UPSTREAM_TLS_SESSION_ID",
     "UPSTREAM_TLS_VERSION",
     "UPSTREAM_TRANSPORT_FAILURE_REASON",
@@ -153,56 +169,77 @@ const WITH_PARAMETER: &[&str] = &[
 
 /// The commands whose parameter is optional.
 const OPTIONAL: &[&str] = &[
-    "DOWNSTREAM_CX_RTT",
-    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_ENDPOINT_ID",
     "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
     "DOWNSTREAM_PEER_CERT_V_END",
     "DOWNSTREAM_PEER_CERT_V_START",
-    "DOWNSTREAM_PEER_ISSUER_FINGERPRINT_256",
-    "DOWNSTREAM_PEER_ISSUER_SERIAL",
     "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
-    "DOWNSTREAM_TLS_GROUP",
     "EMIT_TIME",
     "EMIT_TIME_LOCAL",
-    "FILTER_CHAIN_NAME",
     "GRPC_STATUS",
-    "LISTENER_NAME",
     "PATH",
     "QUERY_PARAMS",
     "REQUESTED_SERVER_NAME",
     "RESPONSE_CODE_DETAILS",
-    "ROUTE_RESOLUTION_COUNT",
-    "ROUTE_RESOLUTION_TIME_US",
     "START_TIME",
     "START_TIME_LOCAL",
     "UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
     "UPSTREAM_PEER_CERT_V_END",
     "UPSTREAM_PEER_CERT_V_START",
-    "UPSTREAM_REMOTE_ADDRESS_ENDPOINT_ID",
     "UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
-    "UPSTREAM_SERVER_NAME",
-    "UPSTREAM_TLS_GROUP",
 ];
 
-/// A violated rule, and what to do about it.
-pub(super) type Defect = (String, &'static str);
+/// The optional commands, and those with a parameter, that differ from others in whether they take a length.
+const WITH_LENGTH: [&str; 2] = ["PATH", "QUERY_PARAMS"];
+const WITHOUT_LENGTH: [&str; 2] = ["CLUSTER_METADATA", "UPSTREAM_METADATA"];
+
+/// The formatters that add a command, by the type of their configuration.
+const FORMATTERS: [(&str, &str); 5] = [
+    ("envoy.extensions.formatter.cel.v3.Cel", ""),
+    ("envoy.extensions.formatter.file_content.v3.FileContent", "FILE_CONTENT"),
+    ("envoy.extensions.formatter.generic_secret.v3.GenericSecret", "SECRET"),
+    ("envoy.extensions.formatter.metadata.v3.Metadata", ""),
+    ("envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery", "REQ_WITHOUT_QUERY"),
+];
+
+/// The commands that a format may use beside the common ones.
+pub(super) type Extra<'a> = &'a [&'a str];
 
 /// Checks a format string.
 pub(super) fn check(text: &str) -> Result<(), Defect> {
+    check_with(text, &[])
+}
+
+/// Checks a format string with further commands.
+pub(super) fn check_with(text: &str, extra: Extra<'_>) -> Result<(), Defect> {
     let mut rest = text;
     while let Some((_, after)) = rest.split_once('%') {
         rest = match after.strip_prefix('%') {
             Some(after) => after,
-            None => command(after)?,
+            None => command(after, extra)?.1,
         };
     }
     Ok(())
 }
 
-/// Checks the command at the start of a text, and returns what follows it.
-fn command(text: &str) -> Result<&str, Defect> {
+/// Returns whether a format string consists of one command.
+pub(super) fn is_single(text: &str) -> bool {
+    text.strip_prefix('%')
+        .is_some_and(|text| command(text, &[]).is_ok_and(|(_, rest)| rest.is_empty()))
+}
+
+/// Returns the commands that the formatters of a message add; `None` if one of them is not known.
+pub(super) fn added(owner: &Message<'_>) -> Option<Vec<&'static str>> {
+    let find = |formatter: &Message<'_>| {
+        let kind = formatter.message("typed_config").map_or("", registry::kind_of);
+        FORMATTERS.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name)
+    };
+    owner.messages("formatters").map(find).collect()
+}
+
+/// Checks the command at the start of a text, and returns its name and what follows it.
+fn command<'t>(text: &'t str, extra: Extra<'_>) -> Result<(&'t str, &'t str), Defect> {
     const ESCAPE: &str = "write %% for a percent sign";
     let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let len = text.find(|c| !is_name(c)).unwrap_or(text.len());
@@ -229,14 +266,25 @@ fn command(text: &str) -> Result<&str, Defect> {
     let mut has_len = false;
     if let Some(after) = rest.strip_prefix(':') {
         let digits = after.trim_start_matches(|c: char| c.is_ascii_digit());
-        if digits.len() == after.len() {
+        let digits_len = after.len() - digits.len();
+        if after[..digits_len].parse::<u64>().is_err() {
             return Err(broken());
         }
         has_len = true;
         rest = digits;
     }
     let rest = rest.strip_prefix('%').ok_or_else(broken)?;
-    check_parameter(name, given)?;
+    if extra.contains(&name) {
+        return Ok((name, rest));
+    }
+    format_parameter::check(name, given, |text| check(text).is_ok())?;
+    let has_no_length = match OPTIONAL.contains(&name) {
+        true => !WITH_LENGTH.contains(&name),
+        false => WITHOUT_LENGTH.contains(&name),
+    };
+    if has_len && has_no_length {
+        return Err((format!("the command {name} takes no length"), "remove it"));
+    }
     if WITH_PARAMETER.contains(&name) {
         if !has_parameter {
             return Err((
@@ -257,53 +305,7 @@ fn command(text: &str) -> Result<&str, Defect> {
         };
         return Err((rule, ESCAPE));
     }
-    Ok(rest)
-}
-
-/// Checks the form of the parameters of some commands.
-fn check_parameter(name: &str, given: &str) -> Result<(), Defect> {
-    const PATHS: [&str; 3] = ["ORIG", "PATH", "ORIG_OR_PATH"];
-    const METADATA: [&str; 7] = [
-        "CLUSTER",
-        "DYNAMIC",
-        "LISTENER",
-        "LISTENER_FILTER_CHAIN",
-        "ROUTE",
-        "UPSTREAM_HOST",
-        "VIRTUAL_HOST",
-    ];
-    let mut parts = given.split(':');
-    let first = parts.next().unwrap_or_default();
-    let (second, third) = (parts.next(), parts.next());
-    let rule = match name {
-        "REQ" | "RESP" | "TRAILER" if given.matches('?').count() > 1 => {
-            "names more than one alternative header"
-        }
-        "REQ" | "RESP" | "TRAILER" if given.contains(' ') => "names a header with a space",
-        "FILTER_STATE" | "UPSTREAM_FILTER_STATE" if !given.is_empty() => match (second, third) {
-            _ if first.is_empty() => "needs a key",
-            (None | Some("PLAIN" | "TYPED"), None) | (Some("FIELD"), Some(_)) => return Ok(()),
-            _ => "takes PLAIN, TYPED, or FIELD and the name of a field",
-        },
-        "PATH" => match ["", "WQ", "NQ"].contains(&first)
-            && second.is_none_or(|path| PATHS.contains(&path))
-        {
-            true => return Ok(()),
-            false => "takes WQ or NQ, and then ORIG, PATH or ORIG_OR_PATH",
-        },
-        "METADATA" if !given.is_empty() && !METADATA.contains(&first) => {
-            "names an unknown type of metadata"
-        }
-        "GRPC_STATUS" if !["", "CAMEL_STRING", "SNAKE_STRING", "NUMBER"].contains(&given) => {
-            "takes CAMEL_STRING, SNAKE_STRING or NUMBER"
-        }
-        "COMMON_DURATION" if second.is_none() => "needs two points of time",
-        "COMMON_DURATION" if third.is_some_and(|unit| !["ms", "us", "ns"].contains(&unit)) => {
-            "takes ms, us or ns as the precision"
-        }
-        _ => return Ok(()),
-    };
-    Err((format!("the command {name} with the parameter {} {rule}", shown(given)), ""))
+    Ok((name, rest))
 }
 
 /// Records a defect.
@@ -318,28 +320,35 @@ pub(super) fn file_format<'m>(log: &'m Message<'_>, findings: &mut Findings<'m>)
     }
 }
 
-/// A text of a JSON format that is not a format string.
-fn json_defect(content: &[u8]) -> Result<(), Defect> {
+/// Checks the texts of a `Struct`.
+pub(super) fn check_struct(content: &[u8], extra: Extra<'_>) -> Result<(), Defect> {
     let fields = prost_types::Struct::decode(content).unwrap_or_default().fields;
-    fields.into_values().try_for_each(|value| value_defect(&value))
+    fields.into_values().try_for_each(|value| value_defect(&value, extra))
 }
 
-fn value_defect(value: &prost_types::Value) -> Result<(), Defect> {
+/// Checks the texts of a `Value`.
+pub(super) fn check_value(content: &[u8]) -> Result<(), Defect> {
+    value_defect(&prost_types::Value::decode(content).unwrap_or_default(), &[])
+}
+
+fn value_defect(value: &prost_types::Value, extra: Extra<'_>) -> Result<(), Defect> {
     match &value.kind {
-        Some(Kind::StringValue(text)) => check(text),
-        Some(Kind::ListValue(list)) => list.values.iter().try_for_each(value_defect),
-        Some(Kind::StructValue(map)) => map.fields.values().try_for_each(value_defect),
+        Some(Kind::StringValue(text)) => check_with(text, extra),
+        Some(Kind::ListValue(list)) => {
+            list.values.iter().try_for_each(|value| value_defect(value, extra))
+        }
+        Some(Kind::StructValue(map)) => {
+            map.fields.values().try_for_each(|value| value_defect(value, extra))
+        }
         _ => Ok(()),
     }
 }
 
 /// The texts of a JSON format are format strings.
 pub(super) fn json_format<'m>(log: &'m Message<'_>, findings: &mut Findings<'m>) {
-    if log.has("formatters") {
-        return;
-    }
+    let Some(extra) = added(log) else { return };
     for field in ["json_format", "typed_json_format"] {
-        if let Err(rule) = json_defect(log.bytes(field)) {
+        if let Err(rule) = check_struct(log.bytes(field), &extra) {
             findings.field(field, |findings| refuse(rule, findings));
         }
     }
@@ -347,15 +356,13 @@ pub(super) fn json_format<'m>(log: &'m Message<'_>, findings: &mut Findings<'m>)
 
 /// A text format is a format string. Custom formatters add commands.
 pub(super) fn text_format<'m>(format: &'m Message<'_>, findings: &mut Findings<'m>) {
-    if format.has("formatters") {
-        return;
-    }
+    let Some(extra) = added(format) else { return };
     let source = format.message("text_format_source");
     let inline = source.map_or("", |source| source.text("inline_string"));
-    if let Err(rule) = check(format.text("text_format")) {
+    if let Err(rule) = check_with(format.text("text_format"), &extra) {
         findings.field("text_format", |findings| refuse(rule, findings));
     }
-    if let Err(rule) = check(inline) {
+    if let Err(rule) = check_with(inline, &extra) {
         findings.field("text_format_source", |findings| {
             findings.field("inline_string", |findings| refuse(rule, findings));
         });

@@ -26,7 +26,7 @@ pub(super) fn name<'m>(header: &'m Message<'_>, findings: &mut Findings<'m>) {
 }
 
 /// Returns whether only the proxy itself changes a header.
-fn is_fixed(name: &str) -> bool {
+pub(super) fn is_fixed(name: &str) -> bool {
     name.starts_with(':') || name.eq_ignore_ascii_case("host")
 }
 

@@ -245,16 +245,6 @@ pub(super) fn aws_function<'m>(filter: &'m Message<'_>, findings: &mut Findings<
     }
 }
 
-/// A path of an authorization server begins with a slash.
-pub(super) fn authorization_service<'m>(service: &'m Message<'_>, findings: &mut Findings<'m>) {
-    let prefix = service.text("path_prefix");
-    if !prefix.is_empty() && !prefix.starts_with('/') {
-        findings.field("path_prefix", |findings| {
-            findings.refuse("ext_authz.path_prefix", "must begin with /");
-        });
-    }
-}
-
 /// The types of session state. Envoy finds them by name.
 const SESSION_STATES: [&str; 3] = [
     "envoy.http.stateful_session.cookie",

@@ -48,7 +48,8 @@ pub(super) fn addresses<'m>(listener: &'m Message<'_>, findings: &mut Findings<'
 pub(super) fn filter_chains<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
     let socket = listener.message("address").and_then(|address| address.message("socket_address"));
     let is_udp = socket.is_some_and(|socket| socket.bits("protocol") == 1);
-    let has_chains = listener.has("filter_chains") || listener.has("default_filter_chain");
+    let has_chains = ["filter_chains", "default_filter_chain", "fcds_config"];
+    let has_chains = has_chains.iter().any(|field| listener.has(field));
     if !has_chains && !is_udp && !listener.has("api_listener") {
         findings.field("filter_chains", |findings| {
             findings.refuse("listener.filter_chains", "a listener needs at least one filter chain");

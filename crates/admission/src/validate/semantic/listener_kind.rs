@@ -73,13 +73,31 @@ fn sockets<'m>(
         });
     }
     for (index, entry) in listener.messages("additional_addresses").enumerate() {
-        let Some(other) = entry.message("address") else { continue };
+        let Some(other) = entry.message("address") else {
+            findings.item("additional_addresses", index, |findings| {
+                findings.field("address", |findings| {
+                    findings.refuse("listener.address", "is required, but missing");
+                });
+            });
+            continue;
+        };
+        if other.has("envoy_internal_address") {
+            findings.item("additional_addresses", index, |findings| {
+                let rule = "is the address of an internal listener";
+                findings.refuse("listener.internal", rule);
+            });
+        }
         if protocol(other) != own {
             findings.item("additional_addresses", index, |findings| {
                 let rule = "has a protocol that differs from that of the address of the listener";
                 findings.refuse("listener.protocol", rule);
             });
         }
+    }
+    if own == UDP && listener.wrapped("bind_to_port") == Some(0) {
+        findings.field("bind_to_port", |findings| {
+            findings.refuse("listener.unbound", "must not be false for UDP listeners");
+        });
     }
     if listener.bits("enable_mptcp") != 0 && (own == UDP || !address.has("socket_address")) {
         findings.field("enable_mptcp", |findings| {
@@ -175,6 +193,9 @@ fn filter_chain<'m>(
             findings.refuse("listener.quic", "a QUIC listener needs QuicDownstreamTransport");
         });
     }
+    if is_quic {
+        quic_chain(chain, socket, findings);
+    }
     for (index, filter) in chain.messages("filters").enumerate() {
         let Some(config) = filter.any("typed_config") else { continue };
         if config.kind.name != super::common::HCM
@@ -189,6 +210,37 @@ fn filter_chain<'m>(
                     false => findings.refuse("listener.quic", "HTTP3 needs a QUIC listener"),
                 });
             });
+        });
+    }
+}
+
+/// A filter chain for QUIC ends with the connection manager, and verifies the certificates that it requires.
+fn quic_chain<'m>(
+    chain: &'m Message<'_>,
+    socket: Option<&'m Message<'_>>,
+    findings: &mut Findings<'m>,
+) {
+    const VERIFICATIONS: [&str; 3] = [
+        "validation_context",
+        "validation_context_sds_secret_config",
+        "combined_validation_context",
+    ];
+    let kind =
+        |filter: &'m Message<'_>| filter.message("typed_config").map_or("", registry::kind_of);
+    let is_manager = |kind: &str| kind.is_empty() || kind.ends_with("HttpConnectionManager");
+    if !chain.messages("filters").last().is_some_and(|last| is_manager(kind(last))) {
+        findings.field("filters", |findings| {
+            findings.refuse("listener.quic", "must end with the HTTP connection manager");
+        });
+    }
+    let context = socket.and_then(|socket| socket.message("downstream_tls_context"));
+    let common = context.and_then(|context| context.message("common_tls_context"));
+    let is_verified = common.is_some_and(|common| VERIFICATIONS.iter().any(|it| common.has(it)));
+    let is_required = context.is_some_and(|it| it.wrapped("require_client_certificate") == Some(1));
+    if is_required && !is_verified {
+        findings.field("transport_socket", |findings| {
+            let rule = "require_client_certificate needs a validation context with QUIC";
+            findings.refuse("listener.quic", rule);
         });
     }
 }

@@ -12,6 +12,14 @@ pub(super) fn options<'m>(manager: &'m Message<'_>, findings: &mut Findings<'m>)
             findings.refuse_with_fix("http.remote_address", rule, "remove one of the two");
         });
     }
+    let common = manager.message("common_http_protocol_options");
+    if common.is_some_and(|common| common.has("max_response_headers_kb")) {
+        findings.field("common_http_protocol_options", |findings| {
+            findings.field("max_response_headers_kb", |findings| {
+                findings.refuse("http.response_headers", "is only possible in a cluster");
+            });
+        });
+    }
     if manager.bits("strip_matching_host_port") != 0 && manager.bits("strip_any_host_port") != 0 {
         findings.field("strip_matching_host_port", |findings| {
             let rule = "cannot be combined with strip_any_host_port";

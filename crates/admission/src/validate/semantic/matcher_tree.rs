@@ -14,7 +14,12 @@ struct Place {
     /// Types, or categories of extensions.
     inputs: &'static [&'static str],
     actions: &'static [&'static str],
+    /// A match may keep matching.
+    keeps_matching: bool,
 }
+
+/// Every input.
+const ANY: &[&str] = &["*"];
 
 const ROUTES: Place = Place {
     inputs: &[
@@ -24,15 +29,98 @@ const ROUTES: Place = Place {
         "xds.type.matcher.v3.HttpAttributesCelMatchInput",
     ],
     actions: &["envoy.config.route.v3.Route", "envoy.config.route.v3.RouteList"],
+    keeps_matching: false,
 };
 const CHAINS: Place = Place {
     inputs: &["envoy.matching.network.input", "envoy.matching.common_inputs"],
     actions: &["google.protobuf.StringValue"],
+    keeps_matching: true,
 };
 const ACCESS: Place = Place {
     inputs: &["envoy.matching.http.input", "envoy.matching.common_inputs"],
     actions: &["envoy.config.rbac.v3.Action"],
+    keeps_matching: false,
 };
+const NETWORK_ACCESS: Place = Place {
+    inputs: &["envoy.matching.network.input", "envoy.matching.common_inputs"],
+    actions: &["envoy.config.rbac.v3.Action"],
+    keeps_matching: false,
+};
+const FILTERS: Place = Place {
+    inputs: ANY,
+    actions: &[
+        "envoy.extensions.filters.common.matcher.action.v3.SkipFilter",
+        "envoy.extensions.filters.http.composite.v3.ExecuteFilterAction",
+    ],
+    keeps_matching: false,
+};
+
+/// Fields with a matcher of which only the actions are special: the type, the field, and the actions.
+const OTHERS: &[(&str, &str, &[&str])] = &[
+    (
+        super::common::HCM,
+        "forward_client_cert_matcher",
+        &[
+            "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.ForwardClientCertConfig",
+        ],
+    ),
+    (
+        "envoy.extensions.filters.http.custom_response.v3.CustomResponse",
+        "custom_response_matcher",
+        &["envoy.http.custom_response"],
+    ),
+    (
+        "envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
+        "bucket_matchers",
+        &["envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings"],
+    ),
+    (
+        "envoy.extensions.filters.network.generic_proxy.v3.RouteConfiguration",
+        "routes",
+        &["envoy.extensions.filters.network.generic_proxy.action.v3.RouteAction"],
+    ),
+    (
+        "envoy.extensions.filters.network.generic_proxy.v3.VirtualHost",
+        "routes",
+        &["envoy.extensions.filters.network.generic_proxy.action.v3.RouteAction"],
+    ),
+    (
+        "envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig",
+        "matcher",
+        &["envoy.extensions.filters.udp.udp_proxy.v3.Route"],
+    ),
+    (
+        "envoy.extensions.router.cluster_specifiers.matcher.v3.MatcherClusterSpecifier",
+        "cluster_matcher",
+        &["envoy.extensions.router.cluster_specifiers.matcher.v3.ClusterAction"],
+    ),
+];
+
+/// Returns the types of messages with such a field.
+pub(super) fn kinds() -> impl Iterator<Item = &'static str> {
+    OTHERS.iter().map(|(kind, ..)| *kind)
+}
+
+/// The matcher of a message chooses actions of its place.
+pub(super) fn other<'m>(owner: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for (kind, field, actions) in OTHERS {
+        if owner.kind.name == *kind {
+            Place { inputs: ANY, actions, keeps_matching: true }.field(owner, field, findings);
+        }
+    }
+}
+
+/// The matchers of access control choose whether a connection is allowed.
+pub(super) fn network_access<'m>(filter: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for field in ["matcher", "shadow_matcher"] {
+        NETWORK_ACCESS.field(filter, field, findings);
+    }
+}
+
+/// The matcher of a filter chooses what to do with the filter.
+pub(super) fn filters<'m>(extension: &'m Message<'_>, findings: &mut Findings<'m>) {
+    FILTERS.field(extension, "xds_matcher", findings);
+}
 
 /// The matcher of a virtual host chooses routes by the headers of requests.
 pub(super) fn routes<'m>(host: &'m Message<'_>, findings: &mut Findings<'m>) {
@@ -99,6 +187,11 @@ impl Place {
 
     fn action<'m>(&self, then: &'m Message<'_>, findings: &mut Findings<'m>) {
         self.field(then, "matcher", findings);
+        if then.bits("keep_matching") != 0 && !self.keeps_matching {
+            findings.field("keep_matching", |findings| {
+                findings.refuse("matcher.keep_matching", "is not possible in this matcher");
+            });
+        }
         self.known(then, "action", self.actions, findings);
     }
 
@@ -122,4 +215,10 @@ impl Place {
             });
         }
     }
+}
+
+/// Returns the types of messages with such a field, each with the field.
+#[cfg(test)]
+pub(super) fn named_fields() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    OTHERS.iter().map(|(kind, field, _)| (*kind, vec![*field]))
 }

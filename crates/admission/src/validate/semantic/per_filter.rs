@@ -34,6 +34,14 @@ const UNSUPPORTED: [&str; 26] = [
     "wasm.v3.Wasm",
 ];
 
+/// The fields of which configurations in routes need one.
+const NEEDED: [(&str, &[&str]); 4] = [
+    ("bandwidth_limit.v3.BandwidthLimit", &["limit_kbps"]),
+    ("header_to_metadata.v3.Config", &["request_rules", "response_rules"]),
+    ("json_to_metadata.v3.JsonToMetadata", &["request_rules", "response_rules"]),
+    ("local_ratelimit.v3.LocalRateLimit", &["token_bucket"]),
+];
+
 /// Each configuration is one that a filter takes in routes.
 pub(super) fn configurations<'m>(scope: &'m Message<'_>, findings: &mut Findings<'m>) {
     for entry in scope.messages("typed_per_filter_config") {
@@ -68,6 +76,14 @@ fn configuration<'m>(any: &'m Message<'_>, findings: &mut Findings<'m>) {
     if filter.is_some_and(|filter| UNSUPPORTED.contains(&filter)) {
         let rule = "the filter takes no configuration in routes";
         findings.refuse("per_filter.unsupported", rule);
+    }
+    let needed = NEEDED.iter().find(|(known, _)| filter == Some(known));
+    if let Some((_, fields)) = needed
+        && let Some(content) = any.content.as_deref()
+        && !fields.iter().any(|field| content.has(field))
+    {
+        let rule = format!("needs {} in routes", fields.join(" or "));
+        findings.refuse("per_filter.needed", rule);
     }
     // Envoy reads a configuration without content as any type of the filter.
     let package = kind.rsplit_once('.').map_or(kind, |(package, _)| package);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::headers;
 use crate::{
     node::shown,
     validate::{
@@ -38,16 +39,42 @@ pub(super) fn domains<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) 
 
 /// A route rewrites its path in one way.
 pub(super) fn rewrites<'m>(action: &'m Message<'_>, findings: &mut Findings<'m>) {
-    let ways = ["prefix_rewrite", "regex_rewrite", "path_rewrite_policy"];
-    let given: Vec<&str> = ways.into_iter().filter(|way| action.has(way)).collect();
+    let ways = ["prefix_rewrite", "regex_rewrite", "path_rewrite_policy", "path_rewrite"];
+    let given: Vec<&'static str> = ways.into_iter().filter(|way| action.has(way)).collect();
     if let [first, second, ..] = given[..] {
-        findings.field(
-            if second == "regex_rewrite" { "regex_rewrite" } else { "path_rewrite_policy" },
-            |findings| {
-                let rule = format!("{first} and {second} exclude each other");
-                findings.refuse_with_fix("route.rewrites", rule, "give one of the two");
-            },
-        );
+        findings.field(second, |findings| {
+            let rule = format!("{first} and {second} exclude each other");
+            findings.refuse_with_fix("route.rewrites", rule, "give one of the two");
+        });
+    }
+}
+
+/// A route with an extension that matches paths has no prefix to rewrite.
+pub(super) fn prefixes<'m>(route: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if !route.message("match").is_some_and(|criteria| criteria.has("path_match_policy")) {
+        return;
+    }
+    for action in ["route", "redirect"] {
+        if route.message(action).is_some_and(|action| action.has("prefix_rewrite")) {
+            findings.field(action, |findings| {
+                findings.field("prefix_rewrite", |findings| {
+                    let rule = "cannot be combined with path_match_policy";
+                    findings.refuse_with_fix("route.rewrites", rule, "use path_rewrite_policy");
+                });
+            });
+        }
+    }
+}
+
+/// Internal redirects copy neither pseudo-headers nor `host`.
+pub(super) fn copied_headers<'m>(policy: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for (index, name) in policy.texts("response_headers_to_copy").enumerate() {
+        if headers::is_fixed(name) {
+            findings.item("response_headers_to_copy", index, |findings| {
+                let rule = format!("{} cannot be copied", shown(name));
+                findings.refuse("header.fixed", rule);
+            });
+        }
     }
 }
 

@@ -100,7 +100,11 @@ pub(super) fn name_comparison<'m>(context: &'m Message<'_>, findings: &mut Findi
     ];
     let common = context.message("common_tls_context");
     let is_verified = common.is_some_and(|common| VERIFICATIONS.iter().any(|it| common.has(it)));
-    if context.bits("auto_sni_san_validation") != 0 && !is_verified {
+    let inline = common.and_then(|common| common.message("validation_context"));
+    let has_no_authority = inline.is_some_and(|inline| {
+        !inline.has("trusted_ca") && !inline.has("ca_certificate_provider_instance")
+    });
+    if context.bits("auto_sni_san_validation") != 0 && (!is_verified || has_no_authority) {
         findings.field("auto_sni_san_validation", |findings| {
             let rule = "needs a validation_context with trusted_ca";
             findings.refuse("tls.unverified_names", rule);
