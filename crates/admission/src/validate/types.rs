@@ -311,7 +311,9 @@ impl Extensions {
 /// retries, and of all load balancing policies but `override_host`.
 fn is_unchecked(full_name: &str) -> Option<bool> {
     let name = full_name.strip_prefix("envoy.extensions.")?;
-    if name.starts_with("network.dns_resolver.") || name.starts_with("retry.priority.") {
+    let is_action = name.ends_with(".transport_socket.v3.TransportSocketNameAction");
+    if is_action || name.starts_with("network.dns_resolver.") || name.starts_with("retry.priority.")
+    {
         return Some(true);
     }
     match name.strip_prefix("load_balancing_policies.")?.split('.').next() {

@@ -42,14 +42,19 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
 /// The fields whose content Envoy does not read.
 const UNREAD: [&str; 2] = ["retry_policy_typed_config", "typed_filter_metadata"];
 
+/// The type of a filter's configuration in a route with options of its own.
+const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
+
 /// Checks the fields of a message and everything in them.
 fn fields<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findings<'m>) {
     let kind = message.kind;
     let used = semantic::used_policy(message);
+    // Envoy does not read the configuration of a filter that a route disables.
+    let is_disabled = kind.name == FILTER_CONFIG && message.bits("disabled") != 0;
     // The fields with values, and those whose absence may violate a rule, in the order of the type.
     let field = |at: usize, values: &'m [(usize, Value<'a>)], findings: &mut Findings<'m>| {
         let part = Part { field: &kind.fields[at], values, used };
-        let is_unread = UNREAD.contains(&part.field.name.as_str());
+        let is_unread = is_disabled || UNREAD.contains(&part.field.name.as_str());
         findings.field(&part.field.name, |findings| {
             findings.unused(is_unread, |findings| field_values(part, findings));
         });

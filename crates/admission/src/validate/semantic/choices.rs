@@ -42,12 +42,6 @@ const CHOICES: &[Choice] = &[
     (UDP_TUNNEL, Needs, &["post_path", "use_post"], "tunneling.post_path"),
     (LISTENER, Needs, &["fcds_config", "filter_chain_matcher"], "listener.fcds"),
     (LISTENER, AtMostOne, &["api_listener", "internal_listener"], "listener.internal"),
-    (
-        "envoy.config.core.v3.TlvEntry",
-        AtLeastOne,
-        &["value", "format_string"],
-        "socket.proxy_value",
-    ),
     ("envoy.config.core.v3.KeyValueMutation", ExactlyOne, &["append", "remove"], PARAMETER),
     ("envoy.config.core.v3.KeyValueAppend", AtLeastOne, &["record", "entry"], PARAMETER),
     (STATS_LOG, ExactlyOne, &["stat_prefix", "stats_scope"], "stats_log.scope"),

@@ -83,7 +83,12 @@ pub(super) fn load_balancing<'m>(cluster: &'m Message<'_>, findings: &mut Findin
     match (provides, is_provided) {
         (true, false) => {
             let rule = "a cluster of this type selects endpoints itself";
-            let fix = "set lb_policy to CLUSTER_PROVIDED";
+            let fix = match kind {
+                Kind::Aggregate => {
+                    "set lb_policy to CLUSTER_PROVIDED, or give load_balancing_policy with cluster_provided first and then a policy for gRPC clients"
+                }
+                _ => "set lb_policy to CLUSTER_PROVIDED",
+            };
             findings.field(field, |f| f.refuse_with_fix("cluster.lb_provided", rule, fix));
         }
         (false, true) => {

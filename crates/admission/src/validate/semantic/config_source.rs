@@ -57,11 +57,15 @@ pub(super) fn version<'m>(owner: &'m Message<'_>, findings: &mut Findings<'m>) {
     }
 }
 
-/// A gRPC service sends no pseudo-headers of its own.
+/// A gRPC service sends no pseudo-headers of its own. Envoy checks the services of sources at once, and others when
+/// a request needs them.
 pub(super) fn grpc_service<'m>(service: &'m Message<'_>, findings: &mut Findings<'m>) {
-    for (index, header) in service.messages("initial_metadata").enumerate() {
-        findings.item("initial_metadata", index, |f| headers::name(header, f));
-    }
+    let is_late = !findings.is_within("grpc_services");
+    findings.unused(is_late, |findings| {
+        for (index, header) in service.messages("initial_metadata").enumerate() {
+            findings.item("initial_metadata", index, |f| headers::name(header, f));
+        }
+    });
 }
 
 /// The longest interval is not below the base interval.

@@ -1,12 +1,14 @@
 //! The rules of filters and of their parts: the types of messages, each with a function that checks them.
 
 use super::{
-    access_log, address, auth_filter, cel, common::Check, config_source, format_fields,
+    access_log, address, auth_filter, cel, common::Check, config_source, format_fields, lb_policy,
     limit_filter, listener, matcher_tree, network_filter, other_filter, regex, route,
+    transport_socket,
 };
 
 /// The types of messages, each with a function that checks them.
 pub(super) const CHECKS: &[(&str, Check)] = &[
+    ("envoy.config.cluster.v3.Cluster", matcher_tree::transport_sockets),
     ("envoy.config.cluster.v3.Cluster.EdsClusterConfig", config_source::own_source),
     ("envoy.config.core.v3.ExtensionConfigSource", config_source::own_source),
     ("envoy.config.core.v3.KeyValueAppend", format_fields::query_parameters),
@@ -98,10 +100,18 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
         other_filter::response_redirect,
     ),
     (
+        "envoy.extensions.load_balancing_policies.common.v3.ConsistentHashingLbConfig",
+        lb_policy::hash_policies,
+    ),
+    (
         "envoy.extensions.matching.input_matchers.consistent_hashing.v3.ConsistentHashing",
         other_filter::consistent_hashing,
     ),
     ("envoy.extensions.rate_limit_descriptors.expr.v3.Descriptor", cel::descriptor),
+    (
+        "envoy.extensions.transport_sockets.http_11_proxy.v3.Http11ProxyUpstreamTransport",
+        transport_socket::proxy_address,
+    ),
     ("envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig", config_source::own_source),
     ("envoy.extensions.wasm.v3.PluginConfig", other_filter::wasm),
     ("xds.core.v3.CidrRange", address::cidr),

@@ -167,3 +167,14 @@ pub(super) fn selectors<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>
         });
     }
 }
+
+/// Each item of a hash policy says what it hashes. Envoy 1.40 crashes otherwise.
+pub(super) fn hash_policies<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
+    for (index, policy) in config.messages("hash_policy").enumerate() {
+        if policy.fields().all(|(at, _)| policy.kind.fields[at].oneof.is_none()) {
+            findings.item("hash_policy", index, |findings| {
+                findings.refuse("lb_policy.hash", "does not say what to hash");
+            });
+        }
+    }
+}

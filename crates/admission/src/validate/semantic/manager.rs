@@ -73,7 +73,7 @@ pub(super) fn inline_scopes<'m>(list: &'m Message<'_>, findings: &mut Findings<'
         findings.item("scoped_route_configurations", index, |findings| {
             findings.field("key", |findings| {
                 let rule = format!("repeats the key of scoped_route_configurations[{first}]");
-                findings.refuse("scoped_route.duplicate_key", rule);
+                findings.warn("scoped_route.duplicate_key", rule);
             });
         });
     }

@@ -46,6 +46,17 @@ const NETWORK_ACCESS: Place = Place {
     actions: &["envoy.config.rbac.v3.Action"],
     keeps_matching: false,
 };
+const SOCKETS: Place = Place {
+    inputs: &[
+        "envoy.matching.transport_socket.input",
+        "envoy.matching.network.input",
+        "envoy.matching.common_inputs",
+    ],
+    actions: &[
+        "envoy.extensions.matching.common_inputs.transport_socket.v3.TransportSocketNameAction",
+    ],
+    keeps_matching: true,
+};
 const FILTERS: Place = Place {
     inputs: ANY,
     actions: &[
@@ -115,6 +126,11 @@ pub(super) fn network_access<'m>(filter: &'m Message<'_>, findings: &mut Finding
     for field in ["matcher", "shadow_matcher"] {
         NETWORK_ACCESS.field(filter, field, findings);
     }
+}
+
+/// The matcher of a cluster chooses a transport socket for each endpoint or connection.
+pub(super) fn transport_sockets<'m>(cluster: &'m Message<'_>, findings: &mut Findings<'m>) {
+    SOCKETS.field(cluster, "transport_socket_matcher", findings);
 }
 
 /// The matcher of a filter chooses what to do with the filter.

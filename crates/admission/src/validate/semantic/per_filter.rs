@@ -5,7 +5,7 @@ use crate::validate::{findings::Findings, tree::Message};
 
 const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
 /// The filters without configurations in routes.
-const UNSUPPORTED: [&str; 26] = [
+const UNSUPPORTED: [&str; 27] = [
     "a2a.v3.A2a",
     "adaptive_concurrency.v3.AdaptiveConcurrency",
     "admission_control.v3.AdmissionControl",
@@ -28,6 +28,7 @@ const UNSUPPORTED: [&str; 26] = [
     "proto_api_scrubber.v3.ProtoApiScrubberConfig",
     "proto_message_extraction.v3.ProtoMessageExtractionConfig",
     "rate_limit_quota.v3.RateLimitQuotaFilterConfig",
+    "rate_limit_quota.v3.RateLimitQuotaOverride",
     "router.v3.Router",
     "tap.v3.Tap",
     "thrift_to_metadata.v3.ThriftToMetadata",
@@ -52,10 +53,14 @@ pub(super) fn configurations<'m>(scope: &'m Message<'_>, findings: &mut Findings
                 let Some(wrapper) = wrapper else {
                     return configuration(any, findings);
                 };
-                if wrapper.bits("disabled") != 0 || wrapper.bits("is_optional") != 0 {
+                if wrapper.bits("disabled") != 0 {
                     return;
                 }
+                let is_optional = wrapper.bits("is_optional") != 0;
                 match wrapper.message("config") {
+                    None if is_optional => {}
+                    // Envoy ignores an optional configuration only if it does not have the filter.
+                    Some(config) if is_optional => findings.field("config", |f| needed(config, f)),
                     // An empty configuration enables the filter.
                     Some(config) if config.text("type_url").is_empty() => {}
                     Some(config) => findings.field("config", |f| configuration(config, f)),
@@ -77,19 +82,25 @@ fn configuration<'m>(any: &'m Message<'_>, findings: &mut Findings<'m>) {
         let rule = "the filter takes no configuration in routes";
         findings.refuse("per_filter.unsupported", rule);
     }
-    let needed = NEEDED.iter().find(|(known, _)| filter == Some(known));
-    if let Some((_, fields)) = needed
-        && let Some(content) = any.content.as_deref()
-        && !fields.iter().any(|field| content.has(field))
-    {
-        let rule = format!("needs {} in routes", fields.join(" or "));
-        findings.refuse("per_filter.needed", rule);
-    }
+    needed(any, findings);
     // Envoy reads a configuration without content as any type of the filter.
     let package = kind.rsplit_once('.').map_or(kind, |(package, _)| package);
     if is_of_filter(kind) && registry::kinds_in(package).any(is_of_route) && has_content(any) {
         let rule = format!("{kind} is the configuration of the filter, not of a route");
         findings.refuse("per_filter.kind", rule);
+    }
+}
+
+/// A configuration has what its filter needs in routes.
+fn needed<'m>(any: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let Some(content) = any.content.as_deref() else { return };
+    let filter = content.kind.name.strip_prefix("envoy.extensions.filters.http.");
+    let needed = NEEDED.iter().find(|(known, _)| filter == Some(known));
+    if let Some((_, fields)) = needed
+        && !fields.iter().any(|field| content.has(field))
+    {
+        let rule = format!("needs {} in routes", fields.join(" or "));
+        findings.refuse("per_filter.needed", rule);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::extensions::UPSTREAM_SOCKETS;
+use super::{address, extensions::UPSTREAM_SOCKETS};
 use crate::validate::{findings::Findings, tree::Message};
 
 /// The sockets of a cluster are known, also those inside other sockets.
@@ -83,10 +83,28 @@ pub(super) fn passed_metadata<'m>(config: &'m Message<'_>, findings: &mut Findin
 
 /// A value of the proxy protocol is given in one way.
 pub(super) fn proxy_value<'m>(entry: &'m Message<'_>, findings: &mut Findings<'m>) {
-    if entry.has("value") && entry.has("format_string") {
-        findings.field("format_string", |findings| {
+    // Envoy does not check the entries of health checks and routes.
+    if ["tcp_health_check", "connect_config"].iter().any(|field| findings.is_within(field)) {
+        return;
+    }
+    match (entry.has("value"), entry.has("format_string")) {
+        (true, true) => findings.field("format_string", |findings| {
             let rule = "cannot be combined with value";
             findings.refuse_with_fix("socket.proxy_value", rule, "remove one of the two");
+        }),
+        (false, false) => findings.refuse("socket.proxy_value", "needs value or format_string"),
+        _ => {}
+    }
+}
+
+/// The address of a proxy needs no name resolution.
+pub(super) fn proxy_address<'m>(socket: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let proxy = socket.message("default_proxy_address");
+    if let Some(proxy) = proxy.and_then(|proxy| proxy.message("socket_address")) {
+        findings.field("default_proxy_address", |findings| {
+            findings.field("socket_address", |findings| {
+                address::literal_socket(proxy, "use an IP address", findings);
+            });
         });
     }
 }
