@@ -56,11 +56,8 @@ pub(super) enum Why {
 }
 
 impl Why {
-    const NAMES: &[(&str, Self)] = &[
-        ("client", Self::Client),
-        ("elsewhere", Self::Elsewhere),
-        ("declined", Self::Declined),
-    ];
+    const NAMES: &[(&str, Self)] =
+        &[("client", Self::Client), ("elsewhere", Self::Elsewhere), ("declined", Self::Declined)];
 
     fn parse(text: &str) -> Option<Self> {
         Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, why)| *why)
@@ -258,7 +255,13 @@ mod tests {
         for list in ["SVC-1 MUST", "SVC-01", "SVC-01 WANT", "SVC-01 MUST\nSVC-01 MAY"] {
             assert!(levels(list).unwrap_err().to_string().starts_with("line "), "{list}");
         }
-        for list in ["SVC-01: x", "SVC-01 maybe: x", "  x", "SVC-01 client: x\nSVC-01 client: y", "SVC-01 later: x"] {
+        for list in [
+            "SVC-01: x",
+            "SVC-01 maybe: x",
+            "  x",
+            "SVC-01 client: x\nSVC-01 client: y",
+            "SVC-01 later: x",
+        ] {
             assert!(reasons(list).unwrap_err().to_string().starts_with("line "), "{list}");
         }
     }
