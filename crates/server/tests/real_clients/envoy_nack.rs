@@ -228,7 +228,7 @@ fn apply_with_wait_reports_the_nack() -> Result<()> {
     })
 }
 
-/// SOTW-27: Envoy rejects a listener with the address of another one, whatever its options. Without the check of
+/// Envoy rejects a listener with the address of another one, whatever its options. Without the check of
 /// stored listeners, the write would be stored.
 #[test]
 fn listener_with_the_address_of_a_stored_one_is_refused_as_envoy_rejects_it() -> Result<()> {
