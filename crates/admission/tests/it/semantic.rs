@@ -389,3 +389,31 @@ fn tls_rules_accept_and_refuse() {
         ),
     ]);
 }
+
+/// A virtual host can be a resource of its own (VHDS).
+#[test]
+fn virtual_host_with_a_repeated_domain_is_refused() {
+    let host = |domains: &[&str]| {
+        let host = typed("config.route.v3.VirtualHost", &json!({"name": "v", "domains": domains}));
+        json!({"name": "t/v", "resource": host})
+    };
+    assert_findings(&[
+        (host(&["a.test", "b.test"]), &[]),
+        (host(&["a.test", "A.test"]), &["domains[1]: route.duplicate_domain"]),
+    ]);
+}
+
+/// Envoy ignores an empty certificate in a context, but not in a secret.
+#[test]
+fn secret_with_an_empty_certificate_is_refused() {
+    let secret = |content: Json| {
+        let mut secret = typed("extensions.transport_sockets.tls.v3.Secret", &content);
+        secret["name"] = json!("s");
+        secret
+    };
+    assert_findings(&[
+        (secret(json!({"tls_certificate": {}})), &["tls_certificate: tls.no_certificate"]),
+        (secret(json!({"generic_secret": {}})), &[]),
+        (tls("Upstream", &json!({"tls_certificates": [{}]})), &[]),
+    ]);
+}

@@ -2,7 +2,7 @@
 
 use super::{
     access_log, address, auth_filter, cel, common::Check, config_source, format_fields, lb_policy,
-    limit_filter, listener, matcher_tree, network_filter, other_filter, regex, route,
+    limit_filter, listener, matcher_tree, network_filter, other_filter, regex, route, tls,
     transport_socket,
 };
 
@@ -18,6 +18,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
     ("envoy.config.route.v3.Route", route::prefixes),
     ("envoy.config.route.v3.RouteConfiguration", route::mirrors),
     ("envoy.config.route.v3.VirtualHost", route::mirrors),
+    ("envoy.config.route.v3.VirtualHost", route::own_domains),
     ("envoy.config.trace.v3.XRayConfig", other_filter::x_ray),
     ("envoy.config.accesslog.v3.ExtensionFilter", listener::filter_config),
     ("envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter", cel::log_filter),
@@ -113,6 +114,7 @@ pub(super) const CHECKS: &[(&str, Check)] = &[
         transport_socket::proxy_address,
     ),
     ("envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig", config_source::own_source),
+    ("envoy.extensions.transport_sockets.tls.v3.Secret", tls::secret),
     ("envoy.extensions.wasm.v3.PluginConfig", other_filter::wasm),
     ("xds.core.v3.CidrRange", address::cidr),
     ("xds.type.matcher.v3.RegexMatcher", regex::matcher),

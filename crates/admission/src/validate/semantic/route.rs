@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::headers;
+use super::{common::repeated, headers};
 use crate::{
     node::shown,
     validate::{
@@ -34,6 +34,19 @@ pub(super) fn domains<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) 
                 });
             });
         }
+    }
+}
+
+/// A virtual host that is a resource of its own has each domain once. `domains` checks the others.
+pub(super) fn own_domains<'m>(host: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if !findings.is_resource() {
+        return;
+    }
+    for (index, first) in repeated(host.texts("domains").map(str::to_ascii_lowercase)) {
+        findings.item("domains", index, |findings| {
+            let rule = format!("is also domains[{first}]");
+            findings.refuse_with_fix("route.duplicate_domain", rule, "remove one of the two");
+        });
     }
 }
 

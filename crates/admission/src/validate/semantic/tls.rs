@@ -183,6 +183,17 @@ pub(super) fn certificate<'m>(certificate: &'m Message<'_>, findings: &mut Findi
     }
 }
 
+/// A secret with a certificate has one. Envoy ignores an empty certificate only inside a context.
+pub(super) fn secret<'m>(secret: &'m Message<'_>, findings: &mut Findings<'m>) {
+    const PARTS: [&str; 4] = ["certificate_chain", "private_key", "private_key_provider", "pkcs12"];
+    let certificate = secret.message("tls_certificate");
+    if certificate.is_some_and(|certificate| !PARTS.iter().any(|part| certificate.has(part))) {
+        findings.field("tls_certificate", |findings| {
+            findings.refuse("tls.no_certificate", "needs certificate_chain and private_key");
+        });
+    }
+}
+
 fn checked_chain(content: &[u8]) -> Result<Leaf, (&'static str, String)> {
     let leaf = certificate::chain(content).map_err(|rule| ("tls.pem", rule))?;
     certificate::strength(&leaf.key).map_err(|rule| ("tls.key_strength", rule))?;
