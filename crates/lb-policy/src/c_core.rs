@@ -28,6 +28,13 @@ pub(crate) fn weighted_round_robin(fields: &Fields<'_>) -> Result<(), ConvertErr
     }
 }
 
+/// Checks the configuration of `priority_experimental`. C-core needs both fields.
+pub(crate) fn priority(fields: &Fields<'_>) -> Result<(), ConvertError> {
+    fields.required("children")?;
+    fields.required("priorities")?;
+    policies::priority(fields)
+}
+
 /// Converts a `TypedStruct`. C-core rejects type URLs without a name behind a `/`.
 pub(crate) fn typed_struct(
     bytes: &[u8],

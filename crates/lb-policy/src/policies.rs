@@ -44,8 +44,20 @@ fn pick_first(fields: &Fields<'_>) -> Result<(), ConvertError> {
 }
 
 fn ring_hash(fields: &Fields<'_>) -> Result<(), ConvertError> {
-    let min = fields.uint64("minRingSize")?;
-    let max = fields.uint64("maxRingSize")?;
+    ring_hash_of(fields, fields.uint64("minRingSize")?, fields.uint64("maxRingSize")?)
+}
+
+/// Reads a size of 0 as an absent one, like Go.
+pub(crate) fn ring_hash_of_go(fields: &Fields<'_>) -> Result<(), ConvertError> {
+    let size = |key| Ok(fields.uint64(key)?.filter(|size| *size > 0));
+    ring_hash_of(fields, size("minRingSize")?, size("maxRingSize")?)
+}
+
+fn ring_hash_of(
+    fields: &Fields<'_>,
+    min: Option<u64>,
+    max: Option<u64>,
+) -> Result<(), ConvertError> {
     for (key, size) in [("minRingSize", min), ("maxRingSize", max)] {
         if size == Some(0) {
             return Err(fields.error(key, "the size is 0; set at least 1"));
@@ -123,7 +135,7 @@ fn weighted_target(fields: &Fields<'_>) -> Result<(), ConvertError> {
     Ok(())
 }
 
-fn priority(fields: &Fields<'_>) -> Result<(), ConvertError> {
+pub(crate) fn priority(fields: &Fields<'_>) -> Result<(), ConvertError> {
     let children = fields.map("children")?;
     let priorities = fields.strings("priorities")?;
     for (name, child) in &children {

@@ -9,7 +9,7 @@ use crate::{
     convert::{Context, Converter, LEVELS_MAX, LbConfig, Support, decode_at, walk},
     converters,
     error::ConvertError,
-    model::Model,
+    model::{self, Model},
     names::{self, types},
     policies,
     proto::LoadBalancingPolicy,
@@ -95,6 +95,7 @@ impl Registry {
         match client {
             Client::CCore => all.of_c_core(),
             Client::Go => all
+                .with_built_in(names::RING_HASH, policies::ring_hash_of_go)
                 .without_converter(types::RANDOM_SUBSETTING)
                 .with_legacy_least_request(LegacyLeastRequest::Bare),
             Client::Java => Self { levels_max: LEVELS_MAX + 1, ..all },
@@ -110,13 +111,19 @@ impl Registry {
 
     fn of_c_core(mut self) -> Self {
         self.rejects_empty_entries = true;
-        self.model.add_built_in(names::WEIGHTED_ROUND_ROBIN, c_core::weighted_round_robin);
-        self.without_converter(types::LEAST_REQUEST)
+        self.with_built_in(names::WEIGHTED_ROUND_ROBIN, c_core::weighted_round_robin)
+            .with_built_in(names::PRIORITY, c_core::priority)
+            .without_converter(types::LEAST_REQUEST)
             .without_policy(names::LEAST_REQUEST)
             .with_default_hash()
             .with_converter(types::TYPED_STRUCT, c_core::typed_struct)
             .with_converter(types::UDPA_TYPED_STRUCT, c_core::typed_struct)
             .with_legacy_least_request(LegacyLeastRequest::Rejected)
+    }
+
+    fn with_built_in(mut self, name: &str, check: model::BuiltIn) -> Self {
+        self.model.add_built_in(name, check);
+        self
     }
 
     /// Adds a custom policy, which a `TypedStruct` or another policy can name. Every configuration

@@ -8,9 +8,11 @@
 
 mod chains;
 mod cluster;
+mod composite;
 mod endpoint;
 mod filters;
 mod listener;
+mod lookup;
 mod manager;
 mod matchers;
 mod policy;
@@ -18,6 +20,7 @@ mod rbac;
 mod retry;
 mod route;
 mod rules;
+mod session;
 mod tls;
 
 use chancery_model::types;
@@ -71,7 +74,7 @@ pub(super) fn check(
         }
         name if name == short(types::ROUTE) => {
             rules.noun = "route configuration";
-            route::check(message, &root, &mut rules);
+            route::check(message, None, &root, &mut rules);
         }
         _ => return,
     }

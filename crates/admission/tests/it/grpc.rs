@@ -8,8 +8,12 @@ use chancery_admission::{
 use chancery_model::ScopeName;
 use serde_json::{Value as Json, json};
 
+mod filters;
 mod listener;
+mod plugins;
 mod route;
+mod server;
+mod tls;
 
 /// Returns the findings about a resource for clients.
 pub(crate) fn found(clients: &str, resource: &Json) -> Vec<Problem> {

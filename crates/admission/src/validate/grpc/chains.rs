@@ -1,13 +1,16 @@
 //! The filter chains of gRPC servers (GRPCV-11 and -12).
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    net::IpAddr,
+};
 
 use super::{
     cluster::TLS_SOCKET,
     endpoint,
     filters::Side,
     manager,
-    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, Rules, extension},
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules, extension},
     tls,
 };
 use crate::{node::shown, validate::tree::Message};
@@ -27,7 +30,12 @@ pub(super) fn check(listener: &Message<'_>, clients: Clients, at: &At<'_>, rules
         self::chain(chain, readers, &list.index(index), rules);
         if let Some(criteria) = chain.message("filter_chain_match") {
             let at = list.index(index);
-            ranges(criteria, readers, &at.field("filter_chain_match"), rules);
+            let at = at.field("filter_chain_match");
+            // Go reads the destination of all chains that it does not drop because of their port.
+            let has_port = criteria.wrapped("destination_port").unwrap_or(0) != 0;
+            let all = clients - GO.when(has_port);
+            ranges(criteria, "prefix_ranges", all, &at, rules);
+            ranges(criteria, "source_prefix_ranges", readers, &at, rules);
         }
     }
     if let Some(chain) = default {
@@ -59,8 +67,8 @@ fn chain(chain: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) 
             let reason = "the name of the network filter is empty or repeated";
             rules.refuse(&at.field("name"), clients & GO, ID, reason, "");
         }
-        // Clients other than Go and C-core stop at the number of filters.
-        let clients = clients & (if n == 1 { ALL } else { CPP | GO });
+        // Go uses the first filter. Clients other than Go and C-core stop at the number of filters.
+        let clients = clients & (if n == 1 { ALL } else { CPP | GO.when(index == 0) });
         let at = at.field("typed_config");
         match filter.message("typed_config") {
             Some(config) => manager::of_any(config, Side::Server, clients, &at, rules),
@@ -103,82 +111,141 @@ fn is_usable(chain: &Message<'_>) -> bool {
     })
 }
 
-/// Checks the addresses of the ranges.
-fn ranges(criteria: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+/// Checks the addresses of ranges.
+fn ranges(criteria: &Message<'_>, field: &str, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.address_range";
-    for field in ["prefix_ranges", "source_prefix_ranges"] {
-        for (index, range) in criteria.messages(field).enumerate() {
-            let list = at.field(field);
-            let at = list.index(index);
-            let text = range.text("address_prefix");
-            let Some(ip) = endpoint::ip(text) else {
-                let reason = format!("{} is not an IP address", shown(text));
-                rules.refuse(&at.field("address_prefix"), clients, ID, reason, "");
-                continue;
-            };
-            let max = if ip.is_ipv4() { 32 } else { 128 };
-            if range.wrapped("prefix_len").is_some_and(|len| len > max) {
-                let reason = format!("the prefix is longer than {max} bits");
-                rules.refuse(&at.field("prefix_len"), clients & (GO | JAVA), ID, reason, "");
+    for (index, range) in criteria.messages(field).enumerate() {
+        let list = at.field(field);
+        let at = list.index(index);
+        let text = range.text("address_prefix");
+        let at_address = at.field("address_prefix");
+        let Some(ip) = endpoint::ip(text) else {
+            let reason = format!("{} is not an IP address", shown(text));
+            rules.refuse(&at_address, clients, ID, reason, "");
+            continue;
+        };
+        if ip.is_ipv6() && text.contains(['.', '%']) {
+            let reason = "Node reads only IPv6 addresses of hexadecimal digits and colons";
+            rules.refuse(&at_address, clients & NODE, ID, reason, "");
+        }
+        let len = range.wrapped("prefix_len").unwrap_or(0);
+        let bits = |ip: IpAddr| if ip.is_ipv4() { 32 } else { 128 };
+        // Go reads an IPv4 address in an IPv6 address as one of IPv4.
+        let max = bits(ip).min(bits(ip.to_canonical()));
+        let refusing = GO.when(len > max) | JAVA.when(len > bits(ip));
+        let reason = format!("the prefix is longer than {max} bits");
+        rules.refuse(&at.field("prefix_len"), clients & refusing, ID, reason, "");
+    }
+}
+
+/// A combination of the criteria of a chain.
+#[derive(PartialEq, Eq, Hash)]
+struct Combination<'m> {
+    destination: Option<(u128, u64)>,
+    source_type: u64,
+    source: Option<(u128, u64)>,
+    source_port: u64,
+    /// Chains for `raw_buffer` replace those without a protocol.
+    transport_protocol: &'m str,
+    /// The port of the destination, the name of the server, and the application protocol. No usable chain has them.
+    others: (Option<u64>, &'m str, &'m str),
+}
+
+/// No two chains match the same connections, and no chain matches them twice.
+fn overlaps(listener: &Message<'_>, clients: Clients, list: &At<'_>, rules: &mut Rules) {
+    // Node compares all chains with criteria. The others compare the chains that they can use.
+    let (mut by_node, mut by_others) = (HashMap::new(), HashMap::new());
+    for (index, chain) in listener.messages("filter_chains").enumerate() {
+        let criteria = chain.message("filter_chain_match");
+        let node = NODE.when(criteria.is_some());
+        let others = (CPP | GO | JAVA).when(is_usable(chain));
+        let find = |client, seen: &mut _| match rules.seen_by(clients & client) {
+            NONE => None,
+            _ => earliest(seen, criteria, index),
+        };
+        let (of_node, of_others) = (find(node, &mut by_node), find(others, &mut by_others));
+        let mut refuse = |first, clients| match first {
+            None => {}
+            Some(first) if first == index => {
+                let reason = "the filter chain matches the same connections twice";
+                let fix = "remove the repeated range or port";
+                rules.refuse(&list.index(index), clients, "grpc.filter_chain_match", reason, fix);
             }
+            Some(first) => {
+                let reason = format!(
+                    "the filter chain matches the same connections as filter_chains[{first}]"
+                );
+                let fix = "give each filter chain a different filter_chain_match";
+                rules.refuse(&list.index(index), clients, "grpc.filter_chain_match", reason, fix);
+            }
+        };
+        if of_node == of_others {
+            refuse(of_node, clients & (node | others));
+        } else {
+            refuse(of_others, clients & others);
+            refuse(of_node, clients & node);
         }
     }
 }
 
-/// A combination of criteria: destination, type of the source, source, port.
-type Combination = (Option<(u128, u64)>, u64, Option<(u128, u64)>, u64);
-
-/// No two chains match the same connections. Chains for `raw_buffer` replace those without a protocol.
-fn overlaps(listener: &Message<'_>, clients: Clients, list: &At<'_>, rules: &mut Rules) {
-    let chains: Vec<(usize, &Message<'_>)> = listener
-        .messages("filter_chains")
-        .enumerate()
-        .filter(|(_, chain)| is_usable(chain))
-        .collect();
-    let mut seen: HashMap<(Combination, &str), usize> = HashMap::new();
-    for (index, chain) in chains {
-        let criteria = chain.message("filter_chain_match");
-        let protocol = criteria.map_or("", |criteria| criteria.text("transport_protocol"));
-        let spare = COMBINATIONS_MAX.saturating_sub(seen.len());
-        let mut first = None;
-        for combination in combinations(criteria, spare) {
-            let earlier = *seen.entry((combination, protocol)).or_insert(index);
-            first = first.or(Some(earlier).filter(|earlier| *earlier != index));
+/// Adds the combinations of a chain. Returns the first chain that has one of them too.
+fn earliest<'m>(
+    seen: &mut HashMap<Combination<'m>, usize>,
+    criteria: Option<&Message<'m>>,
+    index: usize,
+) -> Option<usize> {
+    let mut first = None;
+    for combination in combinations(criteria, COMBINATIONS_MAX.saturating_sub(seen.len())) {
+        match seen.entry(combination) {
+            Entry::Occupied(earlier) => first = first.or(Some(*earlier.get())),
+            Entry::Vacant(entry) => drop(entry.insert(index)),
         }
-        let Some(first) = first else { continue };
-        // Node compares only chains with criteria.
-        let node = NODE.when(criteria.is_some());
-        let reason =
-            format!("the filter chain matches the same connections as filter_chains[{first}]");
-        let fix = "give each filter chain a different filter_chain_match";
-        let clients = clients & (CPP | GO | JAVA | node);
-        rules.refuse(&list.index(index), clients, "grpc.filter_chain_match", reason, fix);
     }
+    first
 }
 
 /// Returns the combinations of criteria; none if there are more than `max`.
-fn combinations(criteria: Option<&Message<'_>>, max: usize) -> Vec<Combination> {
-    let Some(criteria) = criteria else { return vec![(None, 0, None, 0)] };
+fn combinations<'m>(criteria: Option<&Message<'m>>, max: usize) -> Vec<Combination<'m>> {
     let ranges = |field| {
-        let found: Vec<_> = criteria.messages(field).filter_map(range).map(Some).collect();
-        if found.is_empty() { vec![None] } else { found }
+        let ranges = criteria.into_iter().flat_map(|criteria| criteria.messages(field));
+        or_none(ranges.filter_map(range).map(Some).collect(), None)
+    };
+    let texts = |field| {
+        or_none(criteria.into_iter().flat_map(|criteria| criteria.texts(field)).collect(), "")
     };
     let (destinations, sources) = (ranges("prefix_ranges"), ranges("source_prefix_ranges"));
-    let mut ports: Vec<u64> = criteria.numbers("source_ports").collect();
-    if ports.is_empty() {
-        ports.push(0);
-    }
-    if destinations.len().saturating_mul(sources.len()).saturating_mul(ports.len()) > max {
+    let ports = criteria.into_iter().flat_map(|criteria| criteria.numbers("source_ports"));
+    let ports = or_none(ports.collect(), 0);
+    let (servers, protocols) = (texts("server_names"), texts("application_protocols"));
+    let factors = [destinations.len(), sources.len(), ports.len(), servers.len(), protocols.len()];
+    if factors.into_iter().fold(1, usize::saturating_mul) > max {
         return Vec::new();
     }
-    let source_type = criteria.bits("source_type");
+    let destination_port = criteria.and_then(|criteria| criteria.wrapped("destination_port"));
     let mut all = Vec::new();
     for destination in &destinations {
         for source in &sources {
-            all.extend(ports.iter().map(|port| (*destination, source_type, *source, *port)));
+            for port in &ports {
+                for server in &servers {
+                    all.extend(protocols.iter().map(|protocol| Combination {
+                        destination: *destination,
+                        source_type: criteria.map_or(0, |criteria| criteria.bits("source_type")),
+                        source: *source,
+                        source_port: *port,
+                        transport_protocol:
+                            criteria.map_or("", |criteria| criteria.text("transport_protocol")),
+                        others: (destination_port.filter(|port| *port > 0), server, protocol),
+                    }));
+                }
+            }
         }
     }
     all
+}
+
+/// Returns a list with one value that stands for an empty list.
+fn or_none<T>(list: Vec<T>, none: T) -> Vec<T> {
+    if list.is_empty() { vec![none] } else { list }
 }
 
 /// Returns the bits of a range that count, and their number. The addresses of IPv4 follow those of IPv6.

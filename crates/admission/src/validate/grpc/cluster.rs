@@ -2,7 +2,10 @@
 
 use super::{
     policy,
-    rules::{ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, extension, is_duration, is_own_source},
+    rules::{
+        ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, bad_struct_url, extension, is_duration,
+        is_own_source,
+    },
     tls,
 };
 use crate::validate::tree::Message;
@@ -78,6 +81,10 @@ fn custom_type(custom: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if config.is_none_or(|config| extension(config).name != AGGREGATE_CONFIG) {
         let reason = "gRPC supports only the cluster_type envoy.clusters.aggregate";
         return rules.refuse(&at_config, ALL, ID, reason, "set type to EDS or LOGICAL_DNS");
+    }
+    if config.is_some_and(|config| extension(config).is_struct) {
+        let reason = "the aggregate cluster needs its own message, not a TypedStruct";
+        rules.refuse(&at_config, CPP | NODE, ID, reason, "");
     }
     if custom.text("name") != AGGREGATE {
         let reason = "gRPC recognizes an aggregate cluster by this name";
@@ -208,11 +215,14 @@ fn upstream_config(config: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
 /// Known types of metadata have to be valid (gRFC A83).
 fn metadata(metadata: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     for entry in metadata.messages("typed_filter_metadata") {
+        let (at, key) = (at.field("typed_filter_metadata"), entry.text("key"));
+        let at = at.key(key);
+        if let Some(reason) = entry.message("value").and_then(bad_struct_url) {
+            rules.refuse(&at, CPP, "grpc.metadata", reason, "");
+        }
         let is_empty =
             |content: &Message<'_>| content.kind.name == AUDIENCE && content.text("url").is_empty();
         if entry.any("value").is_some_and(is_empty) {
-            let (at, key) = (at.field("typed_filter_metadata"), entry.text("key"));
-            let at = at.key(key);
             let reason = "the audience has no url";
             rules.refuse(&at.field("url"), CPP | JAVA, "grpc.metadata", reason, "give url");
         }

@@ -3,8 +3,12 @@
 use std::collections::HashSet;
 
 use super::{
-    rbac,
-    rules::{ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, extension, is_duration},
+    composite, rbac,
+    rules::{
+        ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, bad_struct_url, extension,
+        is_duration,
+    },
+    session,
 };
 use crate::{
     node::{named, shown},
@@ -26,6 +30,8 @@ const STATEFUL_SESSION: &str = "envoy.extensions.filters.http.stateful_session.v
 const STATEFUL_SESSION_PER_ROUTE: &str =
     "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute";
 const GCP_AUTHN: &str = "envoy.extensions.filters.http.gcp_authn.v3.GcpAuthnFilterConfig";
+/// The message around a composite filter.
+const COMPOSITE: &str = "envoy.extensions.common.matching.v3.ExtensionWithMatcher";
 const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
 
 /// Returns the clients that have a filter at all, and those that have it on a side.
@@ -37,6 +43,8 @@ fn known(name: &str, side: Side) -> (Clients, Clients) {
         RBAC => (CPP | GO | JAVA, (CPP | GO | JAVA).when(!client)),
         STATEFUL_SESSION => (CPP, CPP.when(client)),
         GCP_AUTHN => (CPP | JAVA, (CPP | JAVA).when(client)),
+        // Go registers the filter under both types.
+        RBAC_PER_ROUTE => (GO, NONE),
         _ => (NONE, NONE),
     }
 }
@@ -153,7 +161,13 @@ fn one(
         return NONE;
     };
     let kind = extension(config);
-    let (known, on_side) = known(kind.name, side);
+    if kind.name == COMPOSITE {
+        composite::check(config, &at, rules);
+    }
+    let (mut known, mut on_side) = known(kind.name, side);
+    if kind.is_struct && !has_full_url(config) {
+        (known, on_side) = (known - (GO | NODE), on_side - (GO | NODE));
+    }
     if !is_optional {
         let fix = "remove the filter, or set is_optional to true";
         let reason = format!("the HTTP filter {} is not supported", named(kind.name));
@@ -163,14 +177,30 @@ fn one(
         rules.refuse(&at, clients & (known - on_side), ID, reason, fix);
         *refused = *refused | (clients & (ALL - on_side));
     }
+    // Go parses an optional filter of the other side too.
+    let parsing = clients & (on_side | known & GO);
     if kind.is_struct {
-        let reason = "the filter needs its own message, not a TypedStruct";
-        rules.refuse(&at, clients & on_side, ID, reason, "");
+        if let Some(reason) = bad_struct_url(config) {
+            rules.refuse(&at, clients & CPP, ID, reason, "");
+        }
+        // Node does not read the configuration of the router.
+        let parsing = parsing - NODE.when(kind.name == ROUTER);
+        rules.refuse(&at, parsing, ID, OWN_MESSAGE, "");
+    } else if kind.name == RBAC_PER_ROUTE {
+        let reason = "RBACPerRoute is only an override";
+        rules.refuse(&at, parsing, ID, reason, "use RBAC");
     } else if let Some(content) = filter.any("typed_config") {
-        // Go parses an optional filter of the other side too.
-        self::content(content, clients & (on_side | known & GO), &at, rules);
+        self::content(content, parsing, &at, rules);
     }
     on_side | NODE
+}
+
+const OWN_MESSAGE: &str = "the filter needs its own message, not a TypedStruct";
+
+/// Returns whether a `TypedStruct` names its type in the form that Go and Node compare.
+fn has_full_url(config: &Message<'_>) -> bool {
+    let content = config.content.as_deref();
+    content.is_some_and(|content| content.text("type_url").starts_with("type.googleapis.com/"))
 }
 
 /// Checks the configuration of a filter, or its override.
@@ -181,6 +211,12 @@ fn content(content: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rul
         RBAC_PER_ROUTE => {
             if let Some(own) = content.message("rbac") {
                 rbac::check(own, clients, &at.field("rbac"), rules);
+            }
+        }
+        STATEFUL_SESSION => session::check(content, clients, at, rules),
+        STATEFUL_SESSION_PER_ROUTE if content.bits("disabled") == 0 => {
+            if let Some(own) = content.message("stateful_session") {
+                session::check(own, clients, &at.field("stateful_session"), rules);
             }
         }
         GCP_AUTHN => {
@@ -263,18 +299,48 @@ pub(super) fn overrides(parent: &Message<'_>, clients: Clients, at: &At<'_>, rul
         }
         let outer = at;
         let at = path.map_or(outer, |path| outer.field(path));
-        let kind = extension(config);
-        let accepting = known_overrides(kind.name);
-        let refusing = match is_optional {
-            // Go skips an optional override only if it does not have the filter.
-            true => (known(kind.name, Side::Server).0 & GO) - accepting,
-            false => ALL - accepting,
-        };
-        let reason = format!("the filter override {} is not supported", named(kind.name));
-        let fix = "wrap it in a FilterConfig with is_optional: true";
-        rules.refuse(&at, clients & refusing, ID, reason, fix);
-        if let Some(own) = config.content.as_deref().filter(|_| !kind.is_struct) {
-            self::content(own, clients & accepting, &at, rules);
-        }
+        override_of_type(config, is_optional, path.is_some(), clients, &at, rules);
     }
+}
+
+/// Checks an override without the `FilterConfig` around it.
+fn override_of_type(
+    config: &Message<'_>,
+    is_optional: bool,
+    is_wrapped: bool,
+    clients: Clients,
+    at: &At<'_>,
+    rules: &mut Rules,
+) {
+    const ID: &str = "grpc.filter_override";
+    let kind = extension(config);
+    let mut accepting = known_overrides(kind.name);
+    let mut registered = known(kind.name, Side::Server).0 & GO;
+    if kind.is_struct {
+        if let Some(reason) = bad_struct_url(config) {
+            rules.refuse(at, clients & CPP, ID, reason, "");
+        }
+        let has_full_url = has_full_url(config);
+        accepting = accepting - GO.when(!has_full_url) - NODE.when(!has_full_url || is_wrapped);
+        registered = registered & GO.when(has_full_url);
+        let parsing = accepting - NODE.when(kind.name == ROUTER);
+        rules.refuse(at, clients & parsing, ID, OWN_MESSAGE, "");
+    }
+    let refusing = match is_optional {
+        // Go skips an optional override only if it does not have the filter.
+        true => registered - accepting,
+        false => ALL - accepting,
+    };
+    let reason = format!("the filter override {} is not supported", named(kind.name));
+    let fix = "wrap it in a FilterConfig with is_optional: true";
+    rules.refuse(at, clients & refusing, ID, reason, if is_optional { "" } else { fix });
+    let Some(own) = config.content.as_deref().filter(|_| !kind.is_struct) else { return };
+    if is_wrapped && kind.name == FAULT {
+        let reason = "Node cannot read a fault in a FilterConfig";
+        rules.refuse(at, clients & NODE, ID, reason, "give it without FilterConfig");
+    }
+    if kind.name == RBAC_PER_ROUTE && !own.has("rbac") {
+        rules.refuse(&at.field("rbac"), clients & GO, ID, "rbac is missing", "give rbac");
+    }
+    self::content(own, clients & accepting, at, rules);
 }

@@ -48,7 +48,8 @@ fn check(manager: &Message<'_>, side: Side, clients: Clients, at: &At<'_>, rules
     }
     filters::check(manager, side, clients, at, rules);
     if let Some(config) = manager.message("route_config") {
-        return rules.only(clients, |rules| route::check(config, &at.field("route_config"), rules));
+        let at = at.field("route_config");
+        return rules.only(clients, |rules| route::check(config, Some(side), &at, rules));
     }
     let Some(rds) = manager.message("rds") else {
         let reason = "the HttpConnectionManager has neither rds nor route_config";

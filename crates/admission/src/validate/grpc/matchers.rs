@@ -11,6 +11,22 @@ pub(super) fn expression(matcher: &Message<'_>, clients: Clients, at: &At<'_>, r
     let Err(error) = regex::syntax(text) else { return };
     let node = NODE.when(regex::syntax(&format!("^{text}$")).is_err());
     let clients = clients & ((ALL - NODE) | node);
+    self::invalid(&error, clients, at, rules);
+}
+
+/// Checks a regular expression that no client changes.
+pub(super) fn plain_expression(
+    matcher: &Message<'_>,
+    clients: Clients,
+    at: &At<'_>,
+    rules: &mut Rules,
+) {
+    if let Err(error) = regex::syntax(matcher.text("regex")) {
+        invalid(&error, clients, at, rules);
+    }
+}
+
+fn invalid(error: &str, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     let reason = format!("the regular expression is not valid: {error}");
     rules.refuse(&at.field("regex"), clients, "grpc.regex", reason, "");
 }
@@ -18,6 +34,10 @@ pub(super) fn expression(matcher: &Message<'_>, clients: Clients, at: &At<'_>, r
 /// Checks a `StringMatcher`. Go accepts no empty prefix, suffix or part.
 pub(super) fn text(matcher: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     if let Some(expression) = matcher.message("safe_regex") {
+        if matcher.bits("ignore_case") != 0 {
+            let reason = "gRPC does not support ignore_case for a regular expression";
+            rules.refuse(&at.field("ignore_case"), clients & CPP, "grpc.regex", reason, "use (?i)");
+        }
         return self::expression(expression, clients, &at.field("safe_regex"), rules);
     }
     let forms = ["exact", "prefix", "suffix", "contains"];
@@ -34,6 +54,14 @@ pub(super) fn text(matcher: &Message<'_>, clients: Clients, at: &At<'_>, rules: 
 /// The deprecated forms of header matchers, whose text may not be empty for a recent Go.
 const FORMS: [&str; 3] = ["prefix_match", "suffix_match", "contains_match"];
 
+pub(super) const REVERSED: &str = "the range ends before it starts";
+
+/// Returns whether a range of integers ends before it starts.
+pub(super) fn is_reversed(range: &Message<'_>) -> bool {
+    let part = |field| i64::from_le_bytes(range.bits(field).to_le_bytes());
+    part("end") < part("start")
+}
+
 /// Checks the header matchers of a route.
 pub(super) fn headers(matcher: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     const ID: &str = "grpc.header_matcher";
@@ -45,10 +73,8 @@ pub(super) fn headers(matcher: &Message<'_>, clients: Clients, at: &At<'_>, rule
         } else if let Some(own) = header.message("safe_regex_match") {
             expression(own, clients, &at.field("safe_regex_match"), rules);
         } else if let Some(range) = header.message("range_match") {
-            let part = |field| i64::from_le_bytes(range.bits(field).to_le_bytes());
-            if part("end") < part("start") {
-                let reason = "the range ends before it starts";
-                rules.refuse(&at.field("range_match"), clients & CPP, ID, reason, "");
+            if is_reversed(range) {
+                rules.refuse(&at.field("range_match"), clients & CPP, ID, REVERSED, "");
             }
         } else if !["exact_match", "present_match"]
             .iter()

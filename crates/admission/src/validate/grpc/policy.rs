@@ -8,6 +8,7 @@ use chancery_lb_policy::{
     types,
 };
 use prost::Message as _;
+use prost_types::value::Kind;
 
 use super::rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules};
 use crate::{profile::Audience, validate::tree::Message};
@@ -21,6 +22,34 @@ static REGISTRIES: LazyLock<[Registry; 4]> = LazyLock::new(|| {
         node(),
     ]
 });
+
+/// The policies of Node that have a name of their own there. Their configurations are not checked.
+const OF_NODE: [&str; 8] = [
+    "cds",
+    "outlier_detection",
+    "priority",
+    "ring_hash",
+    "weighted_target",
+    "xds_cluster_impl",
+    "xds_cluster_manager",
+    "xds_wrr_locality",
+];
+
+/// Converts a `TypedStruct` like Node, which has other names for the policies of xDS.
+fn struct_of_node(bytes: &[u8], context: &Context<'_>) -> Result<Option<LbConfig>, ConvertError> {
+    let decoded = TypedStruct::decode(bytes)
+        .map_err(|error| context.invalid("", format!("cannot decode the message: {error}")))?;
+    let name = decoded.type_url.rsplit('/').next().unwrap_or_default();
+    let shuffle = decoded.value.as_ref().and_then(|value| value.fields.get("shuffleAddressList"));
+    if name == names::PICK_FIRST
+        && shuffle.is_some_and(|value| !matches!(value.kind, Some(Kind::BoolValue(_))))
+    {
+        return Err(context.invalid("value.shuffleAddressList", "true or false is expected"));
+    }
+    let is_known =
+        matches!(name, names::ROUND_ROBIN | names::PICK_FIRST) || OF_NODE.contains(&name);
+    Ok(is_known.then(|| LbConfig::new(name, serde_json::json!({}))))
+}
 
 /// Returns the registry of Node without experimental policies. It reads explicit ring sizes as text, which
 /// its own policy rejects. It rejects every `TypedStruct` without a value.
@@ -44,7 +73,11 @@ fn node() -> Registry {
         let config = serde_json::json!({ "minRingSize": 1024, "maxRingSize": 8_388_608 });
         Ok(Some(LbConfig::new(names::RING_HASH, config)))
     };
-    Registry::of_client(Client::Node)
+    OF_NODE
+        .into_iter()
+        .fold(Registry::of_client(Client::Node), Registry::with_policy)
+        .with_converter(types::TYPED_STRUCT, struct_of_node)
+        .with_converter(types::UDPA_TYPED_STRUCT, struct_of_node)
         .without_converter(types::PICK_FIRST)
         .without_converter(types::WEIGHTED_ROUND_ROBIN)
         .with_converter(types::RING_HASH, of_ring_hash)

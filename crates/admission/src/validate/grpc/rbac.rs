@@ -1,5 +1,7 @@
 //! The RBAC filter of gRPC servers (GRPCV-71, gRFC A41 and A59).
 
+use std::net::IpAddr;
+
 use super::{
     matchers,
     rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, Rules, extension},
@@ -65,13 +67,13 @@ pub(super) fn check(filter: &Message<'_>, clients: Clients, at: &At<'_>, rules: 
                 rules.refuse(&at.field(field), readers, ID, reason, "remove the condition");
             }
         }
-        if is_off {
-            continue;
-        }
         for (field, kind) in [("permissions", &PERMISSION), ("principals", &PRINCIPAL)] {
             for (index, one) in policy.messages(field).enumerate() {
                 let list = at.field(field);
-                condition(one, kind, clients, &list.index(index), rules);
+                match is_off {
+                    true => reserved_headers(one, kind, clients & GO, &list.index(index), rules),
+                    false => condition(one, kind, clients, &list.index(index), rules),
+                }
             }
         }
     }
@@ -80,19 +82,54 @@ pub(super) fn check(filter: &Message<'_>, clients: Clients, at: &At<'_>, rules: 
     }
 }
 
-/// Checks a permission or a principal. The depth of messages is bounded.
-fn condition(one: &Message<'_>, kind: &Kind, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+/// A check of a permission or a principal.
+type Check = fn(&Message<'_>, &Kind, Clients, &At<'_>, &mut Rules);
+
+/// Runs a check on the parts of a set or a negation. Returns whether the message is one.
+fn inside(
+    one: &Message<'_>,
+    kind: &Kind,
+    check: Check,
+    clients: Clients,
+    at: &At<'_>,
+    rules: &mut Rules,
+) -> bool {
     for (set, list) in kind.sets {
         let Some(own) = one.message(set) else { continue };
         let at = at.field(set);
         for (index, inner) in own.messages(list).enumerate() {
             let list = at.field(list);
-            condition(inner, kind, clients, &list.index(index), rules);
+            check(inner, kind, clients, &list.index(index), rules);
         }
-        return;
+        return true;
     }
     if let Some(inner) = one.message(kind.not) {
-        return condition(inner, kind, clients, &at.field(kind.not), rules);
+        check(inner, kind, clients, &at.field(kind.not), rules);
+        return true;
+    }
+    false
+}
+
+/// Checks the names of headers, which Go reads in policies without effect too.
+fn reserved_headers(
+    one: &Message<'_>,
+    kind: &Kind,
+    clients: Clients,
+    at: &At<'_>,
+    rules: &mut Rules,
+) {
+    if inside(one, kind, reserved_headers, clients, at, rules) {
+        return;
+    }
+    if let Some(header) = one.message("header") {
+        header_name(header, clients, &at.field("header"), rules);
+    }
+}
+
+/// Checks a permission or a principal. The depth of messages is bounded.
+fn condition(one: &Message<'_>, kind: &Kind, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    if inside(one, kind, condition, clients, at, rules) {
+        return;
     }
     if !kind.others.iter().any(|form| one.has(form)) {
         let reason = "gRPC does not support this kind of permission or principal";
@@ -100,6 +137,11 @@ fn condition(one: &Message<'_>, kind: &Kind, clients: Clients, at: &At<'_>, rule
     }
     if let Some(header) = one.message("header") {
         self::header(header, clients, &at.field("header"), rules);
+    }
+    for field in ["destination_ip", "source_ip", "direct_remote_ip", "remote_ip"] {
+        if let Some(range) = one.message(field) {
+            self::range(range, clients & GO, &at.field(field), rules);
+        }
     }
     for field in ["requested_server_name", "url_path"] {
         let Some(own) = one.message(field) else { continue };
@@ -129,19 +171,45 @@ const HEADER_FORMS: [&str; 6] = [
     "contains_match",
 ];
 
-fn header(header: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+/// Other clients read an address that is not valid as one that matches nothing.
+fn range(range: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    let text = range.text("address_prefix");
+    let len = range.wrapped("prefix_len").unwrap_or(0);
+    match text.parse::<IpAddr>() {
+        Err(_) => {
+            let reason = format!("{} is not an IP address", shown(text));
+            rules.refuse(&at.field("address_prefix"), clients, ID, reason, "");
+        }
+        Ok(ip) => {
+            let max = if ip.is_ipv4() { 32 } else { 128 };
+            let reason = format!("the prefix is longer than {max} bits");
+            let clients = clients.when(len > max);
+            rules.refuse(&at.field("prefix_len"), clients, ID, reason, "");
+        }
+    }
+}
+
+fn header_name(header: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     let name = header.text("name");
     let lower = name.to_ascii_lowercase();
     let is_reserved = |name: &str| name == ":scheme" || name.starts_with("grpc-");
     let refusing = CPP.when(is_reserved(name)) | (GO | JAVA).when(is_reserved(&lower));
     let reason = format!("gRPC does not match the header {}", shown(name));
     rules.refuse(&at.field("name"), clients & refusing, ID, reason, "");
+}
+
+fn header(header: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
+    header_name(header, clients, at, rules);
     if let Some(own) = header.message("string_match") {
         return matchers::text(own, clients - NODE, &at.field("string_match"), rules);
     }
     if let Some(own) = header.message("safe_regex_match") {
         let at = at.field("safe_regex_match");
-        return matchers::expression(own, clients & (GO | JAVA), &at, rules);
+        return matchers::expression(own, clients - NODE, &at, rules);
+    }
+    if header.message("range_match").is_some_and(matchers::is_reversed) {
+        let at = at.field("range_match");
+        rules.refuse(&at, clients & CPP, ID, matchers::REVERSED, "");
     }
     if !HEADER_FORMS.iter().any(|form| header.has(form)) {
         let reason = "the header matcher has no header_match_specifier";
@@ -149,16 +217,16 @@ fn header(header: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules
     }
 }
 
-/// By default, C-core does not read audit loggers.
+/// By default, C-core does not read audit loggers. Go reads optional ones too.
 fn audit_loggers(audit: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rules) {
     for (index, logger) in audit.messages("logger_configs").enumerate() {
         let config = logger.message("audit_logger");
         let kind = config.and_then(|config| config.message("typed_config")).map(extension);
-        let is_known = kind.is_some_and(|kind| kind.name == STDOUT || kind.is_struct);
-        if !is_known && logger.bits("is_optional") == 0 {
+        // A program can add loggers, whose configuration is a TypedStruct.
+        if !kind.is_some_and(|kind| kind.name == STDOUT || kind.is_struct) {
             let list = at.field("logger_configs");
             let reason = "gRPC does not support this audit logger";
-            let fix = "set is_optional to true";
+            let fix = "use StdoutAuditLog, or a TypedStruct";
             rules.refuse(&list.index(index), clients & GO, ID, reason, fix);
         }
     }

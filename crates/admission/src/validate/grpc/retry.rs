@@ -4,8 +4,11 @@ use super::rules::{ALL, At, CPP, DURATION, GO, JAVA, NODE, Rules, is_duration};
 use crate::validate::tree::{Message, nanos};
 
 const ID: &str = "grpc.retry";
-/// Node reads durations in milliseconds.
-const MILLISECOND: i128 = 1_000_000;
+/// Returns a duration in milliseconds as Node reads it: in 32 bits.
+#[expect(clippy::cast_possible_truncation, reason = "Node truncates it")]
+fn millis_of_node(duration: &Message<'_>) -> i32 {
+    (nanos(duration) / 1_000_000) as i32
+}
 
 pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if policy.wrapped("num_retries") == Some(0) {
@@ -20,8 +23,8 @@ pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     let in_nanos = nanos(base);
     let clients = CPP.when(!is_duration(base))
         | (GO | JAVA).when(in_nanos <= 0)
-        | NODE.when(in_nanos / MILLISECOND <= 0);
-    let reason = "the interval must be longer than 0s, and at least 0.001s for Node";
+        | NODE.when(millis_of_node(base) <= 0);
+    let reason = "the interval must be longer than 0s, and from 0.001s to 2147483.647s for Node";
     rules.refuse(&at.field("base_interval"), clients, ID, reason, "");
     let Some(max) = backoff.message("max_interval") else { return };
     if !is_duration(max) {
@@ -31,8 +34,8 @@ pub(super) fn check(policy: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         let reason = "the interval must be longer than 0s";
         rules.refuse(&at.field("max_interval"), GO, ID, reason, "");
     }
-    if nanos(max) / MILLISECOND < in_nanos / MILLISECOND {
-        let reason = "the interval is shorter than base_interval";
-        rules.refuse(&at.field("max_interval"), JAVA | NODE, ID, reason, "");
-    }
+    let clients =
+        JAVA.when(nanos(max) < in_nanos) | NODE.when(millis_of_node(max) < millis_of_node(base));
+    let reason = "the interval is shorter than base_interval";
+    rules.refuse(&at.field("max_interval"), clients, ID, reason, "");
 }

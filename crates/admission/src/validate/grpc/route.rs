@@ -3,15 +3,20 @@
 use std::collections::HashMap;
 
 use super::{
-    filters, matchers, retry,
-    rules::{ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, extension, is_duration},
+    filters::{self, Side},
+    lookup, matchers, retry,
+    rules::{
+        ALL, At, CPP, Clients, DURATION, GO, JAVA, NODE, NONE, Rules, bad_struct_url, extension,
+        is_duration,
+    },
 };
 use crate::{node::shown, validate::tree::Message};
 
 /// The only cluster specifier plugin that clients have.
 const RLS: &str = "grpc.lookup.v1.RouteLookupClusterSpecifier";
 
-pub(super) fn check(config: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+/// Checks a route configuration. `side` is that of its only listener, if the listener contains it.
+pub(super) fn check(config: &Message<'_>, side: Option<Side>, at: &At<'_>, rules: &mut Rules) {
     let plugins = plugins(config, at, rules);
     for (index, host) in config.messages("virtual_hosts").enumerate() {
         let list = at.field("virtual_hosts");
@@ -23,7 +28,7 @@ pub(super) fn check(config: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         }
         for (index, route) in host.messages("routes").enumerate() {
             let list = at.field("routes");
-            self::route(route, &plugins, &list.index(index), rules);
+            self::route(route, &plugins, side, &list.index(index), rules);
         }
     }
 }
@@ -39,17 +44,31 @@ fn plugins<'m>(config: &Message<'m>, at: &At<'_>, rules: &mut Rules) -> Plugins<
         let list = at.field("cluster_specifier_plugins");
         let at = list.index(index);
         let at = at.field("extension");
+        let is_optional = plugin.bits("is_optional") != 0;
         let Some(own) = plugin.message("extension") else {
-            rules.refuse(&at, CPP, ID, "the extension is missing", "");
+            let clients = CPP | GO.when(!is_optional);
+            rules.refuse(&at, clients, ID, "the extension is missing", "");
             continue;
         };
-        let kind = own.message("typed_config").map(extension);
-        let is_known = kind.is_some_and(|kind| kind.name == RLS && !kind.is_struct);
-        let is_optional = plugin.bits("is_optional") != 0;
-        if !is_known && !is_optional {
-            let reason = "gRPC does not support this cluster specifier plugin";
-            let fix = "set is_optional to true, so that clients skip the routes that use it";
-            rules.refuse(&at.field("typed_config"), CPP | GO | JAVA, ID, reason, fix);
+        let at_config = at.field("typed_config");
+        let config = own.message("typed_config");
+        let kind = config.map(extension);
+        let has_message = kind.as_ref().is_some_and(|kind| kind.name == RLS);
+        let is_known = has_message && !kind.is_some_and(|kind| kind.is_struct);
+        let refusing = match config {
+            _ if !is_optional && !is_known => CPP | GO | JAVA,
+            // C-core reads optional plugins too.
+            None => CPP,
+            Some(_) => CPP.when(has_message && !is_known),
+        };
+        let reason = "gRPC does not support this cluster specifier plugin";
+        let fix = "set is_optional to true, so that clients skip the routes that use it";
+        rules.refuse(&at_config, refusing, ID, reason, if is_optional { "" } else { fix });
+        if let Some(reason) = config.and_then(bad_struct_url) {
+            rules.refuse(&at_config, CPP, ID, reason, "");
+        }
+        if is_known && let Some(config) = config {
+            lookup::check(config.bytes("value"), &at_config, rules);
         }
         if plugins.insert(own.text("name"), is_optional && !is_known).is_some() {
             let reason = "two cluster specifier plugins have this name";
@@ -85,7 +104,13 @@ fn domains(host: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     }
 }
 
-fn route(route: &Message<'_>, plugins: &Plugins<'_>, at: &At<'_>, rules: &mut Rules) {
+fn route(
+    route: &Message<'_>,
+    plugins: &Plugins<'_>,
+    side: Option<Side>,
+    at: &At<'_>,
+    rules: &mut Rules,
+) {
     let at_match = at.field("match");
     let Some(matcher) = route.message("match") else {
         return rules.refuse(
@@ -107,18 +132,46 @@ fn route(route: &Message<'_>, plugins: &Plugins<'_>, at: &At<'_>, rules: &mut Ru
         let reason = "the denominator is not HUNDRED, TEN_THOUSAND or MILLION";
         rules.refuse(&at, clients & CPP, "grpc.path_matcher", reason, "");
     }
-    let readers = match route.message("route") {
+    let action = route.message("route");
+    usable_action(route, side, clients, at, rules);
+    let readers = match action {
         Some(action) => self::action(action, plugins, clients, &at.field("route"), rules),
-        None if route.has("non_forwarding_action") => clients - NODE,
-        None => {
-            let reason = "Node supports only the actions route and non_forwarding_action";
-            rules.refuse(at, clients & NODE, "grpc.route_action", reason, "");
-            let rule = "gRPC clients fail the requests of a route whose action is not route";
-            rules.note(at, clients - NODE, "grpc.route_action", rule);
-            clients - NODE
-        }
+        None => clients - NODE,
     };
     filters::overrides(route, readers, at, rules);
+}
+
+/// Checks that a route has an action of its side (GRPCV-14 and -28).
+fn usable_action(
+    route: &Message<'_>,
+    side: Option<Side>,
+    clients: Clients,
+    at: &At<'_>,
+    rules: &mut Rules,
+) {
+    const ID: &str = "grpc.route_action";
+    let reason = match (route.has("route"), route.has("non_forwarding_action"), side) {
+        (false, false, _) => "Node supports only the actions route and non_forwarding_action",
+        (false, true, Some(Side::Client)) => {
+            "Node ends its process if a client has a non_forwarding_action"
+        }
+        (false, true, None) => {
+            let rule = "Node clients end their process if they get a non_forwarding_action, which is for \
+                        servers";
+            return rules.note(at, clients & NODE, ID, rule);
+        }
+        (true, _, Some(Side::Server)) => "",
+        _ => return,
+    };
+    let node = NODE.when(!reason.is_empty());
+    rules.refuse(at, clients & node, ID, reason, "");
+    let rule = match side {
+        Some(Side::Server) => {
+            "gRPC servers fail the requests of a route whose action is not non_forwarding_action"
+        }
+        _ => "gRPC clients fail the requests of a route whose action is not route",
+    };
+    rules.note(at, clients - node, ID, rule);
 }
 
 /// Checks the action of a route. Returns the clients that do not skip the route because of it.
@@ -137,10 +190,18 @@ fn action(
             rules.refuse(&at.field(field), clients & CPP, "grpc.max_stream_duration", DURATION, "");
         }
     }
+    if action.wrapped("auto_host_rewrite") == Some(1) {
+        let rule = "gRPC clients ignore auto_host_rewrite, unless their bootstrap marks this server as \
+                    trusted_xds_server";
+        rules.note(&at.field("auto_host_rewrite"), clients, "grpc.host_rewrite", rule);
+    }
     hash_policies(action, clients, at, rules);
     if let Some(policy) = action.message("retry_policy") {
         let at = at.field("retry_policy");
-        rules.only(clients, |rules| retry::check(policy, &at, rules));
+        // Go first skips a route to another kind of destination.
+        let kinds = ["cluster", "weighted_clusters", "cluster_specifier_plugin"];
+        let readers = clients - GO.when(!kinds.into_iter().any(|kind| action.has(kind)));
+        rules.only(readers, |rules| retry::check(policy, &at, rules));
     }
     if action.has("cluster") {
         if action.text("cluster").is_empty() {
@@ -159,6 +220,9 @@ fn action(
         let id = "grpc.specifier_plugin";
         let reason = "Node does not support cluster specifier plugins";
         rules.refuse(&at, clients & NODE, id, reason, "");
+        if name.is_empty() {
+            rules.refuse(&at, clients & CPP, id, "the name of the plugin is empty", "");
+        }
         let clients = clients - NODE;
         return match plugins.get(name) {
             Some(is_skipped) => clients - ALL.when(*is_skipped),
@@ -195,7 +259,7 @@ fn hash_policies(action: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mu
         let at = at.field("pattern");
         match rewrite.message("pattern").filter(|pattern| !pattern.text("regex").is_empty()) {
             None => rules.refuse(&at, clients & CPP, ID, "the pattern is missing", ""),
-            Some(pattern) => matchers::expression(pattern, clients, &at, rules),
+            Some(pattern) => matchers::plain_expression(pattern, clients, &at, rules),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::{BitAnd, BitOr, Sub};
 
 use crate::{
+    node::shown,
     problem::{Fault, Severity, shortened},
     profile::{Audience, ClientVersion, Treatment},
     validate::{
@@ -208,7 +209,7 @@ impl Rules {
 }
 
 /// The seconds of the longest valid duration of protobuf.
-const SECONDS_MAX: i64 = 315_576_000_000;
+pub(super) const SECONDS_MAX: i64 = 315_576_000_000;
 
 /// Returns whether a duration is valid and not negative.
 pub(super) fn is_duration(message: &Message<'_>) -> bool {
@@ -241,4 +242,14 @@ pub(super) fn extension<'m>(any: &Message<'m>) -> Extension<'m> {
         }
         _ => Extension { name: outer, is_struct: false },
     }
+}
+
+/// Returns why C-core rejects the type URL of a `TypedStruct`: it needs a name behind a `/`.
+pub(super) fn bad_struct_url(any: &Message<'_>) -> Option<String> {
+    let outer = any.text("type_url").rsplit('/').next();
+    let is_struct = matches!(outer, Some("xds.type.v3.TypedStruct" | "udpa.type.v1.TypedStruct"));
+    let url = any.content.as_deref()?.text("type_url");
+    let has_name = url.rsplit_once('/').is_some_and(|(_, name)| !name.is_empty());
+    let reason = || format!("{} is not a type URL, such as type.googleapis.com/NAME", shown(url));
+    (is_struct && !has_name).then(reason)
 }

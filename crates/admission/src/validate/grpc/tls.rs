@@ -2,7 +2,7 @@
 
 use super::{
     matchers,
-    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, NONE, Rules},
+    rules::{ALL, At, CPP, Clients, GO, JAVA, NODE, Rules},
 };
 use crate::{node::shown, validate::tree::Message};
 
@@ -15,7 +15,9 @@ const IDENTITIES: [&str; 2] =
 /// Checks the TLS context of a cluster.
 pub(super) fn client(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     if context.text("sni").len() > 255 {
-        rules.refuse(&at.field("sni"), ALL, ID, "the name is longer than 255 bytes", "");
+        // The name of the server is an experiment of Go. Node does not use it.
+        let reason = "the name is longer than 255 bytes";
+        rules.refuse(&at.field("sni"), CPP | JAVA, ID, reason, "");
     }
     let at = at.field("common_tls_context");
     let Some(common) = context.message("common_tls_context") else {
@@ -54,7 +56,10 @@ pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
     }
     let at_common = at.field("common_tls_context");
     let common = context.message("common_tls_context");
-    let has = |field| common.is_some_and(|common| common.has(field));
+    let has = |field| {
+        let provider = common.and_then(|common| common.message(field));
+        provider.is_some_and(|provider| !provider.text("instance_name").is_empty())
+    };
     let clients = NODE.when(!has(IDENTITIES[0]))
         | (ALL - NODE).when(!has(IDENTITIES[0]) && !has(IDENTITIES[1]));
     let reason =
@@ -79,18 +84,35 @@ pub(super) fn server(context: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
             rules.refuse(&at.field("match_subject_alt_names"), ALL - NODE, ID, reason, fix);
         }
         // Go needs an authority in every validation context.
-        let go = GO & without_authority(common) & GO.when(!own.has("system_root_certs"));
+        let go = GO.when(!own.has("system_root_certs") && !has_provider);
+        let go = go & without_authority(common);
         rules.refuse(&at, go, ID, "a validation context names a provider", "");
     }
-    if context.wrapped("require_client_certificate") == Some(1) {
+    old_validation(common, &at_common, rules);
+    if let Some(required) = context.wrapped("require_client_certificate") {
         let own = validation(common).map(|(own, _)| own);
         let has_provider = own.is_some_and(|own| own.has("ca_certificate_provider_instance"));
-        let clients = NODE.when(own.is_none())
-            | (ALL - NODE).when(!has_provider && !has_old_authority(common));
+        let has_authority = has_provider || has_old_authority(common);
+        // Node does not read the value.
+        let clients = NODE.when(own.is_none()) | (ALL - NODE).when(required == 1 && !has_authority);
         let reason =
             "a gRPC server verifies clients only with a certificate provider of its bootstrap";
         let at = at.field("require_client_certificate");
         rules.refuse(&at, clients, ID, reason, AUTHORITY_FIX);
+    }
+}
+
+/// Checks the deprecated forms of a server's validation context.
+fn old_validation(common: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
+    // Go reads the old form only if it finds the identity there too.
+    for (field, clients) in [
+        ("validation_context_certificate_provider", GO | NODE),
+        (OLD_AUTHORITY, NODE | GO.when(!common.has(IDENTITIES[1]))),
+    ] {
+        if common.has(field) {
+            let reason = "a gRPC server takes the authority from its validation_context";
+            rules.refuse(&at.field(field), clients, ID, reason, AUTHORITY_FIX);
+        }
     }
 }
 
@@ -105,22 +127,32 @@ fn validation<'c, 'm>(
     Some((common.message("validation_context")?, &["validation_context"]))
 }
 
+/// The deprecated field that names the provider of the authority.
+const OLD_AUTHORITY: &str = "validation_context_certificate_provider_instance";
+
 /// Returns whether a deprecated field names the provider of the authority.
 fn has_old_authority(common: &Message<'_>) -> bool {
-    let field = "validation_context_certificate_provider_instance";
+    common.has(OLD_AUTHORITY) || has_combined_authority(common)
+}
+
+/// C-core reads the deprecated field only in this message.
+fn has_combined_authority(common: &Message<'_>) -> bool {
     let combined = common.message("combined_validation_context");
-    common.has(field) || combined.is_some_and(|combined| combined.has(field))
+    combined.is_some_and(|combined| combined.has(OLD_AUTHORITY))
 }
 
 /// Returns the clients that find no authority. By default, Go and Node do not use the roots of the system.
 fn without_authority(common: &Message<'_>) -> Clients {
     let own = validation(common).map(|(own, _)| own);
-    if own.is_some_and(|own| own.has("ca_certificate_provider_instance")) {
-        return NONE;
+    let provider = own.and_then(|own| own.message("ca_certificate_provider_instance"));
+    if let Some(provider) = provider {
+        // The other clients look for the provider without a name.
+        return GO.when(provider.text("instance_name").is_empty());
     }
     let has_system_roots = own.is_some_and(|own| own.has("system_root_certs"));
-    let others = GO | (CPP | JAVA).when(!has_system_roots);
-    NODE | others.when(!has_old_authority(common))
+    let others = GO | JAVA.when(!has_system_roots);
+    let cpp = CPP.when(!has_system_roots && !has_combined_authority(common));
+    NODE | cpp | others.when(!has_old_authority(common))
 }
 
 /// Checks what the contexts of both sides have in common.
@@ -146,11 +178,12 @@ fn shared(common: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
         "custom_validator_config",
         "require_signed_certificate_timestamp",
     ] {
+        // Node does not read the value.
         let is_false = own.wrapped(field) == Some(0) && field.starts_with("require");
-        if own.has(field) && !is_false {
-            let reason = format!("gRPC does not support {field}");
-            rules.refuse(&at.field(field), ALL, ID, reason, "remove the field");
-        }
+        let clients = if is_false { NODE } else { ALL };
+        let reason = format!("gRPC does not support {field}");
+        let clients = clients.when(own.has(field));
+        rules.refuse(&at.field(field), clients, ID, reason, "remove the field");
     }
     if let Some(provider) = own.message("ca_certificate_provider_instance") {
         note_provider(provider, &at.field("ca_certificate_provider_instance"), rules);
@@ -163,7 +196,14 @@ fn shared(common: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
 
 /// The server does not know the bootstrap of a client (GRPCV-22).
 fn note_provider(provider: &Message<'_>, at: &At<'_>, rules: &mut Rules) {
-    let name = shown(provider.text("instance_name"));
+    let name = provider.text("instance_name");
+    if name.is_empty() {
+        // Go ignores a provider without a name.
+        let reason = "the name of the certificate provider is empty";
+        let at = at.field("instance_name");
+        return rules.refuse(&at, ALL - GO, ID, reason, "give instance_name");
+    }
+    let name = shown(name);
     let rule = format!(
         "gRPC clients whose bootstrap has no certificate provider {name} reject this resource"
     );

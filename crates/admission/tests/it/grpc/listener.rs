@@ -4,17 +4,17 @@ use serde_json::{Value as Json, json};
 
 use super::{any, assert_accepted, assert_refused, found, shown, with};
 
-fn router() -> Json {
+pub(super) fn router() -> Json {
     let config = any("extensions.filters.http.router.v3.Router", &json!({}));
     json!({"name": "router", "typed_config": config})
 }
 
-fn filter(name: &str, rest: &Json) -> Json {
+pub(super) fn filter(name: &str, rest: &Json) -> Json {
     let config = any(&format!("extensions.filters.http.{name}"), rest);
     json!({"name": name, "typed_config": config})
 }
 
-fn manager(rest: &Json) -> Json {
+pub(super) fn manager(rest: &Json) -> Json {
     let base = json!({
         "stat_prefix": "a",
         "rds": {"route_config_name": "r", "config_source": {"ads": {}}},
@@ -24,13 +24,13 @@ fn manager(rest: &Json) -> Json {
     any(name, &with(base, rest))
 }
 
-fn without(mut object: Json, field: &str) -> Json {
+pub(super) fn without(mut object: Json, field: &str) -> Json {
     object.as_object_mut().unwrap().remove(field);
     object
 }
 
 /// Returns a listener of a gRPC client.
-fn api(config: &Json) -> Json {
+pub(super) fn api(config: &Json) -> Json {
     any(
         "config.listener.v3.Listener",
         &json!({"name": "web", "api_listener": {"api_listener": config}}),
@@ -38,7 +38,7 @@ fn api(config: &Json) -> Json {
 }
 
 /// Returns a listener of a gRPC server.
-fn server(rest: &Json) -> Json {
+pub(super) fn server(rest: &Json) -> Json {
     let base = json!({
         "name": "grpc/server?xds.resource.listening_address=0.0.0.0:80",
         "address": {"socket_address": {"address": "0.0.0.0", "port_value": 80}},
@@ -47,11 +47,11 @@ fn server(rest: &Json) -> Json {
     any("config.listener.v3.Listener", &with(base, rest))
 }
 
-fn chain(rest: &Json) -> Json {
+pub(super) fn chain(rest: &Json) -> Json {
     with(json!({"filters": [{"name": "hcm", "typed_config": manager(&json!({}))}]}), rest)
 }
 
-const CONFIG: &str = "api_listener.api_listener";
+pub(super) const CONFIG: &str = "api_listener.api_listener";
 
 /// GRPCV-01, -02: a client's listener is a connection manager whose routes come from the same server.
 #[test]
@@ -84,17 +84,31 @@ fn api_listener_without_routes_from_the_server_is_refused() {
         ),
         (
             any("config.listener.v3.Listener", &json!({"name": "web", "api_listener": {}})),
-            &[&format!("{CONFIG}: grpc.api_listener: C++, Go, Java")],
+            &[&format!("{CONFIG}: grpc.api_listener: C++, Go, Java, Node")],
         ),
     ]);
 }
 
-/// GRPCV-03, -06: addresses of clients come from the connection, and durations are valid.
+/// GRPCV-06: `max_stream_duration` of the manager is the default timeout, so C-core checks it.
+#[test]
+fn default_timeout_that_is_not_valid_is_refused() {
+    let timeout = |text: &str| {
+        let options = json!({"common_http_protocol_options": {"max_stream_duration": text}});
+        api(&manager(&options))
+    };
+    assert_accepted(&[timeout("0s"), timeout("1.5s"), timeout("315576000000s")]);
+    let at = format!("{CONFIG}.common_http_protocol_options.max_stream_duration");
+    let refused = format!("{at}: grpc.max_stream_duration: C++");
+    assert_refused(&[(timeout("-1s"), &[&refused]), (timeout("-0.5s"), &[&refused])]);
+    // Other timeouts of the manager have no effect in gRPC.
+    let idle = json!({"common_http_protocol_options": {"idle_timeout": "-1s"}});
+    assert_accepted(&[api(&manager(&idle))]);
+}
+
+/// GRPCV-03: addresses of clients come from the connection.
 #[test]
 fn remote_address_from_headers_is_refused() {
-    assert_accepted(&[api(&manager(
-        &json!({"common_http_protocol_options": {"max_stream_duration": "1s"}}),
-    ))]);
+    assert_accepted(&[api(&manager(&json!({"xff_num_trusted_hops": 0})))]);
     let extension = json!([{"name": "a", "typed_config": any("extensions.http.original_ip_detection.xff.v3.XffConfig", &json!({}))}]);
     let id = "grpc.remote_address: C++, Go, Java";
     assert_refused(&[
@@ -106,20 +120,14 @@ fn remote_address_from_headers_is_refused() {
             api(&manager(&json!({"original_ip_detection_extensions": extension}))),
             &[&format!("{CONFIG}.original_ip_detection_extensions: {id}")],
         ),
-        (
-            api(&manager(&json!({"common_http_protocol_options": {"max_stream_duration": "-1s"}}))),
-            &[&format!(
-                "{CONFIG}.common_http_protocol_options.max_stream_duration: grpc.max_stream_duration: C++"
-            )],
-        ),
     ]);
 }
 
-fn filters(list: &Json) -> Json {
+pub(super) fn filters(list: &Json) -> Json {
     api(&manager(&json!({"http_filters": list})))
 }
 
-/// GRPCV-04, -05, -70, -73: each client has a few filters. A composite filter, of any depth, is unknown.
+/// GRPCV-04, -05, -70: each client has a few filters. A composite filter is unknown.
 #[test]
 fn filter_that_a_client_does_not_have_is_refused() {
     let optional = |filter: Json| with(filter, &json!({"is_optional": true}));

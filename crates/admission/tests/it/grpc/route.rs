@@ -4,28 +4,28 @@ use serde_json::{Value as Json, json};
 
 use super::{any, assert_accepted, assert_refused, found, shown, with};
 
-fn config(rest: &Json) -> Json {
+pub(super) fn config(rest: &Json) -> Json {
     any("config.route.v3.RouteConfiguration", &with(json!({"name": "r"}), rest))
 }
 
-fn host(rest: &Json) -> Json {
+pub(super) fn host(rest: &Json) -> Json {
     config(&json!({"virtual_hosts": [with(json!({"name": "v", "domains": ["*"]}), rest)]}))
 }
 
-fn route(rest: &Json) -> Json {
+pub(super) fn route(rest: &Json) -> Json {
     let base = json!({"match": {"prefix": "/"}, "route": {"cluster": "c"}});
     host(&json!({"routes": [with(base, rest)]}))
 }
 
-fn matching(criteria: &Json) -> Json {
+pub(super) fn matching(criteria: &Json) -> Json {
     route(&json!({"match": criteria}))
 }
 
-fn action(rest: &Json) -> Json {
+pub(super) fn action(rest: &Json) -> Json {
     route(&json!({"route": rest}))
 }
 
-const ROUTE: &str = "virtual_hosts[0].routes[0]";
+pub(super) const ROUTE: &str = "virtual_hosts[0].routes[0]";
 
 /// GRPCV-25: a path is matched by prefix, path or a valid regular expression.
 #[test]
@@ -87,7 +87,7 @@ fn header_matcher_without_a_known_form_is_refused() {
     ]);
 }
 
-/// GRPCV-14, -28, -35: actions other than `route` fail requests, and Node refuses them.
+/// GRPCV-28: actions other than `route` fail requests, and Node refuses them.
 #[test]
 fn other_actions_are_refused_by_node() {
     let redirect =
@@ -99,15 +99,21 @@ fn other_actions_are_refused_by_node() {
         "the second one is a warning"
     );
     let none = host(&json!({"routes": [{"match": {"prefix": "/"}, "non_forwarding_action": {}}]}));
-    assert_accepted(&[
-        none,
-        action(&json!({"cluster_header": "x"})),
-        action(&json!({"cluster": "c", "auto_host_rewrite": true})),
-    ]);
+    assert_accepted(&[none, action(&json!({"cluster_header": "x"}))]);
     assert_refused(&[(
         action(&json!({"cluster": ""})),
         &[&format!("{ROUTE}.route.cluster: grpc.route_cluster: C++")],
     )]);
+}
+
+/// GRPCV-35: the host is rewritten only for a server that the bootstrap trusts, which the server does not know.
+#[test]
+fn rewrite_of_the_host_is_a_warning() {
+    let rewrite = |is_on: bool| action(&json!({"cluster": "c", "auto_host_rewrite": is_on}));
+    let problems = found("grpc-go", &rewrite(true));
+    assert_eq!(shown(&problems), [format!("{ROUTE}.route.auto_host_rewrite: grpc.host_rewrite")]);
+    assert!(problems[0].rule.contains("trusted_xds_server"), "{problems:?}");
+    assert_eq!(shown(&found("grpc-go", &rewrite(false))), [""; 0]);
 }
 
 /// GRPCV-29: weighted clusters have a sum from 1 to 4294967295.
@@ -255,7 +261,11 @@ fn unknown_filter_override_is_refused() {
     let id = "grpc.filter_override";
     assert_refused(&[
         (overriding(&lua()), &[&format!("{at}: {id}: C++, Go, Java, Node")]),
-        (overriding(&rbac("RBACPerRoute")), &[&format!("{at}: {id}: Node")]),
+        // Go panics, and rejects the resource.
+        (
+            overriding(&rbac("RBACPerRoute")),
+            &[&format!("{at}: {id}: Node"), &format!("{at}.rbac: {id}: Go")],
+        ),
         (overriding(&rbac("RBAC")), &[&format!("{at}: {id}: C++, Go, Java, Node")]),
         (overriding(&optional(&rbac("RBAC"))), &[&format!("{at}.config: {id}: Go")]),
     ]);
