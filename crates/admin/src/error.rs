@@ -10,9 +10,11 @@ use tonic::{
 
 /// The maximum number of problems in an HTTP answer.
 const PROBLEMS_MAX: usize = 1000;
-/// The maximum size of the problems in a status, in bytes. Base64 turns them into 5.4 KB. Together
+/// The maximum size of the details of a status, in bytes. Base64 turns them into 5.4 KB. Together
 /// with the message, this is below the 8 KB of headers that gRPC implementations accept.
 const STATUS_DETAIL_BYTES_MAX: usize = 4 << 10;
+/// The part of them for the clients for which resources were checked.
+const STATUS_CLIENTS_BYTES_MAX: usize = 1 << 10;
 /// The maximum length of the message of a status, in bytes.
 const STATUS_MESSAGE_BYTES_MAX: usize = 1 << 10;
 
@@ -20,8 +22,8 @@ const STATUS_MESSAGE_BYTES_MAX: usize = 1 << 10;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AdminError {
     /// The manifests are invalid.
-    #[error("{}", problems_line(.0))]
-    Input(Vec<pb::Problem>),
+    #[error("{}", problems_line(&.0.problems))]
+    Input(pb::Problems),
     /// A parameter is invalid.
     #[error("{0}")]
     Parameter(String),
@@ -91,13 +93,22 @@ impl AdminError {
 
     /// Returns the error as the body of an HTTP answer.
     pub(crate) fn to_response(&self) -> pb::ErrorResponse {
-        let problems = match self {
-            Self::Input(problems) => problems.iter().take(PROBLEMS_MAX).cloned().collect(),
-            _ => Vec::new(),
+        let (problems, checked_clients) = match self {
+            Self::Input(input) => (
+                input.problems.iter().take(PROBLEMS_MAX).cloned().collect(),
+                input.checked_clients.clone(),
+            ),
+            _ => Default::default(),
         };
         let (_, code) = self.http();
-        let error = pb::Error { code: code.to_owned(), message: self.to_string(), problems };
-        pb::ErrorResponse { error: Some(error) }
+        let (code, message) = (code.to_owned(), self.to_string());
+        pb::ErrorResponse { error: Some(pb::Error { code, message, problems, checked_clients }) }
+    }
+}
+
+impl From<Vec<pb::Problem>> for AdminError {
+    fn from(problems: Vec<pb::Problem>) -> Self {
+        Self::Input(pb::Problems { problems, ..pb::Problems::default() })
     }
 }
 
@@ -133,8 +144,8 @@ impl From<AdminError> for Status {
     fn from(error: AdminError) -> Self {
         let code = error.code();
         let message = cut(error.to_string(), STATUS_MESSAGE_BYTES_MAX);
-        let problems = match error {
-            AdminError::Input(problems) => problems,
+        let pb::Problems { problems, checked_clients, .. } = match error {
+            AdminError::Input(input) => input,
             AdminError::Unavailable(_) => {
                 let mut metadata = MetadataMap::new();
                 metadata.insert(WRITTEN, MetadataValue::from_static(WRITTEN_NO));
@@ -142,16 +153,11 @@ impl From<AdminError> for Status {
             }
             _ => return Self::new(code, message),
         };
-        let mut detail = pb::Problems::default();
-        let mut bytes = 0;
-        for problem in &problems {
-            bytes += problem.encoded_len() + 4;
-            if bytes > STATUS_DETAIL_BYTES_MAX {
-                break;
-            }
-            detail.problems.push(problem.clone());
-        }
-        detail.omitted = (problems.len() - detail.problems.len()) as u64;
+        let n_problems = problems.len();
+        let (checked_clients, used) = fitting(checked_clients, STATUS_CLIENTS_BYTES_MAX);
+        let (problems, _) = fitting(problems, STATUS_DETAIL_BYTES_MAX - used);
+        let omitted = (n_problems - problems.len()) as u64;
+        let detail = pb::Problems { problems, omitted, checked_clients };
         let any = prost_types::Any {
             type_url: "type.googleapis.com/chancery.admin.v1.Problems".to_owned(),
             value: detail.encode_to_vec(),
@@ -217,6 +223,20 @@ fn problems_line(problems: &[pb::Problem]) -> String {
     }
 }
 
+/// Returns the first messages that fit into a number of bytes, and their size.
+fn fitting<M: Message>(messages: Vec<M>, max: usize) -> (Vec<M>, usize) {
+    let (mut fitting, mut used) = (Vec::new(), 0);
+    for message in messages {
+        let bytes = message.encoded_len() + 4;
+        if used + bytes > max {
+            break;
+        }
+        used += bytes;
+        fitting.push(message);
+    }
+    (fitting, used)
+}
+
 /// Cuts a text to at most `max` bytes, at a character boundary.
 fn cut(mut text: String, max: usize) -> String {
     if text.len() > max {
@@ -244,7 +264,7 @@ mod tests {
 
     #[test]
     fn status_details_contain_problems_that_fit_into_headers() {
-        let status = Status::from(AdminError::Input((0..100).map(problem).collect()));
+        let status = Status::from(AdminError::from((0..100).map(problem).collect::<Vec<_>>()));
         assert_eq!(status.code(), Code::InvalidArgument);
         assert!(status.message().ends_with("(and 99 more problems)"), "{}", status.message());
         assert!(status.details().len() < 5000);
@@ -265,7 +285,7 @@ mod tests {
 
     #[test]
     fn an_http_answer_has_all_problems() {
-        let error = AdminError::Input((0..100).map(problem).collect());
+        let error = AdminError::from((0..100).map(problem).collect::<Vec<_>>());
         let json = error.to_response().to_json();
         assert_eq!(json["error"]["code"], "INVALID_ARGUMENT");
         assert_eq!(json["error"]["problems"].as_array().unwrap().len(), 100);

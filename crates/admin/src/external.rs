@@ -58,9 +58,7 @@ impl External {
         let problem = |rule: String| Problem { rule, id: RULE.to_owned(), ..Problem::default() };
         match self.run(resources).await {
             Ok(None) => Ok(Vec::new()),
-            Ok(Some(rule)) if is_enforced => {
-                Err(AdminError::Input(vec![crate::error::problem(problem(rule))]))
-            }
+            Ok(Some(rule)) if is_enforced => Err(vec![crate::error::problem(problem(rule))].into()),
             Ok(Some(rule)) => Ok(vec![problem(rule)]),
             Err(reason) if self.settings.required && is_enforced => {
                 Err(AdminError::Unavailable(format!(

@@ -22,8 +22,9 @@ fn answer(
 ) -> Result<Response<pb::WriteResponse>, Status> {
     let inside = options.is_some_and(|options| options.problems_in_response);
     match result {
-        Err(AdminError::Input(problems)) if inside => {
-            Ok(Response::new(pb::WriteResponse { problems, ..pb::WriteResponse::default() }))
+        Err(AdminError::Input(pb::Problems { problems, checked_clients, .. })) if inside => {
+            let refused = pb::WriteResponse { problems, checked_clients, ..Default::default() };
+            Ok(Response::new(refused))
         }
         other => other.map(Response::new).map_err(Status::from),
     }

@@ -113,5 +113,5 @@ fn refuse_marks(transaction: &Transaction) -> Result<(), AdminError> {
             ..pb::Problem::default()
         })
         .collect();
-    if problems.is_empty() { Ok(()) } else { Err(AdminError::Input(problems)) }
+    if problems.is_empty() { Ok(()) } else { Err(problems.into()) }
 }

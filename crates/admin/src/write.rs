@@ -26,7 +26,6 @@ use crate::{
     changed_names::{self, NamedResources},
     changes::{self, Effect},
     deletion::deletion,
-    error::problem,
     nodes::millis,
     service::{Freshness, Service},
     trial::{Attempt, Checks, DryRun},
@@ -36,7 +35,7 @@ use crate::{
         rejection,
         settings::{Guard, guards},
     },
-    write_profiles::{checked_clients, with_findings},
+    write_profiles::{checked_clients, refused, with_findings},
 };
 
 /// Input of more bytes is large work.
@@ -148,10 +147,6 @@ fn scope(name: &str) -> Result<ScopeName, AdminError> {
     Ok(ScopeName::new(if name.is_empty() { DEFAULT_SCOPE } else { name })?)
 }
 
-fn refused(problems: Vec<Problem>) -> AdminError {
-    AdminError::Input(problems.into_iter().map(problem).collect())
-}
-
 impl Service {
     /// Publishes manifests.
     pub(crate) async fn apply(
@@ -197,7 +192,8 @@ impl Service {
         let checks = self.checks(checked.validation);
         let read = move |stop: &Arc<AtomicBool>| {
             let admitted = chancery_admission::admit_unless(&manifests, &options, stop);
-            let Admitted { transaction, warnings } = admitted.map_err(refused)?;
+            let Admitted { transaction, warnings } =
+                admitted.map_err(|problems| refused(&options.validation, problems))?;
             let findings = (warnings, checked_clients(&options.validation, &transaction));
             let attempt = match state {
                 // A small input may become a large transaction.
@@ -268,8 +264,8 @@ impl Service {
             chancery_admission::import_bootstrap(name, content, &scope, only_name, &call, stop)
                 .map(|imported| (left_out(name, &imported.omitted), imported))
         };
-        let (left_out, imported) =
-            self.work.run_while_awaited(size, read).await?.map_err(refused)?;
+        let imported = self.work.run_while_awaited(size, read).await?;
+        let (left_out, imported) = imported.map_err(|problems| refused(&validation, problems))?;
         let drafts = imported.drafts.into_iter();
         let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };

@@ -9,7 +9,7 @@ use chancery_fanout::StreamStatus;
 use chancery_model::{ScopeName, Transaction};
 use chancery_proto::admin::v1 as pb;
 
-use crate::{error::problem, nodes::INLINE_STREAMS_MAX, service::Service, work::Size};
+use crate::{AdminError, error::problem, nodes::INLINE_STREAMS_MAX, service::Service, work::Size};
 
 impl Service {
     /// Returns the modes of validation for a call, with the clients of all scopes. A call without validation
@@ -78,6 +78,15 @@ pub(crate) fn checked_clients(
         transaction.upserts.iter().map(|upsert| &upsert.scope).collect();
     let checked = scopes.into_iter().filter(|scope| validation.mode(scope) != ValidationMode::Off);
     checked.filter_map(|scope| show(&validation.profiles, scope)).collect()
+}
+
+/// Returns the error of a refused input, with the clients for which validation found its problems.
+pub(crate) fn refused(validation: &Validation, problems: Vec<Problem>) -> AdminError {
+    let scopes: BTreeSet<&ScopeName> = problems.iter().filter_map(|p| p.scope.as_ref()).collect();
+    let checked = scopes.into_iter().filter_map(|scope| show(&validation.profiles, scope));
+    let checked_clients = checked.collect();
+    let problems = problems.into_iter().map(problem).collect();
+    AdminError::Input(pb::Problems { problems, checked_clients, ..pb::Problems::default() })
 }
 
 fn show(profiles: &Profiles, scope: &ScopeName) -> Option<pb::CheckedClients> {

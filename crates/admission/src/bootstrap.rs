@@ -184,7 +184,7 @@ impl Import<'_> {
                         conflicts.check(this, self.validation, &mut errors, &mut warnings);
                         warnings.extend(note);
                         self.warnings.add_faults(&place, warnings);
-                        self.report.add_faults(&place, errors);
+                        self.report.add_findings(&place, self.scope, errors);
                         self.drafts.push(draft);
                     }
                 }

@@ -332,7 +332,8 @@ impl<'a> Admission<'a> {
             self.warnings.add_faults(&place, warnings);
         }
         if !errors.is_empty() {
-            return self.refuse(origin, &resource::label(node), errors);
+            let place = place(origin, &resource::label(node));
+            return self.report.add_findings(&place, &scope, errors);
         }
         if let Some(expectation) = expectation {
             let (scope, key) = (scope.clone(), draft.key.clone());

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use chancery_model::has_private_key;
+use chancery_model::{ScopeName, has_private_key};
 
 use crate::credentials::KEY_MARK;
 
@@ -28,6 +28,8 @@ pub struct Problem {
     pub fix: String,
     /// Whether the problem refuses the resource in the mode `enforce`.
     pub severity: Severity,
+    /// The scope for whose clients validation found the problem; `None` for other problems.
+    pub scope: Option<ScopeName>,
 }
 
 impl fmt::Display for Problem {
@@ -192,6 +194,18 @@ impl Report {
     pub(crate) fn add_faults(&mut self, place: &Place<'_>, faults: Vec<Fault>) {
         for fault in faults {
             self.add(place.problem_of(fault));
+        }
+    }
+
+    /// Adds what validation found for the clients of a scope.
+    pub(crate) fn add_findings(
+        &mut self,
+        place: &Place<'_>,
+        scope: &ScopeName,
+        faults: Vec<Fault>,
+    ) {
+        for fault in faults {
+            self.add(Problem { scope: Some(scope.clone()), ..place.problem_of(fault) });
         }
     }
 

@@ -65,7 +65,7 @@ impl Findings {
     pub(crate) fn into_warnings(self) -> Result<Vec<pb::Problem>, AdminError> {
         match self.refusing.is_empty() {
             true => Ok(self.warnings),
-            false => Err(AdminError::Input(self.refusing)),
+            false => Err(self.refusing.into()),
         }
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct Failure {
     pub(crate) lines: Vec<String>,
     /// Lines that are printed after `warning: `, before the other lines.
     pub(crate) warnings: Vec<String>,
+    /// Lines that are printed after `note: `, after the other lines.
+    pub(crate) notes: Vec<String>,
     /// The text of a failure of a server, without `the server` at its start. [`Failure::at`] adds
     /// the address of the server, which is not known where the failure is created.
     of_server: Option<String>,
@@ -30,7 +32,14 @@ impl Failure {
     /// Creates a failure of several lines.
     pub(crate) fn lines(lines: impl IntoIterator<Item = impl fmt::Display>) -> Self {
         let lines = lines.into_iter().map(|line| plain(&line.to_string().replace('\n', "; ")));
-        Self { lines: lines.collect(), warnings: Vec::new(), of_server: None, exit: Exit::Failed }
+        let (warnings, notes) = (Vec::new(), Vec::new());
+        Self { lines: lines.collect(), warnings, notes, of_server: None, exit: Exit::Failed }
+    }
+
+    /// Adds notes.
+    pub(crate) fn with_notes(self, notes: impl IntoIterator<Item = String>) -> Self {
+        let notes = notes.into_iter().map(|note| plain(&note)).collect();
+        Self { notes, ..self }
     }
 
     /// Adds warnings.
@@ -55,6 +64,9 @@ impl Failure {
         for line in &self.lines {
             // A failure to write to standard error cannot be reported anywhere.
             drop(writeln!(stderr, "{label}: {line}"));
+        }
+        for note in &self.notes {
+            drop(writeln!(stderr, "note: {note}"));
         }
         // Without lines, the reader of standard output has closed the pipe, which is not a failure.
         if self.lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(self.exit.code()) }

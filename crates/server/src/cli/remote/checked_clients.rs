@@ -9,9 +9,14 @@ use crate::cli::text::{count, plain};
 /// Prints the clients for which resources were checked, unless they are Envoys that are connected.
 pub(super) fn report_clients(checked: &[pb::CheckedClients]) {
     let mut stderr = io::stderr().lock();
-    for line in checked.iter().filter_map(clients_line) {
+    for line in clients_lines(checked) {
         drop(writeln!(stderr, "note: {}", plain(&line)));
     }
+}
+
+/// Returns a line for each scope whose clients are not only Envoys that are connected.
+pub(super) fn clients_lines(checked: &[pb::CheckedClients]) -> impl Iterator<Item = String> {
+    checked.iter().filter_map(clients_line)
 }
 
 fn clients_line(checked: &pb::CheckedClients) -> Option<String> {

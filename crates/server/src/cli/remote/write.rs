@@ -12,7 +12,7 @@ use clap::{Args, builder::NonEmptyStringValueParser};
 use tonic::{Code, Status, transport::Channel};
 
 use super::{
-    checked_clients::report_clients,
+    checked_clients::{clients_lines, report_clients},
     client::{Servers, refusal},
     left_out::report_left_out,
     parameters::{shortened, with_variant},
@@ -274,7 +274,8 @@ enum Again {
 
 impl Refused {
     fn input(response: &pb::WriteResponse) -> Self {
-        let failure = Failure::lines(problem_lines(&response.problems));
+        let failure = Failure::lines(problem_lines(&response.problems))
+            .with_notes(clients_lines(&response.checked_clients));
         Self { failure, written: Written::No, again: Again::Nowhere }
     }
 }
@@ -584,6 +585,29 @@ mod tests {
              assignment \"edge\":\n\
              \x20 priority: 1 -> 2\n\
              dry run, nothing written; revision 4: 1 changed, 1 removed, 2 unchanged, 1 assignment\n"
+        );
+    }
+
+    /// The note says why a rule of gRPC clients applies.
+    #[test]
+    fn refused_input_names_the_clients_for_which_it_was_checked() {
+        let refused = Refused::input(&pb::WriteResponse {
+            problems: vec![pb::Problem { message: "a rule".into(), ..Default::default() }],
+            checked_clients: vec![pb::CheckedClients {
+                scope: "mesh".into(),
+                profiles: vec!["grpc-go@1.85".into()],
+                source: "connected".into(),
+                replicas_not_asked: 2,
+            }],
+            ..Default::default()
+        });
+        assert_eq!(refused.failure.lines, ["a rule"]);
+        assert_eq!(
+            refused.failure.notes,
+            [
+                "scope \"mesh\" was checked for the connected clients grpc-go@1.85; the clients of 2 \
+                 other replicas are not known"
+            ]
         );
     }
 
