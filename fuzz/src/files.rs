@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use chancery_admission::{
-    FileEncoding, Manifest, Options, Validation, admit, import_bootstrap, manifest_of_file,
-    write_discovery_response,
+    ClientKind, ClientProfile, FileEncoding, Manifest, Options, Profiles, Validation,
+    ValidationMode, admit, import_bootstrap, manifest_of_file, write_discovery_response,
 };
 use chancery_model::{ScopeName, Transaction, TypeUrl, types::properties};
 
@@ -40,15 +40,16 @@ fn bodies(transaction: &Transaction, type_url: &TypeUrl) -> Vec<(TypeUrl, Bytes)
     drafts.map(|draft| (type_url.clone(), draft.body.clone())).collect()
 }
 
-/// Reads a manifest in YAML or JSON.
+/// Reads a manifest in YAML or JSON, and validates its resources for all clients.
 pub(crate) fn manifest(content: &[u8]) {
     if let Ok(content) = std::str::from_utf8(content) {
         let manifest = Manifest { file: "-".to_owned(), content: content.to_owned() };
-        drop(admit(&[manifest], &options()));
+        let options = Options { validation: for_all_clients(), ..options() };
+        drop(admit(&[manifest], &options));
     }
 }
 
-/// Reads the bootstrap of an Envoy in YAML or JSON.
+/// Reads the bootstrap of an Envoy in YAML or JSON, and validates its resources for all clients.
 pub(crate) fn bootstrap(content: &[u8]) {
     if let Ok(content) = std::str::from_utf8(content) {
         drop(import_bootstrap(
@@ -56,7 +57,7 @@ pub(crate) fn bootstrap(content: &[u8]) {
             content,
             &options().scope,
             Some("x"),
-            &Validation::default(),
+            &for_all_clients(),
             &Arc::default(),
         ));
     }
@@ -64,4 +65,18 @@ pub(crate) fn bootstrap(content: &[u8]) {
 
 fn options() -> Options {
     Options::new(ScopeName::new("default").expect("the name is valid"))
+}
+
+/// Returns the strictest validation: the rules of Envoy, and those of every gRPC client.
+fn for_all_clients() -> Validation {
+    let clients = [
+        ClientKind::Envoy,
+        ClientKind::GrpcCpp,
+        ClientKind::GrpcGo,
+        ClientKind::GrpcJava,
+        ClientKind::GrpcNode,
+    ];
+    let call = Some(clients.map(ClientProfile::of).into());
+    let profiles = Profiles { call, ..Profiles::default() };
+    Validation { profiles, ..Validation::of(ValidationMode::Enforce) }
 }
