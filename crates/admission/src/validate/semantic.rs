@@ -42,6 +42,7 @@ pub(super) mod regex;
 mod registry;
 mod route;
 mod routing;
+mod runtime;
 mod tls;
 mod tls_parameters;
 mod transport_socket;
@@ -146,6 +147,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("envoy.extensions.access_loggers.file.v3.FileAccessLog", format::file_format),
     ("envoy.extensions.access_loggers.file.v3.FileAccessLog", format::json_format),
     ("envoy.config.core.v3.CidrRange", address::cidr),
+    ("envoy.service.runtime.v3.Runtime", runtime::layer),
     ("envoy.config.core.v3.ApiConfigSource", config_source::api_source),
     ("envoy.config.core.v3.ApiConfigSource", extensions::config_validators),
     ("envoy.config.core.v3.TlvEntry", transport_socket::proxy_value),

@@ -32,6 +32,30 @@ fn private_key_must_belong_to_its_certificate() {
 }
 
 #[test]
+fn revocation_lists_must_be_readable() {
+    let context = |crl: Json| {
+        let validation = json!({"trusted_ca": pem("authority"), "crl": crl});
+        let pair =
+            json!({"certificate_chain": pem("certificate"), "private_key": pem("private_key")});
+        let common = json!({"tls_certificates": [pair], "validation_context": validation});
+        tls("Downstream", &common)
+    };
+    let block = |content: &str| {
+        let text = format!("-----BEGIN X509 CRL-----\n{content}\n-----END X509 CRL-----\n");
+        context(json!({"inline_string": text}))
+    };
+    let broken = format!("{SERVER}.validation_context.crl.inline_string: tls.crl");
+    assert_findings(&[
+        (context(pem("revocation_list")), &[]),
+        // Envoy ignores other texts.
+        (context(json!({"inline_string": "AAAA"})), &[]),
+        (context(pem("authority")), &[]),
+        (block("AAAA"), &[&broken]),
+        (block("MAA="), &[&broken]),
+    ]);
+}
+
+#[test]
 fn parameters_of_a_tls_context_must_be_known() {
     let with = |rest: Json| {
         let pair =

@@ -273,6 +273,19 @@ fn matches_of_filter_chains_are_compared() {
 }
 
 #[test]
+fn runtime_has_neither_null_nor_lists() {
+    let layer = |layer: Json| {
+        json!({"@type": "type.googleapis.com/envoy.service.runtime.v3.Runtime", "name": "r", "layer": layer})
+    };
+    assert_findings(&[
+        (layer(json!({"a": 1, "b": "x", "c": true, "d": {}, "e": ""})), &[]),
+        (layer(json!({"a": {"numerator": 1, "x": null}, "b": {"denominator": [1]}})), &[]),
+        (layer(json!({"a": null})), &["layer[\"a\"]: runtime.value"]),
+        (layer(json!({"a": {"b": [1]}})), &["layer[\"a\"][\"b\"]: runtime.value"]),
+    ]);
+}
+
+#[test]
 fn route_rules_accept_and_refuse() {
     let host = |name: &str, domain: &str| json!({"name": name, "domains": [domain]});
     let action = "virtual_hosts[0].routes[0].route";

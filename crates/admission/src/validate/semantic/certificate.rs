@@ -5,6 +5,7 @@ use x509_parser::{
     extensions::{GeneralName, ParsedExtension},
     prelude::X509Certificate,
     public_key::PublicKey,
+    revocation_list::CertificateRevocationList,
 };
 
 use super::pem::{self, Block};
@@ -59,6 +60,20 @@ pub(super) fn chain(content: &[u8]) -> Result<Leaf, String> {
         }
     }
     first.ok_or_else(|| "has no certificate".to_owned())
+}
+
+/// Parses all certificate revocation lists of a text. Envoy ignores a text without any.
+pub(super) fn revocations(content: &[u8]) -> Result<(), String> {
+    const LABEL: &str = "X509 CRL";
+    let text = String::from_utf8_lossy(content);
+    if !text.contains(&format!("-----BEGIN {LABEL}-----")) {
+        return Ok(());
+    }
+    for (index, block) in pem::blocks(content, LABEL, |label| label == LABEL)?.iter().enumerate() {
+        let broken = |_| format!("revocation list {} cannot be parsed", index + 1);
+        CertificateRevocationList::from_der(&block.content).map_err(broken)?;
+    }
+    Ok(())
 }
 
 fn leaf(certificate: &X509Certificate<'_>) -> Leaf {

@@ -271,6 +271,13 @@ pub(super) fn validation<'m>(context: &'m Message<'_>, findings: &mut Findings<'
             findings.field(field, |findings| findings.refuse("tls.pem", rule));
         });
     }
+    if let Some((field, content)) = context.message("crl").and_then(pem::inline)
+        && let Err(rule) = certificate::revocations(content)
+    {
+        findings.field("crl", |findings| {
+            findings.field(field, |findings| findings.refuse("tls.crl", rule));
+        });
+    }
     for (index, matcher) in context.messages("match_typed_subject_alt_names").enumerate() {
         if matcher.bits("san_type") == OTHER_NAME && !is_object_identifier(matcher.text("oid")) {
             findings.item("match_typed_subject_alt_names", index, |findings| {
