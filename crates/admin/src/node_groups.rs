@@ -49,13 +49,6 @@ pub(crate) struct Users {
     pub(crate) sotw_types: BTreeSet<TypeUrl>,
 }
 
-impl NodeGroup {
-    /// Returns the scopes, if the write does not change the list.
-    pub(crate) fn unmoved(&self) -> Option<&[ScopeName]> {
-        self.after.as_deref().filter(|_| self.before == self.after)
-    }
-}
-
 /// Groups the connected nodes whose scopes a write changes, or whose view has one of the `touched`
 /// scopes. Then adds the views with such scopes that no connected node has: those of assignments
 /// without variables, and last the remaining scopes, each alone.

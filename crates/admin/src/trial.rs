@@ -41,6 +41,12 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
+    /// Returns whether some check of removed resources needs the index of references.
+    pub(crate) fn need_references(&self) -> bool {
+        let guards = [Guard::ClusterInUse, Guard::EmptyEndpoints];
+        self.settings.is_used() || guards.into_iter().any(|guard| self.guards.applies(guard))
+    }
+
     /// Returns the references after a transaction that removes a resource or an alias, or publishes a listener.
     fn references(&self, before: &State, applied: &Applied) -> Option<ReferenceIndex> {
         let removes = |change: &Change| match change.kind {
@@ -51,7 +57,7 @@ impl Checks {
                 old.is_some_and(|old| !old.aliases().is_empty())
             }
         };
-        let is_used = self.settings.is_used() || self.guards.applies(Guard::ClusterInUse);
+        let is_used = self.need_references();
         let needed = |change: &Change| {
             is_used && removes(change) || references::is_checked(change, &self.validation)
         };
@@ -74,8 +80,8 @@ impl DryRun {
     ) -> Result<Self, AdminError> {
         refuse_marks(&transaction)?;
         let applied = before.apply(&transaction);
-        let suspects = Suspects::of(&before, &applied, &checks.guards);
         let references = checks.references(&before, &applied);
+        let suspects = Suspects::of(&before, &applied, references.as_ref(), &checks.guards);
         let dangling =
             references::Suspects::of(&before, &applied, references.as_ref(), &checks.settings);
         let addresses = references.as_ref().map(|index| {

@@ -227,7 +227,7 @@ impl Service {
     }
 
     /// Returns the settings by which a transaction is checked.
-    fn checks(&self, call: Option<ValidationMode>) -> Checks {
+    pub(crate) fn checks(&self, call: Option<ValidationMode>) -> Checks {
         Checks {
             guards: Arc::clone(&self.guards),
             settings: Arc::clone(&self.reference_settings),

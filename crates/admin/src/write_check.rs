@@ -102,10 +102,7 @@ impl Service {
 
     /// Keeps the index of references up to date, if checks of writes need it.
     pub(crate) async fn update_references(self) {
-        if self.reference_settings.is_used()
-            || self.guards.applies(Guard::ClusterInUse)
-            || !self.validation.is_off()
-        {
+        if self.checks(None).need_references() || !self.validation.is_off() {
             let (states, drain) = (self.replica.watch(), self.drain.clone());
             references::update(self.references, states, self.work, drain).await;
         }

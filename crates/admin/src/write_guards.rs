@@ -6,7 +6,7 @@
 //!
 //! Cost: [`Suspects`] needs O(changes). Only if [`Suspects`] finds something, the guards
 //! list the streams of the replica, as `chancery nodes` does. The index of references names the resources
-//! that refer to a removed cluster.
+//! that refer to a removed cluster or list of endpoints.
 
 mod effects;
 mod endpoints;

@@ -1,17 +1,14 @@
 //! Which guards a write trips, with its effects on the views of nodes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use chancery_model::{
-    Assignment, Collection, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
+    Assignment, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
 };
 use chancery_view::{TypeView, View};
 
 use super::{
-    endpoints::{n_endpoints, refers_to},
+    endpoints::{clusters_with, n_served, refers_to},
     settings::{Guard, GuardSettings},
     suspects::{Suspects, exceeds_share},
 };
@@ -50,13 +47,14 @@ pub(crate) fn findings(tried: &Tried<'_>, clients: &[Client]) -> Vec<Finding> {
     let groups = groups(clients, tried.before, tried.after, &tried.suspects.scopes());
     let mut found = BTreeMap::new();
     for group in &groups {
-        if let Some(scopes) = group.unmoved() {
-            let layered = Layered::new(tried, group, scopes);
+        if let (Some(old), Some(new)) = (group.before.as_deref(), group.after.as_deref()) {
+            let layered = Layered::new(tried, group, old, new);
             layered.mass_deletion(&mut found);
             layered.empty_endpoints(&mut found);
             layered.cluster_in_use(&mut found);
             layered.sotw_size(&mut found);
-        } else if tried.suspects.assignments {
+        }
+        if tried.suspects.assignments && group.before != group.after {
             view_change(tried, group, &mut found);
         }
     }
@@ -84,44 +82,52 @@ struct Removed<'a> {
     settings: Option<(u32, usize)>,
 }
 
-/// A list of scopes before and after a write.
+/// The view of a group of nodes before and after a write.
 struct Layered<'a> {
     tried: &'a Tried<'a>,
     group: &'a NodeGroup,
-    scopes: &'a [ScopeName],
+    old: &'a [ScopeName],
+    new: &'a [ScopeName],
     before: View,
     after: View,
 }
 
 impl<'a> Layered<'a> {
-    fn new(tried: &'a Tried<'a>, group: &'a NodeGroup, scopes: &'a [ScopeName]) -> Self {
-        let before = View::resolve(tried.before, scopes);
-        let after = View::resolve(tried.after, scopes);
-        Self { tried, group, scopes, before, after }
+    fn new(
+        tried: &'a Tried<'a>,
+        group: &'a NodeGroup,
+        old: &'a [ScopeName],
+        new: &'a [ScopeName],
+    ) -> Self {
+        let before = View::resolve(tried.before, old);
+        let after = View::resolve(tried.after, new);
+        Self { tried, group, old, new, before, after }
     }
 
-    /// Returns the suspicious parts of the scopes.
-    fn of_scopes<'b, T>(&'b self, all: &'b BTreeMap<ScopeName, T>) -> impl Iterator<Item = &'b T> {
-        self.scopes.iter().filter_map(|scope| all.get(scope))
+    /// Returns all scopes of the view, before and after the write.
+    fn scopes(&self) -> impl Iterator<Item = &'a ScopeName> {
+        self.old.iter().chain(self.new.iter().filter(|scope| !self.old.contains(scope)))
     }
 
     /// Returns whether some node may have the view.
-    fn is_used(&self) -> bool {
+    fn has_nodes(&self) -> bool {
         !self.group.users.nodes.is_empty() || self.tried.n_other_replicas > 0
     }
 
     /// Returns the start of an effect: `view edge (2 nodes)`.
     fn subject(&self) -> String {
-        format!("view {} ({})", list(self.scopes), nodes(self.group))
+        let moved =
+            if self.old == self.new { String::new() } else { format!(" → {}", list(self.new)) };
+        format!("view {}{moved} ({})", list(self.old), nodes(self.group))
     }
 
     fn mass_deletion(&self, found: &mut Found) {
         let Tried { suspects, settings, .. } = self.tried;
-        if !self.is_used() {
+        if !self.has_nodes() {
             return;
         }
         let mut by_type: BTreeMap<&TypeUrl, Removed<'_>> = BTreeMap::new();
-        for scope in self.scopes {
+        for scope in self.old {
             let own = settings.of(scope);
             for (type_url, names) in suspects.removed.get(scope).into_iter().flatten() {
                 let removed = by_type.entry(type_url).or_default();
@@ -149,7 +155,9 @@ impl<'a> Layered<'a> {
                 after.get(name.base()).is_none()
                     && (!name.is_variant() || before.get(name.as_str()).is_some())
             };
-            let n_gone = names.iter().filter(is_gone).count();
+            let gone: BTreeSet<&str> =
+                names.iter().filter(is_gone).map(|name| name.base()).collect();
+            let n_gone = gone.len();
             if exceeds_share(n_gone, n, percent) {
                 add(found, Guard::MassDeletion, || {
                     let (subject, left, kind) = (self.subject(), n - n_gone, short(type_url));
@@ -162,38 +170,43 @@ impl<'a> Layered<'a> {
     }
 
     fn empty_endpoints(&self, found: &mut Found) {
-        for key in self.of_scopes(&self.tried.suspects.emptied).flatten() {
-            let name = key.name.as_str();
-            let count = |view: &View| {
-                let resource = view.of_type(&key.type_url).get(name).cloned();
-                resource.and_then(|resource| n_endpoints(&key.type_url, &resource))
-            };
-            let Some(n) = count(&self.before).filter(|n| *n > 0) else { continue };
-            let is_empty = match count(&self.after) {
-                Some(n) => n == 0,
-                None => self.cluster_refers_to(&key.to_base()),
-            };
-            if is_empty {
-                add(found, Guard::EmptyEndpoints, || {
-                    let resource = name_of(&key.name);
-                    format!("{}: {n} → 0 endpoints of {resource}", self.subject())
-                });
+        let Suspects { emptied, shadowing, .. } = self.tried.suspects;
+        let is_last = |scope| self.old == self.new && self.new.last() == Some(scope);
+        for scope in self.scopes() {
+            // In the last scope of the view, an added resource shadows nothing.
+            let added = shadowing.get(scope).filter(|_| !is_last(scope));
+            for key in emptied.get(scope).into_iter().chain(added).flatten() {
+                let Some(n) = n_served(&self.before, key).filter(|n| *n > 0) else { continue };
+                let is_empty = match n_served(&self.after, key) {
+                    Some(n) => n == 0,
+                    None => self.is_used(key),
+                };
+                if is_empty {
+                    add(found, Guard::EmptyEndpoints, || {
+                        let resource = name_of(&key.name);
+                        format!("{}: {n} → 0 endpoints of {resource}", self.subject())
+                    });
+                }
             }
         }
     }
 
-    /// Returns whether a cluster of the same name still gets its endpoints from the resource.
-    fn cluster_refers_to(&self, key: &ResourceKey) -> bool {
+    /// Returns whether a cluster of the view still gets its endpoints from a removed resource.
+    fn is_used(&self, key: &ResourceKey) -> bool {
+        let Some(references) = self.tried.references else { return false };
+        let key = key.to_base();
         let clusters = self.after.of_type(&TypeUrl::from_static(types::CLUSTER));
-        clusters.get(key.name.as_str()).is_some_and(|cluster| refers_to(cluster, key))
+        clusters_with(references, &key)
+            .any(|name| clusters.get(name.as_str()).is_some_and(|cluster| refers_to(cluster, &key)))
     }
 
     fn cluster_in_use(&self, found: &mut Found) {
         let Some(references) = self.tried.references else { return };
         let clusters = TypeUrl::from_static(types::CLUSTER);
         let (before, after) = (self.before.of_type(&clusters), self.after.of_type(&clusters));
-        let sight = Sight::new(self.tried.after, self.scopes);
-        for name in self.of_scopes(&self.tried.suspects.clusters).flatten() {
+        let sight = Sight::new(self.tried.after, self.new);
+        let removed = self.old.iter().filter_map(|scope| self.tried.suspects.clusters.get(scope));
+        for name in removed.flatten() {
             if before.get(name.as_str()).is_none() || after.get(name.as_str()).is_some() {
                 continue;
             }
@@ -212,7 +225,7 @@ impl<'a> Layered<'a> {
     fn sotw_size(&self, found: &mut Found) {
         let Tried { suspects, settings, n_other_replicas, .. } = self.tried;
         let mut grown: BTreeMap<&TypeUrl, u64> = BTreeMap::new();
-        for scope in self.scopes {
+        for scope in self.new {
             let own = settings.of(scope).sotw_bytes_max;
             for type_url in suspects.grown.get(scope).into_iter().flatten() {
                 let limit = grown.entry(type_url).or_insert(own);
@@ -244,7 +257,8 @@ impl<'a> Layered<'a> {
 fn view_change(tried: &Tried<'_>, group: &NodeGroup, found: &mut Found) {
     let Some(old) = group.before.as_deref() else { return };
     let new = group.after.as_deref().unwrap_or_default();
-    if layers(tried.after, old) == layers(tried.after, new) {
+    let (before, after) = ((tried.before, old), (tried.after, new));
+    if layers(before, after) == layers(after, before) {
         return;
     }
     add(found, Guard::ViewChange, || {
@@ -277,15 +291,20 @@ fn changed_rules(tried: &Tried<'_>, found: &mut Found) {
     }
 }
 
-/// Returns the addresses of the collections that nodes with these scopes see, by type. Two views of one
-/// state with the same collections show the same resources.
-fn layers<'a>(state: &'a State, scopes: &[ScopeName]) -> BTreeMap<&'a TypeUrl, Vec<usize>> {
-    let mut layers: BTreeMap<&TypeUrl, Vec<usize>> = BTreeMap::new();
-    for scope in scopes.iter().filter_map(|scope| state.scopes.get(scope)) {
-        let filled = |entry: &(&TypeUrl, &Arc<Collection>)| !entry.1.resources.is_empty();
-        for (type_url, collection) in scope.types.iter().filter(filled) {
-            let address = Arc::as_ptr(collection).addr();
-            layers.entry(type_url).or_default().push(address);
+/// Returns the scopes from which nodes receive resources, by type. A scope that `other` has, too, counts if
+/// it has resources in one of the two states: the write then changes its resources, but moves no node.
+fn layers<'a>(
+    (state, scopes): (&'a State, &'a [ScopeName]),
+    (other_state, other): (&'a State, &[ScopeName]),
+) -> BTreeMap<&'a TypeUrl, Vec<&'a ScopeName>> {
+    let mut layers: BTreeMap<&TypeUrl, Vec<&ScopeName>> = BTreeMap::new();
+    for scope in scopes {
+        let other = other.contains(scope).then(|| other_state.scopes.get(scope)).flatten();
+        let all = [state.scopes.get(scope), other].into_iter().flatten();
+        let collections = all.flat_map(|scope| scope.types.values());
+        let filled = collections.filter(|collection| !collection.resources.is_empty());
+        for type_url in filled.map(|collection| &collection.type_url).collect::<BTreeSet<_>>() {
+            layers.entry(type_url).or_default().push(scope);
         }
     }
     layers

@@ -1,8 +1,11 @@
 //! The number of endpoints in a resource.
 
 use bytes::Bytes;
-use chancery_model::{Resource, ResourceKey, TypeUrl, types};
+use chancery_model::{Resource, ResourceKey, ResourceName, TypeUrl, types};
+use chancery_view::View;
 use prost::Message;
+
+use crate::references::ReferenceIndex;
 
 /// The part of `envoy.config.endpoint.v3.ClusterLoadAssignment` that has endpoints.
 #[derive(Clone, PartialEq, Message)]
@@ -66,6 +69,34 @@ fn n_in_locality(locality: &Locality) -> usize {
     locality.lb_endpoints.len()
         + listed.map_or(0, |list| list.lb_endpoints.len())
         + usize::from(locality.leds.is_some())
+}
+
+/// Returns the number of endpoints that a view has for a `ClusterLoadAssignment` or a cluster. `None` if
+/// the view lacks the resource, or if it is not a place for endpoints.
+pub(super) fn n_served(view: &View, key: &ResourceKey) -> Option<usize> {
+    let resource = view.of_type(&key.type_url).get(key.name.as_str()).cloned()?;
+    match endpoints_of(&resource) {
+        Some(list) => {
+            let found = view.of_type(&list.type_url).get(list.name.as_str()).cloned();
+            Some(found.and_then(|found| n_endpoints(&list.type_url, &found)).unwrap_or_default())
+        }
+        None => n_endpoints(&key.type_url, &resource),
+    }
+}
+
+/// Returns the `ClusterLoadAssignment` from which a cluster gets its endpoints.
+pub(super) fn endpoints_of(cluster: &Resource) -> Option<&ResourceKey> {
+    cluster.children().iter().find(|child| child.type_url.as_str() == types::ENDPOINT)
+}
+
+/// Iterates over the names of the clusters that refer to a `ClusterLoadAssignment`, in any scope.
+pub(super) fn clusters_with(
+    references: &ReferenceIndex,
+    key: &ResourceKey,
+) -> impl Iterator<Item = ResourceName> {
+    let all = references.referrers(&key.type_url, key.name.base());
+    let clusters = all.filter(|(_, referrer)| referrer.type_url.as_str() == types::CLUSTER);
+    clusters.map(|(_, referrer)| referrer.name)
 }
 
 /// Returns whether a cluster gets its endpoints from the resource `key`.

@@ -81,6 +81,12 @@ impl GuardSettings {
         own.fold(self.deletion_percent, u32::min)
     }
 
+    /// Returns the smallest number of resources from which a share is limited.
+    pub(super) fn deletion_resources_min(&self) -> usize {
+        let own = self.scopes.values().map(|own| own.deletion_resources_min);
+        own.fold(self.deletion_resources_min, usize::min)
+    }
+
     /// Returns whether this replica applies a guard.
     pub(crate) fn applies(&self, guard: Guard) -> bool {
         !self.off.iter().any(|name| name == ALL_GUARDS || name == guard.name())

@@ -4,13 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chancery_model::{
-    Applied, Change, ChangeKind, ResourceKey, ResourceName, ScopeName, State, TypeUrl, types,
+    Applied, Change, ChangeKind, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
+    types,
 };
 
 use super::{
-    endpoints::{n_endpoints, refers_to},
+    endpoints::{clusters_with, endpoints_of, n_endpoints},
     settings::{Guard, GuardSettings},
 };
+use crate::references::ReferenceIndex;
 
 /// The parts of a write that may trip a guard, by scope.
 #[derive(Debug, Default)]
@@ -19,6 +21,8 @@ pub(crate) struct Suspects {
     pub(super) removed: BTreeMap<ScopeName, BTreeMap<TypeUrl, Vec<ResourceName>>>,
     /// The resources that may have lost all their endpoints.
     pub(super) emptied: BTreeMap<ScopeName, Vec<ResourceKey>>,
+    /// The added resources without endpoints, which may shadow those of a later scope.
+    pub(super) shadowing: BTreeMap<ScopeName, Vec<ResourceKey>>,
     /// The removed clusters.
     pub(super) clusters: BTreeMap<ScopeName, Vec<ResourceName>>,
     /// The types that grow, of those whose responses to SotW clients are complete.
@@ -28,12 +32,22 @@ pub(crate) struct Suspects {
 }
 
 impl Suspects {
-    /// Finds the suspicious parts of a transaction that was applied to `before`.
-    pub(crate) fn of(before: &State, applied: &Applied, settings: &GuardSettings) -> Self {
+    /// Finds the suspicious parts of a transaction that was applied to `before`. `references` are those of
+    /// the state after it, if the transaction removes resources.
+    pub(crate) fn of(
+        before: &State,
+        applied: &Applied,
+        references: Option<&ReferenceIndex>,
+        settings: &GuardSettings,
+    ) -> Self {
         let Applied { state: after, changes, .. } = applied;
         let mut suspects = Self::default();
         for change in changes {
-            suspects.add(before, after, change, settings);
+            let own = settings.of(&change.scope);
+            suspects.add(change, own);
+            if own.applies(Guard::EmptyEndpoints) {
+                suspects.add_emptied(before, after, change, references);
+            }
         }
         if !suspects.loses_share(before, settings) {
             suspects.removed.clear();
@@ -57,9 +71,10 @@ impl Suspects {
 
     /// Returns whether no guard can be tripped.
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { removed, emptied, clusters, grown, assignments } = self;
+        let Self { removed, emptied, shadowing, clusters, grown, assignments } = self;
         removed.is_empty()
             && emptied.is_empty()
+            && shadowing.is_empty()
             && clusters.is_empty()
             && grown.is_empty()
             && !assignments
@@ -67,19 +82,19 @@ impl Suspects {
 
     /// Returns the scopes of all suspicious parts.
     pub(super) fn scopes(&self) -> BTreeSet<ScopeName> {
-        let Self { removed, emptied, clusters, grown, .. } = self;
+        let Self { removed, emptied, shadowing, clusters, grown, .. } = self;
         (removed.keys())
             .chain(emptied.keys())
+            .chain(shadowing.keys())
             .chain(clusters.keys())
             .chain(grown.keys())
             .cloned()
             .collect()
     }
 
-    fn add(&mut self, before: &State, after: &State, change: &Change, settings: &GuardSettings) {
+    fn add(&mut self, change: &Change, settings: &GuardSettings) {
         let Change { scope, key, kind, .. } = change;
         let ResourceKey { type_url, name } = key;
-        let settings = settings.of(scope);
         if *kind == ChangeKind::Removed {
             if settings.applies(Guard::MassDeletion) {
                 let types = self.removed.entry(scope.clone()).or_default();
@@ -91,21 +106,60 @@ impl Suspects {
         } else if settings.applies(Guard::SotwSize) && types::properties(type_url).full_state {
             self.grown.entry(scope.clone()).or_default().insert(type_url.clone());
         }
-        if settings.applies(Guard::EmptyEndpoints) && is_emptied(before, after, change) {
-            self.emptied.entry(scope.clone()).or_default().push(key.clone());
+    }
+
+    /// Adds a changed resource that may leave a cluster without endpoints.
+    fn add_emptied(
+        &mut self,
+        before: &State,
+        after: &State,
+        change: &Change,
+        references: Option<&ReferenceIndex>,
+    ) {
+        let Change { scope, key, kind, resource } = change;
+        let suspects = match (kind, resource) {
+            // Only with another scope, there is something to shadow.
+            (ChangeKind::Added, Some(new)) if before.scopes.len() > 1 => {
+                is_empty(after, scope, key, new).then_some(&mut self.shadowing)
+            }
+            (ChangeKind::Updated, Some(new)) => {
+                let may_lose = before.get(scope, key).is_some_and(|old| may_lose(key, old, new));
+                (may_lose && is_empty(after, scope, key, new)).then_some(&mut self.emptied)
+            }
+            (ChangeKind::Removed, _) if key.type_url.as_str() == types::ENDPOINT => {
+                let mut users = references.into_iter().flat_map(|all| clusters_with(all, key));
+                users.next().map(|_| &mut self.emptied)
+            }
+            _ => None,
+        };
+        if let Some(suspects) = suspects {
+            suspects.entry(scope.clone()).or_default().push(key.clone());
         }
     }
 
     /// Returns whether a scope loses more than the strictest allowed share of a type. A view of several
     /// scopes never loses a larger share than one of its scopes, so the check of each scope is enough.
+    /// With variants, a scope shows fewer resources than it has. Then only the smallest protected view
+    /// limits the number of names.
     fn loses_share(&self, before: &State, settings: &GuardSettings) -> bool {
         let percent = settings.deletion_percent_min();
-        self.removed.iter().any(|(scope, types)| {
-            types.iter().any(|(type_url, names)| {
-                let n = before.collection(scope, type_url).map_or(0, |all| all.resources.len());
-                exceeds_share(names.len(), n, percent)
-            })
-        })
+        let mut with_variants: BTreeMap<&TypeUrl, (usize, bool)> = BTreeMap::new();
+        for (scope, types) in &self.removed {
+            for (type_url, names) in types {
+                let names: BTreeSet<&str> = names.iter().map(ResourceName::base).collect();
+                let all = before.collection(scope, type_url);
+                let n = all.map_or(0, |all| all.resources.len());
+                if exceeds_share(names.len(), n, percent) {
+                    return true;
+                }
+                let (n_lost, has_variants) = with_variants.entry(type_url).or_default();
+                *n_lost += names.len();
+                *has_variants |= all.is_some_and(|all| !all.variants.is_empty());
+            }
+        }
+        let floor = settings.deletion_resources_min();
+        let mut lost = with_variants.into_values();
+        lost.any(|(n, has_variants)| has_variants && exceeds_share(n, floor, percent))
     }
 }
 
@@ -114,26 +168,22 @@ pub(super) fn exceeds_share(n: usize, all: usize, percent: u32) -> bool {
     n.saturating_mul(100) > all.saturating_mul(percent as usize)
 }
 
-/// Returns whether a resource had endpoints and has none any longer. A removed list of endpoints counts
-/// if a cluster of the scope still refers to it, or if the clusters are in other scopes.
-fn is_emptied(before: &State, after: &State, change: &Change) -> bool {
-    let Change { scope, key, kind, resource } = change;
-    let count = |resource| n_endpoints(&key.type_url, resource);
-    let had = || before.get(scope, key).and_then(|old| count(old)).is_some_and(|n| n > 0);
-    match (kind, resource) {
-        (ChangeKind::Updated, Some(new)) => count(new) == Some(0) && had(),
-        (ChangeKind::Removed, _) if key.type_url.as_str() == types::ENDPOINT => {
-            let clusters = after.collection(scope, &TypeUrl::from_static(types::CLUSTER));
-            let clusters = clusters.filter(|clusters| !clusters.resources.is_empty());
-            let key = key.to_base();
-            let is_used = clusters.is_none_or(|clusters| {
-                let cluster = clusters.resources.get(&key.name);
-                let variants = clusters.variants.of(key.name.as_str()).iter();
-                cluster.into_iter().chain(variants).any(|cluster| refers_to(cluster, &key))
-            });
-            is_used && had()
+/// Returns whether the new version of a resource may have fewer endpoints than the old one.
+fn may_lose(key: &ResourceKey, old: &Resource, new: &Resource) -> bool {
+    match endpoints_of(old) {
+        Some(list) => endpoints_of(new) != Some(list),
+        None => n_endpoints(&key.type_url, old).is_some_and(|n| n > 0),
+    }
+}
+
+/// Returns whether a resource is a place for endpoints, and has none in its scope.
+fn is_empty(after: &State, scope: &ScopeName, key: &ResourceKey, resource: &Resource) -> bool {
+    match endpoints_of(resource) {
+        Some(list) => {
+            let found = after.get(scope, list);
+            found.and_then(|found| n_endpoints(&list.type_url, found)).unwrap_or_default() == 0
         }
-        _ => false,
+        None => n_endpoints(&key.type_url, resource) == Some(0),
     }
 }
 

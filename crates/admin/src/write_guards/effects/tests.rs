@@ -1,9 +1,13 @@
 //! Each guard: tripped, below its threshold, and without the nodes or references that it protects.
 
+use std::sync::Arc;
+
 use chancery_admission::{Manifest, Options, Prune, admit};
 use chancery_model::{Incarnation, Outcome};
 
 use super::*;
+
+mod combined;
 
 const EDGE: &str = "assignments: [{name: edge, priority: 1, match: {id: 'e*'}, scopes: [edge]}]";
 
@@ -50,8 +54,8 @@ impl World {
     }
 
     fn trips(&self, applied: &chancery_model::Applied) -> Vec<(&'static str, Vec<String>)> {
-        let suspects = Suspects::of(&self.state, applied, &self.settings);
         let references = ReferenceIndex::of(&applied.state);
+        let suspects = Suspects::of(&self.state, applied, Some(&references), &self.settings);
         let tried = Tried {
             before: &self.state,
             after: &applied.state,
