@@ -17,6 +17,9 @@ use crate::{
     write_guards::{self, Suspects, Tried, settings::Guard},
 };
 
+/// Checks of more references are large work.
+const SMALL_SUSPECTS_MAX: usize = 100;
+
 impl Service {
     /// Returns the guards that a write trips. A write without suspicious parts costs nothing here.
     pub(crate) async fn tripped_guards(
@@ -65,14 +68,14 @@ impl Service {
         }
         let n_other_replicas = self.replica.n_members().saturating_sub(1);
         let streams = self.fanout.nodes().await;
-        let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
+        let is_small = suspects.len() <= SMALL_SUSPECTS_MAX;
+        let size = Size::of(is_small && streams.len() <= INLINE_STREAMS_MAX);
         let (before, after) = (Arc::clone(before), after.clone());
         let find = move || {
             let clients: Vec<Client> = streams.iter().map(Client::of).collect();
             let groups = groups(&clients, &before, &after, &suspects.scopes());
-            let n_omitted = suspects.n_omitted;
-            let dangling = suspects.in_views(&before, &after, &groups, n_other_replicas > 0);
-            references::findings(dangling, n_omitted, n_other_replicas)
+            let checked = suspects.in_views(&before, &after, &groups, n_other_replicas > 0);
+            references::findings(checked, n_other_replicas)
         };
         self.work.run(size, find).await
     }

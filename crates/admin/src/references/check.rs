@@ -17,8 +17,8 @@ use super::{
 use crate::node_groups::NodeGroup;
 
 /// The maximum number of references that are checked in the views of nodes.
-const SUSPECTS_MAX: usize = 1000;
-/// The maximum number of checks of a reference in a view. Further views are not counted.
+const SUSPECTS_MAX: usize = 10_000;
+/// The maximum number of checks of a reference in a view.
 const CHECKS_MAX: usize = 1_000_000;
 /// The maximum number of listed views of a reference.
 const VIEWS_SHOWN_MAX: usize = 3;
@@ -49,7 +49,8 @@ pub(crate) enum Cause {
 #[derive(Debug, Default)]
 pub(crate) struct Suspects {
     all: BTreeSet<Suspect>,
-    pub(crate) n_omitted: usize,
+    /// The number of further ones by the scope of the referrer, with their strictest mode.
+    omitted: BTreeMap<ScopeName, (usize, ValidationMode)>,
 }
 
 /// A dangling reference, with the views in which it is dangling.
@@ -59,6 +60,16 @@ pub(crate) struct Dangling {
     /// The first views: the scopes, and the number of connected nodes.
     pub(crate) views: Vec<(Vec<ScopeName>, usize)>,
     pub(crate) n_views: usize,
+    /// Whether it was not checked in some views.
+    is_partial: bool,
+}
+
+/// The result of a check in the views of nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Checked {
+    pub(crate) dangling: Vec<Dangling>,
+    /// The number of references that were not checked in each view, by their mode.
+    pub(crate) unchecked: BTreeMap<ValidationMode, usize>,
 }
 
 impl Suspects {
@@ -99,12 +110,13 @@ impl Suspects {
 
     /// Returns the number of suspects.
     pub(crate) fn len(&self) -> usize {
-        self.all.len() + self.n_omitted
+        self.all.len() + self.omitted.values().map(|(n, _)| n).sum::<usize>()
     }
 
     /// Returns the scopes of the referrers.
     pub(crate) fn scopes(&self) -> BTreeSet<ScopeName> {
-        self.all.iter().map(|suspect| suspect.scope.clone()).collect()
+        let checked = self.all.iter().map(|suspect| &suspect.scope);
+        checked.chain(self.omitted.keys()).cloned().collect()
     }
 
     /// Adds the references of a published resource.
@@ -120,11 +132,12 @@ impl Suspects {
             return;
         };
         let sight = Sight::new(after, std::slice::from_ref(scope));
+        let mut seen = BTreeSet::new();
         for_each_reference(key, &resource.body(), |reference| {
             let Some(target) = reference.key().filter(|target| settings.is_checked(target)) else {
                 return;
             };
-            if !sight.has(&target) {
+            if seen.insert(target.clone()) && !sight.has(&target) {
                 let (scope, referrer) = (scope.clone(), key.clone());
                 let (cause, field) = (Cause::Published, reference.field.to_string());
                 self.add(Suspect { target, cause, scope, referrer, field, mode });
@@ -163,28 +176,30 @@ impl Suspects {
     }
 
     fn add(&mut self, suspect: Suspect) {
-        if self.all.len() >= SUSPECTS_MAX {
-            self.n_omitted += 1;
-        } else {
+        if self.all.len() < SUSPECTS_MAX {
             self.all.insert(suspect);
+        } else if !self.all.contains(&suspect) {
+            let (n, mode) = self.omitted.entry(suspect.scope).or_insert((0, suspect.mode));
+            (*n, *mode) = (*n + 1, suspect.mode.min(*mode));
         }
     }
 
-    /// Returns the suspects that dangle in a view that nodes use. `groups` are the views with a scope of a
+    /// Checks the suspects in the views that nodes use. `groups` are the views with a scope of a
     /// suspect, and `has_others` whether other replicas may have nodes of each view.
     pub(crate) fn in_views(
-        self,
+        mut self,
         before: &State,
         after: &State,
         groups: &[NodeGroup],
         has_others: bool,
-    ) -> Vec<Dangling> {
+    ) -> Checked {
         let mut by_scope: BTreeMap<ScopeName, Vec<usize>> = BTreeMap::new();
         let mut all: Vec<Dangling> = Vec::new();
         for (at, suspect) in self.all.into_iter().enumerate() {
             by_scope.entry(suspect.scope.clone()).or_default().push(at);
-            all.push(Dangling { suspect, views: Vec::new(), n_views: 0 });
+            all.push(Dangling { suspect, views: Vec::new(), n_views: 0, is_partial: false });
         }
+        let mut unchecked: BTreeMap<ValidationMode, usize> = BTreeMap::new();
         let mut n_checks = 0;
         for group in groups {
             let n_nodes = group.users.nodes.len();
@@ -198,16 +213,24 @@ impl Suspects {
             for at in scopes.iter().filter_map(|scope| by_scope.get(scope)).flatten() {
                 let dangling = &mut all[*at];
                 n_checks += 1;
-                if n_checks <= CHECKS_MAX && dangling.suspect.dangles(&old, &new) {
+                if n_checks > CHECKS_MAX {
+                    dangling.is_partial = true;
+                } else if dangling.suspect.dangles(&old, &new) {
                     dangling.n_views += 1;
                     if dangling.views.len() < VIEWS_SHOWN_MAX {
                         dangling.views.push((scopes.to_vec(), n_nodes));
                     }
                 }
             }
+            for (n, mode) in scopes.iter().filter_map(|scope| self.omitted.remove(scope)) {
+                *unchecked.entry(mode).or_default() += n;
+            }
+        }
+        for partial in all.iter().filter(|one| one.is_partial && one.n_views == 0) {
+            *unchecked.entry(partial.suspect.mode).or_default() += 1;
         }
         all.retain(|dangling| dangling.n_views > 0);
-        all
+        Checked { dangling: all, unchecked }
     }
 }
 

@@ -9,15 +9,18 @@ use chancery_proto::admin::v1 as pb;
 use crate::AdminError;
 
 use super::{
-    check::{Cause, Dangling},
+    check::{Cause, Checked, Dangling},
     sight::label,
 };
 
 /// The maximum number of referrers in the finding about a removed resource.
 const REFERRERS_SHOWN_MAX: usize = 3;
+/// The maximum number of listed findings of one mode.
+const FINDINGS_MAX: usize = 1000;
 /// The IDs of the findings.
 const MISSING: &str = "reference.missing";
 const REMOVED: &str = "reference.removed";
+const UNCHECKED: &str = "reference.unchecked";
 
 /// The findings about the references of a write.
 #[derive(Debug, Default)]
@@ -28,14 +31,13 @@ pub(crate) struct Findings {
 }
 
 /// Converts dangling references to findings. All references to one removed resource are one finding.
-pub(crate) fn findings(
-    dangling: Vec<Dangling>,
-    n_omitted: usize,
-    n_other_replicas: usize,
-) -> Findings {
+pub(crate) fn findings(checked: Checked, n_other_replicas: usize) -> Findings {
     let mut removed: BTreeMap<ResourceKey, Vec<Dangling>> = BTreeMap::new();
     let mut findings = Findings::default();
-    for one in dangling {
+    for (mode, n) in checked.unchecked {
+        findings.add(mode, unchecked(n));
+    }
+    for one in checked.dangling {
         match one.suspect.cause {
             Cause::Published => findings.add(one.suspect.mode, missing(&one, n_other_replicas)),
             Cause::Removed => removed.entry(one.suspect.target.clone()).or_default().push(one),
@@ -46,11 +48,18 @@ pub(crate) fn findings(
         let mode = strictest.unwrap_or_default();
         findings.add(mode, removal(&target, &referrers, n_other_replicas));
     }
-    let last = findings.refusing.last_mut().or(findings.warnings.last_mut());
-    if let Some(last) = last.filter(|_| n_omitted > 0) {
-        last.message.push_str(&format!("; {n_omitted} further references were not checked"));
-    }
+    shorten(&mut findings.refusing);
+    shorten(&mut findings.warnings);
     findings
+}
+
+/// Cuts a list of findings. The last one then has the number of the others.
+fn shorten(findings: &mut Vec<pb::Problem>) {
+    let n_more = findings.len().saturating_sub(FINDINGS_MAX);
+    findings.truncate(FINDINGS_MAX);
+    if let Some(last) = findings.last_mut().filter(|_| n_more > 0) {
+        last.message.push_str(&format!("; {} not listed", were(n_more, "further finding")));
+    }
 }
 
 impl Findings {
@@ -75,6 +84,20 @@ impl Findings {
             ValidationMode::Warn | ValidationMode::Off => self.warnings.push(problem),
         }
     }
+}
+
+fn unchecked(n: usize) -> pb::Problem {
+    let references = were(n, "reference");
+    pb::Problem {
+        message: format!("{references} not checked, because the transaction has too many"),
+        rule_id: UNCHECKED.to_owned(),
+        fix: "publish the resources in several transactions".to_owned(),
+        ..pb::Problem::default()
+    }
+}
+
+fn were(n: usize, what: &str) -> String {
+    format!("{} {}", count(n, what), if n == 1 { "was" } else { "were" })
 }
 
 fn missing(dangling: &Dangling, n_other_replicas: usize) -> pb::Problem {

@@ -59,9 +59,9 @@ impl World {
         let index = ReferenceIndex::of(&applied.state);
         let suspects = Suspects::of(&self.state, applied, Some(&index), &self.settings);
         let groups = groups(&self.clients, &self.state, &applied.state, &suspects.scopes());
-        let (n_omitted, has_others) = (suspects.n_omitted, self.n_other_replicas > 0);
-        let dangling = suspects.in_views(&self.state, &applied.state, &groups, has_others);
-        findings(dangling, n_omitted, self.n_other_replicas)
+        let has_others = self.n_other_replicas > 0;
+        let checked = suspects.in_views(&self.state, &applied.state, &groups, has_others);
+        findings(checked, self.n_other_replicas)
     }
 
     /// Returns the warnings about resources that are added to a scope.
@@ -203,15 +203,68 @@ fn mode_of_the_scope_decides_between_warning_and_refusal() {
     assert_eq!(check("base"), (0, 0));
 }
 
+/// A route table with many routes to one cluster has one reference to it.
 #[test]
-fn number_of_checked_references_is_bounded() {
-    let world = World::with("edge", &[]);
-    let all: Vec<String> = (0..1200).map(|n| route(&format!("r{n}"), "none")).collect();
-    let found = world.adds("edge", &all);
-    assert_eq!(found.len(), SUSPECTS_MAX);
+fn many_references_to_one_cluster_do_not_hide_another() {
+    let clusters: Vec<&str> = [&["web"; 1500][..], &["lost"]].concat();
+    let world = World::with("base", &[cluster("web")]);
+    let found = world.adds("edge", &[table("main", &clusters)]);
+    assert_eq!(found.len(), 1, "{found:?}");
     assert!(
-        found[999].contains("; 200 further references were not checked; publish"),
-        "{}",
-        found[999]
+        found[0].contains("routes[1500].route.cluster: refers to Cluster \"lost\""),
+        "{found:?}"
     );
+    let world = World::with("edge", &[]);
+    let found = world.adds("edge", &[table("main", &clusters)]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[1].contains("routes[0].route.cluster: refers to Cluster \"web\""), "{found:?}");
+}
+
+/// Returns a route table with a route to each cluster.
+fn table(name: &str, clusters: &[&str]) -> String {
+    let routes: Vec<String> = clusters
+        .iter()
+        .map(|cluster| format!("{{match: {{prefix: /}}, route: {{cluster: {cluster}}}}}"))
+        .collect();
+    let routes = routes.join(", ");
+    format!(
+        "{{'@type': {}, name: {name}, virtual_hosts: [{{name: all, domains: ['*'], routes: [{routes}]}}]}}",
+        types::ROUTE
+    )
+}
+
+fn numbered(n: usize) -> Vec<String> {
+    (0..n).map(|n| format!("c{n}")).collect()
+}
+
+#[test]
+fn unchecked_references_are_reported_and_refuse_an_enforced_write() {
+    let names = numbered(SUSPECTS_MAX + 1);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let clusters: Vec<String> = names.iter().map(|name| cluster(name)).collect();
+    let mut world = World::with("base", &clusters);
+    assert_eq!(world.adds("edge", &[table("main", &names[1..])]), NONE);
+    let expected = "1 reference was not checked, because the transaction has too many; publish the resources in \
+         several transactions [reference.unchecked]";
+    assert_eq!(world.adds("edge", &[table("main", &names)]), [expected]);
+    world.settings.modes = Validation::of(ValidationMode::Enforce);
+    let write = world.apply("edge", &resources(&[table("main", &names)]), Prune::Keep);
+    let findings = world.check(&write);
+    assert_eq!(
+        (lines(&findings.refusing), findings.warnings.len()),
+        (vec![expected.to_owned()], 0)
+    );
+    world.clients.clear();
+    assert!(world.check(&write).refusing.is_empty(), "no node has the view");
+}
+
+#[test]
+fn number_of_listed_references_is_bounded() {
+    let world = World::with("edge", &[]);
+    let names = numbered(1200);
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let found = world.adds("edge", &[table("main", &names)]);
+    assert_eq!(found.len(), 1000);
+    let last = &found[999];
+    assert!(last.contains("; 200 further findings were not listed; publish"), "{last}");
 }
