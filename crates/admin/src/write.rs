@@ -18,7 +18,7 @@ use chancery_model::{
     Transaction, TransactionMeta, Upsert,
 };
 use chancery_proto::admin::v1 as pb;
-use chancery_store::{RequestId, TransactError};
+use chancery_store::{HISTORY_MAX, RequestId, TransactError};
 use tracing::debug;
 
 use crate::{
@@ -67,6 +67,8 @@ struct Checked {
     if_revision: Option<Revision>,
     meta: TransactionMeta,
     request_id: RequestId,
+    /// Whether the author chose the request ID, and may have sent the request before.
+    may_be_repeated: bool,
     freshness: Freshness,
     /// The guards that the write may trip.
     confirmed: BTreeSet<Guard>,
@@ -82,6 +84,7 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     if options.stale && !options.dry_run {
         return refuse("only a dry run can start from a stale state".to_owned());
     }
+    let may_be_repeated = !options.request_id.is_empty() && !options.dry_run;
     let request_id = request_id(&options.request_id)?;
     let label = options.label;
     if label.len() > LABEL_BYTES_MAX {
@@ -120,6 +123,7 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
         wait,
         if_revision: options.if_revision.map(Revision),
         request_id,
+        may_be_repeated,
         freshness: Freshness::of(options.stale || !options.dry_run),
         validation,
         meta: TransactionMeta {
@@ -223,7 +227,22 @@ impl Service {
     ) -> Result<Vec<Problem>, AdminError> {
         let Some(external) = &self.external else { return Ok(Vec::new()) };
         let modes = Validation { call: checked.validation, ..self.validation.clone() };
-        external.check(transaction, &modes).await
+        match external.check(transaction, &modes).await {
+            Err(_) if self.took_effect(checked).await? => Ok(Vec::new()),
+            findings => findings,
+        }
+    }
+
+    /// Returns whether an earlier attempt of a request took effect. The store then returns the result of
+    /// that attempt, and the checks of this one do not matter.
+    async fn took_effect(&self, checked: &Checked) -> Result<bool, AdminError> {
+        if !checked.may_be_repeated {
+            return Ok(false);
+        }
+        // Another replica may have taken the earlier attempt.
+        self.catch_up(Freshness::Current).await?;
+        let history = self.replica.history(HISTORY_MAX);
+        Ok(history.iter().any(|entry| entry.request == Some(checked.request_id)))
     }
 
     /// Returns the settings by which a transaction is checked.
@@ -383,11 +402,21 @@ impl Service {
         let DryRun {
             mut transaction, before, applied: tried, suspects, dangling, references, ..
         } = tried;
-        let confirmed = checked.confirmed;
+        let confirmed = &checked.confirmed;
         let guards =
             self.tripped_guards(&before, &tried.state, suspects, references, confirmed).await?;
         let dangling = self.dangling_references(&before, &tried.state, dangling).await?;
-        let warnings = dangling.and(shared).into_warnings()?;
+        let warnings = dangling.and(shared).into_warnings();
+        let findings = warnings.and_then(|warnings| match rejection(&guards) {
+            Some(reason) if checked.effect == Effect::Committed => {
+                Err(AdminError::Precondition(reason))
+            }
+            _ => Ok((guards, warnings)),
+        });
+        let (guards, warnings) = match findings {
+            Err(_) if self.took_effect(&checked).await? => Default::default(),
+            findings => findings?,
+        };
         let size = size(&transaction);
         let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
         let start = Instant::now();
@@ -398,9 +427,6 @@ impl Service {
                 Ok(pb::WriteResponse { guards, warnings, ..response })
             }
             Effect::Committed => {
-                if let Some(reason) = rejection(&guards) {
-                    return Err(AdminError::Precondition(reason));
-                }
                 transaction.meta.confirmed =
                     guards.iter().map(|finding| finding.guard.clone()).collect();
                 let author = checked.meta.author;

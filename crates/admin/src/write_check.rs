@@ -28,7 +28,7 @@ impl Service {
         after: &State,
         suspects: Suspects,
         references: Option<ReferenceIndex>,
-        confirmed: BTreeSet<Guard>,
+        confirmed: &BTreeSet<Guard>,
     ) -> Result<Vec<pb::GuardFinding>, AdminError> {
         if suspects.is_empty() {
             return Ok(Vec::new());
@@ -51,7 +51,7 @@ impl Service {
             write_guards::findings(&tried, &clients)
         };
         let findings = self.work.run(size, find).await?;
-        let show = |finding| write_guards::show(finding, &confirmed, n_other_replicas);
+        let show = |finding| write_guards::show(finding, confirmed, n_other_replicas);
         Ok(findings.into_iter().map(show).collect())
     }
 

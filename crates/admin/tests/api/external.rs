@@ -115,3 +115,20 @@ async fn at_most_two_commands_run_at_once() {
     assert_eq!((seen.lines().count(), most), (6, Some(2)), "{seen}");
     server.stop().await;
 }
+
+/// A retry answers what the first attempt did, although the command rejects the resources now.
+#[tokio::test]
+async fn retry_returns_the_first_result_although_the_command_rejects_it_now() {
+    let directory = tempfile::tempdir().unwrap();
+    let switch = directory.path().join("off");
+    let command = format!("cat > /dev/null; test ! -e {} || exit 1", switch.display());
+    let server = Server::start_judged(script(&command)).await;
+    let uri = format!("/v1/apply?request_id={:032x}", 7);
+    let first = server.done("POST", &uri, &clusters(&["a"], "1s")).await;
+    std::fs::write(&switch, "").unwrap();
+    let again = server.done("POST", &uri, &clusters(&["a"], "1s")).await;
+    assert_eq!((&again["revision"], &again["repeated"]), (&first["revision"], &json!(true)));
+    let other = uri.replace("7", "8");
+    assert_eq!(server.refused("POST", &other, &clusters(&["a"], "1s")).await.0, 400);
+    server.stop().await;
+}

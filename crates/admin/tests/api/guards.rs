@@ -87,3 +87,26 @@ async fn deleted_assignments_and_resources_pass_the_guards() {
     admin.delete_assignment(delete(vec!["all".to_owned()])).await.unwrap();
     server.stop().await;
 }
+
+/// A retry answers what the first attempt did, although a guard would reject the write now.
+#[tokio::test]
+async fn retry_returns_the_first_result_although_a_guard_rejects_it_now() {
+    let (server, _client) = start().await;
+    let names: Vec<String> = (0..40).map(|n| format!("c{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    server.done("POST", "/v1/apply?scope=edge", &clusters(&names, "1s")).await;
+    let rest = format!("scope: edge\n{}", clusters(&names[5..], "1s"));
+    let uri = format!("/v1/apply?scope=edge&prune=true&request_id={:032x}", 7);
+    let first = server.done("POST", &uri, &rest).await;
+    assert_eq!((&first["removed"], &first["repeated"]), (&json!(5), &json!(false)));
+    let more: Vec<String> = (0..40).map(|n| format!("d{n}")).collect();
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    server.done("POST", "/v1/apply?scope=edge", &clusters(&more, "1s")).await;
+    let again = server.done("POST", &uri, &rest).await;
+    assert_eq!((&again["revision"], &again["removed"]), (&first["revision"], &first["removed"]));
+    assert_eq!((&again["repeated"], &again["guards"]), (&json!(true), &json!([])));
+    let other = uri.replace("7", "8");
+    let rejected = server.refused("POST", &other, &rest).await;
+    assert!(rejected.2.starts_with("guard `mass-deletion` rejects the write: "), "{rejected:?}");
+    server.stop().await;
+}

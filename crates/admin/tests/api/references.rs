@@ -98,3 +98,21 @@ async fn describe_and_explain_show_both_directions() {
     assert_eq!(both(&cluster["scopes"][0]), (none, main));
     server.stop().await;
 }
+
+/// A retry answers what the first attempt did, although its references are missing now.
+#[tokio::test]
+async fn retry_returns_the_first_result_although_a_reference_is_missing_now() {
+    let modes = Validation::of(ValidationMode::Enforce);
+    let (server, _client) =
+        start_with(ReferenceSettings { modes, ..ReferenceSettings::default() }).await;
+    server.done("POST", "/v1/apply", &clusters(&["web"], "1s")).await;
+    let uri = format!("/v1/apply?request_id={:032x}", 7);
+    let first = server.done("POST", &uri, ROUTE).await;
+    let empty = "/v1/apply?prune=true&confirm=all";
+    server.done("POST", empty, "scope: default\nresources: []").await;
+    let again = server.done("POST", &uri, ROUTE).await;
+    assert_eq!((&again["revision"], &again["repeated"]), (&first["revision"], &json!(true)));
+    let rejected = server.refused("POST", &uri.replace("7", "8"), ROUTE).await;
+    assert!(rejected.2.contains("refers to Cluster \"web\""), "{rejected:?}");
+    server.stop().await;
+}
