@@ -66,7 +66,7 @@ pub use external::settings::{ExternalInput, ExternalValidator};
 pub use metrics::METRICS;
 pub use references::ReferenceSettings;
 pub use service::AdminDeps;
-pub use write_guards::settings::{ALL_GUARDS, GUARD_NAMES, GuardSettings};
+pub use write_guards::settings::{ALL_GUARDS, GUARD_NAMES, GuardSettings, guard_name};
 
 /// Reads the descriptors of the Envoy API, so that the first request does not have to. This takes
 /// most of a second on a slow machine.

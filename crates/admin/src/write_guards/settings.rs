@@ -93,6 +93,19 @@ impl GuardSettings {
     }
 }
 
+/// Returns the name of a guard or `all`, without surrounding spaces.
+///
+/// # Errors
+/// Fails if the name is unknown.
+pub fn guard_name(text: &str) -> Result<&'static str, String> {
+    let name = text.trim();
+    let mut all = GUARD_NAMES.into_iter().chain([ALL_GUARDS]);
+    all.find(|known| *known == name).ok_or_else(|| {
+        let known = GUARD_NAMES.join(", ");
+        format!("{name:?} is not a guard; the guards are {known}, or all")
+    })
+}
+
 /// Returns the guards with the given names.
 ///
 /// # Errors
@@ -100,16 +113,9 @@ impl GuardSettings {
 pub(crate) fn guards(names: &[String]) -> Result<BTreeSet<Guard>, String> {
     let mut guards = BTreeSet::new();
     for name in names {
-        match Guard::ALL.into_iter().find(|guard| guard.name() == name) {
-            _ if name == ALL_GUARDS => guards.extend(Guard::ALL),
-            Some(guard) => {
-                guards.insert(guard);
-            }
-            None => {
-                let known = GUARD_NAMES.join(", ");
-                return Err(format!("{name:?} is not a guard; the guards are {known}, or all"));
-            }
-        }
+        let name = guard_name(name)?;
+        let is_meant = |guard: &Guard| name == ALL_GUARDS || guard.name() == name;
+        guards.extend(Guard::ALL.into_iter().filter(is_meant));
     }
     Ok(guards)
 }
@@ -124,6 +130,8 @@ mod tests {
             assert_eq!(guards(&[guard.name().to_owned()]).unwrap(), BTreeSet::from([guard]));
         }
         assert_eq!(guards(&["all".to_owned()]).unwrap().len(), GUARD_NAMES.len());
+        let spaced = guards(&[" sotw-size ".to_owned()]).unwrap();
+        assert_eq!(spaced, BTreeSet::from([Guard::SotwSize]));
     }
 
     #[test]

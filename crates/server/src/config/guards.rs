@@ -1,5 +1,7 @@
 //! The section `[guards]`: the guards against writes that take down nodes.
 
+use std::collections::BTreeSet;
+
 use chancery_admin::{ALL_GUARDS, GUARD_NAMES, GuardSettings};
 use chancery_model::ScopeName;
 use serde::{Deserialize, Serialize};
@@ -45,7 +47,17 @@ impl Guards {
         let entries = self.scopes.iter().filter_map(|entry| {
             entry_of_scope(entry, &mut settings).err().map(|error| ("scopes", error))
         });
-        unknown.chain(entries).collect()
+        let mut seen = BTreeSet::new();
+        let repeated = self.scopes.iter().filter_map(|entry| {
+            let (scope, value) = entry.rsplit_once('=')?;
+            let (key, _) = value.split_once(':')?;
+            // Each value of `off` adds a guard.
+            let key = if key == "off" { value } else { key };
+            let is_new = seen.insert((scope, key));
+            (!is_new)
+                .then(|| ("scopes", format!("{entry:?}: {key} of the scope {scope:?} is repeated")))
+        });
+        unknown.chain(entries).chain(repeated).collect()
     }
 
     /// Returns the thresholds. The rules of the configuration exclude values that are not valid.
@@ -131,6 +143,20 @@ mod tests {
         assert_eq!((of("edge").sotw_bytes_max, of("lab").deletion_percent), (8 << 20, 30));
         assert_eq!(of("lab").off, ["mass-deletion", "sotw-size"]);
         assert_eq!((settings.deletion_percent, settings.scopes.len()), (30, 2));
+    }
+
+    #[test]
+    fn key_of_a_scope_cannot_be_set_twice() {
+        let rules = |entries: [&str; 2]| {
+            let scopes = entries.map(str::to_owned).to_vec();
+            Guards { scopes, ..Guards::default() }.rules()
+        };
+        let twice = rules(["edge=deletion_percent:10", "edge=deletion_percent:20"]);
+        let expected =
+            "\"edge=deletion_percent:20\": deletion_percent of the scope \"edge\" is repeated";
+        assert_eq!(twice, [("scopes", expected.to_owned())]);
+        assert_eq!(rules(["edge=off:sotw-size", "edge=off:sotw-size"]).len(), 1);
+        assert_eq!(rules(["edge=deletion_percent:10", "lab=deletion_percent:20"]), []);
     }
 
     #[test]

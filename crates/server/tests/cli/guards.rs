@@ -43,9 +43,9 @@ fn guarded_write_is_rejected_until_confirmed() {
     assert_eq!(server.json(&["get", "eds"], "")["revision"], 1);
 
     let unknown = apply(&["--confirm", "endpoints"], 0);
-    assert_eq!(unknown.code, 1, "{unknown:?}");
+    assert_eq!(unknown.code, 2, "{unknown:?}");
     assert!(unknown.err.contains("\"endpoints\" is not a guard; the guards are "), "{unknown:?}");
-    let confirmed = apply(&["--confirm", "view-change,empty-endpoints"], 0);
+    let confirmed = apply(&["--confirm", "view-change, empty-endpoints"], 0);
     assert_eq!(confirmed.code, 0, "{confirmed:?}");
     assert!(confirmed.out.contains("guard empty-endpoints, confirmed:\n"), "{confirmed:?}");
     assert_eq!(server.terminate().0, Some(0));

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_admin::{is_surely_not_written, problem_line};
+use chancery_admin::{guard_name, is_surely_not_written, problem_line};
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::RequestId;
 use clap::{Args, builder::NonEmptyStringValueParser};
@@ -85,8 +85,8 @@ pub(crate) struct Write {
     /// cluster-in-use: removes a cluster to which another resource refers, such as a route.
     /// view-change: gives connected nodes other resources, or none, by a change of assignments.
     /// sotw-size: makes a SotW response larger than gRPC clients accept by default.
-    #[arg(long, value_name = "GUARD[,GUARD]", value_delimiter = ',', verbatim_doc_comment)]
-    pub(crate) confirm: Vec<String>,
+    #[arg(long, value_name = "GUARD[,GUARD]", value_delimiter = ',', value_parser = guard_name, verbatim_doc_comment)]
+    pub(crate) confirm: Vec<&'static str>,
     /// Identify the write by 32 hexadecimal digits [default: random]
     ///
     /// Use the same ID to retry safely when the outcome of the first attempt is unknown: a write
@@ -326,7 +326,7 @@ fn options(write: &Write, request_id: RequestId) -> pb::WriteOptions {
         problems_in_response: true,
         request_id: request_id.to_string(),
         stale: write.stale,
-        confirm: write.confirm.clone(),
+        confirm: write.confirm.iter().copied().map(str::to_owned).collect(),
         validation: String::new(),
     }
 }
