@@ -3,10 +3,13 @@
 //!
 //! It runs after admission and before replication, on threads for blocking work, and holds no lock. Only the
 //! configuration names the command. The number of concurrent runs, their time, their memory and the length of
-//! what they say are bounded. At the end or at the deadline, the server kills the process group.
+//! what they say are bounded. The server kills the process group at the end, at the deadline, when the client
+//! leaves, and when the server stops.
 
+mod files;
 mod input;
 mod run;
+mod said;
 pub(crate) mod settings;
 
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use std::sync::Arc;
 use chancery_admission::{Problem, Validation, ValidationMode};
 use chancery_model::Transaction;
 use tokio::{sync::Semaphore, time::timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::AdminError;
 use settings::{ExternalValidator, Resource};
@@ -28,11 +32,15 @@ const RULE: &str = "external";
 pub(crate) struct External {
     settings: Arc<ExternalValidator>,
     runs: Arc<Semaphore>,
+    /// Cancelled when the replica begins to drain. After that, no command runs.
+    drain: CancellationToken,
 }
 
 impl External {
-    pub(crate) fn new(settings: &ExternalValidator) -> Self {
-        Self { settings: Arc::new(settings.clone()), runs: Arc::new(Semaphore::new(RUNS_MAX)) }
+    pub(crate) fn new(settings: &ExternalValidator, drain: CancellationToken) -> Self {
+        files::remove_stale(&std::env::temp_dir());
+        let runs = Arc::new(Semaphore::new(RUNS_MAX));
+        Self { settings: Arc::new(settings.clone()), runs, drain }
     }
 
     /// Runs the command on the resources of a transaction, except those of scopes that are not validated.
@@ -55,11 +63,18 @@ impl External {
         if resources.is_empty() {
             return Ok(Vec::new());
         }
-        let problem = |rule: String| Problem { rule, id: RULE.to_owned(), ..Problem::default() };
+        let problem = |text: String| Problem {
+            rule: format!("the external validator {text}"),
+            id: RULE.to_owned(),
+            ..Problem::default()
+        };
+        let rejects = |said: String| problem(format!("rejects the resources: {said}"));
         match self.run(resources).await {
             Ok(None) => Ok(Vec::new()),
-            Ok(Some(rule)) if is_enforced => Err(vec![crate::error::problem(problem(rule))].into()),
-            Ok(Some(rule)) => Ok(vec![problem(rule)]),
+            Ok(Some(said)) if is_enforced => {
+                Err(vec![crate::error::problem(rejects(said))].into())
+            }
+            Ok(Some(said)) => Ok(vec![rejects(said)]),
             Err(reason) if self.settings.required && is_enforced => {
                 Err(AdminError::Unavailable(format!(
                     "nothing has been written: the external validator did not check the write: {reason}"
@@ -77,8 +92,11 @@ impl External {
             return Err(format!("{RUNS_MAX} other runs did not end within {limit:?}"));
         };
         let settings = Arc::clone(&self.settings);
+        let stop = self.drain.child_token();
+        // A run whose client has left stops.
+        let _awaited = stop.clone().drop_guard();
         let job = move || {
-            let judged = run::run(&settings, &resources);
+            let judged = run::run(&settings, &resources, &stop);
             drop(permit);
             judged
         };

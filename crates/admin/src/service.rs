@@ -123,7 +123,8 @@ impl Service {
             reference_settings: Arc::new(deps.references.clone()),
             references: Arc::default(),
             clients: KnownClients::default(),
-            external: deps.external.as_ref().map(External::new),
+            external: (deps.external.as_ref())
+                .map(|settings| External::new(settings, deps.drain.clone())),
         }
     }
 

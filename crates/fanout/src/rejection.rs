@@ -75,6 +75,25 @@ impl SecretFinder {
     pub fn none() -> Self {
         Self::new(|_, _, _| ())
     }
+
+    /// Removes the secrets of the resources and other key material from what a program says about them. Quoted
+    /// resources stay. Returns `None` if the resources have too many secrets to search for.
+    #[must_use]
+    pub fn without_secrets<'a>(
+        &self,
+        text: &str,
+        resources: impl IntoIterator<Item = (&'a TypeUrl, &'a [u8])>,
+    ) -> Option<String> {
+        let mut search = Search::new(text);
+        for (type_url, body) in resources {
+            (self.0)(type_url, body, &mut |secret| search.hide(secret));
+            if search.secrets_bytes > SECRETS_BYTES_MAX {
+                return None;
+            }
+        }
+        form::hide_keys(text, &mut search.hidden);
+        Some(render(text, &search.hidden))
+    }
 }
 
 impl fmt::Debug for SecretFinder {

@@ -22,6 +22,11 @@ pub(super) fn hide(text: &str, hidden: &mut [bool]) {
         hidden[start..end].fill(true);
         at = end;
     }
+    hide_keys(text, hidden);
+}
+
+/// Hides key material.
+pub(super) fn hide_keys(text: &str, hidden: &mut [bool]) {
     hide_pem(text, hidden);
     let unescaped = unescaped(text.as_bytes());
     hide_base64(text, &unescaped, hidden);

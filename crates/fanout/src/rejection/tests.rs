@@ -394,3 +394,21 @@ fn numbers_in_a_text_are_kept() {
         assert_eq!(cleaned_of(text, b"q9Zx-7Jv!mW2_pL4"), text);
     }
 }
+
+/// A validator of the operator may quote resources, so only secrets are removed.
+#[test]
+fn text_of_a_validator_loses_secrets_and_keeps_quoted_resources() {
+    let type_url = TypeUrl::from_static(types::SECRET);
+    let finder = SecretFinder::new(|_, body, found| found(body));
+    let without = |text: &str, secret: &[u8]| finder.without_secrets(text, [(&type_url, secret)]);
+    let said = "secret {\n  inline_string: \"q9Zx-7Jv!mW2\"\n}\nwrong timeout";
+    let expected = "secret {\n  inline_string: \"[redacted]\"\n}\nwrong timeout";
+    assert_eq!(without(said, b"q9Zx-7Jv!mW2").as_deref(), Some(expected));
+    let key =
+        format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----", "aB3/".repeat(30));
+    let said = format!("key: {key}: no");
+    assert_eq!(without(&said, b"other-secret").as_deref(), Some("key: [redacted]: no"));
+    let tail = &said[40..];
+    assert_eq!(without(tail, b"other-secret").as_deref(), Some("[redacted]: no"));
+    assert_eq!(without("wrong", &vec![b'x'; SECRETS_BYTES_MAX + 1]), None);
+}
