@@ -13,6 +13,16 @@ const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v
 /// The lists of static resources in a bootstrap.
 const LISTS: [&str; 3] = ["clusters", "listeners", "secrets"];
 
+/// The start of a bootstrap. Resources may name ADS as the source of others. Validation connects to no server.
+const BOOTSTRAP: &str = concat!(
+    r#"{"node":{"id":"chancery","cluster":"chancery"},"dynamic_resources":{"ads_config":{"api_type":"DELTA_GRPC","#,
+    r#""transport_api_version":"V3","grpc_services":[{"envoy_grpc":{"cluster_name":"chancery-validate-ads"}}]}},"#,
+    r#""static_resources":{"#,
+);
+/// The cluster of ADS.
+const ADS_CLUSTER: &str =
+    r#"{"name":"chancery-validate-ads","type":"STATIC","connect_timeout":"1s"}"#;
+
 /// Writes the input in the given form.
 pub(super) fn write(
     form: ExternalInput,
@@ -23,22 +33,18 @@ pub(super) fn write(
         ExternalInput::Manifest => {
             out.write_all(b"{\"resources\":[")?;
             let all = resources.iter().map(|(type_url, body)| body_to_json(type_url, body));
-            write_items(all, out)?;
+            write_items(all, true, out)?;
             out.write_all(b"]}")
         }
         ExternalInput::Bootstrap => {
-            out.write_all(
-                b"{\"node\":{\"id\":\"chancery\",\"cluster\":\"chancery\"},\"static_resources\":{",
-            )?;
+            out.write_all(BOOTSTRAP.as_bytes())?;
             for (index, list) in LISTS.into_iter().enumerate() {
                 let separator = if index == 0 { "" } else { "," };
-                write!(out, "{separator}\"{list}\":[")?;
-                let placed = resources.iter().enumerate().filter_map(|(n, resource)| {
-                    list_of(resource)
-                        .filter(|own| *own == list)
-                        .map(|_| static_resource(n, resource))
-                });
-                write_items(placed, out)?;
+                let first = if index == 0 { ADS_CLUSTER } else { "" };
+                write!(out, "{separator}\"{list}\":[{first}")?;
+                let of_list = resources.iter().filter(|resource| list_of(resource) == Some(list));
+                let placed = of_list.enumerate().filter_map(|(n, it)| static_resource(n, it));
+                write_items(placed, first.is_empty(), out)?;
                 out.write_all(b"]")?;
             }
             out.write_all(b"}}")
@@ -46,9 +52,13 @@ pub(super) fn write(
     }
 }
 
-fn write_items(items: impl Iterator<Item = Value>, out: &mut impl Write) -> io::Result<()> {
+fn write_items(
+    items: impl Iterator<Item = Value>,
+    are_first: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
     for (index, item) in items.enumerate() {
-        if index > 0 {
+        if index > 0 || !are_first {
             out.write_all(b",")?;
         }
         serde_json::to_writer(&mut *out, &item)?;
@@ -66,14 +76,16 @@ fn list_of((type_url, _): &Resource) -> Option<&'static str> {
     }
 }
 
-/// Returns resource `n` as an entry of a bootstrap. Routes and endpoints have no list of their own there: a
-/// listener or a cluster contains them.
-fn static_resource(n: usize, (type_url, body): &Resource) -> Value {
+/// Returns resource `n` of a list as an entry of a bootstrap. Routes and endpoints have no list of their own there:
+/// a listener or a cluster contains them. API listeners of gRPC clients have no place there.
+fn static_resource(n: usize, (type_url, body): &Resource) -> Option<Value> {
     let mut resource = body_to_json(type_url, body);
     if let Value::Object(fields) = &mut resource {
         fields.remove("@type");
     }
-    match type_url.as_str() {
+    let is_api_listener =
+        type_url.as_str() == types::LISTENER && resource.get("api_listener").is_some();
+    let placed = match type_url.as_str() {
         types::ENDPOINT => json!({
             "name": format!("chancery-endpoints-{n}"),
             "type": "STATIC",
@@ -97,7 +109,26 @@ fn static_resource(n: usize, (type_url, body): &Resource) -> Value {
                 "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
             })
         }
+        types::LISTENER => {
+            inline_routes(&mut resource);
+            resource
+        }
         _ => resource,
+    };
+    (!is_api_listener).then_some(placed)
+}
+
+/// Lets inline routes of a listener name clusters that are not in the input.
+fn inline_routes(value: &mut Value) {
+    if value["@type"] == HCM
+        && let Some(Value::Object(routes)) = value.get_mut("route_config")
+    {
+        routes.entry("validate_clusters").or_insert(Value::Bool(false));
+    }
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(inline_routes),
+        Value::Array(items) => items.iter_mut().for_each(inline_routes),
+        _ => {}
     }
 }
 
@@ -134,13 +165,63 @@ mod tests {
         let bootstrap = input(ExternalInput::Bootstrap, ALL);
         let of = |list: &str| bootstrap["static_resources"][list].as_array().unwrap().clone();
         let (clusters, listeners) = (of("clusters"), of("listeners"));
-        assert_eq!(clusters.len(), 3, "{bootstrap:#}");
-        assert_eq!(clusters[0], json!({"name": "a"}));
-        assert_eq!(clusters[2]["load_assignment"], json!({"cluster_name": "e"}));
+        assert_eq!(clusters.len(), 4, "{bootstrap:#}");
+        assert_eq!(clusters[1], json!({"name": "a"}));
+        assert_eq!(clusters[3]["load_assignment"], json!({"cluster_name": "e"}));
         let manager = &listeners[0]["filter_chains"][0]["filters"][0]["typed_config"];
         let routes = json!({"name": "r", "validate_clusters": false});
         assert_eq!(manager["route_config"], routes);
         assert_eq!(of("secrets"), [json!({"name": "s"})]);
+    }
+
+    /// ADS needs a cluster. Envoy rejects API listeners in its bootstrap.
+    #[test]
+    fn bootstrap_has_ads_and_no_listener_of_grpc_clients() {
+        let bootstrap = input(
+            ExternalInput::Bootstrap,
+            r#"resources:
+- "@type": type.googleapis.com/envoy.config.listener.v3.Listener
+  name: grpc
+  api_listener:
+    api_listener:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      stat_prefix: grpc
+      route_config: {}
+      http_filters:
+      - name: router
+        typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+"#,
+        );
+        assert_eq!(bootstrap["static_resources"]["listeners"], json!([]));
+        let ads = &bootstrap["dynamic_resources"]["ads_config"]["grpc_services"][0]["envoy_grpc"];
+        assert_eq!(ads["cluster_name"], bootstrap["static_resources"]["clusters"][0]["name"]);
+    }
+
+    /// The clusters may be stored, or belong to another scope of the transaction.
+    #[test]
+    fn inline_routes_of_listeners_may_name_clusters_outside_of_the_input() {
+        let bootstrap = input(
+            ExternalInput::Bootstrap,
+            r#"resources:
+- "@type": type.googleapis.com/envoy.config.listener.v3.Listener
+  name: web
+  address: {socket_address: {address: 127.0.0.1, port_value: 80}}
+  filter_chains:
+  - filters:
+    - name: http
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+        stat_prefix: web
+        route_config: {name: inline}
+        http_filters:
+        - name: router
+          typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+"#,
+        );
+        let listener = &bootstrap["static_resources"]["listeners"][0];
+        let manager = &listener["filter_chains"][0]["filters"][0]["typed_config"];
+        let routes = json!({"name": "inline", "validate_clusters": false});
+        assert_eq!(manager["route_config"], routes, "{listener:#}");
     }
 
     #[test]

@@ -1,8 +1,13 @@
 //! The external validator: a command checks each write before it is replicated.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use chancery_admin::{ExternalInput, ExternalValidator};
+use chancery_admission::{Validation, ValidationMode};
+use chancery_model::ScopeName;
 use futures::future::join_all;
 use serde_json::json;
 
@@ -21,7 +26,7 @@ fn script(script: &str) -> ExternalValidator {
 
 /// Rejects manifests with the name `bad`.
 const NOT_BAD: &str = "if grep -q 'bad'; then echo 'bad is bad' >&2; exit 1; fi";
-const SAID: &str = "the external validator rejects the resources: bad is bad";
+const SAID: &str = "the external validator rejects the resources of scope \"default\": bad is bad";
 
 #[tokio::test]
 async fn write_that_the_command_rejects_changes_nothing() {
@@ -130,5 +135,93 @@ async fn retry_returns_the_first_result_although_the_command_rejects_it_now() {
     assert_eq!((&again["revision"], &again["repeated"]), (&first["revision"], &json!(true)));
     let other = uri.replace("7", "8");
     assert_eq!(server.refused("POST", &other, &clusters(&["a"], "1s")).await.0, 400);
+    server.stop().await;
+}
+
+/// Returns a manifest with a cluster in a scope.
+fn in_scope(scope: &str, name: &str) -> String {
+    json!({"scope": scope, "resources": [
+        {"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": name, "connect_timeout": "1s"}
+    ]})
+    .to_string()
+}
+
+/// Accepts inputs in which each name occurs once.
+const DISTINCT: &str =
+    r#"test $(grep -o '"name":"web"' | wc -l) -le 1 || { echo duplicate >&2; exit 1; }"#;
+
+/// The resources of two scopes never meet in one client, and variants of a resource neither.
+#[tokio::test]
+async fn scopes_and_variants_with_one_name_are_checked_apart() {
+    let server = Server::start_judged(script(DISTINCT)).await;
+    let scopes = format!("{}\n---\n{}", in_scope("a", "web"), in_scope("b", "web"));
+    let written = server.done("POST", "/v1/apply", &scopes).await;
+    assert_eq!(written["changed"], 2, "{written}");
+    let variant = |value: &str| {
+        json!({
+            "dynamic_parameter_constraints": {"constraint": {"key": "env", "value": value}},
+            "resource": {
+                "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "web", "connect_timeout": "1s"
+            },
+        })
+    };
+    let variants = json!({"scope": "c", "resources": [variant("x"), variant("y")]}).to_string();
+    let written = server.done("POST", "/v1/apply", &variants).await;
+    assert_eq!(written["changed"], 2, "{written}");
+    server.stop().await;
+}
+
+/// The last variant is checked, too.
+#[tokio::test]
+async fn each_variant_is_checked() {
+    let server = Server::start_judged(script(NOT_BAD)).await;
+    let variant = |value: &str, stat: &str| {
+        json!({
+            "dynamic_parameter_constraints": {"constraint": {"key": "env", "value": value}},
+            "resource": {
+                "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "web",
+                "connect_timeout": "1s", "alt_stat_name": stat,
+            },
+        })
+    };
+    let variants = json!({"resources": [variant("x", "good"), variant("y", "bad")]}).to_string();
+    let (status, refused) = server.call("POST", "/v1/apply", &variants).await;
+    assert_eq!((status.as_u16(), &refused["error"]["problems"][0]["message"]), (400, &json!(SAID)));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn finding_in_a_scope_that_warns_does_not_refuse_another_scope() {
+    let lab = ScopeName::new("lab").unwrap();
+    let validation = Validation {
+        scopes: Arc::new([(lab, ValidationMode::Warn)].into()),
+        ..Validation::default()
+    };
+    let server = Server::start_judged_with(script(NOT_BAD), validation).await;
+    let write = |lab: &str, edge: &str| {
+        format!("{}\n---\n{}", in_scope("lab", lab), in_scope("edge", edge))
+    };
+    let written = server.done("POST", "/v1/apply", &write("bad", "good")).await;
+    let warning = "the external validator rejects the resources of scope \"lab\": bad is bad";
+    assert_eq!(
+        (&written["changed"], &written["warnings"][0]["message"]),
+        (&json!(2), &json!(warning))
+    );
+    let (status, refused) = server.call("POST", "/v1/apply", &write("good", "bad")).await;
+    let message = refused["error"]["problems"][0]["message"].as_str().unwrap();
+    assert!(status == 400 && message.contains("scope \"edge\""), "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn write_that_needs_too_many_runs_is_not_checked() {
+    let server = Server::start_judged(script("exit 0")).await;
+    let scopes: Vec<String> = (0..101).map(|n| in_scope(&format!("s{n}"), "web")).collect();
+    let (status, json) = server.call("POST", "/v1/apply", &scopes.join("\n---\n")).await;
+    let message = json["error"]["message"].as_str().unwrap();
+    assert!(
+        status == 503 && message.ends_with("it needs 101 runs, more than 100; split it"),
+        "{json}"
+    );
     server.stop().await;
 }

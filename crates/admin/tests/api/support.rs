@@ -53,10 +53,19 @@ impl Server {
 
     /// Starts a replica with an external validator.
     pub(crate) async fn start_judged(external: ExternalValidator) -> Self {
+        Self::start_judged_with(external, Validation::default()).await
+    }
+
+    /// Starts a replica with an external validator and modes of validation.
+    pub(crate) async fn start_judged_with(
+        external: ExternalValidator,
+        validation: Validation,
+    ) -> Self {
         let started = CancellationToken::new();
         started.cancel();
         let references = ReferenceSettings::default();
-        Self::start_by(started, Arc::new(String::new), references, Some(external)).await
+        let judged = Some((external, validation));
+        Self::start_by(started, Arc::new(String::new), references, judged).await
     }
 
     /// Starts a replica whose page of metrics `metrics` renders.
@@ -78,8 +87,9 @@ impl Server {
         started: CancellationToken,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
         references: ReferenceSettings,
-        external: Option<ExternalValidator>,
+        judged: Option<(ExternalValidator, Validation)>,
     ) -> Self {
+        let (external, validation) = judged.unzip();
         let directory = tempfile::tempdir().unwrap();
         let data_dir = directory.path().join("data");
         let config = Config {
@@ -107,7 +117,7 @@ impl Server {
             version: "0.0.0-test",
             load_reports: Some(reports.clone()),
             guards: GuardSettings::default(),
-            validation: Validation::default(),
+            validation: validation.unwrap_or_default(),
             references,
             external,
         });
