@@ -4,7 +4,7 @@
 //! `corpus/admission/matrix.txt`. With `CHANCERY_UPDATE=1`, the test writes this file.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, fs,
     path::{Path, PathBuf},
 };
@@ -113,6 +113,7 @@ fn corpus_predictions_match_the_recorded_matrix() {
     let mut matrices: BTreeMap<(usize, usize), Matrix> = BTreeMap::new();
     let (mut undecoded_bad, mut undecoded_good) = (0, Vec::new());
     let mut details = String::new();
+    let mut misses = BTreeSet::new();
     for case in &cases() {
         let is_undecodable =
             CLIENTS.iter().any(|client| verdict(&verdicts, case, client) == "refused by schema");
@@ -136,6 +137,7 @@ fn corpus_predictions_match_the_recorded_matrix() {
                 (None, false) => matrix.accepted += 1,
                 (None, true) => {
                     matrix.missed += 1;
+                    misses.insert((case.name.clone(), (*client).to_owned()));
                     details.push_str(&format!("missed {client} {}\n", case.name));
                 }
                 (Some(problem), false) => {
@@ -174,7 +176,21 @@ fn corpus_predictions_match_the_recorded_matrix() {
         fs::write(&path, &text).unwrap();
     }
     let recorded = fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(misses, explained(), "the misses, and those that misses.txt explains");
     assert!(recorded == text, "the counts changed; run this test with CHANCERY_UPDATE=1:\n{text}");
+}
+
+/// Returns the misses that `misses.txt` explains.
+fn explained() -> BTreeSet<(String, String)> {
+    let text = fs::read_to_string(root().join("misses.txt")).unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let of_line = |line: &str| {
+        let (head, reason) = line.split_once(": ").unwrap();
+        assert!(reason.ends_with('.'), "{line}");
+        let (case, clients) = head.split_once(' ').unwrap();
+        clients.split(',').map(|client| (case.to_owned(), client.to_owned())).collect::<Vec<_>>()
+    };
+    lines.flat_map(of_line).collect()
 }
 
 fn verdict<'a>(verdicts: &'a Value, case: &Case, client: &str) -> &'a str {

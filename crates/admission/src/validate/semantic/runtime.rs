@@ -1,33 +1,38 @@
 //! The values of a layer of Envoy's runtime.
 
-use crate::validate::{findings::Findings, tree::Message};
+use prost::Message as _;
+use prost_types::{Struct, Value, value::Kind};
 
-/// The kinds of values that Envoy reads. The fields of an object are read like those of the layer.
-const KINDS: [&str; 3] = ["number_value", "string_value", "bool_value"];
+use crate::{
+    node::named,
+    validate::{findings::Findings, tree::Message},
+};
 
 /// A layer has numbers, texts, booleans, and objects of them.
 pub(super) fn layer<'m>(runtime: &'m Message<'_>, findings: &mut Findings<'m>) {
-    if let Some(layer) = runtime.message("layer") {
-        findings.field("layer", |findings| values(layer, findings));
-    }
-}
-
-fn values<'m>(parent: &'m Message<'_>, findings: &mut Findings<'m>) {
-    for entry in parent.messages("fields") {
-        let Some(value) = entry.message("value") else { continue };
-        findings.key(entry.text("key"), |findings| match value.message("struct_value") {
-            Some(inner) if is_fraction(inner) => {}
-            Some(inner) => values(inner, findings),
-            None if KINDS.iter().any(|kind| value.has(kind)) => {}
-            None => {
-                let rule = "is null or a list, but the runtime has only numbers, texts and booleans";
-                findings.refuse("runtime.value", rule);
-            }
+    let layer = Struct::decode(runtime.bytes("layer")).unwrap_or_default();
+    if let Some(path) = unreadable(&layer) {
+        findings.field("layer", |findings| {
+            let rule = format!(
+                "has null or a list as {}, but a runtime has only numbers, texts and booleans",
+                named(&path)
+            );
+            findings.refuse("runtime.value", rule);
         });
     }
 }
 
+/// Returns the name of the first value that Envoy cannot read, with dots between the names of objects.
+fn unreadable(object: &Struct) -> Option<String> {
+    object.fields.iter().find_map(|(name, Value { kind })| match kind {
+        Some(Kind::NumberValue(_) | Kind::StringValue(_) | Kind::BoolValue(_)) => None,
+        Some(Kind::StructValue(inner)) if is_fraction(inner) => None,
+        Some(Kind::StructValue(inner)) => unreadable(inner).map(|path| format!("{name}.{path}")),
+        Some(Kind::NullValue(_) | Kind::ListValue(_)) | None => Some(name.clone()),
+    })
+}
+
 /// Returns whether an object is a fractional percent. Envoy reads no other fields of it.
-fn is_fraction(object: &Message<'_>) -> bool {
-    object.messages("fields").any(|entry| ["numerator", "denominator"].contains(&entry.text("key")))
+fn is_fraction(object: &Struct) -> bool {
+    ["numerator", "denominator"].iter().any(|field| object.fields.contains_key(*field))
 }
