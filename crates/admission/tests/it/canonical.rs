@@ -40,6 +40,28 @@ fn messages() -> impl Iterator<Item = MessageDescriptor> {
 
 /// Random messages of every type of the API survive the conversion to JSON and back. Another implementation
 /// of the JSON mapping reads and writes the same.
+/// A number of JSON is the nearest double, so that it has the same bytes as in YAML.
+#[test]
+fn long_number_of_json_is_the_nearest_double() {
+    for number in ["1.544444404444444444444444444444444", "0.1000000000000000055511151231257827"] {
+        let resource = format!(
+            r#"{{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "web",
+            "metadata": {{"filter_metadata": {{"a": {{"b": {number}}}}}}}}}"#
+        );
+        let body = |file: &str, content: String| {
+            let manifest = Manifest { file: file.to_owned(), content };
+            let options = Options::new(ScopeName::new("default").unwrap());
+            let transaction = admit(&[manifest], &options).unwrap();
+            transaction.upserts[0].draft.body.clone()
+        };
+        let json = body("a.json", format!(r#"{{"resources": [{resource}]}}"#));
+        let yaml = body("a.yaml", format!("resources:\n- {resource}\n"));
+        let nearest = number.parse::<f64>().unwrap().to_le_bytes();
+        assert_eq!(json, yaml, "{number}");
+        assert!(json.windows(8).any(|bytes| bytes == nearest), "{number}");
+    }
+}
+
 #[test]
 fn every_type_survives_json_in_both_directions() {
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
