@@ -18,7 +18,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use tokio::time::{interval, sleep};
+use tokio::{
+    task::spawn_blocking,
+    time::{interval, sleep},
+};
 
 use crate::{
     author::Author,
@@ -126,10 +129,12 @@ impl Args {
         let mut manifest_bytes = 0;
         for round in 1..=self.rounds {
             for kind in [Kind::Idle, Kind::Elsewhere, Kind::Here] {
-                let manifest = self.manifest(count(round));
+                // The clients of this process must not wait for the manifest.
+                let clusters = self.clusters;
+                let manifest = spawn_blocking(move || manifest(clusters, count(round))).await?;
                 manifest_bytes = manifest.len();
-                parts.push(run.part(kind, idle, manifest).await?);
                 sleep(SETTLE).await;
+                parts.push(run.part(kind, idle, manifest).await?);
             }
             say!("round {round} of {}", self.rounds);
         }
@@ -161,13 +166,6 @@ impl Args {
         let mut author = Author::connect(server.admin).await?;
         author.load(0, self.resources).await?;
         Ok((server, author))
-    }
-
-    /// Returns the large manifest of a round. Rounds differ in every cluster.
-    fn manifest(&self, round: u64) -> String {
-        let clusters: Vec<String> =
-            (0..self.clusters).map(|n| resource::eds_cluster(n, round)).collect();
-        format!(r#"{{"scope":"{SCOPE}","resources":[{}]}}"#, clusters.join(","))
     }
 
     fn findings(&self, parts: &[Part], manifest_bytes: usize) -> Result<Findings> {
@@ -212,6 +210,12 @@ impl Args {
         gates.push(Gate::at_most(what, growth.max / mib, self.growth_max));
         Ok(Findings { text, data: serde_json::json!({ "parts": parts }), gates })
     }
+}
+
+/// Returns the large manifest of a round. Rounds differ in every cluster.
+fn manifest(clusters: usize, round: u64) -> String {
+    let clusters: Vec<String> = (0..clusters).map(|n| resource::eds_cluster(n, round)).collect();
+    format!(r#"{{"scope":"{SCOPE}","resources":[{}]}}"#, clusters.join(","))
 }
 
 impl Run {
