@@ -2,9 +2,9 @@
 //! `envoy --mode validate`.
 //!
 //! It runs after admission and before replication, on threads for blocking work, and holds no lock. Only the
-//! configuration names the command. The number of concurrent runs, their time, their memory and the length of
-//! what they say are bounded. The server kills the process group at the end, at the deadline, when the client
-//! leaves, and when the server stops.
+//! configuration names the command. The server limits the number of concurrent runs, their time, their memory
+//! and the length of their text. It kills the process group at the end, at the deadline, when the client leaves,
+//! and when the server stops.
 
 mod files;
 mod input;

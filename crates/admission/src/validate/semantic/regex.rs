@@ -354,7 +354,7 @@ impl<'a> Parser<'a> {
                 Escape::Char(low) => low,
                 Escape::Set(class) => {
                     set.add_all(class);
-                    // What follows is not the end of a range.
+                    // RE2 reads a `-` after a class as a literal, and not as a range.
                     continue;
                 }
                 Escape::Other(_) => continue,
