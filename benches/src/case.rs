@@ -65,6 +65,9 @@ cases! {
     SotwNamedNack Flat "SotW, 100 names: NACK" / "session";
     SotwSubscribe Flat "SotW, 100 names: subscribe to 1 more" / "session";
     SotwSubscribed Flat "SotW, 100 names: poll for the new name" / "session";
+    McpPoll Flat "MCP, differences: mark and poll after a commit" / "session";
+    McpEncode Flat "MCP, differences: encode the response" / "session";
+    McpAck Flat "MCP, differences: ACK" / "session";
     RestCurrent Flat "REST wildcard: decide a poll of a current client" / "poll";
     RestChanged Flat "REST wildcard: decide a poll after a commit" / "poll";
     RestNamedCurrent Flat "REST, 100 names: decide a poll of a current client" / "poll";

@@ -4,8 +4,8 @@ use std::{hint::black_box, sync::Arc};
 
 use chancery_model::{Node, ResourceName, TypeUrl};
 use chancery_protocol::{
-    Config, DeltaRequest, ErrorDetail, LifetimeSupport, Protocol, Request, Response, Session,
-    SotwRequest, StreamKind,
+    Config, DeltaRequest, ErrorDetail, LifetimeSupport, McpRequest, Protocol, Request, Response,
+    Session, SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View, changed_collections};
 
@@ -242,7 +242,7 @@ impl Fleet {
                 Request::Delta(ack) => {
                     Request::Delta(DeltaRequest { unsubscribe: vec![more.clone()].into(), ..ack })
                 }
-                sotw @ Request::Sotw(_) => sotw,
+                other @ (Request::Sotw(_) | Request::Mcp(_)) => other,
             };
             self.send(at, request, &views[at]);
             self.acknowledge_all(at, &views[at], &world.type_url);
@@ -268,7 +268,7 @@ impl Fleet {
     fn repeated_names(&self) -> &[String] {
         match self.protocol {
             Protocol::Sotw => &self.names,
-            Protocol::Delta => &[],
+            Protocol::Delta | Protocol::Mcp => &[],
         }
     }
 
@@ -302,6 +302,13 @@ impl Fleet {
                 response_nonce,
                 error_detail: error.cloned(),
                 ..DeltaRequest::default()
+            }),
+            Protocol::Mcp => Request::Mcp(McpRequest {
+                collection: type_url,
+                response_nonce,
+                error_detail: error.cloned(),
+                incremental: true,
+                ..McpRequest::default()
             }),
         }
     }

@@ -53,8 +53,11 @@ pub(crate) struct Sizes {
 /// clones share unchanged data.
 struct Setting {
     world: World,
-    fleets: [(Kind, World, Fleet); 2],
+    fleets: Vec<(Kind, World, Fleet)>,
 }
+
+/// A collection of MCP.
+const COLLECTION: &str = "istio/networking/v1alpha3/virtualservices";
 
 /// The kinds of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,7 @@ enum Kind {
     Sotw,
     DeltaNamed,
     SotwNamed,
+    Mcp,
 }
 
 /// Measures all cases, and calls `progress` with a line for each step.
@@ -72,16 +76,18 @@ pub(crate) fn measure(
     progress: &mut dyn FnMut(String),
 ) -> Samples {
     let mut samples = Samples::new();
-    for (type_url, kinds) in
-        [(CLUSTER, [Kind::Delta, Kind::Sotw]), (ENDPOINT, [Kind::DeltaNamed, Kind::SotwNamed])]
-    {
+    for (type_url, kinds) in [
+        (CLUSTER, &[Kind::Delta, Kind::Sotw][..]),
+        (ENDPOINT, &[Kind::DeltaNamed, Kind::SotwNamed]),
+        (COLLECTION, &[Kind::Mcp]),
+    ] {
         let type_url = TypeUrl::from_static(type_url);
         progress(format!("{}: filling states and opening sessions", type_url.message_name()));
         let bases: Vec<State> = sizes.resources.iter().map(|n| filled(&type_url, *n)).collect();
         let setting = |base, resources, views| {
             let world = World::new(base, &type_url, resources, views);
-            let fleets = kinds.map(|kind| (kind, world.clone(), kind.fleet(&world)));
-            Setting { world, fleets }
+            let fleet = |kind: &Kind| (*kind, world.clone(), kind.fleet(&world));
+            Setting { fleets: kinds.iter().map(fleet).collect(), world }
         };
         let mut all: Vec<Vec<Setting>> = Vec::new();
         for views in &sizes.views {
@@ -133,8 +139,9 @@ fn run_round(settings: &mut [Setting], round: usize, watch: Stopwatch, into: &mu
             differences(&mut settings[*at].world, watch, into);
         }
     }
-    for at in &order {
-        let world = &mut settings[*at].world;
+    let has_polls = |at: &&usize| !settings[**at].world.type_url.is_collection();
+    for at in order.iter().filter(has_polls).copied().collect::<Vec<_>>() {
+        let world = &mut settings[at].world;
         let is_named = world.type_url.as_str() == ENDPOINT;
         let (current, changed) = match is_named {
             true => (Case::RestNamedCurrent, Case::RestNamedChanged),
@@ -144,7 +151,7 @@ fn run_round(settings: &mut [Setting], round: usize, watch: Stopwatch, into: &mu
         add(into, current, world, found.current);
         add(into, changed, world, found.changed);
     }
-    for kind in 0..2 {
+    for kind in 0..settings.first().map_or(0, |setting| setting.fleets.len()) {
         for at in &order {
             sessions(&mut settings[*at].fleets[kind], watch, into);
         }
@@ -246,6 +253,7 @@ impl Kind {
         match self {
             Self::Delta | Self::DeltaNamed => Protocol::Delta,
             Self::Sotw | Self::SotwNamed => Protocol::Sotw,
+            Self::Mcp => Protocol::Mcp,
         }
     }
 
@@ -264,6 +272,7 @@ impl Kind {
             Self::Delta => {
                 [Some(DeltaPoll), Some(DeltaEncode), Some(DeltaAck), Some(DeltaNack), None, None]
             }
+            Self::Mcp => [Some(McpPoll), Some(McpEncode), Some(McpAck), None, None, None],
             // The responses are full states, which `full_states` measures.
             Self::Sotw => [None, None, Some(SotwAck), Some(SotwNack), None, None],
             Self::DeltaNamed => [
@@ -295,11 +304,14 @@ fn sessions(setting: &mut (Kind, World, Fleet), watch: Stopwatch, into: &mut Sam
         let resource = fleet.subscribed_resource(world);
         fleet.step(world, resource, Answer::Ack, watch, &mut tallies);
     }
-    for _ in 0..times {
-        fleet.step(world, 0, Answer::Nack, watch, &mut rejected);
+    // A sink of MCP receives a full state after it has rejected a response.
+    if kind.protocol() != Protocol::Mcp {
+        for _ in 0..times {
+            fleet.step(world, 0, Answer::Nack, watch, &mut rejected);
+        }
+        // Acknowledges a new version, so that no rejection remains.
+        fleet.step(world, 0, Answer::Ack, watch, &mut rejected);
     }
-    // Acknowledges a new version, so that no rejection remains.
-    fleet.step(world, 0, Answer::Ack, watch, &mut rejected);
     if kind.is_named() {
         for _ in 0..times {
             fleet.subscribe(world, world.resources - 1, watch, &mut tallies);

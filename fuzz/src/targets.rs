@@ -15,6 +15,9 @@ pub const TARGETS: &[Target] = &[
     row("delta", 2048, REQUEST, |input, decoded| {
         all(input, |input| chancery_xds::fuzz::delta_request(input, decoded))
     }),
+    row("mcp", 2048, REQUEST, |input, decoded| {
+        all(input, |input| chancery_xds::fuzz::mcp_request(input, decoded))
+    }),
     row("node", 4096, REQUEST, |input, _| all(input, chancery_xds::fuzz::node)),
     row("rest", 4096, REQUEST, |input, _| all(input, chancery_xds::fuzz::rest_request)),
     row("framing", 2048, FRAMING, |input, _| chancery_xds::fuzz::framing(input)),

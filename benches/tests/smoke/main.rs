@@ -18,7 +18,7 @@ fn benchmark_measures_every_case_and_its_check_can_fail() {
     let loose = ["--resources-tolerance=1e9", "--views-tolerance=1e9"];
     let (holds, page) = report(&[&small[..], &loose[..]].concat());
     assert!(holds, "{page}");
-    assert_eq!(page.matches("; ns per ").count(), 35, "{page}");
+    assert_eq!(page.matches("; ns per ").count(), 38, "{page}");
     assert!(!page.contains(" - ") && !page.contains("NaN"), "{page}");
 
     let (holds, page) = report(&[&small[..], &["--resources-tolerance=0"]].concat());

@@ -184,7 +184,7 @@ impl Builder {
         });
         let error_state = nack.filter(|_| state == ResourceState::Rejected).cloned();
         let error_state = error_state.map(|mut error| {
-            if protocol == Protocol::Delta {
+            if protocol != Protocol::Sotw {
                 error.version_info.clone_from(&version);
             }
             error
@@ -192,7 +192,7 @@ impl Builder {
         // The server has no body of a resource that was removed since an earlier stream.
         let known = resource.filter(|resource| self.with_contents && !resource.body().is_empty());
         let xds_config = known.map(|resource| Any {
-            type_url: type_url.to_string(),
+            type_url: type_url.message_url().to_owned(),
             value: self.redacted(type_url, &resource),
         });
         let config_status = match state {
@@ -231,10 +231,7 @@ impl Builder {
 
 /// Returns the name of a stream, which tells the streams of one client apart (CSDS-20).
 fn scope(stream: &StreamStatus) -> String {
-    let protocol = match stream.protocol {
-        Protocol::Sotw => "sotw",
-        Protocol::Delta => "delta",
-    };
+    let protocol = stream.protocol.as_str();
     let of = stream.type_url.as_ref().map_or("ads", |type_url| type_url.message_name());
     format!("{of} {protocol} {} {}", stream.peer, stream.id.0)
 }

@@ -1,12 +1,13 @@
 //! The transaction of a deletion: the named resources, each in its expected version.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chancery_model::{
-    DynamicParameters, Expectation, Precondition, ResourceKey, ScopeName, State, Transaction,
-    Version,
+    DynamicParameters, Expectation, Precondition, ResourceKey, Revision, ScopeName, State,
+    Transaction, Version,
 };
 use chancery_proto::admin::v1 as pb;
+use prost::Message;
 
 use crate::{
     AdminError,
@@ -43,6 +44,28 @@ pub(crate) fn deletion(
         transaction.preconditions.push(Precondition::Resource { scope, key, expectation });
     }
     Ok(transaction)
+}
+
+/// Returns the content of a request to delete, which does not depend on the state. Requests that differ only in
+/// the order of the resources or in the spelling of their types have the same content.
+pub(crate) fn content(
+    resources: &[pb::ResourceRef],
+    scope: &ScopeName,
+    if_revision: Option<Revision>,
+) -> Result<Vec<u8>, AdminError> {
+    let full = |resource: &pb::ResourceRef| {
+        let r#type = parse_type(&resource.r#type)?.as_str().to_owned();
+        Ok(pb::ResourceRef { r#type, ..resource.clone() }.encode_to_vec())
+    };
+    let resources = resources.iter().map(full).collect::<Result<BTreeSet<_>, AdminError>>()?;
+    let if_revision = if_revision.map(|revision| revision.0);
+    let options = pb::WriteOptions { if_revision, ..pb::WriteOptions::default() };
+    let mut content = scope.as_str().as_bytes().to_vec();
+    for part in resources.into_iter().chain([options.encode_to_vec()]) {
+        content.extend((part.len() as u64).to_le_bytes());
+        content.extend(part);
+    }
+    Ok(content)
 }
 
 /// Returns the resource to delete, and the expectation about it.

@@ -9,8 +9,9 @@
 //!   Monitoring and probes use names that nobody configures.
 //! - A request is rejected if a browser has marked it as coming from another site (`Origin`,
 //!   `Sec-Fetch-Site`).
-//! - A gRPC call over HTTP/2 is accepted under every host name, because no browser uses HTTP/2
-//!   without TLS. Over HTTP/1.1 it is rejected, because a page could send it.
+//! - A gRPC call over HTTP/2 is accepted under every host name. No browser uses HTTP/2 without TLS,
+//!   and with TLS the certificate must name the host. Over HTTP/1.1 a gRPC call is rejected, because
+//!   a page could send it.
 //! - Any other request is rejected unless its host is an IP address, `localhost`, or a configured
 //!   name.
 
@@ -80,8 +81,13 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
         },
     };
     if let Some(origin) = one(request.headers(), &header::ORIGIN)? {
-        let own = authority.as_ref().map(|host| format!("http://{host}").to_ascii_lowercase());
-        if !is_read || own != Some(origin.to_ascii_lowercase()) {
+        // A page of the port itself, with or without TLS.
+        let is_own = authority.as_ref().is_some_and(|host| {
+            ["http", "https"]
+                .iter()
+                .any(|scheme| format!("{scheme}://{host}").eq_ignore_ascii_case(origin))
+        });
+        if !is_read || !is_own {
             return Err(format!(
                 "the request comes from a web page (Origin {origin:?}); the admin port serves no web pages"
             ));
@@ -190,10 +196,13 @@ mod tests {
         for origin in ["http://evil.example", "null", "http://localhost:3000"] {
             checked(get("localhost:18001").header("origin", origin)).unwrap_err();
         }
-        let own = "http://localhost:18001";
-        assert_eq!(checked(get("localhost:18001").header("origin", own)), Ok(()));
-        let post = http::Request::post("/v1/apply").header("host", "localhost:18001");
-        checked(post.header("origin", own)).unwrap_err();
+        // The port itself, without and with TLS.
+        for own in ["http://localhost:18001", "https://localhost:18001"] {
+            assert_eq!(checked(get("localhost:18001").header("origin", own)), Ok(()));
+            let post = http::Request::post("/v1/apply").header("host", "localhost:18001");
+            checked(post.header("origin", own)).unwrap_err();
+        }
+        checked(get("localhost:18001").header("origin", "https://localhost:443")).unwrap_err();
     }
 
     #[test]

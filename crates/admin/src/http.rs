@@ -66,6 +66,8 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
         .route("/v1/version", only(get(get_version)))
         .route("/v1/load", only(get(get_load)))
         .route("/v1/load/settings", only(post(set_load_settings)))
+        .route("/v1/mcp", only(get(mcp_status)))
+        .route("/v1/mcp/confirm", only(post(confirm_mcp_deletion)))
         .route("/v3/discovery:client_status", only(post(client_status)))
         .route("/metrics", only(get(metrics)))
         .route("/healthz", only(get(healthz)))
@@ -466,6 +468,23 @@ async fn set_load_settings(State(http): State<Http>, pairs: Pairs) -> Response {
         http.service.set_load_settings(request)
     };
     answer(set())
+}
+
+async fn mcp_status(State(http): State<Http>, pairs: Pairs) -> Response {
+    let get = params(pairs).and_then(Params::finish);
+    answer(get.map(|()| http.service.mcp_status()))
+}
+
+async fn confirm_mcp_deletion(State(http): State<Http>, pairs: Pairs) -> Response {
+    let confirm = async {
+        let mut params = params(pairs)?;
+        let (source, collection) = (params.text("source")?, params.text("collection")?);
+        let token = params.text("token")?;
+        params.finish()?;
+        let request = pb::ConfirmMcpDeletionRequest { source, collection, token };
+        http.service.confirm_mcp_deletion(request).await
+    };
+    answer(confirm.await)
 }
 
 async fn get_version(State(http): State<Http>, pairs: Pairs) -> Response {

@@ -41,6 +41,7 @@ shapes!(
     ListNodesResponse,
     LoadSettings,
     LoadStatus,
+    McpStatus,
     NodeStatus,
     TakeSnapshotResponse,
     VersionInfo,

@@ -30,6 +30,7 @@ mod http;
 pub mod json;
 mod known_clients;
 mod load;
+mod mcp;
 mod members;
 mod metrics;
 mod node_groups;
@@ -45,6 +46,7 @@ mod work;
 mod write;
 mod write_check;
 mod write_guards;
+mod write_input;
 mod write_profiles;
 
 use axum::Router;
@@ -53,7 +55,7 @@ use chancery_proto::{
     FILE_DESCRIPTOR_SET,
     admin::v1::{
         admin_server::AdminServer, backup_service_server::BackupServiceServer,
-        load_service_server::LoadServiceServer,
+        load_service_server::LoadServiceServer, mcp_service_server::McpServiceServer,
     },
 };
 use futures::{FutureExt, future::BoxFuture};
@@ -111,6 +113,7 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
             LoadServiceServer::new(load::GrpcLoad(service.clone()))
                 .max_encoding_message_size(usize::MAX),
         )
+        .add_service(McpServiceServer::new(mcp::GrpcMcp(service.clone())))
         .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

@@ -23,7 +23,7 @@ impl Client {
         let types = stream.subscriptions.iter().map(|one| one.type_url.clone());
         let sotw_types = match stream.protocol {
             Protocol::Sotw => types.collect(),
-            Protocol::Delta => Vec::new(),
+            Protocol::Delta | Protocol::Mcp => Vec::new(),
         };
         Self { node: Arc::clone(&stream.node), sotw_types }
     }

@@ -8,7 +8,7 @@ use std::{
 use chancery_fanout::{NackRecord, PollRejection, StreamStatus};
 use chancery_model::Glob;
 use chancery_proto::admin::v1 as pb;
-use chancery_protocol::{Protocol, SubscriptionStatus, SyncState};
+use chancery_protocol::{SubscriptionStatus, SyncState};
 
 use crate::{AdminError, service::Service, work::Size};
 
@@ -159,13 +159,9 @@ pub(crate) fn show_stream(stream: &StreamStatus) -> pb::StreamStatus {
     let mut nacks: Vec<pb::Nack> =
         stream.nacks.iter().map(|nack| show_nack(&stream.node.id, nack)).collect();
     nacks.sort_by(|a, b| a.type_url.cmp(&b.type_url));
-    let protocol = match stream.protocol {
-        Protocol::Sotw => "sotw",
-        Protocol::Delta => "delta",
-    };
     pb::StreamStatus {
         peer: stream.peer.to_string(),
-        protocol: protocol.to_owned(),
+        protocol: stream.protocol.as_str().to_owned(),
         type_url: stream.type_url.as_ref().map(ToString::to_string).unwrap_or_default(),
         since_ms: millis(stream.since),
         assignment: stream.assignment.as_deref().unwrap_or_default().to_owned(),

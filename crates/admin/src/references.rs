@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use addresses::{SharedAddresses, is_checked};
 pub(crate) use check::Suspects;
 pub(crate) use index::{ReferenceIndex, SharedIndex};
-pub(crate) use report::{Findings, findings};
+pub(crate) use report::{Finding, Findings, findings, shorten};
 pub use settings::ReferenceSettings;
 pub(crate) use show::{Shown, of_scope, of_view};
 pub(crate) use sight::Sight;

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use chancery_admission::Validation;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
+use chancery_mcp::Sources;
 use chancery_model::State;
 use chancery_store::{ReadError, Replica};
 use tokio::sync::Semaphore;
@@ -64,6 +65,8 @@ pub struct AdminDeps {
     pub version: &'static str,
     /// The load reports of clients; `None` if the replica does not serve them.
     pub load_reports: Option<LoadReports>,
+    /// The MCP sources.
+    pub sources: Sources,
     /// The thresholds of the guards against dangerous writes.
     pub guards: GuardSettings,
     /// The modes of validation of the scopes.
@@ -97,6 +100,7 @@ pub(crate) struct Service {
     /// Bounds the answers about clients that are collected at a time.
     pub(crate) csds_answers: Arc<Semaphore>,
     pub(crate) load_reports: Option<LoadReports>,
+    pub(crate) sources: Sources,
     pub(crate) guards: Arc<GuardSettings>,
     pub(crate) validation: Validation,
     pub(crate) reference_settings: Arc<ReferenceSettings>,
@@ -118,6 +122,7 @@ impl Service {
             metrics: Metrics::new(),
             csds_answers: Arc::new(Semaphore::new(CSDS_ANSWERS_MAX)),
             load_reports: deps.load_reports.clone(),
+            sources: deps.sources.clone(),
             guards: Arc::new(deps.guards.clone()),
             validation: deps.validation.clone(),
             reference_settings: Arc::new(deps.references.clone()),

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use chancery_admission::Validation;
 use chancery_model::{Applied, Change, ChangeKind, State, Transaction};
-use chancery_proto::admin::v1 as pb;
 
 use crate::{
-    AdminError,
     references::{self, ReferenceIndex, ReferenceSettings, SharedAddresses, SharedIndex},
     write_guards::{
         Suspects,
         settings::{Guard, GuardSettings},
     },
+    write_input::Published,
 };
 
 /// A transaction with its result on a local state.
@@ -29,6 +28,8 @@ pub(crate) struct DryRun {
     pub(crate) references: Option<ReferenceIndex>,
     /// The listeners that may have the address of another one.
     pub(crate) addresses: Arc<SharedAddresses>,
+    /// The published resources that a finding may concern.
+    pub(crate) published: Published,
 }
 
 /// The settings by which a transaction is checked on a local state.
@@ -73,12 +74,7 @@ pub(crate) enum Attempt {
 }
 
 impl DryRun {
-    pub(crate) fn new(
-        transaction: Transaction,
-        before: Arc<State>,
-        checks: &Checks,
-    ) -> Result<Self, AdminError> {
-        refuse_marks(&transaction)?;
+    pub(crate) fn new(transaction: Transaction, before: Arc<State>, checks: &Checks) -> Self {
         let applied = before.apply(&transaction);
         let references = checks.references(&before, &applied);
         let suspects = Suspects::of(&before, &applied, references.as_ref(), &checks.guards);
@@ -88,36 +84,14 @@ impl DryRun {
             SharedAddresses::of(&before, &transaction, &applied, index, &checks.validation)
         });
         let addresses = Arc::new(addresses.unwrap_or_default());
-        Ok(Self { transaction, before, applied, suspects, dangling, references, addresses })
+        let published =
+            Published::of(&transaction, dangling.published().chain(addresses.listeners()));
+        Self { transaction, before, applied, suspects, dangling, references, addresses, published }
     }
 }
 
 impl Attempt {
-    pub(crate) fn of(
-        transaction: Transaction,
-        before: Arc<State>,
-        checks: &Checks,
-    ) -> Result<Self, AdminError> {
-        DryRun::new(transaction, before, checks).map(|tried| Self::DryRun(Box::new(tried)))
+    pub(crate) fn of(transaction: Transaction, before: Arc<State>, checks: &Checks) -> Self {
+        Self::DryRun(Box::new(DryRun::new(transaction, before, checks)))
     }
-}
-
-/// Rejects bodies that were read through this API and have a mark in place of the secret.
-fn refuse_marks(transaction: &Transaction) -> Result<(), AdminError> {
-    let marked = transaction
-        .upserts
-        .iter()
-        .map(|upsert| &upsert.draft)
-        .filter(|draft| chancery_admission::has_mark(&draft.key.type_url, &draft.body));
-    let problems: Vec<pb::Problem> = marked
-        .map(|draft| pb::Problem {
-            resource: draft.key.to_string(),
-            message: format!(
-                "has {:?} in place of a secret: it was read from the server, which never shows secrets",
-                chancery_admission::MARK
-            ),
-            ..pb::Problem::default()
-        })
-        .collect();
-    if problems.is_empty() { Ok(()) } else { Err(problems.into()) }
 }

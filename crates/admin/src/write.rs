@@ -10,7 +10,7 @@ use std::{
 };
 
 use chancery_admission::{
-    Admitted, Manifest, Omitted, Options, Problem, Prune, Validation, ValidationMode,
+    Admitted, Imported, Manifest, Omitted, Options, Problem, Prune, Validation, ValidationMode,
 };
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
@@ -25,7 +25,7 @@ use crate::{
     AdminError,
     changed_names::{self, NamedResources},
     changes::{self, Effect},
-    deletion::deletion,
+    deletion::{content, deletion},
     nodes::millis,
     service::{Freshness, Service},
     trial::{Attempt, Checks, DryRun},
@@ -35,13 +35,10 @@ use crate::{
         rejection,
         settings::{Guard, guards},
     },
-    write_profiles::{checked_clients, refused, with_findings},
+    write_input::{Input, reading_size},
+    write_profiles::{checked_clients, refused},
 };
 
-/// Input of more bytes is large work.
-const SMALL_INPUT_BYTES_MAX: usize = 32 << 10;
-/// Input of more files is large work, even if the files are short.
-const SMALL_FILES_MAX: usize = 100;
 /// The maximum number of files in one request.
 const FILES_MAX: usize = 10_000;
 /// Transactions of more operations are large work.
@@ -69,6 +66,8 @@ struct Checked {
     request_id: RequestId,
     /// Whether the author chose the request ID, and may have sent the request before.
     may_be_repeated: bool,
+    /// The encoded request if its transaction depends on the state. It identifies a retry.
+    content: Option<Vec<u8>>,
     freshness: Freshness,
     /// The guards that the write may trip.
     confirmed: BTreeSet<Guard>,
@@ -124,6 +123,7 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
         if_revision: options.if_revision.map(Revision),
         request_id,
         may_be_repeated,
+        content: None,
         freshness: Freshness::of(options.stale || !options.dry_run),
         validation,
         meta: TransactionMeta {
@@ -173,13 +173,7 @@ impl Service {
             let text = format!("the request has {n} files, at most {FILES_MAX} are allowed");
             return Err(AdminError::TooLarge(text));
         }
-        let is_small = request.files.len() <= SMALL_FILES_MAX;
-        let bytes: usize = request.files.iter().map(|file| file.content.len()).sum();
-        let manifests: Vec<Manifest> = request
-            .files
-            .into_iter()
-            .map(|file| Manifest { file: file.name, content: file.content })
-            .collect();
+        let files: Vec<Manifest> = request.files.into_iter().map(manifest).collect();
         let options = Options {
             scope,
             prune: if request.prune { Prune::Prune } else { Prune::Keep },
@@ -188,35 +182,37 @@ impl Service {
             validation: self.validation(checked.validation).await,
             name: only_name(request.name),
         };
-        let size = Size::of(is_small && bytes <= SMALL_INPUT_BYTES_MAX);
+        let size = reading_size(&files);
         // The transaction of a write is tried in the same job, on the present state of this
         // replica. With an external validator, it is tried after the run, on the state of that time.
         let try_now = checked.freshness == Freshness::Stale && self.external.is_none();
         let state = try_now.then(|| self.replica.state());
         let checks = self.checks(checked.validation);
         let read = move |stop: &Arc<AtomicBool>| {
-            let admitted = chancery_admission::admit_unless(&manifests, &options, stop);
-            let Admitted { transaction, warnings } =
+            let admitted = chancery_admission::admit_unless(&files, &options, stop);
+            let Admitted { transaction, origins, warnings } =
                 admitted.map_err(|problems| refused(&options.validation, problems))?;
-            let findings = (warnings, checked_clients(&options.validation, &transaction));
+            let input = Input { files, origins, warnings };
+            let checked_clients = checked_clients(&options.validation, &transaction);
             let attempt = match state {
                 // A small input may become a large transaction.
                 Some(state) if self::size(&transaction) == size => {
-                    Attempt::of(transaction, state, &checks)?
+                    Attempt::of(transaction, state, &checks)
                 }
                 _ => Attempt::Untried(Box::new(transaction)),
             };
-            Ok::<_, AdminError>((attempt, findings))
+            Ok::<_, AdminError>((attempt, input, checked_clients))
         };
-        let (attempt, mut findings) = self.work.run_while_awaited(size, read).await??;
+        let (attempt, mut input, checked_clients) =
+            self.work.run_while_awaited(size, read).await??;
         let response = match attempt {
             Attempt::Untried(transaction) => {
-                findings.0.extend(self.external_findings(&transaction, &checked).await?);
-                self.commit(*transaction, checked).await
+                input.warnings.extend(self.external_findings(&transaction, &checked).await?);
+                self.commit(*transaction, checked, input).await
             }
-            Attempt::DryRun(tried) => self.commit_tried(*tried, checked).await,
+            Attempt::DryRun(tried) => self.commit_tried(*tried, checked, input).await,
         };
-        response.map(|response| with_findings(response, findings))
+        response.map(|response| pb::WriteResponse { checked_clients, ..response })
     }
 
     /// Asks the external validator. Returns the findings that do not refuse the transaction.
@@ -274,24 +270,28 @@ impl Service {
         let file = request
             .file
             .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
-        let size = Size::of(file.content.len() <= SMALL_INPUT_BYTES_MAX);
+        let file = manifest(file);
+        let size = reading_size(std::slice::from_ref(&file));
         let validation = self.validation(checked.validation).await;
         let call = validation.clone();
         let only_name = only_name(request.name);
         let read = move |stop: &Arc<AtomicBool>| {
-            let (name, content, only_name) = (&file.name, &file.content, only_name.as_deref());
+            let (name, content, only_name) = (&file.file, &file.content, only_name.as_deref());
             chancery_admission::import_bootstrap(name, content, &scope, only_name, &call, stop)
-                .map(|imported| (left_out(name, &imported.omitted), imported))
+                .map(|imported| (file, imported))
         };
         let imported = self.work.run_while_awaited(size, read).await?;
-        let (left_out, imported) = imported.map_err(|problems| refused(&validation, problems))?;
-        let drafts = imported.drafts.into_iter();
+        let (file, imported) = imported.map_err(|problems| refused(&validation, problems))?;
+        let left_out = left_out(&file.file, &imported.omitted);
+        let Imported { drafts, origins, warnings, .. } = imported;
+        let drafts = drafts.into_iter();
         let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
         let transaction = Transaction { upserts, ..transaction(&checked) };
-        let mut findings = (imported.warnings, checked_clients(&validation, &transaction));
-        findings.0.extend(self.external_findings(&transaction, &checked).await?);
-        let response = self.commit(transaction, checked).await?;
-        Ok(pb::WriteResponse { left_out, ..with_findings(response, findings) })
+        let mut input = Input { files: vec![file], origins, warnings };
+        let checked_clients = checked_clients(&validation, &transaction);
+        input.warnings.extend(self.external_findings(&transaction, &checked).await?);
+        let response = self.commit(transaction, checked, input).await?;
+        Ok(pb::WriteResponse { left_out, checked_clients, ..response })
     }
 
     /// Deletes existing resources.
@@ -308,14 +308,25 @@ impl Service {
         &self,
         request: pb::DeleteRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let checked = check(request.options)?;
-        let scope = scope(&request.scope)?;
-        let size = Size::of(request.resources.len() <= SMALL_OPERATIONS_MAX);
+        let pb::DeleteRequest { resources, scope: scope_name, options } = request;
+        let mut checked = check(options)?;
+        let scope = scope(&scope_name)?;
+        let size = Size::of(resources.len() <= SMALL_OPERATIONS_MAX);
         let empty = transaction(&checked);
         let state = self.replica.state();
-        let read = move || deletion(&request.resources, &scope, empty, &state);
-        let transaction = self.work.run(size, read).await??;
-        self.commit(transaction, checked).await
+        let if_revision = checked.if_revision;
+        let read = move || {
+            let content = content(&resources, &scope, if_revision)?;
+            Ok::<_, AdminError>((content, deletion(&resources, &scope, empty, &state)))
+        };
+        let (content, found) = self.work.run(size, read).await??;
+        // Which variant is deleted depends on the state. The content of the request therefore identifies a retry.
+        checked.content = Some(content);
+        let transaction = match found {
+            Err(_) if self.took_effect(&checked).await? => transaction(&checked),
+            found => found?,
+        };
+        self.commit(transaction, checked, Input::default()).await
     }
 
     /// Returns the error of a refused transaction. The refusal contains only the first unmet
@@ -368,7 +379,7 @@ impl Service {
         let mut transaction = transaction(&checked);
         let name = request.name;
         transaction.assignments.push(AssignmentOp::Delete(name.as_str().into()));
-        let response = self.commit(transaction, checked).await?;
+        let response = self.commit(transaction, checked, Input::default()).await?;
         if response.assignments == 0 {
             return Err(AdminError::NotFound(format!("there is no assignment {name:?}")));
         }
@@ -379,6 +390,7 @@ impl Service {
         &self,
         transaction: Transaction,
         checked: Checked,
+        input: Input,
     ) -> Result<pb::WriteResponse, AdminError> {
         // A dry run is a read. For a write, the leader decides, and the local state is only for the
         // answer.
@@ -388,79 +400,96 @@ impl Service {
         };
         let size = size(&transaction);
         let checks = self.checks(checked.validation);
-        let tried =
-            self.work.run(size, move || DryRun::new(transaction, before, &checks)).await??;
-        self.commit_tried(tried, checked).await
+        let tried = self.work.run(size, move || DryRun::new(transaction, before, &checks)).await?;
+        self.commit_tried(tried, checked, input).await
     }
 
     async fn commit_tried(
         &self,
         tried: DryRun,
         checked: Checked,
+        mut input: Input,
     ) -> Result<pb::WriteResponse, AdminError> {
         let shared = self.shared_addresses(&tried, checked.validation).await?;
         let DryRun {
-            mut transaction, before, applied: tried, suspects, dangling, references, ..
+            mut transaction,
+            before,
+            applied: tried,
+            suspects,
+            dangling,
+            references,
+            published,
+            ..
         } = tried;
         let confirmed = &checked.confirmed;
-        let guards =
+        let mut guards =
             self.tripped_guards(&before, &tried.state, suspects, references, confirmed).await?;
         let dangling = self.dangling_references(&before, &tried.state, dangling).await?;
-        let warnings = dangling.and(shared).into_warnings();
-        let findings = warnings.and_then(|warnings| match rejection(&guards) {
-            Some(reason) if checked.effect == Effect::Committed => {
-                Err(AdminError::Precondition(reason))
+        let mut findings = dangling.and(shared);
+        let reason = rejection(&guards).filter(|_| checked.effect == Effect::Committed);
+        if reason.is_some() || !findings.refusing.is_empty() {
+            if !self.took_effect(&checked).await? {
+                input.warnings = Vec::new();
+                let problems = self.located(input, findings.refusing, &published).await;
+                let guarded = reason.filter(|_| problems.is_empty());
+                return Err(guarded.map_or_else(|| problems.into(), AdminError::Precondition));
             }
-            _ => Ok((guards, warnings)),
-        });
-        let (guards, warnings) = match findings {
-            Err(_) if self.took_effect(&checked).await? => Default::default(),
-            findings => findings?,
-        };
+            (guards, findings.warnings) = Default::default();
+        }
+        if findings.warnings.is_empty() {
+            // Without findings, nothing reads the input again, so it is freed before replication.
+            input = Input { warnings: input.warnings, ..Input::default() };
+        }
         let size = size(&transaction);
         let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
+        if checked.effect == Effect::DryRun {
+            let response = self.dry_run(before, tried, transaction.preconditions, size).await?;
+            let warnings = self.located(input, findings.warnings, &published).await;
+            return Ok(pb::WriteResponse { guards, warnings, ..response });
+        }
+        transaction.meta.confirmed = guards.iter().map(|finding| finding.guard.clone()).collect();
+        let summary = self.transact(checked, transaction, size).await?;
+        // Positions are found after the commit, so that they do not delay it, and before a wait, to free the input.
+        let warnings = self.located(input, findings.warnings, &published).await;
+        let mut response = pb::WriteResponse { guards, warnings, ..respond(&summary) };
+        let in_order = summary.revision == tried.state.revision
+            && tried.outcome == Outcome::Committed(summary);
+        if in_order {
+            response = changes::list(&before, &tried, Effect::Committed, response);
+        } else {
+            response.changes_omitted = summary.changed + summary.removed + summary.assignments;
+            response.repeated = response.changes_omitted > 0 && summary.revision <= before.revision;
+        }
+        if let Some((timeout, named)) = wait {
+            let now = self.replica.state();
+            let find = move || changed_names::change(summary, &named, &before, &tried, &now);
+            let change = self.work.run(size, find).await?;
+            response.wait = Some(self.wait(change, timeout).await);
+        }
+        Ok(response)
+    }
+
+    /// Commits a transaction.
+    async fn transact(
+        &self,
+        checked: Checked,
+        transaction: Transaction,
+        size: Size,
+    ) -> Result<Summary, AdminError> {
         let start = Instant::now();
         let expected = transaction.preconditions.clone();
-        match checked.effect {
-            Effect::DryRun => {
-                let response = self.dry_run(before, tried, expected, size).await?;
-                Ok(pb::WriteResponse { guards, warnings, ..response })
+        let (id, content) = (checked.request_id, checked.content.as_deref());
+        let summary = match self.replica.transact_as(id, content, transaction).await {
+            Ok(Outcome::Committed(summary)) => summary,
+            Ok(Outcome::Refused(refusal)) => {
+                return Err(self.refusal(size, expected, refusal).await);
             }
-            Effect::Committed => {
-                transaction.meta.confirmed =
-                    guards.iter().map(|finding| finding.guard.clone()).collect();
-                let author = checked.meta.author;
-                let summary = match self.replica.transact_as(checked.request_id, transaction).await
-                {
-                    Ok(Outcome::Committed(summary)) => summary,
-                    Ok(Outcome::Refused(refusal)) => {
-                        return Err(self.refusal(size, expected, refusal).await);
-                    }
-                    Err(error) => return Err(not_committed(&error)),
-                };
-                self.metrics.write_seconds.record(start.elapsed());
-                debug!(revision = %summary.revision, summary.changed, summary.removed, author, "written");
-                let mut response = pb::WriteResponse { guards, warnings, ..respond(&summary) };
-                let in_order = summary.revision == tried.state.revision
-                    && tried.outcome == Outcome::Committed(summary);
-                if in_order {
-                    response = changes::list(&before, &tried, Effect::Committed, response);
-                } else {
-                    response.changes_omitted =
-                        summary.changed + summary.removed + summary.assignments;
-                    response.repeated =
-                        response.changes_omitted > 0 && summary.revision <= before.revision;
-                }
-                if let Some((timeout, named)) = wait {
-                    let now = self.replica.state();
-                    let find =
-                        move || changed_names::change(summary, &named, &before, &tried, &now);
-                    let change = self.work.run(size, find).await?;
-                    response.wait = Some(self.wait(change, timeout).await);
-                }
-                Ok(response)
-            }
-        }
+            Err(error) => return Err(not_committed(&error)),
+        };
+        self.metrics.write_seconds.record(start.elapsed());
+        let author = checked.meta.author;
+        debug!(revision = %summary.revision, summary.changed, summary.removed, author, "written");
+        Ok(summary)
     }
 
     /// Returns the changes that a transaction would make.
@@ -525,6 +554,10 @@ fn all_unmet(state: &State, expected: &[Precondition], first: String, stop: &Ato
         unmet.push(format!("and {omitted} more"));
     }
     unmet.join("; ")
+}
+
+fn manifest(file: pb::File) -> Manifest {
+    Manifest { file: file.name, content: file.content }
 }
 
 /// Returns the name of the only resource without a name.

@@ -7,14 +7,15 @@ use chancery_model::State;
 use chancery_proto::admin::v1 as pb;
 
 use crate::{
-    AdminError,
+    AdminError, error,
     node_groups::{Client, groups},
     nodes::INLINE_STREAMS_MAX,
-    references::{self, Findings, ReferenceIndex},
+    references::{self, Finding, Findings, ReferenceIndex},
     service::Service,
     trial::DryRun,
     work::Size,
     write_guards::{self, Suspects, Tried, settings::Guard},
+    write_input::{Input, Published, reading_size},
 };
 
 /// Checks of more references are large work.
@@ -101,6 +102,29 @@ impl Service {
             suspects.findings(&after, &groups, &index, &validation)
         };
         self.work.run(size, find).await
+    }
+
+    /// Returns the warnings of the input and the findings, ordered by position. Only if a finding concerns a
+    /// resource of the input, this reads the files again to find the position.
+    pub(crate) async fn located(
+        &self,
+        input: Input,
+        findings: Vec<Finding>,
+        published: &Published,
+    ) -> Vec<pb::Problem> {
+        let Input { files, origins, warnings } = input;
+        let found = published.origins(&origins, findings);
+        let mut located = None;
+        if found.iter().any(|(origin, _)| origin.is_some()) {
+            let (size, warnings, found) = (reading_size(&files), warnings.clone(), found.clone());
+            let locate = move || chancery_admission::locate(&files, warnings, found);
+            // The write may be committed already, so it must not fail because positions are unavailable.
+            located = self.work.run(size, locate).await.ok();
+        }
+        let mut located =
+            located.unwrap_or_else(|| chancery_admission::locate(&[], warnings, found));
+        references::shorten(&mut located);
+        located.into_iter().map(error::problem).collect()
     }
 
     /// Keeps the index of references up to date, if checks of writes need it.

@@ -12,6 +12,7 @@ mod effects;
 mod endpoints;
 pub(crate) mod settings;
 mod suspects;
+mod view_sizes;
 
 use std::collections::BTreeSet;
 

@@ -55,19 +55,6 @@ fn collect(streams: &[StreamStatus]) -> ConnectedClients {
     clients
 }
 
-/// Adds the findings of validation to a response.
-pub(crate) fn with_findings(
-    mut response: pb::WriteResponse,
-    findings: Findings,
-) -> pb::WriteResponse {
-    let (warnings, checked_clients) = findings;
-    response.warnings.splice(..0, warnings.into_iter().map(problem));
-    pb::WriteResponse { checked_clients, ..response }
-}
-
-/// The findings of validation that do not refuse, and the clients for which it checked.
-pub(crate) type Findings = (Vec<Problem>, Vec<pb::CheckedClients>);
-
 /// Returns the clients for which the resources of a transaction were checked. Scopes whose clients are
 /// unknown, or whose resources were not checked, are left out.
 pub(crate) fn checked_clients(

@@ -18,12 +18,17 @@ use crate::{
     positions,
     problem::{Fault, Place, Problem, Report},
     profile::Audience,
-    resource, source, validate,
+    resource,
+    resource_origin::ResourceOrigin,
+    source, validate,
 };
 
 /// The lists of `Bootstrap.StaticResources`, each with the type of its resources.
-const LISTS: [(&str, &str); 3] =
-    [("clusters", types::CLUSTER), ("listeners", types::LISTENER), ("secrets", types::SECRET)];
+const LISTS: [(&str, &str); 3] = [
+    ("static_resources.clusters", types::CLUSTER),
+    ("static_resources.listeners", types::LISTENER),
+    ("static_resources.secrets", types::SECRET),
+];
 
 /// The full name of the message.
 const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
@@ -54,6 +59,7 @@ pub fn import_bootstrap(
         audience: validation.profiles.audience(scope),
         only_name: OnlyName::new(name),
         drafts: Vec::new(),
+        origins: Vec::new(),
         report: Report::default(),
         warnings: Report::default(),
     };
@@ -83,7 +89,7 @@ pub fn import_bootstrap(
     let mut warnings = import.warnings.into_problems();
     locate(&mut warnings);
     omitted::locate(file, content, &mut omitted);
-    Ok(Imported { drafts, warnings, omitted })
+    Ok(Imported { drafts, origins: import.origins, warnings, omitted })
 }
 
 /// The resources of a bootstrap, and what their author should know about them.
@@ -91,6 +97,8 @@ pub fn import_bootstrap(
 pub struct Imported {
     /// The resources with their scope.
     pub drafts: Vec<(ScopeName, ResourceDraft)>,
+    /// The origin of each resource, in the order of `drafts`.
+    pub origins: Vec<ResourceOrigin>,
     /// The findings that do not refuse the resources.
     pub warnings: Vec<Problem>,
     /// The parts of the bootstrap that are not among the resources.
@@ -106,6 +114,7 @@ struct Import<'a> {
     conflicts: Conflicts,
     only_name: OnlyName<'a>,
     drafts: Vec<ResourceDraft>,
+    origins: Vec<ResourceOrigin>,
     report: Report,
     warnings: Report,
 }
@@ -154,7 +163,7 @@ impl Import<'_> {
         let mut keys = HashSet::new();
         for (key, node) in lists {
             let path = format!("static_resources.{key}");
-            let Some((_, type_url)) = LISTS.iter().find(|(list, _)| list == key) else {
+            let Some((list, type_url)) = LISTS.iter().find(|(list, _)| *list == path) else {
                 let rule = "unknown key; known keys are clusters, listeners, secrets";
                 self.report.add(place.problem(&path, rule));
                 continue;
@@ -186,6 +195,8 @@ impl Import<'_> {
                         self.warnings.add_faults(&place, warnings);
                         self.report.add_findings(&place, self.scope, errors);
                         self.drafts.push(draft);
+                        let document = None;
+                        self.origins.push(ResourceOrigin { file: 0, document, list, index });
                     }
                 }
             }

@@ -1,13 +1,15 @@
 //! Resources of one transaction that a client rejects together.
 //!
 //! Envoy subscribes to all listeners and scopes of its view. Two listeners with one address, or two scopes with one
-//! key, are rejected. Resources with structured names are requested one by one, and are not compared.
+//! key, are rejected. Resources with structured names are requested one by one, and are not compared. The contents of
+//! a collection of MCP have one type.
 
 use std::{borrow::Cow, collections::HashMap};
 
-use chancery_model::{ResourceDraft, ScopeName, is_structured, types};
+use chancery_model::{ResourceDraft, ResourceKey, ScopeName, TypeUrl, is_structured, types};
 
 use crate::{
+    collection,
     listener_address::{ListenerAddress, listener_addresses},
     mode::{Validation, ValidationMode},
     node::named,
@@ -15,9 +17,14 @@ use crate::{
     validate::scope_keys,
 };
 
-/// The keys that the resources of a transaction occupy, each with the name of the first resource.
+/// The keys and collections of the resources of a transaction.
 #[derive(Debug, Default)]
-pub(crate) struct Conflicts(HashMap<(ScopeName, &'static str, String), String>);
+pub(crate) struct Conflicts {
+    /// The name of the first resource with each key.
+    keys: HashMap<(ScopeName, &'static str, String), String>,
+    /// The type of the first content of each collection, and the name of its resource.
+    contents: HashMap<(ScopeName, TypeUrl), (String, String)>,
+}
 
 impl Conflicts {
     /// Adds the conflicts of a resource with earlier ones to its errors, or to its warnings.
@@ -28,11 +35,41 @@ impl Conflicts {
         errors: &mut Vec<Fault>,
         warnings: &mut Vec<Fault>,
     ) {
-        match validation.envoy_mode(scope) {
+        let is_collection = draft.key.type_url.is_collection();
+        let (mode, find): (_, fn(&mut Self, _, _) -> Vec<Fault>) = match is_collection {
+            true => (validation.mode(scope), Self::find_content),
+            false => (validation.envoy_mode(scope), Self::find),
+        };
+        match mode {
             ValidationMode::Off => {}
-            ValidationMode::Warn => warnings.extend(self.find(scope, draft)),
-            ValidationMode::Enforce => errors.extend(self.find(scope, draft)),
+            ValidationMode::Warn => warnings.extend(find(self, scope, draft)),
+            ValidationMode::Enforce => errors.extend(find(self, scope, draft)),
         }
+    }
+
+    /// Finds a content of another type than the first one of the collection (MCP-16).
+    fn find_content(&mut self, scope: &ScopeName, draft: &ResourceDraft) -> Vec<Fault> {
+        let Ok((_, content)) = collection::name_and_type(&draft.body) else { return Vec::new() };
+        let ResourceKey { type_url, name } = &draft.key;
+        let new = || (content.clone(), name.to_string());
+        let place = (scope.clone(), type_url.clone());
+        let (expected, first) = self.contents.entry(place).or_insert_with(new);
+        if *expected == content {
+            return Vec::new();
+        }
+        let rule = format!(
+            "has the type {}, but {} of the same collection has {}",
+            named(&content),
+            named(first),
+            named(expected)
+        );
+        vec![Fault {
+            path: "body.@type".to_owned(),
+            id: "collection.content_type".into(),
+            fix: "publish each type of content in a collection of its own".to_owned(),
+            severity: Severity::Error,
+            ..Fault::new(rule)
+        }]
     }
 
     fn find(&mut self, scope: &ScopeName, draft: &ResourceDraft) -> Vec<Fault> {
@@ -48,7 +85,8 @@ impl Conflicts {
         let name = draft.key.name.as_str();
         let mut found = Vec::new();
         for (path, key) in keys {
-            let first = self.0.entry((scope.clone(), kind, key)).or_insert_with(|| name.to_owned());
+            let first =
+                self.keys.entry((scope.clone(), kind, key)).or_insert_with(|| name.to_owned());
             if first != name {
                 found.push(Fault {
                     path: path.into_owned(),

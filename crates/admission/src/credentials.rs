@@ -8,6 +8,8 @@ use std::{collections::HashSet, sync::LazyLock};
 use chancery_proto::envoy_pool;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
+use crate::collection;
+
 /// The replacement for a private key outside of sensitive fields. Admission rejects this value in a manifest,
 /// because it would overwrite the real one.
 pub const KEY_MARK: &str = "[redacted private key]";
@@ -158,7 +160,8 @@ pub(crate) fn names_credential(name: &str) -> bool {
 
 /// Returns the message that a type URL names.
 pub(crate) fn message_of(type_url: &str) -> Option<MessageDescriptor> {
-    envoy_pool().get_message_by_name(type_url.rsplit('/').next().unwrap_or(type_url))
+    let name = type_url.rsplit('/').next().unwrap_or(type_url);
+    collection::message(type_url).or_else(|| envoy_pool().get_message_by_name(name))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use chancery_model::{
 use prost_reflect::{FieldDescriptor, MessageDescriptor};
 
 use crate::{
+    collection,
     inspect::{self, Value, Visitor},
     node::named,
     problem::{Fault, Place, Problem},
@@ -60,15 +61,24 @@ pub(crate) fn draft(
     }
     let message = message_of(type_url)?;
     let properties = types::properties(type_url);
-    let mut found = Found { name_field: properties.name_field, ..Found::default() };
+    let mut name_field = properties.name_field;
+    let mut found = Found { name_field, ..Found::default() };
     if let Some(message) = &message {
         inspect::walk(message, &body, &mut found)?;
     }
+    if type_url.is_collection() {
+        name_field = Some(collection::NAME_FIELD);
+        let content;
+        (found.name, content) = collection::name_and_type(&body).map_err(Fault::new)?;
+        if content.is_empty() {
+            return Err(Fault::new("is missing: it is the content of the resource").within("body"));
+        }
+    }
     let names = [name.unwrap_or_default(), found.name.as_str()];
     if names.iter().any(|name| has_private_key(name.as_bytes())) {
-        return Err(Fault::new(IS_KEY).within("name"));
+        return Err(Fault::new(IS_KEY).within(name_field.unwrap_or("name")));
     }
-    let name = match (properties.name_field, name) {
+    let name = match (name_field, name) {
         (None, None) => return Err(Fault::new(name_missing(type_url))),
         (None, Some(name)) => name,
         (Some(field), given) => {
@@ -87,7 +97,8 @@ pub(crate) fn draft(
     };
     check_form(type_url, name)?;
     check_entries(&found.entries)?;
-    let name = stored_name(type_url, name).map_err(|rule| Fault::new(rule).within("name"))?;
+    let stored = stored_name(type_url, name);
+    let name = stored.map_err(|rule| Fault::new(rule).within(name_field.unwrap_or("name")))?;
     let children = found.children(type_url, &name);
     let key = ResourceKey { type_url: type_url.clone(), name };
     Ok(ResourceDraft { children, ..ResourceDraft::new(key, body) })
@@ -109,6 +120,9 @@ pub(crate) fn stored_name(type_url: &TypeUrl, name: &str) -> Result<ResourceName
 /// Returns the descriptor of a type; `None` if it is unknown. A known type has exactly one type URL (SVC-06).
 fn message_of(type_url: &TypeUrl) -> Result<Option<MessageDescriptor>, Fault> {
     let name = type_url.message_name();
+    if let Some(message) = collection::message(type_url.as_str()) {
+        return Ok(Some(message));
+    }
     let message = chancery_proto::envoy_pool().get_message_by_name(name);
     let expected = format!("type.googleapis.com/{name}");
     if message.is_some() && type_url.as_str() != expected {
@@ -137,8 +151,12 @@ fn name_missing(type_url: &TypeUrl) -> String {
     format!("the name is missing: {why}; give {{\"resource\": …, \"name\": …}}")
 }
 
-/// Checks the name of a virtual host, which has two parts (DELTA-60).
+/// Checks the name of a virtual host, which has two parts (DELTA-60), and that of a resource in a collection.
 fn check_form(type_url: &TypeUrl, name: &str) -> Result<(), Fault> {
+    if type_url.is_collection() {
+        let checked = collection::check_name(type_url, name);
+        return checked.map_err(|rule| Fault::new(rule).within(collection::NAME_FIELD));
+    }
     let is_pair = name.rsplit_once('/').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty());
     if type_url.as_str() == types::VIRTUAL_HOST && !is_pair {
         let rule = format!("{name:?} is not <route configuration>/<host>");

@@ -311,16 +311,18 @@ impl<'n> Encoder<'n> {
     }
 
     pub(crate) fn scalar(&mut self, kind: &Kind, node: &'n Node) -> Encoded<Scalar<'n>> {
-        let is_mark = match (kind, node.text()) {
-            (Kind::Bytes, Some(sensitive::MARK)) => true,
-            (Kind::String, Some(sensitive::MARK)) => self.hides,
-            (Kind::Bytes | Kind::String, Some(sensitive::KEY_MARK)) => true,
+        let read = scalar::read(kind, node);
+        let is_mark = match (kind, node.text(), &read) {
+            (Kind::Bytes, Some(sensitive::MARK | sensitive::KEY_MARK), _) => true,
+            (Kind::Bytes | Kind::String, _, Ok(Scalar::Bytes(value))) => {
+                sensitive::is_mark(value, self.hides)
+            }
             _ => false,
         };
         if is_mark {
             return self.bare_fault(sensitive::IS_MARK);
         }
-        match scalar::read(kind, node) {
+        match read {
             Err(_) if self.hides => {
                 let what = scalar::describe(kind);
                 self.bare_fault(sensitive::hidden(&format!("expected {what}")))

@@ -32,6 +32,7 @@
 
 mod assignments;
 mod bootstrap;
+mod collection;
 mod conflicts;
 mod constraints;
 mod credentials;
@@ -57,6 +58,7 @@ mod profile;
 mod references;
 mod render;
 mod resource;
+mod resource_origin;
 mod response_keys;
 mod scalar;
 mod sensitive;
@@ -75,7 +77,7 @@ pub use discovery_write::write_discovery_response;
 pub use draft::{BODY_BYTES_MAX, draft_from_body};
 pub use file_encoding::FileEncoding;
 pub use listener_address::{ListenerAddress, listener_addresses};
-pub use manifest::{Admitted, Manifest, Options, Prune, admit, admit_unless, lint};
+pub use manifest::{Admitted, Manifest, Options, Prune, admit, admit_unless, lint, locate};
 pub use mode::{Validation, ValidationMode};
 pub use omitted::Omitted;
 pub use problem::{Problem, Severity};
@@ -84,4 +86,5 @@ pub use profile::{
 };
 pub use references::{FieldPath, Reference, for_each_reference, may_refer};
 pub use render::{body_to_json, canonical_json};
-pub use sensitive::{KEY_MARK, MARK, has_mark, redacted, secret_values};
+pub use resource_origin::ResourceOrigin;
+pub use sensitive::{KEY_MARK, MARK, redacted, secret_values};

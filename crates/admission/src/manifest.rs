@@ -26,6 +26,7 @@ use crate::{
     positions,
     problem::{Fault, Place, Problem, Report},
     resource::{self, Entry},
+    resource_origin::ResourceOrigin,
     response_keys,
     source::{self, Document},
     validate,
@@ -87,6 +88,8 @@ impl Options {
 pub struct Admitted {
     /// The transaction.
     pub transaction: Transaction,
+    /// The origin of each resource that the transaction publishes, in the order of `upserts`.
+    pub origins: Vec<ResourceOrigin>,
     /// The findings that do not refuse the transaction.
     pub warnings: Vec<Problem>,
 }
@@ -131,7 +134,7 @@ fn lint_here(manifests: &[Manifest], options: &Options) -> Vec<Problem> {
         Ok(admission) => admission.into_problems(),
         Err(problems) => problems,
     };
-    locate(manifests, &mut problems);
+    add_positions(manifests, &mut problems);
     problems
 }
 
@@ -141,7 +144,7 @@ fn admit_here(
     stop: &Arc<AtomicBool>,
 ) -> Result<Admitted, Vec<Problem>> {
     let mut admitted = read(manifests, options, stop)?.finish();
-    locate(
+    add_positions(
         manifests,
         match &mut admitted {
             Ok(admitted) => &mut admitted.warnings,
@@ -151,8 +154,34 @@ fn admit_here(
     admitted
 }
 
+/// Adds places to problems that were found after admission. Orders all problems by file and position, and shortens
+/// long paths of fields.
+///
+/// `files` is the admitted input. `known` has the problems that admission found in it, and `found` the later ones.
+/// A problem without an origin concerns no resource of the input. It gets no place, and comes last. The cost is
+/// O(size of the files that have problems without a position).
+#[must_use]
+pub fn locate(
+    files: &[Manifest],
+    known: Vec<Problem>,
+    found: Vec<(Option<ResourceOrigin>, Problem)>,
+) -> Vec<Problem> {
+    let (mut placed, mut others) = (known, Vec::new());
+    for (origin, problem) in found {
+        match origin.and_then(|origin| Some((origin, files.get(origin.file)?))) {
+            Some((origin, file)) => placed.push(origin.place(&file.file, problem)),
+            None => others.push(problem),
+        }
+    }
+    add_positions(files, &mut placed);
+    // Without files, this only shortens the paths.
+    add_positions(&[], &mut others);
+    placed.extend(others);
+    placed
+}
+
 /// Adds positions to problems.
-fn locate(manifests: &[Manifest], problems: &mut [Problem]) {
+fn add_positions(manifests: &[Manifest], problems: &mut [Problem]) {
     if !problems.is_empty() {
         let files: Vec<(&str, &str)> = manifests
             .iter()
@@ -171,13 +200,13 @@ fn read<'a>(
     let mut admission = Admission::new(manifests, options, stop);
     let len = manifests.iter().map(|manifest| manifest.content.len()).sum();
     let mut spare = Spare::for_input(manifests.len(), len, stop);
-    for manifest in manifests {
+    for (file_index, manifest) in manifests.iter().enumerate() {
         for document in source::documents(&manifest.file, &manifest.content, &mut spare) {
             if spare.is_stopped() {
                 return Err(vec![Problem { rule: STOPPED.to_owned(), ..Problem::default() }]);
             }
             match document {
-                Ok(document) => admission.document(&manifest.file, &document),
+                Ok(document) => admission.document(file_index, &document),
                 Err(problem) => admission.report.add(problem),
             }
         }
@@ -195,6 +224,8 @@ struct Admission<'a> {
     files: &'a [Manifest],
     options: &'a Options,
     transaction: Transaction,
+    /// The origin of each resource that the transaction publishes.
+    origins: Vec<ResourceOrigin>,
     report: Report,
     warnings: Report,
     names: Names<'a>,
@@ -209,7 +240,10 @@ struct Admission<'a> {
     stop: &'a AtomicBool,
 }
 
-const KEYS: [&str; 3] = ["scope", "resources", "assignments"];
+/// The lists of a document.
+const RESOURCES: &str = "resources";
+const ASSIGNMENTS: &str = "assignments";
+const KEYS: [&str; 3] = ["scope", RESOURCES, ASSIGNMENTS];
 
 impl<'a> Admission<'a> {
     fn new(files: &'a [Manifest], options: &'a Options, stop: &'a AtomicBool) -> Self {
@@ -217,6 +251,7 @@ impl<'a> Admission<'a> {
             files,
             options,
             transaction: Transaction { meta: options.meta.clone(), ..Transaction::default() },
+            origins: Vec::new(),
             report: Report::default(),
             warnings: Report::default(),
             names: Names::default(),
@@ -230,7 +265,8 @@ impl<'a> Admission<'a> {
         }
     }
 
-    fn document(&mut self, file: &'a str, document: &Document) {
+    fn document(&mut self, file_index: usize, document: &Document) {
+        let file = self.files[file_index].file.as_str();
         let place = Place { file, document: Some(document.index), resource: None };
         let root = &document.root;
         if !matches!(root, Node::Map(_)) {
@@ -259,7 +295,7 @@ impl<'a> Admission<'a> {
                 None
             }
         };
-        let resources = self.list(&place, root, "resources");
+        let resources = self.list(&place, root, RESOURCES);
         // A document with assignments alone names no scope.
         if let Some(scope) = &scope
             && (resources.is_some() || root.get("scope").is_some())
@@ -270,16 +306,17 @@ impl<'a> Admission<'a> {
             if self.report.is_full() || self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            let origin = Origin { file, document: document.index, list: "resources", index };
+            let document = document.index;
+            let origin = Origin { file, file_index, document, list: RESOURCES, index };
             match response_keys::type_fault(root, node) {
                 None => self.resource(origin, scope.as_ref(), node),
                 Some(fault) => self.refuse(origin, &resource::label(node), vec![fault]),
             }
         }
-        for (index, node) in
-            self.list(&place, root, "assignments").into_iter().flatten().enumerate()
+        for (index, node) in self.list(&place, root, ASSIGNMENTS).into_iter().flatten().enumerate()
         {
-            let origin = Origin { file, document: document.index, list: "assignments", index };
+            let document = document.index;
+            let origin = Origin { file, file_index, document, list: ASSIGNMENTS, index };
             self.assignment(origin, node);
         }
     }
@@ -341,6 +378,7 @@ impl<'a> Admission<'a> {
             self.transaction.preconditions.push(precondition);
         }
         self.transaction.upserts.push(Upsert { scope, draft });
+        self.origins.push(origin.into());
     }
 
     fn assignment(&mut self, origin: Origin<'a>, node: &Node) {
@@ -399,7 +437,8 @@ impl<'a> Admission<'a> {
             }
         }
         let transaction = self.report.finish(self.transaction)?;
-        Ok(Admitted { transaction, warnings: self.warnings.into_problems() })
+        let (origins, warnings) = (self.origins, self.warnings.into_problems());
+        Ok(Admitted { transaction, origins, warnings })
     }
 }
 

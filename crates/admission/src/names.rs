@@ -11,10 +11,12 @@ use chancery_model::{ResourceDraft, ResourceKey, ScopeName};
 
 use crate::problem::{Fault, Place};
 
-/// The place of the first claim. It is small, because there is one for each resource.
+/// The place of an entry of a manifest. It is small, because there is one for each resource.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) file: &'a str,
+    /// The index of the file in the input.
+    pub(crate) file_index: usize,
     pub(crate) document: u32,
     pub(crate) list: &'static str,
     pub(crate) index: usize,

@@ -43,28 +43,40 @@ impl Reference<'_> {
     }
 }
 
-/// The path of a field in a resource. `Display` shows it as `filters[0].typed_config.cluster`.
+/// The path of a field in a resource. `Display` shows it as `filters[0].typed_config.cluster`, and shortens long
+/// paths.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldPath<'a> {
     outer: Option<&'a FieldPath<'a>>,
     field: &'a str,
     /// The position in a list.
     index: Option<usize>,
+    /// The key in a map.
+    key: Option<&'a str>,
 }
 
-impl fmt::Display for FieldPath<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl FieldPath<'_> {
+    /// Returns the whole path as text.
+    #[must_use]
+    pub fn whole(&self) -> String {
         let mut fields = vec![self];
         while let Some(outer) = fields.last().and_then(|last| last.outer) {
             fields.push(outer);
         }
         let mut path = String::new();
-        for Self { field, index, .. } in fields.into_iter().rev() {
+        for Self { field, index, key, .. } in fields.into_iter().rev() {
             let dot = if path.is_empty() { "" } else { "." };
             let index = index.map(|index| format!("[{index}]")).unwrap_or_default();
-            path.extend([dot, field, &index]);
+            let key = key.map(|key| format!("[{key:?}]")).unwrap_or_default();
+            path.extend([dot, field, &index, &key]);
         }
-        f.write_str(&shortened(path))
+        path
+    }
+}
+
+impl fmt::Display for FieldPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&shortened(self.whole()))
     }
 }
 
@@ -97,7 +109,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn message(&mut self, at: usize, body: &[u8], outer: Option<&FieldPath<'_>>, depth: usize) {
-        let Some(Message { steps, request }) =
+        let Some(Message { steps, request, is_map_entry }) =
             self.plan.messages.get(at).filter(|_| depth < DEPTH_MAX)
         else {
             return;
@@ -115,7 +127,12 @@ impl Walk<'_> {
             };
             let step = &steps[step_at];
             let index = step.is_list.then(|| next_index(&mut counts, step_at));
-            let field = FieldPath { outer, field: &step.field, index };
+            let key = step.is_map.then(|| last_text(content, 1).unwrap_or_default());
+            let field = match outer.filter(|_| *is_map_entry) {
+                // The path of the entry has the key, and is that of the value.
+                Some(entry) => *entry,
+                None => FieldPath { outer, field: &step.field, index, key },
+            };
             self.step(step, content, body, &field, depth);
         }
     }
@@ -163,7 +180,7 @@ impl Walk<'_> {
             Name::BelowOwn => Cow::Owned(format!("{}/*", self.own_name)),
             _ => Cow::Borrowed(text),
         };
-        let inner = FieldPath { outer, field, index: None };
+        let inner = FieldPath { outer, field, index: None, key: None };
         let field = if field.is_empty() { outer.unwrap_or(&inner) } else { &inner };
         let is_glob = || name.split(['?', '#']).next().is_some_and(|id| id.ends_with("/*"));
         match request.name {

@@ -4,13 +4,17 @@
 //! manifests accept. Unknown fields are shown as `@unknown_fields`, which manifests reject. Otherwise they
 //! would be lost silently.
 
+use std::{collections::HashMap, sync::LazyLock};
+
 use base64::{Engine, engine::general_purpose::STANDARD};
 use chancery_model::TypeUrl;
-use prost_reflect::{DynamicMessage, Kind, MapKey, MessageDescriptor, ReflectMessage, Value};
+use prost_reflect::{
+    DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value,
+};
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    time,
+    collection, time,
     wellknown::{has_own_form, is_wrapper},
 };
 
@@ -76,8 +80,10 @@ impl Renderer {
         if depth >= DEPTH_MAX || !type_url.contains('/') {
             return None;
         }
-        let message = chancery_proto::envoy_pool().get_message_by_name(name)?;
-        let decoded = DynamicMessage::decode(message, body).ok()?;
+        let in_collection = (depth == 0).then(|| collection::message(type_url)).flatten();
+        let known = || chancery_proto::envoy_pool().get_message_by_name(name);
+        let decoded_as = in_collection.or_else(known)?;
+        let decoded = DynamicMessage::decode(decoded_as, body).ok()?;
         let shown = self.message(&decoded, depth);
         match shown {
             Json::Object(mut fields) if !has_own_form(name) => {
@@ -107,6 +113,11 @@ impl Renderer {
         let mut fields = Map::new();
         for (field, value) in message.fields() {
             fields.insert(field.name().to_owned(), self.field_value(&field.kind(), value, depth));
+        }
+        for field in numbers_without_presence(message.descriptor().full_name()) {
+            if let Some(zero) = minus_zero(message, field) {
+                fields.insert(field.name().to_owned(), zero.into());
+            }
         }
         let mut unknown = Vec::new();
         for field in message.unknown_fields() {
@@ -209,6 +220,36 @@ impl Renderer {
             _ => None,
         }
     }
+}
+
+/// Returns minus zero if a field has this value. `DynamicMessage::fields` omits the field, because minus zero equals
+/// the default value.
+fn minus_zero(message: &DynamicMessage, field: &FieldDescriptor) -> Option<f64> {
+    let value = match *message.get_field(field) {
+        Value::F32(value) => value.into(),
+        Value::F64(value) => value,
+        _ => return None,
+    };
+    (value == 0.0 && value.is_sign_negative()).then_some(value)
+}
+
+/// Returns the floating-point fields of a message that have no presence. Few messages have such fields, so they are
+/// computed once.
+fn numbers_without_presence(message: &str) -> &'static [FieldDescriptor] {
+    static FIELDS: LazyLock<HashMap<String, Vec<FieldDescriptor>>> = LazyLock::new(|| {
+        let is_number = |field: &FieldDescriptor| {
+            matches!(field.kind(), Kind::Float | Kind::Double)
+                && !field.is_list()
+                && !field.supports_presence()
+        };
+        let all = chancery_proto::envoy_pool().all_messages();
+        let with_fields = all.map(|one| {
+            let fields: Vec<_> = one.fields().filter(is_number).collect();
+            (one.full_name().to_owned(), fields)
+        });
+        with_fields.filter(|(_, fields)| !fields.is_empty()).collect()
+    });
+    FIELDS.get(message).map_or(&[], Vec::as_slice)
 }
 
 /// Returns a key of a map as text, without quotes.

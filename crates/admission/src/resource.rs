@@ -9,12 +9,12 @@ use chancery_model::{
 };
 
 use crate::{
-    constraints, draft,
+    collection, constraints, draft,
     encode::Encoder,
     keys::unknown_keys,
     node::{Node, shown},
     problem::Fault,
-    sensitive::IS_KEY,
+    sensitive::{self, IS_KEY},
     time,
 };
 
@@ -100,7 +100,10 @@ fn type_and_name(node: &Node) -> Option<(&str, Option<&str>)> {
     let inner = inner(node);
     let url = inner.get("@type").and_then(Node::text)?;
     let field = TypeUrl::new(url).ok().and_then(|url| types::properties(&url).name_field);
-    let in_body = inner.get(field.unwrap_or("name")).or_else(|| inner.get("clusterName"));
+    let in_body = match collection::message(url) {
+        Some(_) => inner.get("metadata").and_then(|metadata| metadata.get("name")),
+        None => inner.get(field.unwrap_or("name")).or_else(|| inner.get("clusterName")),
+    };
     let name = match std::ptr::eq(inner, node) {
         true => in_body,
         false => node.get("name").or(in_body),
@@ -132,6 +135,10 @@ fn wrapped(node: &Node, inner: &Node, keys: &[&'static str]) -> Result<Entry, Ve
         Ok(draft) => {
             let key = constraints::variant_key(draft.key, &constraints, &aliases, &mut faults);
             let draft = ResourceDraft { key, ..draft };
+            if draft.key.type_url.is_collection() && !aliases.is_empty() {
+                let rule = "are not possible in a collection of MCP; publish another resource";
+                faults.push(Fault::new(rule).within("aliases"));
+            }
             let aliases = stored_aliases(&draft.key.type_url, aliases, &mut faults);
             match faults.is_empty() {
                 true => Ok(Entry {
@@ -150,14 +157,25 @@ fn wrapped(node: &Node, inner: &Node, keys: &[&'static str]) -> Result<Entry, Ve
 
 fn body(node: &Node, name: Option<&str>) -> Result<ResourceDraft, Vec<Fault>> {
     let mut encoder = Encoder::new(chancery_proto::envoy_pool());
-    let Some((url, body)) = encoder.any_parts(node) else {
+    let url = node.get("@type").and_then(Node::text);
+    let in_collection = url.and_then(|url| Some((url, collection::message(url)?)));
+    let parts = match in_collection {
+        Some((url, message)) => encoder.fields(&message, node).map(|body| (url, body)),
+        None => encoder.any_parts(node),
+    };
+    let Some((url, body)) = parts else {
         let mut faults = encoder.into_faults();
         faults.extend(missing_name(node, name));
         return Err(faults);
     };
     let type_url =
         TypeUrl::new(url).map_err(|e| vec![Fault::new(e.to_string()).within("@type")])?;
-    draft::draft(&type_url, name, Bytes::from(body)).map_err(|fault| vec![fault])
+    let draft = draft::draft(&type_url, name, Bytes::from(body)).map_err(|fault| vec![fault])?;
+    // The encoder finds the marks in fields. The rest are in places without a path, such as the key of a map.
+    match sensitive::has_mark(&type_url, &draft.body) {
+        true => Err(vec![Fault::new(sensitive::IS_MARK)]),
+        false => Ok(draft),
+    }
 }
 
 /// Returns the fault of a body without a name. A body with other faults has no draft, which would have

@@ -50,29 +50,38 @@ pub fn secret_values(type_url: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8
 }
 
 /// Returns the body with a mark in place of each secret value. A body without secrets stays the same, and
-/// unreadable parts become empty.
+/// unreadable parts become a mark.
 #[must_use]
 pub fn redacted(type_url: &TypeUrl, body: &Bytes) -> Bytes {
     walk(type_url, body, &mut |_, mark| Some(mark)).map_or_else(|| body.clone(), Bytes::from)
 }
 
 /// Returns whether a body has a mark of [`redacted`] in place of a secret.
-#[must_use]
-pub fn has_mark(type_url: &TypeUrl, body: &[u8]) -> bool {
+pub(crate) fn has_mark(type_url: &TypeUrl, body: &[u8]) -> bool {
     message_has_mark(credentials::message_of(type_url.as_str()).as_ref(), body)
 }
 
 /// Like [`has_mark`], for the body of a message; `None` if its type is unknown.
 pub(crate) fn message_has_mark(message: Option<&MessageDescriptor>, body: &[u8]) -> bool {
-    let contains = |mark: &str| body.windows(mark.len()).any(|window| window == mark.as_bytes());
-    let mut has_mark = contains(KEY_MARK);
-    if contains(MARK) {
+    let mut has_mark = contains(body, KEY_MARK);
+    if contains(body, MARK) {
         walk_message(message, body, &mut |value, _| {
             has_mark |= value == MARK.as_bytes();
             None
         });
     }
     has_mark
+}
+
+/// Returns whether the value of a field has a mark of [`redacted`] in place of a secret.
+pub(crate) fn is_mark(value: &[u8], is_secret: bool) -> bool {
+    is_secret && value == MARK.as_bytes() || contains(value, KEY_MARK)
+}
+
+fn contains(bytes: &[u8], mark: &str) -> bool {
+    // Both marks start with a bracket, which is rare.
+    let mut starts = (0..bytes.len()).filter(|start| bytes[*start] == b'[');
+    starts.any(|start| bytes[start..].starts_with(mark.as_bytes()))
 }
 
 /// Calls `replace` for each secret value of a body. Returns the body with the replacements if there are any.
@@ -121,9 +130,10 @@ impl Walk<'_> {
         (self.replace)(value, mark)
     }
 
-    /// Returns the replacement for secret bytes of unknown structure, which is empty.
+    /// Returns the replacement for secret bytes of unknown structure. Admission refuses it, so that it never overwrites
+    /// the secret.
     fn unreadable(&mut self, bytes: &[u8], secrecy: Secrecy) -> Option<Vec<u8>> {
-        self.value(bytes, secrecy).map(|_| Vec::new())
+        self.value(bytes, secrecy).map(|_| KEY_MARK.as_bytes().to_vec())
     }
 
     fn message(
@@ -490,11 +500,11 @@ mod tests {
     fn unreadable_bytes_are_secret_as_a_whole() {
         let type_url = TypeUrl::from_static(types::SECRET);
         let body = Bytes::from_static(b"\xff\xff secret");
-        assert_eq!(redacted(&type_url, &body), "");
+        assert_eq!(redacted(&type_url, &body), KEY_MARK);
         let foreign = TypeUrl::new("type.googleapis.com/example.Foreign").unwrap();
         assert_eq!(redacted(&foreign, &body), body);
         let key = Bytes::from_static(b"\xff -----BEGIN PRIVATE KEY-----");
-        assert_eq!(redacted(&foreign, &key), "");
+        assert_eq!(redacted(&foreign, &key), KEY_MARK);
         let mut found = Vec::new();
         secret_values(&type_url, &body, &mut |value| found.extend_from_slice(value));
         assert_eq!(found, body);

@@ -155,7 +155,7 @@ impl Writer {
         self.line(format_args!("}}"));
     }
 
-    /// Writes an `Any`: with its fields, or with its bytes if a reader of the fields would lose something.
+    /// Writes an `Any`: with its fields, or with its bytes if the type or a field is unknown.
     fn any(&mut self, type_url: &str, body: &[u8], depth: usize) {
         match known(type_url, body).filter(|_| depth < DEPTH_MAX) {
             Some(message) => {
@@ -211,7 +211,8 @@ impl Writer {
             Value::I64(value) => self.line(format_args!("{name}: {value}")),
             Value::U32(value) => self.line(format_args!("{name}: {value}")),
             Value::U64(value) => self.line(format_args!("{name}: {value}")),
-            Value::F32(value) => self.line(format_args!("{name}: {value}")),
+            // Readers convert the digits to a double first, so the digits are those of the double.
+            Value::F32(value) => self.line(format_args!("{name}: {}", f64::from(*value))),
             Value::F64(value) => self.line(format_args!("{name}: {value}")),
             Value::EnumNumber(number) => {
                 let known = match kind {

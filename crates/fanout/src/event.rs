@@ -108,6 +108,9 @@ impl Event {
             Self::Request {
                 request: Request::Sotw(SotwRequest { resource_names, .. }), ..
             } => cost_of(resource_names.len()),
+            Self::Request { request: Request::Mcp(request), .. } => {
+                cost_of(request.initial_resource_versions.len())
+            }
             Self::Request { request: Request::Delta(request), .. } => {
                 let DeltaRequest { subscribe, unsubscribe, initial_resource_versions, .. } =
                     request;

@@ -13,7 +13,7 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_xds_streams",
         MetricKind::Gauge,
-        "Streams that have sent a request, by protocol (sotw, delta) and type (aggregated, the type's \
+        "Streams that have sent a request, by protocol (sotw, delta, mcp) and type (aggregated, the type's \
          alias, or other).",
     ),
     Metric::new(

@@ -25,7 +25,7 @@ use std::{
 };
 
 use chancery_model::{Resource, TypeUrl};
-use chancery_protocol::{ErrorDetail, Request, Session};
+use chancery_protocol::{Request, Session};
 use chancery_view::Resources;
 use smallvec::SmallVec;
 
@@ -110,7 +110,7 @@ pub(crate) fn clean(
     finder: &SecretFinder,
     text_bytes_max: usize,
 ) {
-    let text = match error_detail(request) {
+    let text = match request.error_detail_mut() {
         Some(error) if !error.message.is_empty() => std::mem::take(&mut error.message),
         _ => return,
     };
@@ -123,15 +123,8 @@ pub(crate) fn clean(
         cleaned
             .truncate(cleaned.floor_char_boundary(cleaned.len().saturating_sub(TRUNCATED_BYTES)));
     }
-    if let Some(error) = error_detail(request) {
+    if let Some(error) = request.error_detail_mut() {
         error.message = cleaned;
-    }
-}
-
-fn error_detail(request: &mut Request) -> Option<&mut ErrorDetail> {
-    match request {
-        Request::Sotw(r) => r.error_detail.as_mut(),
-        Request::Delta(r) => r.error_detail.as_mut(),
     }
 }
 

@@ -554,6 +554,7 @@ fn limit_of(error: &ProtocolError) -> Option<&'static str> {
         ProtocolError::TypeMissing
         | ProtocolError::Type(_)
         | ProtocolError::TypeForeign { .. }
-        | ProtocolError::Variant => None,
+        | ProtocolError::Variant
+        | ProtocolError::Collection(_) => None,
     }
 }

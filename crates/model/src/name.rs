@@ -13,6 +13,9 @@ use crate::{
     types::KNOWN,
 };
 
+/// The type URL of the resources in a collection of MCP.
+const MCP_RESOURCE_URL: &str = "type.googleapis.com/istio.mcp.v1alpha1.Resource";
+
 /// The maximum length of a scope name in bytes.
 pub const SCOPE_NAME_BYTES_MAX: usize = 512;
 
@@ -139,30 +142,58 @@ impl TypeUrl {
     /// characters.
     pub fn new(url: &str) -> Result<Self, NameError> {
         const WHAT: &str = "type URL";
+        if let Some(known) = Self::known(url) {
+            return Ok(known);
+        }
         check_len(WHAT, url, 512)?;
         check_characters(WHAT, url, |c| !c.is_whitespace() && !c.is_control())?;
-        Ok(Self::interned(url))
+        Ok(Self(url.into()))
     }
 
     /// Creates a type URL from one of the program's own tables, without validation.
     #[must_use]
     pub fn from_static(url: &'static str) -> Self {
-        Self::interned(url)
+        Self::known(url).unwrap_or_else(|| Self(url.into()))
     }
 
-    /// Returns the shared copy of a known type URL, or a new type URL. Every resource names its own
-    /// type and the types of its children, so known type URLs exist once in memory.
-    fn interned(url: &str) -> Self {
+    /// Returns the shared copy of a known type URL. It needs no validation. Every resource names its own type and
+    /// the types of its children, so known type URLs exist once in memory.
+    fn known(url: &str) -> Option<Self> {
         static SHARED: LazyLock<Vec<TypeUrl>> =
             LazyLock::new(|| KNOWN.iter().map(|known| TypeUrl(known.url.into())).collect());
-        let known = SHARED.iter().find(|known| known.as_str() == url);
-        known.cloned().unwrap_or_else(|| Self(url.into()))
+        SHARED.iter().find(|known| known.as_str() == url).cloned()
     }
 
     /// Returns the message name: the text after the last `/`.
     #[must_use]
     pub fn message_name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or(&self.0)
+    }
+
+    /// Returns whether this is the name of a collection of MCP (MCP-11), such as
+    /// `istio/networking/v1alpha3/virtualservices`, or `networking.istio.io/v1alpha3/VirtualService` in MCP over xDS.
+    ///
+    /// The last segment of the name contains no dot, in contrast to the message name of a type URL. If the name has
+    /// two segments, the first contains no dot either, in contrast to the host of a type URL.
+    #[must_use]
+    pub fn is_collection(&self) -> bool {
+        let Some((path, last)) = self.0.rsplit_once('/') else { return false };
+        let has_all = !self.0.split('/').any(str::is_empty);
+        has_all && !last.contains('.') && (path.contains('/') || !path.contains('.'))
+    }
+
+    /// Returns the type URL of the messages of this type: the type URL itself, or that of an
+    /// `istio.mcp.v1alpha1.Resource` in a collection (MCP-06).
+    #[must_use]
+    pub fn message_url(&self) -> &str {
+        if self.is_collection() { MCP_RESOURCE_URL } else { &self.0 }
+    }
+
+    /// Returns the last part of the message name: `Cluster`.
+    #[must_use]
+    pub fn short_name(&self) -> &str {
+        let name = self.message_name();
+        name.rsplit('.').next().unwrap_or(name)
     }
 }
 

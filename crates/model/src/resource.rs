@@ -13,6 +13,11 @@
 //!
 //! A variant has `42 <resource name with constraints>` in place of `1a <name>` (DYN-04).
 //!
+//! # Collections of MCP
+//! The body of a resource in a collection is an `istio.mcp.v1alpha1.Resource`, which contains the version of its
+//! author. A suffix after the body overrides it with the version of Chancery (MCP-14): `0a <len> 1a <version>`.
+//! Decoders merge the suffix into the field `metadata`. The type URL in the `Any` is that of the message (MCP-06).
+//!
 //! The SotW field is a slice of the delta field, and the body is a slice of both. One copy of the
 //! bytes therefore serves both protocols and every stream. The body is the output of admission and
 //! is never encoded again (SVC-18).
@@ -161,7 +166,13 @@ impl Resource {
         let variant = extra.variant.as_ref();
         let variant = variant.map(|v| encode_resource_name(v.base.as_str(), Some(&v.constraints)));
         let name_len = variant.as_ref().map_or(name.as_str().len(), |encoded| encoded.len());
-        let any_len = len_field_len(type_url.as_str().len()) + len_field_len(draft.body.len());
+        let any_url = type_url.message_url();
+        let suffix = match type_url.is_collection() {
+            true => mcp_version(&version_text),
+            false => BytesMut::new(),
+        };
+        let value_len = draft.body.len() + suffix.len();
+        let any_len = len_field_len(any_url.len()) + len_field_len(value_len);
         let inner_len = len_field_len(any_len)
             + len_field_len(version_text.len())
             + len_field_len(name_len)
@@ -170,10 +181,12 @@ impl Resource {
         put_len_header(&mut frame, 2, inner_len);
         let any_start = frame.len();
         put_len_header(&mut frame, 2, any_len);
-        put_len_field(&mut frame, 1, type_url.as_str().as_bytes());
-        put_len_header(&mut frame, 2, draft.body.len());
+        put_len_field(&mut frame, 1, any_url.as_bytes());
+        put_len_header(&mut frame, 2, value_len);
         let body_start = frame.len();
         frame.extend_from_slice(&draft.body);
+        let body_end = frame.len();
+        frame.extend_from_slice(&suffix);
         let any_end = frame.len();
         put_len_field(&mut frame, 1, version_text.as_bytes());
         match &variant {
@@ -188,7 +201,7 @@ impl Resource {
             version,
             frame: frame.freeze(),
             any: offset(any_start)..offset(any_end),
-            body: offset(body_start)..offset(any_end),
+            body: offset(body_start)..offset(body_end),
             extra: (extra != Extra::default()).then(|| Box::new(extra)),
         }
     }
@@ -227,10 +240,23 @@ impl Resource {
         self.version
     }
 
-    /// Returns the encoded message: `Any.value`.
+    /// Returns the encoded message as its author published it.
     #[must_use]
     pub fn body(&self) -> Bytes {
         self.frame.slice(self.body.start as usize..self.body.end as usize)
+    }
+
+    /// Returns the encoded message as clients receive it: `Any.value`. It differs from [`Resource::body`] only in a
+    /// collection of MCP.
+    #[must_use]
+    pub fn value(&self) -> Bytes {
+        self.frame.slice(self.body.start as usize..self.any.end as usize)
+    }
+
+    /// Returns the length of [`Resource::value`] in bytes.
+    #[must_use]
+    pub fn value_len(&self) -> usize {
+        (self.any.end - self.body.start) as usize
     }
 
     /// Returns the `resources` field of a `DeltaDiscoveryResponse` with this resource, including key
@@ -300,20 +326,6 @@ impl Resource {
         self.extra.as_ref().map_or(&[], |extra| &extra.children)
     }
 
-    /// Converts the resource to a draft, for storage. The draft shares the body's bytes.
-    #[must_use]
-    pub fn to_draft(&self, type_url: &TypeUrl) -> ResourceDraft {
-        let extra = self.extra.as_deref().cloned().unwrap_or_default();
-        ResourceDraft {
-            key: ResourceKey { type_url: type_url.clone(), name: self.name.clone() },
-            body: self.body(),
-            aliases: extra.aliases.into(),
-            ttl: extra.ttl,
-            labels: extra.labels.into_iter().collect(),
-            children: extra.children.into(),
-        }
-    }
-
     /// Compares this resource with a draft that would replace it.
     ///
     /// A change of the lifetime alone makes a new version, so the resource is sent in full. TTL-09
@@ -363,6 +375,14 @@ impl PartialEq for Resource {
     }
 }
 impl Eq for Resource {}
+
+/// Encodes the field `metadata` of an `istio.mcp.v1alpha1.Resource` with a version and nothing else.
+fn mcp_version(version: &str) -> BytesMut {
+    let mut suffix = BytesMut::new();
+    put_len_header(&mut suffix, 1, len_field_len(version.len()));
+    put_len_field(&mut suffix, 3, version.as_bytes());
+    suffix
+}
 
 /// Converts an offset to the 32 bits in which it is stored. Admission and the log reject a
 /// transaction long before a body reaches 4 GiB.
@@ -416,7 +436,7 @@ mod tests {
         assert_eq!(resource.delta_content(), inner);
         assert_eq!((resource.sotw_len(), resource.delta_len()), (sotw.len(), delta.len()));
         assert_eq!(resource.body(), "body");
-        assert_eq!(resource.to_draft(&draft.key.type_url), draft);
+        assert_eq!(resource.compare(&draft), Difference::None);
     }
 
     #[test]

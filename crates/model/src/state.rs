@@ -71,30 +71,43 @@ impl Collection {
 
     /// Inserts a resource, and replaces any resource of the same name.
     pub fn insert(&mut self, resource: Arc<Resource>) {
-        self.remove(resource.name());
+        if let Some(old) = self.resources.insert(resource.name().clone(), Arc::clone(&resource)) {
+            self.drop_from_indexes(&old);
+        }
         for alias in resource.aliases() {
             self.aliases.insert(alias.clone(), resource.name().clone());
         }
-        self.add_stored(resource);
+        self.add_to_indexes(&resource);
     }
 
     /// Adds a resource that the collection lacks, without its aliases. If two resources have the same
     /// alias, it is not in the resources to which of them the alias refers.
     pub fn add_stored(&mut self, resource: Arc<Resource>) {
-        self.lifetimes.add(resource.ttl(), resource.name());
-        self.sotw_bytes += resource.sotw_len() as u64;
-        self.variants.add(&resource);
+        self.add_to_indexes(&resource);
         self.resources.insert(resource.name().clone(), resource);
     }
 
     /// Removes a resource and its aliases, if it exists.
     pub fn remove(&mut self, name: &ResourceName) {
-        let Some(old) = self.resources.remove(name) else { return };
+        if let Some(old) = self.resources.remove(name) {
+            self.drop_from_indexes(&old);
+        }
+    }
+
+    /// Adds a resource to the indexes, without its aliases.
+    fn add_to_indexes(&mut self, resource: &Arc<Resource>) {
+        self.lifetimes.add(resource.ttl(), resource.name());
+        self.sotw_bytes += resource.sotw_len() as u64;
+        self.variants.add(resource);
+    }
+
+    /// Removes a resource and its aliases from the indexes.
+    fn drop_from_indexes(&mut self, old: &Resource) {
         self.sotw_bytes -= old.sotw_len() as u64;
-        self.lifetimes.remove(old.ttl(), name);
-        self.variants.remove(&old);
+        self.lifetimes.remove(old.ttl(), old.name());
+        self.variants.remove(old);
         for alias in old.aliases() {
-            if self.aliases.get(alias) == Some(name) {
+            if self.aliases.get(alias) == Some(old.name()) {
                 self.aliases.remove(alias);
             }
         }

@@ -1,13 +1,13 @@
 //! Finds the properties of a resource type.
 //!
 //! The core stores and serves any type URL. A type that is not in the table has the properties
-//! [`OPAQUE`].
+//! [`OPAQUE`], and a collection of MCP has the properties [`COLLECTION`].
 
 mod table;
 mod v2;
 
 pub use table::{
-    AGGREGATED, CLUSTER, ENDPOINT, EXTENSION, KNOWN, LISTENER, LOCALITY_ENDPOINT,
+    AGGREGATED, CLUSTER, COLLECTION, ENDPOINT, EXTENSION, KNOWN, LISTENER, LOCALITY_ENDPOINT,
     LOCALITY_ENDPOINTS, OPAQUE, Properties, ROUTE, RUNTIME, SCOPED_ROUTE, SECRET, Service,
     VIRTUAL_HOST,
 };
@@ -16,11 +16,13 @@ pub use v2::{AGGREGATED_V2, V2};
 
 use crate::{TypeUrl, has_private_key};
 
-/// Returns the properties of a type, or [`OPAQUE`] if the type is unknown.
+/// Returns the properties of a type. If the table does not list the type, returns [`COLLECTION`] for the name of a
+/// collection, and [`OPAQUE`] for other names.
 #[must_use]
 pub fn properties(type_url: &TypeUrl) -> &'static Properties {
     let mut all = KNOWN.iter().chain(&V2);
-    all.find(|known| known.url == type_url.as_str()).unwrap_or(&OPAQUE)
+    let unknown = || if type_url.is_collection() { &COLLECTION } else { &OPAQUE };
+    all.find(|known| known.url == type_url.as_str()).unwrap_or_else(unknown)
 }
 
 /// Resolves an alias (`cds`) or a full type URL, with or without `type.googleapis.com/`.

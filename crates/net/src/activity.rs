@@ -49,7 +49,7 @@ pub struct Activity {
     pub(crate) state: Mutex<State>,
     /// Whether the client has closed the connection.
     client_closed: AtomicBool,
-    /// Whether another connection has the slot now.
+    /// Whether the connection is to be closed.
     evicted: AtomicBool,
     waker: AtomicWaker,
 }
@@ -155,8 +155,7 @@ impl Activity {
         !self.client_closed.swap(true, Ordering::Relaxed)
     }
 
-    /// Waits until another connection takes the slot of this one. Only the task of the connection may
-    /// wait.
+    /// Waits until [`Self::evict`]. Only the task of the connection may wait.
     pub async fn evicted(&self) {
         std::future::poll_fn(|cx| {
             self.waker.register(cx.waker());
@@ -172,7 +171,8 @@ impl Activity {
         self.evicted.load(Ordering::Acquire)
     }
 
-    pub(crate) fn evict(&self) {
+    /// Asks the task of the connection to close it, for example because another connection takes its slot.
+    pub fn evict(&self) {
         self.evicted.store(true, Ordering::Release);
         self.waker.wake();
     }

@@ -1,8 +1,9 @@
-//! The connection layer of all ports: xDS, admin and replication.
+//! The connection layer of all ports: xDS, admin, replication and MCP sources.
 //!
 //! [`accept`] is the accept loop. [`Slots`] limits the connections of a port. [`Activity`] records the
-//! progress of one connection. [`GuardedIo`] wraps its stream, [`Security`] adds TLS. What a port does
-//! with a connection is its own matter.
+//! progress of one connection. [`GuardedIo`] wraps its stream. What a port does with a connection is its
+//! own matter. The crate `chancery-tls` adds TLS. [`Backoff`] delays the attempts of connections that the
+//! server opens.
 //!
 //! Invariants:
 //! - The accept loop never waits for a client, and survives all errors of `accept`.
@@ -11,18 +12,18 @@
 
 mod accept;
 mod activity;
+mod backoff;
 mod bucket;
 mod first_bytes;
 mod guarded_io;
 mod http2;
 mod slots;
-mod stream;
 
 pub use accept::{Port, accept};
 pub use activity::{Activity, RequestGuard, Timeouts, Unused};
+pub use backoff::Backoff;
 pub use bucket::Bucket;
 pub use first_bytes::FirstBytes;
 pub use guarded_io::{Disconnect, GuardedIo, Guards};
 pub use http2::refusal;
 pub use slots::{Eviction, Limits, Slot, SlotLimit, Slots};
-pub use stream::{HANDSHAKE_TIMEOUT, Security, Stream, within_handshake_timeout};

@@ -12,11 +12,23 @@ fn decode(bytes: &[u8]) -> DescriptorPool {
 
 static ENVOY_POOL: OnceLock<DescriptorPool> = OnceLock::new();
 
-/// Returns the descriptors of the whole Envoy API, and those of [`add_descriptor_sets`]. The first call
+/// Decodes the descriptors of the Envoy API, and adds those of the resources in collections of MCP.
+fn envoy_api() -> DescriptorPool {
+    let mut pool = decode(ENVOY_DESCRIPTORS);
+    let files = ["metadata", "resource"].map(|file| format!("istio/mcp/v1alpha1/{file}.proto"));
+    for file in files.iter().filter_map(|name| own_pool().get_file_by_name(name)) {
+        let added = pool.add_file_descriptor_proto(file.file_descriptor_proto().clone());
+        added.expect("the imports of the file are part of the Envoy API");
+    }
+    pool
+}
+
+/// Returns the descriptors of the whole Envoy API, those of the resources in collections of MCP, and those of
+/// [`add_descriptor_sets`]. The first call
 /// takes tens of milliseconds and 17 MB of memory.
 #[must_use]
 pub fn envoy_pool() -> &'static DescriptorPool {
-    ENVOY_POOL.get_or_init(|| decode(ENVOY_DESCRIPTORS))
+    ENVOY_POOL.get_or_init(envoy_api)
 }
 
 /// Adds encoded `FileDescriptorSet`s to [`envoy_pool`] (REST-05). Each set needs the files that it
@@ -25,7 +37,7 @@ pub fn envoy_pool() -> &'static DescriptorPool {
 /// # Errors
 /// Returns the index of the invalid set and the reason, or 0 if the pool is already in use.
 pub fn add_descriptor_sets(sets: &[Vec<u8>]) -> Result<(), (usize, String)> {
-    let mut pool = decode(ENVOY_DESCRIPTORS);
+    let mut pool = envoy_api();
     for (index, set) in sets.iter().enumerate() {
         pool.decode_file_descriptor_set(set.as_slice())
             .map_err(|error| (index, error.to_string()))?;
@@ -60,6 +72,7 @@ mod tests {
             "envoy.config.bootstrap.v3.Bootstrap",
             "udpa.type.v1.TypedStruct",
             "xds.type.v3.TypedStruct",
+            "istio.mcp.v1alpha1.Resource",
         ] {
             assert!(envoy_pool().get_message_by_name(name).is_some(), "{name}");
         }

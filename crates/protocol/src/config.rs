@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use crate::Protocol;
+
 /// Limits and times of a session. Times are in milliseconds of the caller's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -37,6 +39,10 @@ pub struct Config {
     /// The authorities of structured names that exist here, in canonical form (XDSTP-25). `None` means
     /// all.
     pub authorities: Option<Arc<BTreeSet<String>>>,
+    /// The collections that sinks of MCP can request. `None` means all (MCP-26).
+    pub collections: Option<Arc<BTreeSet<String>>>,
+    /// Whether the session ignores a request for another collection. Otherwise the request ends the stream (MCP-26).
+    pub ignore_other_collections: bool,
 }
 
 impl Config {
@@ -53,7 +59,25 @@ impl Config {
         first_state_listed_max: 100,
         resource_errors: false,
         authorities: None,
+        collections: None,
+        ignore_other_collections: false,
     };
+
+    /// An ACK timeout that no stream reaches, in milliseconds: 100 years.
+    const NEVER_MS: u64 = 100 * 365 * 24 * 3600 * 1000;
+
+    /// Returns the configuration for sessions of a protocol. In MCP, the next response always waits for the answer to
+    /// the previous one, and a response is never split (MCP-30).
+    pub(crate) fn of(self: Arc<Self>, protocol: Protocol) -> Arc<Self> {
+        match protocol {
+            Protocol::Sotw | Protocol::Delta => self,
+            Protocol::Mcp => Arc::new(Self {
+                ack_timeout_ms: Self::NEVER_MS,
+                response_bytes_target: usize::MAX,
+                ..(*self).clone()
+            }),
+        }
+    }
 }
 
 impl Default for Config {

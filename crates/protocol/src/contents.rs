@@ -171,7 +171,7 @@ impl ContentsReader {
             for resource in resources.iter() {
                 let of = match page.protocol {
                     Protocol::Sotw => response.version.to_string(),
-                    Protocol::Delta => String::new(),
+                    Protocol::Delta | Protocol::Mcp => String::new(),
                 };
                 let sent = (resource.version(), of, response.ms_ago);
                 self.unanswered.insert(resource.name().clone(), sent);

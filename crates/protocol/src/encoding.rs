@@ -6,6 +6,7 @@
 //! - In delta, the lifetime is a field of the resource (`Resource.ttl`).
 //! - In SotW, a resource with a lifetime is wrapped in an `Any` with a `Resource` (TTL-05). Resources
 //!   without a lifetime stay bare (SOTW-113).
+//! - In MCP, a resource has no lifetime. It is an `istio.mcp.v1alpha1.Resource` without an `Any` around it.
 //!
 //! A resource whose name the client spells differently gets the client's spelling in the same way. In
 //! SotW, only the wrapper has a place for it (XDSTP-03).
@@ -77,6 +78,7 @@ impl Encoding {
     pub(crate) fn len(&self, resource: &Resource) -> usize {
         let ttl = self.ttl_of(resource);
         match (self.is_renamed(resource), ttl, self.protocol) {
+            (_, _, Protocol::Mcp) => len_field_len(resource.value_len()),
             (false, None, Protocol::Sotw) => resource.sotw_len(),
             (false, None, Protocol::Delta) => resource.delta_len(),
             (false, Some(ttl), Protocol::Delta) => {
@@ -95,6 +97,10 @@ impl Encoding {
         let (mut head, mut tail) = (BytesMut::new(), BytesMut::new());
         let ttl = self.ttl_of(resource);
         let shared = match (self.is_renamed(resource), ttl, self.protocol) {
+            (_, _, Protocol::Mcp) => {
+                put_len_header(&mut head, 3, resource.value_len());
+                resource.value()
+            }
             (false, None, Protocol::Sotw) => resource.sotw_field(),
             (false, None, Protocol::Delta) => resource.delta_field(),
             (false, Some(ttl), Protocol::Delta) => {
@@ -176,7 +182,7 @@ impl Encoding {
     fn version_of(&self, resource: &Resource) -> Box<str> {
         match self.protocol {
             Protocol::Sotw => self.version.clone(),
-            Protocol::Delta => resource.version().to_string().into(),
+            Protocol::Delta | Protocol::Mcp => resource.version().to_string().into(),
         }
     }
 
@@ -186,7 +192,7 @@ impl Encoding {
             Protocol::Sotw => {
                 len_field_len(len_field_len(WRAPPER_URL.len()) + len_field_len(content))
             }
-            Protocol::Delta => len_field_len(content),
+            Protocol::Delta | Protocol::Mcp => len_field_len(content),
         }
     }
 

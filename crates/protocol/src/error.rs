@@ -29,9 +29,15 @@ pub enum ProtocolError {
         /// The type of the request.
         found: String,
     },
-    /// A delta request on a SotW stream, or a SotW request on a delta stream.
-    #[error("the request does not match the protocol variant (SotW or delta) of this stream")]
+    /// A request of another protocol than that of the stream.
+    #[error("the request does not match the protocol (SotW, delta or MCP) of this stream")]
     Variant,
+    /// A collection that is not served (MCP-26).
+    #[error(
+        "collection {0:?} is not served here: it is malformed, or not in xds.collections; request a collection such as \
+         istio/networking/v1alpha3/virtualservices"
+    )]
+    Collection(String),
     /// More types than the limit.
     #[error("this stream asks for more than {max} types (types_max)")]
     TypesTooMany {
@@ -56,9 +62,11 @@ impl ProtocolError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::TypeMissing | Self::Type(_) | Self::TypeForeign { .. } | Self::Variant => {
-                ErrorKind::InvalidRequest
-            }
+            Self::TypeMissing
+            | Self::Type(_)
+            | Self::TypeForeign { .. }
+            | Self::Variant
+            | Self::Collection(_) => ErrorKind::InvalidRequest,
             Self::TypesTooMany { .. } | Self::NamesTooMany { .. } | Self::Name(_) => {
                 ErrorKind::LimitExceeded
             }

@@ -50,7 +50,9 @@ pub use list::{NameList, VersionList};
 pub use poll_names::PollNames;
 pub use poll_response::{PollContent, PollResponse};
 pub use receipt::{Interest, Receipt, RequestKind, Verdict};
-pub use request::{DeltaRequest, ErrorDetail, Protocol, Request, SotwRequest, StreamKind};
+pub use request::{
+    DeltaRequest, ErrorDetail, McpRequest, Protocol, Request, SotwRequest, StreamKind,
+};
 pub use resource_error::{NOT_FOUND, NOT_FOUND_TEXT};
 pub use response::{Message, PREFIX_BYTES_MAX, Response};
 pub use session::{Overdue, Session};

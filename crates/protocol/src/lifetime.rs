@@ -43,7 +43,7 @@ impl LifetimeSupport {
         match protocol {
             Protocol::Delta if self.ttl => LifetimeForm::Field,
             Protocol::Sotw if self.ttl && self.wrappers => LifetimeForm::Wrapper,
-            Protocol::Delta | Protocol::Sotw => LifetimeForm::None,
+            Protocol::Delta | Protocol::Sotw | Protocol::Mcp => LifetimeForm::None,
         }
     }
 

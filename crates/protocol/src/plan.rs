@@ -16,6 +16,7 @@ use crate::{
     },
 };
 
+mod collection;
 mod errors;
 mod full_state;
 mod names;
@@ -38,6 +39,8 @@ struct Plan {
     fresh: BTreeSet<ResourceName>,
     /// Whether the response has the whole view of a wildcard.
     first_state: bool,
+    /// MCP: whether the response is a difference.
+    is_incremental: bool,
 }
 
 /// Resources that changed for the client.
@@ -124,6 +127,7 @@ impl Subscription {
         let carried = self.carried(context.revision);
         let before = self.wildcard.as_ref().map(Wildcard::base_or_empty);
         let full_state = self.is_full_state();
+        let is_incremental = self.sends_incremental();
         let mut plan = match (full_state, self.is_wildcard()) {
             (true, _) => self.plan_full_state(context, release, differ),
             (false, true) => self.plan_wildcard(context, differ),
@@ -132,6 +136,10 @@ impl Subscription {
         if !full_state {
             self.release(&mut plan, context.view, release);
         }
+        if self.protocol == Protocol::Mcp && !is_incremental {
+            self.plan_full_collection(&mut plan, context.view, differ);
+        }
+        plan.is_incremental = is_incremental;
         if let Some(wildcard) = &mut self.wildcard {
             wildcard.base = Some(context.view.clone());
             wildcard.sent_early.clear();
@@ -216,7 +224,7 @@ impl Subscription {
         context: PlanContext<'_>,
     ) -> Touched {
         let covers = self.delivery.planned;
-        let Plan { resources, removed, absent, errors, send, touched, fresh, first_state } = plan;
+        let Plan { resources, removed, absent, errors, send, touched, fresh, .. } = plan;
         let has_names = !removed.is_empty() || !absent.is_empty() || !errors.is_empty();
         if !resources.is_empty() || has_names || send {
             let mut version = context.view.version();
@@ -239,7 +247,8 @@ impl Subscription {
                 covers,
                 carried,
                 unsubscribed: BTreeSet::new(),
-                first_state,
+                first_state: plan.first_state,
+                is_incremental: plan.is_incremental,
                 is_renewal: false,
                 pace: Pace::FirstAtOnce,
             });
@@ -442,7 +451,7 @@ impl Subscription {
                 self.keep_removal(name, held, context);
                 plan.absent.push(name.clone());
             }
-            Protocol::Delta => {
+            Protocol::Delta | Protocol::Mcp => {
                 // The client knows a variant that it holds by its constraints (DYN-08).
                 let sent = self.names.get(name).and_then(ClientVersion::sent);
                 let variant = sent.filter(|sent| sent.constraints().is_some());

@@ -39,7 +39,7 @@ fn content_len(name: &[u8]) -> usize {
 pub(crate) fn put_error(out: &mut BytesMut, protocol: Protocol, name: &ResourceName) {
     let field = match protocol {
         Protocol::Sotw => 7,
-        Protocol::Delta => 9,
+        Protocol::Delta | Protocol::Mcp => 9,
     };
     let name = encoded(name);
     put_len_header(out, field, content_len(&name));

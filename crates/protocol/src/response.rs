@@ -43,6 +43,8 @@ pub struct Response {
     pub(crate) removed_variants: Vec<ResourceName>,
     /// Whether the client reads the constraints of variants (DYN-04).
     pub(crate) reads_constraints: bool,
+    /// MCP: whether the response is a difference (`incremental`).
+    pub(crate) is_incremental: bool,
     /// Whether the response renews lifetimes and carries no change.
     pub(crate) is_renewal: bool,
     /// Names that do not exist, reported as a resource with an alias (DELTA-63).
@@ -155,8 +157,8 @@ impl Response {
         self.revision
     }
 
-    /// Encodes the response as a `DiscoveryResponse` or a `DeltaDiscoveryResponse`. `control_plane`
-    /// becomes `control_plane.identifier` (SVC-20).
+    /// Encodes the response as a `DiscoveryResponse`, a `DeltaDiscoveryResponse` or the `Resources` of MCP.
+    /// `control_plane` becomes `control_plane.identifier` (SVC-20), for which MCP has no field.
     #[must_use]
     pub fn into_message(self, control_plane: &str) -> Message {
         let version = self.version.to_string();
@@ -185,14 +187,21 @@ impl Response {
     /// Encodes the fields before the resources. Protobuf allows any order of fields.
     fn head(&self, control_plane: &str) -> BytesMut {
         let (version, nonce) = (self.version.to_string(), self.nonce.to_string());
+        let mut head = BytesMut::with_capacity(128);
+        put_len_field(&mut head, 1, version.as_bytes());
+        put_len_field(&mut head, 5, nonce.as_bytes());
         let control_plane_field = match self.protocol {
             Protocol::Sotw => 6,
             Protocol::Delta => 7,
+            Protocol::Mcp => {
+                put_len_field(&mut head, 2, self.type_url.as_str().as_bytes());
+                if self.is_incremental {
+                    head.put_slice(&[6 << 3, 1]);
+                }
+                return head;
+            }
         };
-        let mut head = BytesMut::with_capacity(128);
-        put_len_field(&mut head, 1, version.as_bytes());
         put_len_field(&mut head, 4, self.type_url.as_str().as_bytes());
-        put_len_field(&mut head, 5, nonce.as_bytes());
         if !control_plane.is_empty() {
             put_len_header(&mut head, control_plane_field, len_field_len(control_plane.len()));
             put_len_field(&mut head, 1, control_plane.as_bytes());
@@ -211,8 +220,9 @@ impl Response {
             put_len_field(&mut tail, 3, name);
             put_len_field(&mut tail, 4, name);
         }
+        let removed_field = if self.protocol == Protocol::Mcp { 4 } else { 6 };
         for name in &self.removed {
-            put_len_field(&mut tail, 6, name.as_str().as_bytes());
+            put_len_field(&mut tail, removed_field, name.as_str().as_bytes());
         }
         // DYN-08, DELTA-73.
         for name in &self.removed_variants {

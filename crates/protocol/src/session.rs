@@ -65,8 +65,8 @@ impl Session {
     #[must_use]
     pub fn new(kind: StreamKind, config: Arc<Config>) -> Self {
         Self {
+            config: config.of(kind.protocol),
             kind,
-            config,
             lifetimes: LifetimeSupport::default(),
             endpoint_lists: EndpointLists::default(),
             parameters: BTreeMap::new(),
@@ -121,15 +121,21 @@ impl Session {
         view: Option<&View>,
         now: u64,
     ) -> Result<Receipt, ProtocolError> {
-        let (protocol, type_url, error) = match &mut request {
-            Request::Sotw(r) => (Protocol::Sotw, &r.type_url, &mut r.error_detail),
-            Request::Delta(r) => (Protocol::Delta, &r.type_url, &mut r.error_detail),
-        };
-        if protocol != self.kind.protocol {
+        if request.protocol() != self.kind.protocol {
             return Err(ProtocolError::Variant);
         }
-        let type_url = self.type_of(type_url)?;
-        if let Some(error) = error {
+        let is_mcp = self.kind.protocol == Protocol::Mcp;
+        let type_url = self.type_of(request.type_url()).map_err(|error| match is_mcp {
+            true => ProtocolError::Collection(request.type_url().to_owned()),
+            false => error,
+        })?;
+        if is_mcp && !self.serves(&type_url) {
+            return match self.config.ignore_other_collections {
+                true => Ok(Receipt { type_url, verdict: None, kind: RequestKind::Stale }),
+                false => Err(ProtocolError::Collection(type_url.to_string())),
+            };
+        }
+        if let Some(error) = request.error_detail_mut() {
             cut(&mut error.message, self.config.nack_message_bytes_max);
         }
         let at = self.subscription_of(&type_url, now)?;
@@ -142,10 +148,12 @@ impl Session {
             max: self.config.names_max,
             interest: &mut self.interest,
         };
-        let (effect, nonce) = match &request {
-            Request::Sotw(r) => (subscription.on_sotw(r, &mut context, now)?, &r.response_nonce),
-            Request::Delta(r) => (subscription.on_delta(r, &mut context, now)?, &r.response_nonce),
+        let effect = match &request {
+            Request::Sotw(r) => subscription.on_sotw(r, &mut context, now)?,
+            Request::Delta(r) => subscription.on_delta(r, &mut context, now)?,
+            Request::Mcp(r) => subscription.on_mcp(r, &mut context, now)?,
         };
+        let nonce = request.response_nonce();
         let kind = match &effect.answer {
             Some(answer) if answer.nack.is_none() => RequestKind::Ack,
             Some(_) => RequestKind::Nack,
@@ -165,20 +173,28 @@ impl Session {
         Ok(Receipt { type_url, verdict, kind })
     }
 
-    /// Converts the structured names of a request to the form that the session uses.
+    /// Returns whether a collection of MCP is served.
+    fn serves(&self, collection: &TypeUrl) -> bool {
+        let listed = self.config.collections.as_ref();
+        collection.is_collection() && listed.is_none_or(|all| all.contains(collection.as_str()))
+    }
+
+    /// Converts the structured names of a request to the form that the session uses. Names of MCP stay as they are
+    /// (MCP-13).
     fn spell(&mut self, at: usize, request: &mut Request) {
         let Self { subscriptions, config, .. } = self;
         let subscription = &mut subscriptions[at];
         let lists = match &*request {
             Request::Sotw(r) => [Some(&r.resource_names), None],
             Request::Delta(r) => [Some(&r.subscribe), Some(&r.unsubscribe)],
+            Request::Mcp(_) => return,
         };
         if lists.into_iter().flatten().any(NameList::has_locators) {
             subscription.use_locators();
         }
         let spellings = match request {
             // The new list replaces the previous one.
-            Request::Sotw(_) => Spellings::default(),
+            Request::Sotw(_) | Request::Mcp(_) => Spellings::default(),
             Request::Delta(_) => std::mem::take(&mut subscription.spellings),
         };
         let mut speller = Speller { type_url: &subscription.type_url, config, spellings };
@@ -190,6 +206,7 @@ impl Session {
                 speller.convert(&mut r.unsubscribe);
                 speller.convert(&mut r.subscribe);
             }
+            Request::Mcp(_) => {}
         }
         subscription.spellings = speller.spellings;
     }
@@ -198,11 +215,7 @@ impl Session {
     /// session no longer has them.
     #[must_use]
     pub fn answered_contents(&self, request: &Request) -> Option<(&TypeUrl, &Resources)> {
-        let (type_url, nonce) = match request {
-            Request::Sotw(r) => (&r.type_url, &r.response_nonce),
-            Request::Delta(r) => (&r.type_url, &r.response_nonce),
-        };
-        let type_url = self.type_of(type_url).ok()?;
+        let (type_url, nonce) = (self.type_of(request.type_url()).ok()?, request.response_nonce());
         let subscription = self.subscriptions.iter().find(|s| s.type_url == type_url)?;
         Some((&subscription.type_url, subscription.delivery.contents_of(parse_nonce(nonce)?)?))
     }

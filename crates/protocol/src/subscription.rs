@@ -16,11 +16,13 @@ use chancery_view::{Resources, TypeView};
 use crate::{Config, Nack, Protocol, SubscriptionStatus, SyncState, spelling::Spellings};
 
 mod acceptance;
+mod agreement;
 mod answers;
 mod contents;
 mod delivery;
 mod globs;
 mod interest;
+mod mcp;
 mod members;
 mod parameters;
 mod part;
@@ -34,6 +36,7 @@ mod work;
 
 pub use acceptance::Acceptance;
 use acceptance::RejectedRevisions;
+use agreement::Agreement;
 pub(crate) use answers::Answer;
 use delivery::Delivery;
 pub(crate) use delivery::{CarriedRevisions, Pace, PendingResponse, SentResponse};
@@ -87,6 +90,8 @@ pub(crate) struct Subscription {
     /// Whether the client is sent errors for names that do not exist (ERR-14).
     pub(crate) sends_errors: bool,
     pub(crate) variants: Variants,
+    /// MCP: the form of the next response.
+    agreement: Agreement,
 }
 
 impl Subscription {
@@ -111,8 +116,9 @@ impl Subscription {
             rejected_revisions: RejectedRevisions::default(),
             resumption: Resumption::default(),
             renewals: Renewals::new(now),
-            sends_errors: config.resource_errors && may_be_empty,
+            sends_errors: config.resource_errors && may_be_empty && protocol != Protocol::Mcp,
             variants: Variants::default(),
+            agreement: Agreement::default(),
         }
     }
 

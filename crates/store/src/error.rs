@@ -1,8 +1,9 @@
 //! The errors of the store, by what the caller does next.
 
-use std::{fmt, io, path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use chancery_model::Revision;
+use chancery_tls::TlsError;
 
 use crate::{ConfigError, RequestId, failure::way_back};
 
@@ -276,89 +277,3 @@ pub enum ChangeError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the replica did not shut down cleanly: {0}")]
 pub struct ShutdownError(pub(crate) String);
-
-/// One of the files of a [`crate::TlsConfig`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TlsFile {
-    /// [`crate::TlsConfig::cert`].
-    Cert,
-    /// [`crate::TlsConfig::key`].
-    Key,
-    /// [`crate::TlsConfig::ca`].
-    Ca,
-}
-
-impl fmt::Display for TlsFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cert => "certificate",
-            Self::Key => "key",
-            Self::Ca => "CA",
-        })
-    }
-}
-
-/// The reason why TLS cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read the {what} in {}: {reason}", path.display())]
-    File {
-        /// The expected content of the file.
-        what: TlsFile,
-        /// The path of the file.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-    },
-    /// The key belongs to another certificate.
-    #[error(
-        "the key in {} does not belong to the certificate in {}: {reason}",
-        key.display(),
-        cert.display()
-    )]
-    Mismatch {
-        /// The certificate file.
-        cert: PathBuf,
-        /// The key file.
-        key: PathBuf,
-        /// The reason.
-        reason: String,
-    },
-    /// Other replicas would refuse the certificate.
-    #[error(
-        "other replicas would refuse the certificate in {}, because the CA in {} did not sign it for a \
-         replica: {reason}",
-        cert.display(),
-        ca.display()
-    )]
-    Untrusted {
-        /// The certificate file.
-        cert: PathBuf,
-        /// The CA file.
-        ca: PathBuf,
-        /// The reason.
-        reason: String,
-    },
-    /// The server name is invalid.
-    #[error("{name:?} is not a valid server name: {reason}")]
-    ServerName {
-        /// The name.
-        name: String,
-        /// The reason.
-        reason: String,
-    },
-}
-
-impl TlsError {
-    /// Returns the field of [`crate::TlsConfig`] that is wrong.
-    #[must_use]
-    pub fn field(&self) -> &'static str {
-        match self {
-            Self::File { what: TlsFile::Cert, .. } | Self::Untrusted { .. } => "cert",
-            Self::File { what: TlsFile::Key, .. } | Self::Mismatch { .. } => "key",
-            Self::File { what: TlsFile::Ca, .. } => "ca",
-            Self::ServerName { .. } => "server_name",
-        }
-    }
-}

@@ -37,14 +37,13 @@ mod replica;
 mod replication;
 mod status;
 
+pub use chancery_tls::{TlsError, TlsFile};
 pub use config::{Config, ConfigError, REPLICA_ID_MAX, TlsConfig};
 pub use disk::{
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };
-pub use error::{
-    ChangeError, OpenError, ReadError, ShutdownError, TlsError, TlsFile, TransactError,
-};
+pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
 pub use format::{
     history::{HISTORY_MAX, HistoryEntry},
     request_id::{RequestId, RequestIdError},

@@ -40,8 +40,6 @@ const RAFT_THREADS: usize = 2;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of bytes by which a message to another replica may exceed a transaction.
 const MESSAGE_BYTES_MORE: usize = 16 << 20;
-/// The interval between checks of the certificate files.
-const CERTIFICATES_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A running replica.
 pub(crate) struct Running {
@@ -269,21 +267,7 @@ fn spawn_tasks(
     runtime.spawn(core.reconciler().run());
     runtime.spawn(Arc::clone(&core.comparison).run());
     if let Some(tls) = core.calls.peers.tls() {
-        runtime.spawn(refresh_certificates(tls.clone()));
-    }
-}
-
-/// Checks for new certificates until the runtime ends. New connections check too, but may be rare.
-async fn refresh_certificates(tls: Tls) {
-    let mut ticks = tokio::time::interval(CERTIFICATES_INTERVAL);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let tls = tls.clone();
-        // The files may be on a disk that does not answer.
-        if tokio::task::spawn_blocking(move || tls.refresh()).await.is_err() {
-            return;
-        }
+        runtime.spawn(tls.certificates().clone().keep_fresh());
     }
 }
 

@@ -10,7 +10,6 @@ use std::{
 };
 
 use chancery_model::{Outcome, State, Transaction};
-use chancery_proto::raft::v1 as pb;
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use prost::Message;
@@ -24,14 +23,12 @@ use crate::{
         parts::Start,
     },
     format::{
-        codec::{
-            Command, Request, command_to_proto, digest, request_to_proto, transaction_to_proto,
-        },
+        codec::{Command, command_to_proto, digest_of_content},
         identity::Identity,
         raft::{Peer, Response},
     },
     open::{self, Running, Threads},
-    replication::{core::Core, read_index::ReadQueue},
+    replication::{command::command_of, core::Core, read_index::ReadQueue},
     status::ClusterId,
 };
 
@@ -104,10 +101,15 @@ impl Replica {
         let reads = Arc::clone(&core.read_index).spawn();
         let threads = Mutex::new(Some(threads));
         let replica = Self(Arc::new(Inner { core, reads, threads }));
-        if let Err(error) = replica.begin(start).await {
-            // The first error says more than an error of the shutdown.
-            drop(replica.shutdown().await);
-            return Err(error);
+        match replica.begin(start).await {
+            // The divergence has shut down Raft. The replica opens, so that it can say why it serves nothing.
+            Err(_) if replica.core().divergence.has_diverged() => {}
+            Err(error) => {
+                // The first error says more than an error of the shutdown.
+                drop(replica.shutdown().await);
+                return Err(error);
+            }
+            Ok(()) => {}
         }
         if forms {
             service.join(Arc::clone(&replica.0.core));
@@ -239,17 +241,21 @@ impl Replica {
     /// After all other errors, it does not.
     pub async fn transact(&self, transaction: Transaction) -> Result<Outcome, TransactError> {
         let id = RequestId::random().map_err(|error| TransactError::Failed(error.to_string()))?;
-        self.transact_as(id, transaction).await
+        self.transact_as(id, None, transaction).await
     }
 
     /// Commits a transaction under a request ID. If that request has taken effect before, returns
     /// its outcome. Covers the requests of the newest [`crate::HISTORY_MAX`] revisions.
     ///
+    /// `content` identifies the request if its transaction depends on the state. Otherwise, the
+    /// transaction identifies the request.
+    ///
     /// # Errors
-    /// As [`Replica::transact`], and `Reused` if another transaction had this request ID.
+    /// As [`Replica::transact`], and `Reused` if another request had this request ID.
     pub async fn transact_as(
         &self,
         id: RequestId,
+        content: Option<&[u8]>,
         transaction: Transaction,
     ) -> Result<Outcome, TransactError> {
         let core = &*self.0.core;
@@ -260,13 +266,8 @@ impl Replica {
         }
         core.forwarder.catch_up_for_write(deadline).await?;
         let since = core.storage.published.state().revision;
-        let transaction = transaction_to_proto(&transaction);
-        let digest = digest(&transaction);
-        let request = Request { id, repeated: false, since, digest };
-        let command = pb::Command {
-            command: Some(pb::command::Command::Transaction(transaction)),
-            request: Some(request_to_proto(&request)),
-        };
+        let digest = content.map(digest_of_content);
+        let command = command_of(id, since, digest, transaction).await?;
         let (len, max) = (command.encoded_len(), core.config.transaction_bytes_max);
         if len > max {
             core.metrics.refused_too_large.increment(1);

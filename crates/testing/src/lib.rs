@@ -1,11 +1,15 @@
-//! Support for the tests of several crates: counted skips, reserved ports, copies of directories.
+//! Support for the tests of several crates: counted skips, reserved ports, copies of directories,
+//! certificates.
 //!
 //! Linux only, like the product.
 
+mod certificates;
 mod copy;
 mod ports;
 mod skip;
 
+pub use certificates::{Ca, Leaf, add_uri};
 pub use copy::copy_directory;
 pub use ports::{reserve_address, reserve_port};
+pub use rcgen;
 pub use skip::{Lack, skip};

@@ -141,7 +141,7 @@ impl StreamBody {
         Self { responses, message: None, state: State::Open, reader, registration }
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         loop {
             if self.state == State::Ended {
                 return Poll::Ready(None);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use chancery_load::LoadReports;
 use chancery_model::RESOURCE_NAME_BYTES_MAX;
+use chancery_tls::PortTls;
 
 use crate::BodyEncoder;
 
@@ -12,6 +13,8 @@ use crate::BodyEncoder;
 /// `docs/hostile-clients.md` explains the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// The certificates of the port; `None` without TLS.
+    pub tls: Option<PortTls>,
     /// Whether the services of v2 are served (SVC-14). They serve the resources that are stored under
     /// types of v2.
     pub v2_services: bool,
@@ -124,6 +127,7 @@ pub struct ConfigError {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            tls: None,
             v2_services: false,
             connections_max: 100_000,
             // One host or NAT address can open 28,232 connections to one port with Linux's default port

@@ -16,7 +16,10 @@ use chancery_model::{
     TypeUrl,
     wire::{Fields, Token},
 };
-use chancery_proto::discovery::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator};
+use chancery_proto::{
+    discovery::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator},
+    istio::mcp::v1alpha1::RequestResources,
+};
 use chancery_protocol::{Protocol, Request};
 use futures::FutureExt;
 use http_body::{Body, Frame};
@@ -34,6 +37,8 @@ use crate::{
 const NAMES_MAX: usize = 64;
 /// The number of the field in a delta request.
 const INITIAL_RESOURCE_VERSIONS: u32 = 5;
+/// The number of the field in a request of a sink.
+const MCP_INITIAL_RESOURCE_VERSIONS: u32 = 3;
 const NAME_BYTES_MAX: usize = 256;
 const NACK_MESSAGE_BYTES_MAX: usize = 64;
 const NODE_BYTES_MAX: usize = 2048;
@@ -81,6 +86,25 @@ pub fn delta_request(message: &[u8], decoded: &dyn Fn()) {
     );
 }
 
+/// Decodes a request of a sink with its node. A request that is accepted has the fields that prost reads.
+pub fn mcp_request(message: &[u8], decoded: &dyn Fn()) {
+    let Some(Request::Mcp(found)) = scanned(Protocol::Mcp, message) else { return };
+    decoded();
+    if has_other_wire_type(message, MCP_INITIAL_RESOURCE_VERSIONS) {
+        return;
+    }
+    let Ok(expected) = RequestResources::decode(message) else { return };
+    assert_eq!(found.collection, expected.collection);
+    assert_eq!(found.incremental, expected.incremental);
+    assert_eq!(found.error_detail.is_some(), expected.error_detail.is_some());
+    let versions = found.initial_resource_versions.iter();
+    let versions = versions.map(|(name, version)| (name.to_owned(), version.to_owned()));
+    assert_eq!(
+        versions.collect::<std::collections::BTreeMap<_, _>>(),
+        expected.initial_resource_versions
+    );
+}
+
 /// Returns whether a field of a valid message may occur without a length.
 fn has_other_wire_type(message: &[u8], number: u32) -> bool {
     let mut fields = Fields::new(0, message.len());
@@ -107,7 +131,11 @@ fn scanned(protocol: Protocol, message: &[u8]) -> Option<Request> {
     let mut scan = Scan::new(protocol, message.len(), limits);
     while !scan.step(&message).ok()? {}
     let Scanned { request, node, .. } = scan.finish(&message);
-    drop(NodeReader::new(NODE_BYTES_MAX, NODE_METADATA_MAX).read(node));
+    let mut reader = NodeReader::new(NODE_BYTES_MAX, NODE_METADATA_MAX);
+    match protocol {
+        Protocol::Sotw | Protocol::Delta => drop(reader.read(node)),
+        Protocol::Mcp => drop(reader.read_sink(node.unwrap_or_default())),
+    }
     Some(request)
 }
 

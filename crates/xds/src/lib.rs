@@ -13,6 +13,7 @@
 mod body;
 mod config;
 mod connection;
+mod dial;
 mod drain;
 mod driver;
 mod framing;
@@ -35,6 +36,7 @@ mod service;
 mod shared;
 
 pub use config::{Config, ConfigError};
+pub use dial::{RemoteSink, serve_remote_sink};
 pub use metrics::METRICS;
 pub use rest::BodyEncoder;
 pub use serve::{register_metrics, serve};

@@ -6,7 +6,7 @@ use chancery_model::{
     TypeUrl,
     types::{AGGREGATED, AGGREGATED_V2, KNOWN, Properties, Service, V2},
 };
-use chancery_proto::lrs;
+use chancery_proto::{istio::mcp::v1alpha1::resource_source_server, lrs};
 use chancery_protocol::{Protocol, StreamKind};
 
 /// The served paths.
@@ -27,6 +27,10 @@ impl Methods {
         let load_reports = reports.map(|service| format!("/{service}/{}", lrs::METHOD)).collect();
         let mut methods = Self { streams: HashMap::new(), polls: HashMap::new(), load_reports };
         methods.add(&AGGREGATED, None);
+        // MCP-01.
+        let source = resource_source_server::SERVICE_NAME;
+        let kind = StreamKind { protocol: Protocol::Mcp, type_url: None };
+        methods.streams.insert(format!("/{source}/EstablishResourceStream"), kind);
         if v2_services {
             methods.add(&AGGREGATED_V2, None);
         }
@@ -69,7 +73,7 @@ mod tests {
     use super::*;
 
     /// SVC-01, -02, -03, -05: the paths are exactly those of every service of Table 1; VHDS and LEDS
-    /// only as delta.
+    /// only as delta. MCP-01: the source of MCP.
     #[test]
     fn method_paths_match_the_protocol() {
         let mut paths: Vec<String> = Methods::new(false).streams.into_keys().collect();
@@ -94,7 +98,8 @@ mod tests {
 /envoy.service.runtime.v3.RuntimeDiscoveryService/DeltaRuntime
 /envoy.service.runtime.v3.RuntimeDiscoveryService/StreamRuntime
 /envoy.service.secret.v3.SecretDiscoveryService/DeltaSecrets
-/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets";
+/envoy.service.secret.v3.SecretDiscoveryService/StreamSecrets
+/istio.mcp.v1alpha1.ResourceSource/EstablishResourceStream";
         assert_eq!(paths.join("\n"), expected);
     }
 

@@ -22,7 +22,7 @@ pub const METRICS: &[Metric] = &[
          connection. age and drain: it was asked to reconnect. idle: no stream for too \
          long. first_stream: never a stream. keepalive: the client did not answer a \
          probe, or accepted no data. limit: it exceeded a limit. protocol_error: it sent \
-         bytes that are not valid HTTP.",
+         bytes that are not valid HTTP. tls: the TLS handshake failed.",
     ),
     Metric::new(
         "chancery_xds_polls_total",
@@ -47,6 +47,16 @@ pub const METRICS: &[Metric] = &[
         "chancery_xds_request_bytes_total",
         MetricKind::Counter,
         "Bytes of discovery requests and load reports.",
+    ),
+    Metric::new(
+        "chancery_mcp_connected_sinks",
+        MetricKind::Gauge,
+        "Remote sinks to which this replica has a stream.",
+    ),
+    Metric::new(
+        "chancery_mcp_sink_failures_total",
+        MetricKind::Counter,
+        "Streams to remote sinks that ended or did not begin.",
     ),
 ];
 
@@ -73,6 +83,8 @@ impl Metrics {
                     .increment(0);
             }
         }
+        gauge!("chancery_mcp_connected_sinks").set(0.0);
+        counter!("chancery_mcp_sink_failures_total").increment(0);
         Self {
             connections: gauge!("chancery_xds_connections"),
             connections_total: counter!("chancery_xds_connections_total"),

@@ -7,7 +7,7 @@ use chancery_model::{
     Locality, Node,
     wire::{Fields, Token},
 };
-use chancery_proto::node as proto;
+use chancery_proto::{istio::mcp::v1alpha1::SinkNode, node as proto};
 use prost::Message;
 use prost_types::{Struct, value::Kind};
 use xxhash_rust::xxh3::xxh3_128;
@@ -21,6 +21,9 @@ pub(crate) enum NodeError {
     /// SOTW-06.
     #[error("node.id is empty; set it (--service-node in Envoy)")]
     NoId,
+    /// MCP-25.
+    #[error("sink_node.id is empty; set it in the first request of the stream")]
+    NoSinkId,
     /// SOTW-03.
     #[error("node.{field} was {old:?} at the start of the stream and is {new:?} now")]
     Changed { field: &'static str, old: String, new: String },
@@ -33,6 +36,9 @@ pub(crate) enum NodeError {
     /// OPS-11.
     #[error("node.metadata has more than {max} scalars (node_metadata_max)")]
     Metadata { max: usize },
+    /// OPS-11.
+    #[error("sink_node.annotations has more than {max} entries (node_metadata_max)")]
+    Annotations { max: usize },
     /// OPS-11, L14.
     #[error(
         "node.metadata, node.client_features and node.dynamic_parameters have more than {max} values of \
@@ -100,6 +106,33 @@ impl NodeReader {
         }
         let node = Arc::new(node);
         self.seen = hash;
+        self.node = Some(Arc::clone(&node));
+        Ok(Some(node))
+    }
+
+    /// Reads the node of a sink from the first request of its stream (MCP-25). The annotations are the metadata.
+    pub(crate) fn read_sink(&mut self, bytes: Bytes) -> Result<Option<Arc<Node>>, NodeError> {
+        if self.node.is_some() {
+            return Ok(None);
+        }
+        let (len, max) = (bytes.len(), self.bytes_max);
+        if len > max {
+            return Err(NodeError::TooLong { len, max });
+        }
+        let mut fields = Fields::new(0, bytes.len());
+        let mut n_annotations = 0;
+        while let Ok(Some(token)) = fields.next(&bytes) {
+            n_annotations += usize::from(matches!(token, Token::Bytes { field: 2, .. }));
+        }
+        if n_annotations > self.metadata_max {
+            return Err(NodeError::Annotations { max: self.metadata_max });
+        }
+        let sink = SinkNode::decode(bytes).map_err(NodeError::Malformed)?;
+        if sink.id.is_empty() {
+            return Err(NodeError::NoSinkId);
+        }
+        let metadata = sink.annotations;
+        let node = Arc::new(Node { id: sink.id, metadata, ..Node::default() });
         self.node = Some(Arc::clone(&node));
         Ok(Some(node))
     }

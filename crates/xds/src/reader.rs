@@ -22,6 +22,10 @@ use crate::{
     scan::{Limits, Scan, ScanError, Scanned},
 };
 
+/// The collection of the trigger: the first message to a remote sink, without resources. Some sinks send nothing before
+/// the first message of a source (MCP-65).
+pub(crate) const TRIGGER: &str = "$triggerCollection";
+
 /// Reads the requests of one stream.
 #[derive(Debug)]
 pub(crate) struct Reader<B> {
@@ -100,19 +104,26 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     }
 
     async fn next(&mut self) -> Result<Option<Read>, ReadError> {
-        let Some(Framed { message: bytes, memory }) = self.frames.next().await? else {
-            return Ok(None);
-        };
-        self.bytes.increment(bytes.len() as u64);
-        if !self.bucket.take(Instant::now(), 1) {
-            return Err(ReadError::Rate { max: self.bucket.per_second() });
+        loop {
+            let Some(Framed { message: bytes, memory }) = self.frames.next().await? else {
+                return Ok(None);
+            };
+            self.bytes.increment(bytes.len() as u64);
+            if !self.bucket.take(Instant::now(), 1) {
+                return Err(ReadError::Rate { max: self.bucket.per_second() });
+            }
+            if let Some((request, node)) = self.decode(&bytes).await? {
+                return Ok(Some(Read { request, node, memory }));
+            }
         }
-        let (request, node) = self.decode(&bytes).await?;
-        Ok(Some(Read { request, node, memory }))
     }
 
-    /// Decodes the message in bounded steps. Other tasks run between them.
-    async fn decode(&mut self, message: &Bytes) -> Result<(Request, Option<Arc<Node>>), ReadError> {
+    /// Decodes the message in bounded steps. Other tasks run between them. Returns `None` for the answer of a sink to
+    /// the trigger, which is no request (MCP-65).
+    async fn decode(
+        &mut self,
+        message: &Bytes,
+    ) -> Result<Option<(Request, Option<Arc<Node>>)>, ReadError> {
         let mut scan = Scan::new(self.protocol, message.len(), self.limits);
         while !scan.step(message)? {
             tokio::task::yield_now().await;
@@ -121,7 +132,19 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if is_nack_cut {
             limit_hit("nack_message_bytes");
         }
-        Ok((request, self.node.read(node)?))
+        // Sinks of older Istio releases answer the trigger with an empty collection.
+        if let Request::Mcp(request) = &request
+            && request.response_nonce.is_empty()
+            && (request.collection == TRIGGER
+                || (request.collection.is_empty() && request.error_detail.is_some()))
+        {
+            return Ok(None);
+        }
+        let node = match self.protocol {
+            Protocol::Sotw | Protocol::Delta => self.node.read(node)?,
+            Protocol::Mcp => self.node.read_sink(node.unwrap_or_default())?,
+        };
+        Ok(Some((request, node)))
     }
 
     fn reject(&self, error: &ReadError) {
@@ -142,6 +165,7 @@ impl ReadError {
             | Self::Node(
                 NodeError::TooLong { .. }
                 | NodeError::Metadata { .. }
+                | NodeError::Annotations { .. }
                 | NodeError::Values { .. }
                 | NodeError::Paths { .. },
             )
@@ -160,9 +184,11 @@ impl ReadError {
                 Some("large_request_timeout")
             }
             Self::Node(NodeError::TooLong { .. } | NodeError::Paths { .. }) => Some("node_bytes"),
-            Self::Node(NodeError::Metadata { .. } | NodeError::Values { .. }) => {
-                Some("node_metadata")
-            }
+            Self::Node(
+                NodeError::Metadata { .. }
+                | NodeError::Annotations { .. }
+                | NodeError::Values { .. },
+            ) => Some("node_metadata"),
             Self::Scan(ScanError::Names { .. }) => Some("names_per_request"),
             Self::Scan(ScanError::NameLong { .. }) => Some("name_bytes"),
             Self::Rate { .. } => Some("requests_per_second"),

@@ -23,11 +23,13 @@ pub(crate) enum Reason {
     Limit,
     /// The client sent bytes that are not valid HTTP.
     ProtocolError,
+    /// The TLS handshake failed.
+    Tls,
 }
 
 impl Reason {
     /// All reasons, in the order of their discriminants.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Client,
         Self::Age,
         Self::Drain,
@@ -36,6 +38,7 @@ impl Reason {
         Self::Keepalive,
         Self::Limit,
         Self::ProtocolError,
+        Self::Tls,
     ];
 
     /// Returns the label of the metric.
@@ -49,6 +52,7 @@ impl Reason {
             Self::Keepalive => "keepalive",
             Self::Limit => "limit",
             Self::ProtocolError => "protocol_error",
+            Self::Tls => "tls",
         }
     }
 

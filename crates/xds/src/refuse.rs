@@ -4,8 +4,9 @@ use std::{io::Write, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chancery_net::refusal;
+use chancery_tls::PortTls;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     sync::Semaphore,
     time::timeout,
@@ -16,7 +17,7 @@ use crate::rest::json::quoted;
 
 /// The maximum number of rejected connections whose first bytes are awaited. Further ones are rejected at once.
 const WAITING_MAX: usize = 64;
-/// The maximum time for the first bytes, and for the explanation.
+/// The maximum time for the TLS handshake, for the first bytes, and for the explanation.
 const WAIT: Duration = Duration::from_millis(500);
 /// The first bytes of HTTP/2, as far as they are certain to arrive together.
 const HTTP2: &[u8] = b"PRI";
@@ -47,11 +48,28 @@ impl Refusals {
             drop(turn);
         });
     }
+
+    /// Returns the task that tells a client over TLS why its connection is closed. Returns `None` if that
+    /// would take unbounded effort; the client then only sees the connection close.
+    pub(crate) fn over_tls(
+        &self,
+        tls: PortTls,
+        stream: TcpStream,
+        text: String,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let turn = Arc::clone(&self.waiting).try_acquire_owned().ok()?;
+        Some(async move {
+            if let Ok(Ok(stream)) = timeout(WAIT, Box::pin(tls.accept(stream))).await {
+                explain(stream, &text).await;
+            }
+            drop(turn);
+        })
+    }
 }
 
 /// Sends the explanation after the first bytes of the client. If they remained unread, the close would reset the
 /// connection, and the client's kernel would discard the explanation.
-async fn explain(mut stream: TcpStream, text: &str) {
+async fn explain(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) {
     let mut first = [0; 4096];
     let n_read = match timeout(WAIT, stream.read(&mut first)).await {
         Ok(Ok(n_read)) => n_read,

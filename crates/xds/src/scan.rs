@@ -16,7 +16,7 @@ use chancery_model::{
     wire::{Fields, Token, WireError, text},
 };
 use chancery_protocol::{
-    DeltaRequest, ErrorDetail, NameList, Protocol, Request, SotwRequest, VersionList,
+    DeltaRequest, ErrorDetail, McpRequest, NameList, Protocol, Request, SotwRequest, VersionList,
 };
 
 /// The number of tokens in one step: less than a millisecond of work.
@@ -92,6 +92,8 @@ struct Numbers {
     /// `resource_locators` or `resource_locators_subscribe`.
     locators: u32,
     unsubscribe_locators: u32,
+    /// `incremental` of MCP.
+    incremental: u32,
 }
 
 const SOTW: Numbers = Numbers {
@@ -106,6 +108,7 @@ const SOTW: Numbers = Numbers {
     versions: 0,
     locators: 7,
     unsubscribe_locators: 0,
+    incremental: 0,
 };
 
 const DELTA: Numbers = Numbers {
@@ -120,6 +123,22 @@ const DELTA: Numbers = Numbers {
     error: 7,
     locators: 8,
     unsubscribe_locators: 9,
+    incremental: 0,
+};
+
+const MCP: Numbers = Numbers {
+    message: "RequestResources",
+    version: 0,
+    node: 1,
+    type_url: 2,
+    versions: 3,
+    nonce: 4,
+    error: 5,
+    incremental: 6,
+    names: 0,
+    unsubscribe: 0,
+    locators: 0,
+    unsubscribe_locators: 0,
 };
 
 /// A message inside the request that is being scanned.
@@ -149,6 +168,7 @@ struct Found {
     locators: List,
     unsubscribe_locators: List,
     newest: Option<Revision>,
+    is_incremental: bool,
 }
 
 #[derive(Debug, Default)]
@@ -182,6 +202,7 @@ impl Scan {
         let numbers = match protocol {
             Protocol::Sotw => &SOTW,
             Protocol::Delta => &DELTA,
+            Protocol::Mcp => &MCP,
         };
         Self {
             numbers,
@@ -243,13 +264,17 @@ impl Scan {
         let Some(token) = token else { return Ok(true) };
         let Numbers { node, type_url, version, nonce, error, names, unsubscribe, versions, .. } =
             *self.numbers;
-        let Numbers { locators, unsubscribe_locators, .. } = *self.numbers;
+        let Numbers { locators, unsubscribe_locators, incremental, .. } = *self.numbers;
         let (field, content) = match token {
             Token::Bytes { field, content } => (field, content),
+            Token::Varint { field, value } if field == incremental => {
+                self.found.is_incremental = value != 0;
+                return Ok(false);
+            }
             Token::Varint { field, .. } | Token::Fixed { field } => {
                 let used = [node, type_url, version, nonce, error, names, unsubscribe, versions];
                 let is_locator = [locators, unsubscribe_locators].contains(&field);
-                return match used.contains(&field) || is_locator {
+                return match used.contains(&field) || is_locator || field == incremental {
                     true => Err(self.malformed(WireError::Kind(field))),
                     false => Ok(false),
                 };
@@ -294,6 +319,8 @@ impl Scan {
             self.is_subscribing = field == locators;
             let fields = Fields::new(range.start, range.end);
             self.inner = Some(Inner::Locator { fields, bytes: 0 });
+        } else if field == incremental {
+            return Err(self.malformed(WireError::Kind(field)));
         }
         Ok(false)
     }
@@ -493,6 +520,10 @@ impl Scan {
             let bytes = message.slice(located.bytes.clone());
             names.with_locators(bytes, locators, located.len, located.has_parameters)
         };
+        let versions = || {
+            let bytes = message.slice(found.versions.bytes.clone());
+            VersionList::encoded(bytes, numbers.versions, found.versions.len, found.newest)
+        };
         let subscribe = names(&found.names, numbers.names, &found.locators, numbers.locators);
         let mut is_nack_cut = false;
         let error_detail = found.error.as_ref().map(|FoundError { code, message: text }| {
@@ -524,14 +555,16 @@ impl Scan {
                     &found.unsubscribe_locators,
                     numbers.unsubscribe_locators,
                 ),
-                initial_resource_versions: VersionList::encoded(
-                    message.slice(found.versions.bytes.clone()),
-                    numbers.versions,
-                    found.versions.len,
-                    found.newest,
-                ),
+                initial_resource_versions: versions(),
                 response_nonce,
                 error_detail,
+            }),
+            Protocol::Mcp => Request::Mcp(McpRequest {
+                collection: type_url,
+                initial_resource_versions: versions(),
+                response_nonce,
+                error_detail,
+                incremental: found.is_incremental,
             }),
         };
         let node = found.node.map(|range| message.slice(range));

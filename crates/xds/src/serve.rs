@@ -3,7 +3,8 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use chancery_fanout::{Fanout, limit_hit};
-use chancery_net::{Eviction, Limits, Port, Slot, SlotLimit, Slots, accept};
+use chancery_net::{Activity, Eviction, Limits, Port, Slot, SlotLimit, Slots, accept};
+use chancery_tls::{HandshakeResult, Security, Stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
@@ -19,6 +20,7 @@ use crate::{
     methods::Methods,
     metrics::{METRICS, Metrics},
     opening::NewConnections,
+    reason::Reason,
     refuse::Refusals,
     rest::polls::Polls,
     service::Service,
@@ -79,6 +81,7 @@ pub async fn serve(
     let port = XdsPort {
         address,
         refusals: Refusals::new(tracker.clone()),
+        security: shared.config.tls.clone().into(),
         drain: Drain::new(drain, Arc::clone(&slots), &shared.config),
         opening: NewConnections::start()?,
         shared,
@@ -99,6 +102,7 @@ struct XdsPort {
     metrics: Arc<Metrics>,
     tracker: TaskTracker,
     refusals: Refusals,
+    security: Security,
     opening: NewConnections,
     drain: Drain,
 }
@@ -108,12 +112,17 @@ impl Port for XdsPort {
         self.metrics.connections_total.increment(1);
         let shared = Arc::clone(&self.shared);
         let metrics = Arc::clone(&self.metrics);
-        let drain = self.drain.clone();
+        let (drain, security) = (self.drain.clone(), self.security.clone());
         let connection = Connection::new(Arc::clone(slot.activity()));
         self.opening.spawn(&self.tracker, Arc::clone(&connection), async move {
             let peer = connection.peer();
-            let service = Service::new(Arc::clone(&shared), Arc::clone(&connection));
-            let reason = driver::run(stream, service, connection, &shared.config, &drain).await;
+            let reason = match open(&security, stream, &connection, &shared.config, &drain).await {
+                Ok(stream) => {
+                    let service = Service::new(Arc::clone(&shared), Arc::clone(&connection));
+                    driver::run(stream, service, connection, &shared.config, &drain).await
+                }
+                Err(reason) => reason,
+            };
             metrics.on_end(reason);
             debug!(%peer, reason = reason.label(), "connection ended");
             drop(slot);
@@ -138,7 +147,16 @@ impl Port for XdsPort {
         };
         limit_hit(limit);
         debug!(%peer, text, "connection rejected");
-        self.refusals.refuse(stream, text);
+        match &self.security {
+            Security::Plain => self.refusals.refuse(stream, text),
+            // The explanation costs a handshake, which must not delay established connections.
+            Security::Tls(tls) => {
+                if let Some(explain) = self.refusals.over_tls(tls.clone(), stream, text) {
+                    let connection = Connection::new(Activity::new(peer));
+                    self.opening.spawn(&self.tracker, connection, explain);
+                }
+            }
+        }
     }
 
     fn on_error(&self, error: &io::Error, is_first: bool) {
@@ -148,4 +166,27 @@ impl Port for XdsPort {
             warn!(%error, %address, "cannot accept connections; retrying");
         }
     }
+}
+
+/// Does the TLS handshake of a connection, if the port uses TLS. Returns the reason if the connection ends
+/// before that.
+async fn open(
+    security: &Security,
+    stream: TcpStream,
+    connection: &Connection,
+    config: &Config,
+    drain: &Drain,
+) -> Result<Stream, Reason> {
+    let accepted = tokio::select! {
+        accepted = security.accept(stream) => accepted,
+        () = drain.begun() => return Err(Reason::Drain),
+        () = tokio::time::sleep(config.first_stream_timeout) => return Err(Reason::FirstStream),
+    };
+    accepted.map_err(|error| {
+        security.log_refusal(connection.peer(), &error);
+        match error.result {
+            HandshakeResult::Closed => Reason::Client,
+            _ => Reason::Tls,
+        }
+    })
 }

@@ -195,6 +195,7 @@ fn read_all(dir: &Path, text: &mut String) -> Result<()> {
     Ok(())
 }
 
+/// Reads the lists of planted bugs. Rejects a number that occurs twice, in one list or in two.
 fn load_all(paths: &Paths) -> Result<Vec<(&'static Group, Vec<Mutant>)>> {
     let load = |group: &'static Group| {
         let path = paths.root.join(group.list);
@@ -202,5 +203,14 @@ fn load_all(paths: &Paths) -> Result<Vec<(&'static Group, Vec<Mutant>)>> {
         let mutants = list::parse(&text, group.first).with_context(|| group.list.to_owned())?;
         Ok((group, mutants))
     };
-    GROUPS.iter().map(load).collect()
+    let all = GROUPS.iter().map(load).collect::<Result<Vec<_>>>()?;
+    let mut numbers = BTreeSet::new();
+    for mutant in all.iter().flat_map(|(_, mutants)| mutants) {
+        ensure!(
+            numbers.insert(mutant.number),
+            "two planted bugs have the number {}",
+            mutant.number
+        );
+    }
+    Ok(all)
 }

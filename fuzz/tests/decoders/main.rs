@@ -92,6 +92,7 @@ macro_rules! decoders {
 decoders! {
     sotw_requests_decode_within_bounds "sotw"
     delta_requests_decode_within_bounds "delta"
+    mcp_requests_decode_within_bounds "mcp"
     nodes_decode_within_bounds "node"
     rest_requests_decode_within_bounds "rest"
     grpc_messages_decode_within_bounds "framing"

@@ -70,14 +70,14 @@ fn write_items(
 fn list_of((type_url, _): &Resource) -> Option<&'static str> {
     match type_url.as_str() {
         types::CLUSTER | types::ENDPOINT => Some(LISTS[0]),
-        types::LISTENER | types::ROUTE => Some(LISTS[1]),
+        types::LISTENER | types::ROUTE | types::VIRTUAL_HOST => Some(LISTS[1]),
         types::SECRET => Some(LISTS[2]),
         _ => None,
     }
 }
 
-/// Returns resource `n` of a list as an entry of a bootstrap. Routes and endpoints have no list of their own there:
-/// a listener or a cluster contains them. API listeners of gRPC clients have no place there.
+/// Returns resource `n` of a list as an entry of a bootstrap. Routes, virtual hosts and endpoints have no list of their
+/// own there: a listener or a cluster contains them. API listeners of gRPC clients have no place there.
 fn static_resource(n: usize, (type_url, body): &Resource) -> Option<Value> {
     let mut resource = body_to_json(type_url, body);
     if let Value::Object(fields) = &mut resource {
@@ -92,23 +92,8 @@ fn static_resource(n: usize, (type_url, body): &Resource) -> Option<Value> {
             "connect_timeout": "1s",
             "load_assignment": resource,
         }),
-        types::ROUTE => {
-            // The clusters of the routes may not be in the transaction.
-            if let Value::Object(fields) = &mut resource {
-                fields.insert("validate_clusters".to_owned(), Value::Bool(false));
-            }
-            let manager = json!({
-                "@type": HCM,
-                "stat_prefix": "chancery",
-                "route_config": resource,
-                "http_filters": [{"name": "router", "typed_config": {"@type": ROUTER}}],
-            });
-            json!({
-                "name": format!("chancery-routes-{n}"),
-                "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
-                "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
-            })
-        }
+        types::ROUTE => listener_of_routes(n, resource),
+        types::VIRTUAL_HOST => listener_of_routes(n, json!({"virtual_hosts": [resource]})),
         types::LISTENER => {
             inline_routes(&mut resource);
             resource
@@ -116,6 +101,22 @@ fn static_resource(n: usize, (type_url, body): &Resource) -> Option<Value> {
         _ => resource,
     };
     (!is_api_listener).then_some(placed)
+}
+
+/// Returns a listener with a route configuration. Envoy does not check its clusters, which may not be in the input.
+fn listener_of_routes(n: usize, mut routes: Value) -> Value {
+    routes["validate_clusters"] = false.into();
+    let manager = json!({
+        "@type": HCM,
+        "stat_prefix": "chancery",
+        "route_config": routes,
+        "http_filters": [{"name": "router", "typed_config": {"@type": ROUTER}}],
+    });
+    json!({
+        "name": format!("chancery-routes-{n}"),
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": 0}},
+        "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
+    })
 }
 
 /// Lets inline routes of a listener name clusters that are not in the input.
@@ -156,6 +157,8 @@ mod tests {
 - {"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: b}
 - {"@type": type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment, cluster_name: e}
 - {"@type": type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: r}
+- name: r/v
+  resource: {"@type": type.googleapis.com/envoy.config.route.v3.VirtualHost, name: v, domains: [v.test]}
 - {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret, name: s}
 - {"@type": type.googleapis.com/envoy.service.runtime.v3.Runtime, name: x}
 "#;
@@ -168,9 +171,13 @@ mod tests {
         assert_eq!(clusters.len(), 4, "{bootstrap:#}");
         assert_eq!(clusters[1], json!({"name": "a"}));
         assert_eq!(clusters[3]["load_assignment"], json!({"cluster_name": "e"}));
-        let manager = &listeners[0]["filter_chains"][0]["filters"][0]["typed_config"];
-        let routes = json!({"name": "r", "validate_clusters": false});
-        assert_eq!(manager["route_config"], routes);
+        let routes = |n: usize| {
+            let manager = &listeners[n]["filter_chains"][0]["filters"][0]["typed_config"];
+            manager["route_config"].clone()
+        };
+        assert_eq!(routes(0), json!({"name": "r", "validate_clusters": false}));
+        let host = json!({"name": "v", "domains": ["v.test"]});
+        assert_eq!(routes(1), json!({"virtual_hosts": [host], "validate_clusters": false}));
         assert_eq!(of("secrets"), [json!({"name": "s"})]);
     }
 
@@ -227,7 +234,7 @@ mod tests {
     #[test]
     fn manifest_has_all_resources_with_their_types() {
         let manifest = input(ExternalInput::Manifest, ALL);
-        assert_eq!(manifest["resources"].as_array().unwrap().len(), 6, "{manifest:#}");
+        assert_eq!(manifest["resources"].as_array().unwrap().len(), 7, "{manifest:#}");
         assert_eq!(manifest["resources"][0]["@type"], types::CLUSTER);
     }
 }

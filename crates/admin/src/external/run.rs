@@ -70,10 +70,10 @@ enum Wait {
     Stopped,
 }
 
-/// The process of a run, which leads a process group. Dropping it kills the group.
+/// The process of a run, in a process group of its own. Dropping it kills the group.
 struct Process {
     child: Child,
-    /// `None` if there is no shell.
+    /// The leader of the group. `None` if there is no shell: the process itself is the leader.
     guard: Option<Child>,
 }
 
@@ -85,6 +85,12 @@ impl Process {
         let (program, arguments) = words.split_first().ok_or("the command is empty")?;
         let cannot_start = |error: io::Error| format!("cannot start {program:?}: {error}");
         let variables = VARIABLES.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        // The guard starts first, so that a crash of the server never leaves a process without a guard.
+        let guard = start_guard(input.path()).inspect_err(|error| {
+            tracing::debug!(%error, "the external validator may survive a crash of the server");
+        });
+        let mut guard = guard.ok();
+        let group = guard.as_ref().and_then(|guard| i32::try_from(guard.id()).ok());
         let child = Command::new(program)
             .args(arguments)
             .env_clear()
@@ -92,23 +98,23 @@ impl Process {
             .stdin(input.reopen().map_err(cannot_start)?)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(cannot_start)?;
-        let guard = start_guard(&child, input.path()).inspect_err(|error| {
-            tracing::debug!(%error, "the external validator may survive a crash of the server");
-        });
-        Ok(Self { child, guard: guard.ok() })
-    }
-
-    fn pid(&self) -> Option<Pid> {
-        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw)
+            .process_group(group.unwrap_or(0))
+            .spawn();
+        match child {
+            Ok(child) => Ok(Self { child, guard }),
+            Err(error) => {
+                if let Some(guard) = &mut guard {
+                    drop(guard.kill().and_then(|()| guard.wait()));
+                }
+                Err(cannot_start(error))
+            }
+        }
     }
 
     fn limit_memory(&self, bytes: u64) {
         let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
         // A process that has ended needs no limit.
-        let _ = prlimit(self.pid(), Limited::Data, limit);
+        let _ = prlimit(pid_of(&self.child), Limited::Data, limit);
     }
 
     /// Waits until the process has ended, and reads what it says. Its ID stays in use.
@@ -118,7 +124,7 @@ impl Process {
         stop: &CancellationToken,
         said: &mut Said,
     ) -> Result<Wait, String> {
-        let pid = self.pid().ok_or("it has no process ID")?;
+        let pid = pid_of(&self.child).ok_or("it has no process ID")?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         loop {
             said.read();
@@ -134,9 +140,10 @@ impl Process {
 
     /// Kills the process group, and returns how the process ended.
     fn end(&mut self) -> io::Result<ExitStatus> {
-        // The ID of the group cannot belong to another one before the process is waited for.
-        if let Some(pid) = self.pid() {
-            let _ = kill_process_group(pid, Signal::KILL);
+        // The ID of the group cannot belong to another one before its leader is waited for.
+        let leader = self.guard.as_ref().unwrap_or(&self.child);
+        if let Some(group) = pid_of(leader) {
+            let _ = kill_process_group(group, Signal::KILL);
         }
         if let Some(mut guard) = self.guard.take() {
             drop(guard.wait());
@@ -154,10 +161,13 @@ impl Drop for Process {
     }
 }
 
-/// Starts a process in the group of a run that deletes the input and kills the group when the server ends, even
-/// by a signal: its standard input then ends.
-fn start_guard(leader: &Child, input: &Path) -> io::Result<Child> {
-    let group = i32::try_from(leader.id()).map_err(io::Error::other)?;
+fn pid_of(process: &Child) -> Option<Pid> {
+    i32::try_from(process.id()).ok().and_then(Pid::from_raw)
+}
+
+/// Starts the leader of a new process group. It deletes the input and kills the group when the server ends, even by
+/// a signal: its standard input then ends.
+fn start_guard(input: &Path) -> io::Result<Child> {
     Command::new("/bin/sh")
         .args(["-c", "read -r _; rm -f -- \"$0\"; kill -KILL 0"])
         .arg(input)
@@ -166,7 +176,7 @@ fn start_guard(leader: &Child, input: &Path) -> io::Result<Child> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .process_group(group)
+        .process_group(0)
         .spawn()
 }
 

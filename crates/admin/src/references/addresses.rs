@@ -5,16 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chancery_admission::{Validation, ValidationMode, listener_addresses};
+use chancery_admission::{Problem, Validation, ValidationMode, listener_addresses};
 use chancery_model::{
     Applied, Change, ChangeKind, Node, ResourceKey, ResourceName, ScopeName, State, Transaction,
     types,
 };
-use chancery_proto::admin::v1 as pb;
 
 use super::{
     index::ReferenceIndex,
-    report::{Findings, views},
+    report::{Finding, Findings, views},
     sight::{Sight, label},
 };
 use crate::node_groups::NodeGroup;
@@ -102,6 +101,11 @@ impl SharedAddresses {
         self.suspects.is_empty()
     }
 
+    /// Returns the suspect listeners with their scopes.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = (&ScopeName, &ResourceKey)> {
+        self.suspects.iter().map(|suspect| (&suspect.scope, &suspect.listener))
+    }
+
     /// Returns the scopes of the suspects.
     pub(crate) fn scopes(&self) -> BTreeSet<ScopeName> {
         self.suspects.iter().map(|suspect| suspect.scope.clone()).collect()
@@ -154,15 +158,15 @@ impl SharedAddresses {
             match validation.envoy_mode(&shared.suspect.scope) {
                 ValidationMode::Off => {}
                 ValidationMode::Enforce if shared.rule == SHARED => {
-                    findings.add(ValidationMode::Enforce, shared.problem());
+                    findings.add(ValidationMode::Enforce, shared.finding());
                 }
-                _ => findings.add(ValidationMode::Warn, shared.problem()),
+                _ => findings.add(ValidationMode::Warn, shared.finding()),
             }
         }
         let last = findings.refusing.last_mut().or(findings.warnings.last_mut());
         if let Some(last) = last.filter(|_| self.n_omitted > 0) {
             let n = self.n_omitted;
-            last.message.push_str(&format!("; {n} further addresses were not compared"));
+            last.problem.rule.push_str(&format!("; {n} further addresses were not compared"));
         }
         findings
     }
@@ -208,11 +212,11 @@ struct Shared<'a> {
 }
 
 impl Shared<'_> {
-    fn problem(&self) -> pb::Problem {
-        let Suspect { listener, field, address, .. } = self.suspect;
+    fn finding(&self) -> Finding {
+        let Suspect { scope: own, listener, field, address, .. } = self.suspect;
         let (scope, other) = (self.other.0.as_str(), label(&self.other.1));
         let views = views(&self.views, self.n_views);
-        let (message, fix) = match self.rule {
+        let (rule, fix) = match self.rule {
             SHARED => (
                 format!("{address} is also an address of {other} in scope {scope:?}, in {views}"),
                 "give each listener its own address",
@@ -225,14 +229,15 @@ impl Shared<'_> {
                 "move the other listener first, and wait until the nodes have acknowledged it",
             ),
         };
-        pb::Problem {
-            resource: label(listener),
-            field_path: field.clone(),
-            message,
-            rule_id: self.rule.to_owned(),
+        let problem = Problem {
+            resource: Some(label(listener)),
+            field_path: Some(field.clone()),
+            rule,
+            id: self.rule.to_owned(),
             fix: fix.to_owned(),
-            ..pb::Problem::default()
-        }
+            ..Problem::default()
+        };
+        Finding { subject: Some((own.clone(), listener.clone())), problem }
     }
 }
 

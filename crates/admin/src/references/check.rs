@@ -31,7 +31,7 @@ pub(crate) struct Suspect {
     pub(crate) cause: Cause,
     pub(crate) scope: ScopeName,
     pub(crate) referrer: ResourceKey,
-    /// The first field of the referrer with the name.
+    /// The full path of the first field of the referrer that has the name.
     pub(crate) field: String,
     pub(crate) mode: ValidationMode,
 }
@@ -104,6 +104,12 @@ impl Suspects {
         self.all.retain(|one| one.cause == Cause::Published || !published.contains(&of(one)));
     }
 
+    /// Returns the published resources that have suspect references.
+    pub(crate) fn published(&self) -> impl Iterator<Item = (&ScopeName, &ResourceKey)> {
+        let published = self.all.iter().filter(|one| one.cause == Cause::Published);
+        published.map(|one| (&one.scope, &one.referrer))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -139,7 +145,7 @@ impl Suspects {
             };
             if seen.insert(target.clone()) && !sight.has(&target) {
                 let (scope, referrer) = (scope.clone(), key.clone());
-                let (cause, field) = (Cause::Published, reference.field.to_string());
+                let (cause, field) = (Cause::Published, reference.field.whole());
                 self.add(Suspect { target, cause, scope, referrer, field, mode });
             }
         });

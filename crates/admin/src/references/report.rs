@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use chancery_admission::ValidationMode;
+use chancery_admission::{Problem, ValidationMode};
 use chancery_model::{ResourceKey, ScopeName, types};
-use chancery_proto::admin::v1 as pb;
-
-use crate::AdminError;
 
 use super::{
     check::{Cause, Checked, Dangling},
@@ -15,19 +12,27 @@ use super::{
 
 /// The maximum number of referrers in the finding about a removed resource.
 const REFERRERS_SHOWN_MAX: usize = 3;
-/// The maximum number of listed findings of one mode.
+/// The maximum number of listed findings.
 const FINDINGS_MAX: usize = 1000;
 /// The IDs of the findings.
 const MISSING: &str = "reference.missing";
 const REMOVED: &str = "reference.removed";
 const UNCHECKED: &str = "reference.unchecked";
 
+/// A finding about the references of a write, or about the addresses of its listeners.
+#[derive(Debug)]
+pub(crate) struct Finding {
+    /// The published resource that has the problem, if there is one.
+    pub(crate) subject: Option<(ScopeName, ResourceKey)>,
+    pub(crate) problem: Problem,
+}
+
 /// The findings about the references of a write.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     /// The findings that refuse the write.
-    pub(crate) refusing: Vec<pb::Problem>,
-    pub(crate) warnings: Vec<pb::Problem>,
+    pub(crate) refusing: Vec<Finding>,
+    pub(crate) warnings: Vec<Finding>,
 }
 
 /// Converts dangling references to findings. All references to one removed resource are one finding.
@@ -48,17 +53,15 @@ pub(crate) fn findings(checked: Checked, n_other_replicas: usize) -> Findings {
         let mode = strictest.unwrap_or_default();
         findings.add(mode, removal(&target, &referrers, n_other_replicas));
     }
-    shorten(&mut findings.refusing);
-    shorten(&mut findings.warnings);
     findings
 }
 
-/// Cuts a list of findings. The last one then has the number of the others.
-fn shorten(findings: &mut Vec<pb::Problem>) {
+/// Cuts an ordered list of findings. The last one then has the number of the others.
+pub(crate) fn shorten(findings: &mut Vec<Problem>) {
     let n_more = findings.len().saturating_sub(FINDINGS_MAX);
     findings.truncate(FINDINGS_MAX);
     if let Some(last) = findings.last_mut().filter(|_| n_more > 0) {
-        last.message.push_str(&format!("; {} not listed", were(n_more, "further finding")));
+        last.rule.push_str(&format!("; {} not listed", were(n_more, "further finding")));
     }
 }
 
@@ -70,54 +73,48 @@ impl Findings {
         self
     }
 
-    /// Returns the warnings, unless a finding refuses the write.
-    pub(crate) fn into_warnings(self) -> Result<Vec<pb::Problem>, AdminError> {
-        match self.refusing.is_empty() {
-            true => Ok(self.warnings),
-            false => Err(self.refusing.into()),
-        }
-    }
-
-    pub(super) fn add(&mut self, mode: ValidationMode, problem: pb::Problem) {
+    pub(super) fn add(&mut self, mode: ValidationMode, finding: Finding) {
         match mode {
-            ValidationMode::Enforce => self.refusing.push(problem),
-            ValidationMode::Warn | ValidationMode::Off => self.warnings.push(problem),
+            ValidationMode::Enforce => self.refusing.push(finding),
+            ValidationMode::Warn | ValidationMode::Off => self.warnings.push(finding),
         }
     }
 }
 
-fn unchecked(n: usize) -> pb::Problem {
+fn unchecked(n: usize) -> Finding {
     let references = were(n, "reference");
-    pb::Problem {
-        message: format!("{references} not checked, because the transaction has too many"),
-        rule_id: UNCHECKED.to_owned(),
+    let problem = Problem {
+        rule: format!("{references} not checked, because the transaction has too many"),
+        id: UNCHECKED.to_owned(),
         fix: "publish the resources in several transactions".to_owned(),
-        ..pb::Problem::default()
-    }
+        ..Problem::default()
+    };
+    Finding { subject: None, problem }
 }
 
 fn were(n: usize, what: &str) -> String {
     format!("{} {}", count(n, what), if n == 1 { "was" } else { "were" })
 }
 
-fn missing(dangling: &Dangling, n_other_replicas: usize) -> pb::Problem {
+fn missing(dangling: &Dangling, n_other_replicas: usize) -> Finding {
     let suspect = &dangling.suspect;
     let target = &suspect.target;
     let views = used_views(dangling, n_other_replicas);
-    pb::Problem {
-        resource: label(&suspect.referrer),
-        field_path: suspect.field.clone(),
-        message: format!("refers to {}, which is missing in {views}", label(target)),
-        rule_id: MISSING.to_owned(),
+    let problem = Problem {
+        resource: Some(label(&suspect.referrer)),
+        field_path: Some(suspect.field.clone()),
+        rule: format!("refers to {}, which is missing in {views}", label(target)),
+        id: MISSING.to_owned(),
         fix: match target.type_url.as_str() {
             types::CLUSTER => "publish it, unless the bootstrap of the nodes defines it".to_owned(),
             _ => "publish it".to_owned(),
         },
-        ..pb::Problem::default()
-    }
+        ..Problem::default()
+    };
+    Finding { subject: Some((suspect.scope.clone(), suspect.referrer.clone())), problem }
 }
 
-fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize) -> pb::Problem {
+fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize) -> Finding {
     let n = referrers.len();
     let mut shown: Vec<String> = referrers
         .iter()
@@ -130,16 +127,17 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize
     let references = if n == 1 { "reference" } else { "references" };
     let most = referrers.iter().max_by_key(|one| one.n_views);
     let views = most.map(|one| used_views(one, n_other_replicas)).unwrap_or_default();
-    pb::Problem {
-        resource: label(target),
-        message: format!(
+    let problem = Problem {
+        resource: Some(label(target)),
+        rule: format!(
             "its removal leaves {n} dangling {references} from {}, in {views}",
             shown.join(", ")
         ),
-        rule_id: REMOVED.to_owned(),
+        id: REMOVED.to_owned(),
         fix: "remove the references first".to_owned(),
-        ..pb::Problem::default()
-    }
+        ..Problem::default()
+    };
+    Finding { subject: None, problem }
 }
 
 /// Returns the views of a dangling reference, and the number of replicas whose nodes are not known.

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use chancery_model::{
-    ResourceKey, ResourceName, ScopeName, State, StructuredName, TypeUrl, is_structured, types,
+    ResourceKey, ResourceName, ScopeName, State, StructuredName, is_structured, types,
 };
 use chancery_view::View;
 
@@ -82,10 +82,5 @@ pub(crate) fn names_of(key: &ResourceKey) -> Vec<ResourceName> {
 
 /// Returns the last part of a type's name, and the name in quotes: `Cluster "web"`.
 pub(crate) fn label(key: &ResourceKey) -> String {
-    format!("{} {:?}", short(&key.type_url), key.name)
-}
-
-fn short(type_url: &TypeUrl) -> &str {
-    let name = type_url.message_name();
-    name.rsplit('.').next().unwrap_or(name)
+    format!("{} {:?}", key.type_url.short_name(), key.name)
 }

@@ -160,7 +160,7 @@ impl<'a> Layered<'a> {
             let n_gone = gone.len();
             if exceeds_share(n_gone, n, percent) {
                 add(found, Guard::MassDeletion, || {
-                    let (subject, left, kind) = (self.subject(), n - n_gone, short(type_url));
+                    let (subject, left, kind) = (self.subject(), n - n_gone, type_url.short_name());
                     format!(
                         "{subject}: {n} → {left} resources of type {kind}, more than {percent} % deleted"
                     )
@@ -214,7 +214,7 @@ impl<'a> Layered<'a> {
             let referrer = referrers.find(|(origin, key)| sight.shows(&origin.scope, key));
             if let Some((_, referrer)) = referrer {
                 add(found, Guard::ClusterInUse, || {
-                    let (kind, by) = (short(&referrer.type_url), &referrer.name);
+                    let (kind, by) = (referrer.type_url.short_name(), &referrer.name);
                     let name = name.as_str();
                     format!("{}: {kind} {by:?} still uses the cluster {name:?}", self.subject())
                 });
@@ -241,7 +241,7 @@ impl<'a> Layered<'a> {
             if has_client && old <= limit && new > limit {
                 add(found, Guard::SotwSize, || {
                     let (old, new, limit) = (mib(old), mib(new), mib(limit));
-                    let kind = short(type_url);
+                    let kind = type_url.short_name();
                     format!(
                         "{}: a SotW response with every {kind}: {old} → {new}, more than {limit}",
                         self.subject()
@@ -353,12 +353,6 @@ fn list(scopes: &[ScopeName]) -> String {
         n if n > SCOPES_MAX => format!("{} and {} more", names.join(", "), n - SCOPES_MAX),
         _ => names.join(", "),
     }
-}
-
-/// Returns the last part of the name of a type: `Cluster`.
-fn short(type_url: &TypeUrl) -> &str {
-    let name = type_url.message_name();
-    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// Returns a size in MiB, rounded down to hundredths.

@@ -11,6 +11,7 @@ use chancery_model::{
 use super::{
     endpoints::{clusters_with, endpoints_of, n_endpoints},
     settings::{Guard, GuardSettings},
+    view_sizes::{ViewSizes, scope_bytes},
 };
 use crate::references::ReferenceIndex;
 
@@ -52,15 +53,13 @@ impl Suspects {
         if !suspects.loses_share(before, settings) {
             suspects.removed.clear();
         }
-        let mut shared = BTreeMap::new();
+        let mut sizes = None;
         suspects.grown.retain(|scope, types| {
             let limit = settings.of(scope).sotw_bytes_max;
             types.retain(|type_url| {
-                let [old, new] = [before, after].map(|state| sotw_bytes(state, scope, type_url));
-                let mut others = || {
-                    *shared.entry(type_url.clone()).or_insert_with(|| largest_view(after, type_url))
-                };
-                new > old && new.saturating_add(others()) > limit
+                let [old, new] = [before, after].map(|state| scope_bytes(state, scope, type_url));
+                let sizes = sizes.get_or_insert_with(|| ViewSizes::of(after));
+                new > old && sizes.max(scope, type_url) > limit
             });
             !types.is_empty()
         });
@@ -185,19 +184,4 @@ fn is_empty(after: &State, scope: &ScopeName, key: &ResourceKey, resource: &Reso
         }
         None => n_endpoints(&key.type_url, resource) == Some(0),
     }
-}
-
-fn sotw_bytes(state: &State, scope: &ScopeName, type_url: &TypeUrl) -> u64 {
-    state.collection(scope, type_url).map_or(0, |collection| collection.sotw_bytes)
-}
-
-/// Returns the size of a type in the largest view over scopes that do not depend on the node. A node may
-/// see them together with one further scope. The cost is O(assignments).
-fn largest_view(state: &State, type_url: &TypeUrl) -> u64 {
-    let node = chancery_model::Node::default();
-    let sizes = state.assignments.rules.iter().map(|rule| {
-        let scopes = rule.scopes_for(&node);
-        scopes.iter().map(|scope| sotw_bytes(state, scope, type_url)).sum()
-    });
-    sizes.max().unwrap_or_default()
 }

@@ -37,6 +37,65 @@ async fn a_refused_manifest_names_its_file_in_the_status_or_in_the_answer() {
     server.stop().await;
 }
 
+/// A client that converts resources of the API to JSON writes the mark of a secret in base64.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_masked_secrets_of_a_write_are_refused_in_the_order_of_their_positions() {
+    let server = Server::start().await;
+    let secrets = "resources:
+- {'@type': type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret, name: a,
+   generic_secret: {secret: {inline_bytes: W3JlZGFjdGVkXQ==}}}
+---
+resources:
+- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster
+  name: b
+  metadata: {filter_metadata: {'[redacted private key] 2': {}}}
+- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster
+  name: c
+  alt_stat_name: '[redacted private key] 3'
+";
+    let options = pb::WriteOptions {
+        problems_in_response: true,
+        validation: "off".into(),
+        ..pb::WriteOptions::default()
+    };
+    let mut request = apply(secrets, options);
+    let content = secrets.replace("name: ", "name: x");
+    request.files.push(pb::File { name: "more.yaml".into(), content });
+    let response = server.grpc().apply(request).await.unwrap().into_inner();
+    let place = |problem: &pb::Problem| {
+        let pb::Problem { file, document, line, column, resource, field_path, message, .. } =
+            problem;
+        assert!(message.starts_with("has \"[redacted]\" in place of a secret: "), "{problem:?}");
+        format!("{file}:{line}:{column} #{document} {resource} {field_path}")
+    };
+    let places: Vec<String> = response.problems.iter().map(place).collect();
+    let secret = "generic_secret.secret.inline_bytes";
+    assert_eq!(
+        places,
+        [
+            format!("web.yaml:3:30 #1 resources[0] Secret \"a\" {secret}"),
+            "web.yaml:6:3 #2 resources[0] Cluster \"b\" ".to_owned(),
+            "web.yaml:11:3 #2 resources[1] Cluster \"c\" alt_stat_name".to_owned(),
+            format!("more.yaml:3:30 #1 resources[0] Secret \"xa\" {secret}"),
+            "more.yaml:6:3 #2 resources[0] Cluster \"xb\" ".to_owned(),
+            "more.yaml:11:3 #2 resources[1] Cluster \"xc\" alt_stat_name".to_owned(),
+        ]
+    );
+
+    let content = "static_resources:
+  secrets:
+  - name: a
+    generic_secret: {secret: {inline_bytes: W3JlZGFjdGVkXQ==}}
+";
+    let file = Some(pb::File { name: "envoy.yaml".into(), content: content.into() });
+    let import = pb::ImportRequest { file, ..pb::ImportRequest::default() };
+    let refused = server.grpc().import(import).await.unwrap_err();
+    let expected =
+        format!("envoy.yaml:4:31: static_resources.secrets[0] Secret \"a\": {secret}: has ");
+    assert!(refused.message().starts_with(&expected), "{refused:?}");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejected_calls_return_expected_grpc_codes() {
     let server = Server::start().await;

@@ -37,6 +37,8 @@ async fn address_of_a_stored_listener_is_refused_by_apply_and_import() {
         assert_eq!((status, code.as_str()), (400, "INVALID_ARGUMENT"), "{text}");
         assert!(text.contains("127.0.0.1:80 is also an address of Listener \"a\""), "{text}");
         assert!(text.contains("[listener.shared_address]"), "{text}");
+        let column = body.find("address:").unwrap() + 1;
+        assert!(text.starts_with(&format!("request body:1:{column}: ")), "{column}: {text}");
     }
     // Both change in one transaction, or the author insists.
     let moved = format!("{}\n---\n{}\n", manifest("a", 81), manifest("b", 80));

@@ -10,6 +10,7 @@ mod guards;
 mod http;
 mod listeners;
 mod load;
+mod mcp;
 mod nodes;
 mod profiles;
 mod references;

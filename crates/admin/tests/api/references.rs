@@ -31,7 +31,9 @@ async fn write_and_dry_run_report_dangling_references() {
         let written = server.done("POST", uri, ROUTE).await;
         let warning = &written["warnings"][0];
         assert_eq!(warning["rule_id"], "reference.missing", "{written}");
-        assert_eq!(warning["resource"], "RouteConfiguration \"main\"");
+        assert_eq!(warning["resource"], "resources[0] RouteConfiguration \"main\"");
+        assert_eq!((&warning["file"], &warning["line"]), (&json!("request body"), &json!(1)));
+        assert_eq!(&warning["column"], &json!(ROUTE.find("cluster: web").unwrap() + 1));
         assert_eq!(warning["field_path"], FIELD);
         let message = "refers to Cluster \"web\", which is missing in 1 view: default (1 node)";
         assert_eq!(warning["message"], message);
@@ -45,6 +47,32 @@ async fn write_and_dry_run_report_dangling_references() {
     assert_eq!(warning["rule_id"], "reference.removed", "{deleted}");
     let message = "its removal leaves 1 dangling reference from RouteConfiguration \"main\", in 1 view: default (1 node)";
     assert_eq!(warning["message"], message);
+    assert_eq!((&warning["file"], &warning["line"]), (&json!(""), &json!(0)));
+    server.stop().await;
+}
+
+/// The findings of admission and those about references are one list, also in a large input.
+#[tokio::test]
+async fn warnings_of_a_write_are_in_the_order_of_their_positions() {
+    let (server, _client) = start().await;
+    let unnamed = "resources: [{'@type': type.googleapis.com/envoy.config.listener.v3.Listener, \
+         address: {socket_address: {address: 127.0.0.1, port_value: 80}}, filter_chains: [{}]}]";
+    let filler = "#\n".repeat(40 << 10);
+    let input =
+        format!("{ROUTE}\n---\n{filler}{unnamed}\n---\n{}", ROUTE.replace("name: main", "name: b"));
+    let written = server.done("POST", "/v1/apply", &input).await;
+    let place =
+        |one: &Value| (one["document"].clone(), one["line"].clone(), one["rule_id"].clone());
+    let places: Vec<_> = written["warnings"].as_array().unwrap().iter().map(place).collect();
+    let place = |document: u32, line: u32, rule: &str| (json!(document), json!(line), json!(rule));
+    assert_eq!(
+        places,
+        [
+            place(1, 1, "reference.missing"),
+            place(2, 3 + (40 << 10), "listener.generated_name"),
+            place(3, 5 + (40 << 10), "reference.missing"),
+        ]
+    );
     server.stop().await;
 }
 
@@ -58,6 +86,7 @@ async fn enforced_scope_refuses_dangling_references() {
         let (status, code, text) = server.refused("POST", uri, ROUTE).await;
         assert_eq!((status, code.as_str()), (400, "INVALID_ARGUMENT"), "{text}");
         assert!(text.contains("refers to Cluster \"web\", which is missing in 1 view"), "{text}");
+        assert!(text.starts_with("request body:1:"), "{text}");
     }
     assert_eq!(server.done("GET", "/v1/cluster", "").await["revision"], revision);
     let cluster = clusters(&["web"], "1s");

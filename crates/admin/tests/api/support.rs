@@ -7,6 +7,7 @@ use chancery_admin::{AdminDeps, ExternalValidator, GuardSettings, ReferenceSetti
 use chancery_admission::Validation;
 use chancery_fanout::{Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
 use chancery_load::{Limits, LoadReports, Settings};
+use chancery_mcp::Sources;
 use chancery_model::Node;
 use chancery_proto::{admin::v1::admin_client::AdminClient, discovery::DeltaDiscoveryResponse};
 use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request as Discovery, StreamKind};
@@ -116,6 +117,7 @@ impl Server {
             hosts: vec!["chancery.example".to_owned()],
             version: "0.0.0-test",
             load_reports: Some(reports.clone()),
+            sources: Sources::default(),
             guards: GuardSettings::default(),
             validation: validation.unwrap_or_default(),
             references,

@@ -64,3 +64,30 @@ async fn parameters_select_a_resource_without_constraints() {
     assert_eq!(deleted["removed"], 1, "{deleted}");
     server.stop().await;
 }
+
+/// A retry of the deletion would match another variant, or none. It still returns the result of the first attempt.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retried_deletion_of_a_variant_returns_the_first_result() {
+    let server = Server::start().await;
+    let all = [variant(env("prod")), variant(env("test"))];
+    server.done("POST", "/v1/apply", &json!({"resources": all}).to_string()).await;
+    let uri = |env: &str, id: u32| {
+        format!("/v1/resources?type=cds&name=web&parameter=env={env}&request_id={id:032x}")
+    };
+    let first = server.done("DELETE", &uri("prod", 7), "").await;
+    let result = |json: &Value| [&json["revision"], &json["removed"]].map(Clone::clone);
+    for other_id in [Some(8), None] {
+        let again = server.done("DELETE", &uri("prod", 7), "").await;
+        assert_eq!((result(&again), &again["repeated"]), (result(&first), &json!(true)));
+        if let Some(id) = other_id {
+            server.done("DELETE", &uri("test", id), "").await;
+        }
+    }
+    // The same request in another spelling.
+    let spelled = uri("prod", 7).replace("type=cds", &format!("scope=default&type={CLUSTER}"));
+    let again = server.done("DELETE", &spelled, "").await;
+    assert_eq!(result(&again), result(&first));
+    let (status, _, reused) = server.refused("DELETE", &uri("test", 7), "").await;
+    assert!(reused.contains("belongs to another write"), "{status}: {reused}");
+    server.stop().await;
+}

@@ -29,6 +29,8 @@ pub(super) struct Plan {
 pub(super) struct Message {
     pub(super) steps: Vec<Step>,
     pub(super) request: Option<Request>,
+    /// Whether the message is an entry of a map: the key is field 1, the value field 2.
+    pub(super) is_map_entry: bool,
 }
 
 /// A field that leads to references.
@@ -37,6 +39,7 @@ pub(super) struct Step {
     pub(super) number: u32,
     pub(super) field: String,
     pub(super) is_list: bool,
+    pub(super) is_map: bool,
     pub(super) action: Action,
 }
 
@@ -113,10 +116,11 @@ fn message(descriptor: &MessageDescriptor, index: &HashMap<String, usize>) -> Me
     });
     let steps = descriptor.fields().filter_map(|field| {
         let action = action(name, &field, index, number(NAME_FIELD))?;
-        let (number, is_list) = (field.number(), field.is_list());
-        Some(Step { number, field: field.name().to_owned(), is_list, action })
+        let (is_list, is_map) = (field.is_list(), field.is_map());
+        let (number, field) = (field.number(), field.name().to_owned());
+        Some(Step { number, field, is_list, is_map, action })
     });
-    Message { steps: steps.collect(), request }
+    Message { steps: steps.collect(), request, is_map_entry: descriptor.is_map_entry() }
 }
 
 fn action(

@@ -123,6 +123,10 @@ fn references_of_routes_are_found() {
   - name: web
     domains: ["*"]
     request_mirror_policies: [{cluster: shadow}]
+    typed_per_filter_config:
+      value:
+        "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute
+        overrides: {grpc_service: {envoy_grpc: {cluster_name: proc}}}
     routes:
     - {match: {prefix: /a}, route: {cluster: direct}}
     - {match: {prefix: /h}, route: {cluster_header: x-cluster}}
@@ -138,6 +142,7 @@ fn references_of_routes_are_found() {
         [
             "virtual_hosts[0].routes[0].route.cluster → Cluster direct",
             "virtual_hosts[0].routes[2].route.weighted_clusters.clusters[0].name → Cluster blue",
+            "virtual_hosts[0].typed_per_filter_config[\"value\"].overrides.grpc_service.envoy_grpc.cluster_name → Cluster proc",
             "virtual_hosts[0].request_mirror_policies[0].cluster → Cluster shadow",
             "vhds → VirtualHost main/*",
             "route_configuration_name → RouteConfiguration main",

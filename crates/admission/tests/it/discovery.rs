@@ -251,6 +251,68 @@ fn text_format_is_read_in_all_its_forms() {
     assert_eq!(names, ["a'}\"", "bc", "d"]);
 }
 
+/// Returns a cluster with numbers in fields of the kinds `double` and `float`.
+fn cluster_with_numbers(metadata: &str, double: &str, float: &str) -> String {
+    let policy = "envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3";
+    format!(
+        "resources {{ [{}] {{ name: 'web'
+        metadata {{ filter_metadata {{ key: 'a' value {{ fields {{ key: 'b' value {{ number_value: {metadata} }} }} }} }} }}
+        preconnect_policy {{ predictive_preconnect_ratio {{ value: {double} }} }}
+        load_balancing_policy {{ policies {{ typed_extension_config {{ name: 'c' typed_config {{
+          [type.googleapis.com/{policy}.ClientSideWeightedRoundRobin] {{ error_utilization_penalty {{ value: {float} }} }}
+        }} }} }} }} }} }}",
+        types::CLUSTER
+    )
+}
+
+/// FS-17: all encodings keep the bits of a number. Minus zero has its own test.
+#[test]
+fn number_of_the_text_format_is_the_nearest_and_keeps_its_bits() {
+    let type_url = TypeUrl::from_static(types::CLUSTER);
+    for (metadata, double, float) in [
+        // The product of 0.5 and 1e33 is another double.
+        ("-0.5e33", "-5e32", "-0.5e33"),
+        // The float nearest to this text differs from the float nearest to the double of this text.
+        ("1.544444404444444444444444444444444", "9007199254740993", "7.0385307e-26"),
+        ("5e-324", "2.2250738585072011e-308", "1e-45"),
+        ("1.7976931348623157e308", "18446744073709551616", "3.4028235e38"),
+        ("-0.0", "inf", "-inf"),
+        ("9.5e-7", "nan", "nan"),
+    ] {
+        let text = cluster_with_numbers(metadata, double, float);
+        let first = bodies(read(FileEncoding::Text, text.as_bytes()).unwrap());
+        let has = |bits: &[u8]| first[0].1.windows(bits.len()).any(|bytes| bytes == bits);
+        for number in [metadata, double] {
+            assert!(has(&number.parse::<f64>().unwrap().to_le_bytes()), "{number}");
+        }
+        assert!(has(&float.parse::<f32>().unwrap().to_le_bytes()), "{float}");
+        for encoding in ENCODINGS {
+            let written = write_discovery_response(encoding, "1", &type_url, &first).unwrap();
+            let again = bodies(read(encoding, &written).unwrap());
+            assert_eq!(again, first, "{text}\n{}", String::from_utf8_lossy(&written));
+        }
+    }
+}
+
+/// Minus zero is not the default value of a field, so canonical bytes contain it.
+#[test]
+fn minus_zero_survives_json_and_yaml() {
+    let type_url = TypeUrl::from_static(types::CLUSTER);
+    let manifest = Manifest {
+        file: "-".to_owned(),
+        content: format!(
+            "resources: [{{'@type': {type_url}, name: web, least_request_lb_config: \
+             {{active_request_bias: {{default_value: -0.0, runtime_key: a}}}}}}]"
+        ),
+    };
+    let resources = bodies(admit_one(manifest).unwrap());
+    assert!(resources[0].1.windows(8).any(|bytes| bytes == (-0.0_f64).to_le_bytes()));
+    for encoding in [FileEncoding::Json, FileEncoding::Yaml] {
+        let written = write_discovery_response(encoding, "1", &type_url, &resources).unwrap();
+        assert_eq!(bodies(read(encoding, &written).unwrap()), resources, "{encoding:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 

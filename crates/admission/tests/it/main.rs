@@ -6,6 +6,7 @@ mod admit;
 mod canonical;
 mod certificates;
 mod clusters;
+mod collections;
 mod corpus;
 mod discovery;
 mod extensions;

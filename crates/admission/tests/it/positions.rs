@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use chancery_admission::{
-    FileEncoding, Manifest, Options, Problem, Validation, ValidationMode, admit_unless,
-    import_bootstrap, manifest_of_file,
+    Admitted, FileEncoding, Manifest, Options, Problem, Validation, ValidationMode, admit_unless,
+    import_bootstrap, locate, manifest_of_file,
 };
 use chancery_model::ScopeName;
 
@@ -139,4 +139,75 @@ fn field_with_a_long_path_has_its_own_line() {
     assert_eq!(problems.len(), 1, "{problems:#?}");
     assert_eq!(problems[0].position, Some((27, 32)), "{problems:#?}");
     assert!(problems[0].field_path.as_deref().unwrap().contains('…'), "{problems:#?}");
+}
+
+/// Returns the places of findings about the field `address` of each admitted resource.
+fn located(manifests: &[Manifest], name: Option<&str>) -> Vec<String> {
+    let scope = ScopeName::new("default").unwrap();
+    let options = Options { name: name.map(str::to_owned), ..Options::new(scope) };
+    let Admitted { transaction, origins, warnings } =
+        admit_unless(manifests, &options, &Arc::default()).unwrap();
+    assert_eq!(origins.len(), transaction.upserts.len());
+    let names = transaction.upserts.iter().map(|upsert| upsert.draft.key.name.base().to_owned());
+    let found = names.zip(origins).map(|(name, origin)| {
+        let (resource, field_path) = (Some(name), Some("address".to_owned()));
+        (Some(origin), Problem { resource, field_path, ..Problem::default() })
+    });
+    // Findings arrive in any order.
+    places(&locate(manifests, warnings, found.rev().collect()))
+}
+
+const LISTENERS: &str = r#"resources:
+- "@type": type.googleapis.com/envoy.config.listener.v3.Listener
+  address: {socketAddress: {address: 127.0.0.1, portValue: 1}}
+---
+scope: other
+resources:
+- resource:
+    "@type": type.googleapis.com/envoy.config.listener.v3.Listener
+    name: b
+    address: {}
+- resource:
+    "@type": type.googleapis.com/envoy.config.listener.v3.Listener
+    name: c
+  dynamic_parameter_constraints: {constraint: {key: env, value: prod}}
+"#;
+
+/// The places do not depend on the name, which may be generated or given outside of the file.
+#[test]
+fn finding_after_admission_has_the_place_of_its_resource() {
+    let json = manifest(
+        "a.json",
+        &JSON.replace("\"connect_timeout\"", "\"lb_policy\"").replace("0s", "MAGLEV"),
+    );
+    let rest =
+        ["b.yaml:10:5 #2 resources[0] b address []", "b.yaml:11:3 #2 resources[1] c address []"];
+    let named = ["b.yaml:3:3 #1 resources[0] own address []", rest[0], rest[1]];
+    assert_eq!(located(&[manifest("b.yaml", LISTENERS)], Some("own")), named);
+    let all = located(&[manifest("b.yaml", LISTENERS), json], None);
+    let generated = [
+        "b.yaml:2:3 #1 resources[0] Listener \"listener_127.0.0.1_1\"  [listener.generated_name]",
+        "b.yaml:3:3 #1 resources[0] listener_127.0.0.1_1 address []",
+        rest[0],
+        rest[1],
+        "a.json:2:2 #1 resources[0] j address []",
+    ];
+    assert_eq!(all, generated);
+}
+
+#[test]
+fn finding_after_admission_about_a_converted_file_has_no_line() {
+    let listener =
+        "resources { [type.googleapis.com/envoy.config.listener.v3.Listener] { name: \"a\" } }";
+    let file = manifest_of_file("a.pb_text", FileEncoding::Text, listener.into()).unwrap();
+    assert_eq!(located(&[file], None), ["a.pb_text #1 resources[0] a address []"]);
+}
+
+#[test]
+fn finding_without_an_origin_gets_no_place_and_comes_last() {
+    let files = [manifest("", JSON)];
+    let problem = Problem { resource: Some("Cluster \"x\"".to_owned()), ..Problem::default() };
+    let known = Problem { file: "-".to_owned(), ..Problem::default() };
+    let all = locate(&files, vec![known.clone()], vec![(None, problem.clone())]);
+    assert_eq!(all, [known, problem]);
 }

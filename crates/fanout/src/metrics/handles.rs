@@ -10,9 +10,9 @@ use crate::{index::Size, queue::Lane, status::EndCode};
 pub(crate) struct ShardMetrics {
     types: [TypeMetrics; N_LABELS],
     /// By protocol, then by type. The aggregated streams are last.
-    streams: [[Gauge; N_LABELS + 1]; 2],
+    streams: [[Gauge; N_LABELS + 1]; 3],
     /// By protocol.
-    response_bytes: [Histogram; 2],
+    response_bytes: [Histogram; 3],
     ends_client: Counter,
     ends_half_close: Counter,
     ends_refused: Counter,
@@ -61,10 +61,10 @@ pub(crate) enum Suppressed {
 
 impl ShardMetrics {
     pub(crate) fn new(shard: usize) -> Self {
-        let streams = |protocol: &'static str| {
+        let streams = |protocol: Protocol| {
             std::array::from_fn(|place| {
                 let label = LABELS.get(place).copied().unwrap_or("aggregated");
-                gauge!("chancery_xds_streams", "protocol" => protocol, "type" => label)
+                gauge!("chancery_xds_streams", "protocol" => protocol.as_str(), "type" => label)
             })
         };
         let ends =
@@ -74,11 +74,11 @@ impl ShardMetrics {
         let suppressed = |reason: &'static str| counter!("chancery_xds_suppressed_resends_total", "reason" => reason);
         let by_shard = |name: &'static str| gauge!(name, "shard" => shard.to_string());
         let wait = |name: &'static str, lane: &'static str| histogram!(name, "lane" => lane);
-        let bytes = |protocol: &'static str| histogram!("chancery_xds_response_bytes", "protocol" => protocol);
+        let bytes = |protocol: Protocol| histogram!("chancery_xds_response_bytes", "protocol" => protocol.as_str());
         Self {
             types: std::array::from_fn(|place| TypeMetrics::new(LABELS[place])),
-            streams: [streams("sotw"), streams("delta")],
-            response_bytes: [bytes("sotw"), bytes("delta")],
+            streams: PROTOCOLS.map(streams),
+            response_bytes: PROTOCOLS.map(bytes),
             ends_client: ends("client"),
             ends_half_close: ends("half_close"),
             ends_refused: ends("refused"),
@@ -214,10 +214,14 @@ impl TypeMetrics {
     }
 }
 
+/// All protocols, each at its place in the handles.
+const PROTOCOLS: [Protocol; 3] = [Protocol::Sotw, Protocol::Delta, Protocol::Mcp];
+
 fn place_of(protocol: Protocol) -> usize {
     match protocol {
         Protocol::Sotw => 0,
         Protocol::Delta => 1,
+        Protocol::Mcp => 2,
     }
 }
 

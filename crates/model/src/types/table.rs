@@ -98,6 +98,10 @@ pub static OPAQUE: Properties = Properties {
     service: None,
 };
 
+/// The properties of a collection of MCP. A client receives all of it, and a full state in SotW (MCP-06, MCP-17).
+pub static COLLECTION: Properties =
+    Properties { full_state: true, wildcard: true, answer_empty: true, service: None, ..OPAQUE };
+
 /// The known types, in the sending order of ADS-04.
 pub static KNOWN: [Properties; 10] = [
     Properties {

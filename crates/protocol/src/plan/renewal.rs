@@ -154,6 +154,7 @@ impl Subscription {
             names_bytes: 0,
             unsubscribed: BTreeSet::new(),
             first_state: false,
+            is_incremental: false,
             is_renewal: true,
             pace: Pace::FirstAtOnce,
         });

@@ -5,7 +5,7 @@
 //! session keeps.
 
 use crate::{
-    NameList, Request, Session,
+    NameList, Request, Session, VersionList,
     subscription::{NAME_COST_BYTES, REMOVAL_COST_BYTES, Subscription},
 };
 
@@ -17,25 +17,23 @@ impl Session {
     #[must_use]
     pub fn cost_of_request(&self, request: &Request) -> usize {
         let kept_of = |type_url: &str| self.of_text(type_url).map_or(0, Subscription::n_kept);
-        let (type_url, listed, has_error) = match request {
-            Request::Sotw(r) => {
-                // The new list replaces the previous one.
-                let listed = cost_of(&r.resource_names) + kept_of(&r.type_url);
-                (&r.type_url, listed, r.error_detail.is_some())
-            }
+        let type_url = request.type_url();
+        let listed = match request {
+            // The new list replaces the previous one.
+            Request::Sotw(r) => cost_of(&r.resource_names) + kept_of(type_url),
             Request::Delta(r) => {
                 let versions = &r.initial_resource_versions;
                 let listed = cost_of(&r.subscribe) + cost_of(&r.unsubscribe);
-                let listed = listed + versions.len() + versions.n_bytes() / BYTES_PER_NAME;
+                let listed = listed + cost_of_versions(versions);
                 // A `*` in a short list may unsubscribe from everything.
                 let has_star = listed < BYTES_PER_NAME
                     && r.subscribe.iter().chain(r.unsubscribe.iter()).any(|name| name == "*");
-                let all = if has_star { kept_of(&r.type_url) } else { 0 };
-                (&r.type_url, listed + all, r.error_detail.is_some())
+                listed + if has_star { kept_of(type_url) } else { 0 }
             }
+            Request::Mcp(r) => cost_of_versions(&r.initial_resource_versions) + kept_of(type_url),
         };
-        let rejected =
-            self.of_text(type_url).filter(|_| has_error).map_or(0, |s| s.delivery.n_unanswered());
+        let rejecting = self.of_text(type_url).filter(|_| request.error_detail().is_some());
+        let rejected = rejecting.map_or(0, |s| s.delivery.n_unanswered());
         listed + rejected
     }
 
@@ -89,11 +87,7 @@ impl Session {
     #[must_use]
     pub fn retained_bytes_after(&self, request: &Request) -> usize {
         // The session keeps a rejection twice: as the last one, and for the revisions that it rejects.
-        let error = match request {
-            Request::Sotw(r) => &r.error_detail,
-            Request::Delta(r) => &r.error_detail,
-        };
-        let message = error.as_ref().map_or(0, |error| error.message.len());
+        let message = request.error_detail().map_or(0, |error| error.message.len());
         let message = 2 * message.min(self.config.nack_message_bytes_max);
         let before = self.retained_bytes();
         let names = match request {
@@ -104,12 +98,9 @@ impl Session {
                 (before - held) + held.max(bytes_of(&r.resource_names) + rejections)
             }
             Request::Delta(r) => {
-                let versions = &r.initial_resource_versions;
-                // A name may be both subscribed and pending removal.
-                let each = NAME_COST_BYTES + REMOVAL_COST_BYTES;
-                let held = versions.len() * each + 3 * versions.n_bytes();
-                before + bytes_of(&r.subscribe) + held
+                before + bytes_of(&r.subscribe) + bytes_of_versions(&r.initial_resource_versions)
             }
+            Request::Mcp(r) => before + bytes_of_versions(&r.initial_resource_versions),
         };
         names + message
     }
@@ -125,6 +116,16 @@ impl Session {
 
 fn cost_of(list: &NameList) -> usize {
     list.len() + list.n_bytes() / BYTES_PER_NAME
+}
+
+fn cost_of_versions(list: &VersionList) -> usize {
+    list.len() + list.n_bytes() / BYTES_PER_NAME
+}
+
+fn bytes_of_versions(list: &VersionList) -> usize {
+    // A name may be both subscribed and pending removal.
+    let each = NAME_COST_BYTES + REMOVAL_COST_BYTES;
+    list.len() * each + 3 * list.n_bytes()
 }
 
 fn bytes_of(list: &NameList) -> usize {

@@ -266,6 +266,7 @@ impl Session {
             spellings: subscription.response_spellings(),
             resources: part.resources,
             heartbeats: part.heartbeats,
+            is_incremental: pending.is_incremental,
             is_renewal: pending.is_renewal,
             reads_constraints,
             removed: spelled(removed),

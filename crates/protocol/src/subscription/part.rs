@@ -31,7 +31,7 @@ impl Subscription {
     pub(crate) fn response_spellings(&self) -> Spellings {
         match self.protocol {
             Protocol::Sotw if !self.renewals.support.has_wrappers() => Spellings::default(),
-            Protocol::Sotw | Protocol::Delta => self.spellings.clone(),
+            Protocol::Sotw | Protocol::Delta | Protocol::Mcp => self.spellings.clone(),
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct RequestContext<'a> {
 
 impl RequestContext<'_> {
     /// Returns the name from the view if there is one, so that the subscription holds no copy.
-    fn name(&self, name: &str) -> Result<ResourceName, ProtocolError> {
+    pub(super) fn name(&self, name: &str) -> Result<ResourceName, ProtocolError> {
         let resource = self.view.as_ref().and_then(|view| view.get(name));
         match resource.filter(|resource| resource.name().as_str() == name) {
             Some(resource) => Ok(resource.name().clone()),
@@ -58,7 +58,7 @@ impl RequestContext<'_> {
         }
     }
 
-    fn check_count(&self, names: usize) -> Result<(), ProtocolError> {
+    pub(super) fn check_count(&self, names: usize) -> Result<(), ProtocolError> {
         let found = self.n_others + names;
         if found > self.max {
             return Err(ProtocolError::NamesTooMany { found, max: self.max });
@@ -66,7 +66,7 @@ impl RequestContext<'_> {
         Ok(())
     }
 
-    fn note(&mut self, interest: Interest) {
+    pub(super) fn note(&mut self, interest: Interest) {
         self.interest.push(interest);
     }
 }
@@ -77,7 +77,7 @@ impl Subscription {
     fn wildcard_allowed(&self) -> bool {
         let service = self.properties.service.as_ref();
         self.properties.wildcard
-            && (self.protocol == Protocol::Delta || service.is_some_and(|s| s.sotw.is_some()))
+            && (self.protocol != Protocol::Sotw || service.is_none_or(|s| s.sotw.is_some()))
     }
 
     /// Processes a SotW request.

@@ -212,6 +212,7 @@ impl Client {
                 response_nonce,
                 error_detail,
             }),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         }
     }
 

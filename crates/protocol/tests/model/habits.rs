@@ -115,6 +115,7 @@ impl Client {
         let nonce = match self.profile.protocol() {
             Protocol::Sotw => self.nonce[t].clone(),
             Protocol::Delta => String::new(),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         Some((t, self.request(t, delta, nonce, None)))
     }

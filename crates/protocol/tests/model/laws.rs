@@ -90,6 +90,7 @@ impl Ledger {
         let aliases = |got: &Got| match self.protocol {
             Protocol::Delta => got.aliases.clone(),
             Protocol::Sotw => Vec::new(),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         let own = reply.resources.iter().map(|got| got.name.clone());
         let others = reply.resources.iter().flat_map(|got| aliases(got));

@@ -151,6 +151,7 @@ impl Ledger {
         let (nonce, error) = match request {
             Request::Sotw(r) => (&r.response_nonce, r.error_detail.is_some()),
             Request::Delta(r) => (&r.response_nonce, r.error_detail.is_some()),
+            Request::Mcp(_) => unreachable!("a test of xDS"),
         };
         let first = !line.asked.opened;
         if first {
@@ -161,6 +162,7 @@ impl Ledger {
         match request {
             Request::Sotw(r) => line.on_sotw(t, r, seen, first, answered),
             Request::Delta(r) => line.on_delta(t, r, first, now),
+            Request::Mcp(_) => unreachable!("a test of xDS"),
         }
         line.rejected |= answered && error;
         let after = line.asked.clone();
@@ -269,6 +271,7 @@ impl TypeLedger {
                     let over = self.unacked.drain(..=at).map(|(nonce, _)| nonce);
                     self.passed.extend(over.filter(|over| over != nonce));
                 }
+                Protocol::Mcp => unreachable!("a test of xDS"),
             }
             return true;
         }

@@ -107,6 +107,7 @@ impl Walk {
                 error_detail,
                 ..DeltaRequest::default()
             }),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         let view = View::resolve(&self.state, &[scope()]);
         self.session.on_request(request, Some(&view), self.now).unwrap();
@@ -149,6 +150,7 @@ impl Walk {
         let of = |resource: &chancery_model::Resource| match response.protocol() {
             Protocol::Sotw => type_version.clone(),
             Protocol::Delta => resource.version().to_string(),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         let mut names = Vec::new();
         for resource in response.heartbeats() {

@@ -85,6 +85,7 @@ fn shown(t: usize, request: &Request) -> String {
             let parts = format!("+{:?} -{:?} irv={held:?}", r.subscribe, r.unsubscribe);
             (parts, &r.response_nonce, &r.error_detail)
         }
+        Request::Mcp(_) => unreachable!("a test of xDS"),
     };
     let nack = if error.is_some() { " nack" } else { "" };
     format!("{} {parts} @{nonce}{nack}", short(t))

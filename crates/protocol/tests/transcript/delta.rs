@@ -628,6 +628,7 @@ fn parts_of_a_state_come_from_one_commit() {
                 <- EDS a=2 d=2 v=Y
                 "
             }
+            chancery_protocol::Protocol::Mcp => unreachable!("a test of xDS"),
         };
         let opening = format!("commit EDS/a=1 EDS/b=1 EDS/c=1 EDS/d=1\n-> EDS {names}\n");
         check_with(protocol, "", config.clone(), &(opening + script));

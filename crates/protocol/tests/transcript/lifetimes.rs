@@ -420,6 +420,7 @@ fn resource_is_renewed_until_its_removal_is_announced() {
             ack CDS
             "
             }
+            chancery_protocol::Protocol::Mcp => unreachable!("a test of xDS"),
         };
         check(protocol, "", &format!("{script}{rest}wait 60000"));
     }

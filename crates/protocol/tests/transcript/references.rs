@@ -14,6 +14,7 @@ fn references_move(protocol: Protocol, parent: &str, child: &str, again: &str) {
     let (names, full) = match protocol {
         Sotw => ("x,y", "p1=2 p3=1"),
         Delta => ("+x,y", "p1=2 p3=1 -p2"),
+        Protocol::Mcp => unreachable!("a test of xDS"),
     };
     let again = if again.is_empty() { String::new() } else { format!("<- {child} {again}") };
     check(
@@ -224,6 +225,7 @@ fn secrets_are_resent_after_the_endpoints_of_their_cluster() {
         let (c_and_d, d, x) = match protocol {
             Sotw => ("c=2 d=1", "c,d", "x"),
             Delta => ("d=1", "+d", "+x"),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         let c = if protocol == Delta { "+c" } else { "c" };
         check(

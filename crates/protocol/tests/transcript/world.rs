@@ -365,6 +365,7 @@ impl World {
         self.send(match self.protocol {
             Protocol::Sotw => Request::Sotw(sotw),
             Protocol::Delta => Request::Delta(delta),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         })
     }
 
@@ -393,6 +394,7 @@ impl World {
                 error_detail,
                 ..DeltaRequest::default()
             }),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         })
     }
 

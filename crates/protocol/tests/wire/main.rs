@@ -44,6 +44,7 @@ fn opening(protocol: Protocol, state: &State, config: Config) -> Vec<Response> {
     let request = match protocol {
         Protocol::Sotw => Request::Sotw(SotwRequest { type_url, ..SotwRequest::default() }),
         Protocol::Delta => Request::Delta(DeltaRequest { type_url, ..DeltaRequest::default() }),
+        Protocol::Mcp => unreachable!("a test of xDS"),
     };
     let view = View::resolve(state, &[scope()]);
     session.on_request(request, Some(&view), 1).unwrap();
@@ -103,6 +104,7 @@ fn renewed(protocol: Protocol, body: &Bytes) -> [(Bytes, Vec<Bytes>); 2] {
     let request = match protocol {
         Protocol::Sotw => Request::Sotw(SotwRequest { type_url, ..SotwRequest::default() }),
         Protocol::Delta => Request::Delta(DeltaRequest { type_url, ..DeltaRequest::default() }),
+        Protocol::Mcp => unreachable!("a test of xDS"),
     };
     let (view, differ) = (View::resolve(&state, &[scope()]), Differ::new());
     session.on_request(request, Some(&view), 1).unwrap();
@@ -261,6 +263,7 @@ fn missing_name_reads_as_resource_error() {
                 subscribe: names,
                 ..DeltaRequest::default()
             }),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         session.on_request(request, Some(&view), 1).unwrap();
         let (bytes, _) = encode(session.poll(Some(&view), &Differ::new(), 1).unwrap());
@@ -271,6 +274,7 @@ fn missing_name_reads_as_resource_error() {
                 assert_eq!(read.removed_resources, ["gone", &long]);
                 read.resource_errors
             }
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         for (error, name) in errors.iter().zip(["gone", &long]) {
             let named = error.resource_name.as_ref().unwrap();
@@ -331,12 +335,14 @@ fn large_resources_are_shared_and_small_ones_copied() {
                 .iter()
                 .map(|resource| resource.resource.as_ref().unwrap().value.len())
                 .collect(),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         assert_eq!(read, sizes);
         for resource in collection.resources.values() {
             let field = match protocol {
                 Protocol::Sotw => resource.sotw_field(),
                 Protocol::Delta => resource.delta_field(),
+                Protocol::Mcp => unreachable!("a test of xDS"),
             };
             let shared = pieces.iter().any(|piece| piece.as_ptr() == field.as_ptr());
             assert_eq!(shared, field.len() >= 4096, "{} bytes", field.len());
@@ -382,6 +388,7 @@ fn answer(
         Protocol::Delta => {
             Request::Delta(DeltaRequest { type_url, subscribe: names, ..Default::default() })
         }
+        Protocol::Mcp => unreachable!("a test of xDS"),
     };
     session.on_request(request, Some(&view), 1).unwrap();
     encode(session.poll(Some(&view), &Differ::new(), 1).unwrap())

@@ -31,7 +31,7 @@ use super::{
 pub(crate) struct Cli {
     /// Connect to the admin port at ADDR; a list, separated by commas, is tried in order
     ///
-    /// In a list, a server that accepts the connection but does not answer within 5s is skipped.
+    /// ADDR is HOST:PORT, or https://HOST:PORT if the port uses TLS. In a list, a server that accepts the connection but does not answer within 5s is skipped.
     #[arg(
         long,
         global = true,
@@ -41,6 +41,9 @@ pub(crate) struct Cli {
         hide_env_values = true
     )]
     server: String,
+
+    #[command(flatten)]
+    tls: remote::TlsFlags,
 
     /// Print text for people, JSON, or YAML
     ///
@@ -64,7 +67,7 @@ pub(crate) enum Command {
     /// `chancery config print` shows all configuration keys. Each key can be set in the file or by
     /// the environment variable `CHANCERY_<SECTION>_<KEY>`. Flags override variables, and variables
     /// override the file.
-    #[command(arg = no_server(), arg = no_output(), after_help = examples(&[
+    #[command(args = no_server(), arg = no_output(), after_help = examples(&[
         "serve --data-dir /var/lib/chancery",
         "serve --config chancery.toml --replica-id 2",
     ]))]
@@ -72,14 +75,14 @@ pub(crate) enum Command {
     #[command(flatten)]
     Remote(remote::Command),
     /// Create the data directory of the first replica of a new cluster from a backup
-    #[command(arg = no_server(), after_help = examples(&["restore chancery.bak --data-dir /var/lib/chancery"]))]
+    #[command(args = no_server(), after_help = examples(&["restore chancery.bak --data-dir /var/lib/chancery"]))]
     Restore(local::Restore),
     /// Find resources that clients would reject, without a server
     ///
     /// Reads the same files as `apply`, and checks them as a server does, for the clients of --profile. Text
     /// output shows the first 20 findings with file, line, column, rule and fix; the other formats show all.
     #[command(
-        arg = no_server(),
+        args = no_server(),
         arg = output_with_sarif(),
         after_help = format!("{}\n\n{}", examples(&[
             "lint -f web.yaml",
@@ -89,10 +92,13 @@ pub(crate) enum Command {
     )]
     Lint(local::Lint),
     /// Check or print the configuration of `serve`
-    #[command(subcommand, arg = no_server())]
+    #[command(subcommand, args = no_server())]
     Config(local::Config),
+    /// Create files for tests and demonstrations
+    #[command(subcommand, args = no_server())]
+    Dev(local::Dev),
     /// Print a completion script for a shell
-    #[command(arg = no_server(), arg = no_output(), after_help = examples(&[
+    #[command(args = no_server(), arg = no_output(), after_help = examples(&[
         "completions bash > /etc/bash_completion.d/chancery",
     ]))]
     Completions(local::Completions),
@@ -133,10 +139,11 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let mut answer = Answer { out: &mut out, output: cli.output };
     match cli.command {
         Command::Serve(serve) => serve.run(&mut answer)?,
-        Command::Remote(command) => command.run(&cli.server, &mut answer)?,
+        Command::Remote(command) => command.run(&cli.server, cli.tls, &mut answer)?,
         Command::Restore(restore) => restore.run(&mut answer)?,
         Command::Lint(lint) => lint.run(&mut answer)?,
         Command::Config(config) => config.run(&mut answer)?,
+        Command::Dev(dev) => dev.run(&mut answer)?,
         Command::Completions(shell) => shell.run(Cli::command(), &mut answer)?,
     }
     out.flush()?;

@@ -80,6 +80,11 @@ impl Failure {
         Self { of_server: did, ..failure }
     }
 
+    /// Returns whether this is a failure of a server without its address.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.of_server.is_some()
+    }
+
     /// Adds the address of the server to a failure of a server.
     pub(crate) fn at(self, address: &str) -> Self {
         match self.of_server {

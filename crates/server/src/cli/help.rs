@@ -1,5 +1,7 @@
 //! The parts that the help of several commands has in common.
 
+use std::path::PathBuf;
+
 use clap::{
     Arg,
     builder::{PossibleValuesParser, TypedValueParser as _},
@@ -20,9 +22,18 @@ pub(crate) fn write_help(lines: &[&str]) -> String {
     format!("{}\n\n{}", examples(lines), exit::table())
 }
 
-/// Returns the global flag `--server`, hidden, for commands that connect to no server.
-pub(crate) fn no_server() -> Arg {
+/// Returns the global flag `--server`, hidden, for commands that connect to no admin port.
+pub(crate) fn no_address() -> Arg {
     Arg::new("server").long("server").global(true).hide(true)
+}
+
+/// Returns the global flags for connections, hidden, for commands that connect to no server.
+pub(crate) fn no_server() -> [Arg; 4] {
+    let file = |id: &'static str, long: &'static str| {
+        let file = Arg::new(id).long(long).global(true).hide(true);
+        file.value_parser(value_parser!(PathBuf))
+    };
+    [no_address(), file("ca_cert", "ca-cert"), file("cert", "cert"), file("cert_key", "cert-key")]
 }
 
 /// Returns the global flag `--output`, hidden, for commands that have no formats.

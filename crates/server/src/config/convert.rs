@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_load::{Clusters, Limits, LoadReports, Settings};
+use chancery_tls::PortTls;
 
 use super::{Config, rules::canonical_authority};
 use crate::serve::Limits as AdminLimits;
@@ -52,11 +53,25 @@ impl Config {
                 nack_message_bytes_max: self.xds.nack_message_bytes_max.size(),
                 resource_errors: self.xds.resource_errors,
                 authorities: self.authorities(),
+                collections: (!self.xds.collections.is_empty())
+                    .then(|| Arc::new(self.xds.collections.iter().cloned().collect())),
+                ignore_other_collections: self.xds.ignore_other_collections,
                 ..defaults.session
             },
             secrets: chancery_fanout::SecretFinder::new(chancery_admin::secret_values),
             ..defaults
         }
+    }
+
+    /// Returns the sinks of MCP to which the leader connects.
+    pub(crate) fn remote_sinks(&self, tls: Option<&PortTls>) -> Vec<chancery_xds::RemoteSink> {
+        let sends_trigger = self.mcp.sinks_trigger;
+        let sink = |address: &String| chancery_xds::RemoteSink {
+            address: address.clone(),
+            sends_trigger,
+            tls: tls.cloned(),
+        };
+        self.mcp.sinks.iter().map(sink).collect()
     }
 
     /// Returns the authorities of structured names that clients can request; `None` for all.
@@ -79,8 +94,13 @@ impl Config {
         AdminLimits {
             header: self.admin.header_timeout.duration(),
             idle: self.admin.idle_timeout.duration(),
-            body: self.admin.body_timeout.duration(),
+            body: Some(self.admin.body_timeout.duration()),
         }
+    }
+
+    /// Returns the MCP sources.
+    pub(crate) fn mcp_sources(&self) -> Vec<chancery_mcp::Remote> {
+        self.mcp.remotes(&format!("chancery/{}", self.raft.replica_id))
     }
 
     /// Returns the thresholds of the guards.
@@ -114,11 +134,12 @@ impl Config {
         LoadReports::new(settings, limits).map(Some)
     }
 
-    /// Returns the settings of the discovery services, without the load reports.
+    /// Returns the settings of the discovery services, without the certificates and the load reports.
     pub(crate) fn xds(&self) -> chancery_xds::Config {
         let xds = &self.xds;
         let age = xds.connection_age_max.duration();
         chancery_xds::Config {
+            tls: None,
             v2_services: xds.v2_services,
             connections_max: xds.connections_max,
             connections_per_peer_max: xds.connections_per_peer_max,

@@ -5,15 +5,13 @@ use toml::{Table, Value};
 
 use super::{
     Config,
-    bounds::{Bounds, FREE, GIB, HOUR, KIB, MIB, MINUTE, SECOND, bytes, count, time},
+    bounds::{FREE, GIB, HOUR, KIB, Key, MIB, MINUTE, SECOND, bytes, count, time},
+    mcp,
 };
 
 /// The range of HTTP/2 windows (RFC 9113, 6.9.1).
 const WINDOW_MIN: u64 = 65_535;
 const WINDOW_MAX: u64 = 2_147_483_647;
-
-/// A key with its bounds and its description.
-type Key = (&'static str, Bounds, &'static str);
 
 /// The sections and keys in the order in which they are printed, each key with its bounds and its
 /// description.
@@ -138,6 +136,27 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 "allow_plaintext",
                 FREE,
                 "Whether an unencrypted port may listen on addresses other than loopback.",
+            ),
+            (
+                "tls_cert",
+                FREE,
+                "The certificate file of the port (PEM), with intermediate certificates. With tls_cert and tls_key, the port uses TLS. The files are read again when they change.",
+            ),
+            ("tls_key", FREE, "The file with the private key of tls_cert (PEM)."),
+            (
+                "tls_client_ca",
+                FREE,
+                "The file with the CAs that sign the certificates of clients (PEM). If it is set, clients without such a certificate are rejected.",
+            ),
+            (
+                "tls_crl",
+                FREE,
+                "A file with revocation lists of these CAs (PEM). Certificates of a CA without a list are accepted.",
+            ),
+            (
+                "tls_min",
+                FREE,
+                "The lowest TLS version: 1.2 or 1.3. Envoy connects with at most 1.2 unless its bootstrap sets tls_maximum_protocol_version.",
             ),
             (
                 "v2_services",
@@ -364,6 +383,16 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 FREE,
                 "The authorities of xdstp:// names that clients can request. Names of other authorities do not exist for them. An empty list means all.",
             ),
+            (
+                "collections",
+                FREE,
+                "The collections that sinks of MCP can request, such as istio/networking/v1alpha3/virtualservices. An empty list means all. The list does not limit MCP over xDS.",
+            ),
+            (
+                "ignore_other_collections",
+                FREE,
+                "Whether the server ignores a request of a sink for another collection. If false, such a request ends the stream with INVALID_ARGUMENT.",
+            ),
         ],
     ),
     (
@@ -392,6 +421,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             ),
         ],
     ),
+    ("mcp", mcp::KEYS),
     (
         "admin",
         &[
@@ -404,6 +434,17 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 "allow_plaintext",
                 FREE,
                 "Whether an unencrypted port may listen on addresses other than loopback.",
+            ),
+            (
+                "tls_cert",
+                FREE,
+                "The certificate file of the port (PEM), with intermediate certificates. With tls_cert and tls_key, the port uses TLS 1.3. The files are read again when they change.",
+            ),
+            ("tls_key", FREE, "The file with the private key of tls_cert (PEM)."),
+            (
+                "tls_client_ca",
+                FREE,
+                "The file with the CAs that sign the certificates of authors, operators and monitoring (PEM). If it is set, clients without such a certificate are rejected.",
             ),
             (
                 "hosts",

@@ -217,10 +217,10 @@ impl Values {
         let broken = rules(&config).into_iter();
         errors.extend(broken.map(|(section, key, rule)| self.refuse(section, key, rule)));
         if files == NamedFiles::Check {
-            let broken = config.raft.tls_files().check();
-            errors.extend(broken.into_iter().map(|error| {
-                self.refuse("raft", &format!("tls_{}", error.field()), error.to_string())
-            }));
+            let broken = config.unusable_tls_files().into_iter();
+            errors.extend(
+                broken.map(|(section, key, error)| self.refuse(section, key, error.to_string())),
+            );
         }
         errors
     }
@@ -260,10 +260,18 @@ fn read_like(like: &Value, text: &str) -> Value {
     let read = match like {
         Value::Integer(_) => text.parse().ok().map(Value::Integer),
         Value::Boolean(_) => text.parse().ok().map(Value::Boolean),
+        Value::Array(_) if text.trim() == "[]" => Some(Value::Array(Vec::new())),
+        Value::Array(_) if text.trim_start().starts_with("[{") => tables(text),
         Value::Array(_) => Some(list(text.split(','))),
         _ => None,
     };
     read.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// Parses a list of inline tables, such as the sources of MCP.
+fn tables(text: &str) -> Option<Value> {
+    let mut table: Table = format!("list = {text}").parse().ok()?;
+    table.remove("list")
 }
 
 /// Returns a list of items. Drops one empty item at the end, after a trailing comma. Other empty
@@ -282,6 +290,13 @@ fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
             "raft" => format!("{LISTEN_RULE}; put a host name into raft.advertise"),
             _ => LISTEN_RULE.to_owned(),
         };
+    }
+    if (section, key) == ("mcp", "sources") {
+        let message = message.trim().replace('\n', "; ");
+        return format!(
+            "{message}; a source is {{name = \"pilot\", address or listen = \"127.0.0.1:9901\", scope = \"mesh\", collections = \
+             [\"istio/networking/v1alpha3/virtualservices\"]}}"
+        );
     }
     match (value, message.split_once("expected ")) {
         // The text after the last `expected` names the expected type.

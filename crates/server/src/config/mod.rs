@@ -10,8 +10,10 @@ mod error;
 mod guards;
 mod keys;
 mod load;
+mod mcp;
 mod raft;
 mod rules;
+mod tls;
 mod units;
 mod unknown_variables;
 mod validation;
@@ -28,6 +30,7 @@ pub(crate) use error::{ConfigError, Source};
 pub(crate) use load::{FlagValue, Flags, Loaded, NamedFiles, Refused, list, load};
 pub(crate) use raft::Raft;
 pub(crate) use rules::LISTEN_RULE;
+pub(crate) use tls::TlsMin;
 pub(crate) use units::{ByteSize, Span};
 
 /// The whole configuration.
@@ -38,6 +41,7 @@ pub(crate) struct Config {
     pub(crate) raft: Raft,
     pub(crate) xds: Xds,
     pub(crate) load_reports: LoadReports,
+    pub(crate) mcp: mcp::Mcp,
     pub(crate) admin: Admin,
     pub(crate) guards: guards::Guards,
     pub(crate) validation: validation::Validation,
@@ -65,6 +69,11 @@ pub(crate) struct Store {
 pub(crate) struct Xds {
     pub(crate) address: SocketAddr,
     pub(crate) allow_plaintext: bool,
+    pub(crate) tls_cert: String,
+    pub(crate) tls_key: String,
+    pub(crate) tls_client_ca: String,
+    pub(crate) tls_crl: String,
+    pub(crate) tls_min: TlsMin,
     pub(crate) v2_services: bool,
     pub(crate) resource_errors: bool,
     pub(crate) shards: usize,
@@ -110,6 +119,8 @@ pub(crate) struct Xds {
     pub(crate) poll_bytes_max: ByteSize,
     pub(crate) descriptor_sets: Vec<String>,
     pub(crate) authorities: Vec<String>,
+    pub(crate) collections: Vec<String>,
+    pub(crate) ignore_other_collections: bool,
 }
 
 /// The section `[load_reports]`: the load reporting service (LRS) on the port for xDS clients.
@@ -129,6 +140,9 @@ pub(crate) struct LoadReports {
 pub(crate) struct Admin {
     pub(crate) address: SocketAddr,
     pub(crate) allow_plaintext: bool,
+    pub(crate) tls_cert: String,
+    pub(crate) tls_key: String,
+    pub(crate) tls_client_ca: String,
     pub(crate) hosts: Vec<String>,
     pub(crate) request_bytes_max: ByteSize,
     pub(crate) connections_max: usize,
@@ -188,6 +202,11 @@ impl Default for Xds {
         Self {
             address: loopback(18000),
             allow_plaintext: false,
+            tls_cert: String::new(),
+            tls_key: String::new(),
+            tls_client_ca: String::new(),
+            tls_crl: String::new(),
+            tls_min: TlsMin::Tls12,
             v2_services: xds.v2_services,
             resource_errors: session.resource_errors,
             shards: fanout.shards,
@@ -235,6 +254,8 @@ impl Default for Xds {
             poll_bytes_max: ByteSize::new(xds.poll_bytes_max as u64),
             descriptor_sets: Vec::new(),
             authorities: Vec::new(),
+            collections: Vec::new(),
+            ignore_other_collections: session.ignore_other_collections,
         }
     }
 }
@@ -258,6 +279,9 @@ impl Default for Admin {
         Self {
             address: loopback(18001),
             allow_plaintext: false,
+            tls_cert: String::new(),
+            tls_key: String::new(),
+            tls_client_ca: String::new(),
             hosts: Vec::new(),
             request_bytes_max: ByteSize::mib(512),
             connections_max: 1000,

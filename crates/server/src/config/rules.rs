@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use chancery_model::StructuredName;
+use chancery_model::{StructuredName, TypeUrl};
 
 use super::Config;
 
@@ -20,6 +20,7 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
         broken.push(("store", "data_dir", "must name a directory".to_owned()));
     }
     address_rules(config, &mut broken);
+    broken.extend(config.tls_rules());
     broken.extend(raft.rules().into_iter().map(|(key, rule)| ("raft", key, rule)));
     port_rules(config, &mut broken);
     if xds.ack_close_after.millis() > 0 && xds.ack_close_after <= xds.ack_timeout {
@@ -35,6 +36,13 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
         let rule = format!("{authority:?} is not the authority of an xdstp:// name");
         broken.push(("xds", "authorities", rule));
     }
+    let is_collection = |name: &str| TypeUrl::new(name).is_ok_and(|name| name.is_collection());
+    for name in xds.collections.iter().filter(|name| !is_collection(name)) {
+        let rule = format!(
+            "{name:?} is not a collection of MCP, such as istio/networking/v1alpha3/virtualservices"
+        );
+        broken.push(("xds", "collections", rule));
+    }
     let is_name = |name: &String| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         !name.is_empty() && name.chars().all(allowed)
@@ -45,6 +53,7 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     if let Err(error) = chancery_load::Clusters::from_list(config.load_reports.clusters.clone()) {
         broken.push(("load_reports", "clusters", format!("is not a valid list: {error}")));
     }
+    broken.extend(config.mcp.rules().into_iter().map(|(key, rule)| ("mcp", key, rule)));
     let guards = config.guards.rules().into_iter();
     broken.extend(guards.map(|(key, rule)| ("guards", key, rule)));
     let validation = config.validation.rules().into_iter();
@@ -62,17 +71,17 @@ pub(super) fn canonical_authority(authority: &str) -> Option<String> {
     (parsed.type_name() == "t" && parsed.id() == "x").then(|| parsed.authority().to_owned())
 }
 
-/// Only a trusted network may carry unencrypted traffic. `raft.rs` has the rule of its port, which
-/// can use TLS.
+/// Only a trusted network may carry unencrypted traffic. `raft.rs` has the rule of its port.
 fn address_rules(config: &Config, broken: &mut Vec<Broken>) {
     let (xds, admin) = (&config.xds, &config.admin);
-    for (section, address, is_allowed) in
-        [("xds", xds.address, xds.allow_plaintext), ("admin", admin.address, admin.allow_plaintext)]
-    {
+    for (section, address, is_allowed) in [
+        ("xds", xds.address, xds.allow_plaintext || xds.tls().is_some()),
+        ("admin", admin.address, admin.allow_plaintext || admin.tls().is_some()),
+    ] {
         if !address.ip().is_loopback() && !is_allowed {
             let rule = format!(
-                "is not a loopback address, and the port is not encrypted; set {section}.allow_plaintext = true \
-                 (--allow-plaintext) if the network is trusted"
+                "is not a loopback address, and the port is not encrypted; set {section}.tls_cert and \
+                 {section}.tls_key, or {section}.allow_plaintext = true (--allow-plaintext) if the network is trusted"
             );
             broken.push((section, "address", rule));
         }
@@ -86,6 +95,17 @@ fn port_rules(config: &Config, broken: &mut Vec<Broken>) {
         ("xds", config.xds.address),
         ("admin", config.admin.address),
     ];
+    for (name, listen) in config.mcp.listening() {
+        for (other, taken) in ports {
+            if overlap(listen, taken) {
+                let rule = format!(
+                    "source {name:?}: listen: {listen} overlaps with {other}.address = {:?}; give them different ports",
+                    taken.to_string()
+                );
+                broken.push(("mcp", "sources", rule));
+            }
+        }
+    }
     for (index, (section, address)) in ports.iter().enumerate() {
         for (other, taken) in &ports[..index] {
             if address == taken && address.port() != 0 {

@@ -7,8 +7,16 @@ use strsim::levenshtein;
 /// The prefix of all variables of this program.
 pub(super) const PREFIX: &str = "CHANCERY_";
 /// Variables that are not keys. They belong to the command line, the tests and the measuring tools.
-const OTHERS: [&str; 5] =
-    ["CHANCERY_LOG", "CHANCERY_SERVER", "CHANCERY_CONFIG", "CHANCERY_BIN", "CHANCERY_CLIENTS"];
+const OTHERS: [&str; 8] = [
+    "CHANCERY_LOG",
+    "CHANCERY_SERVER",
+    "CHANCERY_CA_CERT",
+    "CHANCERY_CERT",
+    "CHANCERY_CERT_KEY",
+    "CHANCERY_CONFIG",
+    "CHANCERY_BIN",
+    "CHANCERY_CLIENTS",
+];
 const OF_TESTS: &str = "CHANCERY_TEST_";
 
 /// Returns whether a variable has the prefix of this program, in upper or lower case.

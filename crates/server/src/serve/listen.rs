@@ -1,4 +1,4 @@
-//! The connections of the admin port, for HTTP/1 and HTTP/2, with limits.
+//! The connections of the admin port and of the ports for MCP sources, for HTTP/1 and HTTP/2, with limits.
 //!
 //! Invariant: an inactive connection never prevents another connection from being served. It is
 //! closed after a time, and at once if the limit of connections is reached.
@@ -9,6 +9,7 @@ use axum::{Router, body::Body};
 use chancery_net::{
     Eviction, FirstBytes, GuardedIo, Guards, Port, Slot, SlotLimit, Slots, Timeouts, accept,
 };
+use chancery_tls::{Security, Stream};
 use hyper::{
     Request,
     body::Incoming,
@@ -45,11 +46,6 @@ const PARTING: Duration = Duration::from_secs(1);
 /// The maximum number of rejected connections that receive an explanation at the same time. Further
 /// ones are closed without it.
 const REFUSALS_MAX: usize = 64;
-/// The explanation for rejected connections.
-const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\n\
-    connection: close\r\ncontent-length: 63\r\n\r\n\
-    all connections are busy with requests (admin.connections_max)\n";
-
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// The maximum times that a connection may spend without progress.
@@ -59,13 +55,27 @@ pub(crate) struct Limits {
     pub(crate) header: Duration,
     /// Without a request after that, and while the client does not read the response.
     pub(crate) idle: Duration,
-    /// For the body of a request, in addition to the time that depends on its size.
-    pub(crate) body: Duration,
+    /// For the body of a request, in addition to the time that depends on its size. `None` if a body may last as long
+    /// as its connection.
+    pub(crate) body: Option<Duration>,
+}
+
+/// The kind of a port.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    /// The name of the port in the log.
+    pub(crate) port: &'static str,
+    /// The explanation for connections that are rejected because too many are open.
+    pub(crate) too_many: &'static str,
+    /// Whether each connection serves one stream over HTTP/2, and is cut off after it.
+    pub(crate) is_for_streams: bool,
 }
 
 /// Serves `router` until `stop`. Then asks the connections to end, and returns when all have ended.
 pub(crate) async fn serve(
     listener: TcpListener,
+    kind: Kind,
+    security: Security,
     router: Router,
     connections_max: usize,
     limits: Limits,
@@ -76,7 +86,9 @@ pub(crate) async fn serve(
         per_peer_max: usize::MAX,
         eviction: Eviction::LongestIdle,
     };
-    let port = AdminPort {
+    let port = HttpPort {
+        kind,
+        security,
         router,
         limits,
         connections_max,
@@ -89,8 +101,9 @@ pub(crate) async fn serve(
     port.tracker.wait().await;
 }
 
-/// The admin port.
-struct AdminPort {
+struct HttpPort {
+    kind: Kind,
+    security: Security,
     router: Router,
     limits: Limits,
     connections_max: usize,
@@ -99,24 +112,28 @@ struct AdminPort {
     tracker: TaskTracker,
 }
 
-impl Port for AdminPort {
+impl Port for HttpPort {
     fn serve(&self, stream: TcpStream, slot: Slot) {
         let (router, limits, stop) = (self.router.clone(), self.limits, self.stop.clone());
+        let (kind, security) = (self.kind, self.security.clone());
         self.tracker.spawn(async move {
-            if let Err(error) = connection(stream, router, &slot, limits, stop).await {
+            if let Err(error) =
+                connection(stream, kind, &security, router, &slot, limits, stop).await
+            {
                 let peer = slot.activity().peer();
-                debug!(%peer, %error, "admin connection ended");
+                debug!(port = kind.port, %peer, %error, "a connection has ended");
             }
         });
     }
 
     fn refuse(&self, stream: TcpStream, peer: SocketAddr, _: SlotLimit) {
-        let connections_max = self.connections_max;
-        debug!(%peer, connections_max, "admin connection rejected: all connections are busy");
+        let (kind, connections_max) = (self.kind, self.connections_max);
+        debug!(port = kind.port, %peer, connections_max, "a connection is rejected: all connections are busy");
         if let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() {
+            let security = self.security.clone();
             self.tracker.spawn(async move {
                 // If the client does not read the explanation, it is dropped.
-                drop(timeout(PARTING, refuse(stream)).await);
+                drop(timeout(PARTING, refuse(stream, &security, kind.too_many)).await);
                 drop(turn);
             });
         }
@@ -124,7 +141,7 @@ impl Port for AdminPort {
 
     fn on_error(&self, error: &io::Error, is_first: bool) {
         if is_first {
-            warn!(%error, "cannot accept admin connections; retrying");
+            warn!(port = self.kind.port, %error, "cannot accept connections; retrying");
         }
     }
 }
@@ -132,15 +149,27 @@ impl Port for AdminPort {
 /// Rejects a connection with an explanation. The function first reads what the client has sent.
 /// Otherwise the close would reset the connection, and the client's kernel would discard the
 /// explanation.
-async fn refuse(mut stream: TcpStream) -> io::Result<()> {
+async fn refuse(stream: TcpStream, security: &Security, text: &str) -> io::Result<()> {
+    let mut stream = security.accept(stream).await.map_err(io::Error::other)?;
     let mut request = [0; 4096];
     let _read: usize = stream.read(&mut request).await?;
-    stream.write_all(REFUSAL).await?;
+    explain(&mut stream, "503 Service Unavailable", text).await
+}
+
+/// Answers in HTTP/1.1, and closes the connection.
+async fn explain(stream: &mut Stream, status: &str, text: &str) -> io::Result<()> {
+    let len = text.len() + 1;
+    let response = format!(
+        "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: {len}\r\n\r\n{text}\n"
+    );
+    stream.write_all(response.as_bytes()).await?;
     stream.shutdown().await
 }
 
 async fn connection(
-    mut stream: TcpStream,
+    stream: TcpStream,
+    kind: Kind,
+    security: &Security,
     router: Router,
     slot: &Slot,
     limits: Limits,
@@ -148,20 +177,38 @@ async fn connection(
 ) -> Result<(), Failed> {
     let activity = slot.activity();
     let timeouts = Timeouts { first: limits.header, idle: limits.idle };
-    let first_bytes = tokio::select! {
-        first_bytes = FirstBytes::read(&mut stream) => first_bytes?,
+    let opened = async {
+        let accepted = security.accept(stream).await;
+        let mut stream =
+            accepted.inspect_err(|error| security.log_refusal(activity.peer(), error))?;
+        let first_bytes = FirstBytes::read(&mut stream).await?;
+        Ok::<_, Failed>((stream, first_bytes))
+    };
+    let (mut stream, first_bytes) = tokio::select! {
+        opened = opened => opened?,
         () = stop.cancelled() => return Ok(()),
         () = activity.evicted() => return Ok(()),
         _ = activity.unused(timeouts) => return Ok(()),
     };
-    if first_bytes.is_http2() {
-        activity.on_preface();
+    match first_bytes.is_http2() {
+        true => activity.on_preface(),
+        false if kind.is_for_streams => {
+            let refusal =
+                explain(&mut stream, "505 HTTP Version Not Supported", "this port requires HTTP/2");
+            drop(timeout(PARTING, refusal).await);
+            return Ok(());
+        }
+        false => {}
     }
     let builder = builder();
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
         let busy = activity.begin();
-        let request = request.map(|body| Body::new(TimedBody::new(body, limits.body)));
+        let mut request = request.map(|body| match limits.body {
+            Some(grace) => Body::new(TimedBody::new(body, grace)),
+            None => Body::new(body),
+        });
+        request.extensions_mut().insert(Arc::clone(activity));
         let response = router.call(request);
         async move {
             let Ok(response) = response.await;
@@ -185,7 +232,7 @@ async fn connection(
     match timeout(PARTING, connection.as_mut()).await {
         Ok(ended) => ended,
         // A request has begun in the meantime and is served.
-        Err(_) if activity.idle_since().is_none() => connection.await,
+        Err(_) if activity.idle_since().is_none() && !kind.is_for_streams => connection.await,
         Err(_) => Ok(()),
     }
 }

@@ -11,7 +11,10 @@ mod descriptors;
 mod files;
 mod listen;
 mod log;
+mod mcp_sources;
+mod ports;
 mod read_index;
+mod remote_sinks;
 mod signals;
 mod store;
 
@@ -28,9 +31,10 @@ use chancery_load::LoadReports;
 use chancery_metrics::{Metric, MetricKind};
 use chancery_model::Printable;
 use chancery_store::{CaughtUp, Removal, Replica};
+use chancery_tls::{PortTls, TlsConfig};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
-    net::{TcpListener, TcpSocket},
+    net::TcpSocket,
     runtime::Handle,
     task::JoinHandle,
     time::{Instant, timeout},
@@ -43,6 +47,8 @@ use crate::{
     config::{Config, Loaded},
 };
 pub(crate) use listen::Limits;
+use mcp_sources::McpSources;
+use ports::{listen_on, take_port};
 use read_index::LeaderReadIndex;
 use signals::Signals;
 use store::Opened;
@@ -73,8 +79,11 @@ const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(4);
 /// ends.
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 const LOADING_TIMEOUT: Duration = Duration::from_secs(30);
-/// The number of connections that the kernel queues before they are accepted.
-const BACKLOG: u32 = 4096;
+const ADMIN: listen::Kind = listen::Kind {
+    port: "admin",
+    too_many: "all connections are busy with requests (admin.connections_max)",
+    is_for_streams: false,
+};
 /// The upper bounds of histogram buckets for times, in seconds. They range from an fsync on a fast
 /// disk to the time that a client waits.
 const SECONDS: [f64; 18] = [
@@ -136,6 +145,7 @@ fn start_metrics() -> Result<PrometheusHandle, Failure> {
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(|error| fail(error.to_string()))?;
     chancery_metrics::describe(METRICS);
+    chancery_tls::register_metrics();
     metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
     Ok(handle)
 }
@@ -266,6 +276,9 @@ struct Running {
     load_reports: Option<LoadReports>,
     /// The socket of the discovery services. It is taken when they start.
     xds_socket: Option<TcpSocket>,
+    mcp: McpSources,
+    /// The certificates of the port of the discovery services.
+    xds_tls: Option<PortTls>,
     /// `None` until the replica has caught up.
     xds: Option<JoinHandle<io::Result<()>>>,
     admin: JoinHandle<()>,
@@ -290,14 +303,16 @@ impl Running {
         metrics: PrometheusHandle,
         admin_runtime: &Handle,
     ) -> Result<Self, Failure> {
-        let (xds_socket, xds_address) = take_port("xds", config.xds.address)?;
-        let (admin_socket, admin_address) = take_port("admin", config.admin.address)?;
+        let (xds_socket, xds_address) = take_port("xds.address", config.xds.address)?;
+        let (admin_socket, admin_address) = take_port("admin.address", config.admin.address)?;
         let admin_listener = {
             let _admin = admin_runtime.enter();
-            listen_on("admin", admin_socket, admin_address)?
+            listen_on("admin.address", admin_socket, admin_address)?
         };
         let (drain, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (shards, stop_shards) = (TaskTracker::new(), CancellationToken::new());
+        let admin_tls = open_tls(config.admin.tls(), &shards, &stop_shards)?;
+        let xds_tls = open_tls(config.xds.tls(), &shards, &stop_shards)?;
         let started = CancellationToken::new();
         chancery_xds::register_metrics();
         let state = replica.watch();
@@ -307,6 +322,8 @@ impl Running {
             .with_fresh(Arc::new(fresh));
         shards.spawn(run_metrics_upkeep(metrics.clone(), stop_shards.clone()));
         let load_reports = config.load_reports().map_err(Failure::new)?;
+        let mcp_tls = open_tls(config.mcp.tls(), &shards, &stop_shards)?;
+        let mcp = McpSources::start(config, &replica, mcp_tls, &shards, &drain)?;
         let (router, update_references) = chancery_admin::router(&AdminDeps {
             replica,
             fanout: fanout.clone(),
@@ -317,6 +334,7 @@ impl Running {
             hosts: config.admin_hosts(),
             version: VERSION,
             load_reports: load_reports.clone(),
+            sources: mcp.sources.clone(),
             guards: config.guards(),
             validation: config.validation.modes(),
             references: config.references(),
@@ -325,8 +343,15 @@ impl Running {
         admin_runtime.spawn(update_references);
         let connections_max = config.admin.connections_max;
         let limits = config.admin_limits();
-        let admin =
-            listen::serve(admin_listener, router, connections_max, limits, stop_admin.clone());
+        let admin = listen::serve(
+            admin_listener,
+            ADMIN,
+            admin_tls.into(),
+            router,
+            connections_max,
+            limits,
+            stop_admin.clone(),
+        );
         let admin = admin_runtime.spawn(admin);
         info!(admin = %admin_address, "the admin API is up");
         Ok(Self {
@@ -335,6 +360,8 @@ impl Running {
             fanout,
             load_reports,
             xds_socket: Some(xds_socket),
+            mcp,
+            xds_tls,
             xds: None,
             admin,
             started,
@@ -364,11 +391,20 @@ impl Running {
             );
         }
         let Some(socket) = self.xds_socket.take() else { return Ok(()) };
-        let listener = listen_on("xds", socket, self.xds_address)?;
+        let listener = listen_on("xds.address", socket, self.xds_address)?;
         let (fanout, stop, drain) =
             (self.fanout.clone(), self.drain.clone(), self.drain.child_token());
         let load_reports = self.load_reports.clone();
-        let settings = chancery_xds::Config { load_reports, ..config.xds() };
+        let tls = self.xds_tls.clone();
+        let settings = chancery_xds::Config { tls, load_reports, ..config.xds() };
+        for remote in config.remote_sinks(self.mcp.tls.as_ref()) {
+            let (fanout, settings) = (fanout.clone(), settings.clone());
+            let (replica, drain) = (replica.clone(), drain.clone());
+            tokio::spawn(remote_sinks::serve_while_leader(
+                remote, replica, fanout, settings, drain,
+            ));
+        }
+        self.mcp.listen(&drain)?;
         let xds = chancery_xds::serve(listener, fanout, settings, drain.clone());
         let replica = replica.clone();
         self.xds = Some(tokio::spawn(async move {
@@ -443,28 +479,18 @@ impl Running {
     }
 }
 
-fn cannot_listen(what: &str, address: SocketAddr, error: &io::Error) -> Failure {
-    Failure::new(format_args!("cannot listen on {address} ({what}.address): {error}"))
-}
-
-/// Binds a port without listening on it. Clients that connect are refused, and try another replica.
-fn take_port(what: &str, address: SocketAddr) -> Result<(TcpSocket, SocketAddr), Failure> {
-    let taken = || {
-        let socket = match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4()?,
-            SocketAddr::V6(_) => TcpSocket::new_v6()?,
-        };
-        // Allows a port that was in use a moment ago.
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)?;
-        let bound = socket.local_addr()?;
-        Ok((socket, bound))
-    };
-    taken().map_err(|error| cannot_listen(what, address, &error))
-}
-
-fn listen_on(what: &str, socket: TcpSocket, address: SocketAddr) -> Result<TcpListener, Failure> {
-    socket.listen(BACKLOG).map_err(|error| cannot_listen(what, address, &error))
+/// Reads the certificates of a port, if it uses TLS. A task reads them again when their files change.
+fn open_tls(
+    files: Option<TlsConfig>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<Option<PortTls>, Failure> {
+    let tls = files.map(PortTls::new).transpose().map_err(Failure::new)?;
+    if let Some(tls) = tls.clone() {
+        let stop = stop.clone();
+        tasks.spawn(async move { stop.run_until_cancelled(tls.keep_fresh()).await });
+    }
+    Ok(tls)
 }
 
 async fn run_metrics_upkeep(metrics: PrometheusHandle, stop: CancellationToken) {

@@ -92,6 +92,33 @@ fn typed_struct_with_fields_is_refused() {
     assert!(err.contains("TypedStruct has no such field"), "{err}");
 }
 
+/// Clusters of one name in several scopes are ambiguous, so both commands refuse them.
+#[test]
+fn clusters_of_one_name_in_two_scopes_are_refused_with_both_positions() {
+    let cluster = |policy: &str| {
+        format!(
+            "- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: web\n  type: EDS\n  \
+             eds_cluster_config: {{eds_config: {{ads: {{}}}}}}\n  lb_policy: {policy}\n"
+        )
+    };
+    let (a, b) = (cluster("ROUND_ROBIN"), cluster("LEAST_REQUEST"));
+    let other = a.replace("web", "other");
+    let input = format!("scope: a\nresources:\n{a}---\nscope: b\nresources:\n{other}{b}");
+    let line = |position, document, index, scope| {
+        format!(
+            "error: -:{position}: document {document}: resources[{index}] Cluster \"web\": exists 2 times in the files, here \
+             in scope \"{scope}\"; give -f input that has it in only one scope\n"
+        )
+    };
+    let expected = line("3:3", 1, 0, "a") + &line("16:3", 2, 1, "b");
+    for command in ["convert", "explain"] {
+        let (code, out, err) = local(&[command, "web", "-f", "-"], &input);
+        assert_eq!((code, out.as_str(), err), (1, "", expected.clone()));
+    }
+    let (code, _, err) = local(&["convert", "other", "-f", "-"], &input);
+    assert_eq!((code, err.as_str()), (0, ""));
+}
+
 /// LB-65: the tree, with the endpoints of the file.
 #[test]
 fn tree_of_a_file_is_explained_with_its_endpoints() {

@@ -90,7 +90,9 @@ fn described() -> Families {
         chancery_xds::METRICS,
         chancery_admin::METRICS,
         chancery_load::METRICS,
+        chancery_mcp::METRICS,
         chancery_store::METRICS,
+        chancery_tls::METRICS,
     ];
     let mut all: Families = tables
         .into_iter()
@@ -248,7 +250,10 @@ fn every_alert_rule_selects_a_metric() {
 #[test]
 fn scraped_metrics_match_the_described_tables() {
     let directory = tempfile::tempdir().unwrap();
-    let server = Server::start(&directory.path().join("data"));
+    let source =
+        "[{name = 'pilot', address = '127.0.0.1:9', scope = 'mesh', collections = ['a/b/c']}]";
+    let environment = [("CHANCERY_MCP_SOURCES", source)];
+    let server = Server::start_with(&directory.path().join("data"), &environment);
     let described = described();
     let check = |scrape: &Scrape| {
         let names: BTreeSet<&str> = described.keys().map(String::as_str).collect();

@@ -76,6 +76,33 @@ fn applied_resources_can_be_listed_changed_and_pruned() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
+/// Clients of the API write the mark of a secret in base64.
+#[test]
+fn masked_secret_is_refused_with_its_position_in_the_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let secret = "resources: []
+---
+resources:
+- '@type': type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret
+  name: cert
+  generic_secret:
+    secret: {inline_bytes: W3JlZGFjdGVkXQ==}
+";
+    let file = directory.path().join("secret.yaml");
+    fs::write(&file, secret).unwrap();
+    let file = file.to_str().unwrap();
+    let finding = format!(
+        "error: {file}:7:14: document 2: resources[0] Secret \"cert\": generic_secret.secret.inline_bytes: has \"[redacted]\" \
+         in place of a secret: it was read from the server, which never shows secrets; give the secret itself\n"
+    );
+    let refused = server.run(&["apply", "-f", file]);
+    assert_eq!((refused.code, &refused.err), (1, &finding));
+    let found = server.run(&["lint", "-f", file]);
+    assert_eq!((found.code, &found.out), (5, &finding));
+    assert_eq!(server.terminate().0, Some(0));
+}
+
 #[test]
 fn only_existing_resources_of_the_expected_version_are_deleted() {
     let directory = tempfile::tempdir().unwrap();

@@ -3,6 +3,8 @@
 // It answers each line of standard input with one line, the results of the calls since the last one:
 // {"answers": {text: count}, "failed": {reason: count}}. It ends at the end of standard input.
 // It needs GRPC_XDS_BOOTSTRAP and NODE_PATH in its environment, and the targets as its arguments.
+// With XDS_TLS_DIR, it connects to the xDS server with the files ca.pem, client.pem and client.key of that
+// directory. Bootstraps of grpc-js cannot name them, so that "insecure" there stands for these files.
 // With CALL_USERS=N, the metadata "x-user" of the calls has N values in turn, and "user answer" is counted.
 "use strict";
 
@@ -15,6 +17,20 @@ const PAUSE_MS = 2;
 const TIMEOUT_MS = 10_000;
 
 const N_USERS = Number(process.env.CALL_USERS || 0);
+
+const TLS_DIR = process.env.XDS_TLS_DIR;
+if (TLS_DIR) {
+  // Only the xDS client takes its credentials from this class.
+  grpc.ChannelCredentials.createInsecure = () => {
+    const provider = new grpc.experimental.FileWatcherCertificateProvider({
+      caCertificateFile: `${TLS_DIR}/ca.pem`,
+      certificateFile: `${TLS_DIR}/client.pem`,
+      privateKeyFile: `${TLS_DIR}/client.key`,
+      refreshIntervalMs: 1000,
+    });
+    return grpc.experimental.createCertificateProviderChannelCredentials(provider, provider);
+  };
+}
 
 grpcXds.register();
 

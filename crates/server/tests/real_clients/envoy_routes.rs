@@ -120,7 +120,7 @@ fn scoped_routes(mode: Mode) -> Result<()> {
 }
 
 /// Returns a virtual host of the route configuration `main`. Envoy requests it by its aliases.
-fn virtual_host(name: &str, cluster: &str) -> Value {
+pub(crate) fn virtual_host(name: &str, cluster: &str) -> Value {
     let domain = format!("{name}.test");
     json!({
         "name": format!("main/{name}"),

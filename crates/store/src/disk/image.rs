@@ -22,7 +22,7 @@ use prost::Message;
 
 use crate::format::{
     codec::{
-        Command, Request, assignment_to_proto, command_from_proto, content_to_proto,
+        Command, Request, assignment_to_proto, command_from_proto, resource_to_proto,
         version_to_proto,
     },
     history::{HISTORY_MAX, History, HistoryEntry, history_key},
@@ -400,7 +400,7 @@ fn resource_record(scope: &ScopeName, type_url: &TypeUrl, resource: &Resource) -
     let key = ResourceKey { type_url: type_url.clone(), name: resource.name().clone() };
     let message = pb::ResourceRecord {
         version: Some(version_to_proto(resource.version())),
-        content: Some(content_to_proto(&resource.to_draft(type_url))),
+        content: Some(resource_to_proto(resource)),
     };
     seal(Family::Resources, resource_key(scope, &key), &message)
 }

@@ -30,6 +30,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The size of a resource in bytes. Two resources exceed one batch of a snapshot that is installed.
 const BODY_BYTES: usize = 3 << 20;
+const COPY_ATTEMPTS_MAX: usize = 100;
 
 fn put(name: &str, len: usize) -> Transaction {
     let type_url = TypeUrl::from_static("type.googleapis.com/a.B");
@@ -114,7 +115,8 @@ impl Copies {
     }
 
     /// Makes two copies: one of all data, as a killed process leaves it, and one of the synced
-    /// data, as a power cut leaves it.
+    /// data, as a power cut leaves it. RocksDB syncs a write-ahead log that it has closed by itself, so only
+    /// the newest one is cut.
     fn copy(&self) {
         let mut n_copies = self.n_copies.lock();
         let [killed, cut] = self.nth(*n_copies);
@@ -122,11 +124,10 @@ impl Copies {
         // The mark is copied before the length is read, so it never exceeds the synced data.
         copy_live(&self.from, &cut);
         let synced = self.synced.lock().clone();
-        for (path, _) in wal_lengths(&cut) {
+        if let Some((path, len)) = wal_lengths(&cut).into_iter().max() {
             let name = path.file_name().unwrap();
             let synced = synced.iter().find(|(path, _)| path.file_name() == Some(name));
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-            let len = file.metadata().unwrap().len();
             file.set_len(len.min(synced.map_or(0, |(_, len)| *len))).unwrap();
         }
         *n_copies += 1;
@@ -141,27 +142,52 @@ impl Copies {
     }
 }
 
+/// The write-ahead logs of a replica with their lengths. Their names have the same number of digits, so the
+/// newest log is the last in the order of names.
 fn wal_lengths(data_dir: &Path) -> Vec<(PathBuf, u64)> {
-    let Ok(entries) = fs::read_dir(data_dir.join("db")) else { return Vec::new() };
-    let files = entries.map(|entry| entry.unwrap().path());
-    let wals = files.filter(|path| path.extension().is_some_and(|end| end == "log"));
-    wals.map(|path| (path.clone(), fs::metadata(&path).unwrap().len())).collect()
+    let mut files = lengths(&data_dir.join("db"));
+    files.retain(|(path, _)| path.extension().is_some_and(|end| end == "log"));
+    files
 }
 
-/// Copies the directory of a running replica. Copies files before directories: the high-water mark
-/// before the database that it refers to. A directory that was renamed or removed meanwhile is empty
-/// in the copy.
+/// All files below a directory with their lengths, ordered by path. A file or directory that is removed
+/// meanwhile is omitted.
+fn lengths(dir: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for path in fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+        match path.is_dir() {
+            true => found.extend(lengths(&path)),
+            false => found.extend(fs::metadata(&path).ok().map(|file| (path, file.len()))),
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Copies the directory of a running replica. RocksDB changes files in the background: the copy is repeated
+/// until no file has changed meanwhile, so that a manifest and the logs in it are of the same time.
 fn copy_live(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    let Ok(entries) = fs::read_dir(from) else { return };
+    for _ in 0..COPY_ATTEMPTS_MAX {
+        let before = lengths(from);
+        if copy_once(from, to).is_ok() && lengths(from) == before {
+            return;
+        }
+        fs::remove_dir_all(to).unwrap();
+    }
+    panic!("{} changed during each of {COPY_ATTEMPTS_MAX} copies", from.display());
+}
+
+/// Copies files before directories: the high-water mark before the database that it refers to. A directory
+/// that was renamed or removed meanwhile is empty in the copy.
+fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    let Ok(entries) = fs::read_dir(from) else { return Ok(()) };
     let (files, directories): (Vec<PathBuf>, Vec<PathBuf>) =
         entries.map(|entry| entry.unwrap().path()).partition(|path| path.is_file());
     for file in files {
-        fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+        fs::copy(&file, to.join(file.file_name().unwrap()))?;
     }
-    for directory in directories {
-        copy_live(&directory, &to.join(directory.file_name().unwrap()));
-    }
+    directories.iter().try_for_each(|dir| copy_once(dir, &to.join(dir.file_name().unwrap())))
 }
 
 /// Returns whether a start finds a replica. Panics if the start fails.

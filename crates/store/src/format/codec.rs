@@ -5,14 +5,15 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use chancery_model::{
     Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher, Precondition, Refusal,
-    ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate, Transaction,
-    TransactionMeta, TypeUrl, Upsert, Version,
+    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate,
+    Transaction, TransactionMeta, TypeUrl, Upsert, Version,
 };
 use chancery_proto::raft::v1 as pb;
 use prost::Message;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::format::{record::RecordError, request_id::RequestId};
 
@@ -44,7 +45,7 @@ pub(crate) struct Request {
     pub(crate) repeated: bool,
     /// A revision before the first attempt.
     pub(crate) since: Revision,
-    /// The digest of the transaction, see [`digest`]; 0 if unknown.
+    /// The digest of the transaction ([`digest`]) or of the request ([`digest_of_content`]); 0 if unknown.
     pub(crate) digest: u64,
 }
 
@@ -133,6 +134,12 @@ pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
     digest.digest().max(1)
 }
 
+/// Returns a digest of the content of a request whose transaction depends on the state. The digest is
+/// never 0.
+pub(crate) fn digest_of_content(content: &[u8]) -> u64 {
+    xxh3_64(content).max(1)
+}
+
 /// Encodes a transaction. Bodies are shared, not copied.
 pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction {
     pb::Transaction {
@@ -145,7 +152,7 @@ pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction
             .map(|upsert| pb::Upsert {
                 scope: upsert.scope.to_string(),
                 key: Some(key_to_proto(&upsert.draft.key)),
-                content: Some(content_to_proto(&upsert.draft)),
+                content: Some(draft_to_proto(&upsert.draft)),
             })
             .collect(),
         assignments: transaction.assignments.iter().map(assignment_op_to_proto).collect(),
@@ -338,13 +345,31 @@ pub(crate) fn version_from_proto(message: &pb::Version) -> Version {
 }
 
 /// Encodes the parts of a draft other than its key. The body is shared, not copied.
-pub(crate) fn content_to_proto(draft: &ResourceDraft) -> pb::Content {
+fn draft_to_proto(draft: &ResourceDraft) -> pb::Content {
+    let labels = draft.labels.iter().map(|(k, v)| (k.as_str(), v.as_str()));
+    content_to_proto(draft.body.clone(), &draft.aliases, draft.ttl, labels, &draft.children)
+}
+
+/// Encodes the parts of a resource other than its key and version. The body is shared, not copied.
+pub(crate) fn resource_to_proto(resource: &Resource) -> pb::Content {
+    let (aliases, children) = (resource.aliases(), resource.children());
+    content_to_proto(resource.body(), aliases, resource.ttl(), resource.labels(), children)
+}
+
+fn content_to_proto<'a>(
+    body: Bytes,
+    aliases: &[ResourceName],
+    ttl: Option<Duration>,
+    labels: impl Iterator<Item = (&'a str, &'a str)>,
+    children: &[ResourceKey],
+) -> pb::Content {
+    let label = |(k, v): (&str, &str)| pb::Label { key: k.to_owned(), value: v.to_owned() };
     pb::Content {
-        body: draft.body.clone(),
-        aliases: draft.aliases.iter().map(ToString::to_string).collect(),
-        ttl: draft.ttl.map(|ttl| pb::Ttl { seconds: ttl.as_secs(), nanos: ttl.subsec_nanos() }),
-        labels: labels_to_proto(&draft.labels),
-        children: draft.children.iter().map(key_to_proto).collect(),
+        body,
+        aliases: aliases.iter().map(ToString::to_string).collect(),
+        ttl: ttl.map(|ttl| pb::Ttl { seconds: ttl.as_secs(), nanos: ttl.subsec_nanos() }),
+        labels: labels.map(label).collect(),
+        children: children.iter().map(key_to_proto).collect(),
     }
 }
 
@@ -371,10 +396,6 @@ pub(crate) fn draft_from_proto(
         labels: labels_from_proto(content.labels),
         children: content.children.iter().map(key_from_proto).collect::<Result<_, _>>()?,
     })
-}
-
-fn labels_to_proto(labels: &BTreeMap<String, String>) -> Vec<pb::Label> {
-    labels.iter().map(|(k, v)| pb::Label { key: k.clone(), value: v.clone() }).collect()
 }
 
 fn labels_from_proto(labels: Vec<pb::Label>) -> BTreeMap<String, String> {

@@ -15,10 +15,10 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use chancery_net::{
-    Activity, Eviction, FirstBytes, GuardedIo, Guards, Limits, Port, Security, Slot, SlotLimit,
-    Slots, Stream,
+    Activity, Eviction, FirstBytes, GuardedIo, Guards, Limits, Port, Slot, SlotLimit, Slots,
 };
 use chancery_proto::raft::v1::replication_server::{Replication, ReplicationServer};
+use chancery_tls::{Security, Stream};
 use hyper::{Request, body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use metrics::Gauge;
 use openraft::async_runtime::WatchReceiver;
 
-use super::tls::Tls;
 use crate::{
     metrics::{gauge_value, replication_lag},
     replication::core::Core,
@@ -45,7 +44,8 @@ impl Previous {
                 self.leader = leader;
             }
         }
-        let seconds_left = core.calls.peers.tls().map_or(f64::INFINITY, Tls::seconds_left);
+        let tls = core.calls.peers.tls();
+        let seconds_left = tls.map_or(f64::INFINITY, |tls| tls.certificates().seconds_left());
         metrics.certificate_seconds_left.set(seconds_left);
         let membership = &raft.membership_config;
         let voters: Vec<u64> = membership.voter_ids().collect();

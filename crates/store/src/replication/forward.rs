@@ -19,7 +19,6 @@ use openraft::{
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, RaftError},
 };
-use prost::Message;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
@@ -30,13 +29,10 @@ use crate::{
         storage::Storage,
     },
     failure::Failure,
-    format::{
-        codec::{Command, command_from_proto},
-        raft::{EncodedCommand, Response},
-    },
+    format::raft::{EncodedCommand, Response},
     metrics::StoreMetrics,
     replication::{
-        codec,
+        codec, command,
         outbox::{ForwardedWrite, InFlight, Outbox},
         raft_node::{Leader, RaftNode},
     },
@@ -49,10 +45,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 ///
 /// It is a small part of the revisions in the history, so that most of them remain for retries.
 const BEHIND_MAX: u64 = HISTORY_MAX as u64 / 10;
-
-/// The maximum length in bytes of a forwarded command that is checked on the runtime's own threads. Larger
-/// commands are checked on a thread for blocking work.
-const INLINE_BYTES: usize = 64 << 10;
 
 /// Bytes in flight are counted in units of this many bytes.
 const UNIT_BYTES: usize = 1024;
@@ -135,7 +127,9 @@ impl Forwarder {
             let leader = self.node.leader();
             let attempt = match &leader {
                 Some(Leader::Here) => {
-                    self.propose_local(command.encode_to_vec().into(), deadline).await
+                    let encoded;
+                    (encoded, command) = command::encode(command).await?;
+                    self.propose_local(encoded, deadline).await
                 }
                 Some(there @ Leader::There { id, .. }) => {
                     let (answer, answered) = oneshot::channel();
@@ -297,14 +291,15 @@ impl Forwarder {
     /// Handles a write that another replica forwarded.
     pub(crate) async fn answer(&self, command: pb::Command) -> pb::WriteResult {
         use pb::write_result::Result;
-        let checked = match command.encoded_len() > INLINE_BYTES {
-            true => tokio::task::spawn_blocking(move || checked(command)).await.ok().flatten(),
-            false => checked(command),
-        };
-        let Some(command) = checked else {
-            let message = "the command is not a transaction that can be applied".to_owned();
-            let error = pb::WriteError { kind: pb::write_error::Kind::Failed.into(), message };
-            return pb::WriteResult { result: Some(Result::Error(error)) };
+        let refused = |error| pb::WriteResult { result: Some(Result::Error(error)) };
+        let command = match command::encode_checked(command).await {
+            Ok(Some(command)) => command,
+            Ok(None) => {
+                let message = "the command is not a transaction that can be applied".to_owned();
+                let kind = pb::write_error::Kind::Failed.into();
+                return refused(pb::WriteError { kind, message });
+            }
+            Err(error) => return refused(write_error_to_proto(&error)),
         };
         let deadline = Instant::now() + self.transact_timeout;
         let result = match self.propose_local(command, deadline).await {
@@ -332,13 +327,6 @@ impl Forwarder {
 /// Returns the number of units for `len` bytes.
 fn units(len: usize) -> u32 {
     u32::try_from(len.div_ceil(UNIT_BYTES).max(1)).unwrap_or(u32::MAX)
-}
-
-/// Returns the bytes of a command that can be applied, and `None` for any other. Such a command must never
-/// enter the log, because it would stop every replica.
-fn checked(command: pb::Command) -> Option<Bytes> {
-    let bytes = command.encode_to_vec().into();
-    matches!(command_from_proto(command), Ok(Command::Transact { .. })).then_some(bytes)
 }
 
 fn write_error_to_proto(error: &TransactError) -> pb::WriteError {

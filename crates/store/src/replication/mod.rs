@@ -43,6 +43,7 @@ pub(crate) mod admit;
 pub(crate) mod calls;
 pub(crate) mod cluster_metrics;
 pub(crate) mod codec;
+pub(crate) mod command;
 pub(crate) mod connection;
 pub(crate) mod core;
 #[cfg(test)]

@@ -2,8 +2,8 @@
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use chancery_net::HANDSHAKE_TIMEOUT;
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use chancery_tls::HANDSHAKE_TIMEOUT;
 use parking_lot::Mutex;
 use tonic::{
     Status,

@@ -58,7 +58,7 @@ async fn restored_state_is_equal_under_a_new_incarnation() {
     let dir = memory_dir();
     let old = open(&dir.path().join("old")).await;
     let id = RequestId::random().unwrap();
-    let first = old.transact_as(id, put("a", b"1")).await.unwrap();
+    let first = old.transact_as(id, None, put("a", b"1")).await.unwrap();
     commit(&old, put("b", b"2")).await;
     let backup = old.backup(DEADLINE).await.unwrap();
     let (info, file) = (backup.info().clone(), dir.path().join("backup"));
@@ -87,7 +87,7 @@ async fn restored_state_is_equal_under_a_new_incarnation() {
 
     // A request from before the backup is known; a new write has a later revision than all earlier
     // ones.
-    assert_eq!(new.transact_as(id, put("a", b"1")).await.unwrap(), first);
+    assert_eq!(new.transact_as(id, None, put("a", b"1")).await.unwrap(), first);
     let next = commit(&new, put("a", b"3")).await.revision;
     assert_eq!(next, Revision((1 << 32) + 1));
     assert_ne!(version(&new), version(&old), "the same content, and still another version");

@@ -163,12 +163,12 @@ async fn idle_learner_knows_the_leader() {
 async fn a_request_takes_effect_once_wherever_it_is_sent() {
     let (_dir, replicas) = three().await;
     let id = RequestId::random().unwrap();
-    let first = replicas[1].transact_as(id, put("a", b"1")).await.unwrap();
-    let second = replicas[2].transact_as(id, put("a", b"1")).await.unwrap();
+    let first = replicas[1].transact_as(id, None, put("a", b"1")).await.unwrap();
+    let second = replicas[2].transact_as(id, None, put("a", b"1")).await.unwrap();
     let Outcome::Committed(summary) = &first else { panic!("{first:?}") };
     assert_eq!(first, second);
     for replica in &replicas {
-        let other = replica.transact_as(id, put("a", b"2")).await;
+        let other = replica.transact_as(id, None, put("a", b"2")).await;
         let revision = summary.revision;
         assert_eq!(
             other,

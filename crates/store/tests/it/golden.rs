@@ -6,6 +6,7 @@
 //! it golden`.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
 };
@@ -47,11 +48,12 @@ pub(crate) fn describe(state: &State) -> String {
                 lines.push(format!("    alias {} {}", alias.as_str(), of.as_str()));
             }
             for resource in collection.resources.values() {
-                let draft = resource.to_draft(type_url);
-                let (name, version) = (draft.key.name.as_str(), resource.version());
-                let children: Vec<&str> = draft.children.iter().map(|c| c.name.as_str()).collect();
-                let aliases: Vec<&str> = draft.aliases.iter().map(|a| a.as_str()).collect();
-                let (body, ttl, labels) = (&draft.body[..], draft.ttl, &draft.labels);
+                let (name, version) = (resource.name().as_str(), resource.version());
+                let children: Vec<&str> =
+                    resource.children().iter().map(|c| c.name.as_str()).collect();
+                let aliases: Vec<&str> = resource.aliases().iter().map(|a| a.as_str()).collect();
+                let (body, ttl) = (&resource.body()[..], resource.ttl());
+                let labels: BTreeMap<&str, &str> = resource.labels().collect();
                 lines.push(format!(
                     "    {name} {version} {body:?} {ttl:?} {labels:?} {aliases:?} {children:?}"
                 ));

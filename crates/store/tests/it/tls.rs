@@ -113,7 +113,7 @@ async fn only_replicas_with_certificate_of_the_ca_are_accepted() {
 async fn port_rejects_peer_without_valid_certificate() {
     use tokio_rustls::rustls::{
         ClientConfig, RootCertStore,
-        crypto::ring,
+        crypto::aws_lc_rs,
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
     };
     let dir = memory_dir();
@@ -125,7 +125,7 @@ async fn port_rejects_peer_without_valid_certificate() {
     let builder = || {
         let mut roots = RootCertStore::empty();
         roots.add(root()).unwrap();
-        ClientConfig::builder_with_provider(ring::default_provider().into())
+        ClientConfig::builder_with_provider(aws_lc_rs::default_provider().into())
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots)

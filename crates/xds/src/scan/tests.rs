@@ -104,7 +104,7 @@ fn dynamic_parameters_over_the_limits_are_rejected() {
         };
         scan(Protocol::Sotw, &message).map(|scanned| match scanned.request {
             Request::Sotw(request) => request.resource_names.len(),
-            Request::Delta(_) => 0,
+            Request::Delta(_) | Request::Mcp(_) => 0,
         })
     };
     let of = |n: usize| (0..n).map(|n| (n.to_string(), String::new())).collect();

@@ -22,6 +22,7 @@ pub(super) const FAMILIES: &[(&str, &str)] = &[
     ("OPS", "Operation of a server"),
     ("LB", "Load balancing policies of gRPC"),
     ("GRPCV", "Resources that gRPC clients accept"),
+    ("MCP", "Mesh Configuration Protocol"),
 ];
 
 /// The ID of a requirement: family and number.
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn exact_accepts_only_the_canonical_form() {
         assert_eq!(exact("SVC-03").map(|id| id.to_string()).as_deref(), Some("SVC-03"));
-        for text in ["SVC-3", "SVC-03:", "SVC", "SVC-03, -04", "MCP-01"] {
+        for text in ["SVC-3", "SVC-03:", "SVC", "SVC-03, -04", "TAP-01"] {
             assert_eq!(exact(text), None, "{text}");
         }
     }

@@ -17,10 +17,11 @@ const FROM_DOCS: &str = "../";
 const INTRO: &str = "\
 # Conformance
 
-The tests of each requirement of the xDS protocol. `cargo xtask conformance` generates this page from the doc comments
-of the tests, the list of requirements and the list of reasons (`crates/xtask/src/conformance/*.txt`).
+The tests of each requirement of the xDS protocol and of the Mesh Configuration Protocol (MCP). `cargo xtask conformance`
+generates this page from the doc comments of the tests, the list of requirements and the list of reasons
+(`crates/xtask/src/conformance/*.txt`).
 `cargo xtask verify` fails if the page is outdated, or if a requirement has neither a test nor a reason, or both. IDs
-and levels are those of the project's xDS requirements.
+and levels are those of the project's requirements.
 
 - **tested**: the named tests cite the requirement and fail if it is violated.
 - **reason**: no test, but a written reason. For a MUST, there are two such reasons: it concerns the internals of a

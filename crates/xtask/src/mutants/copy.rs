@@ -54,14 +54,6 @@ impl Copy {
                 .map(|line| format!("{line}\n"))
                 .collect();
         update(&dir.join("Cargo.toml"), manifest.as_bytes())?;
-        // The tests of the message encoding need generated code, which compiles slowly and contains no
-        // planted bugs.
-        let protocol = dir.join("crates/protocol");
-        fs::remove_dir_all(protocol.join("tests/wire")).context("leave out tests/wire")?;
-        let manifest = text(&paths.root.join("crates/protocol/Cargo.toml"))?;
-        let kept = manifest.lines().filter(|line| !line.starts_with("chancery-proto."));
-        let kept: String = kept.map(|line| format!("{line}\n")).collect();
-        update(&protocol.join("Cargo.toml"), kept.as_bytes())?;
         Ok(Self { dir })
     }
 

@@ -52,6 +52,7 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-model", &["--lib", "--tests"], "types"),
             suite("chancery-protocol", &["--lib"], "protocol"),
             suite("chancery-protocol", &["--test", "variants"], "variants"),
+            suite("chancery-protocol", &["--test", "mcp"], "mcp"),
         ],
         always: 1,
         needs_rocksdb: false,
@@ -80,6 +81,8 @@ pub(crate) const GROUPS: [Group; 3] = [
         suites: &[
             suite("chancery-fanout", &["--lib"], "fanout unit"),
             suite("chancery-load", &["--lib"], "load"),
+            suite("chancery-net", &["--lib"], "net"),
+            suite("chancery-mcp", &["--test", "sink"], "mcp sink"),
             suite("chancery-lb-policy", &["--test", "it"], "lb policy"),
             suite("chancery-xds", &["--lib"], "xds unit"),
             suite("chancery-xds", &["--test", "it"], "xds"),

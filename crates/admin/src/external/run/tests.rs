@@ -90,7 +90,7 @@ fn read_pid(noted: &Path) -> Option<Pid> {
 
 /// Waits until a condition is met, and returns whether it is.
 fn within(mut is_met: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_met() && Instant::now() < deadline {
         thread::sleep(LOOK);
     }

@@ -57,7 +57,7 @@ impl World {
     fn adds(&self, scope: &str, all: &[String]) -> Vec<String> {
         let findings = self.check(&self.apply(scope, &resources(all), Prune::Keep));
         assert!(findings.warnings.is_empty(), "{findings:?}");
-        findings.refusing.iter().map(crate::problem_line).collect()
+        findings.refusing.iter().map(|finding| finding.problem.to_string()).collect()
     }
 }
 
@@ -135,7 +135,7 @@ fn address_that_a_listener_takes_from_another_one_is_a_warning() {
     let warnings = |all: &[String]| {
         let findings = world.check(&world.apply("edge", &resources(all), Prune::Keep));
         assert!(findings.refusing.is_empty(), "{findings:?}");
-        findings.warnings.iter().map(crate::problem_line).collect::<Vec<_>>()
+        findings.warnings.iter().map(|finding| finding.problem.to_string()).collect::<Vec<_>>()
     };
     let moved = warnings(&[listener("a", 81), listener("b", 80)]);
     assert_eq!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chancery_admission::{Manifest, Options, Prune, admit};
-use chancery_model::{Incarnation, Outcome};
+use chancery_model::{Incarnation, Locality, Outcome};
 
 use super::*;
 
@@ -258,6 +258,37 @@ fn view_that_outgrows_sotw_clients_trips_sotw_size_once() {
     assert_eq!(delta.adds(&clusters(11)), NONE, "no SotW client has the view");
     world.commit(&clusters(11));
     assert_eq!(world.adds(&clusters(12)), NONE, "the view was too large before");
+}
+
+/// A view may have several scopes that depend on the node. The guard is tripped whichever scope of the view
+/// grows: one with variables, or one of all nodes.
+#[test]
+fn view_of_several_scopes_with_variables_trips_sotw_size() {
+    for grown in ["node/e1", "zone/z", "base"] {
+        let mut world = World::new("scope: edge\nresources: []");
+        world.commit(&EDGE.replace("[edge]", "['node/{node.id}', base, 'zone/{locality.zone}']"));
+        for (at, scope) in ["node/e1", "zone/z", "base", "node/e2"].iter().enumerate() {
+            let some: Vec<_> = (0..10).map(|n| cluster(&format!("c{at}-{n}"))).collect();
+            world.commit(&resources(&some).replace("scope: edge", &format!("scope: {scope}")));
+        }
+        let locality = Locality { zone: "z".to_owned(), ..Locality::default() };
+        let node = Node { id: "e1".to_owned(), locality, ..Node::default() };
+        world.clients.push(Client {
+            node: Arc::new(node),
+            sotw_types: vec![TypeUrl::from_static(types::CLUSTER)],
+        });
+        let scopes = ["node/e1", "base", "zone/z"].map(|name| ScopeName::new(name).unwrap());
+        let view = View::resolve(&world.state, &scopes);
+        world.settings.sotw_bytes_max =
+            view.of_type(&TypeUrl::from_static(types::CLUSTER)).sotw_bytes();
+        let more = |scope: &str| {
+            resources(&[cluster("more")]).replace("scope: edge", &format!("scope: {scope}"))
+        };
+        let found = world.adds(&more(grown));
+        assert_eq!(found.len(), 1, "{grown}: {found:?}");
+        assert!(found[0].1[0].starts_with("view node/e1, base, zone/z (1 node): "), "{found:?}");
+        assert_eq!(world.adds(&more("node/e2")), NONE, "the node is not connected");
+    }
 }
 
 /// The size of a collection follows updates and removals.

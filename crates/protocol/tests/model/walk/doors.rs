@@ -76,6 +76,7 @@ impl Stream {
         let request = match self.protocol {
             Protocol::Sotw => Request::Sotw(SotwRequest { type_url, ..sotw }),
             Protocol::Delta => Request::Delta(DeltaRequest { type_url, ..delta }),
+            Protocol::Mcp => unreachable!("a test of xDS"),
         };
         self.session.on_request(request, Some(view), now).unwrap();
         drop(self.session.drain_interest());

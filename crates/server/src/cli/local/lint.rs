@@ -36,8 +36,8 @@ pub(crate) struct Lint {
     /// Check for these clients, such as envoy,grpc-go@1.70 [default: envoy]
     ///
     /// A client is envoy, grpc-cpp, grpc-go, grpc-java or grpc-node, with an optional version. grpc-cpp stands
-    /// for C++, Python, Ruby and PHP. Without this flag, the rules of gRPC clients apply only to listeners with
-    /// api_listener, as warnings.
+    /// for C++, Python, Ruby and PHP. The version of envoy has no effect: the rules are those of Envoy 1.40.
+    /// Without this flag, the rules of gRPC clients apply only to listeners with api_listener, as warnings.
     #[arg(long, value_name = "PROFILE[,PROFILE]", value_delimiter = ',')]
     profile: Vec<ClientProfile>,
     /// Exit with 5 if there is a finding of this severity or a higher one

@@ -3,12 +3,14 @@
 mod completions;
 mod config;
 mod config_flags;
+mod dev;
 mod lint;
 mod restore;
 mod serve;
 
 pub(crate) use completions::Completions;
 pub(crate) use config::Config;
+pub(crate) use dev::Dev;
 pub(crate) use lint::Lint;
 pub(crate) use restore::Restore;
 pub(crate) use serve::Serve;

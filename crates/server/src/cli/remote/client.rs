@@ -12,6 +12,7 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
+use super::connector::{self, Security};
 use crate::cli::failure::Failure;
 
 /// The version of this program.
@@ -30,15 +31,21 @@ const HEADER_LIST_BYTES_MAX: u32 = 1 << 20;
 /// The replicas to which a command may connect, in the order in which they are tried.
 pub(crate) struct Servers {
     list: Vec<String>,
+    security: Security,
     /// The server to which the last connection was opened.
     asked: RefCell<String>,
 }
 
 impl Servers {
     /// Parses a list that is separated by commas.
-    pub(crate) fn new(list: &str) -> Self {
+    pub(crate) fn new(list: &str, security: Security) -> Self {
         let list = list.split(',').map(|server| server.trim().to_owned()).collect();
-        Self { list, asked: RefCell::default() }
+        Self { list, security, asked: RefCell::default() }
+    }
+
+    /// Returns the TLS settings.
+    pub(crate) fn security(&self) -> &Security {
+        &self.security
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -52,6 +59,10 @@ impl Servers {
 
     /// Adds the address of the server of the last connection to a failure.
     pub(crate) fn named(&self, failure: Failure) -> Failure {
+        let failure = match self.security.last_advice() {
+            Some(advice) if failure.is_of_server() => of_server(&advice),
+            _ => failure,
+        };
         failure.at(&self.asked.borrow())
     }
 
@@ -63,7 +74,7 @@ impl Servers {
     /// Connects to a server. If there are other servers, this one must answer a request first,
     /// because a server that hangs also accepts connections.
     async fn reach(&self, server: &str) -> Result<Channel, Failure> {
-        let channel = channel(server).await?;
+        let channel = channel(server, &self.security).await?;
         server.clone_into(&mut self.asked.borrow_mut());
         if self.list.len() == 1 {
             return Ok(channel);
@@ -76,7 +87,9 @@ impl Servers {
             Ok(Err(status)) if status.source().is_none() => Ok(channel),
             Ok(Err(status)) => Err(Failure::new(format_args!(
                 "the server at {server} closed the connection: {}",
-                root_cause(&status)
+                connector::advice(&status)
+                    .or_else(|| self.security.last_advice())
+                    .unwrap_or_else(|| root_cause(&status))
             ))),
             Err(_) => Err(Failure::new(format_args!(
                 "the server at {server} accepts connections, but has not answered within {ANSWER_TIMEOUT:?}"
@@ -126,7 +139,7 @@ fn admin(channel: Channel) -> AdminClient<Channel> {
 }
 
 /// Connects to the replica at `server`: `host:port`, or a URL.
-async fn channel(server: &str) -> Result<Channel, Failure> {
+async fn channel(server: &str, security: &Security) -> Result<Channel, Failure> {
     let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
     let how = "set --server or CHANCERY_SERVER";
     // Only a URL may omit its port.
@@ -134,7 +147,7 @@ async fn channel(server: &str) -> Result<Channel, Failure> {
         let Some(authority) = endpoint.uri().authority() else { return false };
         let has_port = authority.port_u16().is_some_and(|port| port > 0);
         let is_host = server.contains("://") && authority.as_str() == authority.host();
-        endpoint.uri().scheme_str() == Some("http")
+        matches!(endpoint.uri().scheme_str(), Some("http" | "https"))
             && !authority.host().is_empty()
             && (has_port || is_host)
     };
@@ -143,21 +156,23 @@ async fn channel(server: &str) -> Result<Channel, Failure> {
             "{server:?} is not the address of a server; {how} to HOST:PORT, such as 127.0.0.1:18001"
         )));
     };
-    endpoint
+    let link = security.of_scheme(endpoint.uri().scheme_str().unwrap_or_default(), server)?;
+    let endpoint = endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
         .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(4 << 20)
-        .connect()
-        .await
-        .map_err(|error| {
+        .initial_connection_window_size(4 << 20);
+    connector::connect(&endpoint, &link).await.map_err(|error| match connector::advice(&error) {
+        Some(advice) => Failure::new(format_args!("cannot connect to {server}: {advice}")),
+        None => {
             let reason = root_cause(&error);
             Failure::new(format_args!(
                 "cannot reach the server at {server}: {reason}; check that it is running, or {how}"
             ))
-        })
+        }
+    })
 }
 
 /// Returns the text of the innermost error, which explains the failure.
@@ -179,8 +194,16 @@ fn message(error: &dyn Error) -> String {
     }
 }
 
+/// Returns the failure of a server that an advice about TLS describes.
+fn of_server(advice: &str) -> Failure {
+    Failure::of_server(advice.strip_prefix("the server ").unwrap_or(advice))
+}
+
 /// Returns the failure of a connection that broke without an answer.
 fn broken(source: &(dyn Error + 'static), message_of_status: &str) -> Failure {
+    if let Some(advice) = connector::advice(source) {
+        return of_server(&advice);
+    }
     let causes = causes(source);
     let is_silent = |error: &&(dyn Error + 'static)| {
         error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout)
@@ -258,7 +281,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let failure = channel(&address).await.unwrap_err();
+        let failure = channel(&address, &Security::default()).await.unwrap_err();
         assert_eq!(
             failure.lines,
             [format!(
@@ -273,7 +296,8 @@ mod tests {
         for server in [
             "",
             "not an address",
-            "https://h:1",
+            "ftp://h:1",
+            "https://:1",
             "http://:1",
             "127.0.0.1",
             "127.0.0.1:",
@@ -282,7 +306,7 @@ mod tests {
             "http://127.0.0.1:99999",
             "[::1]",
         ] {
-            let failure = channel(server).await.unwrap_err();
+            let failure = channel(server, &Security::default()).await.unwrap_err();
             let expected = format!(
                 "{server:?} is not the address of a server; set --server or CHANCERY_SERVER to HOST:PORT, such \
                  as 127.0.0.1:18001"
@@ -297,7 +321,7 @@ mod tests {
     async fn silent_server_is_reported_with_name_and_duration() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let servers = Servers::new(&address);
+        let servers = Servers::new(&address, Security::default());
         let mut client = servers.connect_any().await.unwrap();
         // From here on, the paused clock advances whenever nothing else happens.
         tokio::time::pause();
@@ -313,7 +337,7 @@ mod tests {
     async fn broken_connection_is_reported_with_all_its_causes() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let servers = Servers::new(&address);
+        let servers = Servers::new(&address, Security::default());
         let mut client = servers.connect_any().await.unwrap();
         let hang_up = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();

@@ -3,13 +3,13 @@
 use clap::Subcommand;
 
 use super::{
-    apply, assignments, backup, client::Servers, cluster, conformance, delete, describe, explain,
-    get, history, import, lb_policy, load, mirror, node, nodes, version,
+    apply, assignments, backup, client::Servers, cluster, conformance, connector::TlsFlags, delete,
+    describe, explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes, version,
 };
 use crate::cli::{
     answer::Answer,
     failure::Failure,
-    help::{examples, no_output, no_server, output_with_wide, write_help},
+    help::{examples, no_address, no_output, output_with_wide, write_help},
 };
 
 /// The commands that connect to a replica.
@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// Follows the view over an xDS stream, and reconnects when the stream ends. Replaces a file by
     /// a rename, and only if its content changes. Prints one line for each change. `written` means
     /// that the file is in place; only Envoy's statistics show whether Envoy accepts it.
-    #[command(arg = no_server(), arg = no_output(), after_help = examples(&[
+    #[command(arg = no_address(), arg = no_output(), after_help = examples(&[
         "mirror --node edge-1 --dir /etc/envoy/xds --xds 10.0.0.1:18000,10.0.0.2:18000",
         "mirror --node edge-1 --dir xds --encoding yaml --once",
     ]))]
@@ -61,6 +61,9 @@ pub(crate) enum Command {
     /// Clients report to the replica to which they are connected, and replicas do not exchange reports.
     #[command(after_help = examples(&["load", "load --cluster 'web*' --localities"]))]
     Load(load::Load),
+    /// Show the MCP sources, and confirm held deletions
+    #[command(subcommand)]
+    Mcp(mcp::Mcp),
     /// Convert load balancing policies to gRPC service config (gRFC A52)
     #[command(subcommand)]
     LbPolicy(lb_policy::LbPolicy),
@@ -99,11 +102,16 @@ pub(crate) enum Command {
 impl Command {
     /// Runs the command. `server` is a list of servers, separated by commas; the command uses the
     /// first one that is ready.
-    pub(crate) fn run(self, server: &str, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    pub(crate) fn run(
+        self,
+        server: &str,
+        tls: TlsFlags,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
             |error| Failure::new(format_args!("cannot start the async runtime: {error}")),
         )?;
-        let servers = Servers::new(server);
+        let servers = Servers::new(server, tls.security()?);
         let result = runtime.block_on(self.connect_and_run(&servers, answer));
         // A failed wait has shown the revision of the write before.
         answer.out.flush()?;
@@ -125,8 +133,9 @@ impl Command {
             Self::Node(node) => node::run(node, connect.await?, answer).await,
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
             Self::Import(import) => import::run(import, servers, answer).await,
-            Self::Mirror(mirror) => mirror::run(mirror, answer).await,
+            Self::Mirror(mirror) => mirror::run(mirror, servers.security(), answer).await,
             Self::Load(load) => load::run(load, servers.any_channel().await?, answer).await,
+            Self::Mcp(command) => mcp::run(command, servers.any_channel().await?, answer).await,
             Self::LbPolicy(command) => lb_policy::run(command, servers, answer).await,
             Self::Assignments(command) => assignments::run(command, servers, answer).await,
             Self::History(history) => history::run(history, connect.await?, answer).await,

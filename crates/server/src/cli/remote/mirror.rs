@@ -18,10 +18,11 @@ use tokio::time::Instant;
 use self::{
     names::short,
     node::NodeFlags,
-    stream::Stream,
+    stream::{Server, Stream},
     view::{FULL, View},
     writer::{Report, Settings, Writer},
 };
+use super::connector::Security;
 use crate::{
     cli::{answer::Answer, failure::Failure, text::plain},
     config::Span,
@@ -54,6 +55,8 @@ pub(crate) struct Mirror {
     #[arg(long, value_enum, default_value = "json")]
     encoding: Encoding,
     /// Connect to the xDS port at ADDR; a list, separated by commas, is tried in order
+    ///
+    /// ADDR is HOST:PORT, or https://HOST:PORT if the port uses TLS.
     #[arg(
         long,
         value_name = "ADDR",
@@ -155,7 +158,11 @@ const STABLE: Duration = Duration::from_secs(10);
 const MISSING_SHOWN_MAX: usize = 10;
 
 /// Mirrors the view of a node until the process ends, or once.
-pub(super) async fn run(mirror: Mirror, answer: &mut Answer<'_>) -> Result<(), Failure> {
+pub(super) async fn run(
+    mirror: Mirror,
+    security: &Security,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
     let settings = Settings {
         encoding: mirror.encoding.into(),
         secret_mode: mirror.secret_mode,
@@ -163,6 +170,8 @@ pub(super) async fn run(mirror: Mirror, answer: &mut Answer<'_>) -> Result<(), F
         accepts_new_cluster: mirror.accept_new_cluster,
     };
     address::check(&mirror.xds).await?;
+    let servers = mirror.xds.iter().map(|text| Server::new(text, security));
+    let servers = servers.collect::<Result<Vec<_>, _>>()?;
     let mut state = State {
         view: View::new(mirror.include.iter().cloned()),
         writer: Writer::open(&mirror.dir, settings)?,
@@ -172,10 +181,10 @@ pub(super) async fn run(mirror: Mirror, answer: &mut Answer<'_>) -> Result<(), F
         is_held: false,
     };
     if !mirror.once {
-        return state.follow_all(&mirror, answer).await;
+        return state.follow_all(&mirror, &servers, answer).await;
     }
     let timeout = mirror.timeout.duration();
-    match tokio::time::timeout(timeout, state.follow_all(&mirror, answer)).await {
+    match tokio::time::timeout(timeout, state.follow_all(&mirror, &servers, answer)).await {
         Ok(done) => done,
         Err(_) => {
             let mut lines = std::mem::take(&mut state.problems);
@@ -225,16 +234,18 @@ impl State {
     async fn follow_all(
         &mut self,
         mirror: &Mirror,
+        servers: &[Server],
         answer: &mut Answer<'_>,
     ) -> Result<(), Failure> {
         let node = mirror.node.encode();
-        let n_servers = mirror.xds.len();
+        let n_servers = servers.len();
         let mut backoff = BACKOFF_MIN;
         self.problems = vec![String::new(); n_servers];
         for turn in (0..n_servers).cycle() {
-            let address = &mirror.xds[turn];
+            let server = &servers[turn];
+            let address = &server.address;
             let start = Instant::now();
-            let reason = match self.follow(address, &node, answer).await {
+            let reason = match self.follow(server, &node, answer).await {
                 End::Done => return Ok(()),
                 End::Failed(failure) => return Err(failure),
                 End::Lost(reason) => reason,
@@ -256,11 +267,16 @@ impl State {
         Err(Failure::new("there is no server to connect to; set --xds"))
     }
 
-    async fn follow(&mut self, address: &str, node: &bytes::Bytes, answer: &mut Answer<'_>) -> End {
+    async fn follow(
+        &mut self,
+        server: &Server,
+        node: &bytes::Bytes,
+        answer: &mut Answer<'_>,
+    ) -> End {
         let mut requests = self.view.first_requests().into_iter();
         let Some(mut first) = requests.next() else { return End::Done };
         first.node = Some(node.clone());
-        let mut stream = match Stream::open(address, first).await {
+        let mut stream = match Stream::open(server, first).await {
             Ok(stream) => stream,
             Err(reason) => return End::Lost(reason),
         };

@@ -1,6 +1,6 @@
 //! Tests of valid and invalid configurations.
 
-use std::io::Write;
+use std::{io::Write, sync::Arc};
 
 use super::{
     super::{ByteSize, Span},
@@ -60,7 +60,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         ),
         (
             "[xdss]\n",
-            "FILE: [xdss] is not a section; the sections are admin, guards, load_reports, log, raft, references, shutdown, store, validation, xds".to_owned(),
+            "FILE: [xdss] is not a section; the sections are admin, guards, load_reports, log, mcp, raft, references, shutdown, store, validation, xds".to_owned(),
         ),
         (
             "xds = 1",
@@ -100,6 +100,51 @@ fn authorities_are_those_of_structured_names() {
     for wrong in ["a/b", "a?b", "a#b"] {
         let error = load_with(&format!("[xds]\nauthorities = ['{wrong}']"), &[]).unwrap_err();
         assert!(error.ends_with("is not the authority of an xdstp:// name"), "{error}");
+    }
+}
+
+/// MCP-26.
+#[test]
+fn collections_are_names_of_mcp() {
+    let session = |file: &str| load_with(file, &[]).unwrap().config.fanout().session;
+    assert_eq!(session("").collections, None);
+    let found = session("[xds]\ncollections = ['k8s/v1/Service']\nignore_other_collections = true");
+    assert_eq!(found.collections, Some(Arc::new(["k8s/v1/Service".to_owned()].into())));
+    assert!(found.ignore_other_collections);
+    let error = load_with("[xds]\ncollections = ['type.googleapis.com/a.B']", &[]).unwrap_err();
+    assert!(error.contains("is not a collection of MCP"), "{error}");
+}
+
+/// MCP sources are tables, in a file and in the environment. An error shows the form of an entry.
+#[test]
+fn mcp_sources_are_tables() {
+    let source = "{name = 'a', address = '127.0.0.1:9', scope = 's', collections = ['a/b/c']";
+    let of = |entry: &str| load_with(&format!("[mcp]\nsources = [{entry}]"), &[]);
+    assert_eq!(of(&format!("{source}}}")).unwrap().config.mcp_sources().len(), 1);
+    let listed =
+        format!("[{source}}}, {source}}}]").replacen("'a'", "'b'", 1).replacen("'s'", "'t'", 1);
+    let environment = [("CHANCERY_MCP_SOURCES", listed.as_str())];
+    assert_eq!(load_with("", &environment).unwrap().config.mcp_sources().len(), 2);
+    let environment = [("CHANCERY_MCP_SOURCES", "[]")];
+    assert!(load_with("", &environment).unwrap().config.mcp_sources().is_empty());
+    for (entry, reason) in [
+        (
+            format!("{source}, scpoe = 's'}}"),
+            "unknown field `scpoe`, expected one of `name`, `address`",
+        ),
+        ("{name = 'a'}".to_owned(), "missing field `scope`"),
+        ("'a'".to_owned(), "invalid type: string \"a\""),
+        (
+            source.replace("address = '127.0.0.1:9'", "listen = '0.0.0.0:18000'") + "}",
+            "listen: 0.0.0.0:18000 overlaps with xds.address = \"127.0.0.1:18000\"",
+        ),
+        (
+            format!("{source}, deletion_percent = 101}}"),
+            "source \"a\": deletion_percent must be from 1 to 100",
+        ),
+    ] {
+        let error = of(&entry).unwrap_err();
+        assert!(error.starts_with("mcp.sources = [") && error.contains(reason), "{error}");
     }
 }
 
@@ -366,7 +411,10 @@ fn all_problems_are_reported_together() {
 #[test]
 fn plaintext_on_another_address_needs_a_flag() {
     let error = load_with("[xds]\naddress = '0.0.0.0:18000'", &[]).unwrap_err();
-    assert!(error.contains("set xds.allow_plaintext = true"), "{error}");
+    assert!(
+        error.contains("set xds.tls_cert and xds.tls_key, or xds.allow_plaintext = true"),
+        "{error}"
+    );
     load_with("[xds]\naddress = '0.0.0.0:18000'\nallow_plaintext = true", &[]).unwrap();
     load_with("[xds]\naddress = '[::1]:18000'", &[]).unwrap();
 }

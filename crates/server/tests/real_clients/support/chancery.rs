@@ -25,7 +25,7 @@ const COMMAND: Duration = Duration::from_secs(60);
 pub(crate) struct Addresses {
     pub(crate) xds: u16,
     pub(crate) admin: u16,
-    raft: u16,
+    pub(crate) raft: u16,
 }
 
 impl Addresses {

@@ -25,7 +25,7 @@ const ANSWER: Duration = Duration::from_secs(20);
 
 /// A script that answers each line of input with one line.
 #[derive(Debug)]
-struct Script {
+pub(crate) struct Script {
     stdin: ChildStdin,
     lines: mpsc::Receiver<String>,
     // The last field: the script ends after its pipes are closed.
@@ -33,7 +33,7 @@ struct Script {
 }
 
 impl Script {
-    fn start(name: &str, dir: &Path, command: &Command) -> Result<Self> {
+    pub(crate) fn start(name: &str, dir: &Path, command: &Command) -> Result<Self> {
         let mut process = Process::spawn_piped(name, dir, command)?;
         let stdin = process.child().stdin.take().context("no pipe to the script")?;
         let stdout = process.child().stdout.take().context("no pipe from the script")?;
@@ -50,12 +50,12 @@ impl Script {
         Ok(Self { stdin, lines, process })
     }
 
-    fn answer(&mut self) -> Result<Value> {
+    pub(crate) fn answer(&mut self) -> Result<Value> {
         let line = self.lines.recv_timeout(ANSWER).context("the script does not answer")?;
         serde_json::from_str(&line).with_context(|| format!("the script printed {line:?}"))
     }
 
-    fn ask(&mut self, what: &str) -> Result<Value> {
+    pub(crate) fn ask(&mut self, what: &str) -> Result<Value> {
         self.process.expect_running()?;
         writeln!(self.stdin, "{what}").context("write to the script")?;
         self.answer()
@@ -93,16 +93,58 @@ impl GrpcServer {
     }
 }
 
+/// A source of MCP by grpcio.
+#[derive(Debug)]
+pub(crate) struct McpSource {
+    pub(crate) port: u16,
+    script: Script,
+}
+
+impl McpSource {
+    /// Starts a source that connects to a sink at this port.
+    pub(crate) fn connect(dir: &Path, port: u16) -> Result<Self> {
+        let mut command = Command::new(python()?);
+        command.arg("-B").arg(script("mcp_source.py")).arg(format!("127.0.0.1:{port}"));
+        Ok(Self { port, script: Script::start("mcp-source", dir, &command)? })
+    }
+
+    /// Starts a source that listens.
+    pub(crate) fn listen(dir: &Path) -> Result<Self> {
+        let mut command = Command::new(python()?);
+        command.arg("-B").arg(script("mcp_source.py"));
+        let mut script = Script::start("mcp-source", dir, &command)?;
+        let ready = script.answer()?;
+        let port = ready["port"].as_u64().with_context(|| format!("no port in {ready}"))?;
+        Ok(Self { port: u16::try_from(port)?, script })
+    }
+
+    /// Returns the next request of the sink.
+    pub(crate) fn request(&mut self) -> Result<Value> {
+        self.script.answer()
+    }
+
+    /// Sends a message, and returns the answer of the sink.
+    pub(crate) fn send(&mut self, message: &Value) -> Result<Value> {
+        self.script.ask(&message.to_string())
+    }
+}
+
 /// Writes the bootstrap of a node that connects to the server at `xds`, and returns its path. Names of
 /// `authorities` come from the same server.
 fn bootstrap(dir: &Path, node: &str, xds: u16, authorities: &Value) -> Result<PathBuf> {
+    let server = json!({
+        "server_uri": format!("127.0.0.1:{xds}"),
+        "channel_creds": [{"type": "insecure"}],
+        "server_features": ["xds_v3"],
+    });
+    bootstrap_of(dir, node, &server, authorities)
+}
+
+/// Writes the bootstrap of a node that connects to `server`, and returns its path.
+fn bootstrap_of(dir: &Path, node: &str, server: &Value, authorities: &Value) -> Result<PathBuf> {
     let path = dir.join(format!("{node}.json"));
     let bootstrap = json!({
-        "xds_servers": [{
-            "server_uri": format!("127.0.0.1:{xds}"),
-            "channel_creds": [{"type": "insecure"}],
-            "server_features": ["xds_v3"],
-        }],
+        "xds_servers": [server],
         "node": {"id": node, "cluster": "e2e", "locality": {"region": "r", "zone": "z"}},
         "server_listener_resource_name_template":
             "grpc/server?xds.resource.listening_address=%s",
@@ -212,6 +254,36 @@ impl GrpcClient {
         let targets: Vec<_> = services.iter().map(|service| format!("xds:///{service}")).collect();
         let bootstrap = bootstrap(dir, node, xds, &json!({}))?;
         Self::launch(dir, kind, node, &targets, &bootstrap, variables)
+    }
+
+    /// Starts a client that calls `xds:///<service>` as `node`, and connects to the server with the
+    /// certificate `client.pem` and the CA `ca.pem` of its directory.
+    pub(crate) fn start_with_tls(
+        dir: &Path,
+        kind: Kind,
+        node: &str,
+        xds: u16,
+        service: &str,
+    ) -> Result<Self> {
+        // The script of grpc-js replaces these credentials.
+        let credentials = match kind {
+            Kind::Node => json!({"type": "insecure"}),
+            Kind::Python | Kind::Go => json!({"type": "tls", "config": {
+                "ca_certificate_file": dir.join("ca.pem"),
+                "certificate_file": dir.join("client.pem"),
+                "private_key_file": dir.join("client.key"),
+                "refresh_interval": "1s",
+            }}),
+        };
+        let server = json!({
+            "server_uri": format!("localhost:{xds}"),
+            "channel_creds": [credentials],
+            "server_features": ["xds_v3"],
+        });
+        let bootstrap = bootstrap_of(dir, node, &server, &json!({}))?;
+        let targets = [format!("xds:///{service}")];
+        let files = dir.display().to_string();
+        Self::launch(dir, kind, node, &targets, &bootstrap, &[("XDS_TLS_DIR", &files)])
     }
 
     /// Starts a client that calls `target`, and requests names of `authorities` from the same server.

@@ -1,10 +1,12 @@
 //! The clusters and assignments that `lb-policy` reads: from files, or from a server.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
-use chancery_admission::{Manifest, Options, admit};
-use chancery_model::{ScopeName, types};
+use chancery_admission::{
+    Admitted, Manifest, Options, Problem, ResourceOrigin, admit_unless, locate,
+};
+use chancery_model::{ScopeName, Upsert, types};
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use serde_json::{Map, Value, json};
 use tonic::transport::Channel;
@@ -19,10 +21,19 @@ const POLICY_WITHOUT_CLUSTER: &str = "policy";
 
 /// A source of resources.
 pub(super) enum Source {
-    /// The resources of files, by type URL and name.
-    Files(BTreeMap<(String, String), Bytes>),
+    /// The resources of files.
+    Files(Files),
     /// The resources of a server.
     Server(Box<Server>),
+}
+
+/// The files, their resources, and the origin of each resource.
+pub(super) struct Files {
+    manifests: Vec<Manifest>,
+    upserts: Vec<Upsert>,
+    origins: Vec<ResourceOrigin>,
+    /// The names of files with a plain resource. Their manifest is generated, so positions in it are meaningless.
+    wrapped: BTreeSet<String>,
 }
 
 /// The resources of a server that requests select.
@@ -40,25 +51,31 @@ impl Source {
         if !input.problems.is_empty() {
             return Err(Failure::lines(input.problems));
         }
+        let mut wrapped = BTreeSet::new();
         let manifests: Vec<Manifest> = (input.files.into_iter())
-            .map(|file| Manifest { content: wrapped(file.content), file: file.name })
+            .map(|file| match manifest_around(&file.content) {
+                None => Manifest { content: file.content, file: file.name },
+                Some(content) => {
+                    wrapped.insert(file.name.clone());
+                    Manifest { content, file: file.name }
+                }
+            })
             .collect();
         let scope = ScopeName::new("default").map_err(Failure::new)?;
-        let transaction = admit(&manifests, &Options::new(scope)).map_err(Failure::lines)?;
-        let resources = transaction.upserts.into_iter().map(|upsert| {
-            let key = upsert.draft.key;
-            ((key.type_url.as_str().to_owned(), key.name.as_str().to_owned()), upsert.draft.body)
-        });
-        Ok(Self::Files(resources.collect()))
+        let admitted = admit_unless(&manifests, &Options::new(scope), &Arc::default());
+        let Admitted { transaction, origins, .. } = admitted.map_err(Failure::lines)?;
+        Ok(Self::Files(Files { manifests, upserts: transaction.upserts, origins, wrapped }))
     }
 
     /// Returns the name of the only cluster of the files.
     pub(super) fn only_cluster(&self) -> Result<String, Failure> {
-        let Self::Files(resources) = self else {
+        let Self::Files(files) = self else {
             return Err(Failure::new("name a cluster, or give files with -f"));
         };
-        let names = resources.keys().filter(|(type_url, _)| type_url == types::CLUSTER);
-        let names: Vec<&str> = names.map(|(_, name)| name.as_str()).collect();
+        let keys = files.upserts.iter().map(|upsert| &upsert.draft.key);
+        let keys = keys.filter(|key| key.type_url.as_str() == types::CLUSTER);
+        let names: BTreeSet<&str> = keys.map(|key| key.name.as_str()).collect();
+        let names: Vec<&str> = names.into_iter().collect();
         match names.as_slice() {
             [name] => Ok((*name).to_owned()),
             [] => Err(Failure::new("the files contain no cluster and no load balancing policy")),
@@ -77,11 +94,36 @@ impl Source {
         name: &str,
     ) -> Result<Option<Bytes>, Failure> {
         match self {
-            Self::Files(resources) => {
-                Ok(resources.get(&(type_url.to_owned(), name.to_owned())).cloned())
-            }
+            Self::Files(files) => files.get(type_url, name),
             Self::Server(server) => server.get(type_url, name).await,
         }
+    }
+}
+
+impl Files {
+    /// Returns the body of a resource. Fails if several scopes of the files have a resource of this name.
+    fn get(&self, type_url: &str, name: &str) -> Result<Option<Bytes>, Failure> {
+        let all = self.upserts.iter().zip(&self.origins).filter(|(upsert, _)| {
+            let key = &upsert.draft.key;
+            key.type_url.as_str() == type_url && key.name.as_str() == name
+        });
+        let found: Vec<_> = all.collect();
+        if let [] | [_] = found.as_slice() {
+            return Ok(found.first().map(|(upsert, _)| upsert.draft.body.clone()));
+        }
+        let problem = |(upsert, origin): &(&Upsert, &ResourceOrigin)| {
+            let (scope, n) = (upsert.scope.as_str(), found.len());
+            let message = upsert.draft.key.type_url.short_name();
+            let rule = format!("exists {n} times in the files, here in scope {scope:?}");
+            let fix = "give -f input that has it in only one scope".to_owned();
+            let resource = Some(format!("{message} {name:?}"));
+            (Some(**origin), Problem { resource, rule, fix, ..Problem::default() })
+        };
+        let mut problems = locate(&self.manifests, Vec::new(), found.iter().map(problem).collect());
+        for problem in problems.iter_mut().filter(|one| self.wrapped.contains(&one.file)) {
+            problem.position = None;
+        }
+        Err(Failure::lines(problems))
     }
 }
 
@@ -112,14 +154,14 @@ impl Server {
     }
 }
 
-/// Puts a plain resource or policy into a manifest. Other content stays unchanged.
-fn wrapped(content: String) -> String {
-    let Ok(Value::Object(mut document)) = serde_saphyr::from_str::<Value>(&content) else {
-        return content;
+/// Returns a manifest with a plain resource or policy; `None` for other content.
+fn manifest_around(content: &str) -> Option<String> {
+    let Ok(Value::Object(mut document)) = serde_saphyr::from_str::<Value>(content) else {
+        return None;
     };
     let is_manifest = ["resources", "scope", "versionInfo", "version_info", "assignments"];
     if is_manifest.iter().any(|key| document.contains_key(*key)) {
-        return content;
+        return None;
     }
     let cluster = if document.contains_key("policies") {
         let mut cluster = Map::new();
@@ -137,5 +179,5 @@ fn wrapped(content: String) -> String {
     };
     let mut resource = cluster;
     resource.entry("@type").or_insert_with(|| type_url.into());
-    json!({ "resources": [resource] }).to_string()
+    Some(json!({ "resources": [resource] }).to_string())
 }

@@ -14,6 +14,12 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
+use super::address;
+use crate::cli::{
+    failure::Failure,
+    remote::connector::{self, Link, Security},
+};
+
 /// The maximum time to open a connection, and to open the stream on it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The keepalive times, which bound the time to detect a server that has vanished.
@@ -24,6 +30,31 @@ const RESPONSE_BYTES_MAX: usize = chancery_admission::BODY_BYTES_MAX + (16 << 20
 /// The number of requests that wait for the transport. More requests wait in [`Stream::send`].
 const REQUESTS_MAX: usize = 64;
 
+/// A server, and the TLS settings for it.
+pub(super) struct Server {
+    pub(super) address: String,
+    link: Link,
+}
+
+impl Server {
+    /// Creates a server at a valid address.
+    pub(super) fn new(address: &str, security: &Security) -> Result<Self, Failure> {
+        let (scheme, _) = address::split(address);
+        let link = security.of_scheme(scheme, address)?;
+        Ok(Self { address: address.to_owned(), link })
+    }
+
+    async fn connect(&self) -> Result<Channel, String> {
+        let (scheme, address) = address::split(&self.address);
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .map_err(|error| error.to_string())?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+        connector::connect(&endpoint, &self.link).await.map_err(|error| innermost(&error))
+    }
+}
+
 /// An open stream.
 pub(super) struct Stream {
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
@@ -32,22 +63,20 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Connects to an xDS port, and opens a stream with its first request.
-    pub(super) async fn open(address: &str, first: DeltaDiscoveryRequest) -> Result<Self, String> {
-        let opening = Self::open_here(address, first);
+    pub(super) async fn open(
+        server: &Server,
+        first: DeltaDiscoveryRequest,
+    ) -> Result<Self, String> {
+        let opening = Self::open_here(server, first);
         match tokio::time::timeout(CONNECT_TIMEOUT * 2, opening).await {
-            Ok(opened) => opened,
+            Ok(opened) => opened.map_err(|reason| server.link.last_advice().unwrap_or(reason)),
             Err(_) => Err("it accepts connections, but does not answer".to_owned()),
         }
     }
 
-    async fn open_here(address: &str, first: DeltaDiscoveryRequest) -> Result<Self, String> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| error.to_string())?
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
-        let channel: Channel = endpoint.connect().await.map_err(|error| innermost(&error))?;
-        let mut client = Grpc::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
+    async fn open_here(server: &Server, first: DeltaDiscoveryRequest) -> Result<Self, String> {
+        let mut client =
+            Grpc::new(server.connect().await?).max_decoding_message_size(RESPONSE_BYTES_MAX);
         client.ready().await.map_err(|error| innermost(&error))?;
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let service = &types::AGGREGATED;
@@ -96,12 +125,15 @@ fn in_words(status: &Status) -> String {
             "it serves no discovery services; use the address of its xDS port".to_owned()
         }
         "" => innermost(status),
-        message => message.to_owned(),
+        message => connector::advice(status).unwrap_or_else(|| message.to_owned()),
     }
 }
 
 /// Returns the text of the innermost error, which explains the failure.
 fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    if let Some(advice) = connector::advice(error) {
+        return advice;
+    }
     let last = std::iter::successors(Some(error), |&error| error.source()).last();
     let text = last.map(ToString::to_string).unwrap_or_default();
     // The error number in `Connection refused (os error 111)` has no use for the reader.

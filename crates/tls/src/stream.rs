@@ -3,7 +3,6 @@
 use std::{
     io,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,20 +11,10 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
-use tokio_rustls::{TlsAcceptor, TlsStream, rustls::ServerConfig};
+use tokio_rustls::TlsStream;
 
 /// The maximum duration of a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Whether a port uses TLS.
-#[derive(Clone)]
-pub enum Security {
-    /// The port does not use TLS.
-    Plain,
-    /// The port uses TLS. The function returns the configuration for a new connection, so that
-    /// certificates can be renewed.
-    Tls(Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>),
-}
 
 /// The transport of a connection.
 #[derive(Debug)]
@@ -36,32 +25,11 @@ pub enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Security {
-    /// Does the TLS handshake of an incoming connection, if the port uses TLS.
-    ///
-    /// # Errors
-    /// Fails if the handshake fails or takes longer than [`HANDSHAKE_TIMEOUT`].
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
-        let Self::Tls(config) = self else { return Ok(Stream::Plain(stream)) };
-        let accepted = within_handshake_timeout(TlsAcceptor::from(config()).accept(stream)).await?;
-        Ok(Stream::Tls(Box::new(accepted.into())))
-    }
-}
-
-impl std::fmt::Debug for Security {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Plain => "Plain",
-            Self::Tls(_) => "Tls",
-        })
-    }
-}
-
 /// Waits for a TLS handshake.
 ///
 /// # Errors
 /// Fails if the handshake fails or takes longer than [`HANDSHAKE_TIMEOUT`].
-pub async fn within_handshake_timeout<T>(
+pub(crate) async fn within_handshake_timeout<T>(
     handshake: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
     let done = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;

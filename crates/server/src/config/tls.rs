@@ -1,0 +1,204 @@
+//! The TLS keys of the ports for clients and operators. `raft.rs` has those of replicas.
+
+use std::path::PathBuf;
+
+use chancery_tls::{MinVersion, TlsConfig, TlsError, TlsFile, TlsPort};
+use serde::{Deserialize, Serialize};
+
+use super::{Admin, Config, Xds};
+
+/// The lowest TLS version that a port accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TlsMin {
+    #[serde(rename = "1.2")]
+    Tls12,
+    #[serde(rename = "1.3")]
+    Tls13,
+}
+
+/// The TLS keys of one section. A path that is not set is empty.
+#[derive(Debug, Clone, Copy)]
+struct Keys<'a> {
+    section: &'static str,
+    port: TlsPort,
+    cert: &'a str,
+    key: &'a str,
+    client_ca: &'a str,
+    crl: &'a str,
+    min: TlsMin,
+}
+
+impl Xds {
+    fn tls_keys(&self) -> Keys<'_> {
+        Keys {
+            section: "xds",
+            port: TlsPort::Xds,
+            cert: &self.tls_cert,
+            key: &self.tls_key,
+            client_ca: &self.tls_client_ca,
+            crl: &self.tls_crl,
+            min: self.tls_min,
+        }
+    }
+
+    /// Returns the files for TLS on the port, or `None` without TLS.
+    pub(crate) fn tls(&self) -> Option<TlsConfig> {
+        self.tls_keys().config()
+    }
+}
+
+impl Admin {
+    fn tls_keys(&self) -> Keys<'_> {
+        Keys {
+            section: "admin",
+            port: TlsPort::Admin,
+            cert: &self.tls_cert,
+            key: &self.tls_key,
+            client_ca: &self.tls_client_ca,
+            crl: "",
+            min: TlsMin::Tls13,
+        }
+    }
+
+    /// Returns the files for TLS on the port, or `None` without TLS.
+    pub(crate) fn tls(&self) -> Option<TlsConfig> {
+        self.tls_keys().config()
+    }
+}
+
+impl Config {
+    /// Returns the section, the key and the rule of each TLS key that breaks a rule.
+    pub(super) fn tls_rules(&self) -> Vec<(&'static str, &'static str, String)> {
+        let mut broken = self.xds.tls_keys().rules();
+        broken.extend(self.admin.tls_keys().rules());
+        // The other port has no key for the version.
+        if self.xds.tls_min != TlsMin::Tls12 && self.xds.tls().is_none() {
+            broken.push(("xds", "tls_min", self.xds.tls_keys().no_effect()));
+        }
+        broken
+    }
+
+    /// Checks the files of all ports. Returns the section and the key of each error.
+    pub(super) fn unusable_tls_files(&self) -> Vec<(&'static str, &'static str, TlsError)> {
+        let mut unusable = Vec::new();
+        for error in self.raft.tls_files().check() {
+            let key = match error.file() {
+                Some(TlsFile::Cert) => "tls_cert",
+                Some(TlsFile::Key) => "tls_key",
+                Some(TlsFile::Ca | TlsFile::Crl) => "tls_ca",
+                None => "tls_server_name",
+            };
+            unusable.push(("raft", key, error));
+        }
+        for error in self.mcp.tls_files().check() {
+            let key = match error.file() {
+                Some(TlsFile::Cert) | None => "tls_cert",
+                Some(TlsFile::Key) => "tls_key",
+                Some(TlsFile::Ca | TlsFile::Crl) => "tls_ca",
+            };
+            unusable.push(("mcp", key, error));
+        }
+        for keys in [self.xds.tls_keys(), self.admin.tls_keys()] {
+            for error in keys.files().check() {
+                let key = match error.file() {
+                    Some(TlsFile::Cert) | None => "tls_cert",
+                    Some(TlsFile::Key) => "tls_key",
+                    Some(TlsFile::Ca) => "tls_client_ca",
+                    Some(TlsFile::Crl) => "tls_crl",
+                };
+                unusable.push((keys.section, key, error));
+            }
+        }
+        unusable
+    }
+}
+
+impl Keys<'_> {
+    fn config(&self) -> Option<TlsConfig> {
+        (!self.cert.is_empty() && !self.key.is_empty()).then(|| self.files())
+    }
+
+    fn files(&self) -> TlsConfig {
+        TlsConfig {
+            port: self.port,
+            cert: PathBuf::from(self.cert),
+            key: PathBuf::from(self.key),
+            ca: PathBuf::from(self.client_ca),
+            crl: PathBuf::from(self.crl),
+            min_version: match self.min {
+                TlsMin::Tls12 => MinVersion::Tls12,
+                TlsMin::Tls13 => MinVersion::Tls13,
+            },
+        }
+    }
+
+    fn no_effect(&self) -> String {
+        let section = self.section;
+        format!(
+            "has no effect without {section}.tls_cert and {section}.tls_key; set these keys too"
+        )
+    }
+
+    fn rules(&self) -> Vec<(&'static str, &'static str, String)> {
+        let section = self.section;
+        let mut broken = Vec::new();
+        for (key, path, other) in
+            [("tls_cert", self.cert, self.key), ("tls_key", self.key, self.cert)]
+        {
+            if path.is_empty() && !other.is_empty() {
+                let rule = format!(
+                    "is missing; set both {section}.tls_cert and {section}.tls_key, or neither of them"
+                );
+                broken.push((section, key, rule));
+            }
+        }
+        let has_any = !self.cert.is_empty() || !self.key.is_empty();
+        if !self.client_ca.is_empty() && !has_any {
+            broken.push((section, "tls_client_ca", self.no_effect()));
+        }
+        if !self.crl.is_empty() && self.client_ca.is_empty() {
+            let rule = format!("has no effect without {section}.tls_client_ca; set this key too");
+            broken.push((section, "tls_crl", rule));
+        }
+        broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn incomplete_tls_keys_are_rejected() {
+        let broken = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            let rules = config.tls_rules().into_iter();
+            rules.map(|(section, key, rule)| format!("{section}.{key} {rule}")).collect::<Vec<_>>()
+        };
+        assert_eq!(broken(|_| ()), [""; 0]);
+        let both = "is missing; set both xds.tls_cert and xds.tls_key, or neither of them";
+        assert_eq!(
+            broken(|config| config.xds.tls_cert = "c".into()),
+            [format!("xds.tls_key {both}")]
+        );
+        assert_eq!(
+            broken(|config| config.xds.tls_key = "k".into()),
+            [format!("xds.tls_cert {both}")]
+        );
+        let without = "has no effect without admin.tls_cert and admin.tls_key; set these keys too";
+        assert_eq!(
+            broken(|config| config.admin.tls_client_ca = "a".into()),
+            [format!("admin.tls_client_ca {without}")]
+        );
+        assert_eq!(
+            broken(|config| config.xds.tls_crl = "l".into()),
+            ["xds.tls_crl has no effect without xds.tls_client_ca; set this key too"]
+        );
+        let without = "has no effect without xds.tls_cert and xds.tls_key; set these keys too";
+        assert_eq!(
+            broken(|config| config.xds.tls_min = TlsMin::Tls13),
+            [format!("xds.tls_min {without}")]
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! The ports on which MCP sources connect (MCP-04), one per source.
+
+use std::{net::SocketAddr, time::Duration};
+
+use chancery_mcp::{Direction, Remote, SinkService, Sources};
+use chancery_store::Replica;
+use chancery_tls::PortTls;
+use tokio::net::TcpSocket;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::service::Routes;
+
+use super::{
+    listen,
+    ports::{listen_on, take_port},
+};
+use crate::{cli::Failure, config::Config};
+
+const KIND: listen::Kind = listen::Kind {
+    port: "mcp",
+    too_many: "the port for this MCP source has too many connections",
+    is_for_streams: true,
+};
+/// The maximum number of connections of a port. Only one of them has a stream.
+const CONNECTIONS_MAX: usize = 16;
+const LIMITS: listen::Limits = listen::Limits {
+    header: Duration::from_secs(10),
+    idle: Duration::from_secs(60),
+    // A source may send nothing for days.
+    body: None,
+};
+
+/// The sources of MCP, and the ports of those that connect.
+pub(super) struct McpSources {
+    pub(super) sources: Sources,
+    /// The certificates for connections to sources and sinks.
+    pub(super) tls: Option<PortTls>,
+    /// The ports that refuse connections until [`Self::listen`].
+    bound: Vec<BoundPort>,
+}
+
+/// A port that is bound, but refuses connections.
+struct BoundPort {
+    socket: TcpSocket,
+    address: SocketAddr,
+    key: String,
+    service: SinkService,
+}
+
+impl McpSources {
+    /// Takes the ports, and starts the tasks of all sources.
+    ///
+    /// # Errors
+    /// If a port is in use.
+    pub(super) fn start(
+        config: &Config,
+        replica: &Replica,
+        tls: Option<PortTls>,
+        tasks: &TaskTracker,
+        drain: &CancellationToken,
+    ) -> Result<Self, Failure> {
+        let (remotes, id) = (config.mcp_sources(), config.raft.replica_id);
+        let taken = remotes.iter().filter_map(take).collect::<Result<Vec<_>, _>>()?;
+        let sources = Sources::spawn(remotes, replica, id, tls.as_ref(), tasks, drain);
+        let bound = taken.into_iter().zip(sources.listeners());
+        let bound = bound.map(|((key, socket, address), (_, service))| BoundPort {
+            socket,
+            address,
+            key,
+            service,
+        });
+        Ok(Self { bound: bound.collect(), sources, tls })
+    }
+
+    /// Serves the ports until `stop`.
+    ///
+    /// # Errors
+    /// If a port cannot accept connections.
+    pub(super) fn listen(&mut self, stop: &CancellationToken) -> Result<(), Failure> {
+        for BoundPort { socket, address, key, service } in self.bound.drain(..) {
+            let listener = listen_on(&key, socket, address)?;
+            let router = Routes::new(service).into_axum_router();
+            let security = self.tls.clone().into();
+            let stop = stop.clone();
+            let served =
+                listen::serve(listener, KIND, security, router, CONNECTIONS_MAX, LIMITS, stop);
+            tokio::spawn(served);
+        }
+        Ok(())
+    }
+}
+
+/// Takes the port of a source that connects.
+fn take(remote: &Remote) -> Option<Result<(String, TcpSocket, SocketAddr), Failure>> {
+    let Direction::Listen(address) = remote.direction else { return None };
+    let key = format!("mcp.sources: listen of the source {:?}", remote.sink.source);
+    let taken = take_port(&key, address);
+    Some(taken.map(|(socket, address)| (key, socket, address)))
+}

@@ -1,0 +1,90 @@
+//! The verification of client certificates on the ports for clients and operators.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::{
+    self, CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme,
+    client::danger::HandshakeSignatureValid,
+    pki_types::{CertificateDer, UnixTime},
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+};
+
+use crate::spiffe::{self, BadIdentity};
+
+/// The maximum number of certificates that a client may send.
+const CHAIN_MAX: usize = 10;
+
+/// A certificate that the chain verification alone would accept, or would not explain.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadCertificate {
+    #[error("it is self-signed")]
+    SelfSigned,
+    #[error("the client sent {0} certificates, at most {CHAIN_MAX} are allowed")]
+    LongChain(usize),
+    #[error("{0}")]
+    Identity(BadIdentity),
+}
+
+/// Verifies the chain to a CA and the revocation list by `chain`, then the names by [`spiffe`].
+#[derive(Debug)]
+pub(crate) struct ClientVerifier {
+    pub(crate) chain: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let n_certificates = intermediates.len() + 1;
+        if n_certificates > CHAIN_MAX {
+            return Err(refused(BadCertificate::LongChain(n_certificates)));
+        }
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now);
+        let verified = verified.map_err(|error| match error {
+            rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::Other(_),
+            ) if is_self_signed(end_entity) => refused(BadCertificate::SelfSigned),
+            error => error,
+        })?;
+        spiffe::check(end_entity).map_err(|error| refused(BadCertificate::Identity(error)))?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+fn refused(reason: BadCertificate) -> rustls::Error {
+    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(reason))))
+}
+
+fn is_self_signed(certificate: &CertificateDer<'_>) -> bool {
+    webpki::EndEntityCert::try_from(certificate)
+        .is_ok_and(|certificate| certificate.issuer() == certificate.subject())
+}

@@ -1,0 +1,73 @@
+//! The metrics of TLS, by port.
+
+use chancery_metrics::{Metric, MetricKind};
+use metrics::{Counter, Gauge, counter, gauge};
+
+use crate::{handshake::HandshakeResult, material::TlsPort};
+
+/// All metrics of this crate.
+pub const METRICS: &[Metric] = &[
+    Metric::new(
+        "chancery_tls_certificate_seconds_left",
+        MetricKind::Gauge,
+        "Seconds until the certificate of a port (tls_cert) expires, or an intermediate certificate in \
+         its file. Negative after that, +Inf without TLS",
+    ),
+    Metric::new(
+        "chancery_tls_reloads_total",
+        MetricKind::Counter,
+        "Attempts to read changed certificate files, by port and result. failed: the files are \
+         unusable, and the previous certificates stay in use",
+    ),
+    Metric::new(
+        "chancery_tls_handshakes_total",
+        MetricKind::Counter,
+        "TLS handshakes of incoming connections, by port and result. unknown_ca, self_signed: no CA of \
+         the port signed the client's certificate. bad_san, bad_certificate: its names or key usage \
+         are invalid. bad_crl: it cannot be checked with the revocation list. refused_by_client: the \
+         client rejected the certificate of the server. protocol: the client does not use TLS",
+    ),
+];
+
+/// The metrics of one port.
+#[derive(Debug)]
+pub(crate) struct PortMetrics {
+    pub(crate) seconds_left: Gauge,
+    pub(crate) reloaded: Counter,
+    pub(crate) reload_failed: Counter,
+    /// By [`HandshakeResult`].
+    handshakes: [Counter; HandshakeResult::ALL.len()],
+}
+
+impl PortMetrics {
+    pub(crate) fn new(port: TlsPort) -> Self {
+        let port = port.label();
+        let reloads =
+            |result| counter!("chancery_tls_reloads_total", "port" => port, "result" => result);
+        Self {
+            seconds_left: gauge!("chancery_tls_certificate_seconds_left", "port" => port),
+            reloaded: reloads("ok"),
+            reload_failed: reloads("failed"),
+            handshakes: HandshakeResult::ALL.map(|result| {
+                counter!("chancery_tls_handshakes_total", "port" => port, "result" => result.label())
+            }),
+        }
+    }
+
+    pub(crate) fn on_handshake(&self, result: HandshakeResult) {
+        self.handshakes[result as usize].increment(1);
+    }
+}
+
+/// Describes the metrics, and shows those of all ports as zero, and as +Inf seconds left.
+pub fn register_metrics() {
+    chancery_metrics::describe(METRICS);
+    for port in TlsPort::ALL {
+        let PortMetrics { seconds_left, reloaded, reload_failed, handshakes } =
+            PortMetrics::new(port);
+        seconds_left.set(f64::INFINITY);
+        for counter in [reloaded, reload_failed].into_iter().chain(handshakes) {
+            counter.increment(0);
+        }
+    }
+}

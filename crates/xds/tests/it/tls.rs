@@ -1,0 +1,298 @@
+//! The port with TLS: which clients it serves, and that faulty ones delay nobody.
+
+use std::{fs, io, path::PathBuf, sync::Arc};
+
+use chancery_testing::{
+    Ca, Leaf,
+    rcgen::{CertificateParams, date_time_ymd},
+};
+use chancery_tls::{MinVersion, PortTls, TlsConfig, TlsPort};
+use hyper_util::rt::TokioIo;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::{
+    TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, RootCertStore, SupportedProtocolVersion,
+        crypto::aws_lc_rs,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+        version::{TLS12, TLS13},
+    },
+};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::support::*;
+
+/// A server that requires certificates of a CA, and the files of its certificate.
+struct TlsServer {
+    ca: Ca,
+    dir: TempDir,
+    port: PortTls,
+    server: Server,
+}
+
+impl TlsServer {
+    async fn start(config: chancery_xds::Config) -> Self {
+        let (ca, dir) = (Ca::new("ca"), tempfile::tempdir().unwrap());
+        let (cert, key) = ca.loopback().write(dir.path(), "server");
+        fs::write(dir.path().join("ca.pem"), ca.pem()).unwrap();
+        let files = TlsConfig {
+            port: TlsPort::Xds,
+            cert,
+            key,
+            ca: dir.path().join("ca.pem"),
+            crl: PathBuf::new(),
+            min_version: MinVersion::Tls12,
+        };
+        // The meter of the test must exist before the metrics of the certificates.
+        let meter = Meter::start();
+        let port = PortTls::new(files).unwrap();
+        let config = chancery_xds::Config { tls: Some(port.clone()), ..config };
+        let server = Server::measured_with(meter, config, fanout_config()).await;
+        Self { ca, dir, port, server }
+    }
+
+    /// Returns a client with a certificate that `change` adjusts. Like Envoy, it sends no ALPN.
+    fn client(
+        &self,
+        version: &'static SupportedProtocolVersion,
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> ClientConfig {
+        self.client_with(version, Some(&self.ca.sign(&["client"], change)))
+    }
+
+    fn client_with(
+        &self,
+        version: &'static SupportedProtocolVersion,
+        leaf: Option<&Leaf>,
+    ) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.ca.pem().as_bytes()).unwrap()).unwrap();
+        let builder = ClientConfig::builder_with_provider(aws_lc_rs::default_provider().into())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_root_certificates(roots);
+        let Some(leaf) = leaf else { return builder.with_no_client_auth() };
+        let chain = vec![CertificateDer::from_pem_slice(leaf.cert.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
+        builder.with_client_auth_cert(chain, key).unwrap()
+    }
+
+    async fn connect(&self, client: &ClientConfig) -> io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.server.address).await?;
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        TlsConnector::from(Arc::new(client.clone())).connect(name, stream).await
+    }
+
+    /// Opens a channel over one TLS connection.
+    async fn channel(&self, client: &ClientConfig) -> Result<Channel, tonic::transport::Error> {
+        let connection = self.connect(client).await;
+        let mut connection = Some(connection.map(TokioIo::new));
+        let connector = tower::service_fn(move |_| {
+            let connection = connection.take();
+            async { connection.unwrap_or_else(|| Err(io::Error::other("only one connection"))) }
+        });
+        let endpoint = Endpoint::from_shared(format!("https://{}", self.server.address)).unwrap();
+        endpoint.connect_with_connector(connector).await
+    }
+
+    /// Opens a stream that subscribes to all clusters, and acknowledges the first response.
+    async fn subscribe(&self, client: &ClientConfig) -> Delta {
+        let mut delta = Delta::open(self.channel(client).await.unwrap(), DELTA_ADS).await.unwrap();
+        delta.subscribe(CDS, &[]).await;
+        let first = delta.next().await;
+        delta.ack(&first).await;
+        delta
+    }
+
+    fn handshakes(&self, result: &str) -> u64 {
+        let labels = [("port", "xds"), ("result", result)];
+        self.server.meter.counter("chancery_tls_handshakes_total", &labels)
+    }
+}
+
+fn names(response: &chancery_proto::discovery::DeltaDiscoveryResponse) -> Vec<&str> {
+    response.resources.iter().map(|resource| resource.name.as_str()).collect()
+}
+
+/// Envoy speaks at most TLS 1.2 unless its bootstrap says otherwise.
+#[tokio::test]
+async fn clients_of_tls_1_2_and_1_3_are_served() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    tls.server.put(CDS, &[("a", "1")]);
+    for (n, version) in [(1, &TLS12), (2, &TLS13)] {
+        let client = tls.client(version, |_| ());
+        let mut delta = tls.subscribe(&client).await;
+        tls.server.put(CDS, &[("a", &format!("{version:?}"))]);
+        assert_eq!(names(&delta.next().await), ["a"]);
+        assert_eq!(tls.handshakes("ok"), n);
+    }
+}
+
+/// REST polls use HTTP/1.1 on the same port.
+#[tokio::test]
+async fn rest_poll_over_tls_is_answered() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    let mut client = tls.client(&TLS13, |_| ());
+    client.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let mut connection = tls.connect(&client).await.unwrap();
+    let body = "{\"node\":{\"id\":\"n\"}}";
+    let request = format!(
+        "POST /v3/discovery:clusters HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+}
+
+/// No byte of the configuration goes to a client without an acceptable certificate. Each reason is
+/// counted.
+#[tokio::test]
+async fn client_without_acceptable_certificate_is_refused() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    tls.server.put(CDS, &[("secret", "1")]);
+    let foreign = Ca::new("other").sign(&["client"], |_| ());
+    let mut ends = 0;
+    for version in [&TLS12, &TLS13] {
+        let cases = [
+            ("no_certificate", tls.client_with(version, None)),
+            ("unknown_ca", tls.client_with(version, Some(&foreign))),
+            ("expired", tls.client(version, |leaf| leaf.not_after = date_time_ymd(2020, 1, 1))),
+            (
+                "not_yet_valid",
+                tls.client(version, |leaf| leaf.not_before = date_time_ymd(2090, 1, 1)),
+            ),
+        ];
+        for (result, client) in cases {
+            let before = tls.handshakes(result);
+            // In TLS 1.3, the client learns of the refusal only when it reads.
+            if let Ok(mut connection) = tls.connect(&client).await {
+                drop(connection.write_all(PREFACE).await);
+                let mut read = Vec::new();
+                connection.read_to_end(&mut read).await.unwrap_err();
+                assert_eq!(read, b"");
+            }
+            until(result, async || tls.handshakes(result) == before + 1).await;
+            ends += 1;
+            until("the end is counted", async || tls.server.ends("tls") == ends).await;
+        }
+    }
+    assert_eq!((tls.handshakes("ok"), tls.server.fanout.n_streams()), (0, 0));
+}
+
+/// A client without TLS gets an alert of TLS, and no HTTP.
+#[tokio::test]
+async fn plaintext_on_a_tls_port_is_closed() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    for bytes in [PREFACE, b"POST /v3/discovery:clusters HTTP/1.1\r\n\r\n"] {
+        let mut plain = TcpStream::connect(tls.server.address).await.unwrap();
+        plain.write_all(bytes).await.unwrap();
+        let mut answer = Vec::new();
+        drop(plain.read_to_end(&mut answer).await);
+        assert!(answer.len() < 16, "{answer:?}");
+    }
+    until("both are counted", async || tls.handshakes("protocol") == 2).await;
+}
+
+/// Clients that begin a handshake and never finish it hold only their own connections.
+#[tokio::test]
+async fn half_open_handshakes_delay_no_other_client() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    tls.server.put(CDS, &[("a", "1")]);
+    let client = tls.client(&TLS12, |_| ());
+    let mut first = tls.subscribe(&client).await;
+    let mut half_open = Vec::new();
+    for n in 0..200 {
+        let mut stream = TcpStream::connect(tls.server.address).await.unwrap();
+        // Nothing, the start of a record, or the start of a ClientHello.
+        let bytes: &[u8] =
+            [&b""[..], b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"][n % 3];
+        stream.write_all(bytes).await.unwrap();
+        half_open.push(stream);
+    }
+    until("all are open", async || tls.server.meter.gauge("chancery_xds_connections") == 201.0)
+        .await;
+    tls.server.put(CDS, &[("a", "2")]);
+    assert_eq!(names(&first.next().await), ["a"]);
+    let _second = tls.subscribe(&client).await;
+    assert_eq!((tls.handshakes("ok"), tls.handshakes("timeout")), (2, 0));
+    drop(half_open);
+    until("they are freed", async || tls.server.meter.gauge("chancery_xds_connections") == 2.0)
+        .await;
+    assert_eq!(tls.handshakes("closed"), 200);
+}
+
+/// The explanation of a limit reaches only clients with a certificate.
+#[tokio::test]
+async fn connection_over_the_limit_receives_the_reason_over_tls() {
+    let config = chancery_xds::Config { connections_max: 1, ..chancery_xds::Config::default() };
+    let tls = TlsServer::start(config).await;
+    let client = tls.client(&TLS13, |_| ());
+    let _first = tls.subscribe(&client).await;
+    let mut second = tls.connect(&client).await.unwrap();
+    second.write_all(PREFACE).await.unwrap();
+    let mut answer = Vec::new();
+    second.read_to_end(&mut answer).await.unwrap();
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("1 connections are open (connections_max)"), "{text:?}");
+    assert_eq!(tls.server.hits("connections"), 1);
+    let stranger = tls.connect(&tls.client_with(&TLS13, None)).await;
+    if let Ok(mut stranger) = stranger {
+        stranger.read_to_end(&mut Vec::new()).await.unwrap_err();
+    }
+    until("the stranger is refused", async || tls.handshakes("no_certificate") == 1).await;
+}
+
+/// The limits of frames work inside TLS.
+#[tokio::test]
+async fn flood_of_pings_over_tls_closes_its_connection() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    let connection = tls.connect(&tls.client(&TLS13, |_| ())).await.unwrap();
+    let (mut read, mut write) = tokio::io::split(connection);
+    write.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
+    let pings = frame(PING, 0, 0, &[0; 8]).repeat(1000);
+    let flood = async {
+        for _ in 0..1000 {
+            if write.write_all(&pings).await.is_err() {
+                return;
+            }
+        }
+        panic!("the server accepts everything");
+    };
+    let answers = async { drop(read.read_to_end(&mut Vec::new()).await) };
+    tokio::time::timeout(PATIENCE, async { tokio::join!(flood, answers) }).await.unwrap();
+    until("the limit is counted", async || tls.server.hits("control_frames") == 1).await;
+    assert_eq!(tls.server.ends("limit"), 1);
+}
+
+/// New certificates apply to new connections. Open streams continue, and receive nothing again.
+#[tokio::test]
+async fn replaced_certificate_and_ca_do_not_disturb_streams() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    tls.server.put(CDS, &[("a", "1"), ("b", "1")]);
+    let client = tls.client(&TLS12, |_| ());
+    let mut stream = tls.subscribe(&client).await;
+    let sent = || tls.server.meter.counter("chancery_xds_pushes_total", &[]);
+    let before = sent();
+    tls.ca.loopback().write(tls.dir.path(), "server");
+    let new = Ca::new("new");
+    fs::write(tls.dir.path().join("ca.pem"), new.pem()).unwrap();
+    tls.port.refresh();
+    // Its CA is no longer accepted.
+    let old = tls.connect(&client).await;
+    assert!(old.is_err());
+    let renewed = tls.client_with(&TLS12, Some(&new.sign(&["client"], |_| ())));
+    let mut other = tls.subscribe(&renewed).await;
+    assert_eq!(sent(), before + 1, "only the new stream received a response");
+    tls.server.put(CDS, &[("b", "2")]);
+    assert_eq!(names(&stream.next().await), ["b"]);
+    assert_eq!(names(&other.next().await), ["b"]);
+    assert_eq!(tls.server.ends("client"), 0);
+}
