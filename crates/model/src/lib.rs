@@ -10,6 +10,7 @@
 //!   unchanged parts with the old one, in O(changes · log size).
 //! - Versions and revisions are computed from committed data alone.
 
+mod access;
 mod assignment;
 mod constraints;
 mod hash;
@@ -30,6 +31,7 @@ mod variant_index;
 mod version;
 pub mod wire;
 
+pub use access::{Identity, PRINCIPAL_BYTES_MAX, Principal, PrincipalError, Token, TokenDigest};
 pub use assignment::{
     Assignment, Glob, NodeMatcher, ScopeTemplate, TemplateError, default_assignment,
 };

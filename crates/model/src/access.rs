@@ -1,0 +1,5 @@
+//! Access rules: which identities may use which scopes.
+
+mod principal;
+
+pub use principal::{Identity, PRINCIPAL_BYTES_MAX, Principal, PrincipalError, Token, TokenDigest};
