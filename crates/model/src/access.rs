@@ -1,5 +1,21 @@
-//! Access rules: which identities may use which scopes.
+//! Access rules: which identities may receive which scopes, and use which operations.
+//!
+//! Assignments choose the scopes of a client, and access rules permit them. A scope that is not permitted
+//! refuses the whole stream. It never leaves out a part of a view, because the client would remove
+//! the resources of that part.
 
+mod change;
+mod decide;
+mod pattern;
 mod principal;
+mod rule;
 
+pub use change::{TOKENS_MAX, TOKENS_PER_NAME_MAX};
+pub use decide::{Access, SecretsRight, StreamRefusal, StreamRights, Target};
+pub use pattern::{
+    CAPTURES_MAX, IdentityPattern, PATTERN_BYTES_MAX, PatternError, Template, Variables,
+};
 pub use principal::{Identity, PRINCIPAL_BYTES_MAX, Principal, PrincipalError, Token, TokenDigest};
+pub use rule::{
+    AccessRule, Grant, NodeBinding, PATTERNS_MAX, RULES_MAX, SecretsGrant, StreamQuota, Verb,
+};

@@ -217,16 +217,7 @@ impl ScopeTemplate {
             if value.is_empty() {
                 return None;
             }
-            let mut buffer = [0; 4];
-            for c in value.chars() {
-                if ScopeName::is_literal(c) {
-                    name.push(c);
-                } else {
-                    for byte in c.encode_utf8(&mut buffer).bytes() {
-                        name.push_str(&format!("%{byte:02X}"));
-                    }
-                }
-            }
+            name.push_str(&ScopeName::encode_value(value));
         }
         ScopeName::new(&name).ok()
     }
@@ -263,6 +254,12 @@ impl Assignment {
             }
         }
         scopes
+    }
+
+    /// Returns the first scope template that `node` lacks a variable for, or whose name would be too long.
+    #[must_use]
+    pub fn unresolved(&self, node: &Node) -> Option<&ScopeTemplate> {
+        self.scopes.iter().find(|template| template.resolve(node).is_none())
     }
 }
 

@@ -31,7 +31,12 @@ mod variant_index;
 mod version;
 pub mod wire;
 
-pub use access::{Identity, PRINCIPAL_BYTES_MAX, Principal, PrincipalError, Token, TokenDigest};
+pub use access::{
+    Access, AccessRule, CAPTURES_MAX, Grant, Identity, IdentityPattern, NodeBinding,
+    PATTERN_BYTES_MAX, PATTERNS_MAX, PRINCIPAL_BYTES_MAX, PatternError, Principal, PrincipalError,
+    RULES_MAX, SecretsGrant, SecretsRight, StreamQuota, StreamRefusal, StreamRights, TOKENS_MAX,
+    TOKENS_PER_NAME_MAX, Target, Template, Token, TokenDigest, Variables, Verb,
+};
 pub use assignment::{
     Assignment, Glob, NodeMatcher, ScopeTemplate, TemplateError, default_assignment,
 };
@@ -54,8 +59,8 @@ pub use structured_name::{
 };
 pub use text::{Printable, is_unprintable};
 pub use transaction::{
-    AssignmentOp, Change, ChangeKind, Expectation, Outcome, Precondition, Refusal, Summary,
-    Transaction, TransactionMeta, Upsert,
+    AccessOp, AssignmentOp, Change, ChangeKind, Expectation, Outcome, Precondition, Refusal,
+    Summary, Transaction, TransactionMeta, Upsert,
 };
 pub use variant_index::VariantIndex;
 pub use version::{Incarnation, Revision, TypeVersion, Version};

@@ -254,7 +254,26 @@ impl ScopeName {
     ///
     /// All other characters are percent-encoded, including `/` and `%`. A node therefore cannot
     /// choose a value that names another scope.
-    pub(crate) fn is_literal(c: char) -> bool {
+    fn is_literal(c: char) -> bool {
         c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | ':' | '@' | '-')
+    }
+
+    /// Encodes a value of a node as it is inserted into a template.
+    pub(crate) fn encode_value(value: &str) -> Cow<'_, str> {
+        if value.chars().all(Self::is_literal) {
+            return value.into();
+        }
+        let mut text = String::with_capacity(value.len());
+        let mut buffer = [0; 4];
+        for c in value.chars() {
+            if Self::is_literal(c) {
+                text.push(c);
+            } else {
+                for byte in c.encode_utf8(&mut buffer).bytes() {
+                    text.push_str(&format!("%{byte:02X}"));
+                }
+            }
+        }
+        text.into()
     }
 }

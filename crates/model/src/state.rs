@@ -8,9 +8,9 @@ use std::{
 use imbl::OrdMap;
 
 use crate::{
-    Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation, Lifetimes, Node,
-    Outcome, Precondition, Refusal, Resource, ResourceKey, ResourceName, Revision, ScopeName,
-    Summary, Transaction, TypeUrl, VariantIndex, VariantsBudget, default_assignment,
+    Access, AccessOp, Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation,
+    Lifetimes, Node, Outcome, Precondition, Refusal, Resource, ResourceKey, ResourceName, Revision,
+    ScopeName, Summary, Transaction, TypeUrl, VariantIndex, VariantsBudget, default_assignment,
     resource::{Difference, Shared},
     variant_index::conflict,
 };
@@ -177,6 +177,8 @@ pub struct State {
     pub scopes: OrdMap<ScopeName, Arc<Scope>>,
     /// The assignments.
     pub assignments: Arc<Assignments>,
+    /// The access rules and tokens.
+    pub access: Arc<Access>,
 }
 
 /// The result of [`State::apply`].
@@ -202,7 +204,15 @@ impl State {
                 changed: Revision(0),
                 rules: vec![default_assignment()],
             }),
+            access: Arc::default(),
         }
+    }
+
+    /// Returns the last revision that changed the assignments or the access rules. Until it changes, the
+    /// scopes of a node and the rights of an identity stay the same.
+    #[must_use]
+    pub fn placement_changed(&self) -> Revision {
+        self.assignments.changed.max(self.access.changed)
     }
 
     /// Returns one resource.
@@ -238,7 +248,9 @@ impl State {
     pub fn apply(&self, transaction: &Transaction) -> Applied {
         let revision = Revision(self.revision.0 + 1);
         let mut work = Work { before: self, revision, wanted: BTreeMap::new() };
-        let refusal = self.refusal(transaction).or_else(|| {
+        let refusal =
+            self.refusal(transaction).or_else(|| self.access.refusal(&transaction.access));
+        let refusal = refusal.or_else(|| {
             work.collect(transaction);
             work.variants_refusal()
         });
@@ -251,8 +263,9 @@ impl State {
         }
         let (state, changes, unchanged) = work.finish(transaction);
         let (state, assignments) = state.with_assignments(revision, &transaction.assignments);
+        let (state, access) = state.with_access(revision, &transaction.access);
         let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
-        let has_changed = !changes.is_empty() || assignments > 0;
+        let has_changed = !changes.is_empty() || assignments > 0 || access > 0;
         let state = if has_changed { State { revision, ..state } } else { self.clone() };
         let summary = Summary {
             revision: state.revision,
@@ -260,6 +273,7 @@ impl State {
             removed: removed as u64,
             unchanged,
             assignments,
+            access,
         };
         Applied { state, outcome: Outcome::Committed(summary), changes }
     }
@@ -267,6 +281,10 @@ impl State {
     fn refusal(&self, transaction: &Transaction) -> Option<Refusal> {
         transaction.preconditions.iter().find_map(|precondition| match precondition {
             Precondition::Revision(expected) => self.revision_refusal(*expected, transaction),
+            Precondition::Access(checked) => {
+                let (checked, changed) = (*checked, self.access.changed);
+                (changed > checked).then_some(Refusal::AccessChanged { checked, changed })
+            }
             Precondition::Resource { scope, key, expectation } => {
                 let found = self.get(scope, key).map(|resource| resource.version());
                 let holds = match expectation {
@@ -326,6 +344,16 @@ impl State {
         }
         Assignments::sort(&mut rules);
         (Self { assignments: Arc::new(Assignments { changed: revision, rules }), ..self }, count)
+    }
+}
+
+impl State {
+    fn with_access(self, revision: Revision, ops: &[AccessOp]) -> (Self, u64) {
+        let (access, count) = self.access.with(revision, ops);
+        match access {
+            Some(access) => (Self { access: Arc::new(access), ..self }, count),
+            None => (self, 0),
+        }
     }
 }
 

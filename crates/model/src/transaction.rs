@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{Assignment, Resource, ResourceDraft, ResourceKey, Revision, ScopeName, Version};
+use crate::{
+    AccessRule, Assignment, Resource, ResourceDraft, ResourceKey, Revision, ScopeName, Token,
+    TokenDigest, Version,
+};
 
 /// The publication of a resource in a scope.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +23,19 @@ pub enum AssignmentOp {
     Put(Assignment),
     /// Deletes the assignment of this name, if it exists.
     Delete(Arc<str>),
+}
+
+/// A change of an access rule or of a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AccessOp {
+    /// Creates the rule, or replaces the rule of the same name.
+    PutRule(Box<AccessRule>),
+    /// Deletes the rule of this name, if it exists.
+    DeleteRule(Arc<str>),
+    /// Adds a token. Its revision becomes that of the transaction.
+    AddToken(Token),
+    /// Deletes the token with this digest, if it exists.
+    DeleteToken(TokenDigest),
 }
 
 /// The condition that a precondition places on a resource.
@@ -48,6 +64,9 @@ pub enum Precondition {
         /// The expectation.
         expectation: Expectation,
     },
+    /// No access rule and no token has changed after this revision. A replica has checked the rights of
+    /// the author at this revision.
+    Access(Revision),
 }
 
 /// The author, reason and time of a transaction, which the history keeps with the revision.
@@ -81,6 +100,8 @@ pub struct Transaction {
     pub upserts: Vec<Upsert>,
     /// The changes of assignments.
     pub assignments: Vec<AssignmentOp>,
+    /// The changes of access rules and tokens.
+    pub access: Vec<AccessOp>,
     /// The author, reason and time.
     pub meta: TransactionMeta,
 }
@@ -124,6 +145,8 @@ pub struct Summary {
     pub unchanged: u64,
     /// The number of assignments that were changed or deleted.
     pub assignments: u64,
+    /// The number of access rules and tokens that were changed or deleted.
+    pub access: u64,
 }
 
 /// The precondition that did not hold.
@@ -165,6 +188,20 @@ pub enum Refusal {
         /// The rule that two of the variants violate.
         reason: String,
     },
+    /// An access rule or a token has changed since the rights of the author were checked.
+    AccessChanged {
+        /// The revision of the check.
+        checked: Revision,
+        /// The revision of the change.
+        changed: Revision,
+    },
+    /// The cluster would have too many access rules or tokens.
+    AccessTooMany {
+        /// The kind: rules or tokens.
+        what: &'static str,
+        /// The maximum.
+        max: usize,
+    },
 }
 
 impl fmt::Display for Refusal {
@@ -184,6 +221,14 @@ impl fmt::Display for Refusal {
                 f,
                 "the assignments have changed at revision {changed}, after the expected revision {expected}"
             ),
+            Self::AccessChanged { checked, changed } => write!(
+                f,
+                "the access rules have changed at revision {changed}, after the rights were checked at \
+                 revision {checked}; try again"
+            ),
+            Self::AccessTooMany { what, max } => {
+                write!(f, "there would be more than {max} {what}, the maximum")
+            }
             Self::Variants { scope, key, reason } => {
                 write!(f, "{key} in scope {scope:?}: {reason}")
             }

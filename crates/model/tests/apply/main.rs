@@ -115,8 +115,14 @@ fn prune_keeps_only_upserted_resources_of_the_scope() {
         ..Transaction::default()
     };
     let applied = state.apply(&prune);
-    let expected =
-        Summary { revision: Revision(2), changed: 1, removed: 1, unchanged: 1, assignments: 0 };
+    let expected = Summary {
+        revision: Revision(2),
+        changed: 1,
+        removed: 1,
+        unchanged: 1,
+        assignments: 0,
+        access: 0,
+    };
     assert_eq!(summary(&applied), expected);
     assert!(applied.state.get(&scope("a"), &key("y")).is_none());
     assert!(applied.state.get(&scope("b"), &key("y")).is_some());

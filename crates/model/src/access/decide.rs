@@ -1,0 +1,421 @@
+//! Decisions: whether a client may have a stream, and whether a caller may use an operation.
+//!
+//! Rights of several rules add up. What a rule denies is denied, whatever other rules allow. What no rule
+//! allows is denied. The order of rules has no meaning.
+
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use super::{
+    pattern::{Captures, Template},
+    principal::{Identity, Principal, Token, TokenDigest},
+    rule::{AccessRule, Grant, NodeBinding, Verb},
+};
+use crate::{Node, ResourceName, Revision, ScopeName, TypeUrl};
+
+/// The access rules and tokens of a cluster.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// The last revision that changed a rule or a token.
+    pub changed: Revision,
+    /// The rules, by name.
+    pub rules: Vec<AccessRule>,
+    /// The tokens, by name and digest.
+    pub tokens: Vec<Token>,
+}
+
+/// The reason why a stream is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StreamRefusal {
+    /// The token of the identity was deleted.
+    Token,
+    /// A rule refuses the identity.
+    Refused {
+        /// The name of the rule.
+        rule: Arc<str>,
+    },
+    /// No rule names the identity.
+    NoRule,
+    /// The node does not have the values that the rules require.
+    Node {
+        /// The name of the first rule of the identity.
+        rule: Arc<str>,
+        /// The difference.
+        mismatch: String,
+    },
+    /// A scope of the assignment needs a variable that the node lacks.
+    Variable {
+        /// The template of the scope.
+        template: String,
+    },
+    /// No rule lets the identity receive a scope of the assignment.
+    Scope {
+        /// The scope.
+        scope: ScopeName,
+    },
+}
+
+impl StreamRefusal {
+    /// All labels of [`Self::reason`].
+    pub const REASONS: [&str; 6] = ["token", "refused", "no_rule", "node", "variable", "scope"];
+
+    /// Returns the reason as a metric names it.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::Refused { .. } => "refused",
+            Self::NoRule => "no_rule",
+            Self::Node { .. } => "node",
+            Self::Variable { .. } => "variable",
+            Self::Scope { .. } => "scope",
+        }
+    }
+}
+
+/// The details, for operators. Clients get the same text for every refusal.
+impl fmt::Display for StreamRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token => f.write_str("the token was deleted"),
+            Self::Refused { rule } => write!(f, "the access rule {rule:?} refuses the identity"),
+            Self::NoRule => f.write_str("no access rule names the identity"),
+            Self::Node { rule, mismatch } => write!(f, "access rule {rule:?}: {mismatch}"),
+            Self::Variable { template } => {
+                write!(f, "the node lacks a variable of the scope {template:?} of its assignment")
+            }
+            Self::Scope { scope } => {
+                write!(f, "no access rule lets the identity receive the scope {scope:?}")
+            }
+        }
+    }
+}
+
+/// The secrets that a client may receive.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SecretsRight {
+    /// For each permitted scope, the texts of the permitted names.
+    scopes: Vec<(ScopeName, Vec<NamePattern>)>,
+}
+
+/// A pattern of names without variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum NamePattern {
+    All,
+    /// The template, with the values of its variables.
+    Template(Template, Vec<(String, String)>),
+}
+
+impl SecretsRight {
+    /// Returns whether the client may receive a secret of a scope.
+    #[must_use]
+    pub fn permits(&self, scope: &ScopeName, name: &ResourceName) -> bool {
+        self.scopes.iter().filter(|(permitted, _)| permitted == scope).any(|(_, names)| {
+            names.iter().any(|pattern| match pattern {
+                NamePattern::All => true,
+                NamePattern::Template(template, values) => {
+                    let captures =
+                        values.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                    template.matches(name.as_str(), &captures.collect())
+                }
+            })
+        })
+    }
+}
+
+/// The rights of a stream that is permitted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StreamRights {
+    /// The secrets.
+    pub secrets: SecretsRight,
+    /// The maximum number of streams of the identity on a replica, if a rule limits it.
+    pub streams_max: Option<u64>,
+}
+
+/// The target of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// The whole cluster.
+    Cluster,
+    /// A scope, with all its types and names.
+    Scope(&'a ScopeName),
+    /// A resource.
+    Resource(&'a ScopeName, &'a TypeUrl, &'a ResourceName),
+}
+
+/// A rule that matches an identity, with the values of its variables.
+struct Match<'a> {
+    rule: &'a AccessRule,
+    captures: Captures<'a>,
+}
+
+impl Access {
+    /// Returns the token with a digest.
+    #[must_use]
+    pub fn token(&self, digest: &TokenDigest) -> Option<&Token> {
+        self.tokens.iter().find(|token| token.digest == *digest)
+    }
+
+    fn matches<'a>(&'a self, principal: &'a Principal) -> impl Iterator<Item = Match<'a>> {
+        self.rules.iter().flat_map(move |rule| {
+            let captures =
+                rule.identities.iter().filter_map(move |pattern| pattern.captures(principal));
+            captures.map(move |captures| Match { rule, captures })
+        })
+    }
+
+    /// Returns the rules that name a principal.
+    pub fn rules_of<'a>(
+        &'a self,
+        principal: &'a Principal,
+    ) -> impl Iterator<Item = &'a AccessRule> {
+        self.rules.iter().filter(|rule| rule.identities.iter().any(|one| one.matches(principal)))
+    }
+
+    fn invalid(&self, identity: &Identity) -> Option<StreamRefusal> {
+        if identity.token.is_some_and(|digest| self.token(&digest).is_none()) {
+            return Some(StreamRefusal::Token);
+        }
+        let refusing = self.matches(&identity.principal).find(|one| one.rule.refuse)?;
+        Some(StreamRefusal::Refused { rule: Arc::clone(&refusing.rule.name) })
+    }
+
+    /// Decides whether a client may have a stream, in O(rules).
+    ///
+    /// `scopes` are those that the assignment gives to the node, and `unresolved` is a scope of the
+    /// assignment for which the node lacks a variable. All scopes must be permitted, because a view
+    /// without one of its scopes would remove resources from the client.
+    ///
+    /// # Errors
+    /// Returns the reason of a refusal.
+    pub fn decide_stream(
+        &self,
+        identity: &Identity,
+        node: &Node,
+        scopes: &[ScopeName],
+        unresolved: Option<&str>,
+    ) -> Result<StreamRights, StreamRefusal> {
+        if let Some(refusal) = self.invalid(identity) {
+            return Err(refusal);
+        }
+        let mut mismatch = None;
+        let mut matches: Vec<Match<'_>> = Vec::new();
+        for one in self.matches(&identity.principal) {
+            if !one.rule.is_for_clients() {
+                continue;
+            }
+            match one.rule.node.mismatch(node, &one.captures) {
+                None => matches.push(one),
+                Some(text) => {
+                    let rule = Arc::clone(&one.rule.name);
+                    mismatch.get_or_insert(StreamRefusal::Node { rule, mismatch: text });
+                }
+            }
+        }
+        if matches.is_empty() {
+            return Err(mismatch.unwrap_or(StreamRefusal::NoRule));
+        }
+        if let Some(template) = unresolved {
+            return Err(StreamRefusal::Variable { template: template.to_owned() });
+        }
+        let may_read = |scope: &&ScopeName| {
+            matches.iter().any(|Match { rule, captures }| {
+                rule.read.iter().any(|read| read.matches_scope(scope, captures, Some(node)))
+            })
+        };
+        if let Some(scope) = scopes.iter().find(|scope| !may_read(scope)) {
+            return Err(StreamRefusal::Scope { scope: scope.clone() });
+        }
+        let secrets = scopes.iter().map(|scope| {
+            let names = matches.iter().flat_map(|one| one.secret_names(scope, node)).collect();
+            (scope.clone(), names)
+        });
+        let secrets = SecretsRight {
+            scopes: secrets.filter(|(_, names): &(_, Vec<_>)| !names.is_empty()).collect(),
+        };
+        let streams_max = matches.iter().filter_map(|one| one.rule.quota.streams).min();
+        Ok(StreamRights { secrets, streams_max })
+    }
+
+    /// Returns whether a principal may use an operation, in O(rules).
+    #[must_use]
+    pub fn permits(&self, identity: &Identity, verb: Verb, target: Target<'_>) -> bool {
+        if self.invalid(identity).is_some() {
+            return false;
+        }
+        let mut is_allowed = false;
+        for Match { rule, captures } in self.matches(&identity.principal) {
+            if rule.deny.iter().any(|grant| grant.touches(verb, target, &captures)) {
+                return false;
+            }
+            is_allowed |= rule.allow.iter().any(|grant| grant.includes(verb, target, &captures));
+        }
+        is_allowed
+    }
+
+    /// Returns whether a principal may use an operation on any target.
+    #[must_use]
+    pub fn permits_somewhere(&self, identity: &Identity, verb: Verb) -> bool {
+        self.invalid(identity).is_none()
+            && self
+                .matches(&identity.principal)
+                .any(|one| one.rule.allow.iter().any(|grant| grant.verbs.contains(&verb)))
+    }
+
+    /// Returns the first right of a rule that its author does not have (escalation guard), as text.
+    #[must_use]
+    pub fn escalation(&self, author: &Identity, rule: &AccessRule) -> Option<String> {
+        let own: Vec<Match<'_>> = self.matches(&author.principal).collect();
+        if own.iter().any(|one| !one.rule.deny.is_empty()) && rule.gives_rights() {
+            return Some(
+                "a rule that gives rights, because a rule denies rights to you".to_owned(),
+            );
+        }
+        let covered = |verb: Verb, grant: &Grant| {
+            let missing = |scope: &&Template| {
+                !own.iter().any(|one| {
+                    let Match { rule, captures } = one;
+                    rule.allow.iter().any(|held| held.covers(verb, scope, grant, captures))
+                })
+            };
+            if !verb.is_scoped() {
+                let holds =
+                    |one: &Match<'_>| one.rule.allow.iter().any(|held| held.verbs.contains(&verb));
+                return (!own.iter().any(holds)).then(|| format!("{verb}"));
+            }
+            grant.scopes.iter().find(missing).map(|scope| format!("{verb} in {:?}", scope.as_str()))
+        };
+        let client = |verb, scopes: &[Template], names: &[Template]| Grant {
+            verbs: vec![verb],
+            scopes: scopes.to_vec(),
+            types: Vec::new(),
+            names: names.to_vec(),
+        };
+        let grants = rule.allow.iter().cloned().chain([
+            client(Verb::Get, &rule.read, &[]),
+            client(Verb::Secrets, &rule.secrets.scopes, &rule.secrets.names),
+        ]);
+        let rights: Vec<Grant> = grants.collect();
+        rights.iter().find_map(|grant| grant.verbs.iter().find_map(|verb| covered(*verb, grant)))
+    }
+
+    /// Returns the verbs that a principal may use on some target.
+    #[must_use]
+    pub fn verbs_of(&self, identity: &Identity) -> BTreeSet<Verb> {
+        Verb::ALL.iter().copied().filter(|verb| self.permits_somewhere(identity, *verb)).collect()
+    }
+}
+
+impl AccessRule {
+    /// Returns whether the rule lets clients receive something.
+    #[must_use]
+    pub fn is_for_clients(&self) -> bool {
+        !self.read.is_empty()
+    }
+
+    fn gives_rights(&self) -> bool {
+        !self.allow.is_empty() || !self.read.is_empty()
+    }
+}
+
+impl Match<'_> {
+    fn secret_names(&self, scope: &ScopeName, node: &Node) -> Vec<NamePattern> {
+        let secrets = &self.rule.secrets;
+        let matches =
+            |template: &Template| template.matches_scope(scope, &self.captures, Some(node));
+        if !secrets.scopes.iter().any(matches) {
+            return Vec::new();
+        }
+        if secrets.names.is_empty() {
+            return vec![NamePattern::All];
+        }
+        let values: Vec<(String, String)> = (self.captures.iter())
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let pattern = |name: &Template| NamePattern::Template(name.clone(), values.clone());
+        secrets.names.iter().map(pattern).collect()
+    }
+}
+
+impl NodeBinding {
+    /// Describes the first value of the node that does not match.
+    fn mismatch(&self, node: &Node, captures: &Captures<'_>) -> Option<String> {
+        let fixed = [("id", &self.id, &node.id), ("cluster", &self.cluster, &node.cluster)];
+        for (what, template, value) in fixed {
+            if let Some(template) = template
+                && !template.matches(value, captures)
+            {
+                let template = template.as_str();
+                return Some(format!("{what} {value:?} does not match {template:?}"));
+            }
+        }
+        self.metadata.iter().find_map(|(path, template)| {
+            let pattern = template.as_str();
+            match node.metadata.get(path) {
+                None => {
+                    Some(format!("the node has no metadata {path:?}, which must match {pattern:?}"))
+                }
+                Some(value) if template.matches(value, captures) => None,
+                Some(value) => Some(format!(
+                    "metadata {path:?} is {value:?}, which does not match {pattern:?}"
+                )),
+            }
+        })
+    }
+}
+
+impl Grant {
+    /// Returns whether the grant contains the whole target.
+    fn includes(&self, verb: Verb, target: Target<'_>, captures: &Captures<'_>) -> bool {
+        self.verbs.contains(&verb)
+            && match target {
+                Target::Cluster => !verb.is_scoped(),
+                Target::Scope(scope) => {
+                    self.has_scope(scope, captures)
+                        && self.types.is_empty()
+                        && self.names.is_empty()
+                }
+                Target::Resource(scope, type_url, name) => {
+                    self.has_scope(scope, captures) && self.has(type_url, name, captures)
+                }
+            }
+    }
+
+    /// Returns whether the grant contains a part of the target.
+    fn touches(&self, verb: Verb, target: Target<'_>, captures: &Captures<'_>) -> bool {
+        self.verbs.contains(&verb)
+            && match target {
+                Target::Cluster => !verb.is_scoped(),
+                Target::Scope(scope) => self.has_scope(scope, captures),
+                Target::Resource(scope, type_url, name) => {
+                    self.has_scope(scope, captures) && self.has(type_url, name, captures)
+                }
+            }
+    }
+
+    fn has_scope(&self, scope: &ScopeName, captures: &Captures<'_>) -> bool {
+        self.scopes.iter().any(|template| template.matches_scope(scope, captures, None))
+    }
+
+    fn has(&self, type_url: &TypeUrl, name: &ResourceName, captures: &Captures<'_>) -> bool {
+        let base = name.base();
+        (self.types.is_empty() || self.types.contains(type_url))
+            && (self.names.is_empty()
+                || self.names.iter().any(|template| template.matches(base, captures)))
+    }
+
+    /// Returns whether this grant of the author covers a scope of another grant.
+    fn covers(&self, verb: Verb, scope: &Template, other: &Self, captures: &Captures<'_>) -> bool {
+        let names_of =
+            |template: &Template| self.names.iter().any(|own| own.covers(template, captures));
+        self.verbs.contains(&verb)
+            && self.scopes.iter().any(|own| own.covers(scope, captures))
+            && (self.types.is_empty()
+                || (!other.types.is_empty()
+                    && other.types.iter().all(|one| self.types.contains(one))))
+            && (self.names.is_empty()
+                || (!other.names.is_empty() && other.names.iter().all(names_of)))
+    }
+}
+
+#[cfg(test)]
+mod tests;
