@@ -67,7 +67,7 @@ impl Shard {
             }
             budget.spend(1);
             // A session that is away is reassigned when it is back: it may have to move.
-            let changed = self.views.state().assignments.changed;
+            let changed = self.views.state().placement_changed();
             let has_moved = |entry: &Entry| entry.moved_at >= since || entry.assigned_at != changed;
             let has_view = |entry: &Entry| entry.assigned.is_some() || since > Revision(0);
             let moved = |entry: &&Entry| has_moved(entry) && has_view(entry);

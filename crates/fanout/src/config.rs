@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use crate::SecretFinder;
+use crate::{AccessControl, SecretFinder};
 
 /// The settings of the fan-out.
 #[derive(Debug, Clone)]
@@ -32,6 +32,8 @@ pub struct Config {
     pub session: chancery_protocol::Config,
     /// Finds the secrets that a client may quote in a rejection.
     pub secrets: SecretFinder,
+    /// Whether the access rules apply to clients.
+    pub access: AccessControl,
 }
 
 /// A setting with an invalid value.
@@ -58,6 +60,7 @@ impl Default for Config {
             control_plane: "chancery".to_owned(),
             session: chancery_protocol::Config::default(),
             secrets: SecretFinder::none(),
+            access: AccessControl::default(),
         }
     }
 }

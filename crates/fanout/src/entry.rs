@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use chancery_model::{Node, ResourceName, Revision, ScopeName, TypeUrl};
+use chancery_model::{Node, ResourceName, Revision, ScopeName, StreamRights, TypeUrl};
 use chancery_protocol::{Acceptance, Session};
 use tokio::time::Instant;
 
@@ -10,6 +10,7 @@ use crate::{
     away::Offloaded,
     changes::ConvergenceTimes,
     memory::Holding,
+    placement::CountedStream,
     queue::Lane,
     status::{NackRecord, SessionId, Unacknowledged, UnacknowledgedState},
     stream_slot::StreamSlot,
@@ -33,9 +34,14 @@ pub(crate) struct Entry {
     /// The assignment that applies to the node, with its scopes. `None` if no assignment matches: such
     /// a node has no view, which differs from an empty view (OPS-05).
     pub(crate) assigned: Option<(Arc<str>, ScopeList)>,
-    /// The revision of the assignments when `assigned` was computed.
+    /// The rights of the client; `None` if access rules do not apply. They never change: a client with other
+    /// rights gets another stream.
+    pub(crate) rights: Option<Arc<StreamRights>>,
+    /// The place among the streams of the identity, if an access rule limits them.
+    pub(crate) counted: Option<CountedStream>,
+    /// The revision of the assignments and access rules when `assigned` was computed.
     pub(crate) assigned_at: Revision,
-    /// The revision of the assignments that last changed the scopes of the session; 0 if none did.
+    /// The revision of the assignments or access rules that last changed the scopes of the session; 0 if none did.
     pub(crate) moved_at: Revision,
     /// The session's revision in [`crate::shard::Shard::set_moving`].
     pub(crate) moving_since: Option<Revision>,
@@ -144,6 +150,7 @@ impl Entry {
             id: self.id,
             node: Arc::clone(&self.node),
             peer: info.peer,
+            identity: info.identity.clone(),
             protocol: info.kind.protocol,
             type_url: info.kind.type_url.clone(),
             assignment: self.assigned.as_ref().map(|(name, _)| Arc::clone(name)),

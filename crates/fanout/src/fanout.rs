@@ -15,8 +15,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Change, ConcernedSession, Config, Progress, RequestSink, ResponseSource, StreamInfo, StreamRef,
-    StreamStatus, Unacknowledged,
+    AccessControl, Change, ConcernedSession, Config, Progress, RequestSink, ResponseSource,
+    StreamInfo, StreamRef, StreamStatus, Unacknowledged,
     arrivals::Arrivals,
     concern::Concerned,
     contact::Contact,
@@ -26,6 +26,7 @@ use crate::{
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     page::Page,
+    placement::IdentityStreams,
     poll::{HeldPolls, Poll},
     poll_rejections::{PollRejection, PollRejections},
     resume_cache::ResumeCache,
@@ -55,6 +56,7 @@ struct Shared {
     poll_rejections: PollRejections,
     control_plane: String,
     protocol: Arc<chancery_protocol::Config>,
+    access: AccessControl,
 }
 
 #[derive(Debug)]
@@ -93,6 +95,7 @@ impl Fanout {
         let large = LargeWork::default();
         let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
         let contact = Arc::new(Contact::new(config.renewals_stop_after));
+        let identity_streams = IdentityStreams::default();
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
         let held_polls = HeldPolls::new();
         let follow =
@@ -113,7 +116,12 @@ impl Fanout {
             let (differ, arrivals) = (Arc::clone(&differ), Arc::clone(&arrivals));
             let resume_cache = Arc::clone(&resume_cache);
             let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, resume_cache, n)
-                .sharing(large.clone(), Arc::clone(&memory), Arc::clone(&contact));
+                .sharing(
+                    large.clone(),
+                    Arc::clone(&memory),
+                    Arc::clone(&contact),
+                    identity_streams.clone(),
+                );
             tracker.spawn(shard.run(inputs, cancel.clone()));
             ShardHandle { inboxes: Inboxes { updates, bulk }, ready_list }
         });
@@ -122,6 +130,7 @@ impl Fanout {
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
         let protocol = Arc::new(config.session.clone());
+        let access = config.access;
         let poll_rejections = PollRejections::default();
         let shared = Shared {
             shards,
@@ -131,6 +140,7 @@ impl Fanout {
             poll_rejections,
             control_plane,
             protocol,
+            access,
         };
         let shared = Arc::new(shared);
         let freshness = ReadFreshness::new(Arc::new(AlwaysFresh), state);
@@ -169,10 +179,11 @@ impl Fanout {
     /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
     pub fn open_poll(&self) -> Result<Poll, OpenError> {
         self.admit()?;
-        let Shared { streams, held_polls, poll_rejections, protocol, .. } = &*self.shared;
+        let Shared { streams, held_polls, poll_rejections, protocol, access, .. } = &*self.shared;
         let (freshness, held) = (self.freshness.clone(), Arc::clone(held_polls));
         let rejections = poll_rejections.clone();
-        Ok(Poll::new(Arc::clone(streams), freshness, held, rejections, Arc::clone(protocol)))
+        let protocol = Arc::clone(protocol);
+        Ok(Poll::new(Arc::clone(streams), freshness, held, rejections, protocol, *access))
     }
 
     /// Returns the newest rejections that REST clients have reported.

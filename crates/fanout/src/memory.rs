@@ -192,7 +192,7 @@ mod tests {
 
     fn slot() -> Arc<StreamSlot> {
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
-        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
+        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into(), identity: None };
         StreamSlot::new(info, Arc::<ReadyList>::default())
     }
 

@@ -22,8 +22,13 @@ pub const METRICS: &[Metric] = &[
         "Streams that ended, by reason. client: the client reset the stream, half-closed \
          it (half_close), or lost its connection. refused: the client broke a rule or \
          exceeded a limit. silent: it left a response unanswered for longer than \
-         ack_close_after. moved: it was asked to reconnect. deadline: its own grpc- \
-         timeout expired.",
+         ack_close_after. moved: it was asked to reconnect. access: its rights or its credential \
+         changed or ended. deadline: its own grpc-timeout expired.",
+    ),
+    Metric::new(
+        "chancery_access_refused_total",
+        MetricKind::Counter,
+        "Streams, polls and calls that access rules or missing credentials refused, by port and reason.",
     ),
     Metric::new("chancery_xds_requests_total", MetricKind::Counter, "Discovery requests, by type."),
     Metric::new(

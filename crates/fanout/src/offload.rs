@@ -178,7 +178,7 @@ impl Shard {
                 self.end_away(at, now, |shard| shard.on_taken(at, result, now));
             }
             After::Moved => {
-                let changed = self.views.state().assignments.changed;
+                let changed = self.views.state().placement_changed();
                 if let Some(entry) = self.sessions.get_mut(at) {
                     entry.session.on_new_view();
                     if entry.assigned_at == changed {

@@ -14,18 +14,22 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use chancery_model::{Node, ScopeName, State, TypeUrl, base_of};
+use chancery_model::{Identity, Node, ScopeName, State, TypeUrl, base_of};
 use chancery_protocol::{NameList, PollNames, Request, SotwRequest};
 use chancery_view::{Differ, LayerDelta, View, changed_collections};
 use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::debug;
 
 use crate::{
     freshness::{Behind, ReadFreshness},
+    log_limit::EscapedText,
+    placement::{AccessControl, Placement, refused},
     poll_rejections::{PollRejection, PollRejections},
     shard::Streams,
+    status::End,
 };
 
 /// The maximum time that a poll waits for the confirmation that the state is current. Envoy gives
@@ -49,6 +53,7 @@ pub struct Poll {
     held: Arc<HeldPolls>,
     rejections: PollRejections,
     protocol: Arc<chancery_protocol::Config>,
+    access: AccessControl,
 }
 
 /// The part of the state that a poll sees.
@@ -102,17 +107,25 @@ impl Poll {
         held: Arc<HeldPolls>,
         rejections: PollRejections,
         protocol: Arc<chancery_protocol::Config>,
+        access: AccessControl,
     ) -> Self {
         let state = freshness.state();
-        Self { streams, freshness, state, held, rejections, protocol }
+        Self { streams, freshness, state, held, rejections, protocol, access }
     }
 
     /// Keeps the report of a client that it has rejected a response (REST-16). `version` is that of the
     /// client.
-    pub fn record_rejection(&self, node: &Node, type_url: &TypeUrl, version: &str, code: i32) {
+    pub fn record_rejection(
+        &self,
+        node: &Node,
+        scopes: &PollView,
+        type_url: &TypeUrl,
+        version: &str,
+        code: i32,
+    ) {
         self.rejections.record(PollRejection {
             node: node.id.clone(),
-            scopes: self.view(node).scopes,
+            scopes: scopes.scopes.clone(),
             type_url: type_url.clone(),
             version: version.to_owned(),
             code,
@@ -137,13 +150,24 @@ impl Poll {
         self.freshness.check_within(FRESHNESS_TIMEOUT, &Request::Sotw(request)).await
     }
 
-    /// Returns what the node sees in the newest state.
-    #[must_use]
-    pub fn view(&self, node: &Node) -> PollView {
+    /// Returns what the node of an identity sees in the newest state. The only place where a client without a session
+    /// gets a view.
+    ///
+    /// # Errors
+    /// Returns the end for a client that the access rules refuse.
+    pub fn view(&self, identity: &Identity, node: &Node) -> Result<PollView, End> {
         let state = Arc::clone(&self.state.borrow());
-        let scopes = state.assignments.for_node(node).map(|rule| rule.scopes_for(node));
-        let view = scopes.as_ref().map(|scopes| View::resolve(&state, scopes));
-        PollView { view, scopes: scopes.unwrap_or_default() }
+        let placement = self.access.place(&state, Some(identity), node).map_err(|refusal| {
+            let (who, id) = (&identity.principal, EscapedText::name(&node.id));
+            debug!(identity = %who, node = %id, reason = %refusal, "poll refused");
+            refused(&refusal)
+        })?;
+        let Placement { assigned, rights } = placement;
+        let secrets = rights.map(|rights| rights.secrets);
+        let scopes = assigned.map(|(_, scopes)| scopes);
+        let resolve = |scopes: &Vec<ScopeName>| View::resolve(&state, scopes).with_secrets(secrets);
+        let view = scopes.as_ref().map(resolve);
+        Ok(PollView { view, scopes: scopes.unwrap_or_default() })
     }
 
     /// Registers the poll, so that changes of the named resources wake it. `names` is `None` for
@@ -270,7 +294,7 @@ impl HeldPolls {
                 }
                 let is_another =
                     old.incarnation != newest.incarnation || old.revision > newest.revision;
-                if is_another || old.assignments.changed != newest.assignments.changed {
+                if is_another || old.placement_changed() != newest.placement_changed() {
                     self.wake_all().await;
                     continue;
                 }
@@ -394,7 +418,7 @@ mod tests {
     async fn commit_wakes_only_concerned_polls() {
         let (author, fanout, _cancel) = start(100);
         let poll = fanout.open_poll().unwrap();
-        let view = poll.view(&node());
+        let view = poll.view(&Identity::anonymous(), &node()).unwrap();
         let endpoint = TypeUrl::from_static(ENDPOINT);
         let hold =
             |type_url: &TypeUrl, list: &[&'static str]| poll.hold(&view, type_url, names(list));

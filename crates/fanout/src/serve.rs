@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use chancery_model::{Node, Revision, ScopeName, TypeUrl};
+use chancery_model::{Node, Revision, ScopeName, StreamRights, TypeUrl};
 use chancery_protocol::{
     EndpointLists, ErrorKind, LifetimeSupport, Overdue, ProtocolError, Receipt, Request, Response,
     ResumeState, Session, Verdict,
@@ -24,6 +24,7 @@ use crate::{
     log_limit::EscapedText,
     metrics::{Suppressed, limit_hit, type_place},
     offload::INLINE_NAMES_MAX,
+    placement::{CHANGED, CountedStream, Placement, refused},
     queue::Lane,
     rejection,
     shard::Shard,
@@ -34,6 +35,10 @@ use crate::{
 
 /// The interval at which a session checks whether lifetimes may be renewed again, in milliseconds.
 const RENEWAL_RETRY_MS: u64 = 1_000;
+
+/// The value of `Entry::assigned_at` after a change of the node. It differs from every revision, so the shard
+/// computes the scopes again.
+const NEW_NODE: Revision = Revision(u64::MAX);
 
 impl Shard {
     pub(crate) fn on_request(
@@ -60,7 +65,10 @@ impl Shard {
                 self.adopt(at, node, now);
                 at
             }
-            (None, Some(node)) => self.open(slot, node, now),
+            (None, Some(node)) => match self.open(slot, node, now) {
+                Ok(at) => at,
+                Err(end) => return slot.end(end),
+            },
             (None, None) => {
                 let text = "the first request of the stream has no node";
                 slot.end(End::new(EndCode::InvalidArgument, text));
@@ -68,6 +76,9 @@ impl Shard {
             }
         };
         self.reassign(at, now);
+        if slot.is_closed() {
+            return;
+        }
         if let Some(away) = self.away_of(at) {
             return wait(away, request, None, permit);
         }
@@ -334,10 +345,11 @@ impl Shard {
         }
     }
 
-    /// Computes the session's scopes again if the assignments have changed, and updates the index.
-    /// Returns the number of updated subscriptions.
+    /// Computes the session's scopes and rights again if the assignments or the access rules have changed, and
+    /// updates the index. Ends the stream if the client has other rights. Returns the number of updated
+    /// subscriptions.
     pub(crate) fn reassign(&mut self, at: usize, now: Now) -> usize {
-        let changed = self.views.state().assignments.changed;
+        let changed = self.views.state().placement_changed();
         let Some(entry) = self.sessions.get_mut(at) else { return 0 };
         if let Some(away) = &mut entry.away {
             // The poll after its return reassigns the session.
@@ -351,9 +363,23 @@ impl Shard {
             self.set_moving(at, None);
             return 0;
         }
+        let is_new_node = entry.assigned_at == NEW_NODE;
         entry.assigned_at = changed;
-        let node = Arc::clone(&entry.node);
-        let new = self.assign(&node);
+        let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
+        let placement = match self.place(&slot, &node, now) {
+            Ok(placement) => placement,
+            // The client keeps its configuration. Its next stream is refused.
+            Err(_) if !is_new_node => return self.end_access(at, now),
+            Err(end) => {
+                slot.end(end);
+                return self.forget(key(at), now);
+            }
+        };
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        if placement.rights.as_ref() != entry.rights.as_deref() {
+            return self.end_access(at, now);
+        }
+        let new = placement.assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
         let Some(entry) = self.sessions.get_mut(at) else { return 0 };
         let old = std::mem::replace(&mut entry.assigned, new);
         let mut registered = 0;
@@ -387,8 +413,35 @@ impl Shard {
         registered
     }
 
-    fn open(&mut self, slot: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> usize {
-        let assigned = self.assign(&node);
+    /// Ends a stream whose client has other rights than before. The client receives OK and nothing more, so it keeps its
+    /// configuration. Returns the number of freed subscriptions.
+    fn end_access(&mut self, at: usize, now: Now) -> usize {
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        entry.slot.end(End::new(EndCode::AccessChanged, CHANGED));
+        self.forget(key(at), now)
+    }
+
+    /// Returns what the node of a stream receives, or the end of the stream.
+    fn place(&mut self, slot: &StreamSlot, node: &Node, now: Now) -> Result<Placement, End> {
+        let identity = slot.info.identity.as_deref();
+        let placed = self.config.access.place(self.views.state(), identity, node);
+        placed.map_err(|refusal| {
+            if let Some(left_out) = self.access_log.take(now) {
+                let who = identity.map(|identity| EscapedText::text(identity.principal.as_str()));
+                let (who, peer) = (who.unwrap_or(EscapedText::text("")), slot.info.peer);
+                let id = EscapedText::name(&node.id);
+                let reason = refusal.to_string();
+                let reason = EscapedText::text(&reason);
+                warn!(identity = %who, node = %id, %peer, %reason, left_out, "a client has no access");
+            }
+            refused(&refusal)
+        })
+    }
+
+    fn open(&mut self, slot: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> Result<usize, End> {
+        let Placement { assigned, rights } = self.place(slot, &node, now)?;
+        let counted = self.count(slot, rights.as_ref())?;
+        let assigned = assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
         let id = SessionId::next();
         let mut session = Session::new(slot.info.kind.clone(), Arc::clone(&self.protocol));
         session.support_lifetimes(LifetimeSupport::of(&node, id.0));
@@ -402,7 +455,9 @@ impl Shard {
             session,
             node,
             assigned,
-            assigned_at: self.views.state().assignments.changed,
+            rights: rights.map(Arc::new),
+            counted,
+            assigned_at: self.views.state().placement_changed(),
             moved_at: Revision(0),
             moving_since: None,
             opened: now.instant,
@@ -427,7 +482,26 @@ impl Shard {
         let at = self.sessions.insert(entry);
         slot.set_key(Some(key(at)));
         self.metrics.streams(&slot.info.kind).increment(1.0);
-        at
+        Ok(at)
+    }
+
+    /// Counts a stream of an identity whose access rule limits the number of streams.
+    fn count(
+        &self,
+        slot: &StreamSlot,
+        rights: Option<&StreamRights>,
+    ) -> Result<Option<CountedStream>, End> {
+        let limit = rights.and_then(|rights| rights.streams_max).zip(slot.info.identity.as_deref());
+        let Some((max, identity)) = limit else { return Ok(None) };
+        let counted = self.identity_streams.take(&identity.principal, max);
+        counted.map(Some).ok_or_else(|| {
+            limit_hit("streams_per_identity");
+            let text = format!(
+                "the identity {} already has {max} streams on this replica (quota.streams of its access rule)",
+                identity.principal
+            );
+            End::new(EndCode::ResourceExhausted, text)
+        })
     }
 
     /// Replaces the node of the session (SOTW-03).
@@ -437,22 +511,19 @@ impl Shard {
         entry.session.support_endpoint_lists(EndpointLists::of(&node));
         entry.session.set_dynamic_parameters(&node.dynamic_parameters);
         entry.node = node;
-        // This value differs from every revision, so `reassign` computes the scopes again.
-        entry.assigned_at = Revision(u64::MAX);
+        entry.assigned_at = NEW_NODE;
         self.reassign(at, now);
     }
 
-    /// Returns the first assignment that matches the node, and its scopes.
-    fn assign(&mut self, node: &Node) -> Option<(Arc<str>, ScopeList)> {
-        let state = Arc::clone(self.views.state());
-        let assignment = state.assignments.for_node(node)?;
-        let scopes = self.views.intern(assignment.scopes_for(node));
-        Some((Arc::clone(&assignment.name), scopes))
-    }
-
+    /// Returns the view of a session. The only place where a stream gets a view.
     pub(crate) fn view_of(&mut self, at: usize) -> Option<chancery_view::View> {
-        let (_, scopes) = self.sessions.get(at)?.assigned.as_ref()?;
-        Some(self.views.of(scopes))
+        let entry = self.sessions.get(at)?;
+        let (_, scopes) = entry.assigned.as_ref()?;
+        let view = self.views.of(scopes);
+        Some(match &entry.rights {
+            Some(rights) => view.with_secrets(Some(Arc::clone(&rights.secrets))),
+            None => view,
+        })
     }
 
     /// Updates the index with the subscriptions that the last request changed.

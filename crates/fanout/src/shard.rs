@@ -46,6 +46,7 @@ use crate::{
     marking::{MARKS_PER_STEP, Mark, Marking},
     memory::SubscriptionMemory,
     metrics::{ShardMetrics, Suppressed, gauge_value},
+    placement::IdentityStreams,
     queue::{Lane, Queue},
     resume_cache::ResumeCache,
     status::{End, EndCode},
@@ -110,10 +111,13 @@ pub(crate) struct Shard {
     /// The resume data of ended streams of all shards.
     pub(crate) resume_cache: Arc<ResumeCache>,
     pub(crate) metrics: ShardMetrics,
-    /// The limits for log lines about rejections, and about clients that do not answer.
+    /// The limits for log lines about rejections, clients that do not answer, and clients without access.
     pub(crate) rejection_log: RateLimitedLog,
     pub(crate) silence_log: RateLimitedLog,
-    /// The slab index of the next session to reassign after a change of the assignments.
+    pub(crate) access_log: RateLimitedLog,
+    /// The streams of identities whose access rule limits them, of all shards.
+    pub(crate) identity_streams: IdentityStreams,
+    /// The slab index of the next session to reassign after a change of the assignments or access rules.
     reassign_from: Option<usize>,
     /// The sessions that are not indexed under their new scopes yet, by the revision of the
     /// assignments that may have moved them.
@@ -180,6 +184,8 @@ impl Shard {
             metrics: ShardMetrics::new(n),
             rejection_log: RateLimitedLog::default(),
             silence_log: RateLimitedLog::default(),
+            access_log: RateLimitedLog::default(),
+            identity_streams: IdentityStreams::default(),
             reassign_from: None,
             moving: BTreeSet::new(),
             called: VecDeque::new(),
@@ -197,8 +203,10 @@ impl Shard {
         large: LargeWork,
         memory: Arc<SubscriptionMemory>,
         contact: Arc<Contact>,
+        identity_streams: IdentityStreams,
     ) -> Self {
         (self.large, self.memory, self.contact) = (large, memory, contact);
+        self.identity_streams = identity_streams;
         self
     }
 
@@ -338,7 +346,7 @@ impl Shard {
         self.resume_cache.forget_old(now.instant);
         // The state may arrive before its arrival time is recorded.
         let arrived = self.arrivals.first_after(old.revision).unwrap_or(now.instant);
-        if old.assignments.changed != newest.assignments.changed {
+        if old.placement_changed() != newest.placement_changed() {
             self.reassign_from = Some(0);
         }
         let is_another = old.incarnation != newest.incarnation || old.revision > newest.revision;
@@ -406,7 +414,7 @@ impl Shard {
     /// Returns the revision up to which all sessions have received the changes and are indexed under
     /// their current scopes.
     pub(crate) fn reached_revision(&self) -> Revision {
-        let reassigning = self.reassign_from.map(|_| self.views.state().assignments.changed);
+        let reassigning = self.reassign_from.map(|_| self.views.state().placement_changed());
         let moving = self.moving.first().map(|(since, _)| *since);
         match reassigning.into_iter().chain(moving).min() {
             Some(since) => self.marked_revision().min(Revision(since.0.saturating_sub(1))),

@@ -35,6 +35,13 @@ pub enum EndCode {
     Internal,
     /// The deadline that the client set has passed.
     DeadlineExceeded,
+    /// The client has no credential, or an invalid one.
+    Unauthenticated,
+    /// The identity of the client may not receive its configuration.
+    PermissionDenied,
+    /// The rights or the credential of the client have changed or ended. The client receives OK, because it keeps its
+    /// configuration until a new stream is refused.
+    AccessChanged,
 }
 
 /// The end of a stream: a gRPC status, independent of gRPC.

@@ -20,6 +20,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use chancery_model::Identity;
 use chancery_protocol::{Message, StreamKind};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -40,6 +41,9 @@ pub struct StreamInfo {
     pub kind: StreamKind,
     /// The address of the client.
     pub peer: SocketAddr,
+    /// The authenticated identity of the client; `None` for a connection that the operator has configured, such as one
+    /// to a remote sink of MCP.
+    pub identity: Option<Arc<Identity>>,
 }
 
 /// The next thing for the transport of a stream.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
-use chancery_model::{Node, ScopeName, TypeUrl};
+use chancery_model::{Identity, Node, ScopeName, TypeUrl};
 use chancery_protocol::{Protocol, SubscriptionStatus};
 
 use crate::{
@@ -25,6 +25,8 @@ pub struct StreamStatus {
     pub node: Arc<Node>,
     /// The address of the client.
     pub peer: SocketAddr,
+    /// The authenticated identity of the client; `None` for connections that the operator has configured.
+    pub identity: Option<Arc<Identity>>,
     /// The protocol variant of the stream.
     pub protocol: Protocol,
     /// The type of the stream; `None` if it is aggregated.

@@ -10,7 +10,7 @@ mod pattern;
 mod principal;
 mod rule;
 
-pub use change::{TOKENS_MAX, TOKENS_PER_NAME_MAX};
+pub use change::{AccessLimit, TOKENS_MAX, TOKENS_PER_NAME_MAX};
 pub use decide::{Access, SecretsRight, StreamRefusal, StreamRights, Target};
 pub use pattern::{
     CAPTURES_MAX, IdentityPattern, PATTERN_BYTES_MAX, PatternError, Template, Variables,

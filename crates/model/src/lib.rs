@@ -32,7 +32,7 @@ mod version;
 pub mod wire;
 
 pub use access::{
-    Access, AccessRule, CAPTURES_MAX, Grant, Identity, IdentityPattern, NodeBinding,
+    Access, AccessLimit, AccessRule, CAPTURES_MAX, Grant, Identity, IdentityPattern, NodeBinding,
     PATTERN_BYTES_MAX, PATTERNS_MAX, PRINCIPAL_BYTES_MAX, PatternError, Principal, PrincipalError,
     RULES_MAX, SecretsGrant, SecretsRight, StreamQuota, StreamRefusal, StreamRights, TOKENS_MAX,
     TOKENS_PER_NAME_MAX, Target, Template, Token, TokenDigest, Variables, Verb,

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    AccessRule, Assignment, Resource, ResourceDraft, ResourceKey, Revision, ScopeName, Token,
-    TokenDigest, Version,
+    AccessLimit, AccessRule, Assignment, Resource, ResourceDraft, ResourceKey, Revision, ScopeName,
+    Token, TokenDigest, Version,
 };
 
 /// The publication of a resource in a scope.
@@ -196,12 +196,7 @@ pub enum Refusal {
         changed: Revision,
     },
     /// The cluster would have too many access rules or tokens.
-    AccessTooMany {
-        /// The kind: rules or tokens.
-        what: &'static str,
-        /// The maximum.
-        max: usize,
-    },
+    AccessTooMany(AccessLimit),
 }
 
 impl fmt::Display for Refusal {
@@ -226,8 +221,8 @@ impl fmt::Display for Refusal {
                 "the access rules have changed at revision {changed}, after the rights were checked at \
                  revision {checked}; try again"
             ),
-            Self::AccessTooMany { what, max } => {
-                write!(f, "there would be more than {max} {what}, the maximum")
+            Self::AccessTooMany(limit) => {
+                write!(f, "there would be more than {} {}, the maximum", limit.max(), limit.what())
             }
             Self::Variants { scope, key, reason } => {
                 write!(f, "{key} in scope {scope:?}: {reason}")

@@ -25,6 +25,12 @@ pub fn properties(type_url: &TypeUrl) -> &'static Properties {
     all.find(|known| known.url == type_url.as_str()).unwrap_or_else(unknown)
 }
 
+/// Returns whether resources of a type are secrets (SDS), also of v2.
+#[must_use]
+pub fn is_secret(type_url: &TypeUrl) -> bool {
+    type_url.as_str() == SECRET || type_url.as_str() == v2::SECRET
+}
+
 /// Resolves an alias (`cds`) or a full type URL, with or without `type.googleapis.com/`.
 ///
 /// # Errors

@@ -77,7 +77,30 @@ pub fn difference(differ: &Differ, from: &TypeView, to: &TypeView) -> Difference
     if from.has_variants() || to.has_variants() {
         resolve_variants(&mut out, from, to);
     }
+    if from.has_hidden() || to.has_hidden() {
+        resolve_hidden(&mut out, from, to);
+    }
     out
+}
+
+/// Replaces the changes of names by what the rights of the client show, in O(changes · layers · log M). Both
+/// views have the same rights: a client whose rights change gets another stream.
+fn resolve_hidden(out: &mut Difference, from: &TypeView, to: &TypeView) {
+    let changed = std::mem::take(out);
+    let names = changed.changed.iter().chain(&changed.removed).map(|resource| resource.name());
+    let names: BTreeSet<&ResourceName> = names.collect();
+    for name in names {
+        let shown = |view: &TypeView| {
+            let resource = view.by_name(name.as_str()).filter(|resource| view.permits(resource));
+            resource.filter(|resource| !view.has_variants() || view.has(resource)).cloned()
+        };
+        match (shown(from), shown(to)) {
+            (Some(old), Some(new)) if old == new => {}
+            (_, Some(new)) => out.changed.push(new),
+            (Some(old), None) => out.removed.push(old),
+            (None, None) => {}
+        }
+    }
 }
 
 /// Replaces the changes of names with variants by what the parameters of the two views select.

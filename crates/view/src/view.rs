@@ -4,8 +4,8 @@ use std::{ops::Bound, sync::Arc};
 
 use chancery_model::{
     Collection, DynamicParameters, Incarnation, LifetimeClass, Resource, ResourceName, Revision,
-    Scope, ScopeName, State, StructuredName, TypeUrl, TypeVersion, base_of, base_of_located,
-    parameters_of,
+    Scope, ScopeName, SecretsRight, State, StructuredName, TypeUrl, TypeVersion, base_of,
+    base_of_located, parameters_of, types,
 };
 use smallvec::SmallVec;
 
@@ -19,6 +19,10 @@ pub struct View {
     incarnation: Incarnation,
     /// The existing scopes, in the order of the list.
     scopes: SmallVec<[Arc<Scope>; 2]>,
+    /// The last revision that changed the access rules.
+    access_changed: Revision,
+    /// The secrets that the client may receive; `None` for all.
+    secrets: Option<Arc<SecretsRight>>,
 }
 
 impl View {
@@ -34,7 +38,15 @@ impl View {
             floor: state.assignments.changed,
             incarnation: state.incarnation,
             scopes: scopes.iter().filter_map(|name| state.scopes.get(name).cloned()).collect(),
+            access_changed: state.access.changed,
+            secrets: None,
         }
+    }
+
+    /// Hides the secrets that the client may not receive, as if they did not exist. `None` hides nothing.
+    #[must_use]
+    pub fn with_secrets(self, secrets: Option<Arc<SecretsRight>>) -> Self {
+        Self { secrets, ..self }
     }
 
     /// Returns the revision of the state that the view shows.
@@ -46,12 +58,20 @@ impl View {
     /// Returns the part of the view with one type, in O(scopes).
     #[must_use]
     pub fn of_type(&self, type_url: &TypeUrl) -> TypeView {
+        let secrets = self.secrets.clone().filter(|_| types::is_secret(type_url));
+        // Clients with other rights see other content of one revision. A client whose rights change gets
+        // another stream, whose versions must not repeat those of the previous one (SOTW-15).
+        let floor = match &secrets {
+            Some(_) => self.floor.max(self.access_changed),
+            None => self.floor,
+        };
         TypeView {
-            floor: self.floor,
+            floor,
             incarnation: self.incarnation,
             layers: self.scopes.iter().filter_map(|s| s.types.get(type_url).cloned()).collect(),
             hidden_child: None,
             parameters: None,
+            secrets,
         }
     }
 }
@@ -68,6 +88,8 @@ pub struct TypeView {
     hidden_child: Option<&'static str>,
     /// The dynamic parameters of plain names and of the wildcard; `None` if there are none.
     parameters: Option<Arc<DynamicParameters>>,
+    /// The secrets that the client may receive; `None` for all, and for other types.
+    secrets: Option<Arc<SecretsRight>>,
 }
 
 /// The parameters of a client without parameters.
@@ -79,7 +101,7 @@ impl TypeView {
     pub fn empty() -> Self {
         let (floor, incarnation) = (Revision(0), Incarnation(0));
         let layers = SmallVec::new();
-        Self { floor, incarnation, layers, hidden_child: None, parameters: None }
+        Self { floor, incarnation, layers, hidden_child: None, parameters: None, secrets: None }
     }
 
     /// Finds a resource by name or alias, in the first layer that contains it. A name in any layer
@@ -94,7 +116,28 @@ impl TypeView {
         let is_hidden = self.hidden_child.is_some_and(|hidden| {
             found.children().iter().any(|child| child.type_url.as_str() == hidden)
         });
-        (!is_hidden).then_some(found)
+        (!is_hidden && self.permits(found)).then_some(found)
+    }
+
+    /// Returns whether the client may receive a resource of the view.
+    pub(crate) fn permits(&self, resource: &Arc<Resource>) -> bool {
+        let Some(secrets) = &self.secrets else { return true };
+        let is_in = |layer: &&Arc<Collection>| {
+            layer.resources.get(resource.name()).is_some_and(|one| Arc::ptr_eq(one, resource))
+        };
+        let layer = self.layers.iter().find(is_in);
+        layer.is_some_and(|layer| secrets.permits(&layer.scope, resource.base_name()))
+    }
+
+    /// Returns whether some resources of the view are hidden from the client.
+    pub(crate) fn has_hidden(&self) -> bool {
+        self.secrets.is_some()
+    }
+
+    /// Returns whether clients of both views may receive the same secrets.
+    #[must_use]
+    pub fn has_rights_of(&self, other: &Self) -> bool {
+        self.secrets == other.secrets
     }
 
     fn find(&self, name: &str) -> Option<&Arc<Resource>> {
@@ -156,13 +199,15 @@ impl TypeView {
         Self { parameters, ..self }
     }
 
-    /// Returns a filter for the resources of the topmost layer with their name: whether variants do not
-    /// hide the resource. In a view without variants, the filter costs nothing.
+    /// Returns a filter for the resources of the topmost layer with their name: whether neither variants nor
+    /// the rights of the client hide the resource. Without either, the filter costs nothing.
     fn shows(&self) -> impl Fn(&Arc<Resource>) -> bool {
         let has_variants = self.has_variants();
         move |resource| {
             let shown = || self.select(resource.base_name().as_str(), self.parameters());
-            !has_variants || shown().is_some_and(|shown| Arc::ptr_eq(shown, resource))
+            let is_shown =
+                !has_variants || shown().is_some_and(|shown| Arc::ptr_eq(shown, resource));
+            is_shown && self.permits(resource)
         }
     }
 
@@ -297,6 +342,7 @@ impl TypeView {
     pub fn is_same(&self, other: &Self) -> bool {
         self.layers.len() == other.layers.len()
             && self.layers.iter().zip(&other.layers).all(|(a, b)| Arc::ptr_eq(a, b))
+            && self.has_rights_of(other)
             && (!self.has_variants() || self.parameters() == other.parameters())
     }
 }

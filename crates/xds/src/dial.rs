@@ -126,7 +126,7 @@ async fn serve_once(
         .handshake(TokioIo::new(stream))
         .await?;
     let kind = StreamKind { protocol: Protocol::Mcp, type_url: None };
-    let opened = fanout.open(StreamInfo { kind, peer });
+    let opened = fanout.open(StreamInfo { kind, peer, identity: None });
     let (sink, responses) = opened.map_err(|error| DialError::Refused(error.to_string()))?;
     let closer = sink.ender();
     let registration = Connection::new(Activity::new(peer)).add(closer.clone());

@@ -96,13 +96,15 @@ pub(crate) fn reject<B: Default>(end: &End) -> Response<B> {
 /// Returns the status that ends a stream.
 pub(crate) fn trailers(end: &End) -> HeaderMap {
     let code = match end.code {
-        EndCode::Ok | EndCode::Aged => Code::Ok,
+        EndCode::Ok | EndCode::Aged | EndCode::AccessChanged => Code::Ok,
         EndCode::InvalidArgument => Code::InvalidArgument,
         EndCode::ResourceExhausted => Code::ResourceExhausted,
         EndCode::Unimplemented => Code::Unimplemented,
         EndCode::Unavailable | EndCode::Silent => Code::Unavailable,
         EndCode::Internal => Code::Internal,
         EndCode::DeadlineExceeded => Code::DeadlineExceeded,
+        EndCode::Unauthenticated => Code::Unauthenticated,
+        EndCode::PermissionDenied => Code::PermissionDenied,
     };
     let at = end.message.floor_char_boundary(STATUS_MESSAGE_BYTES_MAX);
     let mut headers = HeaderMap::with_capacity(2);

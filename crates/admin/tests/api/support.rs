@@ -201,7 +201,7 @@ impl Client {
     pub(crate) fn open_as(server: &Server, node: Node) -> Self {
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
         let peer = "127.0.0.1:4242".parse().unwrap();
-        let (intake, outlet) = server.fanout.open(StreamInfo { kind, peer }).unwrap();
+        let (intake, outlet) = server.fanout.open(StreamInfo { kind, peer, identity: None }).unwrap();
         let node = Node { cluster: "edge".to_owned(), ..node };
         Self { intake, outlet, node: Some(Arc::new(node)) }
     }

@@ -18,6 +18,7 @@ pub(crate) struct ShardMetrics {
     ends_refused: Counter,
     ends_silent: Counter,
     ends_moved: Counter,
+    ends_access: Counter,
     ends_deadline: Counter,
     /// In the order of [`RequestKind`].
     kinds: [Counter; 5],
@@ -84,6 +85,7 @@ impl ShardMetrics {
             ends_refused: ends("refused"),
             ends_silent: ends("silent"),
             ends_moved: ends("moved"),
+            ends_access: ends("access"),
             ends_deadline: ends("deadline"),
             kinds: [kind("ack"), kind("nack"), kind("subscribe"), kind("stale"), kind("repeat")],
             suppressed: [suppressed("folded"), suppressed("unchanged"), suppressed("rejected")],
@@ -113,11 +115,14 @@ impl ShardMetrics {
             Some(EndCode::Ok) => &self.ends_half_close,
             Some(EndCode::Silent) => &self.ends_silent,
             Some(EndCode::Unavailable | EndCode::Aged) => &self.ends_moved,
+            Some(EndCode::AccessChanged) => &self.ends_access,
             Some(EndCode::DeadlineExceeded) => &self.ends_deadline,
             Some(
                 EndCode::InvalidArgument
                 | EndCode::ResourceExhausted
                 | EndCode::Unimplemented
+                | EndCode::Unauthenticated
+                | EndCode::PermissionDenied
                 | EndCode::Internal,
             ) => &self.ends_refused,
         };

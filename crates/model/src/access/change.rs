@@ -8,25 +8,57 @@ pub const TOKENS_MAX: usize = 10_000;
 /// The maximum number of tokens with one name, so that one can replace the other.
 pub const TOKENS_PER_NAME_MAX: usize = 2;
 
+/// A limit for the number of access rules or tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessLimit {
+    /// [`RULES_MAX`].
+    Rules,
+    /// [`TOKENS_MAX`].
+    Tokens,
+    /// [`TOKENS_PER_NAME_MAX`].
+    TokensPerName,
+}
+
+impl AccessLimit {
+    /// Returns the maximum.
+    #[must_use]
+    pub fn max(self) -> usize {
+        match self {
+            Self::Rules => RULES_MAX,
+            Self::Tokens => TOKENS_MAX,
+            Self::TokensPerName => TOKENS_PER_NAME_MAX,
+        }
+    }
+
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::Rules => "access rules",
+            Self::Tokens => "tokens",
+            Self::TokensPerName => "tokens with one name",
+        }
+    }
+}
+
 impl Access {
-    /// Returns the reason why the changes would exceed a limit.
+    /// Returns the limit that the changes would exceed. A limit that a release has lowered does not forbid
+    /// deletions.
     pub(crate) fn refusal(&self, ops: &[AccessOp]) -> Option<Refusal> {
-        let (after, _) = self.with(Revision(0), ops);
-        let after = after?;
-        let too_many = |what, max| Some(Refusal::AccessTooMany { what, max });
-        // A limit that was lowered by a release does not forbid deletions.
-        if after.rules.len() > RULES_MAX.max(self.rules.len()) {
-            return too_many("access rules", RULES_MAX);
-        }
-        if after.tokens.len() > TOKENS_MAX.max(self.tokens.len()) {
-            return too_many("tokens", TOKENS_MAX);
-        }
+        let after = self.with(Revision(0), ops).0?;
         let n_of = |name: &str| after.tokens.iter().filter(|token| &*token.name == name).count();
-        let is_over = |op: &AccessOp| matches!(op, AccessOp::AddToken(token) if n_of(&token.name) > TOKENS_PER_NAME_MAX);
-        ops.iter().any(is_over).then_some(Refusal::AccessTooMany {
-            what: "tokens of a name",
-            max: TOKENS_PER_NAME_MAX,
-        })
+        let is_over = |op: &AccessOp| match op {
+            AccessOp::AddToken(token) => n_of(&token.name) > TOKENS_PER_NAME_MAX,
+            AccessOp::PutRule(_) | AccessOp::DeleteRule(_) | AccessOp::DeleteToken(_) => false,
+        };
+        let limit = if after.rules.len() > RULES_MAX.max(self.rules.len()) {
+            AccessLimit::Rules
+        } else if after.tokens.len() > TOKENS_MAX.max(self.tokens.len()) {
+            AccessLimit::Tokens
+        } else if ops.iter().any(is_over) {
+            AccessLimit::TokensPerName
+        } else {
+            return None;
+        };
+        Some(Refusal::AccessTooMany(limit))
     }
 
     /// Returns the access rules after the changes, and the number of changes; `None` if nothing changed.
@@ -39,9 +71,14 @@ impl Access {
         for op in ops {
             count += u64::from(after.change(revision, op));
         }
-        (count > 0)
-            .then(|| Self { changed: revision, ..after })
-            .map_or((None, 0), |after| (Some(after), count))
+        after.changed = revision;
+        ((count > 0).then_some(after), count)
+    }
+
+    /// Sorts rules and tokens that were loaded in another order.
+    pub fn sort(&mut self) {
+        self.rules.sort_by(|a, b| a.name.cmp(&b.name));
+        self.tokens.sort_by(|a, b| (&a.name, a.digest).cmp(&(&b.name, b.digest)));
     }
 
     fn change(&mut self, revision: Revision, op: &AccessOp) -> bool {

@@ -126,7 +126,7 @@ impl SecretsRight {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamRights {
     /// The secrets.
-    pub secrets: SecretsRight,
+    pub secrets: Arc<SecretsRight>,
     /// The maximum number of streams of the identity on a replica, if a rule limits it.
     pub streams_max: Option<u64>,
 }
@@ -233,7 +233,7 @@ impl Access {
             scopes: secrets.filter(|(_, names): &(_, Vec<_>)| !names.is_empty()).collect(),
         };
         let streams_max = matches.iter().filter_map(|one| one.rule.quota.streams).min();
-        Ok(StreamRights { secrets, streams_max })
+        Ok(StreamRights { secrets: Arc::new(secrets), streams_max })
     }
 
     /// Returns whether a principal may use an operation, in O(rules).

@@ -12,7 +12,7 @@ const SCOPED_ROUTE: &str = "type.googleapis.com/envoy.api.v2.ScopedRouteConfigur
 const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.api.v2.route.VirtualHost";
 const CLUSTER: &str = "type.googleapis.com/envoy.api.v2.Cluster";
 const ENDPOINT: &str = "type.googleapis.com/envoy.api.v2.ClusterLoadAssignment";
-const SECRET: &str = "type.googleapis.com/envoy.api.v2.auth.Secret";
+pub(super) const SECRET: &str = "type.googleapis.com/envoy.api.v2.auth.Secret";
 const RUNTIME: &str = "type.googleapis.com/envoy.service.discovery.v2.Runtime";
 
 /// The types of v2, in the sending order of ADS-04. Each has the properties of the type of v3 that

@@ -8,12 +8,15 @@
 //! detects a record that was lost, or that reverted to an earlier version, even if the record
 //! itself is intact.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use chancery_model::{
-    Applied, Assignments, ChangeKind, Collection, Incarnation, Outcome, Resource, ResourceKey,
-    ResourceName, Revision, Scope, ScopeName, State, Summary, Transaction, TransactionMeta,
-    TypeUrl,
+    Access, Applied, Assignments, ChangeKind, Collection, Incarnation, Outcome, Resource,
+    ResourceKey, ResourceName, Revision, Scope, ScopeName, State, Summary, Transaction,
+    TransactionMeta, TypeUrl,
 };
 use chancery_proto::raft::v1 as pb;
 use imbl::{OrdMap, ordmap::DiffItem};
@@ -21,6 +24,7 @@ use openraft::EntryPayload;
 use prost::Message;
 
 use crate::format::{
+    access_codec::{rule_to_proto, token_to_proto},
     codec::{
         Command, Request, assignment_to_proto, command_from_proto, resource_to_proto,
         version_to_proto,
@@ -110,6 +114,9 @@ pub(crate) struct Record {
 }
 
 pub(crate) const ASSIGNMENTS_KEY: &[u8] = b"a";
+pub(crate) const ACCESS_KEY: &[u8] = b"x";
+pub(crate) const RULE_PREFIX: u8 = b'r';
+pub(crate) const TOKEN_PREFIX: u8 = b't';
 pub(crate) const COLLECTION_PREFIX: u8 = b'c';
 pub(crate) const SCOPE_PREFIX: u8 = b's';
 pub(crate) const ALIAS_PREFIX: u8 = b'l';
@@ -239,6 +246,7 @@ impl Image {
             let new = assignments_record(&self.state.assignments);
             self.replace(edits, Some(old), Some(new));
         }
+        self.replace_access(&before.access, edits);
         if let Outcome::Committed(summary) = &outcome
             && self.state.revision > before.revision
         {
@@ -282,14 +290,16 @@ impl Image {
         }
     }
 
-    /// Makes this image the state of another cluster, at a later revision. Changes nothing else of
-    /// the state. The history records the origin. The caller ensures that `revision` is later.
+    /// Makes this image the state of another cluster, at a later revision. Tokens that were deleted after the
+    /// backup must not become valid again, so the new cluster has no tokens. Changes nothing else of the
+    /// state. The history records the origin. The caller ensures that `revision` is later.
     pub(crate) fn restore(&mut self, identity: RestoredIdentity, meta: TransactionMeta) {
         let RestoredIdentity { cluster_id, incarnation, revision, applied, membership } = identity;
         let restored_from = Some(self.state.revision);
         self.cluster_id = Some(cluster_id);
         self.state.incarnation = incarnation;
         self.state.revision = revision;
+        self.drop_tokens();
         (self.applied, self.membership) = (Some(applied), membership);
         let summary = Summary {
             revision,
@@ -297,11 +307,45 @@ impl Image {
             removed: 0,
             unchanged: self.n_resources,
             assignments: 0,
+            access: 0,
         };
         let (request, request_digest) = (None, 0);
         let entry =
             HistoryEntry { revision, meta, summary, request, request_digest, restored_from };
         self.push(entry, &mut Vec::new());
+    }
+
+    fn drop_tokens(&mut self) {
+        if self.state.access.tokens.is_empty() {
+            return;
+        }
+        let access = Access {
+            changed: self.state.revision,
+            rules: self.state.access.rules.clone(),
+            tokens: Vec::new(),
+        };
+        let before = std::mem::replace(&mut self.state.access, Arc::new(access));
+        self.replace_access(&before, &mut Vec::new());
+    }
+
+    /// Replaces the records of access rules and tokens that differ from those before, in O(rules + tokens).
+    fn replace_access(&mut self, before: &Arc<Access>, edits: &mut Vec<Edit>) {
+        if Arc::ptr_eq(before, &self.state.access) {
+            return;
+        }
+        let by_key = |access: &Access| -> BTreeMap<Vec<u8>, Record> {
+            access_records(access).map(|record| (record.key.clone(), record)).collect()
+        };
+        let (mut old, new) = (by_key(before), by_key(&self.state.access));
+        for (key, record) in new {
+            let old = old.remove(&key);
+            if old.as_ref().is_none_or(|old| old.record != record.record) {
+                self.replace(edits, old, Some(record));
+            }
+        }
+        for (_, record) in old {
+            self.replace(edits, Some(record), None);
+        }
     }
 
     /// Takes O(aliases that changed).
@@ -367,6 +411,7 @@ impl Image {
         });
         assignments
             .into_iter()
+            .chain(access_records(&self.state.access))
             .chain(collections().map(|collection| collection_record(collection)))
             .chain(aliases)
             .chain(scopes)
@@ -444,6 +489,21 @@ fn assignments_record(assignments: &Assignments) -> Record {
         rules: assignments.rules.iter().map(assignment_to_proto).collect(),
     };
     seal(Family::Index, ASSIGNMENTS_KEY.to_vec(), &message)
+}
+
+/// Returns the records of all access rules and tokens; none if there never was one.
+fn access_records(access: &Access) -> impl Iterator<Item = Record> {
+    let key = |prefix: u8, name: &[u8]| [&[prefix][..], name].concat();
+    let changed = pb::AccessRecord { changed: access.changed.0 };
+    let changed =
+        (access.changed > Revision(0)).then(|| seal(Family::Index, ACCESS_KEY.to_vec(), &changed));
+    let rules = access.rules.iter().map(move |rule| {
+        seal(Family::Index, key(RULE_PREFIX, rule.name.as_bytes()), &rule_to_proto(rule))
+    });
+    let tokens = access.tokens.iter().map(move |token| {
+        seal(Family::Index, key(TOKEN_PREFIX, &token.digest.0), &token_to_proto(token))
+    });
+    changed.into_iter().chain(rules).chain(tokens)
 }
 
 fn history_record(entry: &HistoryEntry) -> Record {

@@ -4,16 +4,18 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{
-    Assignments, Collection, Incarnation, Resource, ResourceKey, ResourceName, Revision, Scope,
-    ScopeName, State, TypeUrl,
+    Access, Assignments, Collection, Incarnation, Resource, ResourceKey, ResourceName, Revision,
+    Scope, ScopeName, State, TypeUrl,
 };
 use chancery_proto::raft::v1 as pb;
 
 use crate::{
     disk::image::{
-        ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, Image, SCOPE_PREFIX, SEPARATOR, Tally,
+        ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, Image, RULE_PREFIX,
+        SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX, Tally,
     },
     format::{
+        access_codec::{rule_from_proto, token_from_proto},
         codec::{
             assignment_from_proto, cluster_id_from_proto, draft_from_proto, version_from_proto,
         },
@@ -53,6 +55,7 @@ pub(crate) struct Loader {
     collections: BTreeMap<Vec<u8>, Collection>,
     scopes: BTreeMap<ScopeName, Revision>,
     assignments: Option<Assignments>,
+    access: Access,
     /// The collection of the last resource, taken out of `collections`.
     current: Option<(Vec<u8>, Collection)>,
     history: BTreeMap<Revision, Arc<HistoryEntry>>,
@@ -112,7 +115,20 @@ impl Loader {
             });
             return Ok(());
         }
+        if key == ACCESS_KEY {
+            let message: pb::AccessRecord = record::open(Family::Index, key, record)?;
+            self.access.changed = Revision(message.changed);
+            return Ok(());
+        }
         match key.split_first() {
+            Some((&RULE_PREFIX, _)) => {
+                let message = record::open(Family::Index, key, record)?;
+                self.access.rules.push(rule_from_proto(message)?);
+            }
+            Some((&TOKEN_PREFIX, _)) => {
+                let message = record::open(Family::Index, key, record)?;
+                self.access.tokens.push(token_from_proto(message)?);
+            }
             Some((&SCOPE_PREFIX, name)) => {
                 let message: pb::ScopeRecord = record::open(Family::Index, key, record)?;
                 let name = ScopeName::new(text(name)?).map_err(content)?;
@@ -165,6 +181,8 @@ impl Loader {
         if let Some(assignments) = self.assignments.take() {
             state.assignments = Arc::new(assignments);
         }
+        self.access.sort();
+        state.access = Arc::new(std::mem::take(&mut self.access));
         self.put_back();
         for (prefix, alias, name) in self.aliases.drain(..) {
             let collection = self.collections.get_mut(&prefix).ok_or_else(|| {

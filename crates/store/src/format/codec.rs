@@ -7,15 +7,19 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chancery_model::{
-    Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher, Precondition, Refusal,
-    Resource, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate,
-    Transaction, TransactionMeta, TypeUrl, Upsert, Version,
+    AccessLimit, Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher,
+    Precondition, Refusal, Resource, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName,
+    ScopeTemplate, Transaction, TransactionMeta, TypeUrl, Upsert, Version,
 };
 use chancery_proto::raft::v1 as pb;
 use prost::Message;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::format::{record::RecordError, request_id::RequestId};
+use crate::format::{
+    access_codec::{access_op_from_proto, access_op_to_proto},
+    record::RecordError,
+    request_id::RequestId,
+};
 
 /// A decoded command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +127,7 @@ pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
             digest.update(&message.encode_length_delimited_to_vec());
         }
     }
-    let pb::Transaction { preconditions, deletes, prune, upserts, assignments, meta: _ } =
+    let pb::Transaction { preconditions, deletes, prune, upserts, assignments, access, meta: _ } =
         transaction;
     let mut digest = Xxh3::new();
     add(&mut digest, 0, preconditions);
@@ -131,6 +135,7 @@ pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
     add(&mut digest, 2, prune);
     add(&mut digest, 3, upserts);
     add(&mut digest, 4, assignments);
+    add(&mut digest, 5, access);
     digest.digest().max(1)
 }
 
@@ -157,6 +162,7 @@ pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction
             .collect(),
         assignments: transaction.assignments.iter().map(assignment_op_to_proto).collect(),
         meta: Some(Box::new(meta_to_proto(&transaction.meta))),
+        access: transaction.access.iter().map(access_op_to_proto).collect(),
     }
 }
 
@@ -169,6 +175,7 @@ fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, Recor
         upserts: collect(message.upserts, upsert_from_proto)?,
         assignments: collect(message.assignments, assignment_op_from_proto)?,
         meta: meta_from_proto(*message.meta.unwrap_or_default()),
+        access: collect(message.access, access_op_from_proto)?,
     })
 }
 
@@ -190,6 +197,7 @@ fn precondition_to_proto(precondition: &Precondition) -> pb::Precondition {
     use pb::precondition;
     let precondition = match precondition {
         Precondition::Revision(revision) => precondition::Precondition::Revision(revision.0),
+        Precondition::Access(revision) => precondition::Precondition::Access(revision.0),
         Precondition::Resource { scope, key, expectation } => {
             precondition::Precondition::Resource(expected_to_proto(scope, key, expectation))
         }
@@ -219,6 +227,9 @@ fn precondition_from_proto(message: pb::Precondition) -> Result<Precondition, Re
     match message.precondition.ok_or_else(|| missing("the kind of a precondition"))? {
         precondition::Precondition::Revision(revision) => {
             Ok(Precondition::Revision(Revision(revision)))
+        }
+        precondition::Precondition::Access(revision) => {
+            Ok(Precondition::Access(Revision(revision)))
         }
         precondition::Precondition::Resource(message) => {
             let (scope, key, expectation) = expected_from_proto(message)?;
@@ -268,6 +279,21 @@ pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
                 found: found.map(version_to_proto),
             })
         }
+        Refusal::AccessChanged { checked, changed } => {
+            refusal::Refusal::AccessChanged(refusal::AccessChanged {
+                checked: checked.0,
+                changed: changed.0,
+            })
+        }
+        Refusal::AccessTooMany(limit) => {
+            use refusal::access_too_many::Limit;
+            let limit = match limit {
+                AccessLimit::Rules => Limit::Rules,
+                AccessLimit::Tokens => Limit::Tokens,
+                AccessLimit::TokensPerName => Limit::TokensPerName,
+            };
+            refusal::Refusal::AccessTooMany(refusal::AccessTooMany { limit: limit.into() })
+        }
         Refusal::Variants { scope, key, reason } => {
             refusal::Refusal::Variants(refusal::VariantsConflict {
                 scope: scope.to_string(),
@@ -301,6 +327,18 @@ pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, Record
             let (scope, key, expectation) = expected_from_proto(expected)?;
             let found = found.as_ref().map(version_from_proto);
             Refusal::Resource { scope, key, expectation, found }
+        }
+        refusal::Refusal::AccessChanged(refusal::AccessChanged { checked, changed }) => {
+            Refusal::AccessChanged { checked: Revision(checked), changed: Revision(changed) }
+        }
+        refusal::Refusal::AccessTooMany(message) => {
+            use refusal::access_too_many::Limit;
+            Refusal::AccessTooMany(match message.limit() {
+                Limit::Rules => AccessLimit::Rules,
+                Limit::Tokens => AccessLimit::Tokens,
+                Limit::TokensPerName => AccessLimit::TokensPerName,
+                Limit::Unspecified => return Err(missing("the limit of a refusal")),
+            })
         }
         refusal::Refusal::Variants(refusal::VariantsConflict { scope, key, reason }) => {
             let key = key.ok_or_else(|| missing("the key of a refusal"))?;

@@ -45,6 +45,7 @@ impl HistoryEntry {
             removed: self.summary.removed,
             unchanged: self.summary.unchanged,
             assignments: self.summary.assignments,
+            access: self.summary.access,
             request_id: self.request.map(|id| id.0.to_vec().into()).unwrap_or_default(),
             restored_from: self.restored_from.map(|revision| revision.0),
             request_digest: self.request_digest,
@@ -61,6 +62,7 @@ impl HistoryEntry {
                 removed: record.removed,
                 unchanged: record.unchanged,
                 assignments: record.assignments,
+                access: record.access,
             },
             // Bytes of another length are not a request ID.
             request: record.request_id[..].try_into().ok().map(RequestId),

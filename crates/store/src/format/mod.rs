@@ -2,6 +2,7 @@
 //!
 //! This layer does no I/O. Its messages are in `/proto/chancery/raft/v1`.
 
+pub(crate) mod access_codec;
 pub(crate) mod codec;
 pub(crate) mod frames;
 pub(crate) mod history;

@@ -219,11 +219,11 @@ pub(crate) fn outcome_from_proto(message: pb::Outcome) -> Result<Response, Recor
 }
 
 fn summary_to_proto(summary: &Summary) -> pb::Summary {
-    let Summary { revision, changed, removed, unchanged, assignments } = *summary;
-    pb::Summary { revision: revision.0, changed, removed, unchanged, assignments }
+    let Summary { revision, changed, removed, unchanged, assignments, access } = *summary;
+    pb::Summary { revision: revision.0, changed, removed, unchanged, assignments, access }
 }
 
 fn summary_from_proto(message: &pb::Summary) -> Summary {
-    let pb::Summary { revision, changed, removed, unchanged, assignments } = *message;
-    Summary { revision: Revision(revision), changed, removed, unchanged, assignments }
+    let pb::Summary { revision, changed, removed, unchanged, assignments, access } = *message;
+    Summary { revision: Revision(revision), changed, removed, unchanged, assignments, access }
 }

@@ -9,6 +9,7 @@ use prost::Message;
 use crate::{
     TransactError,
     format::{
+        access_codec::access_op_to_proto,
         codec::{
             Command, Request, command_from_proto, digest, request_to_proto, transaction_to_proto,
         },
@@ -59,11 +60,13 @@ pub(crate) async fn encode_checked(command: pb::Command) -> Result<Option<Bytes>
 
 /// Estimates the length of the command of a transaction in bytes.
 fn estimated_len(transaction: &Transaction) -> usize {
-    let Transaction { preconditions, deletes, prune, upserts, assignments, meta: _ } = transaction;
+    let Transaction { preconditions, deletes, prune, upserts, assignments, access, meta: _ } =
+        transaction;
     let operations =
         preconditions.len() + deletes.len() + prune.len() + upserts.len() + assignments.len();
+    let access: usize = access.iter().map(|op| access_op_to_proto(op).encoded_len()).sum();
     let bodies: usize = upserts.iter().map(|upsert| upsert.draft.body.len()).sum();
-    bodies + OPERATION_BYTES * operations
+    bodies + access + OPERATION_BYTES * operations
 }
 
 /// Runs work on a command of `len` bytes.

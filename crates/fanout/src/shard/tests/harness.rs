@@ -131,7 +131,7 @@ impl ShardHarness {
     pub(super) fn open(&mut self) -> Client {
         self.ready_list.load.store(0, std::sync::atomic::Ordering::Relaxed);
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
-        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into() };
+        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into(), identity: None };
         let slot = StreamSlot::new(info, Arc::clone(&self.ready_list));
         let responses = ResponseSource::new(Arc::clone(&slot), Arc::new(AtomicUsize::new(1)));
         Client { slot, responses }

@@ -271,7 +271,7 @@ proptest! {
         prop_assert_eq!(decided.is_ok(), expected);
         // Attack 21: nothing gives secrets but a right for secrets.
         for right in decided.iter() {
-            prop_assert_eq!(&right.secrets, &SecretsRight::default());
+            prop_assert_eq!(&*right.secrets, &SecretsRight::default());
         }
     }
 }

@@ -1,0 +1,102 @@
+//! The scopes and the rights of a client: its assignment chooses the scopes, and the access rules permit them.
+
+use std::{collections::HashMap, sync::Arc};
+
+use chancery_model::{Identity, Node, Principal, ScopeName, State, StreamRefusal, StreamRights};
+use metrics::counter;
+use parking_lot::Mutex;
+
+use crate::status::{End, EndCode};
+
+/// Whether the access rules apply to clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessControl {
+    /// Every client may receive everything.
+    #[default]
+    Off,
+    /// A client may receive what the access rules give to its identity.
+    Enforced,
+}
+
+/// The text for clients whose stream is refused. It is the same for every reason, so that it tells nothing about
+/// other identities and scopes.
+const REFUSED: &str = "the identity of this client has no access to its configuration; the log of the server has the reason";
+
+/// The text for clients whose stream ends because their rights changed.
+pub(crate) const CHANGED: &str = "the access rules have changed; reconnect";
+
+/// What a client receives.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    /// The assignment with its scopes; `None` if no assignment matches.
+    pub(crate) assigned: Option<(Arc<str>, Vec<ScopeName>)>,
+    /// The rights; `None` if access rules do not apply.
+    pub(crate) rights: Option<StreamRights>,
+}
+
+impl AccessControl {
+    /// Returns what a node receives. `identity` is `None` for connections that the operator has configured, such as
+    /// those to remote sinks of MCP.
+    pub(crate) fn place(
+        self,
+        state: &State,
+        identity: Option<&Identity>,
+        node: &Node,
+    ) -> Result<Placement, StreamRefusal> {
+        let assignment = state.assignments.for_node(node);
+        let assigned = assignment.map(|one| (Arc::clone(&one.name), one.scopes_for(node)));
+        let rights = match (self, identity) {
+            (Self::Off, _) | (Self::Enforced, None) => None,
+            (Self::Enforced, Some(identity)) => {
+                let scopes = assigned.as_ref().map_or(&[][..], |(_, scopes)| scopes);
+                let unresolved = assignment.and_then(|one| one.unresolved(node));
+                let unresolved = unresolved.map(|template| template.as_str());
+                Some(state.access.decide_stream(identity, node, scopes, unresolved)?)
+            }
+        };
+        Ok(Placement { assigned, rights })
+    }
+}
+
+/// Returns the end of a stream that is refused, and counts it.
+pub(crate) fn refused(refusal: &StreamRefusal) -> End {
+    counter!("chancery_access_refused_total", "port" => "xds", "reason" => refusal.reason())
+        .increment(1);
+    End::new(EndCode::PermissionDenied, REFUSED)
+}
+
+/// The numbers of streams by identity, for identities whose access rule limits them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct IdentityStreams(Arc<Mutex<HashMap<Principal, u64>>>);
+
+/// A counted stream of an identity. Dropping it frees its place.
+#[derive(Debug)]
+pub(crate) struct CountedStream {
+    streams: IdentityStreams,
+    principal: Principal,
+}
+
+impl IdentityStreams {
+    /// Counts a stream, unless the identity already has `max`.
+    pub(crate) fn take(&self, principal: &Principal, max: u64) -> Option<CountedStream> {
+        let mut counts = self.0.lock();
+        let count = counts.entry(principal.clone()).or_default();
+        if *count >= max {
+            return None;
+        }
+        *count += 1;
+        Some(CountedStream { streams: self.clone(), principal: principal.clone() })
+    }
+}
+
+impl Drop for CountedStream {
+    fn drop(&mut self) {
+        let mut counts = self.streams.0.lock();
+        if let Some(count) = counts.get_mut(&self.principal) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.principal);
+            }
+        }
+    }
+}
