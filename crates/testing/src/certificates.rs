@@ -4,6 +4,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
 use rcgen::{
@@ -119,6 +120,11 @@ impl Leaf {
         }
         paths
     }
+}
+
+/// Lets a certificate expire after this time.
+pub fn expire_in(params: &mut CertificateParams, left: Duration) {
+    params.not_after = (SystemTime::now() + left).into();
 }
 
 /// Adds a URI name to a certificate.

@@ -8,7 +8,7 @@ mod copy;
 mod ports;
 mod skip;
 
-pub use certificates::{Ca, Leaf, add_uri};
+pub use certificates::{Ca, Leaf, add_uri, expire_in};
 pub use copy::copy_directory;
 pub use ports::{reserve_address, reserve_port};
 pub use rcgen;

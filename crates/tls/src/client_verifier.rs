@@ -32,6 +32,10 @@ pub(crate) struct ClientVerifier {
 }
 
 impl ClientCertVerifier for ClientVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.chain.client_auth_mandatory()
+    }
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.chain.root_hint_subjects()
     }
@@ -80,7 +84,7 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-fn refused(reason: BadCertificate) -> rustls::Error {
+pub(crate) fn refused(reason: BadCertificate) -> rustls::Error {
     rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(reason))))
 }
 

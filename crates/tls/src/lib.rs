@@ -9,7 +9,10 @@
 //!   the current CA and revocation list.
 //! - Unusable files never replace usable ones. The previous certificates stay in use, and the log and
 //!   `chancery_tls_reloads_total` show the failure.
-//! - A new certificate affects new connections only. Open connections continue.
+//! - A new certificate of a port affects new connections only. Open connections continue.
+//! - On the ports for clients and operators, [`Peer::ended`] tells when the certificate of a client no longer
+//!   permits its connection: shortly before it expires, or when a changed CA file or revocation list refuses
+//!   it. The connection then asks its client to reconnect.
 //! - A handshake takes at most [`HANDSHAKE_TIMEOUT`], and does not wait for other handshakes.
 //! - A client of this crate always verifies the certificate of its server.
 
@@ -20,6 +23,7 @@ mod files;
 mod handshake;
 mod material;
 mod metrics;
+mod peer;
 mod port;
 mod refusal_log;
 mod security;
@@ -31,8 +35,9 @@ pub use client::{
 };
 pub use error::{TlsError, TlsFile};
 pub use handshake::{HandshakeError, HandshakeResult};
-pub use material::{MinVersion, TlsConfig, TlsPort};
+pub use material::{ClientCertificates, MinVersion, TlsConfig, TlsPort};
 pub use metrics::{METRICS, register_metrics};
+pub use peer::{CredentialEnd, Peer, PeerIdentity};
 pub use port::{PortTls, check_server_name, host_of};
 pub use security::Security;
 pub use stream::{HANDSHAKE_TIMEOUT, Stream};

@@ -55,13 +55,32 @@ pub struct TlsConfig {
     pub cert: PathBuf,
     /// The file with the private key of the certificate.
     pub key: PathBuf,
-    /// The file with the CAs whose certificates the port accepts from clients, and then requires. If it is
-    /// empty, clients send no certificates.
+    /// The file with the CAs whose certificates the port accepts from clients. If it is empty, clients send
+    /// no certificates.
     pub ca: PathBuf,
     /// The file with revocation lists of these CAs. A certificate of a CA without a list is accepted.
     pub crl: PathBuf,
     /// The lowest TLS version.
     pub min_version: MinVersion,
+    /// The use of the certificates of clients. The ports for replicas and MCP always require certificates.
+    pub clients: ClientCertificates,
+}
+
+/// The use of the certificates of clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// Whether a client must have a certificate. An invalid certificate is always refused.
+    pub required: bool,
+    /// The name of the CAs in the identities of clients without a SPIFFE ID.
+    pub ca_name: Arc<str>,
+    /// Whether the common name identifies a client without a SPIFFE ID, instead of the DNS name.
+    pub by_common_name: bool,
+}
+
+impl Default for ClientCertificates {
+    fn default() -> Self {
+        Self { required: true, ca_name: "clients".into(), by_common_name: false }
+    }
 }
 
 /// The configurations that the files yield.
@@ -70,6 +89,8 @@ pub(crate) struct Sides {
     pub(crate) server: Arc<ServerConfig>,
     /// The configuration for connections that the server opens.
     pub(crate) client: Option<Arc<ClientConfig>>,
+    /// The verifier of the certificates of clients.
+    pub(crate) verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// The Unix time at which the certificate expires.
     pub(crate) expires: Option<i64>,
 }
@@ -119,6 +140,11 @@ impl TlsPort {
             Self::Xds | Self::Admin => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             Self::Raft | Self::Mcp => vec![b"h2".to_vec()],
         }
+    }
+
+    /// Returns whether the clients of the port have identities of their own.
+    pub(crate) fn identifies_clients(self) -> bool {
+        matches!(self, Self::Xds | Self::Admin)
     }
 
     /// Returns whether the server also opens connections, with the same certificate.
@@ -196,8 +222,9 @@ impl TlsConfig {
                 None
             }
         };
-        let server = self.server(authority, chain, key)?;
-        Ok(Sides { server: Arc::new(server), client: client.map(Arc::new), expires })
+        let verifier = authority.map(|authority| self.client_verifier(authority));
+        let server = self.server(verifier.clone(), chain, key)?;
+        Ok(Sides { server: Arc::new(server), client: client.map(Arc::new), verifier, expires })
     }
 
     fn versions(&self) -> &'static [&'static rustls::SupportedProtocolVersion] {
@@ -207,19 +234,22 @@ impl TlsConfig {
         }
     }
 
+    fn client_verifier(&self, authority: Authority) -> Arc<dyn ClientCertVerifier> {
+        match self.port {
+            TlsPort::Raft => authority.verifier,
+            TlsPort::Xds | TlsPort::Admin | TlsPort::Mcp => {
+                Arc::new(ClientVerifier { chain: authority.verifier })
+            }
+        }
+    }
+
     fn server(
         &self,
-        authority: Option<Authority>,
+        verifier: Option<Arc<dyn ClientCertVerifier>>,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
     ) -> Result<ServerConfig, TlsError> {
-        let verifier = match (authority, self.port) {
-            (None, _) => WebPkiClientVerifier::no_client_auth(),
-            (Some(authority), TlsPort::Raft) => authority.verifier,
-            (Some(authority), TlsPort::Xds | TlsPort::Admin | TlsPort::Mcp) => {
-                Arc::new(ClientVerifier { chain: authority.verifier })
-            }
-        };
+        let verifier = verifier.unwrap_or_else(WebPkiClientVerifier::no_client_auth);
         let mut server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(self.versions())
             .expect(HAS_VERSIONS)
@@ -260,8 +290,14 @@ impl TlsConfig {
             roots.add(root).map_err(|error| unusable(&error))?;
         }
         let roots = Arc::new(roots);
-        let builder =
-            || WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider());
+        let builder = || {
+            let builder =
+                WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider());
+            match self.clients.required || !self.port.identifies_clients() {
+                true => builder,
+                false => builder.allow_unauthenticated(),
+            }
+        };
         let verifier = match self.crl.as_os_str().is_empty() {
             true => builder().build().map_err(|error| unusable(&error))?,
             false => builder()

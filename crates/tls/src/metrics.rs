@@ -3,7 +3,7 @@
 use chancery_metrics::{Metric, MetricKind};
 use metrics::{Counter, Gauge, counter, gauge};
 
-use crate::{handshake::HandshakeResult, material::TlsPort};
+use crate::{handshake::HandshakeResult, material::TlsPort, peer::CredentialEnd};
 
 /// All metrics of this crate.
 pub const METRICS: &[Metric] = &[
@@ -27,6 +27,13 @@ pub const METRICS: &[Metric] = &[
          are invalid. bad_crl: it cannot be checked with the revocation list. refused_by_client: the \
          client rejected the certificate of the server. protocol: the client does not use TLS",
     ),
+    Metric::new(
+        "chancery_tls_ended_connections_total",
+        MetricKind::Counter,
+        "Connections that end because the certificate of their client is no longer valid, by port and \
+         reason. expired: it is about to expire. revoked: the revocation list now names it. untrusted: \
+         no CA of the port vouches for it any longer",
+    ),
 ];
 
 /// The metrics of one port.
@@ -37,6 +44,8 @@ pub(crate) struct PortMetrics {
     pub(crate) reload_failed: Counter,
     /// By [`HandshakeResult`].
     handshakes: [Counter; HandshakeResult::ALL.len()],
+    /// By [`CredentialEnd`].
+    ended: [Counter; CredentialEnd::ALL.len()],
 }
 
 impl PortMetrics {
@@ -51,11 +60,18 @@ impl PortMetrics {
             handshakes: HandshakeResult::ALL.map(|result| {
                 counter!("chancery_tls_handshakes_total", "port" => port, "result" => result.label())
             }),
+            ended: CredentialEnd::ALL.map(|end| {
+                counter!("chancery_tls_ended_connections_total", "port" => port, "reason" => end.label())
+            }),
         }
     }
 
     pub(crate) fn on_handshake(&self, result: HandshakeResult) {
         self.handshakes[result as usize].increment(1);
+    }
+
+    pub(crate) fn on_end(&self, end: CredentialEnd) {
+        self.ended[end as usize].increment(1);
     }
 }
 
@@ -63,10 +79,10 @@ impl PortMetrics {
 pub fn register_metrics() {
     chancery_metrics::describe(METRICS);
     for port in TlsPort::ALL {
-        let PortMetrics { seconds_left, reloaded, reload_failed, handshakes } =
+        let PortMetrics { seconds_left, reloaded, reload_failed, handshakes, ended } =
             PortMetrics::new(port);
         seconds_left.set(f64::INFINITY);
-        for counter in [reloaded, reload_failed].into_iter().chain(handshakes) {
+        for counter in [reloaded, reload_failed].into_iter().chain(handshakes).chain(ended) {
             counter.increment(0);
         }
     }

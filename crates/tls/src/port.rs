@@ -4,7 +4,13 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, TlsConnector, rustls::pki_types::ServerName};
+use tokio_rustls::{
+    TlsAcceptor, TlsConnector,
+    rustls::{
+        pki_types::{CertificateDer, ServerName},
+        server::danger::ClientCertVerifier,
+    },
+};
 
 use crate::{
     error::TlsError,
@@ -12,6 +18,7 @@ use crate::{
     handshake::{HandshakeError, HandshakeResult},
     material::{Sides, TlsConfig, TlsPort, unix_time},
     metrics::PortMetrics,
+    peer::{Peer, Peers},
     refusal_log::RefusalLog,
     stream::{Stream, within_handshake_timeout},
 };
@@ -28,6 +35,8 @@ struct Shared {
     source: Mutex<Source>,
     /// The configurations for new connections.
     sides: Mutex<Sides>,
+    /// The clients of open connections that have certificates.
+    peers: Arc<Peers>,
 }
 
 /// The state of the files when they were last read.
@@ -69,8 +78,8 @@ impl PortTls {
         let sides = Mutex::new(config.read()?);
         let metrics = PortMetrics::new(config.port);
         let source = Mutex::new(Source { stamp, reading: Reading::Usable });
-        let refusals = RefusalLog::default();
-        let tls = Self(Arc::new(Shared { config, metrics, refusals, source, sides }));
+        let (refusals, peers) = Default::default();
+        let tls = Self(Arc::new(Shared { config, metrics, refusals, source, sides, peers }));
         tls.update_gauge();
         Ok(tls)
     }
@@ -90,9 +99,11 @@ impl PortTls {
         }
     }
 
-    /// Reads the files again if they have changed, or were unusable. Updates the remaining time of the
-    /// certificate.
+    /// Reads the files again if they have changed, or were unusable. Ends the connections whose certificates
+    /// are about to expire. Updates the remaining time of the certificate of the port.
     pub fn refresh(&self) {
+        let count = |end| self.0.metrics.on_end(end);
+        self.0.peers.end_expired(unix_time(), count);
         self.reread(Unchanged::Retry);
         self.update_gauge();
     }
@@ -124,9 +135,13 @@ impl PortTls {
         match self.0.config.read() {
             Ok(sides) => {
                 tracing::info!("read the changed certificate files for {purpose}");
+                let verifier = sides.verifier.clone();
                 *self.0.sides.lock() = sides;
                 self.0.metrics.reloaded.increment(1);
                 source.reading = Reading::Usable;
+                if let Some(verifier) = verifier {
+                    self.0.peers.verify_again(&*verifier, |end| self.0.metrics.on_end(end));
+                }
             }
             // The second of the two files usually follows before the next check.
             Err(TlsError::Mismatch { .. }) if has_changed => source.reading = Reading::Mismatched,
@@ -155,12 +170,38 @@ impl PortTls {
     /// Fails if the handshake fails or takes longer than [`crate::HANDSHAKE_TIMEOUT`].
     pub async fn accept(&self, stream: TcpStream) -> Result<Stream, HandshakeError> {
         self.before_connection();
-        let server = Arc::clone(&self.0.sides.lock().server);
+        let Sides { server, verifier, .. } = self.0.sides.lock().clone();
         let accept = TlsAcceptor::from(server).accept(stream);
-        let accepted = within_handshake_timeout(accept).await.map_err(HandshakeError::new);
+        let accepted = within_handshake_timeout(accept).await.and_then(|stream| {
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            let peer = self.identify(chain, verifier.as_ref())?;
+            Ok(Stream::Tls(Box::new(stream.into()), peer))
+        });
+        let accepted = accepted.map_err(HandshakeError::new);
         let result = accepted.as_ref().map_or_else(|error| error.result, |_| HandshakeResult::Ok);
         self.0.metrics.on_handshake(result);
-        accepted.map(|stream| Stream::Tls(Box::new(stream.into())))
+        accepted
+    }
+
+    /// Returns the client with this chain of certificates, which `verifier` has accepted.
+    fn identify(
+        &self,
+        chain: &[CertificateDer<'static>],
+        verifier: Option<&Arc<dyn ClientCertVerifier>>,
+    ) -> io::Result<Option<Peer>> {
+        if chain.is_empty() || !self.0.config.port.identifies_clients() {
+            return Ok(None);
+        }
+        let peer = self.0.peers.add(chain, &self.0.config.clients, unix_time())?;
+        let current = self.0.sides.lock().verifier.clone();
+        // The peer is registered, so that either this check or that of the change sees it.
+        if let (Some(used), Some(current)) = (verifier, &current)
+            && !Arc::ptr_eq(used, current)
+            && let Some(end) = peer.verify_again(&**current)
+        {
+            self.0.metrics.on_end(end);
+        }
+        Ok(Some(peer))
     }
 
     /// Logs a failed handshake, at a limited rate.
@@ -179,7 +220,9 @@ impl PortTls {
         let client = self.0.sides.lock().client.clone();
         let client = client.ok_or_else(|| io::Error::other("the port makes no connections"))?;
         let connect = TlsConnector::from(client).connect(name, stream);
-        within_handshake_timeout(connect).await.map(|stream| Stream::Tls(Box::new(stream.into())))
+        within_handshake_timeout(connect)
+            .await
+            .map(|stream| Stream::Tls(Box::new(stream.into()), None))
     }
 }
 

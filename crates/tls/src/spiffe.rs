@@ -30,20 +30,30 @@ pub(crate) enum BadIdentity {
     Unreadable(String),
 }
 
-/// Checks the URI names and the key usage of a client certificate whose chain is verified.
-pub(crate) fn check(certificate: &CertificateDer<'_>) -> Result<(), BadIdentity> {
+/// The names in a client certificate that obeys the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub(crate) spiffe_id: Option<String>,
+    /// The DNS names in lower case, sorted, each once.
+    pub(crate) dns: Vec<String>,
+    /// The common name of the subject, if it has exactly one.
+    pub(crate) common_name: Option<String>,
+    /// The serial number in hexadecimal digits.
+    pub(crate) serial: String,
+}
+
+/// Checks the URI names and the key usage of a client certificate whose chain is verified. Returns its names.
+pub(crate) fn check(certificate: &CertificateDer<'_>) -> Result<Names, BadIdentity> {
     let unreadable = |error: &dyn ToString| BadIdentity::Unreadable(error.to_string());
     let (_, certificate) =
         X509Certificate::from_der(certificate).map_err(|error| unreadable(&error))?;
     let names = certificate.subject_alternative_name().map_err(|error| unreadable(&error))?;
-    let uris: Vec<&str> = names
-        .iter()
-        .flat_map(|names| &names.value.general_names)
-        .filter_map(|name| match name {
-            GeneralName::URI(uri) => Some(*uri),
-            _ => None,
-        })
-        .collect();
+    let general = || names.iter().flat_map(|names| &names.value.general_names);
+    let uris = general().filter_map(|name| match name {
+        GeneralName::URI(uri) => Some(*uri),
+        _ => None,
+    });
+    let uris: Vec<&str> = uris.collect();
     let is_spiffe = match uris.as_slice() {
         [] => false,
         [uri] => check_uri(uri)?,
@@ -51,11 +61,31 @@ pub(crate) fn check(certificate: &CertificateDer<'_>) -> Result<(), BadIdentity>
     };
     let usage = certificate.key_usage().map_err(|error| unreadable(&error))?;
     match usage.map(|usage| usage.value) {
-        Some(usage) if usage.key_cert_sign() || usage.crl_sign() => Err(BadIdentity::SignsOthers),
-        Some(usage) if !usage.digital_signature() => Err(BadIdentity::NoSignature),
+        Some(usage) if usage.key_cert_sign() || usage.crl_sign() => {
+            return Err(BadIdentity::SignsOthers);
+        }
+        Some(usage) if !usage.digital_signature() => return Err(BadIdentity::NoSignature),
         // An X.509-SVID must have a key usage.
-        None if is_spiffe => Err(BadIdentity::NoSignature),
-        _ => Ok(()),
+        None if is_spiffe => return Err(BadIdentity::NoSignature),
+        _ => {}
+    }
+    let spiffe_id = uris.first().filter(|_| is_spiffe).map(|uri| (*uri).to_owned());
+    let dns = general().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    let mut dns: Vec<String> = dns.collect();
+    dns.sort_unstable();
+    dns.dedup();
+    let serial = certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Names { spiffe_id, dns, common_name: common_name(&certificate), serial })
+}
+
+fn common_name(certificate: &X509Certificate<'_>) -> Option<String> {
+    let mut names = certificate.subject().iter_common_name();
+    match (names.next(), names.next()) {
+        (Some(name), None) => name.as_str().ok().map(ToOwned::to_owned),
+        _ => None,
     }
 }
 

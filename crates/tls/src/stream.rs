@@ -13,6 +13,8 @@ use tokio::{
 };
 use tokio_rustls::TlsStream;
 
+use crate::peer::Peer;
+
 /// The maximum duration of a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -21,8 +23,19 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Stream {
     /// TCP.
     Plain(TcpStream),
-    /// TLS over TCP.
-    Tls(Box<TlsStream<TcpStream>>),
+    /// TLS over TCP, and the client if its certificate identifies it.
+    Tls(Box<TlsStream<TcpStream>>, Option<Peer>),
+}
+
+impl Stream {
+    /// Returns the client, if its certificate identifies it.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Peer> {
+        match self {
+            Self::Plain(_) | Self::Tls(_, None) => None,
+            Self::Tls(_, Some(peer)) => Some(peer),
+        }
+    }
 }
 
 /// Waits for a TLS handshake.
@@ -44,7 +57,7 @@ macro_rules! either {
     ($stream:expr, $inner:ident => $do:expr) => {
         match $stream.get_mut() {
             Stream::Plain($inner) => $do,
-            Stream::Tls($inner) => $do,
+            Stream::Tls($inner, _) => $do,
         }
     };
 }
@@ -79,7 +92,7 @@ impl AsyncWrite for Stream {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(inner) => inner.is_write_vectored(),
-            Self::Tls(inner) => inner.is_write_vectored(),
+            Self::Tls(inner, _) => inner.is_write_vectored(),
         }
     }
 

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -13,6 +13,7 @@ use std::{
 
 use chancery_fanout::{End, EndCode, StreamCloser};
 use chancery_net::{Activity, RequestGuard};
+use chancery_tls::{CredentialEnd, Peer};
 use futures::FutureExt;
 use hyper::rt::Executor;
 use parking_lot::Mutex;
@@ -29,6 +30,8 @@ pub(crate) struct Connection {
     over: CancellationToken,
     /// The client of one of the streams has answered the responses to its first requests.
     established: AtomicBool,
+    /// The client, if its certificate identifies it. Set after the TLS handshake.
+    certificate: OnceLock<Peer>,
 }
 
 #[derive(Debug, Default)]
@@ -66,8 +69,23 @@ pub(crate) struct Task(BoxedTask);
 
 impl Connection {
     pub(crate) fn new(activity: Arc<Activity>) -> Arc<Self> {
-        let (tasks, streams, over, established) = Default::default();
-        Arc::new(Self { activity, tasks, streams, over, established })
+        let (tasks, streams, over, established, certificate) = Default::default();
+        Arc::new(Self { activity, tasks, streams, over, established, certificate })
+    }
+
+    /// Sets the client that the certificate identifies.
+    pub(crate) fn set_certificate(&self, peer: Peer) {
+        // The handshake of a connection ends once.
+        drop(self.certificate.set(peer));
+    }
+
+    /// Waits until the certificate of the client no longer permits the connection. Waits forever without
+    /// a certificate.
+    pub(crate) async fn credential_ended(&self) -> CredentialEnd {
+        match self.certificate.get() {
+            Some(peer) => peer.ended().await,
+            None => std::future::pending().await,
+        }
     }
 
     pub(crate) fn peer(&self) -> SocketAddr {

@@ -126,10 +126,15 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     };
     let added = connection.tasks.clone();
     let mut driver = Driver { http, running: FuturesUnordered::new(), added };
+    let mut end = "the connection has reached its maximum age; reconnect";
     let reason = tokio::select! {
         ended = &mut driver => return Reason::of(&ended),
         () = drain.begun() => Reason::Drain,
         () = aged(config.connection_age_max) => Reason::Age,
+        ended = connection.credential_ended() => {
+            end = ended.explanation();
+            Reason::Credential
+        }
         unused = activity.unused(timeouts) => match unused {
             Unused::First => Reason::FirstStream,
             Unused::Idle => Reason::Idle,
@@ -140,6 +145,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         tokio::select! {
             _ended = &mut driver => return reason,
             () = drain.begun() => {}
+            ended = connection.credential_ended() => end = ended.explanation(),
             () = tokio::time::sleep(config.connection_age_grace) => {}
         }
     }
@@ -152,7 +158,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     }
     connection.end_all(&match drain.has_begun() {
         true => End::new(EndCode::Unavailable, "draining: this replica is shutting down"),
-        false => End::new(EndCode::Aged, "the connection has reached its maximum age; reconnect"),
+        false => End::new(EndCode::Aged, end),
     });
     // A client that does not read the ends of its streams is disconnected.
     tokio::select! {

@@ -22,7 +22,8 @@ pub const METRICS: &[Metric] = &[
          connection. age and drain: it was asked to reconnect. idle: no stream for too \
          long. first_stream: never a stream. keepalive: the client did not answer a \
          probe, or accepted no data. limit: it exceeded a limit. protocol_error: it sent \
-         bytes that are not valid HTTP. tls: the TLS handshake failed.",
+         bytes that are not valid HTTP. tls: the TLS handshake failed. credential: it was asked to \
+         reconnect, because the client's certificate is about to expire or no longer accepted.",
     ),
     Metric::new(
         "chancery_xds_polls_total",

@@ -25,11 +25,13 @@ pub(crate) enum Reason {
     ProtocolError,
     /// The TLS handshake failed.
     Tls,
+    /// The client's certificate no longer permits the connection.
+    Credential,
 }
 
 impl Reason {
     /// All reasons, in the order of their discriminants.
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Client,
         Self::Age,
         Self::Drain,
@@ -39,6 +41,7 @@ impl Reason {
         Self::Limit,
         Self::ProtocolError,
         Self::Tls,
+        Self::Credential,
     ];
 
     /// Returns the label of the metric.
@@ -53,6 +56,7 @@ impl Reason {
             Self::Limit => "limit",
             Self::ProtocolError => "protocol_error",
             Self::Tls => "tls",
+            Self::Credential => "credential",
         }
     }
 

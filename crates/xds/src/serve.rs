@@ -182,11 +182,15 @@ async fn open(
         () = drain.begun() => return Err(Reason::Drain),
         () = tokio::time::sleep(config.first_stream_timeout) => return Err(Reason::FirstStream),
     };
-    accepted.map_err(|error| {
+    let stream = accepted.map_err(|error| {
         security.log_refusal(connection.peer(), &error);
         match error.result {
             HandshakeResult::Closed => Reason::Client,
             _ => Reason::Tls,
         }
-    })
+    })?;
+    if let Some(peer) = stream.peer() {
+        connection.set_certificate(peer.clone());
+    }
+    Ok(stream)
 }

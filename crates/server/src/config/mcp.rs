@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
 use chancery_mcp::{Direction, Guard, Remote, Settings};
 use chancery_model::{ScopeName, TypeUrl};
 use chancery_store::check_address;
-use chancery_tls::{MinVersion, TlsConfig, TlsPort};
+use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsPort};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -170,6 +170,7 @@ impl Mcp {
             ca: PathBuf::from(&self.tls_ca),
             crl: PathBuf::new(),
             min_version: MinVersion::Tls12,
+            clients: ClientCertificates::default(),
         }
     }
 

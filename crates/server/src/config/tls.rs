@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use chancery_tls::{MinVersion, TlsConfig, TlsError, TlsFile, TlsPort};
+use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsError, TlsFile, TlsPort};
 use serde::{Deserialize, Serialize};
 
 use super::{Admin, Config, Xds};
@@ -129,6 +129,7 @@ impl Keys<'_> {
                 TlsMin::Tls12 => MinVersion::Tls12,
                 TlsMin::Tls13 => MinVersion::Tls13,
             },
+            clients: ClientCertificates::default(),
         }
     }
 

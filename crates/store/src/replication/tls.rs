@@ -14,7 +14,8 @@
 use std::{io, path::PathBuf};
 
 use chancery_tls::{
-    MinVersion, PortTls, Security, Stream, TlsError, TlsPort, check_server_name, host_of,
+    ClientCertificates, MinVersion, PortTls, Security, Stream, TlsError, TlsPort,
+    check_server_name, host_of,
 };
 use tokio::net::TcpStream;
 
@@ -44,6 +45,7 @@ impl TlsConfig {
             ca: self.ca.clone(),
             crl: PathBuf::new(),
             min_version: MinVersion::Tls13,
+            clients: ClientCertificates::default(),
         }
     }
 }

@@ -14,6 +14,7 @@ use chancery_testing::{
         date_time_ymd,
     },
 };
+use futures::FutureExt;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -29,9 +30,9 @@ use tokio_rustls::{
 };
 
 use crate::{
-    ClientStream, ClientTls, ClientTlsFiles, ConnectError, HandshakeError, HandshakeResult,
-    MinVersion, PortTls, ServerRefusal, Stream, TlsConfig, TlsError, TlsFile, TlsPort,
-    check_server_name, host_of, material::provider,
+    ClientCertificates, ClientStream, ClientTls, ClientTlsFiles, ConnectError, CredentialEnd,
+    HandshakeError, HandshakeResult, MinVersion, PortTls, ServerRefusal, Stream, TlsConfig,
+    TlsError, TlsFile, TlsPort, check_server_name, host_of, material::provider,
 };
 
 /// The files of a port in a directory of their own.
@@ -58,6 +59,7 @@ impl Files {
             ca: self.path("ca.pem"),
             crl: PathBuf::new(),
             min_version: MinVersion::Tls12,
+            clients: ClientCertificates::default(),
         }
     }
 
@@ -428,6 +430,7 @@ async fn swapped_symbolic_link_of_a_secret_mount_is_followed() {
         ca: path("ca.pem"),
         crl: PathBuf::new(),
         min_version: MinVersion::Tls13,
+        clients: ClientCertificates::default(),
     })
     .unwrap();
     let client = Client::of(&ca, &ca.client("spiffe://a/b"));
@@ -611,4 +614,60 @@ fn tls_server_name_is_the_host_of_the_address() {
     assert_eq!(host_of("[::1]:18002"), "::1");
     assert!(check_server_name(host_of("[::1]:1")).is_ok());
     assert!(check_server_name("no such name").is_err());
+}
+
+/// A port for which certificates are optional refuses invalid ones: a credential is never ignored.
+#[tokio::test]
+async fn optional_certificate_may_be_absent_and_not_invalid() {
+    let (ca, other) = (Ca::new("ca"), Ca::new("other"));
+    let files = Files::new(&ca.loopback(), &ca.pem());
+    let clients = ClientCertificates { required: false, ..ClientCertificates::default() };
+    let port = PortTls::new(TlsConfig { clients, ..files.config(TlsPort::Xds) }).unwrap();
+    for version in [&TLS12, &TLS13] {
+        let peer = async |leaf: Option<&Leaf>| {
+            let (accepted, _client) = Client::new(&ca, leaf, &[version]).connect(&port).await;
+            accepted.map(|stream| stream.peer().map(|peer| Arc::clone(peer.identity())))
+        };
+        assert_eq!(peer(None).await.unwrap(), None);
+        let identity = peer(Some(&ca.client("spiffe://a/b"))).await.unwrap().unwrap();
+        assert_eq!(identity.spiffe_id.as_deref(), Some("spiffe://a/b"));
+        let refused = async |leaf: Leaf| peer(Some(&leaf)).await.unwrap_err().result;
+        assert_eq!(refused(other.client("spiffe://a/b")).await, HandshakeResult::UnknownCa);
+        assert_eq!(refused(ca.client("spiffe://a/../b")).await, HandshakeResult::BadSan);
+        let old = ca.sign(&["a"], |params| params.not_after = date_time_ymd(2020, 1, 1));
+        assert_eq!(refused(old).await, HandshakeResult::Expired);
+    }
+}
+
+/// A reload ends the connections whose certificates are refused from now on, and no others. That includes a
+/// connection whose handshake began before the reload.
+#[tokio::test]
+async fn reload_ends_connections_of_refused_certificates_only() {
+    let (ca, second) = (Ca::new("ca"), Ca::new("second"));
+    let files = Files::new(&ca.loopback(), &(ca.pem() + &second.pem()));
+    let list = files.path("crl.pem");
+    fs::write(&list, ca.revoke(&[])).unwrap();
+    let port = PortTls::new(TlsConfig { crl: list.clone(), ..files.config(TlsPort::Xds) }).unwrap();
+    let open = async |leaf: &Leaf| {
+        let (accepted, client) = Client::of(&ca, leaf).connect(&port).await;
+        (accepted.unwrap(), client)
+    };
+    let revoked = ca.sign(&["a"], |params| params.serial_number = Some(SerialNumber::from(7)));
+    let (revoked, _client_1) = open(&revoked).await;
+    let (orphan, _client_2) = open(&second.client("spiffe://a/b")).await;
+    let (good, _client_3) = open(&ca.client("spiffe://a/b")).await;
+    let old = port.0.sides.lock().verifier.clone();
+    let ended = |stream: &Stream| stream.peer().unwrap().ended().now_or_never();
+    fs::write(&list, ca.revoke(&[7])).unwrap();
+    port.refresh();
+    assert_eq!(ended(&revoked), Some(CredentialEnd::Revoked));
+    assert_eq!((ended(&orphan), ended(&good)), (None, None));
+    fs::write(files.path("ca.pem"), ca.pem()).unwrap();
+    port.refresh();
+    assert_eq!(ended(&orphan), Some(CredentialEnd::Untrusted));
+    assert_eq!(ended(&good), None);
+    let Stream::Tls(stream, _) = &orphan else { panic!("no TLS") };
+    let chain = stream.get_ref().1.peer_certificates().unwrap();
+    let late = port.identify(chain, old.as_ref()).unwrap().unwrap();
+    assert_eq!(late.ended().now_or_never(), Some(CredentialEnd::Untrusted));
 }

@@ -1,12 +1,16 @@
 //! The port with TLS: which clients it serves, and that faulty ones delay nobody.
 
-use std::{fs, io, path::PathBuf, sync::Arc};
+use std::{
+    fs, io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use chancery_testing::{
-    Ca, Leaf,
+    Ca, Leaf, expire_in,
     rcgen::{CertificateParams, date_time_ymd},
 };
-use chancery_tls::{MinVersion, PortTls, TlsConfig, TlsPort};
+use chancery_tls::{ClientCertificates, MinVersion, PortTls, TlsConfig, TlsPort};
 use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
 use tokio::{
@@ -23,7 +27,10 @@ use tokio_rustls::{
         version::{TLS12, TLS13},
     },
 };
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    Code,
+    transport::{Channel, Endpoint},
+};
 
 use crate::support::*;
 
@@ -40,13 +47,15 @@ impl TlsServer {
         let (ca, dir) = (Ca::new("ca"), tempfile::tempdir().unwrap());
         let (cert, key) = ca.loopback().write(dir.path(), "server");
         fs::write(dir.path().join("ca.pem"), ca.pem()).unwrap();
+        fs::write(dir.path().join("crl.pem"), ca.revoke(&[])).unwrap();
         let files = TlsConfig {
             port: TlsPort::Xds,
             cert,
             key,
             ca: dir.path().join("ca.pem"),
-            crl: PathBuf::new(),
+            crl: dir.path().join("crl.pem"),
             min_version: MinVersion::Tls12,
+            clients: ClientCertificates::default(),
         };
         // The meter of the test must exist before the metrics of the certificates.
         let meter = Meter::start();
@@ -272,27 +281,87 @@ async fn flood_of_pings_over_tls_closes_its_connection() {
     assert_eq!(tls.server.ends("limit"), 1);
 }
 
-/// New certificates apply to new connections. Open streams continue, and receive nothing again.
+/// A new certificate of the server, and a second CA of clients, apply to new connections. Open streams continue, and
+/// receive nothing again.
 #[tokio::test]
-async fn replaced_certificate_and_ca_do_not_disturb_streams() {
+async fn replaced_certificate_and_added_ca_do_not_disturb_streams() {
     let tls = TlsServer::start(chancery_xds::Config::default()).await;
     tls.server.put(CDS, &[("a", "1"), ("b", "1")]);
-    let client = tls.client(&TLS12, |_| ());
-    let mut stream = tls.subscribe(&client).await;
+    let mut stream = tls.subscribe(&tls.client(&TLS12, |_| ())).await;
     let sent = || tls.server.meter.counter("chancery_xds_pushes_total", &[]);
     let before = sent();
     tls.ca.loopback().write(tls.dir.path(), "server");
     let new = Ca::new("new");
-    fs::write(tls.dir.path().join("ca.pem"), new.pem()).unwrap();
+    fs::write(tls.dir.path().join("ca.pem"), tls.ca.pem() + &new.pem()).unwrap();
     tls.port.refresh();
-    // Its CA is no longer accepted.
-    let old = tls.connect(&client).await;
-    assert!(old.is_err());
     let renewed = tls.client_with(&TLS12, Some(&new.sign(&["client"], |_| ())));
     let mut other = tls.subscribe(&renewed).await;
     assert_eq!(sent(), before + 1, "only the new stream received a response");
     tls.server.put(CDS, &[("b", "2")]);
     assert_eq!(names(&stream.next().await), ["b"]);
     assert_eq!(names(&other.next().await), ["b"]);
-    assert_eq!(tls.server.ends("client"), 0);
+    assert_eq!((tls.server.ends("client"), tls.server.ends("credential")), (0, 0));
+}
+
+/// attack 12: the removal of a CA ends the streams of its clients, and refuses their next handshake. The streams end
+/// with OK, because grpc-js reports any other status to waiting calls.
+#[tokio::test]
+async fn removed_ca_ends_streams_of_its_clients_with_ok() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    tls.server.put(CDS, &[("a", "1")]);
+    let new = Ca::new("new");
+    fs::write(tls.dir.path().join("ca.pem"), tls.ca.pem() + &new.pem()).unwrap();
+    tls.port.refresh();
+    let old = tls.client(&TLS13, |_| ());
+    let mut ends = tls.subscribe(&old).await;
+    let renewed = tls.client_with(&TLS13, Some(&new.sign(&["client"], |_| ())));
+    let mut stays = tls.subscribe(&renewed).await;
+    fs::write(tls.dir.path().join("ca.pem"), new.pem()).unwrap();
+    tls.port.refresh();
+    let status = ends.end().await;
+    assert_eq!(status.code(), Code::Ok);
+    assert!(status.message().contains("the CAs have changed; reconnect"), "{status}");
+    assert!(tls.channel(&old).await.is_err(), "its next handshake is refused");
+    tls.server.put(CDS, &[("a", "2")]);
+    assert_eq!(names(&stays.next().await), ["a"]);
+    until("the end is counted", async || tls.server.ends("credential") == 1).await;
+}
+
+/// attack 11: a certificate that is on a new revocation list loses its open connection, too.
+#[tokio::test]
+async fn revoked_certificate_ends_its_streams_with_ok() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    tls.server.put(CDS, &[("a", "1")]);
+    let serial = |n: u64| tls.client(&TLS13, |leaf| leaf.serial_number = Some(n.into()));
+    let revoked = serial(7);
+    let (mut ends, mut stays) = (tls.subscribe(&revoked).await, tls.subscribe(&serial(8)).await);
+    fs::write(tls.dir.path().join("crl.pem"), tls.ca.revoke(&[7])).unwrap();
+    tls.port.refresh();
+    let status = ends.end().await;
+    assert_eq!(status.code(), Code::Ok);
+    assert!(status.message().contains("is revoked; reconnect"), "{status}");
+    assert!(tls.channel(&revoked).await.is_err(), "its next handshake is refused");
+    tls.server.put(CDS, &[("a", "2")]);
+    assert_eq!(names(&stays.next().await), ["a"]);
+}
+
+/// attack 35: a connection never outlives its certificate. A renewed certificate is accepted.
+#[tokio::test]
+async fn expiring_certificate_ends_its_streams_with_ok() {
+    let tls = TlsServer::start(chancery_xds::Config::default()).await;
+    tls.server.put(CDS, &[("a", "1")]);
+    let lifetime = Duration::from_secs(5);
+    let start = Instant::now();
+    let client = tls.client(&TLS13, |leaf| expire_in(leaf, lifetime));
+    let (mut ends, mut stays) =
+        (tls.subscribe(&client).await, tls.subscribe(&tls.client(&TLS13, |_| ())).await);
+    let _fresh = tokio::spawn(tls.port.clone().keep_fresh());
+    let status = ends.end().await;
+    assert_eq!(status.code(), Code::Ok);
+    assert!(status.message().contains("about to expire; reconnect"), "{status}");
+    assert!(start.elapsed() < lifetime, "{:?}", start.elapsed());
+    let mut renewed = tls.subscribe(&tls.client(&TLS13, |_| ())).await;
+    tls.server.put(CDS, &[("a", "2")]);
+    assert_eq!(names(&stays.next().await), ["a"]);
+    assert_eq!(names(&renewed.next().await), ["a"]);
 }
