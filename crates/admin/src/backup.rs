@@ -2,6 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
+use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1::{self as pb, backup_service_server::BackupService};
 use chancery_store::{Backup, BackupError, ReadError};
 use futures::Stream;
@@ -29,7 +30,9 @@ impl BackupService for GrpcBackup {
         &self,
         request: Request<pb::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
-        let replica = &self.0.replica;
+        let service = self.0.of(request.extensions());
+        service.authorize(Verb::Backup, Target::Cluster)?;
+        let replica = &service.replica;
         let backup = match request.into_inner().stale {
             true => replica.backup_stale(),
             false => replica.backup(BARRIER_TIMEOUT).await,

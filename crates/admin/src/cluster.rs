@@ -1,6 +1,6 @@
 //! Operations on the replica, the history and the assignments.
 
-use chancery_model::{Assignment, Glob};
+use chancery_model::{Assignment, Glob, Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use chancery_store::StateDigest;
 
@@ -20,6 +20,7 @@ impl Service {
         &self,
         request: pb::ListAssignmentsRequest,
     ) -> Result<pb::ListAssignmentsResponse, AdminError> {
+        self.authorize(Verb::Assignments, Target::Cluster)?;
         let state = self.state(Freshness::of(request.stale)).await?;
         Ok(pb::ListAssignmentsResponse {
             revision: state.revision.0,
@@ -32,6 +33,7 @@ impl Service {
         &self,
         request: pb::ListHistoryRequest,
     ) -> Result<pb::ListHistoryResponse, AdminError> {
+        self.authorize(Verb::History, Target::Cluster)?;
         let limit = match request.limit {
             0 => HISTORY_DEFAULT,
             limit if limit > HISTORY_MAX => {
@@ -54,6 +56,7 @@ impl Service {
             removed: entry.summary.removed,
             unchanged: entry.summary.unchanged,
             assignments: entry.summary.assignments,
+            access: entry.summary.access,
             validation: entry.meta.validation.clone(),
             confirmed: entry.meta.confirmed.clone(),
         });
@@ -61,7 +64,8 @@ impl Service {
     }
 
     /// Returns the status of the replica, and of the cluster as the replica sees it.
-    pub(crate) async fn get_cluster(&self) -> pb::ClusterStatus {
+    pub(crate) async fn get_cluster(&self) -> Result<pb::ClusterStatus, AdminError> {
+        self.authorize(Verb::Cluster, Target::Cluster)?;
         let found = self.replica.members().await;
         let removed = members::reports_removed(&found);
         let members = members::show(&found);
@@ -74,7 +78,7 @@ impl Service {
                 status.full.as_deref().map(|full| members::would_refuse(status.replica_id, full)),
             );
         }
-        pb::ClusterStatus {
+        Ok(pb::ClusterStatus {
             replica_id: status.replica_id,
             cluster_id: status.cluster_id.to_string(),
             incarnation: status.incarnation.to_string(),
@@ -100,7 +104,7 @@ impl Service {
             quorum,
             warnings,
             state_digests: status.digests.iter().map(show_digest).collect(),
-        }
+        })
     }
 
     /// Returns the version of the program.

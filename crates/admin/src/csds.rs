@@ -20,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use chancery_fanout::StreamStatus;
-use chancery_model::{Resource, TypeUrl};
+use chancery_model::{Resource, Target, TypeUrl, Verb};
 use chancery_proto::{
     csds::{ClientConfig, ClientStatusRequest, ConfigStatus, GenericXdsConfig, UpdateFailureState},
     discovery::Any,
@@ -80,6 +80,7 @@ impl Service {
         request: ClientStatusRequest,
         show: impl Fn(ClientConfig) -> T + Send + 'static,
     ) -> Result<Vec<T>, AdminError> {
+        self.authorize(Verb::Nodes, Target::Cluster)?;
         let matchers = Matchers::new(&request.node_matchers)?;
         let permit = Arc::clone(&self.csds_answers).acquire_owned().await;
         let _permit = permit.map_err(|error| AdminError::Internal(error.to_string()))?;
@@ -94,6 +95,13 @@ impl Service {
         };
         let selected = self.work.run(size, select).await?;
         let with_contents = !request.exclude_resource_contents;
+        let scopes = selected.iter().flat_map(|stream| &stream.scopes);
+        let mut hidden =
+            scopes.filter(|scope| self.authorize(Verb::Get, Target::Scope(scope)).is_err());
+        if with_contents && hidden.next().is_some() {
+            return Err(self
+                .denied("get the resources of a selected client (or exclude_resource_contents)"));
+        }
         let mut budget = Budget(ANSWER_BYTES_MAX);
         let mut collected = Vec::new();
         for stream in selected {

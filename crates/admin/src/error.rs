@@ -39,7 +39,10 @@ pub enum AdminError {
     /// The path does not support the method.
     #[error("{0}")]
     Method(String),
-    /// The request comes from a web page of another origin.
+    /// The request has no credential, or an invalid one.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The caller has no right to the operation, or the request comes from a web page of another origin.
     #[error("{0}")]
     Forbidden(String),
     /// The replica cannot answer now. Another replica may, or this one later. Nothing was written.
@@ -67,6 +70,7 @@ impl AdminError {
             Self::Precondition(_) => Code::FailedPrecondition,
             Self::TooLarge(_) | Self::Exhausted(_) => Code::ResourceExhausted,
             Self::Method(_) => Code::Unimplemented,
+            Self::Unauthenticated(_) => Code::Unauthenticated,
             Self::Forbidden(_) => Code::PermissionDenied,
             Self::Unavailable(_) | Self::OutcomeUnknown(_) => Code::Unavailable,
             Self::Internal(_) => Code::Internal,
@@ -83,6 +87,7 @@ impl AdminError {
             Self::TooLarge(_) => (S::PAYLOAD_TOO_LARGE, "RESOURCE_EXHAUSTED"),
             Self::Exhausted(_) => (S::INSUFFICIENT_STORAGE, "RESOURCE_EXHAUSTED"),
             Self::Method(_) => (S::METHOD_NOT_ALLOWED, "UNIMPLEMENTED"),
+            Self::Unauthenticated(_) => (S::UNAUTHORIZED, "UNAUTHENTICATED"),
             Self::Forbidden(_) => (S::FORBIDDEN, "PERMISSION_DENIED"),
             Self::Unavailable(_) | Self::OutcomeUnknown(_) => {
                 (S::SERVICE_UNAVAILABLE, "UNAVAILABLE")

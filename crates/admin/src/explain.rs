@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use chancery_fanout::StreamStatus;
 use chancery_model::{
-    Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
-    show_parameters,
+    Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, Target,
+    TypeUrl, Verb, show_parameters,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::SyncState;
@@ -25,6 +25,7 @@ impl Service {
         &self,
         request: pb::ExplainRequest,
     ) -> Result<pb::ExplainResponse, AdminError> {
+        self.authorize(Verb::Nodes, Target::Cluster)?;
         if request.node.is_empty() {
             return Err(AdminError::Parameter("the node ID is empty".to_owned()));
         }
@@ -33,7 +34,7 @@ impl Service {
         if about.key().is_none() && !parameters.is_empty() {
             return Err(AdminError::Parameter("parameters need a name".to_owned()));
         }
-        let state = self.state(Freshness::of(request.stale)).await?;
+        let state = self.visible_state(Freshness::of(request.stale)).await?;
         let about = about.stored_as(&state, &request.name)?;
         let streams = self.fanout.nodes().await;
         let (index, settings) =

@@ -12,6 +12,14 @@ use crate::{AdminError, service::Service};
 #[derive(Clone)]
 pub(crate) struct GrpcAdmin(pub(crate) Service);
 
+impl GrpcAdmin {
+    /// Returns the service for the caller of a request, and the message.
+    fn of<T>(&self, request: Request<T>) -> (Service, T) {
+        let service = self.0.of(request.extensions());
+        (service, request.into_inner())
+    }
+}
+
 type Pieces<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// Returns the result of a write. The problems of rejected input go into the response if the
@@ -36,25 +44,26 @@ impl Admin for GrpcAdmin {
         &self,
         request: Request<pb::ApplyRequest>,
     ) -> Result<Response<pb::WriteResponse>, Status> {
-        let request = request.into_inner();
+        let (service, request) = self.of(request);
         let options = request.options.clone();
-        answer(options.as_ref(), self.0.apply(request).await)
+        answer(options.as_ref(), service.apply(request).await)
     }
 
     async fn import(
         &self,
         request: Request<pb::ImportRequest>,
     ) -> Result<Response<pb::WriteResponse>, Status> {
-        let request = request.into_inner();
+        let (service, request) = self.of(request);
         let options = request.options.clone();
-        answer(options.as_ref(), self.0.import(request).await)
+        answer(options.as_ref(), service.import(request).await)
     }
 
     async fn delete(
         &self,
         request: Request<pb::DeleteRequest>,
     ) -> Result<Response<pb::WriteResponse>, Status> {
-        answer(None, self.0.delete(request.into_inner()).await)
+        let (service, request) = self.of(request);
+        answer(None, service.delete(request).await)
     }
 
     type ListResourcesStream = Pieces<pb::ListResourcesResponse>;
@@ -63,7 +72,8 @@ impl Admin for GrpcAdmin {
         &self,
         request: Request<pb::ListResourcesRequest>,
     ) -> Result<Response<Self::ListResourcesStream>, Status> {
-        let listing = self.0.list_resources(request.into_inner()).await?;
+        let (service, request) = self.of(request);
+        let listing = service.list_resources(request).await?;
         Ok(Response::new(Box::pin(listing.into_stream().map(Ok))))
     }
 
@@ -71,7 +81,8 @@ impl Admin for GrpcAdmin {
         &self,
         request: Request<pb::DescribeResourceRequest>,
     ) -> Result<Response<pb::DescribeResourceResponse>, Status> {
-        Ok(Response::new(self.0.describe_resource(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.describe_resource(request).await?))
     }
 
     type ListNodesStream = Pieces<pb::ListNodesResponse>;
@@ -80,7 +91,8 @@ impl Admin for GrpcAdmin {
         &self,
         request: Request<pb::ListNodesRequest>,
     ) -> Result<Response<Self::ListNodesStream>, Status> {
-        let pieces = self.0.list_nodes(request.into_inner()).await?;
+        let (service, request) = self.of(request);
+        let pieces = service.list_nodes(request).await?;
         Ok(Response::new(Box::pin(stream::iter(pieces.into_iter().map(Ok)))))
     }
 
@@ -88,77 +100,86 @@ impl Admin for GrpcAdmin {
         &self,
         request: Request<pb::GetNodeRequest>,
     ) -> Result<Response<pb::NodeStatus>, Status> {
-        Ok(Response::new(self.0.get_node(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.get_node(request).await?))
     }
 
     async fn explain(
         &self,
         request: Request<pb::ExplainRequest>,
     ) -> Result<Response<pb::ExplainResponse>, Status> {
-        Ok(Response::new(self.0.explain(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.explain(request).await?))
     }
 
     async fn list_assignments(
         &self,
         request: Request<pb::ListAssignmentsRequest>,
     ) -> Result<Response<pb::ListAssignmentsResponse>, Status> {
-        Ok(Response::new(self.0.list_assignments(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.list_assignments(request).await?))
     }
 
     async fn delete_assignment(
         &self,
         request: Request<pb::DeleteAssignmentRequest>,
     ) -> Result<Response<pb::WriteResponse>, Status> {
-        answer(None, self.0.delete_assignment(request.into_inner()).await)
+        let (service, request) = self.of(request);
+        answer(None, service.delete_assignment(request).await)
     }
 
     async fn get_cluster(
         &self,
-        _request: Request<pb::GetClusterRequest>,
+        request: Request<pb::GetClusterRequest>,
     ) -> Result<Response<pb::ClusterStatus>, Status> {
-        Ok(Response::new(self.0.get_cluster().await))
+        Ok(Response::new(self.of(request).0.get_cluster().await?))
     }
 
     async fn add_member(
         &self,
         request: Request<pb::AddMemberRequest>,
     ) -> Result<Response<pb::ChangeResponse>, Status> {
-        Ok(Response::new(self.0.add_member(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.add_member(request).await?))
     }
 
     async fn promote_member(
         &self,
         request: Request<pb::PromoteMemberRequest>,
     ) -> Result<Response<pb::ChangeResponse>, Status> {
-        Ok(Response::new(self.0.promote_member(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.promote_member(request).await?))
     }
 
     async fn remove_member(
         &self,
         request: Request<pb::RemoveMemberRequest>,
     ) -> Result<Response<pb::ChangeResponse>, Status> {
-        Ok(Response::new(self.0.remove_member(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.remove_member(request).await?))
     }
 
     async fn transfer_leader(
         &self,
         request: Request<pb::TransferLeaderRequest>,
     ) -> Result<Response<pb::ChangeResponse>, Status> {
-        Ok(Response::new(self.0.transfer_leader(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.transfer_leader(request).await?))
     }
 
     async fn take_snapshot(
         &self,
-        _request: Request<pb::TakeSnapshotRequest>,
+        request: Request<pb::TakeSnapshotRequest>,
     ) -> Result<Response<pb::TakeSnapshotResponse>, Status> {
-        Ok(Response::new(self.0.take_snapshot().await?))
+        Ok(Response::new(self.of(request).0.take_snapshot().await?))
     }
 
     async fn list_history(
         &self,
         request: Request<pb::ListHistoryRequest>,
     ) -> Result<Response<pb::ListHistoryResponse>, Status> {
-        Ok(Response::new(self.0.list_history(request.into_inner()).await?))
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.list_history(request).await?))
     }
 
     async fn get_version(

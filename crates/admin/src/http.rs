@@ -8,7 +8,7 @@ use axum::{
     Router,
     body::{Body, to_bytes},
     extract::{
-        Path, Query, Request, State,
+        FromRequestParts, Path, Query, Request,
         rejection::{PathRejection, QueryRejection},
     },
     middleware,
@@ -16,13 +16,14 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 use bytes::Bytes;
+use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use futures::{Stream, StreamExt, stream};
-use http::{HeaderValue, Method, StatusCode, Uri, header};
+use http::{HeaderValue, Method, StatusCode, Uri, header, request::Parts};
 use tokio::sync::Semaphore;
 
 use crate::{
-    AdminDeps, AdminError, bounds, csds, guard,
+    AdminDeps, AdminError, bounds, caller, csds, guard,
     json::JsonMessage,
     params::Params,
     resources::{Listing, parse_type},
@@ -38,45 +39,103 @@ struct Http {
     request_bytes_max: u64,
 }
 
+/// The state with the caller of the request.
+impl FromRequestParts<Http> for Http {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, http: &Self) -> Result<Self, Infallible> {
+        Ok(Self { service: http.service.of(&parts.extensions), ..http.clone() })
+    }
+}
+
 type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
+
+/// The paths of the HTTP API, for tests of access.
+#[doc(hidden)]
+pub const HTTP_PATHS: &[&str] = &[
+    "/v1/apply",
+    "/v1/import",
+    "/v1/resources",
+    "/v1/describe",
+    "/v1/nodes",
+    "/v1/nodes/{*id}",
+    "/v1/explain",
+    "/v1/assignments",
+    "/v1/cluster",
+    "/v1/cluster/members",
+    "/v1/cluster/promote",
+    "/v1/cluster/transfer-leader",
+    "/v1/cluster/snapshot",
+    "/v1/history",
+    "/v1/version",
+    "/v1/whoami",
+    "/v1/access",
+    "/v1/access/check",
+    "/v1/access/explain",
+    "/v1/tokens",
+    "/v1/load",
+    "/v1/load/settings",
+    "/v1/mcp",
+    "/v1/mcp/confirm",
+    "/v3/discovery:client_status",
+    "/metrics",
+    "/healthz",
+    "/readyz",
+];
 
 /// Adds the HTTP routes. The fallback answers unknown paths, including those of gRPC.
 pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> Router {
     let http = Http {
-        service,
+        service: service.clone(),
         metrics: Arc::clone(&deps.metrics),
         metrics_permit: Arc::new(Semaphore::new(1)),
         request_bytes_max: deps.request_bytes_max,
     };
-    let ours = Router::new()
-        .route("/v1/apply", only(post(apply)))
-        .route("/v1/import", only(post(import)))
-        .route("/v1/resources", only(get(list_resources).delete(delete_resources)))
-        .route("/v1/describe", only(get(describe)))
-        .route("/v1/nodes", only(get(list_nodes)))
-        .route("/v1/nodes/{*id}", only(get(get_node)))
-        .route("/v1/explain", only(get(explain)))
-        .route("/v1/assignments", only(get(list_assignments).delete(delete_assignment)))
-        .route("/v1/cluster", only(get(get_cluster)))
-        .route("/v1/cluster/members", only(post(add_member).delete(remove_member)))
-        .route("/v1/cluster/promote", only(post(promote_member)))
-        .route("/v1/cluster/transfer-leader", only(post(transfer_leader)))
-        .route("/v1/cluster/snapshot", only(post(take_snapshot)))
-        .route("/v1/history", only(get(list_history)))
-        .route("/v1/version", only(get(get_version)))
-        .route("/v1/load", only(get(get_load)))
-        .route("/v1/load/settings", only(post(set_load_settings)))
-        .route("/v1/mcp", only(get(mcp_status)))
-        .route("/v1/mcp/confirm", only(post(confirm_mcp_deletion)))
-        .route("/v3/discovery:client_status", only(post(client_status)))
-        .route("/metrics", only(get(metrics)))
-        .route("/healthz", only(get(healthz)))
-        .route("/readyz", only(get(readyz)))
-        .with_state(http);
+    let ours = HTTP_PATHS
+        .iter()
+        .fold(Router::new(), |router, path| router.route(path, only(methods(path))));
+    let ours = ours.with_state(http);
+    let authenticate = middleware::from_fn_with_state(service.clone(), caller::authenticate);
     let hosts = guard::Hosts::new(deps.hosts.iter().map(String::as_str));
     (router.merge(ours).fallback(unknown_path))
+        .layer(authenticate)
         .layer(middleware::from_fn(bounds::refuse_many_fields))
         .layer(middleware::from_fn_with_state(hosts, guard::refuse_web_pages))
+}
+
+/// Returns the methods of a path of [`HTTP_PATHS`].
+fn methods(path: &str) -> MethodRouter<Http> {
+    match path {
+        "/v1/apply" => post(apply),
+        "/v1/import" => post(import),
+        "/v1/resources" => get(list_resources).delete(delete_resources),
+        "/v1/describe" => get(describe),
+        "/v1/nodes" => get(list_nodes),
+        "/v1/nodes/{*id}" => get(get_node),
+        "/v1/explain" => get(explain),
+        "/v1/assignments" => get(list_assignments).delete(delete_assignment),
+        "/v1/cluster" => get(get_cluster),
+        "/v1/cluster/members" => post(add_member).delete(remove_member),
+        "/v1/cluster/promote" => post(promote_member),
+        "/v1/cluster/transfer-leader" => post(transfer_leader),
+        "/v1/cluster/snapshot" => post(take_snapshot),
+        "/v1/history" => get(list_history),
+        "/v1/version" => get(get_version),
+        "/v1/whoami" => get(who_am_i),
+        "/v1/access" => get(list_access).delete(delete_access),
+        "/v1/access/check" => get(check_access),
+        "/v1/access/explain" => get(explain_access),
+        "/v1/tokens" => get(list_tokens).post(create_token).delete(delete_token),
+        "/v1/load" => get(get_load),
+        "/v1/load/settings" => post(set_load_settings),
+        "/v1/mcp" => get(mcp_status),
+        "/v1/mcp/confirm" => post(confirm_mcp_deletion),
+        "/v3/discovery:client_status" => post(client_status),
+        "/metrics" => get(metrics),
+        "/healthz" => get(healthz),
+        "/readyz" => get(readyz),
+        _ => MethodRouter::new(),
+    }
 }
 
 /// Rejects other methods on a known path with an error of this API.
@@ -116,7 +175,7 @@ fn params(pairs: Pairs) -> Result<Params, AdminError> {
     }
 }
 
-async fn apply(State(http): State<Http>, pairs: Pairs, request: Request) -> Response {
+async fn apply(http: Http, pairs: Pairs, request: Request) -> Response {
     let apply = async {
         let mut params = params(pairs)?;
         let mut apply = pb::ApplyRequest {
@@ -133,7 +192,7 @@ async fn apply(State(http): State<Http>, pairs: Pairs, request: Request) -> Resp
     answer(apply.await)
 }
 
-async fn import(State(http): State<Http>, pairs: Pairs, request: Request) -> Response {
+async fn import(http: Http, pairs: Pairs, request: Request) -> Response {
     let import = async {
         let mut params = params(pairs)?;
         let (scope, name) = (params.text("scope")?, params.text("name")?);
@@ -177,7 +236,7 @@ async fn body_text(request: Request, max: u64, key: &str) -> Result<String, Admi
     })
 }
 
-async fn list_resources(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn list_resources(http: Http, pairs: Pairs) -> Response {
     let list = async {
         let mut params = params(pairs)?;
         let request = pb::ListResourcesRequest {
@@ -224,7 +283,7 @@ fn stream_json<M: JsonMessage>(
     Body::from_stream(head.chain(pieces).chain(tail).map(Ok::<_, Infallible>))
 }
 
-async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn delete_resources(http: Http, pairs: Pairs) -> Response {
     let delete = async {
         let mut params = params(pairs)?;
         let type_name = params.text("type")?;
@@ -258,7 +317,7 @@ async fn delete_resources(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(delete.await)
 }
 
-async fn describe(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn describe(http: Http, pairs: Pairs) -> Response {
     let describe = async {
         let mut params = params(pairs)?;
         let request = pb::DescribeResourceRequest {
@@ -274,7 +333,7 @@ async fn describe(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(describe.await)
 }
 
-async fn list_nodes(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn list_nodes(http: Http, pairs: Pairs) -> Response {
     let list = async {
         let mut params = params(pairs)?;
         let request = pb::ListNodesRequest { id: params.text("id")?, state: params.text("state")? };
@@ -293,11 +352,7 @@ async fn list_nodes(State(http): State<Http>, pairs: Pairs) -> Response {
     }
 }
 
-async fn get_node(
-    State(http): State<Http>,
-    id: Result<Path<String>, PathRejection>,
-    pairs: Pairs,
-) -> Response {
+async fn get_node(http: Http, id: Result<Path<String>, PathRejection>, pairs: Pairs) -> Response {
     let get = async {
         params(pairs)?.finish()?;
         let Path(id) = id.map_err(|error| AdminError::Parameter(error.body_text()))?;
@@ -306,7 +361,7 @@ async fn get_node(
     answer(get.await)
 }
 
-async fn explain(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn explain(http: Http, pairs: Pairs) -> Response {
     let explain = async {
         let mut params = params(pairs)?;
         let request = pb::ExplainRequest {
@@ -322,7 +377,7 @@ async fn explain(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(explain.await)
 }
 
-async fn list_assignments(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn list_assignments(http: Http, pairs: Pairs) -> Response {
     let list = async {
         let mut params = params(pairs)?;
         let stale = params.flag("stale")?;
@@ -332,7 +387,7 @@ async fn list_assignments(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(list.await)
 }
 
-async fn delete_assignment(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn delete_assignment(http: Http, pairs: Pairs) -> Response {
     let delete = async {
         let mut params = params(pairs)?;
         let name = params.text("name")?;
@@ -343,10 +398,10 @@ async fn delete_assignment(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(delete.await)
 }
 
-async fn get_cluster(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn get_cluster(http: Http, pairs: Pairs) -> Response {
     let get = async {
         params(pairs)?.finish()?;
-        Ok(http.service.get_cluster().await)
+        http.service.get_cluster().await
     };
     answer(get.await)
 }
@@ -356,7 +411,7 @@ fn replica_id(params: &mut Params) -> Result<u64, AdminError> {
     Ok(params.number("id")?.unwrap_or_default())
 }
 
-async fn add_member(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn add_member(http: Http, pairs: Pairs) -> Response {
     let add = async {
         let mut params = params(pairs)?;
         let request = pb::AddMemberRequest {
@@ -370,7 +425,7 @@ async fn add_member(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(add.await)
 }
 
-async fn remove_member(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn remove_member(http: Http, pairs: Pairs) -> Response {
     let remove = async {
         let mut params = params(pairs)?;
         let replica_id = replica_id(&mut params)?;
@@ -380,7 +435,7 @@ async fn remove_member(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(remove.await)
 }
 
-async fn promote_member(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn promote_member(http: Http, pairs: Pairs) -> Response {
     let promote = async {
         let mut params = params(pairs)?;
         let replica_id = replica_id(&mut params)?;
@@ -390,7 +445,7 @@ async fn promote_member(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(promote.await)
 }
 
-async fn transfer_leader(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn transfer_leader(http: Http, pairs: Pairs) -> Response {
     let transfer = async {
         let mut params = params(pairs)?;
         let replica_id = params.number("id")?;
@@ -400,7 +455,7 @@ async fn transfer_leader(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(transfer.await)
 }
 
-async fn take_snapshot(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn take_snapshot(http: Http, pairs: Pairs) -> Response {
     let take = async {
         params(pairs)?.finish()?;
         http.service.take_snapshot().await
@@ -408,7 +463,7 @@ async fn take_snapshot(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(take.await)
 }
 
-async fn list_history(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn list_history(http: Http, pairs: Pairs) -> Response {
     let list = async {
         let mut params = params(pairs)?;
         let limit = params.number("limit")?.unwrap_or_default();
@@ -421,7 +476,7 @@ async fn list_history(State(http): State<Http>, pairs: Pairs) -> Response {
 }
 
 /// CSDS-01: `ClientStatusResponse` in proto JSON. A header says what the answer covers (CSDS-13).
-async fn client_status(State(http): State<Http>, pairs: Pairs, request: Request) -> Response {
+async fn client_status(http: Http, pairs: Pairs, request: Request) -> Response {
     let service = &http.service;
     let answer = async {
         params(pairs)?.finish()?;
@@ -439,7 +494,7 @@ async fn client_status(State(http): State<Http>, pairs: Pairs, request: Request)
     }
 }
 
-async fn get_load(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn get_load(http: Http, pairs: Pairs) -> Response {
     let get = async {
         let mut params = params(pairs)?;
         let (cluster, endpoints) = (params.text("cluster")?, params.flag("endpoints")?);
@@ -452,7 +507,7 @@ async fn get_load(State(http): State<Http>, pairs: Pairs) -> Response {
 }
 
 /// A parameter `cluster` without a value is an empty list.
-async fn set_load_settings(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn set_load_settings(http: Http, pairs: Pairs) -> Response {
     let set = || {
         let mut params = params(pairs)?;
         let mut names = params.list("cluster");
@@ -470,12 +525,12 @@ async fn set_load_settings(State(http): State<Http>, pairs: Pairs) -> Response {
     answer(set())
 }
 
-async fn mcp_status(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn mcp_status(http: Http, pairs: Pairs) -> Response {
     let get = params(pairs).and_then(Params::finish);
-    answer(get.map(|()| http.service.mcp_status()))
+    answer(get.and_then(|()| http.service.mcp_status()))
 }
 
-async fn confirm_mcp_deletion(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn confirm_mcp_deletion(http: Http, pairs: Pairs) -> Response {
     let confirm = async {
         let mut params = params(pairs)?;
         let (source, collection) = (params.text("source")?, params.text("collection")?);
@@ -487,12 +542,98 @@ async fn confirm_mcp_deletion(State(http): State<Http>, pairs: Pairs) -> Respons
     answer(confirm.await)
 }
 
-async fn get_version(State(http): State<Http>, pairs: Pairs) -> Response {
+async fn who_am_i(http: Http, pairs: Pairs) -> Response {
+    let get = params(pairs).and_then(Params::finish);
+    answer(get.map(|()| http.service.who_am_i()))
+}
+
+async fn check_access(http: Http, pairs: Pairs) -> Response {
+    let check = || {
+        let mut params = params(pairs)?;
+        let request = pb::CheckAccessRequest {
+            verb: params.text("verb")?,
+            scope: params.text("scope")?,
+            r#type: params.text("type")?,
+            name: params.text("name")?,
+            identity: params.text("identity")?,
+        };
+        params.finish()?;
+        http.service.check_access(&request)
+    };
+    answer(check())
+}
+
+async fn list_access(http: Http, pairs: Pairs) -> Response {
+    let list = async {
+        let mut params = params(pairs)?;
+        let stale = params.flag("stale")?;
+        params.finish()?;
+        http.service.list_access(pb::ListAccessRequest { stale }).await
+    };
+    answer(list.await)
+}
+
+async fn delete_access(http: Http, pairs: Pairs) -> Response {
+    let delete = async {
+        let mut params = params(pairs)?;
+        let name = params.text("name")?;
+        let options = Some(params.write_options()?);
+        params.finish()?;
+        http.service.delete_access(pb::DeleteAccessRequest { name, options }).await
+    };
+    answer(delete.await)
+}
+
+async fn explain_access(http: Http, pairs: Pairs) -> Response {
+    let explain = async {
+        let mut params = params(pairs)?;
+        let (identity, node) = (params.text("identity")?, params.text("node")?);
+        params.finish()?;
+        http.service.explain_access(pb::ExplainAccessRequest { identity, node }).await
+    };
+    answer(explain.await)
+}
+
+async fn create_token(http: Http, pairs: Pairs) -> Response {
+    let create = async {
+        let mut params = params(pairs)?;
+        let name = params.text("name")?;
+        let valid_seconds = params.number("valid_seconds")?.unwrap_or_default();
+        params.finish()?;
+        http.service.create_token(pb::CreateTokenRequest { name, valid_seconds }).await
+    };
+    answer(create.await)
+}
+
+async fn list_tokens(http: Http, pairs: Pairs) -> Response {
+    let list = async {
+        let mut params = params(pairs)?;
+        let stale = params.flag("stale")?;
+        params.finish()?;
+        http.service.list_tokens(pb::ListTokensRequest { stale }).await
+    };
+    answer(list.await)
+}
+
+async fn delete_token(http: Http, pairs: Pairs) -> Response {
+    let delete = async {
+        let mut params = params(pairs)?;
+        let (name, id) = (params.text("name")?, params.text("id")?);
+        params.finish()?;
+        http.service.delete_token(pb::DeleteTokenRequest { name, id }).await
+    };
+    answer(delete.await)
+}
+
+async fn get_version(http: Http, pairs: Pairs) -> Response {
     let get = params(pairs).and_then(Params::finish);
     answer(get.map(|()| http.service.version()))
 }
 
-async fn metrics(State(http): State<Http>) -> Response {
+async fn metrics(http: Http) -> Response {
+    if let Err(error) = http.service.authorize(Verb::Metrics, Target::Cluster) {
+        return error.into_response();
+    }
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     // One page at a time, on another thread: many requests at once must not delay `/healthz`.
     let permit = http.metrics_permit.acquire_owned().await;
@@ -513,7 +654,7 @@ async fn healthz() -> &'static str {
 }
 
 /// Returns whether the replica accepts streams.
-async fn readyz(State(http): State<Http>) -> Response {
+async fn readyz(http: Http) -> Response {
     match http.service.readiness() {
         Ok(()) => "ready\n".into_response(),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),

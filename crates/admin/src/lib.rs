@@ -4,15 +4,19 @@
 //! is the only source of the message shapes ([`json`]).
 //!
 //! Invariants:
+//! - Every request is authenticated (`caller`), and every operation checks the rights of its caller.
 //! - Every write goes through admission, and takes effect as one transaction or not at all.
 //! - Secrets are never shown: every body in an answer goes through `chancery_admission::redacted`.
 //! - This crate keeps no state, and reads never wait for writes. The sums of load reports belong to
 //!   `chancery_load`.
 
+mod access;
+mod access_effects;
 mod backup;
 #[doc(hidden)]
 pub mod bench;
 mod bounds;
+mod caller;
 mod changed_names;
 mod changes;
 mod cluster;
@@ -44,6 +48,7 @@ mod trial;
 mod wait;
 mod work;
 mod write;
+mod write_access;
 mod write_check;
 mod write_guards;
 mod write_input;
@@ -54,17 +59,21 @@ use chancery_model::{ResourceDraft, ScopeName, types};
 use chancery_proto::{
     FILE_DESCRIPTOR_SET,
     admin::v1::{
-        admin_server::AdminServer, backup_service_server::BackupServiceServer,
-        load_service_server::LoadServiceServer, mcp_service_server::McpServiceServer,
+        access_service_server::AccessServiceServer, admin_server::AdminServer,
+        backup_service_server::BackupServiceServer, load_service_server::LoadServiceServer,
+        mcp_service_server::McpServiceServer,
     },
 };
 use futures::{FutureExt, future::BoxFuture};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
+pub use caller::AdminAccess;
 pub use chancery_admission::{canonical_json, secret_values};
 pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use external::settings::{ExternalInput, ExternalValidator};
+#[doc(hidden)]
+pub use http::HTTP_PATHS;
 pub use metrics::METRICS;
 pub use references::ReferenceSettings;
 pub use service::AdminDeps;
@@ -107,6 +116,7 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     };
     const READABLE: &str = "the build wrote the descriptors, and a test reads them";
     let routes = Routes::new(admin)
+        .add_service(AccessServiceServer::new(access::GrpcAccess(service.clone())))
         .add_service(BackupServiceServer::new(backup::GrpcBackup(service.clone())))
         .add_service(csds::GrpcCsds(service.clone()))
         .add_service(

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use chancery_load::{Clusters, LoadReports, Query, SettingsError};
+use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1::{self as pb, load_service_server::LoadService};
 use tonic::{Request, Response, Status};
 
@@ -26,14 +27,16 @@ impl LoadService for GrpcLoad {
         &self,
         request: Request<pb::GetLoadRequest>,
     ) -> Result<Response<pb::LoadStatus>, Status> {
-        Ok(Response::new(self.0.get_load(request.into_inner()).await?))
+        let service = self.0.of(request.extensions());
+        Ok(Response::new(service.get_load(request.into_inner()).await?))
     }
 
     async fn set_load_settings(
         &self,
         request: Request<pb::SetLoadSettingsRequest>,
     ) -> Result<Response<pb::LoadSettings>, Status> {
-        Ok(Response::new(self.0.set_load_settings(request.into_inner())?))
+        let service = self.0.of(request.extensions());
+        Ok(Response::new(service.set_load_settings(request.into_inner())?))
     }
 }
 
@@ -43,6 +46,7 @@ impl Service {
         &self,
         request: pb::GetLoadRequest,
     ) -> Result<pb::LoadStatus, AdminError> {
+        self.authorize(Verb::LoadRead, Target::Cluster)?;
         let reports = self.load_reports()?;
         let limit = match request.limit {
             0 => CLUSTERS_DEFAULT,
@@ -72,6 +76,7 @@ impl Service {
         &self,
         request: pb::SetLoadSettingsRequest,
     ) -> Result<pb::LoadSettings, AdminError> {
+        self.authorize(Verb::LoadWrite, Target::Cluster)?;
         let reports = self.load_reports()?;
         let clusters = request.clusters.map(|clusters| Clusters::from_list(clusters.names));
         let clusters = clusters.transpose()?;

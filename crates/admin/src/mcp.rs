@@ -1,7 +1,7 @@
 //! The sources of MCP, and the confirmation of held deletions.
 
 use chancery_mcp::{CollectionStatus, ConfirmRefusal, SourceStatus};
-use chancery_model::State;
+use chancery_model::{State, Target, Verb};
 use chancery_proto::admin::v1::{self as pb, mcp_service_server::McpService};
 use tonic::{Request, Response, Status};
 
@@ -15,22 +15,28 @@ pub(crate) struct GrpcMcp(pub(crate) Service);
 impl McpService for GrpcMcp {
     async fn get_mcp_status(
         &self,
-        _request: Request<pb::GetMcpStatusRequest>,
+        request: Request<pb::GetMcpStatusRequest>,
     ) -> Result<Response<pb::McpStatus>, Status> {
-        Ok(Response::new(self.0.mcp_status()))
+        Ok(Response::new(self.0.of(request.extensions()).mcp_status()?))
     }
 
     async fn confirm_mcp_deletion(
         &self,
         request: Request<pb::ConfirmMcpDeletionRequest>,
     ) -> Result<Response<pb::McpStatus>, Status> {
-        Ok(Response::new(self.0.confirm_mcp_deletion(request.into_inner()).await?))
+        let service = self.0.of(request.extensions());
+        Ok(Response::new(service.confirm_mcp_deletion(request.into_inner()).await?))
     }
 }
 
 impl Service {
     /// Returns the status of all sources.
-    pub(crate) fn mcp_status(&self) -> pb::McpStatus {
+    pub(crate) fn mcp_status(&self) -> Result<pb::McpStatus, AdminError> {
+        self.authorize(Verb::McpRead, Target::Cluster)?;
+        Ok(self.sources_now())
+    }
+
+    fn sources_now(&self) -> pb::McpStatus {
         let state = self.replica.state();
         pb::McpStatus {
             replica_id: self.replica.status().replica_id,
@@ -44,9 +50,10 @@ impl Service {
         &self,
         request: pb::ConfirmMcpDeletionRequest,
     ) -> Result<pb::McpStatus, AdminError> {
+        self.authorize(Verb::McpWrite, Target::Cluster)?;
         let pb::ConfirmMcpDeletionRequest { source, collection, token } = request;
         self.sources.confirm(&source, &collection, &token).await?;
-        Ok(self.mcp_status())
+        Ok(self.sources_now())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{ChangeError, Member, MemberChange, Role};
 
@@ -195,6 +196,7 @@ impl Service {
         &self,
         request: pb::AddMemberRequest,
     ) -> Result<pb::ChangeResponse, AdminError> {
+        self.authorize(Verb::Members, Target::Cluster)?;
         let replica_id = given(request.replica_id)?;
         chancery_store::check_address(&request.address).map_err(AdminError::Parameter)?;
         let (address, learner) = (request.address, request.learner);
@@ -206,6 +208,7 @@ impl Service {
         &self,
         request: pb::PromoteMemberRequest,
     ) -> Result<pb::ChangeResponse, AdminError> {
+        self.authorize(Verb::Members, Target::Cluster)?;
         self.change(MemberChange::Promote(given(request.replica_id)?)).await
     }
 
@@ -214,6 +217,7 @@ impl Service {
         &self,
         request: pb::RemoveMemberRequest,
     ) -> Result<pb::ChangeResponse, AdminError> {
+        self.authorize(Verb::Members, Target::Cluster)?;
         self.change(MemberChange::Remove(given(request.replica_id)?)).await
     }
 
@@ -222,12 +226,14 @@ impl Service {
         &self,
         request: pb::TransferLeaderRequest,
     ) -> Result<pb::ChangeResponse, AdminError> {
+        self.authorize(Verb::Members, Target::Cluster)?;
         let to = request.replica_id.map(given).transpose()?;
         self.change(MemberChange::TransferLeader(to)).await
     }
 
     /// Takes a snapshot on this replica.
     pub(crate) async fn take_snapshot(&self) -> Result<pb::TakeSnapshotResponse, AdminError> {
+        self.authorize(Verb::Members, Target::Cluster)?;
         let snapshot_index = match self.replica.snapshot(SNAPSHOT_TIMEOUT).await {
             Ok(index) => index,
             Err(error) => {

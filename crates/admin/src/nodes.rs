@@ -6,7 +6,7 @@ use std::{
 };
 
 use chancery_fanout::{NackRecord, PollRejection, StreamStatus};
-use chancery_model::Glob;
+use chancery_model::{Glob, Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::{SubscriptionStatus, SyncState};
 
@@ -28,6 +28,7 @@ impl Service {
         &self,
         request: pb::ListNodesRequest,
     ) -> Result<Vec<pb::ListNodesResponse>, AdminError> {
+        self.authorize(Verb::Nodes, Target::Cluster)?;
         if !request.state.is_empty() && !STATES.contains(&request.state.as_str()) {
             let (state, known) = (request.state, STATES.join(", "));
             return Err(AdminError::Parameter(format!(
@@ -46,6 +47,7 @@ impl Service {
         &self,
         request: pb::GetNodeRequest,
     ) -> Result<pb::NodeStatus, AdminError> {
+        self.authorize(Verb::Nodes, Target::Cluster)?;
         let streams = self.fanout.nodes().await;
         let streams = streams_of(&streams, &request.id);
         if streams.is_empty() {
@@ -161,6 +163,7 @@ pub(crate) fn show_stream(stream: &StreamStatus) -> pb::StreamStatus {
     nacks.sort_by(|a, b| a.type_url.cmp(&b.type_url));
     pb::StreamStatus {
         peer: stream.peer.to_string(),
+        identity: stream.identity.as_ref().map(|one| one.principal.to_string()).unwrap_or_default(),
         protocol: stream.protocol.as_str().to_owned(),
         type_url: stream.type_url.as_ref().map(ToString::to_string).unwrap_or_default(),
         since_ms: millis(stream.since),

@@ -7,8 +7,8 @@ use std::{
 
 use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
-    Collection, DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
-    show_parameters, types,
+    Collection, DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, Target,
+    TypeUrl, Verb, show_parameters, types,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_view::View;
@@ -246,6 +246,7 @@ impl Service {
         &self,
         request: pb::ListResourcesRequest,
     ) -> Result<Listing, AdminError> {
+        self.authorize_somewhere(Verb::Get)?;
         let type_url = given(&request.r#type).map(parse_type).transpose()?;
         let parameters = request.dynamic_parameters;
         if request.name.is_empty() && !parameters.is_empty() {
@@ -260,7 +261,7 @@ impl Service {
             }
             (Some(_), None) => return Err(AdminError::Parameter("a name needs a type".to_owned())),
         };
-        let state = self.state(Freshness::of(request.stale)).await?;
+        let state = self.visible_state(Freshness::of(request.stale)).await?;
         let name = named.map(|(name, url)| stored_name(&state, scope.as_ref(), url, name));
         let name = name.transpose()?;
         let name = name.as_ref().map(|name| (name, &parameters));
@@ -268,6 +269,7 @@ impl Service {
         let pieces = match given(&request.view_of_node) {
             None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name),
             Some(id) => {
+                self.authorize(Verb::Nodes, Target::Cluster)?;
                 let streams = self.fanout.nodes().await;
                 let streams = nodes::streams_of(&streams, id);
                 let Some(stream) = streams.last() else { return Err(nodes::not_connected(id)) };
@@ -300,10 +302,11 @@ impl Service {
         &self,
         request: pb::DescribeResourceRequest,
     ) -> Result<pb::DescribeResourceResponse, AdminError> {
+        self.authorize_somewhere(Verb::Get)?;
         let type_url = parse_type(&request.r#type)?;
         ResourceName::canonical(&request.name)?;
         let scope = given(&request.scope).map(ScopeName::new).transpose()?;
-        let state = self.state(Freshness::of(request.stale)).await?;
+        let state = self.visible_state(Freshness::of(request.stale)).await?;
         let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
         let key = ResourceKey { type_url, name };
         let parameters = request.dynamic_parameters;

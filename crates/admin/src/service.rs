@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     AdminError,
+    caller::{AdminAccess, Caller},
     external::{External, settings::ExternalValidator},
     known_clients::KnownClients,
     metrics::Metrics,
@@ -75,6 +76,8 @@ pub struct AdminDeps {
     pub references: ReferenceSettings,
     /// The external validator, if the operator has configured one.
     pub external: Option<ExternalValidator>,
+    /// Who may use the port.
+    pub access: AdminAccess,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -107,6 +110,9 @@ pub(crate) struct Service {
     pub(crate) references: Arc<SharedIndex>,
     pub(crate) clients: KnownClients,
     pub(crate) external: Option<External>,
+    pub(crate) access: Arc<AdminAccess>,
+    /// The caller of the current request.
+    pub(crate) caller: Arc<Caller>,
 }
 
 impl Service {
@@ -130,7 +136,17 @@ impl Service {
             clients: KnownClients::default(),
             external: (deps.external.as_ref())
                 .map(|settings| External::new(settings, deps.drain.clone())),
+            access: Arc::new(deps.access.clone()),
+            caller: Arc::new(Caller::unrestricted()),
         }
+    }
+
+    /// Returns the part of the state that the caller may read.
+    pub(crate) async fn visible_state(
+        &self,
+        freshness: Freshness,
+    ) -> Result<Arc<State>, AdminError> {
+        Ok(self.visible(&self.state(freshness).await?))
     }
 
     /// Returns the state for a read.

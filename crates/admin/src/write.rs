@@ -15,7 +15,7 @@ use chancery_admission::{
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
     Applied, AssignmentOp, Outcome, Precondition, Refusal, Revision, ScopeName, State, Summary,
-    Transaction, TransactionMeta, Upsert,
+    Target, Transaction, TransactionMeta, Upsert, Verb,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{HISTORY_MAX, RequestId, TransactError};
@@ -58,7 +58,7 @@ const TEXT_BYTES_MAX: usize = 4096;
 const DEFAULT_SCOPE: &str = "default";
 
 /// Valid options of a write.
-struct Checked {
+pub(crate) struct Checked {
     effect: Effect,
     wait: Option<Duration>,
     if_revision: Option<Revision>,
@@ -74,7 +74,8 @@ struct Checked {
     validation: Option<ValidationMode>,
 }
 
-fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
+/// Checks the options of a write.
+pub(crate) fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     let refuse = |text: String| Err(AdminError::Parameter(text));
     let options = options.unwrap_or_default();
     if options.dry_run && options.wait_ms.is_some() {
@@ -137,6 +138,14 @@ fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
     })
 }
 
+impl Checked {
+    /// Returns whether the author overrides guards or validation.
+    pub(crate) fn is_forced(&self) -> bool {
+        !self.confirmed.is_empty()
+            || matches!(self.validation, Some(ValidationMode::Off | ValidationMode::Warn))
+    }
+}
+
 /// Returns the ID of a request, or a random one if the request has none.
 fn request_id(text: &str) -> Result<RequestId, AdminError> {
     if text.is_empty() {
@@ -163,6 +172,7 @@ impl Service {
     }
 
     async fn try_apply(&self, request: pb::ApplyRequest) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize_any_write()?;
         let checked = check(request.options)?;
         let scope = scope(&request.scope)?;
         if request.files.is_empty() {
@@ -265,6 +275,7 @@ impl Service {
         &self,
         request: pb::ImportRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize_somewhere(Verb::Apply)?;
         let checked = check(request.options)?;
         let scope = scope(&request.scope)?;
         let file = request
@@ -308,6 +319,7 @@ impl Service {
         &self,
         request: pb::DeleteRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize_somewhere(Verb::Delete)?;
         let pb::DeleteRequest { resources, scope: scope_name, options } = request;
         let mut checked = check(options)?;
         let scope = scope(&scope_name)?;
@@ -375,6 +387,7 @@ impl Service {
         &self,
         request: pb::DeleteAssignmentRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize(Verb::Assign, Target::Cluster)?;
         let checked = check(request.options)?;
         let mut transaction = transaction(&checked);
         let name = request.name;
@@ -386,12 +399,14 @@ impl Service {
         Ok(response)
     }
 
-    async fn commit(
+    /// Commits a transaction, or tries it for a dry run, if the caller may write it.
+    pub(crate) async fn commit(
         &self,
-        transaction: Transaction,
+        mut transaction: Transaction,
         checked: Checked,
         input: Input,
     ) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize_write(&mut transaction, &checked)?;
         // A dry run is a read. For a write, the leader decides, and the local state is only for the
         // answer.
         let before = match checked.effect {
@@ -406,10 +421,11 @@ impl Service {
 
     async fn commit_tried(
         &self,
-        tried: DryRun,
+        mut tried: DryRun,
         checked: Checked,
         mut input: Input,
     ) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize_write(&mut tried.transaction, &checked)?;
         let shared = self.shared_addresses(&tried, checked.validation).await?;
         let DryRun {
             mut transaction,
@@ -443,7 +459,9 @@ impl Service {
         let size = size(&transaction);
         let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
         if checked.effect == Effect::DryRun {
+            let access_effects = self.access_effects(&before, &tried.state).await?;
             let response = self.dry_run(before, tried, transaction.preconditions, size).await?;
+            let response = pb::WriteResponse { access_effects, ..response };
             let warnings = self.located(input, findings.warnings, &published).await;
             return Ok(pb::WriteResponse { guards, warnings, ..response });
         }
@@ -457,7 +475,8 @@ impl Service {
         if in_order {
             response = changes::list(&before, &tried, Effect::Committed, response);
         } else {
-            response.changes_omitted = summary.changed + summary.removed + summary.assignments;
+            response.changes_omitted =
+                summary.changed + summary.removed + summary.assignments + summary.access;
             response.repeated = response.changes_omitted > 0 && summary.revision <= before.revision;
         }
         if let Some((timeout, named)) = wait {
@@ -477,19 +496,41 @@ impl Service {
         size: Size,
     ) -> Result<Summary, AdminError> {
         let start = Instant::now();
-        let expected = transaction.preconditions.clone();
-        let (id, content) = (checked.request_id, checked.content.as_deref());
-        let summary = match self.replica.transact_as(id, content, transaction).await {
-            Ok(Outcome::Committed(summary)) => summary,
-            Ok(Outcome::Refused(refusal)) => {
-                return Err(self.refusal(size, expected, refusal).await);
-            }
-            Err(error) => return Err(not_committed(&error)),
-        };
+        let summary = self.propose(&checked, transaction, size).await?;
         self.metrics.write_seconds.record(start.elapsed());
         let author = checked.meta.author;
         debug!(revision = %summary.revision, summary.changed, summary.removed, author, "written");
         Ok(summary)
+    }
+
+    /// Proposes a transaction. If the access rules have changed since the rights of the caller were checked, checks
+    /// them again.
+    async fn propose(
+        &self,
+        checked: &Checked,
+        mut transaction: Transaction,
+        size: Size,
+    ) -> Result<Summary, AdminError> {
+        let (id, content) = (checked.request_id, checked.content.as_deref());
+        for is_last in [false, false, true] {
+            let expected = transaction.preconditions.clone();
+            let again = (!is_last && !self.caller.may_everything()).then(|| transaction.clone());
+            match (self.replica.transact_as(id, content, transaction).await, again) {
+                (Ok(Outcome::Committed(summary)), _) => return Ok(summary),
+                (Ok(Outcome::Refused(Refusal::AccessChanged { changed, .. })), Some(again)) => {
+                    // The leader has applied the change. This replica soon follows.
+                    self.catch_up(Freshness::Current).await?;
+                    debug!(%changed, "the access rules have changed during a write");
+                    transaction = again;
+                    self.authorize_write(&mut transaction, checked)?;
+                }
+                (Ok(Outcome::Refused(refusal)), _) => {
+                    return Err(self.refusal(size, expected, refusal).await);
+                }
+                (Err(error), _) => return Err(not_committed(&error)),
+            }
+        }
+        Err(AdminError::Unavailable("the access rules change all the time; try again".to_owned()))
     }
 
     /// Returns the changes that a transaction would make.
@@ -582,7 +623,7 @@ fn left_out(file: &str, parts: &[Omitted]) -> Vec<pb::LeftOut> {
 }
 
 /// Returns an empty transaction with the options.
-fn transaction(checked: &Checked) -> Transaction {
+pub(crate) fn transaction(checked: &Checked) -> Transaction {
     Transaction {
         preconditions: checked.if_revision.map(Precondition::Revision).into_iter().collect(),
         meta: checked.meta.clone(),
@@ -605,6 +646,7 @@ fn respond(summary: &Summary) -> pb::WriteResponse {
         removed: summary.removed,
         unchanged: summary.unchanged,
         assignments: summary.assignments,
+        access: summary.access,
         ..pb::WriteResponse::default()
     }
 }

@@ -6,7 +6,7 @@ use chancery_model::{Assignment, Glob, NodeMatcher, ScopeTemplate};
 
 use crate::{keys::unknown_keys, node::Node, problem::Fault, sensitive};
 
-/// The maximum length of an assignment's name in bytes.
+/// The maximum length of the name of an assignment or an access rule in bytes.
 const NAME_BYTES_MAX: usize = 512;
 
 /// Reads an assignment, or returns all its faults.
@@ -39,7 +39,8 @@ pub(crate) fn read(node: &Node) -> Result<Assignment, Vec<Fault>> {
     }
 }
 
-fn name(node: Option<&Node>) -> Result<&str, Fault> {
+/// Reads the name of an assignment or an access rule.
+pub(crate) fn name(node: Option<&Node>) -> Result<&str, Fault> {
     match node {
         None => Err(Fault::new("is missing")),
         Some(Node::Text(name)) if name.is_empty() => Err(Fault::new("is empty")),

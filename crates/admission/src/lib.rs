@@ -30,6 +30,7 @@
 
 #![expect(clippy::result_large_err, reason = "a problem is rare, and its parts are for people")]
 
+mod access;
 mod assignments;
 mod bootstrap;
 mod collection;

@@ -1,7 +1,7 @@
 //! Converts manifests to one transaction.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,12 +10,12 @@ use std::{
 
 use bytes::Bytes;
 use chancery_model::{
-    AssignmentOp, Precondition, ResourceDraft, Revision, ScopeName, Transaction, TransactionMeta,
-    Upsert, VariantsBudget,
+    AccessOp, AssignmentOp, Precondition, ResourceDraft, Revision, ScopeName, Transaction,
+    TransactionMeta, Upsert, VariantsBudget,
 };
 
 use crate::{
-    assignments,
+    access, assignments,
     conflicts::Conflicts,
     constraints,
     generated_name::OnlyName,
@@ -25,7 +25,7 @@ use crate::{
     node::{Node, STOPPED, Spare, named},
     positions,
     problem::{Fault, Place, Problem, Report},
-    resource::{self, Entry},
+    resource,
     resource_origin::ResourceOrigin,
     response_keys,
     source::{self, Document},
@@ -233,7 +233,8 @@ struct Admission<'a> {
     /// The steps that are left for the constraints of variants.
     variants_budget: VariantsBudget,
     conflicts: Conflicts,
-    assignments: HashMap<Arc<str>, Origin<'a>>,
+    /// The assignments and access rules by list and name.
+    rules: HashMap<(&'static str, Arc<str>), Origin<'a>>,
     /// The scopes that the input names.
     scopes: BTreeSet<ScopeName>,
     has_list: bool,
@@ -243,7 +244,8 @@ struct Admission<'a> {
 /// The lists of a document.
 const RESOURCES: &str = "resources";
 const ASSIGNMENTS: &str = "assignments";
-const KEYS: [&str; 3] = ["scope", RESOURCES, ASSIGNMENTS];
+const ACCESS: &str = "access";
+const KEYS: [&str; 4] = ["scope", RESOURCES, ASSIGNMENTS, ACCESS];
 
 impl<'a> Admission<'a> {
     fn new(files: &'a [Manifest], options: &'a Options, stop: &'a AtomicBool) -> Self {
@@ -258,7 +260,7 @@ impl<'a> Admission<'a> {
             only_name: OnlyName::new(options.name.as_deref()),
             variants_budget: VariantsBudget::default(),
             conflicts: Conflicts::default(),
-            assignments: HashMap::new(),
+            rules: HashMap::new(),
             scopes: BTreeSet::new(),
             has_list: false,
             stop,
@@ -296,7 +298,7 @@ impl<'a> Admission<'a> {
             }
         };
         let resources = self.list(&place, root, RESOURCES);
-        // A document with assignments alone names no scope.
+        // A document without resources names no scope.
         if let Some(scope) = &scope
             && (resources.is_some() || root.get("scope").is_some())
         {
@@ -313,11 +315,23 @@ impl<'a> Admission<'a> {
                 Some(fault) => self.refuse(origin, &resource::label(node), vec![fault]),
             }
         }
-        for (index, node) in self.list(&place, root, ASSIGNMENTS).into_iter().flatten().enumerate()
-        {
-            let document = document.index;
-            let origin = Origin { file, file_index, document, list: ASSIGNMENTS, index };
-            self.assignment(origin, node);
+        for list in [ASSIGNMENTS, ACCESS] {
+            for (index, node) in self.list(&place, root, list).into_iter().flatten().enumerate() {
+                let document = document.index;
+                let origin = Origin { file, file_index, document, list, index };
+                match list {
+                    ASSIGNMENTS => {
+                        if let Some(assignment) = self.rule(origin, node, assignments::read) {
+                            self.transaction.assignments.push(AssignmentOp::Put(assignment));
+                        }
+                    }
+                    _ => {
+                        if let Some(rule) = self.rule(origin, node, access::read) {
+                            self.transaction.access.push(AccessOp::PutRule(Box::new(rule)));
+                        }
+                    }
+                }
+            }
         }
     }
 
@@ -340,7 +354,7 @@ impl<'a> Admission<'a> {
         let place_of = || place(origin, &resource::label(node));
         let (node, note) = self.only_name.complete(node, place_of);
         let node = node.as_ref();
-        let (Entry { draft, expectation }, scope) = match (resource::read(node), scope) {
+        let (resource::Entry { draft, expectation }, scope) = match (resource::read(node), scope) {
             (Ok(entry), Some(scope)) => (entry, scope.clone()),
             // The report has the problem of the scope already.
             (Ok(_), None) => return,
@@ -381,26 +395,34 @@ impl<'a> Admission<'a> {
         self.origins.push(origin.into());
     }
 
-    fn assignment(&mut self, origin: Origin<'a>, node: &Node) {
+    /// Reads an assignment or an access rule. Reports its faults, and a name that occurs twice.
+    fn rule<T>(
+        &mut self,
+        origin: Origin<'a>,
+        node: &Node,
+        read: impl FnOnce(&Node) -> Result<T, Vec<Fault>>,
+    ) -> Option<T> {
         let name = node.get("name").and_then(Node::text);
         let label = name.map_or(String::new(), named);
-        let (mut faults, assignment) = match assignments::read(node) {
+        let (mut faults, rule) = match read(node) {
             Err(faults) => (faults, None),
-            Ok(assignment) => (Vec::new(), Some(assignment)),
+            Ok(rule) => (Vec::new(), Some(rule)),
         };
-        let first = name.and_then(|name| self.assignments.get(name));
-        faults.extend(first.map(|first| {
-            Fault::new(format!("duplicate assignment, first defined in {}", first.describe()))
-        }));
-        if let (Some(name), None) = (name, first) {
-            self.assignments.insert(name.into(), origin);
-        }
-        match assignment {
-            Some(assignment) if faults.is_empty() => {
-                self.transaction.assignments.push(AssignmentOp::Put(assignment));
+        if let Some(name) = name {
+            let what = if origin.list == ASSIGNMENTS { "assignment" } else { "access rule" };
+            match self.rules.entry((origin.list, name.into())) {
+                Entry::Occupied(first) => {
+                    let first = first.get().describe();
+                    faults.push(Fault::new(format!("duplicate {what}, first defined in {first}")));
+                }
+                Entry::Vacant(free) => drop(free.insert(origin)),
             }
-            _ => self.refuse(origin, &label, faults),
         }
+        if !faults.is_empty() {
+            self.refuse(origin, &label, faults);
+            return None;
+        }
+        rule
     }
 
     fn refuse(&mut self, origin: Origin<'_>, label: &str, faults: Vec<Fault>) {
@@ -428,7 +450,7 @@ impl<'a> Admission<'a> {
                 if self.report.is_full() {
                     break;
                 }
-                let rule = "has neither resources nor assignments".to_owned();
+                let rule = "has neither resources nor assignments nor access rules".to_owned();
                 self.report.add(Problem { file: file.file.clone(), rule, ..Problem::default() });
             }
             if self.files.is_empty() {

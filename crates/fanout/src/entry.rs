@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     /// rights gets another stream.
     pub(crate) rights: Option<Arc<StreamRights>>,
     /// The place among the streams of the identity, if an access rule limits them.
-    pub(crate) counted: Option<CountedStream>,
+    pub(crate) _counted: Option<CountedStream>,
     /// The revision of the assignments and access rules when `assigned` was computed.
     pub(crate) assigned_at: Revision,
     /// The revision of the assignments or access rules that last changed the scopes of the session; 0 if none did.

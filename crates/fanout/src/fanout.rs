@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use chancery_model::{ResourceName, Revision, State, TypeUrl};
+use chancery_model::{Access, Identity, Node, ResourceName, Revision, State, TypeUrl};
 use chancery_protocol::ContentsPage;
 use chancery_view::Differ;
 use tokio::{
@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    AccessControl, Change, ConcernedSession, Config, Progress, RequestSink, ResponseSource,
+    AccessControl, Change, ConcernedSession, Config, End, Progress, RequestSink, ResponseSource,
     StreamInfo, StreamRef, StreamStatus, Unacknowledged,
     arrivals::Arrivals,
     concern::Concerned,
@@ -26,7 +26,7 @@ use crate::{
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     page::Page,
-    placement::IdentityStreams,
+    placement::{IdentityStreams, refused},
     poll::{HeldPolls, Poll},
     poll_rejections::{PollRejection, PollRejections},
     resume_cache::ResumeCache,
@@ -190,6 +190,28 @@ impl Fanout {
     #[must_use]
     pub fn poll_rejections(&self) -> Vec<PollRejection> {
         self.shared.poll_rejections.list()
+    }
+
+    /// Returns whether access rules apply to clients.
+    #[must_use]
+    pub fn access_control(&self) -> AccessControl {
+        self.shared.access
+    }
+
+    /// Returns the newest access rules.
+    #[must_use]
+    pub fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.freshness.state().borrow().access)
+    }
+
+    /// Checks whether the node of an identity may receive its configuration.
+    ///
+    /// # Errors
+    /// Returns the end for a client that the access rules refuse.
+    pub fn check_access(&self, identity: &Identity, node: &Node) -> Result<(), End> {
+        let state = Arc::clone(&self.freshness.state().borrow());
+        let placed = self.shared.access.place(&state, Some(identity), node);
+        placed.map(drop).map_err(|refusal| refused(&refusal))
     }
 
     /// Returns the identifier of this replica in responses.

@@ -456,7 +456,7 @@ impl Shard {
             node,
             assigned,
             rights: rights.map(Arc::new),
-            counted,
+            _counted: counted,
             assigned_at: self.views.state().placement_changed(),
             moved_at: Revision(0),
             moving_since: None,

@@ -130,7 +130,8 @@ impl TypeView {
     }
 
     /// Returns whether some resources of the view are hidden from the client.
-    pub(crate) fn has_hidden(&self) -> bool {
+    #[must_use]
+    pub fn has_hidden(&self) -> bool {
         self.secrets.is_some()
     }
 

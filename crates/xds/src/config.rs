@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chancery_auth::Authenticator;
 use chancery_load::LoadReports;
 use chancery_model::RESOURCE_NAME_BYTES_MAX;
 use chancery_tls::PortTls;
@@ -15,6 +16,8 @@ use crate::BodyEncoder;
 pub struct Config {
     /// The certificates of the port; `None` without TLS.
     pub tls: Option<PortTls>,
+    /// Authenticates clients, if the fan-out enforces access rules.
+    pub auth: Option<Authenticator>,
     /// Whether the services of v2 are served (SVC-14). They serve the resources that are stored under
     /// types of v2.
     pub v2_services: bool,
@@ -128,6 +131,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             tls: None,
+            auth: None,
             v2_services: false,
             connections_max: 100_000,
             // One host or NAT address can open 28,232 connections to one port with Linux's default port

@@ -11,6 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use chancery_auth::TransportPeer;
 use chancery_fanout::{End, EndCode, StreamCloser};
 use chancery_net::{Activity, RequestGuard};
 use chancery_tls::{CredentialEnd, Peer};
@@ -77,6 +78,12 @@ impl Connection {
     pub(crate) fn set_certificate(&self, peer: Peer) {
         // The handshake of a connection ends once.
         drop(self.certificate.set(peer));
+    }
+
+    /// Returns the client, if its certificate identifies it.
+    pub(crate) fn transport_peer(&self) -> Option<TransportPeer> {
+        let peer = self.certificate.get()?;
+        Some(TransportPeer::Certificate(Arc::clone(peer.identity())))
     }
 
     /// Waits until the certificate of the client no longer permits the connection. Waits forever without

@@ -11,6 +11,7 @@
 //!   accept loop or the process.
 
 mod body;
+mod caller;
 mod config;
 mod connection;
 mod dial;
@@ -40,3 +41,12 @@ pub use dial::{RemoteSink, serve_remote_sink};
 pub use metrics::METRICS;
 pub use rest::BodyEncoder;
 pub use serve::{register_metrics, serve};
+
+/// Returns all paths that the port serves, for tests of access.
+#[doc(hidden)]
+#[must_use]
+pub fn served_paths() -> Vec<String> {
+    let mut paths: Vec<String> = methods::Methods::new(true).paths().collect();
+    paths.sort();
+    paths
+}

@@ -7,9 +7,9 @@
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use chancery_fanout::{End, EndCode, Poll as RunningPoll, limit_hit};
+use chancery_fanout::{End, EndCode, Fanout, Poll as RunningPoll, limit_hit};
 use chancery_load::{LoadReports, Report, ReportError, Settings};
-use chancery_model::{Node, TypeUrl, types::CLUSTER};
+use chancery_model::{Identity, Node, TypeUrl, types::CLUSTER};
 use chancery_net::Bucket;
 use futures::{FutureExt, StreamExt, future::abortable, stream};
 use http::{Request, Response};
@@ -23,11 +23,13 @@ use tokio::{
 
 use crate::{
     body::{LoadReportsBody, ResponseBody},
+    caller::Caller,
     connection::{Connection, PollRegistration},
     framing::{FrameError, Framed, Frames, PREFIX_BYTES},
     grpc,
     node::{NodeError, NodeReader},
     reader::ReadError,
+    service::Until,
     shared::Shared,
 };
 
@@ -57,6 +59,8 @@ enum LrsError {
     Rate,
     #[error(transparent)]
     Report(#[from] ReportError),
+    #[error("{}", .0.message)]
+    Access(End),
 }
 
 impl From<FrameError> for LrsError {
@@ -82,6 +86,7 @@ impl LrsError {
                 EndCode::ResourceExhausted
             }
             Self::Report(ReportError::Malformed { .. }) => EndCode::InvalidArgument,
+            Self::Access(end) => end.code,
         }
     }
 
@@ -91,7 +96,7 @@ impl LrsError {
             Self::TooLong { .. } => Some("report_bytes"),
             Self::Rate => Some("reports_per_second"),
             Self::Report(ReportError::TooMany) => Some("report_parts"),
-            Self::Report(ReportError::Malformed { .. }) => None,
+            Self::Report(ReportError::Malformed { .. }) | Self::Access(_) => None,
         }
     }
 }
@@ -124,6 +129,7 @@ pub(crate) fn open(
     connection: &Arc<Connection>,
     reports: &LoadReports,
     timeout: Option<Duration>,
+    caller: Caller,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let poll = match shared.fanout.open_poll() {
@@ -144,25 +150,25 @@ pub(crate) fn open(
         reports: reports.clone(),
         bytes: shared.request_bytes.clone(),
         connection: Arc::clone(connection),
+        fanout: shared.fanout.clone(),
+        identity: Arc::clone(&caller.identity),
     };
-    let run = in_time(reader.run(greet), timeout);
+    let run = in_time(reader.run(greet), Until::first(timeout, caller.ends_after));
     let (run, reader) = abortable(run.map(|end| drop(ended.send(end))));
     connection.tasks.spawn(run.map(|_aborted| ()));
     let registration = connection.begin_poll();
     let state = ClientState::Unknown(greeted);
     let settings = reports.watch();
-    let writer = Writer { poll, registration, settings, state, end, is_over: false };
+    let identity = caller.identity;
+    let writer = Writer { poll, identity, registration, settings, state, end, is_over: false };
     let frames = stream::unfold(writer, Writer::next).boxed();
     grpc::open(ResponseBody::LoadReports(LoadReportsBody::new(frames, reader)))
 }
 
-/// Returns the end of the stream: that of its requests, or that of the client's timeout.
-async fn in_time(reader: impl Future<Output = End>, timeout: Option<Duration>) -> End {
-    let Some(timeout) = timeout else { return reader.await };
-    tokio::time::timeout(timeout, reader).await.unwrap_or_else(|_elapsed| {
-        let text = format!("the grpc-timeout of {} s has expired", timeout.as_secs_f64());
-        End::new(EndCode::DeadlineExceeded, text)
-    })
+/// Returns the end of the stream: that of its requests, or that of the client's timeout or credential.
+async fn in_time(reader: impl Future<Output = End>, until: Option<Until>) -> End {
+    let Some(Until { after, end }) = until else { return reader.await };
+    tokio::time::timeout(after, reader).await.unwrap_or(end)
 }
 
 /// Reads the reports of a stream.
@@ -173,6 +179,8 @@ struct Reader<B> {
     reports: LoadReports,
     bytes: Counter,
     connection: Arc<Connection>,
+    fanout: Fanout,
+    identity: Arc<Identity>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
@@ -182,6 +190,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         let peer: SocketAddr = self.connection.peer();
         match self.read(greet).await {
             Ok(()) => End::ok(),
+            Err(LrsError::Access(end)) => end,
             Err(error) => {
                 if !matches!(error, LrsError::Read(ReadError::Frame(_))) {
                     self.reports.count_rejected();
@@ -198,6 +207,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     async fn read(&mut self, greet: oneshot::Sender<Client>) -> Result<(), LrsError> {
         let mut greet = Some(greet);
         let mut reporter = None;
+        let mut known: Option<Arc<Node>> = None;
         while let Some(Framed { message, memory: _memory }) = self.frames.next().await? {
             self.bytes.increment(message.len() as u64);
             if !self.bucket.take(Instant::now(), 1) {
@@ -205,6 +215,10 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             }
             let report = Report::new(message)?;
             let node = self.node.read(report.node())?;
+            known = node.clone().or(known);
+            if let Some(node) = &known {
+                self.check_access(node, reporter.is_some())?;
+            }
             let reporter = reporter.get_or_insert_with(|| {
                 self.reports.open(node.as_ref().map_or("", |node| node.id.as_str()))
             });
@@ -222,6 +236,19 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         }
         Ok(())
     }
+
+    /// Checks the rights of the client. One that has lost its rights since it opened the stream receives OK.
+    fn check_access(&self, node: &Node, is_open: bool) -> Result<(), LrsError> {
+        let checked = self.fanout.check_access(&self.identity, node);
+        checked.map_err(|end| {
+            LrsError::Access(match is_open {
+                true => {
+                    End::new(EndCode::AccessChanged, "the access rules have changed; reconnect")
+                }
+                false => end,
+            })
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -236,6 +263,7 @@ enum ClientState {
 struct Writer {
     /// The place of the stream, and the source of its view.
     poll: RunningPoll,
+    identity: Arc<Identity>,
     registration: PollRegistration,
     settings: watch::Receiver<Arc<Settings>>,
     state: ClientState,
@@ -288,17 +316,17 @@ impl Writer {
         }
         let ClientState::Known(client) = &self.state else { return Err(End::ok()) };
         let settings = Arc::clone(&self.settings.borrow_and_update());
-        Ok(self.response_for(client, &settings))
+        self.response_for(client, &settings)
     }
 
-    fn response_for(&self, client: &Client, settings: &Settings) -> Bytes {
+    fn response_for(&self, client: &Client, settings: &Settings) -> Result<Bytes, End> {
+        let view = self.poll.view(&self.identity, &client.node)?.view;
         if !settings.needs_names(client.supports_all) {
-            return settings.response(client.supports_all, std::iter::empty());
+            return Ok(settings.response(client.supports_all, std::iter::empty()));
         }
-        let view = self.poll.view(&client.node).view;
         let clusters = view.map(|view| view.of_type(&TypeUrl::from_static(CLUSTER)));
         let names = clusters.iter().flat_map(|clusters| clusters.iter());
-        settings.response(false, names.map(|resource| resource.name().as_str()))
+        Ok(settings.response(false, names.map(|resource| resource.name().as_str())))
     }
 }
 

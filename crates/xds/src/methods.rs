@@ -45,6 +45,12 @@ impl Methods {
         methods
     }
 
+    /// Returns all paths.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = String> {
+        let polls = self.polls.keys().map(|path| (*path).to_owned());
+        self.streams.keys().cloned().chain(polls).chain(self.load_reports.iter().cloned())
+    }
+
     pub(crate) fn get(&self, path: &str) -> Option<&StreamKind> {
         self.streams.get(path)
     }

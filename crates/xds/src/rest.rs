@@ -16,13 +16,13 @@ pub(crate) mod request;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use chancery_fanout::{Behind, OpenError, Poll, limit_hit, type_label};
-use chancery_model::{Node, TypeUrl, types::properties};
+use chancery_fanout::{Behind, End, OpenError, Poll, limit_hit, type_label};
+use chancery_model::{Identity, Node, TypeUrl, types::properties};
 use chancery_net::Bucket;
 use chancery_protocol::{EndpointLists, NameList, PollContent, PollNames, PollResponse};
 use http::{
     HeaderName, HeaderValue, Method, Request, Response, StatusCode,
-    header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER},
+    header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use hyper::body::Incoming;
 use metrics::counter;
@@ -33,6 +33,7 @@ use tracing::{debug, warn};
 use crate::{
     Config,
     body::{JsonBody, ResponseBody},
+    caller::Caller,
     connection::{Connection, PollRegistration},
     grpc,
     node::{self, NodeError},
@@ -93,6 +94,8 @@ enum PollError {
     Behind(#[from] Behind),
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    #[error("{}", .0.message)]
+    Access(End),
 }
 
 /// A poll that is admitted. Dropping it frees its place.
@@ -105,6 +108,7 @@ struct Admitted {
 /// The parsed request: the inputs of the response.
 struct Question<'a> {
     type_url: &'a TypeUrl,
+    identity: &'a Identity,
     node: Node,
     names: PollNames,
     version_info: String,
@@ -124,11 +128,12 @@ pub(crate) async fn answer(
     connection: Arc<Connection>,
     rate: Arc<Mutex<Bucket>>,
     type_url: TypeUrl,
+    caller: Caller,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let decided = match admit(&shared, &connection, &rate, &request) {
         Ok(mut admitted) => {
-            let decided = decide(&shared, &mut admitted, &type_url, request).await;
+            let decided = decide(&shared, &mut admitted, &type_url, &caller, request).await;
             decided.map(|decision| (decision, admitted))
         }
         Err(error) => Err(error),
@@ -190,6 +195,13 @@ pub(crate) fn refuse(status: StatusCode, text: &str) -> Response<ResponseBody> {
     response
 }
 
+/// Returns the response to a client without a valid credential.
+pub(crate) fn unauthenticated(text: &str) -> Response<ResponseBody> {
+    let mut response = refuse(StatusCode::UNAUTHORIZED, text);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
 /// Checks whether a poll may run.
 fn admit(
     shared: &Shared,
@@ -226,6 +238,7 @@ async fn decide(
     shared: &Shared,
     admitted: &mut Admitted,
     type_url: &TypeUrl,
+    caller: &Caller,
     request: Request<Incoming>,
 ) -> Result<Decision, PollError> {
     let arrived = Instant::now();
@@ -245,11 +258,12 @@ async fn decide(
     let config = &shared.config;
     let node = node::of_poll(node, config.node_bytes_max, config.node_metadata_max)
         .map_err(PollError::Node)?;
+    let seen = admitted.poll.view(&caller.identity, &node).map_err(PollError::Access)?;
     if let Some(error) = &request.error {
         // REST-16. The text may quote a secret, so only the code is kept and logged.
         counter!("chancery_xds_poll_nacks_total", "type" => type_label(type_url)).increment(1);
         let version = &request.version_info;
-        admitted.poll.record_rejection(&node, type_url, version, error.code);
+        admitted.poll.record_rejection(&node, &seen, type_url, version, error.code);
         if shared.polls.may_log() {
             let (node, code, version) = (&node.id, error.code, &request.version_info);
             warn!(?node, %type_url, ?version, code, "a REST client reports that it rejected a response");
@@ -259,11 +273,13 @@ async fn decide(
     let key = repeats::key(&node.id, &path, &request.version_info);
     let PollRequest { names, version_info, .. } = request;
     let names = admitted.poll.names(type_url, names).map_err(PollError::Glob)?;
-    let question = Question { type_url, node, names, version_info, key };
+    let identity = &*caller.identity;
+    let question = Question { type_url, identity, node, names, version_info, key };
     let hold = if is_held { config.poll_hold } else { Duration::ZERO };
+    let hold = caller.ends_after.map_or(hold, |after| hold.min(after));
     let until = Instant::now() + hold;
     loop {
-        let Some((version, content)) = change(shared, admitted, &question, until).await else {
+        let Some((version, content)) = change(shared, admitted, &question, until).await? else {
             admitted.on_answered(&question);
             return Ok(Decision::Unchanged);
         };
@@ -301,14 +317,14 @@ async fn parse(bytes: Bytes, config: &Config) -> Result<PollRequest, RequestErro
 }
 
 /// Waits for content that the client does not have (REST-13). Returns `None` if no such content
-/// appears before `until`.
+/// appears before `until`. Fails if the client loses its access meanwhile.
 async fn change(
     shared: &Shared,
     admitted: &Admitted,
     question: &Question<'_>,
     until: Instant,
-) -> Option<(String, PollContent)> {
-    let Question { type_url, node, names: asked, .. } = question;
+) -> Result<Option<(String, PollContent)>, PollError> {
+    let Question { type_url, identity, node, names: asked, .. } = question;
     let names = &asked.names;
     let poll = &admitted.poll;
     let is_wildcard =
@@ -316,11 +332,12 @@ async fn change(
     loop {
         // Registered before the view is resolved, so that no change is missed.
         let may_wait = Instant::now() < until && !admitted.registration.is_over();
-        let before = may_wait.then(|| poll.view(node));
+        let view_now = || poll.view(identity, node).map_err(PollError::Access);
+        let before = may_wait.then(view_now).transpose()?;
         let held = before
             .as_ref()
             .map(|view| poll.hold(view, type_url, (!is_wildcard).then(|| names.iter())));
-        let view = poll.view(node);
+        let view = view_now()?;
         if before.is_some_and(|before| !before.has_scopes_of(&view)) {
             continue;
         }
@@ -338,10 +355,10 @@ async fn change(
             let is_repeat = question.is_remembered(shared.config.poll_hold)
                 && shared.polls.repeats.has(question.key, &version);
             if held.is_none() || !is_repeat {
-                return Some((version, asked.spelled(content)));
+                return Ok(Some((version, asked.spelled(content))));
             }
         }
-        let held = held?;
+        let Some(held) = held else { return Ok(None) };
         tokio::select! {
             () = held.changed() => {}
             () = tokio::time::sleep_until(until) => {}
@@ -389,6 +406,7 @@ impl PollError {
     fn status(&self) -> StatusCode {
         match self {
             Self::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Access(_) => StatusCode::FORBIDDEN,
             Self::Headers { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::Rate { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::Compressed => StatusCode::UNSUPPORTED_MEDIA_TYPE,

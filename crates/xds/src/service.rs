@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::{
     body::{ResponseBody, StreamBody},
+    caller::Caller,
     connection::Connection,
     framing::Frames,
     grpc, lrs,
@@ -38,7 +39,7 @@ impl Service {
         Self { poll_rate: Arc::new(Mutex::new(rate)), shared, connection }
     }
 
-    fn answer(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+    fn answer(&self, request: Request<Incoming>, caller: Caller) -> Response<ResponseBody> {
         let kind = self.shared.methods.get(request.uri().path());
         let is_report = self.shared.methods.is_load_reports(request.uri().path());
         if !grpc::is_grpc(request.headers()) {
@@ -65,7 +66,9 @@ impl Service {
         }
         if is_report && let Some(reports) = &self.shared.config.load_reports {
             return match self.check(&request) {
-                Ok(timeout) => lrs::open(&self.shared, &self.connection, reports, timeout, request),
+                Ok(timeout) => {
+                    lrs::open(&self.shared, &self.connection, reports, timeout, caller, request)
+                }
                 Err(end) => grpc::reject(&end),
             };
         }
@@ -77,7 +80,9 @@ impl Service {
             Ok(timeout) => timeout,
             Err(end) => return grpc::reject(&end),
         };
-        let info = StreamInfo { kind: kind.clone(), peer: self.connection.peer() };
+        let Caller { identity, ends_after } = caller;
+        let (peer, identity) = (self.connection.peer(), Some(identity));
+        let info = StreamInfo { kind: kind.clone(), peer, identity };
         let protocol = info.kind.protocol;
         let (sink, responses) = match self.shared.fanout.open(info) {
             Ok(ends) => ends,
@@ -94,7 +99,8 @@ impl Service {
         let reader =
             Reader::new(frames, sink, protocol, config, bytes, self.connection.peer()).run();
         // The end of the stream aborts the reader and its timeout.
-        let (reader, handle) = abortable(in_time(reader, timeout, closer));
+        let until = Until::first(timeout, ends_after);
+        let (reader, handle) = abortable(in_time(reader, until, closer));
         // Aborted or finished, the reader has nothing more to read.
         self.connection.tasks.spawn(reader.map(|_aborted| ()));
         grpc::open(ResponseBody::Stream(Box::new(StreamBody::new(responses, handle, registration))))
@@ -129,16 +135,33 @@ impl Service {
 
 type Answer = Result<Response<ResponseBody>, Infallible>;
 
-/// Runs the reader of a stream. Ends the stream when the client's timeout has expired.
-async fn in_time(
-    reader: impl Future<Output = ()>,
-    timeout: Option<Duration>,
-    closer: StreamCloser,
-) {
-    let Some(timeout) = timeout else { return reader.await };
-    if tokio::time::timeout(timeout, reader).await.is_err() {
-        let text = format!("the grpc-timeout of {} s has expired", timeout.as_secs_f64());
-        closer.end(End::new(EndCode::DeadlineExceeded, text));
+/// The time after which a stream ends, and its end.
+#[derive(Debug)]
+pub(crate) struct Until {
+    pub(crate) after: Duration,
+    pub(crate) end: End,
+}
+
+impl Until {
+    /// Returns the earlier of the client's timeout and the end of its credential.
+    pub(crate) fn first(timeout: Option<Duration>, credential: Option<Duration>) -> Option<Self> {
+        let timeout = timeout.map(|after| {
+            let text = format!("the grpc-timeout of {} s has expired", after.as_secs_f64());
+            Self { after, end: End::new(EndCode::DeadlineExceeded, text) }
+        });
+        let credential = credential.map(|after| {
+            let text = "the credential of the client is about to expire; reconnect with a new one";
+            Self { after, end: End::new(EndCode::AccessChanged, text) }
+        });
+        timeout.into_iter().chain(credential).min_by_key(|until| until.after)
+    }
+}
+
+/// Runs the reader of a stream, and ends the stream in time.
+async fn in_time(reader: impl Future<Output = ()>, until: Option<Until>, closer: StreamCloser) {
+    let Some(Until { after, end }) = until else { return reader.await };
+    if tokio::time::timeout(after, reader).await.is_err() {
+        closer.end(end);
     }
 }
 
@@ -148,14 +171,38 @@ impl hyper::service::Service<Request<Incoming>> for Service {
     type Future = Either<Ready<Answer>, Pin<Box<dyn Future<Output = Answer> + Send>>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        match self.shared.methods.poll(request.uri().path()) {
-            Some(type_url) if !grpc::is_grpc(request.headers()) => {
-                let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(&self.connection));
-                let (rate, type_url) = (Arc::clone(&self.poll_rate), type_url.clone());
-                let answer = rest::answer(shared, connection, rate, type_url, request);
-                Either::Right(Box::pin(answer.map(Ok)))
+        let is_poll = self.shared.methods.poll(request.uri().path()).is_some()
+            && !grpc::is_grpc(request.headers());
+        match self.shared.auth() {
+            None if !is_poll => Either::Left(ready(Ok(self.answer(request, Caller::anonymous())))),
+            _ => Either::Right(Box::pin(self.clone().authenticated(request).map(Ok))),
+        }
+    }
+}
+
+impl Service {
+    /// Answers a request after its client is authenticated. Every method and path goes through here, unless access
+    /// rules do not apply.
+    async fn authenticated(self, request: Request<Incoming>) -> Response<ResponseBody> {
+        let is_grpc = grpc::is_grpc(request.headers());
+        let caller = match self.shared.auth() {
+            None => Ok(Caller::anonymous()),
+            Some(auth) => Caller::of(&self.shared, auth, &self.connection, &request).await,
+        };
+        let caller = match caller {
+            Ok(caller) => caller,
+            Err(error) if is_grpc => {
+                return grpc::reject(&End::new(EndCode::Unauthenticated, error.to_string()));
             }
-            _ => Either::Left(ready(Ok(self.answer(request)))),
+            Err(error) => return rest::unauthenticated(&error.to_string()),
+        };
+        match self.shared.methods.poll(request.uri().path()) {
+            Some(type_url) if !is_grpc => {
+                let type_url = type_url.clone();
+                let Self { shared, connection, poll_rate } = self;
+                rest::answer(shared, connection, poll_rate, type_url, caller, request).await
+            }
+            _ => self.answer(request, caller),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use chancery_model::{Target, Verb};
 use chancery_proto::{
     csds::{ClientStatusRequest, ClientStatusResponse, SERVICE},
     envoy_pool,
@@ -52,7 +53,7 @@ impl UnaryService<ClientStatusRequest> for GrpcCsds {
     type Future = BoxFuture<Response<Self::Response>, Status>;
 
     fn call(&mut self, request: Request<ClientStatusRequest>) -> Self::Future {
-        let service = self.clone();
+        let service = Self(self.0.of(request.extensions()));
         Box::pin(async move { Ok(service.respond(service.answer(request.into_inner()).await?)) })
     }
 }
@@ -63,8 +64,9 @@ impl StreamingService<ClientStatusRequest> for GrpcCsds {
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
     fn call(&mut self, request: Request<Streaming<ClientStatusRequest>>) -> Self::Future {
-        let service = self.clone();
+        let service = Self(self.0.of(request.extensions()));
         Box::pin(async move {
+            service.0.authorize(Verb::Nodes, Target::Cluster)?;
             let answers = answers(service.clone(), request.into_inner());
             Ok(service.respond(answers.boxed()))
         })

@@ -1,6 +1,7 @@
 //! Tests of the admin API with a real store and real shards, but without sockets.
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 
+mod access;
 mod cluster;
 mod csds;
 mod external;

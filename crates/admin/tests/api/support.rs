@@ -3,12 +3,13 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use axum::{Router, body::Body};
-use chancery_admin::{AdminDeps, ExternalValidator, GuardSettings, ReferenceSettings};
+use chancery_admin::{AdminAccess, AdminDeps, ExternalValidator, GuardSettings, ReferenceSettings};
 use chancery_admission::Validation;
-use chancery_fanout::{Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
+use chancery_auth::{AuthSettings, Authenticator};
+use chancery_fanout::{AccessControl, Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
 use chancery_load::{Limits, LoadReports, Settings};
 use chancery_mcp::Sources;
-use chancery_model::Node;
+use chancery_model::{Node, Principal};
 use chancery_proto::{admin::v1::admin_client::AdminClient, discovery::DeltaDiscoveryResponse};
 use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request as Discovery, StreamKind};
 use chancery_store::{Config, Replica};
@@ -52,6 +53,20 @@ impl Server {
         Self::start_with(started, Arc::new(|| "chancery_test 1\n".to_owned())).await
     }
 
+    /// Starts a replica on which access rules apply. The user with the ID 0 at a UNIX socket may do everything.
+    pub(crate) async fn start_enforced() -> Self {
+        let started = CancellationToken::new();
+        started.cancel();
+        let auth = Authenticator::new(&AuthSettings::default()).unwrap();
+        let access = AdminAccess {
+            control: AccessControl::Enforced,
+            admins: vec![Principal::unix(0)],
+            auth: Some(auth),
+        };
+        Self::start_all(started, Arc::new(String::new), ReferenceSettings::default(), None, access)
+            .await
+    }
+
     /// Starts a replica with an external validator.
     pub(crate) async fn start_judged(external: ExternalValidator) -> Self {
         Self::start_judged_with(external, Validation::default()).await
@@ -90,6 +105,16 @@ impl Server {
         references: ReferenceSettings,
         judged: Option<(ExternalValidator, Validation)>,
     ) -> Self {
+        Self::start_all(started, metrics, references, judged, AdminAccess::default()).await
+    }
+
+    async fn start_all(
+        started: CancellationToken,
+        metrics: Arc<dyn Fn() -> String + Send + Sync>,
+        references: ReferenceSettings,
+        judged: Option<(ExternalValidator, Validation)>,
+        access: AdminAccess,
+    ) -> Self {
         let (external, validation) = judged.unzip();
         let directory = tempfile::tempdir().unwrap();
         let data_dir = directory.path().join("data");
@@ -121,6 +146,7 @@ impl Server {
             guards: GuardSettings::default(),
             validation: validation.unwrap_or_default(),
             references,
+            access,
             external,
         });
         Self { router, fanout, drain, reports, replica, shards, _directory: directory }
@@ -201,7 +227,8 @@ impl Client {
     pub(crate) fn open_as(server: &Server, node: Node) -> Self {
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
         let peer = "127.0.0.1:4242".parse().unwrap();
-        let (intake, outlet) = server.fanout.open(StreamInfo { kind, peer, identity: None }).unwrap();
+        let (intake, outlet) =
+            server.fanout.open(StreamInfo { kind, peer, identity: None }).unwrap();
         let node = Node { cluster: "edge".to_owned(), ..node };
         Self { intake, outlet, node: Some(Arc::new(node)) }
     }

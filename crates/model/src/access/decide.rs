@@ -138,6 +138,8 @@ pub enum Target<'a> {
     Cluster,
     /// A scope, with all its types and names.
     Scope(&'a ScopeName),
+    /// All resources of a type in a scope.
+    Type(&'a ScopeName, &'a TypeUrl),
     /// A resource.
     Resource(&'a ScopeName, &'a TypeUrl, &'a ResourceName),
 }
@@ -374,6 +376,11 @@ impl Grant {
                         && self.types.is_empty()
                         && self.names.is_empty()
                 }
+                Target::Type(scope, type_url) => {
+                    self.has_scope(scope, captures)
+                        && (self.types.is_empty() || self.types.contains(type_url))
+                        && self.names.is_empty()
+                }
                 Target::Resource(scope, type_url, name) => {
                     self.has_scope(scope, captures) && self.has(type_url, name, captures)
                 }
@@ -386,6 +393,10 @@ impl Grant {
             && match target {
                 Target::Cluster => !verb.is_scoped(),
                 Target::Scope(scope) => self.has_scope(scope, captures),
+                Target::Type(scope, type_url) => {
+                    self.has_scope(scope, captures)
+                        && (self.types.is_empty() || self.types.contains(type_url))
+                }
                 Target::Resource(scope, type_url, name) => {
                     self.has_scope(scope, captures) && self.has(type_url, name, captures)
                 }

@@ -8,17 +8,19 @@ use std::{
 
 use bytes::Bytes;
 use chancery_model::{
-    Assignment, AssignmentOp, Constraints, Expectation, Glob, Incarnation, NodeMatcher, Outcome,
-    Precondition, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate,
-    Transaction, TransactionMeta, TypeUrl, Upsert, Version,
+    AccessOp, AccessRule, Assignment, AssignmentOp, Constraints, Expectation, Glob, Grant,
+    IdentityPattern, Incarnation, NodeBinding, NodeMatcher, Outcome, Precondition, ResourceDraft,
+    ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate, SecretsGrant, StreamQuota,
+    Template, Token, TokenDigest, Transaction, TransactionMeta, TypeUrl, Upsert, Variables, Verb,
+    Version,
 };
 use chancery_proto::raft::v1 as pb;
-use proptest::prelude::*;
+use proptest::{prelude::*, strategy::ValueTree as _};
 use prost::Message;
 
 use crate::{
     disk::{
-        image::{Image, Record},
+        image::{Image, Record, RestoredIdentity},
         loader::Loader,
         snapshot::{Decoder, SnapshotData, SnapshotError},
     },
@@ -134,6 +136,67 @@ fn assignments() -> impl Strategy<Value = AssignmentOp> {
     ]
 }
 
+fn access_rules() -> impl Strategy<Value = AccessRule> {
+    let grants = || prop::collection::vec(any::<bool>(), 0..2);
+    let parts = (any::<bool>(), any::<bool>(), grants(), grants(), prop::option::of(1..9_u64));
+    ("[a-c]", parts).prop_map(|(name, (refuse, is_bound, allow, deny, streams))| {
+        let identities = vec![IdentityPattern::parse("jwt:corp/{team}").unwrap()];
+        let template = |source: &str, node| {
+            let variables = Variables { identities: &identities, node };
+            Template::parse(source, variables).unwrap()
+        };
+        let grant = |is_scoped: bool| match is_scoped {
+            true => Grant {
+                verbs: vec![Verb::Apply, Verb::Prune],
+                scopes: vec![template("team/{team}/**", false)],
+                types: vec![TypeUrl::from_static("type.googleapis.com/a.B")],
+                names: vec![template("{team}-*", false)],
+            },
+            false => Grant {
+                verbs: vec![Verb::Nodes],
+                scopes: Vec::new(),
+                types: Vec::new(),
+                names: Vec::new(),
+            },
+        };
+        AccessRule {
+            name: name.into(),
+            refuse,
+            node: NodeBinding {
+                id: is_bound.then(|| template("{team}/*", false)),
+                cluster: None,
+                metadata: BTreeMap::from([("a.b".to_owned(), template("{team}", false))]),
+            },
+            read: vec![template("node/{node.id}", true)],
+            secrets: SecretsGrant {
+                scopes: vec![template("{metadata.a.b}", true)],
+                names: vec![template("{team}", false)],
+            },
+            allow: allow.into_iter().map(grant).collect(),
+            deny: deny.into_iter().map(grant).collect(),
+            quota: StreamQuota { streams },
+            identities,
+        }
+    })
+}
+
+fn access_ops() -> impl Strategy<Value = AccessOp> {
+    let digests = || (0..4_u8).prop_map(|n| TokenDigest([n; 32]));
+    let tokens = ("[a-b]", digests(), any::<u64>()).prop_map(|(name, digest, created_ms)| Token {
+        name: name.into(),
+        digest,
+        created_ms,
+        expires_ms: created_ms / 2,
+        revision: Revision(0),
+    });
+    prop_oneof![
+        access_rules().prop_map(|rule| AccessOp::PutRule(Box::new(rule))),
+        "[a-c]".prop_map(|name| AccessOp::DeleteRule(name.into())),
+        tokens.prop_map(AccessOp::AddToken),
+        digests().prop_map(AccessOp::DeleteToken),
+    ]
+}
+
 fn preconditions() -> impl Strategy<Value = Precondition> {
     let version =
         (any::<u64>(), any::<u32>()).prop_map(|(r, tag)| Version { revision: Revision(r), tag });
@@ -144,6 +207,7 @@ fn preconditions() -> impl Strategy<Value = Precondition> {
     ];
     prop_oneof![
         any::<u64>().prop_map(|revision| Precondition::Revision(Revision(revision))),
+        any::<u64>().prop_map(|revision| Precondition::Access(Revision(revision))),
         (scopes(), keys(), expectation).prop_map(|(scope, key, expectation)| {
             Precondition::Resource { scope, key, expectation }
         })
@@ -156,15 +220,26 @@ fn transactions() -> impl Strategy<Value = Transaction> {
         prop::collection::vec(scopes(), 0..2),
         prop::collection::vec(upserts(), 0..5),
         prop::collection::vec(assignments(), 0..2),
+        prop::collection::vec(access_ops(), 0..3),
     );
     let meta = (prop::option::of("[a-z]{1,3}"), "[a-z]{0,3}", any::<u64>());
-    (lists, meta).prop_map(|((deletes, prune, upserts, assignments), (label, author, time_ms))| {
-        let label = label.map(Arc::from);
-        let (validation, confirmed) = (author.clone(), vec![author.clone()]);
-        let reason = "why".into();
-        let meta = TransactionMeta { label, author, reason, time_ms, validation, confirmed };
-        Transaction { preconditions: vec![], deletes, prune, upserts, assignments, meta }
-    })
+    (lists, meta).prop_map(
+        |((deletes, prune, upserts, assignments, access), (label, author, time_ms))| {
+            let label = label.map(Arc::from);
+            let (validation, confirmed) = (author.clone(), vec![author.clone()]);
+            let reason = "why".into();
+            let meta = TransactionMeta { label, author, reason, time_ms, validation, confirmed };
+            Transaction {
+                deletes,
+                prune,
+                upserts,
+                assignments,
+                access,
+                meta,
+                ..Transaction::default()
+            }
+        },
+    )
 }
 
 proptest! {
@@ -446,4 +521,33 @@ fn ask_put(priority: i64) -> Command {
     assignment.priority = priority;
     let assignments = vec![AssignmentOp::Put(assignment)];
     ask(Transaction { assignments, ..Transaction::default() })
+}
+
+/// Attack 61: a token that was deleted after a backup does not become valid again. Access rules stay.
+#[test]
+fn restored_state_has_rules_and_no_tokens() {
+    let (mut image, mut records) = formed();
+    let digest = TokenDigest([7; 32]);
+    let token =
+        Token { name: "ci".into(), digest, created_ms: 1, expires_ms: 2, revision: Revision(0) };
+    let rule = access_rules();
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let rule = rule.new_tree(&mut runner).unwrap().current();
+    let access = vec![AccessOp::AddToken(token), AccessOp::PutRule(Box::new(rule.clone()))];
+    apply(&mut image, &mut records, ask(Transaction { access, ..Transaction::default() }));
+    assert!(image.state.access.token(&digest).is_some());
+    let identity = RestoredIdentity {
+        cluster_id: [1; 16],
+        incarnation: Incarnation(9),
+        revision: Revision(50),
+        applied: log_id(1, 1),
+        membership: StoredMembership::default(),
+    };
+    image.restore(identity, TransactionMeta::default());
+    assert_eq!(image.state.access.tokens, []);
+    assert_eq!(image.state.access.rules, [rule]);
+    assert_eq!(image.state.access.changed, Revision(50));
+    // The counts of the records still hold.
+    let restored = load(&image, &all_records(&image));
+    assert_eq!(restored.state.access.rules.len(), 1);
 }

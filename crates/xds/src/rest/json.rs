@@ -191,8 +191,8 @@ impl JsonResponses {
                     false => self.run(job).await,
                 });
             }
-            // The full state depends on the parameters and the form of this client.
-            PollContent::All { view, .. } if view.has_variants() => {
+            // The full state depends on the parameters, the form and the rights of this client.
+            PollContent::All { view, .. } if view.has_variants() || view.has_hidden() => {
                 return Outcome::Encoded(self.run(job).await);
             }
             PollContent::All { view, .. } => view,

@@ -3,8 +3,9 @@
 use clap::Subcommand;
 
 use super::{
-    apply, assignments, backup, client::Servers, cluster, conformance, connector::TlsFlags, delete,
-    describe, explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes, version,
+    access, apply, assignments, backup, client::Servers, cluster, conformance, connector::TlsFlags,
+    delete, describe, explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes,
+    token, version,
 };
 use crate::cli::{
     answer::Answer,
@@ -72,6 +73,21 @@ pub(crate) enum Command {
     /// `chancery apply` creates and changes assignments.
     #[command(subcommand)]
     Assignments(assignments::Assignments),
+    /// List, delete and explain access rules
+    ///
+    /// `chancery apply` creates and changes access rules, under the key `access` of a manifest.
+    #[command(subcommand)]
+    Access(access::Access),
+    /// Create, list and delete tokens
+    #[command(subcommand)]
+    Token(token::Token),
+    /// Show the identity of the caller, and its rights
+    Whoami,
+    /// Ask whether the caller may use an operation
+    ///
+    /// The exit code is 0 if it may, and 1 if not.
+    #[command(after_help = examples(&["can-i apply mesh cluster web", "can-i members --as token:ci"]))]
+    CanI(access::CanI),
     /// Show the newest revisions
     History(history::History),
     /// Show and change the members of the cluster
@@ -138,6 +154,14 @@ impl Command {
             Self::Mcp(command) => mcp::run(command, servers.any_channel().await?, answer).await,
             Self::LbPolicy(command) => lb_policy::run(command, servers, answer).await,
             Self::Assignments(command) => assignments::run(command, servers, answer).await,
+            Self::Access(command) => {
+                access::run(command, servers.any_channel().await?, answer).await
+            }
+            Self::Token(command) => token::run(command, servers.any_channel().await?, answer).await,
+            Self::Whoami => access::who_am_i(servers.any_channel().await?, answer).await,
+            Self::CanI(question) => {
+                access::can_i(question, servers.any_channel().await?, answer).await
+            }
             Self::History(history) => history::run(history, connect.await?, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,
             Self::Conformance(kit) => conformance::run(kit, servers, answer).await,

@@ -1,5 +1,6 @@
 //! The commands that connect to a replica.
 
+mod access;
 mod apply;
 mod assignments;
 mod backup;
@@ -29,6 +30,7 @@ mod parameters;
 mod read;
 mod references;
 mod stream;
+mod token;
 mod version;
 mod write;
 

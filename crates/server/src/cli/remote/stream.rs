@@ -21,7 +21,12 @@ pub(super) fn write_stream(
         false => short_type(&stream.type_url),
     };
     let (peer, protocol) = (&stream.peer, &stream.protocol);
-    writeln!(out, "stream from {peer}, {protocol}, {kind}, {} old", age(stream.since_ms, now))?;
+    let who = match stream.identity.as_str() {
+        "" | "anonymous" => String::new(),
+        identity => format!(", {}", plain(identity)),
+    };
+    let age = age(stream.since_ms, now);
+    writeln!(out, "stream from {peer}{who}, {protocol}, {kind}, {age} old")?;
     match stream.assignment.as_str() {
         "" => writeln!(out, "  no assignment matches this node")?,
         assignment => {

@@ -388,10 +388,15 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
             write_differences(&change.differences, out)?;
         }
     }
+    write_access_effects(response, out)?;
     write_guards(response, out)?;
     let assignments = match response.assignments {
         0 => String::new(),
         n => format!(", {}", count(n, "assignment")),
+    };
+    let access = match response.access {
+        0 => String::new(),
+        n => format!(", {}", count(n, "access rule")),
     };
     let what = match (response.dry_run, response.repeated) {
         (true, _) => "dry run, nothing written; revision",
@@ -400,12 +405,33 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     };
     writeln!(
         out,
-        "{what} {}: {} changed, {} removed, {} unchanged{assignments}",
+        "{what} {}: {} changed, {} removed, {} unchanged{assignments}{access}",
         response.revision, response.changed, response.removed, response.unchanged
     )?;
     match &response.wait {
         Some(wait) => writeln!(out, "{} after {} ms", in_words(wait), wait.waited_ms),
         None => Ok(()),
+    }
+}
+
+/// Writes the connected nodes whose access the write would change.
+fn write_access_effects(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
+    for effect in response.access_effects.iter().take(CHANGES_SHOWN_MAX) {
+        let (node, identity) = (plain(&effect.node), plain(&effect.identity));
+        match effect.allowed {
+            true => writeln!(out, "node {node} ({identity}) would no longer be refused")?,
+            false => {
+                writeln!(
+                    out,
+                    "node {node} ({identity}) would be refused: {}",
+                    plain(&effect.reason)
+                )?;
+            }
+        }
+    }
+    match response.access_effects.len().saturating_sub(CHANGES_SHOWN_MAX) {
+        0 => Ok(()),
+        n => writeln!(out, "… {n} more nodes"),
     }
 }
 
@@ -451,7 +477,8 @@ fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Fa
     if !wait.settled {
         return Err(Failure::lines(unsettled_lines(wait)));
     }
-    let has_changed = response.changed + response.removed + response.assignments > 0;
+    let has_changed =
+        response.changed + response.removed + response.assignments + response.access > 0;
     let done = if has_changed { "written" } else { "nothing changed" };
     if wait.asked == 0 {
         let line =

@@ -37,7 +37,9 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::{Code, Status, Streaming, transport::Channel};
+use tonic::{
+    Code, Status, Streaming, client::GrpcService, codegen::StdError, transport::Channel,
+};
 
 pub(crate) const CDS: &str = CLUSTER;
 pub(crate) const EDS: &str = ENDPOINT;
@@ -254,9 +256,20 @@ where
     R: Message + Default + 'static,
 {
     pub(crate) async fn open(channel: Channel, path: &'static str) -> Result<Self, Status> {
+        Self::open_on(channel, path).await
+    }
+
+    /// Opens a stream on a channel that may change the requests.
+    pub(crate) async fn open_on<C>(channel: C, path: &'static str) -> Result<Self, Status>
+    where
+        C: GrpcService<tonic::body::Body>,
+        C::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
+        <C::ResponseBody as http_body::Body>::Error: Into<StdError> + Send,
+        C::Error: Into<StdError>,
+    {
         let (requests, receiver) = mpsc::channel(64);
         let mut grpc = tonic::client::Grpc::new(channel);
-        grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        grpc.ready().await.map_err(|error| Status::unavailable(format!("{:?}", error.into())))?;
         let response = grpc
             .streaming(
                 tonic::Request::new(ReceiverStream::new(receiver)),

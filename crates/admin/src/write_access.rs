@@ -1,0 +1,139 @@
+//! The rights that a write needs.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use chancery_model::{AccessOp, AccessRule, Precondition, ScopeName, Target, Transaction, Verb};
+
+use crate::{
+    AdminError,
+    caller::{Rights, shown},
+    service::Service,
+    write::Checked,
+};
+
+/// The maximum number of missing rights in an error.
+const MISSING_MAX: usize = 20;
+
+impl Service {
+    /// Checks whether the caller may write anything that a manifest can contain.
+    ///
+    /// # Errors
+    /// Fails if it may not.
+    pub(crate) fn authorize_any_write(&self) -> Result<(), AdminError> {
+        let verbs = [Verb::Assign, Verb::AccessWrite, Verb::Prune];
+        let any = verbs.into_iter().any(|verb| self.authorize_somewhere(verb).is_ok());
+        if any { Ok(()) } else { self.authorize_somewhere(Verb::Apply) }
+    }
+
+    /// Checks whether the caller may write a transaction, and sets its author. The transaction then fails if the access
+    /// rules change before it commits.
+    ///
+    /// # Errors
+    /// Fails with all missing rights. It does not tell whether anything exists.
+    pub(crate) fn authorize_write(
+        &self,
+        transaction: &mut Transaction,
+        checked: &Checked,
+    ) -> Result<(), AdminError> {
+        if self.caller.may_everything() {
+            self.set_author(transaction);
+            return Ok(());
+        }
+        let access = Arc::clone(&self.replica.state().access);
+        let mut missing = BTreeSet::new();
+        let mut need = |verb: Verb, target: Target<'_>| {
+            if !access.permits(&self.caller.identity, verb, target) {
+                missing.insert(format!("{verb}{}", shown(target)));
+            }
+        };
+        let touched: BTreeSet<&ScopeName> = (transaction.upserts.iter().map(|one| &one.scope))
+            .chain(transaction.deletes.iter().map(|(scope, _)| scope))
+            .chain(&transaction.prune)
+            .collect();
+        for upsert in &transaction.upserts {
+            let key = &upsert.draft.key;
+            need(Verb::Apply, Target::Resource(&upsert.scope, &key.type_url, &key.name));
+        }
+        for (scope, key) in &transaction.deletes {
+            need(Verb::Delete, Target::Resource(scope, &key.type_url, &key.name));
+        }
+        for scope in &transaction.prune {
+            need(Verb::Prune, Target::Scope(scope));
+        }
+        if checked.is_forced() {
+            touched.iter().for_each(|scope| need(Verb::Force, Target::Scope(scope)));
+        }
+        if !transaction.assignments.is_empty() {
+            need(Verb::Assign, Target::Cluster);
+        }
+        for op in &transaction.access {
+            match op {
+                AccessOp::PutRule(_) | AccessOp::DeleteRule(_) => {
+                    need(Verb::AccessWrite, Target::Cluster);
+                }
+                AccessOp::AddToken(_) | AccessOp::DeleteToken(_) => {
+                    need(Verb::Tokens, Target::Cluster);
+                }
+            }
+        }
+        missing.extend(transaction.access.iter().filter_map(|op| self.escalation(op)));
+        if !missing.is_empty() {
+            let n = missing.len();
+            let mut listed: Vec<String> = missing.into_iter().take(MISSING_MAX).collect();
+            if n > listed.len() {
+                listed.push(format!("and {} more", n - listed.len()));
+            }
+            return Err(self.denied(&listed.join(", ")));
+        }
+        transaction.preconditions.retain(|one| !matches!(one, Precondition::Access(_)));
+        transaction.preconditions.push(Precondition::Access(access.changed));
+        self.set_author(transaction);
+        Ok(())
+    }
+
+    /// Sets the author to the caller. With the right `impersonate`, the caller may add a name.
+    fn set_author(&self, transaction: &mut Transaction) {
+        if self.caller.rights == Rights::NotEnforced {
+            return;
+        }
+        let who = self.caller.identity.principal.as_str();
+        let named = std::mem::take(&mut transaction.meta.author);
+        let is_checked = named.starts_with(&format!("{who} for "));
+        let may_name = || self.authorize(Verb::Impersonate, Target::Cluster).is_ok();
+        transaction.meta.author = match named.as_str() {
+            named if is_checked && may_name() => named.to_owned(),
+            named if !named.is_empty() && named != who && may_name() => {
+                format!("{who} for {named}")
+            }
+            _ => who.to_owned(),
+        };
+    }
+
+    /// Returns the right that a change of an access rule or a token needs beyond its verb: nobody gives rights that
+    /// they do not have, and only an administrator changes a rule that takes rights away.
+    fn escalation(&self, op: &AccessOp) -> Option<String> {
+        let access = Arc::clone(&self.replica.state().access);
+        let caller = &self.caller.identity;
+        let takes = |rule: &&AccessRule| rule.refuse || !rule.deny.is_empty();
+        let protected = |name: &str| {
+            let rule = access.rules.iter().find(|rule| &*rule.name == name).filter(takes)?;
+            Some(format!(
+                "change the access rule {:?}, which takes rights away (only access.admins may)",
+                rule.name
+            ))
+        };
+        let give = |missing: String| format!("give the right to {missing}, which it does not have");
+        match op {
+            AccessOp::PutRule(rule) => {
+                protected(&rule.name).or_else(|| access.escalation(caller, rule).map(give))
+            }
+            AccessOp::DeleteRule(name) => protected(name),
+            AccessOp::AddToken(token) => {
+                let principal = chancery_model::Principal::token(&token.name).ok()?;
+                let mut rules = access.rules_of(&principal);
+                rules.find_map(|rule| access.escalation(caller, rule)).map(give)
+            }
+            AccessOp::DeleteToken(_) => None,
+        }
+    }
+}

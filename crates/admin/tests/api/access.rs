@@ -1,0 +1,367 @@
+//! Access rules on the admin port: every method and path checks the rights of its caller.
+
+use axum::body::Body;
+use chancery_auth::TransportPeer;
+use chancery_proto::FILE_DESCRIPTOR_SET;
+use http::{Request, StatusCode};
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use serde_json::{Value, json};
+
+use crate::support::{Server, clusters};
+
+/// A caller of a request.
+#[derive(Debug, Clone, Copy)]
+enum Who<'a> {
+    /// The administrator of the configuration.
+    Admin,
+    /// A token of Chancery.
+    Token(&'a str),
+    Nobody,
+}
+
+fn request(who: Who<'_>, method: &str, uri: &str, body: &str) -> Request<Body> {
+    let mut request =
+        Request::builder().method(method).uri(uri).body(Body::from(body.to_owned())).unwrap();
+    match who {
+        Who::Admin => drop(request.extensions_mut().insert(TransportPeer::UnixUser(0))),
+        Who::Token(token) => {
+            let value = format!("Bearer {token}").parse().unwrap();
+            request.headers_mut().insert("authorization", value);
+        }
+        Who::Nobody => {}
+    }
+    request
+}
+
+async fn send(server: &Server, who: Who<'_>, method: &str, uri: &str, body: &str) -> (u16, Value) {
+    let (status, body) = server.send(request(who, method, uri, body)).await;
+    (status.as_u16(), serde_json::from_str(&body).unwrap_or(Value::Null))
+}
+
+async fn done(server: &Server, who: Who<'_>, method: &str, uri: &str, body: &str) -> Value {
+    let (status, json) = send(server, who, method, uri, body).await;
+    assert_eq!(status, 200, "{method} {uri}: {json}");
+    json
+}
+
+/// Returns the message of a request that is refused with 403.
+async fn denied(server: &Server, who: Who<'_>, method: &str, uri: &str, body: &str) -> String {
+    let (status, json) = send(server, who, method, uri, body).await;
+    assert_eq!(status, 403, "{method} {uri}: {json}");
+    json["error"]["message"].as_str().unwrap().to_owned()
+}
+
+async fn token(server: &Server, name: &str) -> String {
+    let uri = format!("/v1/tokens?name={name}");
+    let created = done(server, Who::Admin, "POST", &uri, "").await;
+    created["token"].as_str().unwrap().to_owned()
+}
+
+async fn rules(server: &Server, rules: Value) {
+    let manifest = json!({ "access": rules }).to_string();
+    done(server, Who::Admin, "POST", "/v1/apply", &manifest).await;
+}
+
+/// Returns the paths of all methods in the descriptors of Chancery's own APIs.
+fn methods() -> Vec<String> {
+    let files = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).unwrap();
+    let mut paths = Vec::new();
+    for file in &files.file {
+        if file.package() != "chancery.admin.v1" {
+            continue;
+        }
+        for service in &file.service {
+            for method in &service.method {
+                paths.push(format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+            }
+        }
+    }
+    assert!(paths.len() > 25, "{paths:?}");
+    paths.extend(
+        [
+            "/envoy.service.status.v3.ClientStatusDiscoveryService/FetchClientStatus",
+            "/envoy.service.status.v3.ClientStatusDiscoveryService/StreamClientStatus",
+            "/grpc.health.v1.Health/Check",
+            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+            "/unknown.Service/Method",
+        ]
+        .map(str::to_owned),
+    );
+    paths
+}
+
+/// Returns the gRPC status of a call with an empty message.
+async fn grpc_status(server: &Server, who: Who<'_>, path: &str) -> i32 {
+    let mut call = request(who, "POST", path, "");
+    *call.version_mut() = http::Version::HTTP_2;
+    *call.body_mut() = Body::from(vec![0; 5]);
+    call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    call.headers_mut().insert("te", "trailers".parse().unwrap());
+    use http_body_util::BodyExt as _;
+    use tower::ServiceExt as _;
+    let response = server.router.clone().oneshot(call).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK, "{path}");
+    let number = |headers: &http::HeaderMap| {
+        Some(headers.get("grpc-status")?.to_str().unwrap().parse::<i32>().unwrap())
+    };
+    if let Some(status) = number(response.headers()) {
+        return status;
+    }
+    let body =
+        tokio::time::timeout(std::time::Duration::from_secs(20), response.into_body().collect());
+    let body = body.await.expect("the call ends in time").unwrap();
+    number(body.trailers().expect("a gRPC call ends with a status")).unwrap()
+}
+
+const OK: i32 = 0;
+const INVALID_ARGUMENT: i32 = 3;
+const PERMISSION_DENIED: i32 = 7;
+const UNIMPLEMENTED: i32 = 12;
+const UNAUTHENTICATED: i32 = 16;
+
+/// Attack 24: no method and no path answers without a credential, except the probes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_door_needs_a_credential() {
+    let server = Server::start_enforced().await;
+    for path in methods() {
+        assert_eq!(grpc_status(&server, Who::Nobody, &path).await, UNAUTHENTICATED, "{path}");
+    }
+    for path in chancery_admin::HTTP_PATHS.iter().chain(&["/unknown"]) {
+        let uri = path.replace("{*id}", "x");
+        for method in ["GET", "POST", "DELETE"] {
+            let (status, _) = send(&server, Who::Nobody, method, &uri, "").await;
+            let is_probe = matches!(uri.as_str(), "/healthz" | "/readyz");
+            let expected = if is_probe { status != 401 } else { status == 401 };
+            assert!(expected, "{method} {uri}: {status}");
+        }
+    }
+    server.stop().await;
+}
+
+/// Every operation checks the rights of its caller. A new one without a check fails this test.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_operation_needs_a_right() {
+    let server = Server::start_enforced().await;
+    let token = token(&server, "nothing").await;
+    let who = Who::Token(&token);
+    for path in methods() {
+        let expected = match path.rsplit('/').next().unwrap() {
+            "WhoAmI" | "GetVersion" | "Check" | "ServerReflectionInfo" => OK,
+            // The caller may ask about itself. The verb is missing.
+            "CheckAccess" => INVALID_ARGUMENT,
+            "Method" => UNIMPLEMENTED,
+            _ => PERMISSION_DENIED,
+        };
+        assert_eq!(grpc_status(&server, who, &path).await, expected, "{path}");
+    }
+    for path in chancery_admin::HTTP_PATHS {
+        let uri = path.replace("{*id}", "x");
+        for method in ["GET", "POST", "DELETE"] {
+            let (status, json) = send(&server, who, method, &uri, "").await;
+            let is_open = matches!(
+                (method, uri.as_str()),
+                ("GET", "/healthz" | "/readyz" | "/v1/whoami" | "/v1/version")
+            );
+            match is_open {
+                true => assert_eq!(status, 200, "{method} {uri}"),
+                false => {
+                    assert!(matches!(status, 400 | 403 | 405), "{method} {uri}: {status} {json}")
+                }
+            }
+        }
+    }
+    server.stop().await;
+}
+
+/// Attacks 26, 38 and 39: several credentials, other schemes, guessed tokens, and tokens in URLs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_credential_is_refused_and_not_ignored() {
+    let server = Server::start_enforced().await;
+    let good = token(&server, "ci").await;
+    let with = |values: &[&str]| {
+        let mut request = request(Who::Admin, "GET", "/v1/whoami", "");
+        for value in values {
+            request.headers_mut().append("authorization", value.parse().unwrap());
+        }
+        request
+    };
+    let bearer = format!("Bearer {good}");
+    let lower = format!("bearer {good}");
+    for (values, expected) in [
+        (vec![bearer.as_str()], 200),
+        (vec![lower.as_str()], 200),
+        (vec![bearer.as_str(), bearer.as_str()], 401),
+        (vec!["Basic YTpi"], 401),
+        (vec!["Bearer"], 401),
+        (vec![""], 401),
+        (vec![&bearer[..bearer.len() - 1]], 401),
+    ] {
+        // The administrator's other credential does not help a bad one.
+        let (status, body) = server.send(with(&values)).await;
+        assert_eq!(status.as_u16(), expected, "{values:?}: {body}");
+        assert!(!body.contains(&good[8..]), "{body}");
+    }
+    let uri = format!("/v1/whoami?access_token={good}");
+    assert_eq!(send(&server, Who::Nobody, "GET", &uri, "").await.0, 401);
+
+    // A deleted token is no longer valid.
+    done(&server, Who::Admin, "DELETE", "/v1/tokens?name=ci", "").await;
+    assert_eq!(send(&server, Who::Token(&good), "GET", "/v1/whoami", "").await.0, 401);
+    server.stop().await;
+}
+
+/// Attacks 40, 42, 43 and 44: an author writes only what its rules allow, and as itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn author_writes_only_its_own_scope() {
+    let server = Server::start_enforced().await;
+    let token = token(&server, "shop").await;
+    let who = Who::Token(&token);
+    rules(
+        &server,
+        json!([{"name": "teams", "identity": "token:{team}", "allow": [
+            {"verbs": ["apply", "delete", "get"], "scopes": ["team/{team}/**"]},
+            {"verbs": ["apply", "prune"], "scopes": ["shared"], "types": ["cluster"], "names": ["{team}-*"]},
+        ]}]),
+    )
+    .await;
+    let to = |scope: &str, names: &[&str]| format!("scope: {scope}\n{}", clusters(names, "1s"));
+    done(&server, who, "POST", "/v1/apply?author=root", &to("team/shop/a", &["x"])).await;
+    done(&server, who, "POST", "/v1/apply", &to("shared", &["shop-x"])).await;
+
+    // All missing rights are listed, and nothing is written.
+    let both = format!("{}---\n{}", to("team/other/a", &["x"]), to("shared", &["shop-y", "web"]));
+    let text = denied(&server, who, "POST", "/v1/apply", &both).await;
+    assert_eq!(
+        text,
+        "token:shop has no right to apply Cluster \"web\" in scope \"shared\", apply Cluster \"x\" in scope \
+         \"team/other/a\"; `chancery whoami` shows the rights"
+    );
+    let text =
+        denied(&server, who, "POST", "/v1/apply?prune=true", &to("shared", &["shop-x"])).await;
+    assert!(text.contains("prune everything in scope \"shared\""), "{text}");
+    let text =
+        denied(&server, who, "POST", "/v1/apply?validation=off", &to("team/shop/a", &["x"])).await;
+    assert!(text.contains("force everything in scope \"team/shop/a\""), "{text}");
+    let text =
+        denied(&server, who, "POST", "/v1/apply?dry_run=true", &to("team/other/a", &["x"])).await;
+    assert!(text.contains("\"team/other/a\""), "{text}");
+    let assignment = "assignments:\n- {name: a, scopes: [team/shop/a]}\n";
+    let text = denied(&server, who, "POST", "/v1/apply", assignment).await;
+    assert!(text.contains("assign"), "{text}");
+
+    let history = done(&server, Who::Admin, "GET", "/v1/history", "").await;
+    let entries = history["entries"].as_array().unwrap();
+    let authors: Vec<_> = entries.iter().map(|entry| entry["author"].as_str().unwrap()).collect();
+    // The newest first: two writes, the rules, the token.
+    assert_eq!(authors, ["token:shop", "token:shop", "unix:0", "unix:0"]);
+    server.stop().await;
+}
+
+/// Attack 49, and property (d): what an author may not read looks as if it did not exist.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forbidden_resource_looks_absent() {
+    let server = Server::start_enforced().await;
+    let token = token(&server, "shop").await;
+    let who = Who::Token(&token);
+    let grant = json!([{"verbs": ["get"], "scopes": ["mine"]}]);
+    rules(&server, json!([{"name": "r", "identity": "token:shop", "allow": grant}])).await;
+    for scope in ["mine", "theirs"] {
+        let manifest = format!("scope: {scope}\n{}", clusters(&[scope], "1s"));
+        done(&server, Who::Admin, "POST", "/v1/apply", &manifest).await;
+    }
+    let list = done(&server, who, "GET", "/v1/resources", "").await;
+    let names: Vec<_> =
+        list["resources"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert_eq!(names, ["mine"]);
+    let uri = |name: &str, scope: &str| format!("/v1/describe?type=cds&name={name}&scope={scope}");
+    done(&server, who, "GET", &uri("mine", "mine"), "").await;
+    let mut answers = Vec::new();
+    for (name, scope) in [("theirs", "theirs"), ("nothing", "theirs"), ("nothing", "nowhere")] {
+        let (status, json) = send(&server, who, "GET", &uri(name, scope), "").await;
+        let text = json.to_string().replace(name, "NAME").replace(scope, "SCOPE");
+        answers.push((status, text.replace("NAME", "X").replace("SCOPE", "X")));
+    }
+    assert_eq!(answers[0].0, 404);
+    assert!(answers.iter().all(|answer| answer == &answers[0]), "{answers:?}");
+    let (status, _) = send(&server, who, "GET", "/v1/resources?scope=theirs", "").await;
+    assert_eq!(status, 200);
+    denied(&server, who, "GET", "/v1/nodes", "").await;
+    denied(&server, who, "GET", "/v1/explain?node=x", "").await;
+    server.stop().await;
+}
+
+/// Attack 45: nobody gives rights that they do not have, by a rule or by a token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn author_cannot_give_itself_rights() {
+    let server = Server::start_enforced().await;
+    let token = token(&server, "shop").await;
+    let who = Who::Token(&token);
+    rules(
+        &server,
+        json!([
+            {"name": "shop", "identity": "token:shop", "allow": [
+                {"verbs": ["access.write", "tokens", "access.read"]},
+                {"verbs": ["apply"], "scopes": ["team/shop/**"]},
+            ]},
+            {"name": "root", "identity": "token:root", "allow": [{"verbs": ["apply"], "scopes": ["**"]}]},
+            {"name": "revoked", "identity": "token:evil", "refuse": true},
+        ]),
+    )
+    .await;
+    let write = async |rule: Value| {
+        let manifest = json!({ "access": [rule] }).to_string();
+        send(&server, who, "POST", "/v1/apply", &manifest).await
+    };
+    let own = json!([{"verbs": ["apply"], "scopes": ["team/shop/x"]}]);
+    let (status, json) = write(json!({"name": "new", "identity": "token:ci", "allow": own})).await;
+    assert_eq!(status, 200, "{json}");
+    let all = json!([{"verbs": ["apply"], "scopes": ["**"]}]);
+    for rule in [
+        json!({"name": "shop", "identity": "token:shop", "allow": all}),
+        json!({"name": "new", "identity": "token:ci", "read": ["mesh"]}),
+        json!({"name": "new", "identity": "token:ci", "allow": [{"verbs": ["members"]}]}),
+        json!({"name": "revoked", "identity": "token:other", "refuse": true}),
+    ] {
+        let (status, json) = write(rule.clone()).await;
+        assert_eq!(status, 403, "{rule}: {json}");
+    }
+    denied(&server, who, "DELETE", "/v1/access?name=revoked", "").await;
+    denied(&server, who, "POST", "/v1/tokens?name=root", "").await;
+    done(&server, who, "POST", "/v1/tokens?name=ci", "").await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_are_shown_to_callers_and_operators() {
+    let server = Server::start_enforced().await;
+    let token = token(&server, "shop").await;
+    let who = Who::Token(&token);
+    let grant = json!([{"verbs": ["get", "apply"], "scopes": ["mesh"]}]);
+    rules(&server, json!([{"name": "r", "identity": "token:shop", "allow": grant}])).await;
+    let me = done(&server, who, "GET", "/v1/whoami", "").await;
+    assert_eq!(
+        (&me["identity"], &me["rules"], &me["admin"]),
+        (&json!("token:shop"), &json!(["r"]), &json!(false))
+    );
+    assert_eq!(me["verbs"], json!(["get", "apply"]));
+    let admin = done(&server, Who::Admin, "GET", "/v1/whoami", "").await;
+    assert_eq!((&admin["identity"], &admin["admin"]), (&json!("unix:0"), &json!(true)));
+    let check = async |who, query: &str| {
+        done(&server, who, "GET", &format!("/v1/access/check?{query}"), "").await["allowed"].clone()
+    };
+    assert_eq!(check(who, "verb=apply&scope=mesh").await, true);
+    assert_eq!(check(who, "verb=apply&scope=mesh2").await, false);
+    assert_eq!(check(who, "verb=nodes").await, false);
+    assert_eq!(check(Who::Admin, "verb=apply&scope=mesh&identity=token:shop").await, true);
+    denied(&server, who, "GET", "/v1/access/check?verb=nodes&identity=unix:0", "").await;
+    let explained =
+        done(&server, Who::Admin, "GET", "/v1/access/explain?identity=token:shop", "").await;
+    assert_eq!(explained["verbs"], json!(["get", "apply"]));
+    let list = done(&server, Who::Admin, "GET", "/v1/access", "").await;
+    assert_eq!(list["rules"][0]["allow"][0]["scopes"], json!(["mesh"]));
+    let tokens = done(&server, Who::Admin, "GET", "/v1/tokens", "").await;
+    assert_eq!(tokens["tokens"][0]["name"], "shop");
+    assert!(!tokens.to_string().contains(&token[10..]), "{tokens}");
+    server.stop().await;
+}

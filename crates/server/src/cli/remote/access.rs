@@ -1,0 +1,308 @@
+//! The commands `access`, `whoami` and `can-i`: access rules, and the rights of an identity.
+
+use std::io::{self, Write};
+
+use chancery_admin::json::JsonMessage;
+use chancery_proto::admin::v1::{
+    self as pb, access_service_client::AccessServiceClient, admin_client::AdminClient,
+};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use tonic::transport::Channel;
+
+use super::{client::refusal, read::Read};
+use crate::cli::{
+    answer::{Answer, Output},
+    failure::Failure,
+    help::examples,
+    table::Table,
+};
+
+/// The subcommands of `access`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Access {
+    /// List the access rules; `-o yaml` prints a manifest
+    List {
+        #[command(flatten)]
+        read: Read,
+    },
+    /// Delete an access rule
+    #[command(after_help = examples(&["access delete sidecars"]))]
+    Delete {
+        /// Name of the rule
+        name: String,
+    },
+    /// Explain the rights of an identity, and whether it may receive the configuration of a node
+    ///
+    /// The contacted replica knows only the nodes that are connected to it.
+    #[command(after_help = examples(&["access explain spiffe://prod.example/ns/shop/sa/cart shop/cart/1"]))]
+    Explain {
+        /// Identity, such as `token:ci` or `spiffe://prod.example/ops/anna`
+        identity: String,
+        /// ID of a connected node
+        node: Option<String>,
+    },
+    /// Take all rights from an identity, on all replicas
+    ///
+    /// Adds an access rule with the name `revoked/IDENTITY`. The streams of the identity end, and its new streams are
+    /// refused. It keeps the configuration that it has. To give the rights back, delete the rule.
+    #[command(after_help = examples(&["access revoke spiffe://prod.example/ns/shop/sa/cart --reason 'key was lost'"]))]
+    Revoke {
+        /// Identity, such as `token:ci`
+        identity: String,
+        /// Record this reason in the history [default: none]
+        #[arg(long)]
+        reason: Option<String>,
+    },
+}
+
+/// The arguments of `can-i`.
+#[derive(Debug, Args)]
+pub(crate) struct CanI {
+    /// Operation, such as `apply` or `members`
+    verb: String,
+    /// Scope, for operations that concern a scope
+    scope: Option<String>,
+    /// Type of the resource [default: all types]
+    r#type: Option<String>,
+    /// Name of the resource [default: all names]
+    name: Option<String>,
+    /// Ask about this identity instead of the caller
+    #[arg(long = "as", value_name = "IDENTITY")]
+    identity: Option<String>,
+}
+
+type Client = AccessServiceClient<Channel>;
+
+fn client(channel: Channel) -> Client {
+    AccessServiceClient::new(channel).max_decoding_message_size(usize::MAX)
+}
+
+/// Runs a subcommand of `access`.
+pub(super) async fn run(
+    command: Access,
+    channel: Channel,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    match command {
+        Access::List { read } => list(client(channel), read, answer).await,
+        Access::Delete { name } => {
+            let request = pb::DeleteAccessRequest { name: name.clone(), options: None };
+            let deleted = client(channel).delete_access(request).await;
+            let response = deleted.map_err(|status| refusal(&status))?.into_inner();
+            answer.show(&response, |out| {
+                writeln!(out, "revision {}: deleted the access rule {name}", response.revision)
+            })
+        }
+        Access::Explain { identity, node } => {
+            let node = node.unwrap_or_default();
+            let request = pb::ExplainAccessRequest { identity, node };
+            let explained = client(channel).explain_access(request).await;
+            let response = explained.map_err(|status| refusal(&status))?.into_inner();
+            answer.show(&response, |out| write_explanation(&response, out))
+        }
+        Access::Revoke { identity, reason } => revoke(channel, &identity, reason, answer).await,
+    }
+}
+
+async fn list(mut client: Client, read: Read, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    let response = client.list_access(pb::ListAccessRequest { stale: read.stale }).await;
+    let list = response.map_err(|status| refusal(&status))?.into_inner();
+    if answer.output == Output::Yaml {
+        // The output is a manifest that can be applied again.
+        let rules: Vec<Value> = list.rules.iter().map(manifest).collect();
+        return answer.yaml(&json!({ "access": rules }));
+    }
+    answer.show(&list, |out| {
+        if list.rules.is_empty() {
+            return writeln!(out, "no access rules");
+        }
+        let mut table = Table::new(["NAME", "IDENTITIES", "READ", "ALLOW", "DENY"]);
+        for rule in &list.rules {
+            let verbs = |grants: &[pb::Grant]| {
+                let all = grants.iter().flat_map(|grant| grant.verbs.clone());
+                all.collect::<Vec<_>>().join(" ")
+            };
+            let deny = if rule.refuse { "everything".to_owned() } else { verbs(&rule.deny) };
+            table.row([
+                rule.name.clone(),
+                rule.identities.join(" "),
+                rule.read.join(" "),
+                verbs(&rule.allow),
+                deny,
+            ]);
+        }
+        table.write(out, "")
+    })
+}
+
+/// Returns an access rule as in a manifest.
+fn manifest(rule: &pb::AccessRule) -> Value {
+    let grant = |grant: &pb::Grant| {
+        let mut json = json!({"verbs": grant.verbs});
+        for (key, texts) in
+            [("scopes", &grant.scopes), ("types", &grant.types), ("names", &grant.names)]
+        {
+            if !texts.is_empty() {
+                json[key] = json!(texts);
+            }
+        }
+        json
+    };
+    let mut json = json!({"name": rule.name, "identities": rule.identities});
+    if rule.refuse {
+        json["refuse"] = json!(true);
+    }
+    if let Some(node) = &rule.node {
+        let fixed = [("id", &node.id), ("cluster", &node.cluster)];
+        for (key, value) in
+            fixed.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?)))
+        {
+            json["node"][key] = json!(value);
+        }
+        if !node.metadata.is_empty() {
+            json["node"]["metadata"] = json!(node.metadata);
+        }
+    }
+    if !rule.read.is_empty() {
+        json["read"] = json!(rule.read);
+    }
+    if let Some(secrets) = &rule.secrets {
+        json["secrets"]["scopes"] = json!(secrets.scopes);
+        if !secrets.names.is_empty() {
+            json["secrets"]["names"] = json!(secrets.names);
+        }
+    }
+    for (key, grants) in [("allow", &rule.allow), ("deny", &rule.deny)] {
+        if !grants.is_empty() {
+            json[key] = grants.iter().map(grant).collect();
+        }
+    }
+    if let Some(streams) = rule.streams {
+        json["quota"] = json!({ "streams": streams });
+    }
+    json
+}
+
+async fn revoke(
+    channel: Channel,
+    identity: &str,
+    reason: Option<String>,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let rule = json!({"name": format!("revoked/{identity}"), "identity": identity, "refuse": true});
+    let content = json!({ "access": [rule] }).to_string();
+    let options = pb::WriteOptions { reason: reason.unwrap_or_default(), ..Default::default() };
+    let request = pb::ApplyRequest {
+        files: vec![pb::File { name: "revoke.json".to_owned(), content }],
+        options: Some(options),
+        ..Default::default()
+    };
+    let applied = AdminClient::new(channel).apply(request).await;
+    let response = applied.map_err(|status| refusal(&status))?.into_inner();
+    answer.show(&response, |out| {
+        writeln!(
+            out,
+            "revision {}: {identity} has no rights; to give them back: chancery access delete revoked/{identity}",
+            response.revision
+        )
+    })
+}
+
+fn write_explanation(response: &pb::ExplainAccessResponse, out: &mut dyn Write) -> io::Result<()> {
+    let none = |texts: &[String]| match texts {
+        [] => "none".to_owned(),
+        texts => texts.join(" "),
+    };
+    if !response.enforced {
+        writeln!(out, "access rules do not apply (access.admins is empty); if they did:")?;
+    }
+    writeln!(out, "identity  {}", response.identity)?;
+    writeln!(out, "rules     {}", none(&response.rules))?;
+    writeln!(out, "verbs     {}", none(&response.verbs))?;
+    let Some(node) = &response.node else { return Ok(()) };
+    writeln!(out, "node      {}", node.id)?;
+    let assignment = if node.assignment.is_empty() { "none" } else { &node.assignment };
+    writeln!(out, "  assignment  {assignment}")?;
+    writeln!(out, "  scopes      {}", none(&node.scopes))?;
+    match node.allowed {
+        true => writeln!(out, "  allowed"),
+        false => writeln!(out, "  refused: {}", node.reason),
+    }
+}
+
+/// Runs `whoami`.
+pub(super) async fn who_am_i(channel: Channel, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    let response = client(channel).who_am_i(pb::WhoAmIRequest {}).await;
+    let me = response.map_err(|status| refusal(&status))?.into_inner();
+    answer.show(&me, |out| {
+        writeln!(out, "{}", me.identity)?;
+        match (me.enforced, me.admin) {
+            (false, _) => {
+                writeln!(out, "access rules do not apply (access.admins is empty): everybody may do everything")
+            }
+            (true, true) => writeln!(out, "may do everything (access.admins)"),
+            (true, false) => {
+                let rules = if me.rules.is_empty() { "none".to_owned() } else { me.rules.join(" ") };
+                writeln!(out, "rules: {rules}")?;
+                let verbs = if me.verbs.is_empty() { "none".to_owned() } else { me.verbs.join(" ") };
+                writeln!(out, "verbs: {verbs}")
+            }
+        }
+    })
+}
+
+/// Runs `can-i`. Fails if the answer is no.
+pub(super) async fn can_i(
+    question: CanI,
+    channel: Channel,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let request = pb::CheckAccessRequest {
+        verb: question.verb,
+        scope: question.scope.unwrap_or_default(),
+        r#type: question.r#type.unwrap_or_default(),
+        name: question.name.unwrap_or_default(),
+        identity: question.identity.unwrap_or_default(),
+    };
+    let response = client(channel).check_access(request).await;
+    let response = response.map_err(|status| refusal(&status))?.into_inner();
+    answer
+        .show(&response, |out| writeln!(out, "{}", if response.allowed { "yes" } else { "no" }))?;
+    match response.allowed {
+        true => Ok(()),
+        false => Err(Failure::new(format_args!(
+            "{} may not do this; `chancery access explain` shows its rights",
+            response.identity
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_rule_is_a_manifest() {
+        let rule = pb::AccessRule {
+            name: "team".into(),
+            identities: vec!["jwt:corp/{team}".into()],
+            read: vec!["mesh".into()],
+            secrets: Some(pb::SecretsGrant { scopes: vec!["mesh".into()], names: vec![] }),
+            allow: vec![pb::Grant {
+                verbs: vec!["apply".into()],
+                scopes: vec!["team/{team}".into()],
+                ..Default::default()
+            }],
+            streams: Some(3),
+            ..Default::default()
+        };
+        let json = json!({ "access": [manifest(&rule)] }).to_string();
+        let manifest = chancery_admission::Manifest { file: "a.json".into(), content: json };
+        let scope = chancery_model::ScopeName::new("default").unwrap();
+        let options = chancery_admission::Options::new(scope);
+        let transaction = chancery_admission::admit(&[manifest], &options).unwrap();
+        assert_eq!(transaction.access.len(), 1);
+        assert!(rule.to_json().to_string().len() > 10);
+    }
+}

@@ -1,0 +1,294 @@
+//! Access rules on the port for clients: every door, changes of rights during a stream, and secrets.
+
+use std::sync::Arc;
+
+use chancery_auth::{AuthSettings, Authenticator, digest_of, new_token};
+use chancery_fanout::AccessControl;
+use chancery_model::{
+    AccessOp, AccessRule, Assignment, AssignmentOp, IdentityPattern, NodeBinding, Revision,
+    ScopeTemplate, SecretsGrant, StreamQuota, Template, Token, Transaction, Variables,
+    types::SECRET,
+};
+use chancery_proto::discovery::DeltaDiscoveryRequest;
+use tonic::{Code, service::Interceptor, service::interceptor::InterceptedService};
+
+use crate::support::*;
+
+/// A server on which access rules apply, and the token of a client.
+struct Guarded {
+    server: Server,
+    token: String,
+}
+
+/// Adds a token to each call.
+#[derive(Clone)]
+struct Bearer(Option<String>);
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+        if let Some(token) = &self.0 {
+            let value = format!("Bearer {token}").parse().unwrap();
+            request.metadata_mut().insert("authorization", value);
+        }
+        Ok(request)
+    }
+}
+
+fn rule(name: &str, read: &[&str], secrets: &[&str]) -> AccessRule {
+    let identities = vec![IdentityPattern::parse("token:{name}").unwrap()];
+    let templates = |sources: &[&str]| -> Vec<Template> {
+        let variables = Variables { identities: &identities, node: true };
+        sources.iter().map(|source| Template::parse(source, variables).unwrap()).collect()
+    };
+    let id = Variables { identities: &identities, node: false };
+    AccessRule {
+        name: name.into(),
+        refuse: false,
+        node: NodeBinding {
+            id: Some(Template::parse("{name}", id).unwrap()),
+            ..NodeBinding::default()
+        },
+        read: templates(read),
+        secrets: SecretsGrant { scopes: templates(secrets), names: vec![Template::parse("{name}-*", id).unwrap()] },
+        allow: Vec::new(),
+        deny: Vec::new(),
+        quota: StreamQuota::default(),
+        identities,
+    }
+}
+
+impl Guarded {
+    /// Starts a server with a token of the name `n1`, and gives it the rule.
+    async fn start(rule: Option<AccessRule>) -> Self {
+        let auth = Authenticator::new(&AuthSettings::default()).unwrap();
+        let config = chancery_xds::Config { auth: Some(auth), v2_services: true, ..rest_config() };
+        let fanout =
+            chancery_fanout::Config { access: AccessControl::Enforced, ..fanout_config() };
+        let server = Server::with(config, fanout).await;
+        let new = new_token("n1").unwrap();
+        let token = Token {
+            name: "n1".into(),
+            digest: new.digest,
+            created_ms: 0,
+            expires_ms: u64::MAX,
+            revision: Revision(0),
+        };
+        let rule = rule.map(|rule| AccessOp::PutRule(Box::new(rule)));
+        let access = rule.into_iter().chain([AccessOp::AddToken(token)]).collect();
+        server.apply(&Transaction { access, ..Transaction::default() });
+        server.put(CDS, &[("a", "1"), ("b", "1")]);
+        Self { server, token: new.text.clone() }
+    }
+
+    fn change(&self, op: AccessOp) {
+        self.server.apply(&Transaction { access: vec![op], ..Transaction::default() });
+    }
+
+    async fn delta(&self, path: &'static str, token: Option<&str>) -> Result<Delta, tonic::Status> {
+        let bearer = Bearer(token.map(str::to_owned));
+        let channel = InterceptedService::new(self.server.channel().await, bearer);
+        Client::open_on(channel, path).await
+    }
+
+    /// Opens a stream that has received all clusters.
+    async fn synced(&self) -> Delta {
+        let mut stream = self.delta(DELTA_ADS, Some(&self.token)).await.unwrap();
+        stream.subscribe(CDS, &[]).await;
+        let response = stream.next().await;
+        assert_eq!(names(&response), ["a", "b"]);
+        stream.ack(&response).await;
+        stream
+    }
+}
+
+/// Returns the end of a stream that must receive nothing before it.
+async fn end_without_response(mut stream: Delta) -> tonic::Status {
+    match tokio::time::timeout(PATIENCE, stream.responses.message()).await.expect("an end in time") {
+        Ok(Some(response)) => panic!("the stream has received {response:?}"),
+        Ok(None) => stream.end().await,
+        Err(status) => status,
+    }
+}
+
+/// Attack 24: every method of the port needs a credential. A credential without a rule gives nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_door_needs_a_credential_and_a_rule() {
+    let guarded = Guarded::start(None).await;
+    for path in chancery_xds::served_paths() {
+        let path: &'static str = Box::leak(path.into_boxed_str());
+        if path.starts_with("/v3/") {
+            let reply = Http1::connect(&guarded.server).await.post(path, &poll("", &[])).await;
+            assert_eq!(reply.status, 401, "{path}: {}", reply.error());
+            continue;
+        }
+        let status = guarded.delta(path, None).await.err().unwrap_or_else(|| panic!("{path} is open"));
+        assert_eq!(status.code(), Code::Unauthenticated, "{path}: {status:?}");
+        let stream = match guarded.delta(path, Some(&guarded.token)).await {
+            Ok(stream) => stream,
+            Err(status) => panic!("{path}: {status:?}"),
+        };
+        // The first message of each protocol has the node in field 1.
+        stream.send(DeltaDiscoveryRequest { node: node("n1"), type_url: CDS.into(), ..Default::default() }).await;
+        let status = end_without_response(stream).await;
+        let refused = [Code::PermissionDenied, Code::InvalidArgument].contains(&status.code());
+        assert!(refused, "{path}: {status:?}");
+    }
+    guarded.server.until_no_stream().await;
+}
+
+/// Attacks 14 and 26: another node ID, a wrong token, and a token that nobody has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_receives_only_its_own_node() {
+    let guarded = Guarded::start(Some(rule("r", &["default"], &[]))).await;
+    drop(guarded.synced().await);
+    let stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
+    let other = DeltaDiscoveryRequest { type_url: CDS.into(), node: node("n2"), ..Default::default() };
+    stream.send(other).await;
+    let status = end_without_response(stream).await;
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+    assert!(!status.message().contains("n1"), "{status:?}");
+    let forged = new_token("n1").unwrap().text.clone();
+    let status = guarded.delta(DELTA_ADS, Some(&forged)).await.err().unwrap();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    assert_ne!(digest_of(&forged), digest_of(&guarded.token));
+}
+
+/// Attack 16: a node that changes to another one during the stream ends it, and nothing more is sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changed_node_is_checked_again() {
+    let mut binding = rule("r", &["default"], &[]);
+    let variables = Variables { identities: &binding.identities, node: false };
+    let zone = Template::parse("a", variables).unwrap();
+    binding.node.metadata = [("zone".to_owned(), zone)].into();
+    let guarded = Guarded::start(Some(binding)).await;
+    let stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
+    let with_zone = |zone: &str| DeltaDiscoveryRequest {
+        type_url: CDS.into(),
+        node: Some(large_node("n1", [("zone".to_owned(), zone.to_owned())])),
+        ..DeltaDiscoveryRequest::default()
+    };
+    let mut stream = stream;
+    stream.send(with_zone("a")).await;
+    let response = stream.next().await;
+    assert_eq!(names(&response), ["a", "b"]);
+    stream.ack(&response).await;
+    stream.send(with_zone("b")).await;
+    let status = end_without_response(stream).await;
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+}
+
+/// Attack 36, and property (c): a client that loses its rights receives OK and no removal. Its next stream is
+/// refused. Other clients notice nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoked_client_is_ended_and_keeps_its_resources() {
+    let guarded = Guarded::start(Some(rule("r", &["default"], &[]))).await;
+    for op in [
+        AccessOp::DeleteRule("r".into()),
+        AccessOp::PutRule(Box::new(rule("r", &["other"], &[]))),
+        AccessOp::DeleteToken(digest_of(&guarded.token)),
+    ] {
+        let mut stream = guarded.synced().await;
+        // An unrelated rule changes nothing for the stream.
+        guarded.change(AccessOp::PutRule(Box::new(rule("unrelated", &["default"], &[]))));
+        guarded.change(AccessOp::DeleteRule("unrelated".into()));
+        guarded.server.put(CDS, &[("c", "1")]);
+        let response = stream.next().await;
+        assert_eq!(names(&response), ["c"]);
+        stream.ack(&response).await;
+        guarded.server.delete(CDS, &["c"]);
+        let response = stream.next().await;
+        assert_eq!(response.removed_resources, ["c"]);
+        stream.ack(&response).await;
+
+        let is_token = matches!(op, AccessOp::DeleteToken(_));
+        guarded.change(op);
+        let status = end_without_response(stream).await;
+        assert_eq!(status.code(), Code::Ok, "{status:?}");
+        match guarded.delta(DELTA_ADS, Some(&guarded.token)).await {
+            Err(status) => assert!(is_token && status.code() == Code::Unauthenticated, "{status:?}"),
+            Ok(stream) => {
+                stream.subscribe(CDS, &[]).await;
+                let status = end_without_response(stream).await;
+                assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+            }
+        }
+        guarded.change(AccessOp::PutRule(Box::new(rule("r", &["default"], &[]))));
+    }
+}
+
+/// Attack 17: a scope whose variable the node lacks refuses the stream, and does not shrink the view.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_variable_refuses_the_stream() {
+    let guarded = Guarded::start(Some(rule("r", &["**"], &[]))).await;
+    let mut assignment: Assignment = chancery_model::default_assignment();
+    let scopes = ["{metadata.team}", "default"];
+    assignment.scopes = scopes.map(|scope| ScopeTemplate::parse(scope).unwrap()).to_vec();
+    guarded.server.assign(AssignmentOp::Put(assignment));
+    let stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
+    stream.subscribe(CDS, &[]).await;
+    let status = end_without_response(stream).await;
+    assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
+}
+
+/// Attacks 20 to 22, and property (d): a secret that a client may not receive looks like one that does not exist, on
+/// streams and polls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forbidden_secret_looks_absent() {
+    let guarded = Guarded::start(Some(rule("r", &["default"], &["default"]))).await;
+    guarded.server.put(SECRET, &[("n1-key", "own"), ("n2-key", "theirs")]);
+    let mut stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
+    stream.subscribe(SECRET, &["n1-key", "n2-key", "none"]).await;
+    let (mut found, mut absent) = (Vec::new(), Vec::new());
+    while found.len() + absent.len() < 3 {
+        let response = stream.next().await;
+        found.extend(names(&response).into_iter().map(str::to_owned));
+        absent.extend(response.removed_resources.iter().map(ToString::to_string));
+        stream.ack(&response).await;
+    }
+    absent.sort();
+    assert_eq!((found, absent), (vec!["n1-key".to_owned()], vec!["n2-key".to_owned(), "none".to_owned()]));
+
+    // A change of the forbidden secret is not visible, and one of the own secret is.
+    guarded.server.put(SECRET, &[("n2-key", "theirs, changed")]);
+    guarded.server.put(SECRET, &[("n1-key", "own, changed")]);
+    let response = stream.next().await;
+    assert_eq!(names(&response), ["n1-key"]);
+    stream.ack(&response).await;
+    guarded.server.delete(SECRET, &["n2-key"]);
+    guarded.server.delete(SECRET, &["n1-key"]);
+    let response = stream.next().await;
+    assert_eq!(response.removed_resources, ["n1-key"]);
+
+    // Without the right for secrets, there is none.
+    let without = Guarded::start(Some(rule("r", &["default"], &[]))).await;
+    without.server.put(SECRET, &[("n1-key", "own")]);
+    let mut stream = without.delta(DELTA_ADS, Some(&without.token)).await.unwrap();
+    stream.subscribe(SECRET, &["n1-key"]).await;
+    let response = stream.next().await;
+    assert_eq!((response.resources.len(), response.removed_resources.len()), (0, 1));
+}
+
+/// Attack 56: a rule limits the streams of each identity.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identity_has_a_limited_number_of_streams() {
+    let limited = AccessRule {
+        quota: StreamQuota { streams: Some(2) },
+        ..rule("r", &["default"], &[])
+    };
+    let guarded = Guarded::start(Some(limited)).await;
+    let first = guarded.synced().await;
+    let _second = guarded.synced().await;
+    let third = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
+    third.subscribe(CDS, &[]).await;
+    let status = end_without_response(third).await;
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert!(status.message().contains("already has 2 streams"), "{status:?}");
+    drop(first);
+    until("a place is free", async || {
+        let mut stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
+        stream.subscribe(CDS, &[]).await;
+        stream.responses.message().await.is_ok()
+    })
+    .await;
+    drop(Arc::new(guarded));
+}
