@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     row("file-pb-text", 2048, FILE, |input, decoded| file(input, FileEncoding::Text, decoded)),
     row("manifest", 2048, FILE, |input, _| all(input, files::manifest)),
     row("bootstrap", 2048, FILE, |input, _| all(input, files::bootstrap)),
+    row("token", 2048, TOKEN, |input, _| all(input, chancery_auth::fuzz::token)),
 ];
 
 /// The maximum memory for a decoded input: a constant, and bytes for each byte of input.
@@ -47,6 +48,8 @@ const REPORT: Memory = (64 << 10, 4);
 const NAMES: Memory = (64 << 10, 4);
 /// A request has at most 64 KiB. An empty matcher has two bytes, and takes about 100.
 const CSDS: Memory = (64 << 10, 128);
+/// A claim may be a tree of JSON, which takes up to 70 bytes for each byte.
+const TOKEN: Memory = (64 << 10, 128);
 /// Aliases may add 20,000 values and 1 MiB of text to a short file. The tree of a file takes up to 50 bytes for
 /// each byte, and the message of a file in the wire format takes up to 85.
 const FILE: Memory = (4 << 20, 128);

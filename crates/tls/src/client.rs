@@ -152,11 +152,23 @@ fn names(presented: &[String]) -> String {
 // === impl ClientTls ===
 
 impl ClientTls {
-    /// Reads the files.
+    /// Reads the files, for connections with HTTP/2.
     ///
     /// # Errors
     /// Fails if a file is unusable, or the system has no CAs.
     pub fn new(files: &ClientTlsFiles) -> Result<Self, TlsError> {
+        Self::with_alpn(files, b"h2")
+    }
+
+    /// Reads the files, for connections with HTTP/1.1.
+    ///
+    /// # Errors
+    /// Fails if a file is unusable, or the system has no CAs.
+    pub fn for_http1(files: &ClientTlsFiles) -> Result<Self, TlsError> {
+        Self::with_alpn(files, b"http/1.1")
+    }
+
+    fn with_alpn(files: &ClientTlsFiles, protocol: &[u8]) -> Result<Self, TlsError> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(TLS12_AND_13)
             .expect(HAS_VERSIONS)
@@ -172,7 +184,7 @@ impl ClientTls {
                 })?
             }
         };
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::disabled();
         Ok(Self { config: Arc::new(config), ca: files.ca.clone() })
     }

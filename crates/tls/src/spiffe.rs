@@ -140,7 +140,7 @@ fn id_rule(id: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// SPIFFE-ID, section 2: an identity has exactly one spelling.
+    /// SPIFFE-ID, section 2: an identity has exactly one spelling. attack 5
     #[test]
     fn spiffe_id_has_one_spelling() {
         for uri in ["spiffe://a/b", "spiffe://prod.example_x-1/ns/a/sa/B.c", "spiffe://a/..."] {

@@ -107,6 +107,7 @@ decoders! {
     text_format_files_decode_within_bounds "file-pb-text"
     manifests_decode_within_bounds "manifest"
     bootstraps_decode_within_bounds "bootstrap"
+    tokens_decode_within_bounds "token"
 }
 
 /// The length of a long input in bytes.

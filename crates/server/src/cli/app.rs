@@ -31,7 +31,7 @@ use super::{
 pub(crate) struct Cli {
     /// Connect to the admin port at ADDR; a list, separated by commas, is tried in order
     ///
-    /// ADDR is HOST:PORT, or https://HOST:PORT if the port uses TLS. In a list, a server that accepts the connection but does not answer within 5s is skipped.
+    /// ADDR is HOST:PORT, https://HOST:PORT if the port uses TLS, or unix:PATH for a UNIX socket (admin.socket). In a list, a server that accepts the connection but does not answer within 5s is skipped.
     #[arg(
         long,
         global = true,

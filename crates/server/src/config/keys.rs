@@ -4,9 +4,9 @@ use chancery_store::REPLICA_ID_MAX;
 use toml::{Table, Value};
 
 use super::{
-    Config,
+    Config, auth,
     bounds::{FREE, GIB, HOUR, KIB, Key, MIB, MINUTE, SECOND, bytes, count, time},
-    mcp,
+    mcp, tls,
 };
 
 /// The range of HTTP/2 windows (RFC 9113, 6.9.1).
@@ -148,11 +148,10 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 FREE,
                 "The file with the CAs that sign the certificates of clients (PEM). If it is set, clients without such a certificate are rejected.",
             ),
-            (
-                "tls_crl",
-                FREE,
-                "A file with revocation lists of these CAs (PEM). Certificates of a CA without a list are accepted.",
-            ),
+            tls::CLIENT_CERT,
+            tls::CRL,
+            tls::CLIENT_CA_NAME,
+            tls::CLIENT_CA_CN,
             (
                 "tls_min",
                 FREE,
@@ -446,6 +445,15 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 FREE,
                 "The file with the CAs that sign the certificates of authors, operators and monitoring (PEM). If it is set, clients without such a certificate are rejected.",
             ),
+            tls::CLIENT_CERT,
+            tls::CRL,
+            tls::CLIENT_CA_NAME,
+            tls::CLIENT_CA_CN,
+            (
+                "socket",
+                FREE,
+                "The path of a UNIX socket that serves the same API, such as /run/chancery/admin.sock; empty for none. Its owner and root may connect (mode 600). The principal is unix:UID.",
+            ),
             (
                 "hosts",
                 FREE,
@@ -478,6 +486,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             ),
         ],
     ),
+    ("auth", auth::KEYS),
     (
         "guards",
         &[

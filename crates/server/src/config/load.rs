@@ -221,6 +221,8 @@ impl Values {
             errors.extend(
                 broken.map(|(section, key, error)| self.refuse(section, key, error.to_string())),
             );
+            let broken = config.auth.unusable_files().into_iter();
+            errors.extend(broken.map(|(key, error)| self.refuse("auth", key, error)));
         }
         errors
     }
@@ -296,6 +298,13 @@ fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
         return format!(
             "{message}; a source is {{name = \"pilot\", address or listen = \"127.0.0.1:9901\", scope = \"mesh\", collections = \
              [\"istio/networking/v1alpha3/virtualservices\"]}}"
+        );
+    }
+    if section == "auth" {
+        let message = message.trim().replace('\n', "; ");
+        return format!(
+            "{message}; an entry is {{name = \"corp\", url = \"https://idp.example\", jwks_url = \
+             \"https://idp.example/keys\"}}"
         );
     }
     match (value, message.split_once("expected ")) {

@@ -4,6 +4,7 @@
 //! No other module reads the environment for settings of a replica. Errors name the key, the value,
 //! its source and the rule.
 
+mod auth;
 mod bounds;
 mod convert;
 mod error;
@@ -30,7 +31,7 @@ pub(crate) use error::{ConfigError, Source};
 pub(crate) use load::{FlagValue, Flags, Loaded, NamedFiles, Refused, list, load};
 pub(crate) use raft::Raft;
 pub(crate) use rules::LISTEN_RULE;
-pub(crate) use tls::TlsMin;
+pub(crate) use tls::{TlsClientCert, TlsMin};
 pub(crate) use units::{ByteSize, Span};
 
 /// The whole configuration.
@@ -43,6 +44,7 @@ pub(crate) struct Config {
     pub(crate) load_reports: LoadReports,
     pub(crate) mcp: mcp::Mcp,
     pub(crate) admin: Admin,
+    pub(crate) auth: auth::Auth,
     pub(crate) guards: guards::Guards,
     pub(crate) validation: validation::Validation,
     pub(crate) references: validation::References,
@@ -72,7 +74,10 @@ pub(crate) struct Xds {
     pub(crate) tls_cert: String,
     pub(crate) tls_key: String,
     pub(crate) tls_client_ca: String,
+    pub(crate) tls_client_cert: TlsClientCert,
     pub(crate) tls_crl: String,
+    pub(crate) client_ca_name: String,
+    pub(crate) client_ca_cn: bool,
     pub(crate) tls_min: TlsMin,
     pub(crate) v2_services: bool,
     pub(crate) resource_errors: bool,
@@ -143,6 +148,11 @@ pub(crate) struct Admin {
     pub(crate) tls_cert: String,
     pub(crate) tls_key: String,
     pub(crate) tls_client_ca: String,
+    pub(crate) tls_client_cert: TlsClientCert,
+    pub(crate) tls_crl: String,
+    pub(crate) client_ca_name: String,
+    pub(crate) client_ca_cn: bool,
+    pub(crate) socket: String,
     pub(crate) hosts: Vec<String>,
     pub(crate) request_bytes_max: ByteSize,
     pub(crate) connections_max: usize,
@@ -205,7 +215,10 @@ impl Default for Xds {
             tls_cert: String::new(),
             tls_key: String::new(),
             tls_client_ca: String::new(),
+            tls_client_cert: TlsClientCert::Required,
             tls_crl: String::new(),
+            client_ca_name: "clients".into(),
+            client_ca_cn: false,
             tls_min: TlsMin::Tls12,
             v2_services: xds.v2_services,
             resource_errors: session.resource_errors,
@@ -282,6 +295,11 @@ impl Default for Admin {
             tls_cert: String::new(),
             tls_key: String::new(),
             tls_client_ca: String::new(),
+            tls_client_cert: TlsClientCert::Required,
+            tls_crl: String::new(),
+            client_ca_name: "operators".into(),
+            client_ca_cn: false,
+            socket: String::new(),
             hosts: Vec::new(),
             request_bytes_max: ByteSize::mib(512),
             connections_max: 1000,

@@ -54,6 +54,7 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
         broken.push(("load_reports", "clusters", format!("is not a valid list: {error}")));
     }
     broken.extend(config.mcp.rules().into_iter().map(|(key, rule)| ("mcp", key, rule)));
+    broken.extend(config.auth.rules().into_iter().map(|(key, rule)| ("auth", key, rule)));
     let guards = config.guards.rules().into_iter();
     broken.extend(guards.map(|(key, rule)| ("guards", key, rule)));
     let validation = config.validation.rules().into_iter();

@@ -5,7 +5,32 @@ use std::path::PathBuf;
 use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsError, TlsFile, TlsPort};
 use serde::{Deserialize, Serialize};
 
-use super::{Admin, Config, Xds};
+use super::{
+    Admin, Config, Xds,
+    bounds::{FREE, Key},
+};
+
+// The keys of both ports, each with its bounds and its description.
+pub(super) const CLIENT_CERT: Key = (
+    "tls_client_cert",
+    FREE,
+    "Whether clients need a certificate if tls_client_ca is set: required, or optional for clients with tokens. A client with an invalid certificate is always rejected.",
+);
+pub(super) const CRL: Key = (
+    "tls_crl",
+    FREE,
+    "A file with revocation lists of these CAs (PEM). Certificates of a CA without a list are accepted.",
+);
+pub(super) const CLIENT_CA_NAME: Key = (
+    "client_ca_name",
+    FREE,
+    "The name of these CAs in the principals of certificates without a SPIFFE ID: cert:NAME/dns/DNS-NAME or cert:NAME/cn/COMMON-NAME.",
+);
+pub(super) const CLIENT_CA_CN: Key = (
+    "client_ca_cn",
+    FREE,
+    "Whether a certificate without a SPIFFE ID identifies its client by the common name. If false, the certificate must have exactly one DNS name.",
+);
 
 /// The lowest TLS version that a port accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +41,14 @@ pub(crate) enum TlsMin {
     Tls13,
 }
 
+/// Whether the clients of a port need a certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TlsClientCert {
+    Required,
+    Optional,
+}
+
 /// The TLS keys of one section. A path that is not set is empty.
 #[derive(Debug, Clone, Copy)]
 struct Keys<'a> {
@@ -24,7 +57,10 @@ struct Keys<'a> {
     cert: &'a str,
     key: &'a str,
     client_ca: &'a str,
+    client_cert: TlsClientCert,
     crl: &'a str,
+    ca_name: &'a str,
+    ca_cn: bool,
     min: TlsMin,
 }
 
@@ -36,7 +72,10 @@ impl Xds {
             cert: &self.tls_cert,
             key: &self.tls_key,
             client_ca: &self.tls_client_ca,
+            client_cert: self.tls_client_cert,
             crl: &self.tls_crl,
+            ca_name: &self.client_ca_name,
+            ca_cn: self.client_ca_cn,
             min: self.tls_min,
         }
     }
@@ -55,7 +94,10 @@ impl Admin {
             cert: &self.tls_cert,
             key: &self.tls_key,
             client_ca: &self.tls_client_ca,
-            crl: "",
+            client_cert: self.tls_client_cert,
+            crl: &self.tls_crl,
+            ca_name: &self.client_ca_name,
+            ca_cn: self.client_ca_cn,
             min: TlsMin::Tls13,
         }
     }
@@ -129,7 +171,11 @@ impl Keys<'_> {
                 TlsMin::Tls12 => MinVersion::Tls12,
                 TlsMin::Tls13 => MinVersion::Tls13,
             },
-            clients: ClientCertificates::default(),
+            clients: ClientCertificates {
+                required: self.client_cert == TlsClientCert::Required,
+                ca_name: self.ca_name.into(),
+                by_common_name: self.ca_cn,
+            },
         }
     }
 
@@ -157,9 +203,21 @@ impl Keys<'_> {
         if !self.client_ca.is_empty() && !has_any {
             broken.push((section, "tls_client_ca", self.no_effect()));
         }
-        if !self.crl.is_empty() && self.client_ca.is_empty() {
+        let need_ca = [
+            ("tls_crl", !self.crl.is_empty()),
+            ("tls_client_cert", self.client_cert == TlsClientCert::Optional),
+            ("client_ca_cn", self.ca_cn),
+        ];
+        for (key, _) in
+            need_ca.into_iter().filter(|(_, is_set)| *is_set && self.client_ca.is_empty())
+        {
             let rule = format!("has no effect without {section}.tls_client_ca; set this key too");
-            broken.push((section, "tls_crl", rule));
+            broken.push((section, key, rule));
+        }
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        if !(1..=64).contains(&self.ca_name.len()) || !self.ca_name.chars().all(allowed) {
+            let rule = "must have 1 to 64 letters, digits, '.', '-' and '_'";
+            broken.push((section, "client_ca_name", rule.to_owned()));
         }
         broken
     }
@@ -195,6 +253,18 @@ mod tests {
         assert_eq!(
             broken(|config| config.xds.tls_crl = "l".into()),
             ["xds.tls_crl has no effect without xds.tls_client_ca; set this key too"]
+        );
+        assert_eq!(
+            broken(|config| config.admin.tls_client_cert = TlsClientCert::Optional),
+            ["admin.tls_client_cert has no effect without admin.tls_client_ca; set this key too"]
+        );
+        assert_eq!(
+            broken(|config| config.xds.client_ca_cn = true),
+            ["xds.client_ca_cn has no effect without xds.tls_client_ca; set this key too"]
+        );
+        assert_eq!(
+            broken(|config| config.xds.client_ca_name = "a/b".into()),
+            ["xds.client_ca_name must have 1 to 64 letters, digits, '.', '-' and '_'"]
         );
         let without = "has no effect without xds.tls_cert and xds.tls_key; set these keys too";
         assert_eq!(

@@ -6,10 +6,11 @@
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
+use chancery_auth::TransportPeer;
 use chancery_net::{
     Eviction, FirstBytes, GuardedIo, Guards, Port, Slot, SlotLimit, Slots, Timeouts, accept,
 };
-use chancery_tls::{Security, Stream};
+use chancery_tls::{CredentialEnd, Peer, Security, Stream};
 use hyper::{
     Request,
     body::Incoming,
@@ -22,7 +23,7 @@ use hyper_util::{
 };
 use metrics::Gauge;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::timeout,
@@ -43,10 +44,12 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// The time that a connection without a request has to close in order, before it is cut off.
 const PARTING: Duration = Duration::from_secs(1);
+/// The time that the requests of a connection have to end after the certificate of the client, before they are cut off.
+const CREDENTIAL_GRACE: Duration = Duration::from_secs(30);
 /// The maximum number of rejected connections that receive an explanation at the same time. Further
 /// ones are closed without it.
 const REFUSALS_MAX: usize = 64;
-type Failed = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// The maximum times that a connection may spend without progress.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +61,12 @@ pub(crate) struct Limits {
     /// For the body of a request, in addition to the time that depends on its size. `None` if a body may last as long
     /// as its connection.
     pub(crate) body: Option<Duration>,
+}
+
+impl Limits {
+    pub(super) fn timeouts(self) -> Timeouts {
+        Timeouts { first: self.header, idle: self.idle }
+    }
 }
 
 /// The kind of a port.
@@ -176,7 +185,7 @@ async fn connection(
     stop: CancellationToken,
 ) -> Result<(), Failed> {
     let activity = slot.activity();
-    let timeouts = Timeouts { first: limits.header, idle: limits.idle };
+    let timeouts = limits.timeouts();
     let opened = async {
         let accepted = security.accept(stream).await;
         let mut stream =
@@ -200,6 +209,32 @@ async fn connection(
         }
         false => {}
     }
+    let certificate = stream.peer().cloned();
+    let identity = certificate.as_ref().map(|peer| Arc::clone(peer.identity()));
+    let peer = identity.map(TransportPeer::Certificate);
+    let expired = credential_end(certificate);
+    run((stream, first_bytes), kind, router, (slot, peer), limits, stop, expired).await
+}
+
+/// Waits until the certificate of a client no longer permits its connection. Waits forever without a certificate.
+async fn credential_end(certificate: Option<Peer>) -> CredentialEnd {
+    match certificate {
+        Some(peer) => peer.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Serves an open connection until the client, a limit, `stop` or `expired` ends it.
+pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    (stream, first_bytes): (I, FirstBytes),
+    kind: Kind,
+    router: Router,
+    (slot, peer): (&Slot, Option<TransportPeer>),
+    limits: Limits,
+    stop: CancellationToken,
+    expired: impl Future<Output = CredentialEnd>,
+) -> Result<(), Failed> {
+    let (activity, timeouts) = (slot.activity(), limits.timeouts());
     let builder = builder();
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
@@ -209,6 +244,9 @@ async fn connection(
             None => Body::new(body),
         });
         request.extensions_mut().insert(Arc::clone(activity));
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
         let response = router.call(request);
         async move {
             let Ok(response) = response.await;
@@ -219,20 +257,24 @@ async fn connection(
     let io = GuardedIo::new(stream, first_bytes, Arc::clone(activity), guards);
     let connection = builder.serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
-    let is_stopping = tokio::select! {
+    let grace = tokio::select! {
         ended = connection.as_mut() => return ended,
-        () = stop.cancelled() => true,
-        () = activity.evicted() => false,
-        _ = activity.unused(timeouts) => false,
+        () = stop.cancelled() => None,
+        end = expired => {
+            debug!(port = kind.port, peer = %activity.peer(), "a connection ends: {}", end.explanation());
+            Some(CREDENTIAL_GRACE)
+        }
+        () = activity.evicted() => Some(PARTING),
+        _ = activity.unused(timeouts) => Some(PARTING),
     };
     connection.as_mut().graceful_shutdown();
-    if is_stopping {
-        return connection.await;
-    }
-    match timeout(PARTING, connection.as_mut()).await {
+    let Some(grace) = grace else { return connection.await };
+    match timeout(grace, connection.as_mut()).await {
         Ok(ended) => ended,
         // A request has begun in the meantime and is served.
-        Err(_) if activity.idle_since().is_none() && !kind.is_for_streams => connection.await,
+        Err(_) if grace == PARTING && activity.idle_since().is_none() && !kind.is_for_streams => {
+            connection.await
+        }
         Err(_) => Ok(()),
     }
 }

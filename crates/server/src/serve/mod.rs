@@ -17,6 +17,7 @@ mod read_index;
 mod remote_sinks;
 mod signals;
 mod store;
+mod unix_socket;
 
 use std::{
     io::{self, Write},
@@ -25,7 +26,9 @@ use std::{
     time::Duration,
 };
 
+use axum::Router;
 use chancery_admin::AdminDeps;
+use chancery_auth::Authenticator;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
 use chancery_metrics::{Metric, MetricKind};
@@ -34,7 +37,7 @@ use chancery_store::{CaughtUp, Removal, Replica};
 use chancery_tls::{PortTls, TlsConfig};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::{
-    net::TcpSocket,
+    net::{TcpListener, TcpSocket},
     runtime::Handle,
     task::JoinHandle,
     time::{Instant, timeout},
@@ -146,6 +149,7 @@ fn start_metrics() -> Result<PrometheusHandle, Failure> {
         .map_err(|error| fail(error.to_string()))?;
     chancery_metrics::describe(METRICS);
     chancery_tls::register_metrics();
+    chancery_auth::register_metrics();
     metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
     Ok(handle)
 }
@@ -313,6 +317,7 @@ impl Running {
         let (shards, stop_shards) = (TaskTracker::new(), CancellationToken::new());
         let admin_tls = open_tls(config.admin.tls(), &shards, &stop_shards)?;
         let xds_tls = open_tls(config.xds.tls(), &shards, &stop_shards)?;
+        open_auth(config, &shards, &stop_shards)?;
         let started = CancellationToken::new();
         chancery_xds::register_metrics();
         let state = replica.watch();
@@ -341,18 +346,8 @@ impl Running {
             external: config.validation.external(),
         });
         admin_runtime.spawn(update_references);
-        let connections_max = config.admin.connections_max;
-        let limits = config.admin_limits();
-        let admin = listen::serve(
-            admin_listener,
-            ADMIN,
-            admin_tls.into(),
-            router,
-            connections_max,
-            limits,
-            stop_admin.clone(),
-        );
-        let admin = admin_runtime.spawn(admin);
+        let stop = stop_admin.clone();
+        let admin = serve_admin(config, admin_listener, admin_tls, router, admin_runtime, stop)?;
         info!(admin = %admin_address, "the admin API is up");
         Ok(Self {
             xds_address,
@@ -491,6 +486,44 @@ fn open_tls(
         tasks.spawn(async move { stop.run_until_cancelled(tls.keep_fresh()).await });
     }
     Ok(tls)
+}
+
+/// Serves the admin API on its port, and on its UNIX socket if it has one.
+fn serve_admin(
+    config: &Config,
+    listener: TcpListener,
+    tls: Option<PortTls>,
+    router: Router,
+    runtime: &Handle,
+    stop: CancellationToken,
+) -> Result<JoinHandle<()>, Failure> {
+    let connections_max = config.admin.connections_max;
+    let limits = config.admin_limits();
+    let socket = {
+        let _runtime = runtime.enter();
+        config.admin.socket().map(unix_socket::bind).transpose()?
+    };
+    let (by_socket, stop_socket) = (router.clone(), stop.clone());
+    let socket = async move {
+        if let Some(socket) = socket {
+            unix_socket::serve(socket, ADMIN, by_socket, connections_max, limits, stop_socket)
+                .await;
+        }
+    };
+    let port = listen::serve(listener, ADMIN, tls.into(), router, connections_max, limits, stop);
+    Ok(runtime.spawn(async move { drop(tokio::join!(port, socket)) }))
+}
+
+/// Reads the keys of the issuers of tokens. A task reads them again when they are due.
+fn open_auth(
+    config: &Config,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<Authenticator, Failure> {
+    let authenticator = Authenticator::new(&config.auth.settings()).map_err(Failure::new)?;
+    let (fresh, stop) = (authenticator.clone(), stop.clone());
+    tasks.spawn(async move { stop.run_until_cancelled(fresh.keep_fresh()).await });
+    Ok(authenticator)
 }
 
 async fn run_metrics_upkeep(metrics: PrometheusHandle, stop: CancellationToken) {

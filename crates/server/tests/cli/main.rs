@@ -25,6 +25,7 @@ mod structured_names;
 mod support;
 mod tls;
 mod tls_ports;
+mod unix_socket;
 mod usage;
 mod variants;
 mod walk;

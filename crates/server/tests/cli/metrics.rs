@@ -93,6 +93,7 @@ fn described() -> Families {
         chancery_mcp::METRICS,
         chancery_store::METRICS,
         chancery_tls::METRICS,
+        chancery_auth::METRICS,
     ];
     let mut all: Families = tables
         .into_iter()
@@ -252,7 +253,8 @@ fn scraped_metrics_match_the_described_tables() {
     let directory = tempfile::tempdir().unwrap();
     let source =
         "[{name = 'pilot', address = '127.0.0.1:9', scope = 'mesh', collections = ['a/b/c']}]";
-    let environment = [("CHANCERY_MCP_SOURCES", source)];
+    let issuer = "[{name = 'corp', url = 'https://idp', jwks_url = 'http://127.0.0.1:9/keys'}]";
+    let environment = [("CHANCERY_MCP_SOURCES", source), ("CHANCERY_AUTH_ISSUERS", issuer)];
     let server = Server::start_with(&directory.path().join("data"), &environment);
     let described = described();
     let check = |scrape: &Scrape| {

@@ -273,6 +273,34 @@ fn replaced_certificates_are_used_without_a_restart() {
     );
 }
 
+/// attack 12: the removal of a CA ends the open connections of its operators, too.
+#[test]
+fn admin_connection_ends_when_its_ca_is_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let certs = Certs::create(root.path());
+    let server = certs.start(&root.path().join("data"));
+    let files = ClientTlsFiles {
+        ca: Some(certs.path("ca.pem").into()),
+        cert_and_key: Some((certs.path("operator.pem").into(), certs.path("operator.key").into())),
+    };
+    let idle = async {
+        let tls = ClientTls::for_http1(&files).unwrap();
+        let stream = TcpStream::connect(&server.admin).await.unwrap();
+        let mut stream = tls.connect("localhost", stream).await.unwrap();
+        let request = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        stream.write_all(request.as_bytes()).await.unwrap();
+        assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+        fs::write(certs.path("operators-ca.pem"), Ca::new("new").pem()).unwrap();
+        // An idle connection stays open for two minutes otherwise.
+        let end = stream.read_to_end(&mut Vec::new());
+        drop(tokio::time::timeout(std::time::Duration::from_secs(30), end).await.unwrap());
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(idle);
+    let done = on(&format!("https://{}", server.admin), &certs.flags("operator"), &["nodes"], "");
+    assert!(done.code != 0, "{done:?}");
+}
+
 /// A port that listens on all addresses needs TLS, or the consent of the operator.
 #[test]
 fn tls_makes_allow_plaintext_unnecessary() {

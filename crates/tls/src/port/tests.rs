@@ -187,7 +187,7 @@ async fn port_without_ca_requests_no_certificate() {
     }
 }
 
-/// Each kind of unacceptable certificate has its own result, in both versions of TLS.
+/// attack 3, 4, 6 and 8: each kind of unacceptable certificate has its own result, in both versions of TLS.
 #[tokio::test]
 async fn unacceptable_client_certificates_have_distinct_results() {
     use HandshakeResult as R;
@@ -308,8 +308,8 @@ async fn silent_client_is_refused_after_the_handshake_timeout() {
     assert_eq!(error.to_string(), "no TLS handshake within 5s");
 }
 
-/// A resumed session would skip the verification of the certificate. The client stores sessions, and
-/// offers them.
+/// attack 12 and 13: a resumed session would skip the verification of the certificate. The client stores sessions, and
+/// offers them with early data.
 #[tokio::test]
 async fn no_session_is_resumed() {
     let ca = Ca::new("ca");
@@ -440,7 +440,7 @@ async fn swapped_symbolic_link_of_a_secret_mount_is_followed() {
     assert_eq!(shown(&port, &client).await, der(&second));
 }
 
-/// A changed revocation list applies to the next connection. An unusable one keeps the previous list.
+/// attack 11: a changed revocation list applies to the next connection. An unusable one keeps the previous list.
 #[tokio::test]
 async fn changed_revocation_list_applies_and_unusable_one_does_not() {
     let (ca, other) = (Ca::new("ca"), Ca::new("other"));

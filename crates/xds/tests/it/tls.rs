@@ -161,7 +161,7 @@ async fn rest_poll_over_tls_is_answered() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 }
 
-/// No byte of the configuration goes to a client without an acceptable certificate. Each reason is
+/// attack 2, 3 and 10: no byte of the configuration goes to a client without an acceptable certificate. Each reason is
 /// counted.
 #[tokio::test]
 async fn client_without_acceptable_certificate_is_refused() {
@@ -196,7 +196,7 @@ async fn client_without_acceptable_certificate_is_refused() {
     assert_eq!((tls.handshakes("ok"), tls.server.fanout.n_streams()), (0, 0));
 }
 
-/// A client without TLS gets an alert of TLS, and no HTTP.
+/// attack 1: a client without TLS gets an alert of TLS, and no HTTP.
 #[tokio::test]
 async fn plaintext_on_a_tls_port_is_closed() {
     let tls = TlsServer::start(chancery_xds::Config::default()).await;

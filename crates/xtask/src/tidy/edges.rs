@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-lb-policy", &[]),
     ("chancery-net", &[]),
     ("chancery-tls", &["chancery-metrics"]),
+    ("chancery-auth", &["chancery-metrics", "chancery-model", "chancery-tls"]),
     ("chancery-load", &["chancery-metrics", "chancery-model", "chancery-proto"]),
     (
         "chancery-store",
@@ -88,6 +89,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-admin",
             "chancery-net",
             "chancery-tls",
+            "chancery-auth",
             "chancery-conformance",
         ],
     ),
@@ -113,6 +115,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "chancery-admin",
             "chancery-admission",
+            "chancery-auth",
             "chancery-load",
             "chancery-model",
             "chancery-protocol",

@@ -3,7 +3,9 @@
 use std::{cell::RefCell, error::Error, time::Duration};
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use hyper_util::rt::TokioIo;
 use prost::Message;
+use tokio::net::UnixStream;
 use tonic::{
     Code, Status,
     transport::{Channel, Endpoint},
@@ -140,6 +142,9 @@ fn admin(channel: Channel) -> AdminClient<Channel> {
 
 /// Connects to the replica at `server`: `host:port`, or a URL.
 async fn channel(server: &str, security: &Security) -> Result<Channel, Failure> {
+    if let Some(path) = server.strip_prefix("unix:") {
+        return unix_channel(path).await;
+    }
     let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
     let how = "set --server or CHANCERY_SERVER";
     // Only a URL may omit its port.
@@ -157,13 +162,7 @@ async fn channel(server: &str, security: &Security) -> Result<Channel, Failure> 
         )));
     };
     let link = security.of_scheme(endpoint.uri().scheme_str().unwrap_or_default(), server)?;
-    let endpoint = endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-        .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
-        .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(4 << 20);
+    let endpoint = with_settings(endpoint);
     connector::connect(&endpoint, &link).await.map_err(|error| match connector::advice(&error) {
         Some(advice) => Failure::new(format_args!("cannot connect to {server}: {advice}")),
         None => {
@@ -172,6 +171,34 @@ async fn channel(server: &str, security: &Security) -> Result<Channel, Failure> 
                 "cannot reach the server at {server}: {reason}; check that it is running, or {how}"
             ))
         }
+    })
+}
+
+fn with_settings(endpoint: Endpoint) -> Endpoint {
+    endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+        .http2_max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .initial_stream_window_size(4 << 20)
+        .initial_connection_window_size(4 << 20)
+}
+
+/// Connects to the replica at a UNIX socket on this machine (`admin.socket`).
+async fn unix_channel(path: &str) -> Result<Channel, Failure> {
+    let target = path.to_owned();
+    let connector = tower::service_fn(move |_| {
+        let target = target.clone();
+        async move { UnixStream::connect(target).await.map(TokioIo::new) }
+    });
+    // The name is only the host of requests.
+    let endpoint = with_settings(Endpoint::from_static("http://localhost"));
+    endpoint.connect_with_connector(connector).await.map_err(|error| {
+        let reason = root_cause(&error);
+        Failure::new(format_args!(
+            "cannot reach the server at unix:{path}: {reason}; check that it is running with admin.socket, and that \
+             this user owns the socket"
+        ))
     })
 }
 

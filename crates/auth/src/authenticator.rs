@@ -1,0 +1,284 @@
+//! The authentication of a stream or a call.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use chancery_model::{Identity, Principal, Token, TokenDigest};
+use chancery_tls::PeerIdentity;
+use http::HeaderMap;
+use tokio::task::JoinSet;
+
+use crate::{
+    bearer, certificate,
+    clock::{Clock, time},
+    error::{AuthError, Method, Reason},
+    issuer::{Issuer, KeyCheck},
+    metrics::on_result,
+    settings::{AuthSettings, SettingsError},
+    signed::{self, Signed},
+    static_token,
+    verified::{Verified, VerifiedTokens},
+};
+
+/// The interval at which [`Authenticator::keep_fresh`] checks the key sets.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time for which a stream continues, so that clients with an expiring token do not reconnect in a loop.
+const STREAM_SECONDS_MIN: f64 = 1.0;
+/// The largest random time by which a stream ends before its token expires.
+const JITTER_SECONDS_MAX: f64 = 60.0;
+
+/// Authenticates callers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Authenticator(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    issuers: Vec<Issuer>,
+    verified: VerifiedTokens,
+    clock: Clock,
+}
+
+/// A port on which callers authenticate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthPort {
+    /// The port for xDS clients.
+    Xds,
+    /// The port for authors and operators, and its UNIX socket.
+    Admin,
+}
+
+/// The credentials of a stream or a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Credentials<'a> {
+    /// The port.
+    pub port: AuthPort,
+    /// The headers of the request.
+    pub headers: &'a HeaderMap,
+    /// The query of the URL, which must not contain a token.
+    pub query: Option<&'a str>,
+    /// The caller, as the connection identifies it.
+    pub peer: Option<&'a TransportPeer>,
+}
+
+/// The other end of a connection, if the connection identifies it. The ports put it into the extensions of requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TransportPeer {
+    /// The client with this verified certificate.
+    Certificate(Arc<PeerIdentity>),
+    /// A process of this user, over a UNIX socket.
+    UnixUser(u32),
+}
+
+/// A proved identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// The identity.
+    pub identity: Identity,
+    /// The time at which the credential expires. `None` if it does not, or if its connection ends with it, as that of
+    /// a certificate does.
+    pub expires: Option<SystemTime>,
+}
+
+/// A search for a token of Chancery by its digest.
+pub type TokenLookup<'a> = dyn Fn(&TokenDigest) -> Option<Token> + Send + Sync + 'a;
+
+impl AuthPort {
+    pub(crate) const ALL: [Self; 2] = [Self::Xds, Self::Admin];
+
+    /// Returns the label of metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Xds => "xds",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl Proof {
+    fn of(identity: Identity) -> Self {
+        Self { identity, expires: None }
+    }
+
+    /// Returns the time after which a stream with this credential ends with "reconnect": a random time before the
+    /// credential expires, so that streams with tokens of the same age do not end together.
+    #[must_use]
+    pub fn ends_after(&self, now: SystemTime) -> Option<Duration> {
+        let left = self.expires?.duration_since(now).unwrap_or_default().as_secs_f64();
+        let early = 1.0 + (left / 10.0).min(JITTER_SECONDS_MAX) * fastrand::f64();
+        Some(Duration::from_secs_f64((left - early).max(STREAM_SECONDS_MIN.min(left))))
+    }
+}
+
+impl Authenticator {
+    /// Opens the key sets of the issuers.
+    ///
+    /// # Errors
+    /// Fails if a file is unusable.
+    pub fn new(settings: &AuthSettings) -> Result<Self, SettingsError> {
+        let issuers = settings.issuers.iter().map(Issuer::open).collect::<Result<_, _>>()?;
+        let (verified, clock) = Default::default();
+        Ok(Self(Arc::new(Shared { issuers, verified, clock })))
+    }
+
+    /// Checks the files of all issuers, like a replica at its start. Returns all problems.
+    #[must_use]
+    pub fn check(settings: &AuthSettings) -> Vec<SettingsError> {
+        settings.issuers.iter().filter_map(|issuer| Issuer::open(issuer).err()).collect()
+    }
+
+    /// Reads the key sets again when they are due. Ends at once if there are no issuers, and otherwise only if the
+    /// runtime does.
+    pub async fn keep_fresh(self) {
+        let mut tasks = JoinSet::new();
+        for issuer in &self.0.issuers {
+            let keys = Arc::clone(&issuer.keys);
+            // A server that does not answer delays no other issuer.
+            tasks.spawn(async move {
+                let mut ticks = tokio::time::interval(CHECK_INTERVAL);
+                ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+                loop {
+                    ticks.tick().await;
+                    keys.keep_fresh().await;
+                }
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Returns the identity of a caller. A caller without a credential is anonymous. If a caller has a certificate and
+    /// a bearer token, both must be valid, and the identity is that of the token.
+    ///
+    /// # Errors
+    /// Fails if a credential is invalid. The text of the error is meant for the caller.
+    pub async fn identify(
+        &self,
+        credentials: Credentials<'_>,
+        now: SystemTime,
+        tokens: &TokenLookup<'_>,
+    ) -> Result<Proof, AuthError> {
+        let now = self.0.clock.latest(now);
+        let outcome = self.prove(credentials, now, tokens).await;
+        on_result(credentials.port, outcome.as_ref().map(|(method, _)| *method));
+        outcome.map(|(_, proof)| proof)
+    }
+
+    async fn prove(
+        &self,
+        credentials: Credentials<'_>,
+        now: u64,
+        tokens: &TokenLookup<'_>,
+    ) -> Result<(Method, Proof), AuthError> {
+        bearer::refuse_in_url(credentials.query)?;
+        let bearer = bearer::find(credentials.headers)?;
+        if let Some(TransportPeer::Certificate(peer)) = credentials.peer {
+            certificate::check(peer, now)?;
+        }
+        let principal_only = |principal| Proof::of(Identity { principal, token: None });
+        Ok(match (bearer, credentials.peer) {
+            (Some(text), _) if text.starts_with(static_token::PREFIX) => {
+                (Method::Token, static_token::prove(text, now, tokens)?)
+            }
+            (Some(text), _) => self.prove_signed(text, now).await?,
+            (None, Some(TransportPeer::Certificate(peer))) => {
+                (Method::Certificate, principal_only(certificate::principal(peer)?))
+            }
+            (None, Some(TransportPeer::UnixUser(uid))) => {
+                (Method::Unix, principal_only(Principal::unix(*uid)))
+            }
+            (None, None) => (Method::None, Proof::of(Identity::anonymous())),
+        })
+    }
+
+    async fn prove_signed(&self, text: &str, now: u64) -> Result<(Method, Proof), AuthError> {
+        let digest = static_token::sha256(text);
+        if let Some(known) = self.0.verified.get(&digest) {
+            let issuer = &self.0.issuers[known.issuer];
+            if issuer.keys.generation() == known.keys {
+                issuer.check_expiry(known.expires, now)?;
+                return Ok((issuer.method(), proof(&known)));
+            }
+            self.0.verified.remove(&digest);
+        }
+        let token = signed::parse(text)?;
+        let (place, keys) = self.find_key(&token).await?;
+        let issuer = &self.0.issuers[place];
+        let principal = issuer.check_claims(&token.claims, now)?;
+        let verified = Verified { principal, expires: token.claims.expires, issuer: place, keys };
+        let proof = proof(&verified);
+        self.0.verified.add(digest, verified);
+        Ok((issuer.method(), proof))
+    }
+
+    /// Returns the place of the issuer that has signed a token, and the generation of its keys.
+    async fn find_key(&self, token: &Signed<'_>) -> Result<(usize, u64), AuthError> {
+        let all = self.0.issuers.iter().enumerate();
+        let named = |issuer: &Issuer| issuer.settings.url == token.claims.issuer;
+        let named: Vec<(usize, &Issuer)> = all.filter(|(_, issuer)| named(issuer)).collect();
+        let found = match search(&named, token) {
+            Err(NotFound { lacks_key: true, .. }) => {
+                for (_, issuer) in &named {
+                    issuer.keys.refresh_for_unknown_key().await;
+                }
+                search(&named, token)
+            }
+            found => found,
+        };
+        found.map_err(|not_found| not_found.error)
+    }
+}
+
+/// The failure of the search for the key of a token.
+#[derive(Debug)]
+struct NotFound {
+    error: AuthError,
+    /// Whether a newer key set may contain the key.
+    lacks_key: bool,
+}
+
+/// Searches the issuer that has signed a token. Several clusters may use the same URL with different keys.
+fn search(issuers: &[(usize, &Issuer)], token: &Signed<'_>) -> Result<(usize, u64), NotFound> {
+    let (mut refused, mut without_key) = (None, None);
+    for (place, issuer) in issuers {
+        match issuer.check_signature(token) {
+            KeyCheck::Valid(keys) => return Ok((*place, keys)),
+            KeyCheck::Refused(error) => refused = Some(error),
+            check => without_key = Some(issuer.without_key(&check)),
+        }
+    }
+    let lacks_key = without_key.is_some();
+    // A wrong signature says more than a key that another issuer does not have.
+    let error = refused.or(without_key).unwrap_or_else(|| {
+        let text = "the issuer of the token (iss) is not configured; compare it with the URLs of the issuers";
+        AuthError::new(Method::Jwt, Reason::Issuer, text)
+    });
+    Err(NotFound { error, lacks_key })
+}
+
+fn proof(verified: &Verified) -> Proof {
+    let identity = Identity { principal: verified.principal.clone(), token: None };
+    Proof { identity, expires: Some(time(verified.expires)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// attack 34: a stream ends before its token expires, and streams with equal tokens do not end together.
+    #[test]
+    fn stream_ends_before_its_token_expires() {
+        let ends = |expires, now| {
+            let identity = Identity::anonymous();
+            let proof = Proof { identity, expires: Some(time(expires)) };
+            proof.ends_after(time(now)).map(|left| left.as_secs_f64())
+        };
+        let all: Vec<f64> = (0..100).filter_map(|_| ends(4600, 1000)).collect();
+        assert!(all.iter().all(|left| (3539.0..=3599.0).contains(left)), "{all:?}");
+        assert!(all.iter().any(|left| *left < 3560.0) && all.iter().any(|left| *left > 3580.0));
+        assert_eq!(ends(1002, 1000).map(|left| (0.9..=1.0).contains(&left)), Some(true));
+        assert_eq!(ends(1000, 1000), Some(0.0));
+        assert_eq!(ends(900, 1000), Some(0.0));
+        assert_eq!(Proof::of(Identity::anonymous()).ends_after(time(0)), None);
+    }
+}

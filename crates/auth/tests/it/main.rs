@@ -1,0 +1,5 @@
+//! The identities of callers: which credentials prove what, and which are refused.
+
+mod certificates;
+mod jwt;
+mod support;

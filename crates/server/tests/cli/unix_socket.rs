@@ -1,0 +1,39 @@
+//! The admin API on a UNIX socket.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use crate::support::Server;
+
+/// The command line and curl-like clients reach the same API, without TLS and without a port.
+#[test]
+fn command_line_reaches_the_admin_socket() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("admin.sock");
+    let path = socket.display().to_string();
+    let server = Server::start_with(&root.path().join("data"), &[("CHANCERY_ADMIN_SOCKET", &path)]);
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let of_socket = format!("unix:{path}");
+    let manifest =
+        "resources:\n- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: a\n";
+    let done = server.run_with_input(&["--server", &of_socket, "apply", "-f", "-"], manifest);
+    assert_eq!(done.code, 0, "{done:?}");
+    let [by_socket, by_port] = [of_socket.as_str(), &server.admin]
+        .map(|address| server.run(&["--server", address, "get", "clusters"]));
+    assert_eq!((by_socket.code, &by_socket.out), (0, &by_port.out), "{by_socket:?}");
+    assert!(by_socket.out.contains('a'));
+    let (code, _) = server.terminate();
+    assert_eq!((code, socket.exists()), (Some(0), false));
+}
+
+#[test]
+fn missing_socket_is_named_with_the_key_that_creates_it() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(&root.path().join("data"));
+    let path = format!("unix:{}/none.sock", root.path().display());
+    let done = server.run(&["--server", &path, "nodes"]);
+    let expected = format!(
+        "cannot reach the server at {path}: no such file or directory; check that it is running with admin.socket, and \
+         that this user owns the socket"
+    );
+    assert!(done.code != 0 && done.err.contains(&expected), "{done:?}");
+}
