@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
+use chancery_auth::Authenticator;
 use chancery_load::{Clusters, Limits, LoadReports, Settings};
 use chancery_tls::PortTls;
 
@@ -66,6 +67,7 @@ impl Config {
                 ..defaults.session
             },
             secrets: chancery_fanout::SecretFinder::new(chancery_admin::secret_values),
+            access: self.access.control(),
             ..defaults
         }
     }
@@ -94,6 +96,15 @@ impl Config {
         let advertised = self.store().advertise;
         let host = advertised.rsplit_once(':').map(|(host, _)| host.to_owned());
         self.admin.hosts.iter().cloned().chain(host).collect()
+    }
+
+    /// Returns who may use the admin port.
+    pub(crate) fn admin_access(&self, auth: &Authenticator) -> chancery_admin::AdminAccess {
+        chancery_admin::AdminAccess {
+            control: self.access.control(),
+            admins: self.access.admins(),
+            auth: Some(auth.clone()),
+        }
     }
 
     /// Returns the time limits of connections to the admin port.
@@ -146,6 +157,7 @@ impl Config {
         let xds = &self.xds;
         let age = xds.connection_age_max.duration();
         chancery_xds::Config {
+            auth: None,
             tls: None,
             v2_services: xds.v2_services,
             connections_max: xds.connections_max,

@@ -4,7 +4,7 @@ use chancery_store::REPLICA_ID_MAX;
 use toml::{Table, Value};
 
 use super::{
-    Config, auth,
+    Config, access, auth,
     bounds::{FREE, GIB, HOUR, KIB, Key, MIB, MINUTE, SECOND, bytes, count, time},
     mcp, tls,
 };
@@ -487,6 +487,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         ],
     ),
     ("auth", auth::KEYS),
+    ("access", access::KEYS),
     (
         "guards",
         &[

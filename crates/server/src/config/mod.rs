@@ -4,6 +4,7 @@
 //! No other module reads the environment for settings of a replica. Errors name the key, the value,
 //! its source and the rule.
 
+mod access;
 mod auth;
 mod bounds;
 mod convert;
@@ -45,6 +46,7 @@ pub(crate) struct Config {
     pub(crate) mcp: mcp::Mcp,
     pub(crate) admin: Admin,
     pub(crate) auth: auth::Auth,
+    pub(crate) access: access::Access,
     pub(crate) guards: guards::Guards,
     pub(crate) validation: validation::Validation,
     pub(crate) references: validation::References,

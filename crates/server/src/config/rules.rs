@@ -55,6 +55,8 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     }
     broken.extend(config.mcp.rules().into_iter().map(|(key, rule)| ("mcp", key, rule)));
     broken.extend(config.auth.rules().into_iter().map(|(key, rule)| ("auth", key, rule)));
+    let access = config.access.rules(admin.socket().is_some()).into_iter();
+    broken.extend(access.map(|(key, rule)| ("access", key, rule)));
     let guards = config.guards.rules().into_iter();
     broken.extend(guards.map(|(key, rule)| ("guards", key, rule)));
     let validation = config.validation.rules().into_iter();

@@ -29,7 +29,7 @@ use std::{
 use axum::Router;
 use chancery_admin::AdminDeps;
 use chancery_auth::Authenticator;
-use chancery_fanout::Fanout;
+use chancery_fanout::{AccessControl, Fanout};
 use chancery_load::LoadReports;
 use chancery_metrics::{Metric, MetricKind};
 use chancery_model::Printable;
@@ -283,6 +283,7 @@ struct Running {
     mcp: McpSources,
     /// The certificates of the port of the discovery services.
     xds_tls: Option<PortTls>,
+    auth: Authenticator,
     /// `None` until the replica has caught up.
     xds: Option<JoinHandle<io::Result<()>>>,
     admin: JoinHandle<()>,
@@ -317,7 +318,8 @@ impl Running {
         let (shards, stop_shards) = (TaskTracker::new(), CancellationToken::new());
         let admin_tls = open_tls(config.admin.tls(), &shards, &stop_shards)?;
         let xds_tls = open_tls(config.xds.tls(), &shards, &stop_shards)?;
-        open_auth(config, &shards, &stop_shards)?;
+        let auth = open_auth(config, &shards, &stop_shards)?;
+        warn_of_open_ports(config);
         let started = CancellationToken::new();
         chancery_xds::register_metrics();
         let state = replica.watch();
@@ -344,6 +346,7 @@ impl Running {
             validation: config.validation.modes(),
             references: config.references(),
             external: config.validation.external(),
+            access: config.admin_access(&auth),
         });
         admin_runtime.spawn(update_references);
         let stop = stop_admin.clone();
@@ -357,6 +360,7 @@ impl Running {
             xds_socket: Some(xds_socket),
             mcp,
             xds_tls,
+            auth,
             xds: None,
             admin,
             started,
@@ -390,8 +394,8 @@ impl Running {
         let (fanout, stop, drain) =
             (self.fanout.clone(), self.drain.clone(), self.drain.child_token());
         let load_reports = self.load_reports.clone();
-        let tls = self.xds_tls.clone();
-        let settings = chancery_xds::Config { tls, load_reports, ..config.xds() };
+        let (tls, auth) = (self.xds_tls.clone(), Some(self.auth.clone()));
+        let settings = chancery_xds::Config { tls, auth, load_reports, ..config.xds() };
         for remote in config.remote_sinks(self.mcp.tls.as_ref()) {
             let (fanout, settings) = (fanout.clone(), settings.clone());
             let (replica, drain) = (replica.clone(), drain.clone());
@@ -512,6 +516,22 @@ fn serve_admin(
     };
     let port = listen::serve(listener, ADMIN, tls.into(), router, connections_max, limits, stop);
     Ok(runtime.spawn(async move { drop(tokio::join!(port, socket)) }))
+}
+
+/// Warns about ports on other addresses than loopback at which every caller may do everything.
+fn warn_of_open_ports(config: &Config) {
+    if config.access.control() == AccessControl::Enforced {
+        return;
+    }
+    for (section, address) in [("xds", config.xds.address), ("admin", config.admin.address)] {
+        if !address.ip().is_loopback() {
+            warn!(
+                %address,
+                "every caller that can connect to {section}.address may do everything; to apply access rules, set \
+                 access.admins"
+            );
+        }
+    }
 }
 
 /// Reads the keys of the issuers of tokens. A task reads them again when they are due.

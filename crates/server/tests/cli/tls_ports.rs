@@ -292,7 +292,8 @@ fn admin_connection_ends_when_its_ca_is_removed() {
         assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
         fs::write(certs.path("operators-ca.pem"), Ca::new("new").pem()).unwrap();
         // An idle connection stays open for two minutes otherwise.
-        let end = stream.read_to_end(&mut Vec::new());
+        let mut rest = Vec::new();
+        let end = stream.read_to_end(&mut rest);
         drop(tokio::time::timeout(std::time::Duration::from_secs(30), end).await.unwrap());
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -25,7 +25,10 @@ struct Guarded {
 struct Bearer(Option<String>);
 
 impl Interceptor for Bearer {
-    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, tonic::Status> {
+    fn call(
+        &mut self,
+        mut request: tonic::Request<()>,
+    ) -> Result<tonic::Request<()>, tonic::Status> {
         if let Some(token) = &self.0 {
             let value = format!("Bearer {token}").parse().unwrap();
             request.metadata_mut().insert("authorization", value);
@@ -49,7 +52,10 @@ fn rule(name: &str, read: &[&str], secrets: &[&str]) -> AccessRule {
             ..NodeBinding::default()
         },
         read: templates(read),
-        secrets: SecretsGrant { scopes: templates(secrets), names: vec![Template::parse("{name}-*", id).unwrap()] },
+        secrets: SecretsGrant {
+            scopes: templates(secrets),
+            names: vec![Template::parse("{name}-*", id).unwrap()],
+        },
         allow: Vec::new(),
         deny: Vec::new(),
         quota: StreamQuota::default(),
@@ -62,8 +68,7 @@ impl Guarded {
     async fn start(rule: Option<AccessRule>) -> Self {
         let auth = Authenticator::new(&AuthSettings::default()).unwrap();
         let config = chancery_xds::Config { auth: Some(auth), v2_services: true, ..rest_config() };
-        let fanout =
-            chancery_fanout::Config { access: AccessControl::Enforced, ..fanout_config() };
+        let fanout = chancery_fanout::Config { access: AccessControl::Enforced, ..fanout_config() };
         let server = Server::with(config, fanout).await;
         let new = new_token("n1").unwrap();
         let token = Token {
@@ -103,7 +108,8 @@ impl Guarded {
 
 /// Returns the end of a stream that must receive nothing before it.
 async fn end_without_response(mut stream: Delta) -> tonic::Status {
-    match tokio::time::timeout(PATIENCE, stream.responses.message()).await.expect("an end in time") {
+    match tokio::time::timeout(PATIENCE, stream.responses.message()).await.expect("an end in time")
+    {
         Ok(Some(response)) => panic!("the stream has received {response:?}"),
         Ok(None) => stream.end().await,
         Err(status) => status,
@@ -121,14 +127,21 @@ async fn every_door_needs_a_credential_and_a_rule() {
             assert_eq!(reply.status, 401, "{path}: {}", reply.error());
             continue;
         }
-        let status = guarded.delta(path, None).await.err().unwrap_or_else(|| panic!("{path} is open"));
+        let status =
+            guarded.delta(path, None).await.err().unwrap_or_else(|| panic!("{path} is open"));
         assert_eq!(status.code(), Code::Unauthenticated, "{path}: {status:?}");
         let stream = match guarded.delta(path, Some(&guarded.token)).await {
             Ok(stream) => stream,
             Err(status) => panic!("{path}: {status:?}"),
         };
         // The first message of each protocol has the node in field 1.
-        stream.send(DeltaDiscoveryRequest { node: node("n1"), type_url: CDS.into(), ..Default::default() }).await;
+        stream
+            .send(DeltaDiscoveryRequest {
+                node: node("n1"),
+                type_url: CDS.into(),
+                ..Default::default()
+            })
+            .await;
         let status = end_without_response(stream).await;
         let refused = [Code::PermissionDenied, Code::InvalidArgument].contains(&status.code());
         assert!(refused, "{path}: {status:?}");
@@ -142,7 +155,8 @@ async fn client_receives_only_its_own_node() {
     let guarded = Guarded::start(Some(rule("r", &["default"], &[]))).await;
     drop(guarded.synced().await);
     let stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
-    let other = DeltaDiscoveryRequest { type_url: CDS.into(), node: node("n2"), ..Default::default() };
+    let other =
+        DeltaDiscoveryRequest { type_url: CDS.into(), node: node("n2"), ..Default::default() };
     stream.send(other).await;
     let status = end_without_response(stream).await;
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
@@ -205,7 +219,9 @@ async fn revoked_client_is_ended_and_keeps_its_resources() {
         let status = end_without_response(stream).await;
         assert_eq!(status.code(), Code::Ok, "{status:?}");
         match guarded.delta(DELTA_ADS, Some(&guarded.token)).await {
-            Err(status) => assert!(is_token && status.code() == Code::Unauthenticated, "{status:?}"),
+            Err(status) => {
+                assert!(is_token && status.code() == Code::Unauthenticated, "{status:?}")
+            }
             Ok(stream) => {
                 stream.subscribe(CDS, &[]).await;
                 let status = end_without_response(stream).await;
@@ -246,7 +262,10 @@ async fn forbidden_secret_looks_absent() {
         stream.ack(&response).await;
     }
     absent.sort();
-    assert_eq!((found, absent), (vec!["n1-key".to_owned()], vec!["n2-key".to_owned(), "none".to_owned()]));
+    assert_eq!(
+        (found, absent),
+        (vec!["n1-key".to_owned()], vec!["n2-key".to_owned(), "none".to_owned()])
+    );
 
     // A change of the forbidden secret is not visible, and one of the own secret is.
     guarded.server.put(SECRET, &[("n2-key", "theirs, changed")]);
@@ -271,10 +290,8 @@ async fn forbidden_secret_looks_absent() {
 /// Attack 56: a rule limits the streams of each identity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identity_has_a_limited_number_of_streams() {
-    let limited = AccessRule {
-        quota: StreamQuota { streams: Some(2) },
-        ..rule("r", &["default"], &[])
-    };
+    let limited =
+        AccessRule { quota: StreamQuota { streams: Some(2) }, ..rule("r", &["default"], &[]) };
     let guarded = Guarded::start(Some(limited)).await;
     let first = guarded.synced().await;
     let _second = guarded.synced().await;

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use chancery_admin::json::JsonMessage;
 use chancery_proto::admin::v1::{
     self as pb, access_service_client::AccessServiceClient, admin_client::AdminClient,
 };
@@ -303,6 +302,5 @@ mod tests {
         let options = chancery_admission::Options::new(scope);
         let transaction = chancery_admission::admit(&[manifest], &options).unwrap();
         assert_eq!(transaction.access.len(), 1);
-        assert!(rule.to_json().to_string().len() > 10);
     }
 }

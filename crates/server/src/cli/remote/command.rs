@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::{
     access, apply, assignments, backup, client::Servers, cluster, conformance, connector::TlsFlags,
     delete, describe, explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes,
-    token, version,
+    tokens, version,
 };
 use crate::cli::{
     answer::Answer,
@@ -80,7 +80,7 @@ pub(crate) enum Command {
     Access(access::Access),
     /// Create, list and delete tokens
     #[command(subcommand)]
-    Token(token::Token),
+    Token(tokens::Token),
     /// Show the identity of the caller, and its rights
     Whoami,
     /// Ask whether the caller may use an operation
@@ -157,7 +157,7 @@ impl Command {
             Self::Access(command) => {
                 access::run(command, servers.any_channel().await?, answer).await
             }
-            Self::Token(command) => token::run(command, servers.any_channel().await?, answer).await,
+            Self::Token(command) => tokens::run(command, servers.any_channel().await?, answer).await,
             Self::Whoami => access::who_am_i(servers.any_channel().await?, answer).await,
             Self::CanI(question) => {
                 access::can_i(question, servers.any_channel().await?, answer).await

@@ -30,7 +30,7 @@ mod parameters;
 mod read;
 mod references;
 mod stream;
-mod token;
+mod tokens;
 mod version;
 mod write;
 

@@ -37,9 +37,7 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::{
-    Code, Status, Streaming, client::GrpcService, codegen::StdError, transport::Channel,
-};
+use tonic::{Code, Status, Streaming, client::GrpcService, codegen::StdError, transport::Channel};
 
 pub(crate) const CDS: &str = CLUSTER;
 pub(crate) const EDS: &str = ENDPOINT;

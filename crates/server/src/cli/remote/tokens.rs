@@ -60,7 +60,7 @@ pub(super) async fn run(
             // The file comes first, so that a token that cannot be kept is not created.
             let file = out.as_deref().map(|path| new_file(path).map(|file| (path, file)));
             let file = file.transpose()?;
-            let valid_seconds = valid_for.map_or(0, |span| span.get().as_secs());
+            let valid_seconds = valid_for.map_or(0, |span| span.duration().as_secs());
             let request = pb::CreateTokenRequest { name: name.clone(), valid_seconds };
             let created = client.create_token(request).await;
             let created = match created {
