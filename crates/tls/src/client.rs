@@ -28,6 +28,7 @@ use crate::{
     files::{read_certificates, read_key, unreadable},
     material::{HAS_VERSIONS, TLS12_AND_13, provider},
     stream::within_handshake_timeout,
+    validity::Validity,
 };
 
 /// The PEM files of a client.
@@ -326,6 +327,17 @@ impl ClientStream {
 
     fn new(transport: Transport) -> Self {
         Self { transport, last_refusal: LastRefusal::default() }
+    }
+
+    /// Returns the time in which the server's certificate is valid. Returns `None` without TLS.
+    #[must_use]
+    pub fn server_validity(&self) -> Option<Validity> {
+        match &self.transport {
+            Transport::Plain { .. } => None,
+            Transport::Tls(stream) => {
+                Validity::of_chain(stream.get_ref().1.peer_certificates()?).ok()
+            }
+        }
     }
 
     /// Records a refusal of the server.

@@ -29,6 +29,7 @@ mod refusal_log;
 mod security;
 mod spiffe;
 mod stream;
+mod validity;
 
 pub use client::{
     ClientStream, ClientTls, ClientTlsFiles, ConnectError, LastRefusal, ServerRefusal,
@@ -41,3 +42,4 @@ pub use peer::{CredentialEnd, Peer, PeerIdentity};
 pub use port::{PortTls, check_server_name, host_of};
 pub use security::Security;
 pub use stream::{HANDSHAKE_TIMEOUT, Stream};
+pub use validity::Validity;

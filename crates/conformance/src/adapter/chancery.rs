@@ -2,27 +2,58 @@
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use serde_json::json;
-use tonic::transport::Channel;
+use tonic::{
+    body::Body,
+    client::GrpcService,
+    codegen::{Body as HttpBody, Bytes, StdError},
+};
 
 use super::{Adapter, Publishing};
 use crate::state::State;
+
+/// A connection to Chancery's admin port, which may add credentials to the requests.
+pub trait Connection:
+    GrpcService<
+        Body,
+        ResponseBody: HttpBody<Data = Bytes, Error: Into<StdError> + Send> + Send + 'static,
+        Future: Send,
+        Error: Into<StdError>,
+    > + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<T> Connection for T where
+    T: GrpcService<
+            Body,
+            ResponseBody: HttpBody<Data = Bytes, Error: Into<StdError> + Send> + Send + 'static,
+            Future: Send,
+            Error: Into<StdError>,
+        > + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
 
 /// Publishes through Chancery's admin API.
 ///
 /// Each node has a scope of its own. One assignment gives each node of the run its scope. No other scope or assignment
 /// is touched.
 #[derive(Debug)]
-pub struct Chancery {
-    admin: AdminClient<Channel>,
+pub struct Chancery<T> {
+    admin: AdminClient<T>,
     run: String,
 }
 
-impl Chancery {
+impl<T: Connection> Chancery<T> {
     /// Creates the assignment of the run. The ids of its nodes begin with `run`.
     ///
     /// # Errors
     /// Fails if the server rejects the assignment.
-    pub async fn start(admin: Channel, run: &str) -> Result<Self, String> {
+    pub async fn start(admin: T, run: &str) -> Result<Self, String> {
         let this = Self { admin: AdminClient::new(admin), run: run.to_owned() };
         let manifest = json!({"assignments": [{
             "name": run,
@@ -65,7 +96,7 @@ impl Chancery {
     }
 }
 
-impl Adapter for Chancery {
+impl<T: Connection> Adapter for Chancery<T> {
     fn publish<'a>(&'a self, state: &'a State) -> Publishing<'a> {
         let scope = self.scope(state.node());
         let manifest = json!({"scope": scope, "resources": state.resources()}).to_string();

@@ -29,21 +29,8 @@ use super::{
 #[derive(Debug, Parser)]
 #[command(name = "chancery", version, max_term_width = 100, after_help = exit::table())]
 pub(crate) struct Cli {
-    /// Connect to the admin port at ADDR; a list, separated by commas, is tried in order
-    ///
-    /// ADDR is HOST:PORT, https://HOST:PORT if the port uses TLS, or unix:PATH for a UNIX socket (admin.socket). In a list, a server that accepts the connection but does not answer within 5s is skipped.
-    #[arg(
-        long,
-        global = true,
-        value_name = "ADDR",
-        env = "CHANCERY_SERVER",
-        default_value = "127.0.0.1:18001",
-        hide_env_values = true
-    )]
-    server: String,
-
     #[command(flatten)]
-    tls: remote::TlsFlags,
+    connection: remote::ConnectionFlags,
 
     /// Print text for people, JSON, or YAML
     ///
@@ -74,6 +61,21 @@ pub(crate) enum Command {
     Serve(local::Serve),
     #[command(flatten)]
     Remote(remote::Command),
+    /// Check files, connection, certificates, clocks and cluster, and say what to do
+    ///
+    /// Each check is ok, a warning, failed, or unknown if it could not be made. The exit code is 0 if no check failed,
+    /// and 1 otherwise. The command checks each server of --server, and the cluster as the first one that answers sees it.
+    #[command(after_help = examples(&["doctor", "doctor --context prod -o json"]))]
+    Doctor,
+    /// List and change contexts: named sets of connection settings
+    ///
+    /// The file is $CHANCERY_CONTEXTS, otherwise $XDG_CONFIG_HOME/chancery/contexts.toml, otherwise
+    /// ~/.config/chancery/contexts.toml.
+    #[command(subcommand, args = no_server())]
+    Context(local::ContextCommand),
+    /// Write the bootstrap of an xDS client
+    #[command(subcommand, args = no_server())]
+    Bootstrap(local::Bootstrap),
     /// Create the data directory of the first replica of a new cluster from a backup
     #[command(args = no_server(), after_help = examples(&["restore chancery.bak --data-dir /var/lib/chancery"]))]
     Restore(local::Restore),
@@ -139,7 +141,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let mut answer = Answer { out: &mut out, output: cli.output };
     match cli.command {
         Command::Serve(serve) => serve.run(&mut answer)?,
-        Command::Remote(command) => command.run(&cli.server, cli.tls, &mut answer)?,
+        Command::Remote(command) => command.run(&cli.connection.resolve()?, &mut answer)?,
+        Command::Doctor => remote::doctor(&cli.connection, &mut answer)?,
+        Command::Context(command) => command.run(&cli.connection, &mut answer)?,
+        Command::Bootstrap(bootstrap) => bootstrap.run(&mut answer)?,
         Command::Restore(restore) => restore.run(&mut answer)?,
         Command::Lint(lint) => lint.run(&mut answer)?,
         Command::Config(config) => config.run(&mut answer)?,
@@ -207,10 +212,11 @@ mod tests {
 
     #[test]
     fn global_flags_are_accepted_at_any_position() {
+        let server = |cli: &Cli| cli.connection.resolve().unwrap().server;
         let cli = parse("get cds --server h:1 -o json").unwrap();
-        assert_eq!((cli.server.as_str(), cli.output), ("h:1", Output::Json));
+        assert_eq!((server(&cli).as_str(), cli.output), ("h:1", Output::Json));
         let cli = parse("--server h:1 -o yaml get cds web").unwrap();
-        assert_eq!((cli.server.as_str(), cli.output), ("h:1", Output::Yaml));
+        assert_eq!((server(&cli).as_str(), cli.output), ("h:1", Output::Yaml));
     }
 
     /// `chancery --help` and the manual list the first lines side by side.

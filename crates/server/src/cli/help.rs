@@ -27,13 +27,25 @@ pub(crate) fn no_address() -> Arg {
     Arg::new("server").long("server").global(true).hide(true)
 }
 
+/// Returns the global flag `--context`, hidden, for commands that use no connection settings.
+fn no_context() -> Arg {
+    Arg::new("context").long("context").global(true).hide(true)
+}
+
 /// Returns the global flags for connections, hidden, for commands that connect to no server.
-pub(crate) fn no_server() -> [Arg; 4] {
+pub(crate) fn no_server() -> [Arg; 6] {
     let file = |id: &'static str, long: &'static str| {
         let file = Arg::new(id).long(long).global(true).hide(true);
         file.value_parser(value_parser!(PathBuf))
     };
-    [no_address(), file("ca_cert", "ca-cert"), file("cert", "cert"), file("cert_key", "cert-key")]
+    [
+        no_address(),
+        no_context(),
+        file("token_file", "token-file"),
+        file("ca_cert", "ca-cert"),
+        file("cert", "cert"),
+        file("cert_key", "cert-key"),
+    ]
 }
 
 /// Returns the global flag `--output`, hidden, for commands that have no formats.

@@ -1,8 +1,10 @@
 //! The command line. Each command has a file with its arguments, its work and its output.
 
+mod address;
 mod answer;
 mod app;
 mod backup_info;
+mod contexts;
 mod exit;
 mod failure;
 mod help;

@@ -47,3 +47,15 @@ pub(crate) fn labels<'a>(labels: impl IntoIterator<Item = (&'a String, &'a Strin
         labels.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
     labels.join(",")
 }
+
+/// Returns the advice that names the known word nearest to an unknown one. Returns an empty text if none is near.
+pub(crate) fn did_you_mean<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    // Shorter words allow fewer edits.
+    let most = (given.chars().count() / 3).clamp(1, 3);
+    let edits = |word: &str| strsim::damerau_levenshtein(&given.to_lowercase(), word);
+    let nearest = known.into_iter().map(|word| (edits(word), word)).min();
+    match nearest {
+        Some((edits, word)) if edits <= most => format!("; did you mean {word:?}?"),
+        _ => String::new(),
+    }
+}

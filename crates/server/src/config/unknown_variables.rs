@@ -7,9 +7,13 @@ use strsim::levenshtein;
 /// The prefix of all variables of this program.
 pub(super) const PREFIX: &str = "CHANCERY_";
 /// Variables that are not keys. They belong to the command line, the tests and the measuring tools.
-const OTHERS: [&str; 8] = [
+const OTHERS: [&str; 12] = [
     "CHANCERY_LOG",
     "CHANCERY_SERVER",
+    "CHANCERY_CONTEXT",
+    "CHANCERY_CONTEXTS",
+    "CHANCERY_TOKEN",
+    "CHANCERY_TOKEN_FILE",
     "CHANCERY_CA_CERT",
     "CHANCERY_CERT",
     "CHANCERY_CERT_KEY",

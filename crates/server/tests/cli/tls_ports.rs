@@ -21,22 +21,22 @@ use crate::{
 };
 
 /// The directory of `chancery dev certs`.
-struct Certs(PathBuf);
+pub(crate) struct Certs(pub(crate) PathBuf);
 
 impl Certs {
-    fn create(dir: &Path) -> Self {
+    pub(crate) fn create(dir: &Path) -> Self {
         let certs = dir.join("certs");
         let done = dev_certs(&certs);
         assert_eq!((done.code, done.err.as_str()), (0, ""), "{}", done.out);
         Self(certs)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.join(name).display().to_string()
     }
 
     /// Starts a replica with TLS on all ports.
-    fn start(&self, data_dir: &Path) -> Server {
+    pub(crate) fn start(&self, data_dir: &Path) -> Server {
         let mut command = chancery();
         let log = fs::File::create(data_dir.with_extension("log")).unwrap();
         command.args(["serve", "--config", &self.path("chancery.toml"), "--xds", "127.0.0.1:0"]);
@@ -46,7 +46,7 @@ impl Certs {
     }
 
     /// Returns the flags for the certificate `name` and the CA of servers.
-    fn flags(&self, name: &str) -> Vec<String> {
+    pub(crate) fn flags(&self, name: &str) -> Vec<String> {
         let [cert, key] = ["pem", "key"].map(|end| self.path(&format!("{name}.{end}")));
         let words = ["--ca-cert", &self.path("ca.pem"), "--cert", &cert, "--cert-key", &key];
         words.map(str::to_owned).to_vec()
@@ -60,7 +60,7 @@ fn dev_certs(dir: &Path) -> Done {
 }
 
 /// Runs a command with the flags, against a server.
-fn on(server: &str, flags: &[String], args: &[&str], input: &str) -> Done {
+pub(crate) fn on(server: &str, flags: &[String], args: &[&str], input: &str) -> Done {
     let mut command = chancery();
     // No CA of the machine has any effect.
     command.args(["--server", server]).args(flags).args(args).env("SSL_CERT_FILE", "/dev/null");

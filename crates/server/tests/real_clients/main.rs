@@ -5,6 +5,7 @@
 //! own directory. `cargo xtask setup` installs the clients; without them a test fails and says so.
 //! Every wait has a deadline, and all processes end with their test.
 
+mod bootstraps;
 mod connection_life;
 mod envoy_churn;
 mod envoy_external;

@@ -82,8 +82,8 @@ impl ConfigFlags {
             let Ok(name) = name.into_string() else { continue };
             match value.into_string() {
                 Ok(value) => environment.push((name, value)),
-                // This value is a path, which clap reads as such.
-                Err(_) if name == "CHANCERY_CONFIG" => {}
+                // These values are read elsewhere: clap reads a path, and a token must not be shown.
+                Err(_) if matches!(name.as_str(), "CHANCERY_CONFIG" | "CHANCERY_TOKEN") => {}
                 Err(value) if name.starts_with("CHANCERY_") => return Err(not_text(&name, &value)),
                 Err(_) => {}
             }

@@ -16,6 +16,7 @@ use rcgen::{
 };
 use serde_json::json;
 
+use super::bootstrap::{Client, Part, Tls, envoy_files};
 use crate::cli::{
     answer::{Answer, Output},
     failure::Failure,
@@ -28,11 +29,6 @@ const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 /// The configuration of `serve`. `DIR` stands for the directory.
 const SERVE: &str = include_str!("dev/chancery.toml");
-/// The bootstrap of Envoy. `DIR` stands for the directory.
-const ENVOY: &str = include_str!("dev/envoy.yaml");
-/// The files from which Envoy reads its certificate and its CA, and which it watches for changes.
-const ENVOY_CERT: &str = include_str!("dev/envoy-cert.yaml");
-const ENVOY_CA: &str = include_str!("dev/envoy-ca.yaml");
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -143,8 +139,7 @@ impl Certs {
         let replica = replicas.sign("replica", &hosts, None, &[ClientAuth, ServerAuth])?;
         let public = |name, content| File { name, content, mode: 0o644 };
         let key = |name, content| File { name, content, mode: 0o600 };
-        let with_dir = |text: &str| text.replace("DIR", dir);
-        Ok(vec![
+        let mut files = vec![
             public("ca.pem", servers.issuer.pem()),
             public("server.pem", server.0),
             key("server.key", server.1),
@@ -156,11 +151,36 @@ impl Certs {
             public("replicas-ca.pem", replicas.issuer.pem()),
             public("replica.pem", replica.0),
             key("replica.key", replica.1),
-            public("chancery.toml", with_dir(SERVE)),
-            public("envoy.yaml", with_dir(ENVOY)),
-            public("envoy-cert.yaml", with_dir(ENVOY_CERT)),
-            public("envoy-ca.yaml", with_dir(ENVOY_CA)),
-        ])
+            public("chancery.toml", SERVE.replace("DIR", dir)),
+        ];
+        let path = |name: &str| Path::new(dir).join(name);
+        let tls = Tls {
+            server_name: "localhost".to_owned(),
+            ca: Some(path("ca.pem")),
+            cert_and_key: Some((path("client.pem"), path("client.key"))),
+        };
+        let client = Client {
+            node: "envoy-1".to_owned(),
+            cluster: "dev".to_owned(),
+            metadata: Vec::new(),
+            host: "127.0.0.1".to_owned(),
+            port: 18000,
+            tls: Some(tls),
+            token_file: None,
+        };
+        let envoy = envoy_files(&client, |part| path(envoy_file(part)).display().to_string());
+        files.extend(envoy.into_iter().map(|(part, content)| public(envoy_file(part), content)));
+        Ok(files)
+    }
+}
+
+/// Returns the name of a file of Envoy's configuration.
+fn envoy_file(part: Part) -> &'static str {
+    match part {
+        Part::Bootstrap => "envoy.yaml",
+        Part::Cert => "envoy-cert.yaml",
+        Part::Ca => "envoy-ca.yaml",
+        Part::Token => "envoy-token.yaml",
     }
 }
 

@@ -7,9 +7,8 @@ use chancery_proto::admin::v1::{
 };
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use tonic::transport::Channel;
 
-use super::{client::refusal, read::Read};
+use super::{client::refusal, connector::Channel, read::Read};
 use crate::cli::{
     answer::{Answer, Output},
     failure::Failure,

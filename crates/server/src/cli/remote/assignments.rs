@@ -4,10 +4,10 @@ use chancery_admin::json::JsonMessage;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Subcommand;
 use serde_json::json;
-use tonic::transport::Channel;
 
 use super::{
     client::{Servers, refusal},
+    connector::Channel,
     read::Read,
     write::{Body, Request, Write},
 };

@@ -6,16 +6,13 @@ use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use tokio::net::UnixStream;
-use tonic::{
-    Code, Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Code, Status, transport::Endpoint};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use super::connector::{self, Security};
-use crate::cli::failure::Failure;
+use super::connector::{self, Channel, Security};
+use crate::cli::{address, failure::Failure};
 
 /// The version of this program.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -134,29 +131,19 @@ async fn is_ready(channel: &Channel) -> bool {
     }
 }
 
-fn admin(channel: Channel) -> AdminClient<Channel> {
+pub(super) fn admin(channel: Channel) -> AdminClient<Channel> {
     AdminClient::new(channel)
         .max_decoding_message_size(usize::MAX)
         .max_encoding_message_size(usize::MAX)
 }
 
 /// Connects to the replica at `server`: `host:port`, or a URL.
-async fn channel(server: &str, security: &Security) -> Result<Channel, Failure> {
-    if let Some(path) = server.strip_prefix("unix:") {
-        return unix_channel(path).await;
+pub(super) async fn channel(server: &str, security: &Security) -> Result<Channel, Failure> {
+    if let Some(path) = address::socket(server) {
+        return unix_channel(path, security).await;
     }
-    let url = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
     let how = "set --server or CHANCERY_SERVER";
-    // Only a URL may omit its port.
-    let is_address = |endpoint: &Endpoint| {
-        let Some(authority) = endpoint.uri().authority() else { return false };
-        let has_port = authority.port_u16().is_some_and(|port| port > 0);
-        let is_host = server.contains("://") && authority.as_str() == authority.host();
-        matches!(endpoint.uri().scheme_str(), Some("http" | "https"))
-            && !authority.host().is_empty()
-            && (has_port || is_host)
-    };
-    let Some(endpoint) = Endpoint::from_shared(url).ok().filter(is_address) else {
+    let Some(endpoint) = address::endpoint(server) else {
         return Err(Failure::new(format_args!(
             "{server:?} is not the address of a server; {how} to HOST:PORT, such as 127.0.0.1:18001"
         )));
@@ -185,7 +172,7 @@ fn with_settings(endpoint: Endpoint) -> Endpoint {
 }
 
 /// Connects to the replica at a UNIX socket on this machine (`admin.socket`).
-async fn unix_channel(path: &str) -> Result<Channel, Failure> {
+async fn unix_channel(path: &str, security: &Security) -> Result<Channel, Failure> {
     let target = path.to_owned();
     let connector = tower::service_fn(move |_| {
         let target = target.clone();
@@ -193,7 +180,8 @@ async fn unix_channel(path: &str) -> Result<Channel, Failure> {
     });
     // The name is only the host of requests.
     let endpoint = with_settings(Endpoint::from_static("http://localhost"));
-    endpoint.connect_with_connector(connector).await.map_err(|error| {
+    let connected = endpoint.connect_with_connector(connector).await;
+    connected.map(|channel| security.with_token(channel)).map_err(|error| {
         let reason = root_cause(&error);
         Failure::new(format_args!(
             "cannot reach the server at unix:{path}: {reason}; check that it is running with admin.socket, and that \

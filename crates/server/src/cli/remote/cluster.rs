@@ -5,9 +5,8 @@ use std::io::{self, Write};
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::REPLICA_ID_MAX;
 use clap::{Subcommand, builder::RangedU64ValueParser};
-use tonic::transport::Channel;
 
-use super::client::refusal;
+use super::{client::refusal, connector::Channel};
 use crate::cli::{answer::Answer, failure::Failure, help::examples, table::Table, text::plain};
 
 /// Returns the parser of a replica ID.

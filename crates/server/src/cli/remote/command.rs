@@ -3,8 +3,8 @@
 use clap::Subcommand;
 
 use super::{
-    access, apply, assignments, backup, client::Servers, cluster, conformance, connector::TlsFlags,
-    delete, describe, explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes,
+    access, apply, assignments, backup, client::Servers, cluster, conformance, delete, describe,
+    explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes, settings::Settings,
     tokens, version,
 };
 use crate::cli::{
@@ -116,18 +116,12 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Runs the command. `server` is a list of servers, separated by commas; the command uses the
-    /// first one that is ready.
-    pub(crate) fn run(
-        self,
-        server: &str,
-        tls: TlsFlags,
-        answer: &mut Answer<'_>,
-    ) -> Result<(), Failure> {
+    /// Runs the command. It uses the first server of the settings that is ready.
+    pub(crate) fn run(self, settings: &Settings, answer: &mut Answer<'_>) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(
             |error| Failure::new(format_args!("cannot start the async runtime: {error}")),
         )?;
-        let servers = Servers::new(server, tls.security()?);
+        let servers = Servers::new(&settings.server, settings.security());
         let result = runtime.block_on(self.connect_and_run(&servers, answer));
         // A failed wait has shown the revision of the write before.
         answer.out.flush()?;
@@ -157,7 +151,9 @@ impl Command {
             Self::Access(command) => {
                 access::run(command, servers.any_channel().await?, answer).await
             }
-            Self::Token(command) => tokens::run(command, servers.any_channel().await?, answer).await,
+            Self::Token(command) => {
+                tokens::run(command, servers.any_channel().await?, answer).await
+            }
             Self::Whoami => access::who_am_i(servers.any_channel().await?, answer).await,
             Self::CanI(question) => {
                 access::can_i(question, servers.any_channel().await?, answer).await

@@ -1,111 +1,77 @@
-//! Connections to servers, with or without TLS: the flags, the sockets, and the texts of their errors.
+//! Connections to servers, with or without TLS: the sockets, the token, and the texts of their errors.
 
-use std::{cell::OnceCell, error::Error, path::PathBuf};
+use std::{cell::OnceCell, error::Error, io};
 
 use chancery_tls::{
     ClientStream, ClientTls, ClientTlsFiles, ConnectError, LastRefusal, ServerRefusal,
 };
-use clap::Args;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tonic::{
     codegen::http::Uri,
-    transport::{self, Channel, Endpoint},
+    service::interceptor::InterceptedService,
+    transport::{self, Endpoint},
 };
 
-use crate::cli::{exit::Exit, failure::Failure};
+use super::token::{Bearer, TokenSource};
+use crate::cli::{
+    address::{self, is_loopback},
+    failure::Failure,
+};
 
-/// The flags for TLS connections to servers.
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct TlsFlags {
-    /// Trust https:// servers whose certificate a CA in FILE (PEM) signed [default: the system's CAs]
-    #[arg(
-        long,
-        global = true,
-        help_heading = "TLS",
-        value_name = "FILE",
-        env = "CHANCERY_CA_CERT",
-        hide_env_values = true
-    )]
-    ca_cert: Option<PathBuf>,
-    /// Show the certificate in FILE (PEM) to https:// servers; requires --cert-key
-    #[arg(
-        long,
-        global = true,
-        help_heading = "TLS",
-        value_name = "FILE",
-        env = "CHANCERY_CERT",
-        hide_env_values = true
-    )]
-    cert: Option<PathBuf>,
-    /// Use the private key in FILE (PEM) with --cert
-    #[arg(
-        long,
-        global = true,
-        help_heading = "TLS",
-        value_name = "FILE",
-        env = "CHANCERY_CERT_KEY",
-        hide_env_values = true
-    )]
-    cert_key: Option<PathBuf>,
-}
+/// A connection that adds the token to each request.
+pub(crate) type Channel = InterceptedService<transport::Channel, Bearer>;
 
-/// The TLS settings of a command. The files are read when the first connection needs them.
+/// The TLS settings and the token of a command. The files are read when the first connection needs them.
 #[derive(Debug, Default)]
 pub(crate) struct Security {
     files: ClientTlsFiles,
+    bearer: Bearer,
     client: OnceCell<ClientTls>,
     last_refusal: LastRefusal,
 }
 
-/// The TLS settings for one server.
+/// The TLS settings and the token for one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     /// `None` without TLS.
     tls: Option<ClientTls>,
+    bearer: Bearer,
     last_refusal: LastRefusal,
 }
 
-impl TlsFlags {
-    /// Returns the settings.
-    ///
-    /// # Errors
-    /// Fails if there is a certificate without its key, or a key without its certificate.
-    pub(crate) fn security(self) -> Result<Security, Failure> {
-        let cert_and_key = match (self.cert, self.cert_key) {
-            (Some(cert), Some(key)) => Some((cert, key)),
-            (None, None) => None,
-            (Some(_), None) => {
-                let text =
-                    "--cert needs --cert-key, the file with its private key (CHANCERY_CERT_KEY)";
-                return Err(Failure::with_exit(Exit::Usage, text));
-            }
-            (None, Some(_)) => {
-                let text = "--cert-key needs --cert, the file with its certificate (CHANCERY_CERT)";
-                return Err(Failure::with_exit(Exit::Usage, text));
-            }
-        };
-        let files = ClientTlsFiles { ca: self.ca_cert, cert_and_key };
-        Ok(Security { files, ..Security::default() })
-    }
-}
-
 impl Security {
-    /// Returns the TLS settings for a server with this scheme: `https`, or `http` without TLS.
+    pub(crate) fn new(files: ClientTlsFiles, token: Option<TokenSource>) -> Self {
+        Self { files, bearer: Bearer::new(token), ..Self::default() }
+    }
+
+    /// Returns the settings for a server with this scheme: `https`, or `http` without TLS.
     ///
     /// # Errors
-    /// Fails if a file is unusable. Also fails if the flags ask for TLS, and the connection would not be
-    /// encrypted.
+    /// Fails if a file or the token is unusable. Also fails if the connection would not be encrypted, although
+    /// the settings ask for TLS or there is a token. Without TLS, a token is for loopback addresses only.
     pub(crate) fn of_scheme(&self, scheme: &str, server: &str) -> Result<Link, Failure> {
-        let link = |tls| Link { tls, last_refusal: self.last_refusal.clone() };
+        let bearer = self.bearer.clone();
+        let link = |tls| Link { tls, bearer, last_refusal: self.last_refusal.clone() };
+        if let Some(token) = self.bearer.source() {
+            token.header().map_err(Failure::new)?;
+        }
         if scheme != "https" {
-            if self.files == ClientTlsFiles::default() {
-                return Ok(link(None));
-            }
             let bare = server.strip_prefix("http://").unwrap_or(server);
+            if self.files == ClientTlsFiles::default() {
+                let is_local = address::endpoint(server)
+                    .is_some_and(|endpoint| is_loopback(address::host(endpoint.uri())));
+                if self.bearer.source().is_none() || is_local {
+                    return Ok(link(None));
+                }
+                return Err(Failure::new(format_args!(
+                    "the token is not sent to {server}: the connection would not be encrypted; write https://{bare}, \
+                     or omit the token (--token-file, CHANCERY_TOKEN_FILE, CHANCERY_TOKEN)"
+                )));
+            }
             return Err(Failure::new(format_args!(
                 "the connection to {server} would not be encrypted, although --ca-cert or --cert is set; write \
-                 https://{bare}, or omit these flags (CHANCERY_CA_CERT, CHANCERY_CERT)"
+                 https://{bare}, or omit these flags (CHANCERY_CA_CERT, CHANCERY_CERT, or the context)"
             )));
         }
         if let Some(client) = self.client.get() {
@@ -114,6 +80,11 @@ impl Security {
         let client = ClientTls::new(&self.files)
             .map_err(|error| Failure::new(format_args!("cannot use TLS: {error}")))?;
         Ok(link(Some(self.client.get_or_init(|| client).clone())))
+    }
+
+    /// Adds the token to the requests of a channel that does not leave this machine.
+    pub(crate) fn with_token(&self, channel: transport::Channel) -> Channel {
+        InterceptedService::new(channel, self.bearer.clone())
     }
 
     /// Returns the reason and the advice if the server refused the last connection because of TLS.
@@ -127,21 +98,30 @@ impl Security {
 /// # Errors
 /// Fails if there is no connection. [`advice`] explains errors of TLS.
 pub(crate) async fn connect(endpoint: &Endpoint, link: &Link) -> Result<Channel, transport::Error> {
-    let link = link.clone();
+    let (link, bearer) = (link.clone(), link.bearer.clone());
     let connector = tower::service_fn(move |uri: Uri| {
         let link = link.clone();
         async move { link.open(&uri).await.map(TokioIo::new) }
     });
-    endpoint.connect_with_connector(connector).await
+    let channel = endpoint.connect_with_connector(connector).await?;
+    Ok(InterceptedService::new(channel, bearer))
 }
 
 impl Link {
+    /// Returns the TLS settings; `None` without TLS.
+    pub(crate) fn tls(&self) -> Option<&ClientTls> {
+        self.tls.as_ref()
+    }
+
     async fn open(&self, uri: &Uri) -> Result<ClientStream, ConnectError> {
         self.last_refusal.clear();
-        let host = uri.host().unwrap_or_default();
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let (host, bare) = (uri.host().unwrap_or_default(), address::host(uri));
         let default = if self.tls.is_some() { 443 } else { 80 };
-        let stream = TcpStream::connect((bare, uri.port_u16().unwrap_or(default))).await?;
+        let at = (bare, uri.port_u16().unwrap_or(default));
+        let stream = match self.tls.is_none() && self.bearer.source().is_some() {
+            true => connect_to_loopback(at).await?,
+            false => TcpStream::connect(at).await?,
+        };
         stream.set_nodelay(true)?;
         let stream = match &self.tls {
             Some(tls) => tls.connect(host, stream).await?,
@@ -154,6 +134,17 @@ impl Link {
     pub(crate) fn last_advice(&self) -> Option<String> {
         self.last_refusal.get().map(advice_on)
     }
+}
+
+/// Connects to an address of the loopback interface. `localhost` could have other addresses.
+async fn connect_to_loopback(at: (&str, u16)) -> io::Result<TcpStream> {
+    let mut addresses: Vec<_> = lookup_host(at).await?.collect();
+    addresses.retain(|address| address.ip().to_canonical().is_loopback());
+    if addresses.is_empty() {
+        let text = format!("{:?} is not a loopback address, and the token needs TLS", at.0);
+        return Err(io::Error::other(text));
+    }
+    TcpStream::connect(addresses.as_slice()).await
 }
 
 /// Returns the reason and the advice if TLS is the cause of an error.

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use chancery_admin::json::JsonMessage;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
-use tonic::transport::Channel;
 
-use super::{client::refusal, parameters::Parameters, read::Read, references::write_references};
+use super::{
+    client::refusal, connector::Channel, parameters::Parameters, read::Read,
+    references::write_references,
+};
 use crate::cli::{
     answer::Answer,
     failure::Failure,

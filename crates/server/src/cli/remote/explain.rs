@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
-use tonic::transport::Channel;
 
 use super::{
     client::refusal,
+    connector::Channel,
     parameters::{Parameters, with_variant},
     read::Read,
     references::write_references,

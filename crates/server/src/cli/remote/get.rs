@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use chancery_admin::json::JsonMessage;
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
-use tonic::transport::Channel;
 
 use super::{
     client::refusal,
+    connector::Channel,
     manifest::manifest,
     parameters::{Parameters, shortened, with_variant},
     read::Read,

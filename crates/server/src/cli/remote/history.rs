@@ -2,9 +2,8 @@
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
-use tonic::transport::Channel;
 
-use super::{client::refusal, read::Read};
+use super::{client::refusal, connector::Channel, read::Read};
 use crate::cli::{answer::Answer, failure::Failure, table::Table, time::timestamp};
 
 /// The arguments of `history`.

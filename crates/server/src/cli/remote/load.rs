@@ -6,9 +6,8 @@ use chancery_proto::admin::v1::{
     self as pb, GetLoadRequest, load_service_client::LoadServiceClient,
 };
 use clap::{Args, Subcommand};
-use tonic::transport::Channel;
 
-use super::client::refusal;
+use super::{client::refusal, connector::Channel};
 use crate::{
     cli::{
         answer::Answer,

@@ -7,9 +7,8 @@ use chancery_proto::admin::v1::{
     mcp_service_client::McpServiceClient,
 };
 use clap::Subcommand;
-use tonic::transport::Channel;
 
-use super::client::refusal;
+use super::{client::refusal, connector::Channel};
 use crate::cli::{answer::Answer, failure::Failure, help::examples, table::Table, text::count};
 
 /// The subcommands of `mcp`.

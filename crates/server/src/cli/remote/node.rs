@@ -4,9 +4,8 @@ use std::io::{self, Write};
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
-use tonic::transport::Channel;
 
-use super::{client::refusal, stream::write_stream};
+use super::{client::refusal, connector::Channel, stream::write_stream};
 use crate::cli::{answer::Answer, failure::Failure, text::plain, time::now};
 
 /// The arguments of `node`.

@@ -4,9 +4,8 @@ use std::io::{self, Write};
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::{Args, ValueEnum};
-use tonic::transport::Channel;
 
-use super::client::refusal;
+use super::{client::refusal, connector::Channel};
 use crate::cli::{
     answer::Answer,
     failure::Failure,

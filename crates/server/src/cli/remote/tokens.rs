@@ -4,9 +4,8 @@ use std::{fs, io::Write as _, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
 use chancery_proto::admin::v1::{self as pb, access_service_client::AccessServiceClient};
 use clap::Subcommand;
-use tonic::transport::Channel;
 
-use super::{client::refusal, read::Read};
+use super::{client::refusal, connector::Channel, read::Read};
 use crate::{
     cli::{answer::Answer, failure::Failure, help::examples, table::Table, time::timestamp},
     config::Span,

@@ -2,9 +2,8 @@
 
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use serde_json::json;
-use tonic::transport::Channel;
 
-use super::client::VERSION;
+use super::{client::VERSION, connector::Channel};
 use crate::cli::{
     answer::{Answer, Output},
     failure::Failure,

@@ -9,11 +9,12 @@ use chancery_admin::{guard_name, is_surely_not_written, problem_line};
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::RequestId;
 use clap::{Args, builder::NonEmptyStringValueParser};
-use tonic::{Code, Status, transport::Channel};
+use tonic::{Code, Status};
 
 use super::{
     checked_clients::{clients_lines, report_clients},
     client::{Servers, refusal},
+    connector::Channel,
     left_out::report_left_out,
     parameters::{shortened, with_variant},
 };

@@ -286,6 +286,18 @@ impl GrpcClient {
         Self::launch(dir, kind, node, &targets, &bootstrap, &[("XDS_TLS_DIR", &files)])
     }
 
+    /// Starts a client that calls `xds:///<service>` with a bootstrap that the test supplies.
+    pub(crate) fn start_from(
+        dir: &Path,
+        kind: Kind,
+        name: &str,
+        service: &str,
+        bootstrap: &Path,
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
+        Self::launch(dir, kind, name, &[format!("xds:///{service}")], bootstrap, variables)
+    }
+
     /// Starts a client that calls `target`, and requests names of `authorities` from the same server.
     pub(crate) fn start_federated(
         dir: &Path,

@@ -9,11 +9,10 @@ use chancery_admission::{
 use chancery_model::{ScopeName, Upsert, types};
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use serde_json::{Map, Value, json};
-use tonic::transport::Channel;
 
 use crate::cli::{
     failure::Failure,
-    remote::{client::refusal, input::read_all, parameters::with_variant},
+    remote::{client::refusal, connector::Channel, input::read_all, parameters::with_variant},
 };
 
 /// The name of the cluster around a `LoadBalancingPolicy` without a cluster.

@@ -7,17 +7,15 @@ use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
-    Code, Request, Status, Streaming,
-    client::Grpc,
-    codegen::http::uri::PathAndQuery,
-    transport::{Channel, Endpoint},
+    Code, Request, Status, Streaming, client::Grpc, codegen::http::uri::PathAndQuery,
+    transport::Endpoint,
 };
 use tonic_prost::ProstCodec;
 
 use super::address;
 use crate::cli::{
     failure::Failure,
-    remote::connector::{self, Link, Security},
+    remote::connector::{self, Channel, Link, Security},
 };
 
 /// The maximum time to open a connection, and to open the stream on it.

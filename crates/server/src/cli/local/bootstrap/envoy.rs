@@ -1,0 +1,205 @@
+//! The bootstrap of Envoy, and the files that Envoy watches for changes.
+//!
+//! Envoy reads the files of inline certificates once. It follows changes of secrets that it receives by SDS, and
+//! these may come from a file (`path_config_source`). Such a file names the files with the certificate, the CA or
+//! the token. Envoy reads them again when another file is moved over them.
+
+use std::path::Path;
+
+use super::client::{Client, Tls, is_ip};
+
+const BOOTSTRAP: &str = include_str!("envoy.yaml");
+const TLS: &str = include_str!("envoy-tls.yaml");
+const OWN_CERT: &str = include_str!("envoy-own.yaml");
+const TOKEN_FILTER: &str = include_str!("envoy-token-filter.yaml");
+const CERT: &str = include_str!("envoy-cert.yaml");
+const CA: &str = include_str!("envoy-ca.yaml");
+const TOKEN: &str = include_str!("envoy-token.yaml");
+
+/// A file of the configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Bootstrap,
+    Cert,
+    Ca,
+    Token,
+}
+
+impl Part {
+    /// Returns the end of the file's name without extension.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::Bootstrap => "",
+            Self::Cert => "-cert",
+            Self::Ca => "-ca",
+            Self::Token => "-token",
+        }
+    }
+}
+
+/// Returns the files, the bootstrap first. `place` returns the absolute path of a file.
+pub(crate) fn files(client: &Client, place: impl Fn(Part) -> String) -> Vec<(Part, String)> {
+    let place = |part| quoted(&place(part));
+    let file = |path: &Path| quoted(&path.display().to_string());
+    let (mut secrets, mut filter, mut tls) = (Vec::new(), String::new(), String::new());
+    if let Some(Tls { server_name, ca, cert_and_key }) = &client.tls {
+        let mut own = String::new();
+        if let Some((cert, key)) = cert_and_key {
+            secrets.push((Part::Cert, fill(CERT, &[("CERT", file(cert)), ("KEY", file(key))])));
+            own = fill(OWN_CERT, &[("CERT", place(Part::Cert))]);
+        }
+        if let Some(ca) = ca {
+            secrets.push((Part::Ca, fill(CA, &[("CA", file(ca))])));
+        }
+        // An IP address is not allowed as SNI (RFC 6066).
+        let (san, sni) = match is_ip(server_name) {
+            true => ("IP_ADDRESS", String::new()),
+            false => ("DNS", format!("        sni: {}\n", scalar(server_name))),
+        };
+        tls = fill(
+            TLS,
+            &[
+                ("SNI", sni),
+                ("OWN", own),
+                ("SAN", san.to_owned()),
+                ("NAME", scalar(server_name)),
+                ("CA", place(Part::Ca)),
+            ],
+        );
+    }
+    if let Some(token) = &client.token_file {
+        secrets.push((Part::Token, fill(TOKEN, &[("TOKEN", file(token))])));
+        filter = fill(TOKEN_FILTER, &[("TOKEN", place(Part::Token))]);
+    }
+    let how = match (tls.is_empty(), secrets.iter().any(|(part, _)| *part == Part::Cert)) {
+        (true, _) => "",
+        (false, false) => " over TLS",
+        (false, true) => " over mutual TLS",
+    };
+    let how = match secrets.is_empty() {
+        true => how.to_owned(),
+        false => format!("{how}. Envoy reads changed files without a restart"),
+    };
+    // By default, Envoy uses only the IPv6 addresses of a name that has both kinds, such as `localhost`.
+    let discovery = match is_ip(&client.host) {
+        true => "STATIC",
+        false => "STRICT_DNS\n    dns_lookup_family: ALL",
+    };
+    let bootstrap = fill(
+        BOOTSTRAP,
+        &[
+            ("HOW", how),
+            ("NODE", node(client)),
+            ("DISCOVERY", discovery.to_owned()),
+            ("HOST", scalar(&client.host)),
+            ("PORT", client.port.to_string()),
+            ("TOKEN", filter),
+            ("TLS", tls),
+        ],
+    );
+    [vec![(Part::Bootstrap, bootstrap)], secrets].concat()
+}
+
+fn node(client: &Client) -> String {
+    let mut node = format!("{{id: {}, cluster: {}", scalar(&client.node), scalar(&client.cluster));
+    if !client.metadata.is_empty() {
+        let field = |(key, value): &(String, String)| format!("{}: {}", quoted(key), quoted(value));
+        let fields: Vec<String> = client.metadata.iter().map(field).collect();
+        node.push_str(&format!(", metadata: {{{}}}", fields.join(", ")));
+    }
+    node + "}"
+}
+
+/// Returns a template with its placeholders replaced. A placeholder that is alone in its line stands for whole lines.
+fn fill(template: &str, values: &[(&str, String)]) -> String {
+    let value = |name: &str| {
+        let found = values.iter().find(|(known, _)| *known == name);
+        found.map_or("", |(_, value)| value)
+    };
+    let mut out = String::new();
+    for line in template.split_inclusive('\n') {
+        let alone = line.trim().strip_prefix("${").and_then(|line| line.strip_suffix('}'));
+        if let Some(name) = alone.filter(|name| !name.contains('}')) {
+            out.push_str(value(name));
+            continue;
+        }
+        let mut rest = line;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (name, after) = after.split_once('}').unwrap_or((after, ""));
+            out.push_str(before);
+            out.push_str(value(name));
+            rest = after;
+        }
+        out.push_str(rest);
+    }
+    out
+}
+
+/// Returns a text as a YAML scalar, with quotes only where they are necessary.
+fn scalar(text: &str) -> String {
+    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    let is_word = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
+        .contains(&text.to_ascii_lowercase().as_str());
+    if is_plain && !is_word { text.to_owned() } else { quoted(text) }
+}
+
+/// Returns a text in double quotes. The escapes of JSON are those of YAML.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn client() -> Client {
+        Client {
+            node: "envoy-1".into(),
+            cluster: "no".into(),
+            metadata: vec![("a \"b\"".into(), "${HOST}".into()), ("n".into(), "1".into())],
+            host: "xds.example".into(),
+            port: 18000,
+            tls: None,
+            token_file: None,
+        }
+    }
+
+    fn parsed(client: &Client) -> Vec<(Part, Value)> {
+        let files = files(client, |part| format!("/out/envoy{}.yaml", part.suffix()));
+        files
+            .into_iter()
+            .map(|(part, text)| (part, serde_saphyr::from_str(&text).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn values_keep_their_text() {
+        let files = parsed(&client());
+        let [(Part::Bootstrap, bootstrap)] = files.as_slice() else { panic!("{files:?}") };
+        let metadata = json!({"a \"b\"": "${HOST}", "n": "1"});
+        let node = json!({"id": "envoy-1", "cluster": "no", "metadata": metadata});
+        assert_eq!(bootstrap["node"], node);
+        let cluster = &bootstrap["static_resources"]["clusters"][0];
+        assert_eq!(cluster["type"], "STRICT_DNS");
+        assert!(cluster["transport_socket"].is_null(), "{cluster}");
+    }
+
+    #[test]
+    fn server_by_address_is_verified_by_its_address() {
+        let tls = Tls { server_name: "::1".into(), ca: Some("/ca".into()), cert_and_key: None };
+        let client = Client { host: "::1".into(), tls: Some(tls), ..client() };
+        let files = parsed(&client);
+        let [(_, bootstrap), (Part::Ca, ca)] = files.as_slice() else { panic!("{files:?}") };
+        let cluster = &bootstrap["static_resources"]["clusters"][0];
+        assert_eq!(cluster["type"], "STATIC");
+        let tls = &cluster["transport_socket"]["typed_config"];
+        assert!(tls["sni"].is_null(), "{tls}");
+        let context = &tls["common_tls_context"]["combined_validation_context"];
+        let names = &context["default_validation_context"]["match_typed_subject_alt_names"];
+        assert_eq!(*names, json!([{"san_type": "IP_ADDRESS", "matcher": {"exact": "::1"}}]));
+        assert_eq!(ca["resources"][0]["validation_context"]["trusted_ca"]["filename"], "/ca");
+    }
+}

@@ -1,0 +1,170 @@
+//! `chancery bootstrap`: its values and its files. Real clients start from them in `real_clients/bootstraps.rs`.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use crate::{
+    support::{Done, chancery, run},
+    tls_ports::Certs,
+};
+
+fn bootstrap(args: &[&str]) -> Done {
+    let mut command = chancery();
+    // The certificate of the caller is never the one of the client.
+    command.env("CHANCERY_CA_CERT", "/caller").env("CHANCERY_TOKEN_FILE", "/caller");
+    command.arg("bootstrap").args(args);
+    run(command, "")
+}
+
+#[test]
+fn grpc_bootstrap_has_the_credentials_of_the_client() {
+    let root = tempfile::tempdir().unwrap();
+    let certs = Certs::create(root.path());
+    fs::write(certs.path("token"), "a.b.c").unwrap();
+    let [ca, cert, key, token] =
+        ["ca.pem", "client.pem", "client.key", "token"].map(|name| certs.path(name));
+    let files = ["--ca-cert", &ca, "--cert", &cert, "--cert-key", &key, "--token-file", &token];
+    let args = [
+        "grpc",
+        "--node",
+        "web-1",
+        "--cluster",
+        "web",
+        "--metadata",
+        "team=shop",
+        "n=1=2",
+        "--xds",
+        "https://xds.example:1",
+    ];
+    let done = bootstrap(&[args.as_slice(), &files].concat());
+    assert_eq!((done.code, done.err.as_str()), (0, ""), "{done:?}");
+    let tls = json!({"type": "tls", "config": {"ca_certificate_file": ca, "certificate_file": cert,
+        "private_key_file": key, "refresh_interval": "60s"}});
+    let expected = json!({
+        "xds_servers": [{
+            "server_uri": "xds.example:1",
+            "channel_creds": [tls],
+            "call_creds": [{"type": "jwt_token_file", "config": {"jwt_token_file": token}}],
+            "server_features": ["xds_v3"],
+        }],
+        "node": {"id": "web-1", "cluster": "web", "metadata": {"team": "shop", "n": "1=2"}},
+        "server_listener_resource_name_template": "grpc/server?xds.resource.listening_address=%s",
+    });
+    assert_eq!(serde_json::from_str::<Value>(&done.out).unwrap(), expected);
+    let plain = bootstrap(&["grpc", "--node", "web-1", "--xds", "[::1]:1"]);
+    let plain: Value = serde_json::from_str(&plain.out).unwrap();
+    let server = &plain["xds_servers"][0];
+    assert_eq!(
+        (&server["server_uri"], &server["channel_creds"]),
+        (&json!("[::1]:1"), &json!([{"type": "insecure"}]))
+    );
+    assert!(server["call_creds"].is_null() && plain["node"]["cluster"] == "web-1", "{plain}");
+}
+
+#[test]
+fn wrong_values_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let certs = Certs::create(root.path());
+    let path = |name: &str| certs.path(name);
+    fs::write(path("bearer"), "Bearer hush\n").unwrap();
+    fs::write(path("line"), "hush\n").unwrap();
+    let (ca, cert, wrong_key, key) =
+        (path("ca.pem"), path("client.pem"), path("server.key"), path("client.key"));
+    let (bearer, line, out) = (path("bearer"), path("line"), path("out.yaml"));
+    for (code, args, expected) in [
+        (2, ["envoy"].as_slice(), "--node"),
+        (2, &["envoy", "--node", "", "--xds", "h:1"], "--node"),
+        (2, &["envoy", "--node", "n", "--xds", "h"], "expected HOST:PORT or https://HOST:PORT"),
+        (
+            2,
+            &["envoy", "--node", "n", "--xds", "https://h:0"],
+            "expected HOST:PORT or https://HOST:PORT",
+        ),
+        (
+            2,
+            &["envoy", "--node", "n", "--xds", "me@h:1"],
+            "expected HOST:PORT or https://HOST:PORT",
+        ),
+        (2, &["envoy", "--node", "n", "--metadata", "a"], "expected KEY=VALUE"),
+        (
+            2,
+            &["envoy", "--node", "n", "--metadata", "a=1", "a=2"],
+            "--metadata has the key \"a\" twice",
+        ),
+        (
+            2,
+            &["envoy", "--node", "n", "--xds", "https://h:1"],
+            "Envoy verifies no server without CAs",
+        ),
+        (2, &["envoy", "--node", "n", "--ca-cert", &ca], "name the bootstrap with --out"),
+        (2, &["envoy", "--node", "n", "--cert", &cert], "--cert needs --cert-key"),
+        (
+            2,
+            &["envoy", "--node", "n", "--server-name", "a"],
+            "--server-name has no effect without TLS",
+        ),
+        (
+            2,
+            &["envoy", "--node", "n", "--ca-cert", &ca, "--server-name", "a b"],
+            "is not a valid server name",
+        ),
+        (
+            2,
+            &["envoy", "--node", "n", "--xds", "h:1", "--token-file", &bearer],
+            "without encryption",
+        ),
+        (
+            2,
+            &["grpc", "--node", "n", "--token-file", &bearer],
+            "gRPC clients send no token without TLS",
+        ),
+        (
+            1,
+            &["envoy", "--node", "n", "--token-file", &bearer, "--out", &out],
+            "has white space between",
+        ),
+        (1, &["grpc", "--node", "n", "--ca-cert", &key], "cannot read the CA in "),
+        (
+            1,
+            &["grpc", "--node", "n", "--ca-cert", &ca, "--token-file", &line],
+            "begins or ends with white space",
+        ),
+        (
+            1,
+            &["grpc", "--node", "n", "--ca-cert", &ca, "--cert", &cert, "--cert-key", &wrong_key],
+            "does not belong to the certificate",
+        ),
+    ] {
+        let done = bootstrap(args);
+        assert_eq!((done.code, done.out.as_str()), (code, ""), "{args:?}: {done:?}");
+        assert!(done.err.contains(expected) && !done.err.contains("hush"), "{args:?}: {done:?}");
+    }
+    assert!(!Path::new(&out).exists());
+    // Files of another machine are only a warning.
+    let done = bootstrap(&["grpc", "--node", "n", "--ca-cert", "/none/ca.pem"]);
+    let warning = "warning: /none/ca.pem does not exist on this machine; the client needs it under this path\n";
+    assert_eq!((done.code, done.err.as_str()), (0, warning), "{done:?}");
+}
+
+#[test]
+fn no_file_is_overwritten_without_force() {
+    let root = tempfile::tempdir().unwrap();
+    let certs = Certs::create(root.path());
+    let (ca, out) = (certs.path("ca.pem"), root.path().join("edge.yaml").display().to_string());
+    let args = ["envoy", "--node", "n", "--ca-cert", &ca, "--out", &out];
+    let secret = root.path().join("edge-ca.yaml");
+    fs::write(&secret, "before").unwrap();
+    let done = bootstrap(&args);
+    let expected = format!(
+        "error: {} exists, and is not overwritten; choose another name, or use --force\n",
+        secret.display()
+    );
+    assert_eq!((done.code, done.err), (1, expected));
+    assert!(!Path::new(&out).exists());
+    let done = bootstrap(&[args.as_slice(), &["--force"]].concat());
+    assert_eq!((done.code, done.err.as_str()), (0, ""), "{done:?}");
+    assert_eq!(done.out, format!("wrote {out}\nwrote {}\n", secret.display()));
+    assert!(fs::read_to_string(&secret).unwrap().contains(&ca));
+    assert_eq!(bootstrap(&args).code, 1);
+}

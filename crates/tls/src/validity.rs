@@ -1,0 +1,44 @@
+//! The time in which certificates are valid, for reports to operators.
+
+use std::path::Path;
+
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+
+use crate::{
+    error::{TlsError, TlsFile},
+    files::{read_certificates, unreadable},
+};
+
+/// The time in which a certificate and its chain are valid, in seconds of the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The latest start of the certificates.
+    pub not_before: i64,
+    /// The earliest end of the certificates.
+    pub not_after: i64,
+}
+
+impl Validity {
+    /// Reads the certificates of a file.
+    ///
+    /// # Errors
+    /// Fails if the file is unusable.
+    pub fn of_file(path: &Path) -> Result<Self, TlsError> {
+        let chain = read_certificates(TlsFile::Cert, path)?;
+        Self::of_chain(&chain).map_err(|reason| unreadable(TlsFile::Cert, path, reason))
+    }
+
+    /// Returns the validity of a chain, or the reason why a certificate cannot be read.
+    pub(crate) fn of_chain(chain: &[CertificateDer<'_>]) -> Result<Self, String> {
+        let mut whole = Self { not_before: i64::MIN, not_after: i64::MAX };
+        for certificate in chain {
+            let (_, certificate) =
+                X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
+            let validity = certificate.validity();
+            whole.not_before = whole.not_before.max(validity.not_before.timestamp());
+            whole.not_after = whole.not_after.min(validity.not_after.timestamp());
+        }
+        Ok(whole)
+    }
+}
