@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     AdminError,
+    audited::Operation,
     caller::Rights,
     nodes::{millis, streams_of},
     resources::parse_type,
@@ -192,14 +193,18 @@ impl Service {
         &self,
         request: pb::DeleteAccessRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize(Verb::AccessWrite, Target::Cluster)?;
-        let checked = check(request.options)?;
-        let op = AccessOp::DeleteRule(request.name.as_str().into());
-        let response = self.change_access(checked, vec![op]).await?;
-        match response.access {
-            0 => Err(AdminError::NotFound(format!("there is no access rule {:?}", request.name))),
-            _ => Ok(response),
-        }
+        let name = request.name;
+        let operation = Operation::write("access.delete", "", request.options.as_ref());
+        let delete = async {
+            self.authorize(Verb::AccessWrite, Target::Cluster)?;
+            let op = AccessOp::DeleteRule(name.as_str().into());
+            let response = self.change_access(check(request.options)?, vec![op]).await?;
+            match response.access {
+                0 => Err(AdminError::NotFound(format!("there is no access rule {name:?}"))),
+                _ => Ok(response),
+            }
+        };
+        self.audited_write(operation.target("access", name.as_str()), delete).await
     }
 
     async fn change_access(
@@ -260,6 +265,14 @@ impl Service {
         &self,
         request: pb::CreateTokenRequest,
     ) -> Result<pb::CreateTokenResponse, AdminError> {
+        let operation = Operation::new("token.create").target("token", request.name.as_str());
+        self.audited(operation, self.try_create_token(request)).await
+    }
+
+    async fn try_create_token(
+        &self,
+        request: pb::CreateTokenRequest,
+    ) -> Result<pb::CreateTokenResponse, AdminError> {
         self.authorize(Verb::Tokens, Target::Cluster)?;
         let valid = match request.valid_seconds {
             0 => TOKEN_DEFAULT,
@@ -301,6 +314,14 @@ impl Service {
 
     /// Deletes tokens.
     pub(crate) async fn delete_token(
+        &self,
+        request: pb::DeleteTokenRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let operation = Operation::new("token.delete").target("token", request.name.as_str());
+        self.audited_write(operation, self.try_delete_token(request)).await
+    }
+
+    async fn try_delete_token(
         &self,
         request: pb::DeleteTokenRequest,
     ) -> Result<pb::WriteResponse, AdminError> {

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use crate::{AdminError, service::Service};
+use crate::{AdminError, audited::Operation, service::Service};
 
 /// The maximum time for a replica to confirm that it has everything that was committed.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,13 +31,19 @@ impl BackupService for GrpcBackup {
         request: Request<pb::BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
         let service = self.0.of(request.extensions());
-        service.authorize(Verb::Backup, Target::Cluster)?;
         let replica = &service.replica;
-        let backup = match request.into_inner().stale {
-            true => replica.backup_stale(),
-            false => replica.backup(BARRIER_TIMEOUT).await,
+        let stale = request.into_inner().stale;
+        let take = async {
+            service.authorize(Verb::Backup, Target::Cluster)?;
+            let backup = match stale {
+                true => replica.backup_stale(),
+                false => replica.backup(BARRIER_TIMEOUT).await,
+            };
+            backup.map_err(|error| refusal(&error))
         };
-        let backup = backup.map_err(|error| Status::from(refusal(&error)))?;
+        // A backup contains all secrets.
+        let operation = Operation::new("backup").detail("stale", stale);
+        let backup = service.audited(operation, take).await?;
         tracing::info!(revision = backup.info().revision.0, "sending a backup");
         Ok(Response::new(Box::pin(pieces(backup))))
     }

@@ -10,13 +10,14 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use chancery_audit::{Decision, Event, Port};
 use chancery_auth::{AuthPort, Authenticator, Credentials, TransportPeer};
 use chancery_fanout::AccessControl;
 use chancery_model::{Collection, Identity, Principal, Scope, State as Replicated, Target, Verb};
 use http::{HeaderValue, header, request::Parts};
 use metrics::counter;
 
-use crate::{AdminError, service::Service};
+use crate::{AdminError, audited, service::Service};
 
 /// The paths that need no credential, for probes.
 const OPEN: [&str; 2] = ["/healthz", "/readyz"];
@@ -87,6 +88,14 @@ pub(crate) async fn authenticate(
             next.run(Request::from_parts(parts, body)).await
         }
         Err(text) => {
+            let event = Event::new(Port::Admin, "authenticate");
+            let event = audited::Caller::of(&parts.extensions, &parts.headers).add_to(event);
+            let target = chancery_audit::Target {
+                name: parts.uri.path().to_owned(),
+                ..chancery_audit::Target::default()
+            };
+            let decision = Decision::Refused("unauthenticated");
+            service.audit.note(Event { decision, target, ..event });
             let is_grpc = parts.headers.get(header::CONTENT_TYPE);
             if is_grpc.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
                 return tonic::Status::unauthenticated(text).into_http::<axum::body::Body>();

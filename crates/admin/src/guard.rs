@@ -22,9 +22,10 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use chancery_audit::{Audit, Event, Port};
 use http::{HeaderMap, Method, Version, header, header::HeaderName, uri::Authority};
 
-use crate::AdminError;
+use crate::{AdminError, audited::Caller};
 
 /// Paths that accept every host name.
 const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
@@ -53,19 +54,39 @@ fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
+/// The settings of the protection, and the log of its refusals.
+#[derive(Debug, Clone)]
+pub(crate) struct Guard {
+    pub(crate) hosts: Hosts,
+    pub(crate) audit: Audit,
+}
+
+/// The reason for which a request is rejected: its label in the audit log, and its explanation.
+#[derive(Debug, PartialEq, Eq)]
+struct Refusal {
+    reason: &'static str,
+    text: String,
+}
+
 /// Rejects requests of web pages with 403.
 pub(crate) async fn refuse_web_pages(
-    State(hosts): State<Hosts>,
+    State(guard): State<Guard>,
     request: Request,
     next: Next,
 ) -> Response {
-    match check(&request, &hosts) {
+    match check(&request, &guard.hosts) {
         Ok(()) => next.run(request).await,
-        Err(text) => AdminError::Forbidden(text).into_response(),
+        Err(Refusal { reason, text }) => {
+            let caller = Caller::of(request.extensions(), request.headers());
+            let event = Event::refused(Port::Admin, "request", None, reason);
+            guard.audit.note_stranger(caller.add_to(event).detail("path", request.uri().path()));
+            AdminError::Forbidden(text).into_response()
+        }
     }
 }
 
-fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
+fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
+    let refuse = |reason, text| Err(Refusal { reason, text });
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     if is_read && OPEN.contains(&request.uri().path()) {
         return Ok(());
@@ -76,7 +97,9 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
             None => None,
             Some(host) => match host.parse::<Authority>() {
                 Ok(authority) => Some(authority),
-                Err(_) => return Err(format!("the Host header {host:?} is not a host")),
+                Err(_) => {
+                    return refuse("bad_host", format!("the Host header {host:?} is not a host"));
+                }
             },
         },
     };
@@ -88,46 +111,57 @@ fn check<B>(request: &http::Request<B>, hosts: &Hosts) -> Result<(), String> {
                 .any(|scheme| format!("{scheme}://{host}").eq_ignore_ascii_case(origin))
         });
         if !is_read || !is_own {
-            return Err(format!(
+            let text = format!(
                 "the request comes from a web page (Origin {origin:?}); the admin port serves no web pages"
-            ));
+            );
+            return refuse("foreign_origin", text);
         }
     }
     if let Some(site) = one(request.headers(), &SEC_FETCH_SITE)?
         && site != "same-origin"
         && site != "none"
     {
-        return Err(format!(
-            "the request comes from a web page of another site (Sec-Fetch-Site {site:?})"
-        ));
+        let text =
+            format!("the request comes from a web page of another site (Sec-Fetch-Site {site:?})");
+        return refuse("foreign_site", text);
     }
     let content_type = request.headers().get(header::CONTENT_TYPE);
     if content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
         return match request.version() {
             Version::HTTP_2 => Ok(()),
-            version => Err(format!("gRPC needs HTTP/2, but the request uses {version:?}")),
+            version => {
+                let text = format!("gRPC needs HTTP/2, but the request uses {version:?}");
+                refuse("grpc_without_http2", text)
+            }
         };
     }
     match authority {
         // Every browser sends the host.
         None => Ok(()),
         Some(authority) if hosts.allows(authority.host()) => Ok(()),
-        Some(authority) => Err(format!(
-            "the host {:?} is not a name of this server; use its IP address, or add the name to admin.hosts",
-            authority.host()
-        )),
+        Some(authority) => {
+            let text = format!(
+                "the host {:?} is not a name of this server; use its IP address, or add the name to admin.hosts",
+                authority.host()
+            );
+            refuse("foreign_host", text)
+        }
     }
 }
 
 /// Returns the value of a header that may occur once.
-fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, String> {
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() {
-        return Err(format!("the request has several {name} headers"));
+        let text = format!("the request has several {name} headers");
+        return Err(Refusal { reason: "repeated_header", text });
     }
     let text = first.map(|value| value.to_str()).transpose();
-    text.map_err(|_| format!("the header {name} is not text"))
+    text.map_err(|_| Refusal {
+        reason: "bad_header",
+        text: format!("the header {name} is not text"),
+    })
 }
 
 #[cfg(test)]
@@ -136,7 +170,7 @@ mod tests {
 
     fn checked(request: http::request::Builder) -> Result<(), String> {
         let hosts = Hosts::new(["chancery-0.chancery.svc", "Admin.Example"]);
-        check(&request.body(()).unwrap(), &hosts)
+        check(&request.body(()).unwrap(), &hosts).map_err(|refusal| refusal.text)
     }
 
     fn get(host: &str) -> http::request::Builder {

@@ -23,7 +23,7 @@ use http::{HeaderValue, Method, StatusCode, Uri, header, request::Parts};
 use tokio::sync::Semaphore;
 
 use crate::{
-    AdminDeps, AdminError, bounds, caller, csds, guard,
+    AdminDeps, AdminError, audited, bounds, caller, csds, guard,
     json::JsonMessage,
     params::Params,
     resources::{Listing, parse_type},
@@ -97,10 +97,12 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
     let ours = ours.with_state(http);
     let authenticate = middleware::from_fn_with_state(service.clone(), caller::authenticate);
     let hosts = guard::Hosts::new(deps.hosts.iter().map(String::as_str));
+    let guard = guard::Guard { hosts, audit: deps.audit.clone() };
     (router.merge(ours).fallback(unknown_path))
         .layer(authenticate)
         .layer(middleware::from_fn(bounds::refuse_many_fields))
-        .layer(middleware::from_fn_with_state(hosts, guard::refuse_web_pages))
+        .layer(middleware::from_fn(audited::identify))
+        .layer(middleware::from_fn_with_state(guard, guard::refuse_web_pages))
 }
 
 /// Returns the methods of a path of [`HTTP_PATHS`].
@@ -520,7 +522,7 @@ async fn set_load_settings(http: Http, pairs: Pairs) -> Response {
         }
         let clusters = is_given.then_some(pb::ClusterNames { names });
         let request = pb::SetLoadSettingsRequest { clusters, interval_ms, endpoints };
-        http.service.set_load_settings(request)
+        http.service.set_load_settings(request).await
     };
     answer(set())
 }

@@ -12,6 +12,7 @@
 
 mod access;
 mod access_effects;
+mod audited;
 mod backup;
 #[doc(hidden)]
 pub mod bench;

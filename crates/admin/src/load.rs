@@ -10,7 +10,7 @@ use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1::{self as pb, load_service_server::LoadService};
 use tonic::{Request, Response, Status};
 
-use crate::{AdminError, service::Service};
+use crate::{AdminError, audited::Operation, service::Service};
 
 /// The default number of clusters in an answer.
 const CLUSTERS_DEFAULT: u32 = 1000;
@@ -36,7 +36,7 @@ impl LoadService for GrpcLoad {
         request: Request<pb::SetLoadSettingsRequest>,
     ) -> Result<Response<pb::LoadSettings>, Status> {
         let service = self.0.of(request.extensions());
-        Ok(Response::new(service.set_load_settings(request.into_inner())?))
+        Ok(Response::new(service.set_load_settings(request.into_inner()).await?))
     }
 }
 
@@ -72,7 +72,15 @@ impl Service {
     }
 
     /// Changes what clients report to this replica.
-    pub(crate) fn set_load_settings(
+    pub(crate) async fn set_load_settings(
+        &self,
+        request: pb::SetLoadSettingsRequest,
+    ) -> Result<pb::LoadSettings, AdminError> {
+        let operation = Operation::new("load.set");
+        self.audited(operation, async { self.try_set_load_settings(request) }).await
+    }
+
+    fn try_set_load_settings(
         &self,
         request: pb::SetLoadSettingsRequest,
     ) -> Result<pb::LoadSettings, AdminError> {

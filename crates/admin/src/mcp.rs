@@ -5,7 +5,7 @@ use chancery_model::{State, Target, Verb};
 use chancery_proto::admin::v1::{self as pb, mcp_service_server::McpService};
 use tonic::{Request, Response, Status};
 
-use crate::{AdminError, service::Service};
+use crate::{AdminError, audited::Operation, service::Service};
 
 /// The service for sources of MCP.
 #[derive(Clone)]
@@ -50,10 +50,15 @@ impl Service {
         &self,
         request: pb::ConfirmMcpDeletionRequest,
     ) -> Result<pb::McpStatus, AdminError> {
-        self.authorize(Verb::McpWrite, Target::Cluster)?;
         let pb::ConfirmMcpDeletionRequest { source, collection, token } = request;
-        self.sources.confirm(&source, &collection, &token).await?;
-        Ok(self.sources_now())
+        let operation =
+            Operation::new("mcp.confirm").target(&collection, "").detail("source", source.as_str());
+        let confirm = async {
+            self.authorize(Verb::McpWrite, Target::Cluster)?;
+            self.sources.confirm(&source, &collection, &token).await?;
+            Ok::<_, AdminError>(self.sources_now())
+        };
+        self.audited(operation, confirm).await
     }
 }
 

@@ -6,7 +6,7 @@ use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{ChangeError, Member, MemberChange, Role};
 
-use crate::{AdminError, service::Service};
+use crate::{AdminError, audited::Operation, service::Service};
 
 /// A member that lacks more log entries causes a warning.
 const LAG_MAX: u64 = 10_000;
@@ -196,11 +196,18 @@ impl Service {
         &self,
         request: pb::AddMemberRequest,
     ) -> Result<pb::ChangeResponse, AdminError> {
-        self.authorize(Verb::Members, Target::Cluster)?;
-        let replica_id = given(request.replica_id)?;
-        chancery_store::check_address(&request.address).map_err(AdminError::Parameter)?;
-        let (address, learner) = (request.address, request.learner);
-        self.change(MemberChange::Add { replica_id, address, learner }).await
+        let operation = Operation::new("member.add")
+            .target("", request.replica_id.to_string())
+            .detail("address", request.address.as_str())
+            .detail("learner", request.learner);
+        let add = async {
+            self.authorize(Verb::Members, Target::Cluster)?;
+            let replica_id = given(request.replica_id)?;
+            chancery_store::check_address(&request.address).map_err(AdminError::Parameter)?;
+            let (address, learner) = (request.address, request.learner);
+            self.change(MemberChange::Add { replica_id, address, learner }).await
+        };
+        self.audited(operation, add).await
     }
 
     /// Makes a learner a voter.
@@ -208,8 +215,12 @@ impl Service {
         &self,
         request: pb::PromoteMemberRequest,
     ) -> Result<pb::ChangeResponse, AdminError> {
-        self.authorize(Verb::Members, Target::Cluster)?;
-        self.change(MemberChange::Promote(given(request.replica_id)?)).await
+        let operation = Operation::new("member.promote").target("", request.replica_id.to_string());
+        let promote = async {
+            self.authorize(Verb::Members, Target::Cluster)?;
+            self.change(MemberChange::Promote(given(request.replica_id)?)).await
+        };
+        self.audited(operation, promote).await
     }
 
     /// Removes a member.
@@ -217,8 +228,12 @@ impl Service {
         &self,
         request: pb::RemoveMemberRequest,
     ) -> Result<pb::ChangeResponse, AdminError> {
-        self.authorize(Verb::Members, Target::Cluster)?;
-        self.change(MemberChange::Remove(given(request.replica_id)?)).await
+        let operation = Operation::new("member.remove").target("", request.replica_id.to_string());
+        let remove = async {
+            self.authorize(Verb::Members, Target::Cluster)?;
+            self.change(MemberChange::Remove(given(request.replica_id)?)).await
+        };
+        self.audited(operation, remove).await
     }
 
     /// Transfers leadership to another voter.
@@ -226,24 +241,27 @@ impl Service {
         &self,
         request: pb::TransferLeaderRequest,
     ) -> Result<pb::ChangeResponse, AdminError> {
-        self.authorize(Verb::Members, Target::Cluster)?;
-        let to = request.replica_id.map(given).transpose()?;
-        self.change(MemberChange::TransferLeader(to)).await
+        let to = request.replica_id.map(|id| id.to_string()).unwrap_or_default();
+        let operation = Operation::new("leader.transfer").target("", to);
+        let transfer = async {
+            self.authorize(Verb::Members, Target::Cluster)?;
+            let to = request.replica_id.map(given).transpose()?;
+            self.change(MemberChange::TransferLeader(to)).await
+        };
+        self.audited(operation, transfer).await
     }
 
     /// Takes a snapshot on this replica.
     pub(crate) async fn take_snapshot(&self) -> Result<pb::TakeSnapshotResponse, AdminError> {
-        self.authorize(Verb::Members, Target::Cluster)?;
-        let snapshot_index = match self.replica.snapshot(SNAPSHOT_TIMEOUT).await {
-            Ok(index) => index,
-            Err(error) => {
-                return Err(AdminError::Unavailable(format!("cannot take a snapshot: {error}")));
-            }
+        let take = async {
+            self.authorize(Verb::Members, Target::Cluster)?;
+            let index = self.replica.snapshot(SNAPSHOT_TIMEOUT).await.map_err(|error| {
+                AdminError::Unavailable(format!("cannot take a snapshot: {error}"))
+            })?;
+            let replica_id = self.replica.status().replica_id;
+            Ok::<_, AdminError>(pb::TakeSnapshotResponse { replica_id, snapshot_index: index })
         };
-        Ok(pb::TakeSnapshotResponse {
-            replica_id: self.replica.status().replica_id,
-            snapshot_index,
-        })
+        self.audited(Operation::new("snapshot.take"), take).await
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chancery_admission::Validation;
+use chancery_audit::Audit;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
 use chancery_mcp::Sources;
@@ -78,6 +79,8 @@ pub struct AdminDeps {
     pub external: Option<ExternalValidator>,
     /// Who may use the port.
     pub access: AdminAccess,
+    /// The audit log.
+    pub audit: Audit,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -113,6 +116,7 @@ pub(crate) struct Service {
     pub(crate) access: Arc<AdminAccess>,
     /// The caller of the current request.
     pub(crate) caller: Arc<Caller>,
+    pub(crate) audit: Audit,
 }
 
 impl Service {
@@ -138,6 +142,7 @@ impl Service {
                 .map(|settings| External::new(settings, deps.drain.clone())),
             access: Arc::new(deps.access.clone()),
             caller: Arc::new(Caller::unrestricted()),
+            audit: deps.audit.clone(),
         }
     }
 

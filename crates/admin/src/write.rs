@@ -23,6 +23,7 @@ use tracing::debug;
 
 use crate::{
     AdminError,
+    audited::Operation,
     changed_names::{self, NamedResources},
     changes::{self, Effect},
     deletion::{content, deletion},
@@ -166,7 +167,10 @@ impl Service {
         &self,
         request: pb::ApplyRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let result = self.try_apply(request).await;
+        let operation = Operation::write("apply", &request.scope, request.options.as_ref())
+            .detail("files", request.files.len())
+            .detail("prune", request.prune);
+        let result = self.audited_write(operation, self.try_apply(request)).await;
         self.metrics.on_write(&result);
         result
     }
@@ -266,7 +270,8 @@ impl Service {
         &self,
         request: pb::ImportRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let result = self.try_import(request).await;
+        let operation = Operation::write("import", &request.scope, request.options.as_ref());
+        let result = self.audited_write(operation, self.try_import(request)).await;
         self.metrics.on_write(&result);
         result
     }
@@ -310,7 +315,15 @@ impl Service {
         &self,
         request: pb::DeleteRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let result = self.try_delete(request).await;
+        let names = request.resources.iter().map(|resource| resource.name.as_str());
+        let operation = Operation::write("delete", &request.scope, request.options.as_ref())
+            .detail("resources", request.resources.len())
+            .names("names", names);
+        let operation = match request.resources.as_slice() {
+            [only] => operation.target(&only.r#type, only.name.as_str()),
+            _ => operation,
+        };
+        let result = self.audited_write(operation, self.try_delete(request)).await;
         self.metrics.on_write(&result);
         result
     }
@@ -378,7 +391,9 @@ impl Service {
         &self,
         request: pb::DeleteAssignmentRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let result = self.try_delete_assignment(request).await;
+        let operation = Operation::write("assignment.delete", "", request.options.as_ref())
+            .target("", request.name.as_str());
+        let result = self.audited_write(operation, self.try_delete_assignment(request)).await;
         self.metrics.on_write(&result);
         result
     }

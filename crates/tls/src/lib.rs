@@ -39,7 +39,7 @@ pub use handshake::{HandshakeError, HandshakeResult};
 pub use material::{ClientCertificates, MinVersion, TlsConfig, TlsPort};
 pub use metrics::{METRICS, register_metrics};
 pub use peer::{CredentialEnd, Peer, PeerIdentity};
-pub use port::{PortTls, check_server_name, host_of};
+pub use port::{PortTls, RefusalObserver, check_server_name, host_of};
 pub use security::Security;
 pub use stream::{HANDSHAKE_TIMEOUT, Stream};
 pub use validity::Validity;

@@ -1,6 +1,11 @@
 //! The certificates of a running port, which are read again when their files change.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
@@ -27,10 +32,15 @@ use crate::{
 #[derive(Clone)]
 pub struct PortTls(Arc<Shared>);
 
+/// A function that is called for each failed handshake. It must not block.
+pub type RefusalObserver = Box<dyn Fn(SocketAddr, HandshakeResult) + Send + Sync>;
+
 struct Shared {
     config: TlsConfig,
     metrics: PortMetrics,
     refusals: RefusalLog,
+    /// Called for each failed handshake, in addition to the log.
+    observer: OnceLock<RefusalObserver>,
     /// The state of the files. It is locked while files are read, which may take long.
     source: Mutex<Source>,
     /// The configurations for new connections.
@@ -78,8 +88,9 @@ impl PortTls {
         let sides = Mutex::new(config.read()?);
         let metrics = PortMetrics::new(config.port);
         let source = Mutex::new(Source { stamp, reading: Reading::Usable });
-        let (refusals, peers) = Default::default();
-        let tls = Self(Arc::new(Shared { config, metrics, refusals, source, sides, peers }));
+        let (refusals, observer, peers) = Default::default();
+        let tls =
+            Self(Arc::new(Shared { config, metrics, refusals, observer, source, sides, peers }));
         tls.update_gauge();
         Ok(tls)
     }
@@ -204,9 +215,18 @@ impl PortTls {
         Ok(Some(peer))
     }
 
-    /// Logs a failed handshake, at a limited rate.
+    /// Logs a failed handshake, at a limited rate, and calls the observer.
     pub fn log_refusal(&self, peer: SocketAddr, error: &HandshakeError) {
         self.0.refusals.write(self.0.config.port, peer, error);
+        if let Some(observer) = self.0.observer.get() {
+            observer(peer, error.result);
+        }
+    }
+
+    /// Sets the observer of failed handshakes. The first one stays.
+    pub fn observe_refusals(&self, observer: RefusalObserver) {
+        // A second observer is dropped.
+        drop(self.0.observer.set(observer));
     }
 
     /// Does the handshake of an outgoing connection to a server with this name.

@@ -5,6 +5,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 use axum::{Router, body::Body};
 use chancery_admin::{AdminAccess, AdminDeps, ExternalValidator, GuardSettings, ReferenceSettings};
 use chancery_admission::Validation;
+use chancery_audit::Audit;
 use chancery_auth::{AuthSettings, Authenticator};
 use chancery_fanout::{AccessControl, Delivery, Fanout, RequestSink, ResponseSource, StreamInfo};
 use chancery_load::{Limits, LoadReports, Settings};
@@ -63,8 +64,15 @@ impl Server {
             admins: vec![Principal::unix(0)],
             auth: Some(auth),
         };
-        Self::start_all(started, Arc::new(String::new), ReferenceSettings::default(), None, access)
-            .await
+        Self::start_all(
+            started,
+            Arc::new(String::new),
+            ReferenceSettings::default(),
+            None,
+            Audit::off(),
+            access,
+        )
+        .await
     }
 
     /// Starts a replica with an external validator.
@@ -81,7 +89,7 @@ impl Server {
         started.cancel();
         let references = ReferenceSettings::default();
         let judged = Some((external, validation));
-        Self::start_by(started, Arc::new(String::new), references, judged).await
+        Self::start_by(started, Arc::new(String::new), references, judged, Audit::off()).await
     }
 
     /// Starts a replica whose page of metrics `metrics` renders.
@@ -89,14 +97,23 @@ impl Server {
         started: CancellationToken,
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
     ) -> Self {
-        Self::start_by(started, metrics, ReferenceSettings::default(), None).await
+        Self::start_by(started, metrics, ReferenceSettings::default(), None, Audit::off()).await
     }
 
     /// Starts a replica with this treatment of dangling references.
     pub(crate) async fn start_with_references(references: ReferenceSettings) -> Self {
         let started = CancellationToken::new();
         started.cancel();
-        Self::start_by(started, Arc::new(String::new), references, None).await
+        Self::start_by(started, Arc::new(String::new), references, None, Audit::off()).await
+    }
+
+    /// Starts a replica with an audit log and an external validator.
+    pub(crate) async fn start_audited(audit: Audit, external: ExternalValidator) -> Self {
+        let started = CancellationToken::new();
+        started.cancel();
+        let references = ReferenceSettings::default();
+        let judged = Some((external, Validation::default()));
+        Self::start_by(started, Arc::new(String::new), references, judged, audit).await
     }
 
     async fn start_by(
@@ -104,8 +121,9 @@ impl Server {
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
         references: ReferenceSettings,
         judged: Option<(ExternalValidator, Validation)>,
+        audit: Audit,
     ) -> Self {
-        Self::start_all(started, metrics, references, judged, AdminAccess::default()).await
+        Self::start_all(started, metrics, references, judged, audit, AdminAccess::default()).await
     }
 
     async fn start_all(
@@ -113,6 +131,7 @@ impl Server {
         metrics: Arc<dyn Fn() -> String + Send + Sync>,
         references: ReferenceSettings,
         judged: Option<(ExternalValidator, Validation)>,
+        audit: Audit,
         access: AdminAccess,
     ) -> Self {
         let (external, validation) = judged.unzip();
@@ -148,6 +167,7 @@ impl Server {
             references,
             access,
             external,
+            audit,
         });
         Self { router, fanout, drain, reports, replica, shards, _directory: directory }
     }

@@ -93,6 +93,9 @@ pub(crate) enum Command {
         ]), exit::LINT)
     )]
     Lint(local::Lint),
+    /// Check or show the files of an audit log, without a server
+    #[command(subcommand, args = no_server())]
+    Audit(local::Audit),
     /// Check or print the configuration of `serve`
     #[command(subcommand, args = no_server())]
     Config(local::Config),
@@ -147,6 +150,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Bootstrap(bootstrap) => bootstrap.run(&mut answer)?,
         Command::Restore(restore) => restore.run(&mut answer)?,
         Command::Lint(lint) => lint.run(&mut answer)?,
+        Command::Audit(audit) => audit.run(&mut answer)?,
         Command::Config(config) => config.run(&mut answer)?,
         Command::Dev(dev) => dev.run(&mut answer)?,
         Command::Completions(shell) => shell.run(Cli::command(), &mut answer)?,

@@ -4,7 +4,7 @@ use chancery_store::REPLICA_ID_MAX;
 use toml::{Table, Value};
 
 use super::{
-    Config, access, auth,
+    Config, access, audit, auth,
     bounds::{FREE, GIB, HOUR, KIB, Key, MIB, MINUTE, SECOND, bytes, count, time},
     mcp, tls,
 };
@@ -578,6 +578,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             ),
         ],
     ),
+    ("audit", audit::KEYS),
     (
         "log",
         &[

@@ -223,6 +223,9 @@ impl Values {
             );
             let broken = config.auth.unusable_files().into_iter();
             errors.extend(broken.map(|(key, error)| self.refuse("auth", key, error)));
+            let policy = config.audit.unusable_policy();
+            errors
+                .extend(policy.map(|error| self.refuse("audit", "policy_file", error.to_string())));
         }
         errors
     }

@@ -5,6 +5,7 @@
 //! its source and the rule.
 
 mod access;
+mod audit;
 mod auth;
 mod bounds;
 mod convert;
@@ -50,6 +51,7 @@ pub(crate) struct Config {
     pub(crate) guards: guards::Guards,
     pub(crate) validation: validation::Validation,
     pub(crate) references: validation::References,
+    pub(crate) audit: audit::Audit,
     pub(crate) log: Log,
     pub(crate) shutdown: Shutdown,
 }

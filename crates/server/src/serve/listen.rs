@@ -5,7 +5,7 @@
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body};
+use axum::{Router, body::Body, extract::ConnectInfo};
 use chancery_auth::TransportPeer;
 use chancery_net::{
     Eviction, FirstBytes, GuardedIo, Guards, Port, Slot, SlotLimit, Slots, Timeouts, accept,
@@ -247,6 +247,7 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         if let Some(peer) = &peer {
             request.extensions_mut().insert(peer.clone());
         }
+        request.extensions_mut().insert(ConnectInfo(activity.peer()));
         let response = router.call(request);
         async move {
             let Ok(response) = response.await;

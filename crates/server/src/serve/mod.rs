@@ -6,6 +6,7 @@
 //! Order of the end (OPS-15): leadership moves to another replica, the replica is no longer ready,
 //! streams of clients, admin requests, shards, store. Each step of the end has a time limit.
 
+mod audit;
 mod body;
 mod descriptors;
 mod files;
@@ -28,6 +29,7 @@ use std::{
 
 use axum::Router;
 use chancery_admin::AdminDeps;
+use chancery_audit::{Audit, Port};
 use chancery_auth::Authenticator;
 use chancery_fanout::{AccessControl, Fanout};
 use chancery_load::LoadReports;
@@ -160,6 +162,19 @@ async fn serve(
     admin: &Handle,
     out: &mut dyn Write,
 ) -> Result<Closed, Failure> {
+    let audit = audit::start(&loaded.config).await?;
+    let ended = serve_audited(loaded, metrics, admin, &audit, out).await;
+    audit::stop(&audit, &ended).await;
+    ended
+}
+
+async fn serve_audited(
+    loaded: &Loaded,
+    metrics: PrometheusHandle,
+    admin: &Handle,
+    audit: &Audit,
+    out: &mut dyn Write,
+) -> Result<Closed, Failure> {
     let config = &loaded.config;
     let mut signals = Signals::new()
         .map_err(|error| Failure::new(format_args!("cannot install signal handlers: {error}")))?;
@@ -183,7 +198,8 @@ async fn serve(
         }
         Opened::Ended(_, Some(replica)) => (replica, Ok(())),
         Opened::Replica(replica) => {
-            let ended = run_parts(config, &replica, metrics, admin, out, &mut signals).await;
+            let shared = Shared { config, metrics, admin, audit };
+            let ended = run_parts(shared, &replica, out, &mut signals).await;
             (replica, ended)
         }
     };
@@ -198,14 +214,13 @@ async fn serve(
 
 /// Runs all components except the store, until a signal or a failure ends them.
 async fn run_parts(
-    config: &Config,
+    shared: Shared<'_>,
     replica: &Replica,
-    metrics: PrometheusHandle,
-    admin: &Handle,
     out: &mut dyn Write,
     signals: &mut Signals,
 ) -> Result<(), Failure> {
-    let mut running = Running::start(config, replica.clone(), metrics, admin).await?;
+    let config = shared.config;
+    let mut running = Running::start(shared, replica.clone()).await?;
     let began = tokio::select! {
         began = running.begin(config, replica) => began.map(|()| None),
         ended = signals.next() => Ok(Some(Ended::Signal(ended))),
@@ -249,6 +264,15 @@ fn announce(running: &Running, replica: &Replica, out: &mut dyn Write) {
     if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {
         warn!(%error, "cannot write the ready line");
     }
+}
+
+/// The parts that the components have in common.
+struct Shared<'a> {
+    config: &'a Config,
+    metrics: PrometheusHandle,
+    /// The threads of the admin port.
+    admin: &'a Handle,
+    audit: &'a Audit,
 }
 
 /// How the use of the store ended.
@@ -302,12 +326,8 @@ struct Running {
 impl Running {
     /// Starts all components except the discovery services. Their port is bound, but refuses
     /// connections.
-    async fn start(
-        config: &Config,
-        replica: Replica,
-        metrics: PrometheusHandle,
-        admin_runtime: &Handle,
-    ) -> Result<Self, Failure> {
+    async fn start(shared: Shared<'_>, replica: Replica) -> Result<Self, Failure> {
+        let Shared { config, metrics, admin: admin_runtime, audit } = shared;
         let (xds_socket, xds_address) = take_port("xds.address", config.xds.address)?;
         let (admin_socket, admin_address) = take_port("admin.address", config.admin.address)?;
         let admin_listener = {
@@ -316,8 +336,11 @@ impl Running {
         };
         let (drain, stop_admin) = (CancellationToken::new(), CancellationToken::new());
         let (shards, stop_shards) = (TaskTracker::new(), CancellationToken::new());
-        let admin_tls = open_tls(config.admin.tls(), &shards, &stop_shards)?;
-        let xds_tls = open_tls(config.xds.tls(), &shards, &stop_shards)?;
+        audit::keep_fresh(audit, &shards, &stop_shards);
+        let open_tls = |files, port| open_tls(files, audit, port, &shards, &stop_shards);
+        let admin_tls = open_tls(config.admin.tls(), Port::Admin)?;
+        let xds_tls = open_tls(config.xds.tls(), Port::Xds)?;
+        let mcp_tls = open_tls(config.mcp.tls(), Port::Mcp)?;
         let auth = open_auth(config, &shards, &stop_shards)?;
         warn_of_open_ports(config);
         let started = CancellationToken::new();
@@ -329,7 +352,6 @@ impl Running {
             .with_fresh(Arc::new(fresh));
         shards.spawn(run_metrics_upkeep(metrics.clone(), stop_shards.clone()));
         let load_reports = config.load_reports().map_err(Failure::new)?;
-        let mcp_tls = open_tls(config.mcp.tls(), &shards, &stop_shards)?;
         let mcp = McpSources::start(config, &replica, mcp_tls, &shards, &drain)?;
         let (router, update_references) = chancery_admin::router(&AdminDeps {
             replica,
@@ -347,6 +369,7 @@ impl Running {
             references: config.references(),
             external: config.validation.external(),
             access: config.admin_access(&auth),
+            audit: audit.clone(),
         });
         admin_runtime.spawn(update_references);
         let stop = stop_admin.clone();
@@ -481,11 +504,14 @@ impl Running {
 /// Reads the certificates of a port, if it uses TLS. A task reads them again when their files change.
 fn open_tls(
     files: Option<TlsConfig>,
+    audit: &Audit,
+    port: Port,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<Option<PortTls>, Failure> {
     let tls = files.map(PortTls::new).transpose().map_err(Failure::new)?;
     if let Some(tls) = tls.clone() {
+        audit::observe_handshakes(audit, &tls, port);
         let stop = stop.clone();
         tasks.spawn(async move { stop.run_until_cancelled(tls.keep_fresh()).await });
     }

@@ -89,6 +89,7 @@ fn described() -> Families {
         chancery_fanout::METRICS,
         chancery_xds::METRICS,
         chancery_admin::METRICS,
+        chancery_audit::METRICS,
         chancery_load::METRICS,
         chancery_mcp::METRICS,
         chancery_store::METRICS,

@@ -80,6 +80,7 @@ pub(crate) const GROUPS: [Group; 3] = [
         first: 300,
         suites: &[
             suite("chancery-fanout", &["--lib"], "fanout unit"),
+            suite("chancery-audit", &["--lib"], "audit"),
             suite("chancery-load", &["--lib"], "load"),
             suite("chancery-net", &["--lib"], "net"),
             suite("chancery-mcp", &["--test", "sink"], "mcp sink"),

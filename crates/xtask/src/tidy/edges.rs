@@ -13,6 +13,7 @@ const TESTING: &str = "chancery-testing";
 const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-metrics", &[]),
     ("chancery-model", &[]),
+    ("chancery-audit", &["chancery-metrics", "chancery-model"]),
     ("chancery-view", &["chancery-model"]),
     ("chancery-protocol", &["chancery-model", "chancery-view"]),
     ("chancery-proto", &[]),
@@ -59,6 +60,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "chancery-admin",
         &[
+            "chancery-audit",
             "chancery-metrics",
             "chancery-model",
             "chancery-view",
@@ -74,6 +76,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "chancery-server",
         &[
+            "chancery-audit",
             "chancery-metrics",
             "chancery-model",
             "chancery-view",

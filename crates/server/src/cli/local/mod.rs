@@ -1,5 +1,6 @@
 //! The commands that connect to no server.
 
+mod audit;
 mod bootstrap;
 mod completions;
 mod config;
@@ -10,6 +11,7 @@ mod lint;
 mod restore;
 mod serve;
 
+pub(crate) use audit::Audit;
 pub(crate) use bootstrap::Bootstrap;
 pub(crate) use completions::Completions;
 pub(crate) use config::Config;

@@ -1,0 +1,227 @@
+//! The audit log of the admin API: who called which operation, from where, and with which outcome.
+//!
+//! Each operation that writes, changes the cluster, or returns everything (a backup) calls [`Service::audited`].
+//! Details contain only counts, names, and the texts that the author wrote for others: label, author, reason.
+
+use std::net::SocketAddr;
+
+use axum::{
+    extract::{ConnectInfo, Request},
+    middleware::Next,
+    response::Response,
+};
+use chancery_audit::{Decision, Event, Port, Target};
+use chancery_proto::admin::v1 as pb;
+use http::{Extensions, HeaderMap, header};
+use serde_json::Value;
+
+use crate::{AdminError, service::Service};
+
+/// The maximum number of names in the details of a record.
+const NAMES_MAX: usize = 20;
+
+tokio::task_local! {
+    /// The caller of the request that the present task serves.
+    static CALLER: Caller;
+}
+
+/// The caller of a request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Caller {
+    source: Option<SocketAddr>,
+    user_agent: String,
+}
+
+impl Caller {
+    /// Returns the caller of a request. The server that accepted the connection adds its address.
+    pub(crate) fn of(extensions: &Extensions, headers: &HeaderMap) -> Self {
+        let source = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        let user_agent = headers.get(header::USER_AGENT);
+        let user_agent = user_agent.map(|value| String::from_utf8_lossy(value.as_bytes()));
+        Self { source, user_agent: user_agent.unwrap_or_default().into_owned() }
+    }
+
+    /// Adds the caller to an event.
+    pub(crate) fn add_to(self, event: Event) -> Event {
+        let Self { source, user_agent } = self;
+        Event { source, user_agent, ..event }
+    }
+}
+
+/// Keeps the caller while its request is served.
+pub(crate) async fn identify(request: Request, next: Next) -> Response {
+    let caller = Caller::of(request.extensions(), request.headers());
+    CALLER.scope(caller, next.run(request)).await
+}
+
+/// An operation that the audit log records.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    event: Event,
+    is_dry_run: bool,
+}
+
+impl Operation {
+    /// Creates an operation with a verb of a closed set.
+    pub(crate) fn new(verb: &'static str) -> Self {
+        Self { event: Event::new(Port::Admin, verb), is_dry_run: false }
+    }
+
+    /// Creates a write.
+    pub(crate) fn write(
+        verb: &'static str,
+        scope: &str,
+        options: Option<&pb::WriteOptions>,
+    ) -> Self {
+        let mut operation = Self::new(verb);
+        operation.event.target.scope = scope.to_owned();
+        let Some(options) = options else { return operation };
+        operation.is_dry_run = options.dry_run;
+        operation.event.request_id.clone_from(&options.request_id);
+        if options.dry_run {
+            operation = operation.detail("dry_run", true);
+        }
+        for (key, text) in [
+            ("label", &options.label),
+            ("author", &options.author),
+            ("reason", &options.reason),
+            ("validation", &options.validation),
+        ] {
+            if !text.is_empty() {
+                operation = operation.detail(key, text.as_str());
+            }
+        }
+        match options.confirm.as_slice() {
+            [] => operation,
+            guards => operation.names("confirm", guards.iter().map(String::as_str)),
+        }
+    }
+
+    /// Sets the object of the operation.
+    pub(crate) fn target(mut self, type_name: &str, name: impl Into<String>) -> Self {
+        let target =
+            Target { type_name: type_name.to_owned(), name: name.into(), ..self.event.target };
+        self.event.target = target;
+        self
+    }
+
+    /// Adds a detail. It must not be secret.
+    pub(crate) fn detail(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+        self.event = self.event.detail(key, value);
+        self
+    }
+
+    /// Adds the first names of a list.
+    pub(crate) fn names<'a>(
+        self,
+        key: &'static str,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let names: Vec<Value> = names.into_iter().take(NAMES_MAX).map(Value::from).collect();
+        self.detail(key, names)
+    }
+}
+
+/// The record of a running operation. If the caller leaves before the outcome is known, the record says so.
+struct Running<'a> {
+    service: &'a Service,
+    event: Option<Event>,
+}
+
+impl Running<'_> {
+    fn end(mut self, decision: Decision, add: impl FnOnce(Event) -> Event) {
+        if let Some(event) = self.event.take() {
+            self.service.audit.note(add(Event { decision, ..now(event) }));
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if let Some(event) = self.event.take() {
+            let decision = Decision::Unknown("abandoned");
+            self.service.audit.note(Event { decision, ..now(event) });
+        }
+    }
+}
+
+fn now(event: Event) -> Event {
+    Event { time: std::time::SystemTime::now(), ..event }
+}
+
+impl Service {
+    /// Runs an operation and records its outcome. If the audit log is strict, a record precedes the operation.
+    ///
+    /// # Errors
+    /// Returns the error of the operation. Fails without running it if a strict audit log does not take the record.
+    pub(crate) async fn audited<T>(
+        &self,
+        operation: Operation,
+        run: impl Future<Output = Result<T, AdminError>>,
+    ) -> Result<T, AdminError> {
+        self.audited_with(operation, run, |_, event| event).await
+    }
+
+    /// Runs a write like [`Self::audited`]. The record has the revision and the numbers of changes.
+    pub(crate) async fn audited_write(
+        &self,
+        operation: Operation,
+        run: impl Future<Output = Result<pb::WriteResponse, AdminError>>,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let describe = |response: &pb::WriteResponse, event: Event| {
+            event
+                .detail("revision", response.revision)
+                .detail("changed", response.changed)
+                .detail("removed", response.removed)
+                .detail("assignments", response.assignments)
+                .detail("access", response.access)
+        };
+        self.audited_with(operation, run, describe).await
+    }
+
+    async fn audited_with<T>(
+        &self,
+        operation: Operation,
+        run: impl Future<Output = Result<T, AdminError>>,
+        describe: impl FnOnce(&T, Event) -> Event,
+    ) -> Result<T, AdminError> {
+        let caller = CALLER.try_with(Caller::clone).unwrap_or_default();
+        let principal = self.caller.identity.principal.to_string();
+        let event = Event { principal, ..caller.add_to(operation.event) };
+        let running = Running { service: self, event: Some(event.clone()) };
+        // A dry run changes nothing.
+        if self.audit.is_strict() && !operation.is_dry_run {
+            let pending = Event { decision: Decision::Pending, ..event };
+            if let Err(error) = self.audit.record(pending).await {
+                running.end(Decision::Refused("not_audited"), |event| event);
+                return Err(AdminError::Unavailable(format!("nothing has been written: {error}")));
+            }
+        }
+        let result = run.await;
+        match &result {
+            Ok(done) => running.end(Decision::Allowed, |event| describe(done, event)),
+            Err(error) => running.end(error.decision(), |event| event),
+        }
+        result
+    }
+}
+
+impl AdminError {
+    /// Returns the decision in the audit log.
+    fn decision(&self) -> Decision {
+        match self {
+            Self::Input(_) => Decision::Refused("input"),
+            Self::Parameter(_) => Decision::Refused("parameter"),
+            Self::NotFound(_) => Decision::Refused("not_found"),
+            Self::Precondition(_) => Decision::Refused("precondition"),
+            Self::TooLarge(_) => Decision::Refused("too_large"),
+            Self::Method(_) => Decision::Refused("method"),
+            Self::Unauthenticated(_) => Decision::Refused("unauthenticated"),
+            Self::Forbidden(_) => Decision::Refused("forbidden"),
+            Self::Unavailable(_) => Decision::Failed("unavailable"),
+            Self::OutcomeUnknown(_) => Decision::Unknown("outcome_unknown"),
+            Self::Exhausted(_) => Decision::Failed("disk_full"),
+            Self::Internal(_) => Decision::Failed("internal"),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The audit log of operations.
+
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
+
+use axum::{body::Body, extract::ConnectInfo};
+use chancery_admin::{ExternalInput, ExternalValidator};
+use chancery_audit::{Audit, Settings, SinkSettings};
+use http::Request;
+use serde_json::Value;
+
+use crate::support::{Server, clusters};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn audit(dir: &Path) -> Audit {
+    let sinks = vec![SinkSettings::File(dir.join("audit.jsonl"))];
+    Audit::open(&Settings { sinks, ..Settings::default() }).unwrap()
+}
+
+/// Returns a validator that runs a script on a manifest.
+fn script(script: &str) -> ExternalValidator {
+    ExternalValidator {
+        command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+        input: ExternalInput::Manifest,
+        timeout: Duration::from_secs(60),
+        memory_max: 1 << 30,
+        required: true,
+    }
+}
+
+fn apply(names: &[&str]) -> Request<Body> {
+    let request = Request::post("/v1/apply").header("host", "localhost");
+    let mut request =
+        request.header("user-agent", "curl/8").body(Body::from(clusters(names, "1s"))).unwrap();
+    let source: SocketAddr = "10.1.2.3:4".parse().unwrap();
+    request.extensions_mut().insert(ConnectInfo(source));
+    request
+}
+
+fn records(dir: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(dir.join("audit.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn record_of_write_has_address_and_user_agent_of_its_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = audit(dir.path());
+    let server = Server::start_audited(audit.clone(), script("true")).await;
+    let (status, text) = server.send(apply(&["a"])).await;
+    assert_eq!(status, 200, "{text}");
+    audit.close(DEADLINE).await;
+    let records = records(dir.path());
+    assert_eq!(records.len(), 1, "{records:?}");
+    let record = &records[0];
+    assert_eq!(
+        (&record["verb"], &record["decision"], &record["source"], &record["user_agent"]),
+        (&"apply".into(), &"allowed".into(), &"10.1.2.3:4".into(), &"curl/8".into())
+    );
+    // The default level has no details.
+    assert_eq!(record["details"], Value::Null);
+}
+
+/// A write may take effect although its caller has left, so that its record must not be lost.
+#[tokio::test]
+async fn write_whose_caller_leaves_is_recorded_as_unknown() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = audit(dir.path());
+    let marker = dir.path().join("started");
+    let command = format!("touch {}; sleep 60", marker.display());
+    let server = Server::start_audited(audit.clone(), script(&command)).await;
+    let has_started = async {
+        while !marker.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        answer = server.send(apply(&["a"])) => panic!("{answer:?}"),
+        started = tokio::time::timeout(DEADLINE, has_started) => started.unwrap(),
+    }
+    audit.close(DEADLINE).await;
+    let records = records(dir.path());
+    assert_eq!(records.len(), 1, "{records:?}");
+    assert_eq!(
+        (&records[0]["decision"], &records[0]["reason"]),
+        (&"unknown".into(), &"abandoned".into())
+    );
+}
