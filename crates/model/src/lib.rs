@@ -52,7 +52,7 @@ pub use lifetimes::{LifetimeClass, Lifetimes};
 pub use name::{NameError, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl};
 pub use node::{Locality, Node};
 pub use private_key::has_private_key;
-pub use resource::{Resource, ResourceDraft, ResourceKey};
+pub use resource::{Resource, ResourceDraft, ResourceKey, mcp_metadata};
 pub use state::{Applied, Assignments, Collection, Scope, State};
 pub use structured_name::{
     RESOURCE_NAME_BYTES_MAX, StructuredName, StructuredNameError, canonical_name, is_structured,
@@ -63,4 +63,4 @@ pub use transaction::{
     Summary, Transaction, TransactionMeta, Upsert,
 };
 pub use variant_index::VariantIndex;
-pub use version::{Incarnation, Revision, TypeVersion, Version};
+pub use version::{CollectionVersion, Incarnation, Revision, TypeVersion, Version};

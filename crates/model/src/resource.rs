@@ -17,6 +17,8 @@
 //! The body of a resource in a collection is an `istio.mcp.v1alpha1.Resource`, which contains the version of its
 //! author. A suffix after the body overrides it with the version of Chancery (MCP-14): `0a <len> 1a <version>`.
 //! Decoders merge the suffix into the field `metadata`. The type URL in the `Any` is that of the message (MCP-06).
+//! Clients of MCP over xDS receive this suffix. Sinks receive [`Resource::body`] and another suffix, whose version also
+//! identifies the cluster ([`mcp_metadata`]).
 //!
 //! The SotW field is a slice of the delta field, and the body is a slice of both. One copy of the
 //! bytes therefore serves both protocols and every stream. The body is the output of admission and
@@ -168,7 +170,7 @@ impl Resource {
         let name_len = variant.as_ref().map_or(name.as_str().len(), |encoded| encoded.len());
         let any_url = type_url.message_url();
         let suffix = match type_url.is_collection() {
-            true => mcp_version(&version_text),
+            true => mcp_metadata(&version_text),
             false => BytesMut::new(),
         };
         let value_len = draft.body.len() + suffix.len();
@@ -246,17 +248,10 @@ impl Resource {
         self.frame.slice(self.body.start as usize..self.body.end as usize)
     }
 
-    /// Returns the encoded message as clients receive it: `Any.value`. It differs from [`Resource::body`] only in a
-    /// collection of MCP.
+    /// Returns the length of [`Resource::body`] in bytes.
     #[must_use]
-    pub fn value(&self) -> Bytes {
-        self.frame.slice(self.body.start as usize..self.any.end as usize)
-    }
-
-    /// Returns the length of [`Resource::value`] in bytes.
-    #[must_use]
-    pub fn value_len(&self) -> usize {
-        (self.any.end - self.body.start) as usize
+    pub fn body_len(&self) -> usize {
+        (self.body.end - self.body.start) as usize
     }
 
     /// Returns the `resources` field of a `DeltaDiscoveryResponse` with this resource, including key
@@ -376,8 +371,10 @@ impl PartialEq for Resource {
 }
 impl Eq for Resource {}
 
-/// Encodes the field `metadata` of an `istio.mcp.v1alpha1.Resource` with a version and nothing else.
-fn mcp_version(version: &str) -> BytesMut {
+/// Encodes the field `metadata` of an `istio.mcp.v1alpha1.Resource` with a version and nothing else. After the body of
+/// a resource, it overrides the version of the author.
+#[must_use]
+pub fn mcp_metadata(version: &str) -> BytesMut {
     let mut suffix = BytesMut::new();
     put_len_header(&mut suffix, 1, len_field_len(version.len()));
     put_len_field(&mut suffix, 3, version.as_bytes());

@@ -53,11 +53,50 @@ impl Version {
         // Only the canonical spelling is valid.
         (version.to_string() == text).then_some(version)
     }
+
+    /// Returns the revision in a version that a client reports: a [`Version`] or a [`CollectionVersion`].
+    #[must_use]
+    pub fn revision_of(text: &str) -> Option<Revision> {
+        let of_collection = || CollectionVersion::parse(text).map(|of| of.version);
+        Self::parse(text).or_else(of_collection).map(|version| version.revision)
+    }
 }
 
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{:08x}", base36(self.revision.0), self.tag)
+    }
+}
+
+/// The version of a resource of a collection, as sinks of MCP receive it.
+///
+/// The text form is `<version>-<incarnation>`. A sink that resumes lists such versions, possibly those of another
+/// cluster (MCP-37).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CollectionVersion {
+    /// The version of the resource.
+    pub version: Version,
+    /// The incarnation of the cluster that sends the version.
+    pub incarnation: Incarnation,
+}
+
+impl CollectionVersion {
+    /// Parses a version that a sink lists. Returns `None` for text that Chancery never writes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (version, incarnation) = text.rsplit_once('-')?;
+        let parsed = Self {
+            version: Version::parse(version)?,
+            incarnation: Incarnation(u32::from_str_radix(incarnation, 36).ok()?),
+        };
+        // Only the canonical spelling is valid.
+        (parsed.incarnation.to_string() == incarnation).then_some(parsed)
+    }
+}
+
+impl fmt::Display for CollectionVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.version, self.incarnation)
     }
 }
 
@@ -142,6 +181,23 @@ mod tests {
             ["", "-", "1", "1-", "-1", "1-g", "01-00000000", "1-1", "Z-00000001", "1-00000001-x"]
         {
             assert_eq!(Version::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn collection_version_parses_its_canonical_spelling_only() {
+        for incarnation in [0, 35, 36, u32::MAX].map(Incarnation) {
+            let version = Version { revision: Revision(37), tag: 0xdead_beef };
+            let of_collection = CollectionVersion { version, incarnation };
+            let text = of_collection.to_string();
+            assert_eq!(CollectionVersion::parse(&text), Some(of_collection));
+            assert_eq!(Version::revision_of(&text), Some(Revision(37)));
+            assert_eq!(Version::parse(&text), None);
+        }
+        assert_eq!(Version::revision_of("11-deadbeef"), Some(Revision(37)));
+        for text in ["", "11-deadbeef", "11-deadbeef-", "11-deadbeef-Z", "11-deadbeef-01", "1-1-1"]
+        {
+            assert_eq!(CollectionVersion::parse(text), None, "{text:?}");
         }
     }
 

@@ -6,7 +6,8 @@
 //! - In delta, the lifetime is a field of the resource (`Resource.ttl`).
 //! - In SotW, a resource with a lifetime is wrapped in an `Any` with a `Resource` (TTL-05). Resources
 //!   without a lifetime stay bare (SOTW-113).
-//! - In MCP, a resource has no lifetime. It is an `istio.mcp.v1alpha1.Resource` without an `Any` around it.
+//! - In MCP, a resource has no lifetime. It is an `istio.mcp.v1alpha1.Resource` without an `Any` around it. Each response
+//!   adds the metadata after it.
 //!
 //! A resource whose name the client spells differently gets the client's spelling in the same way. In
 //! SotW, only the wrapper has a place for it (XDSTP-03).
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use chancery_model::{
-    Resource, encode_resource_name,
+    CollectionVersion, Incarnation, Resource, TypeVersion, encode_resource_name, mcp_metadata,
     wire::{len_field_len, put_len_field, put_len_header, put_varint, varint_len},
 };
 
@@ -48,6 +49,8 @@ pub(crate) struct Encoding {
     /// The version in wrappers. It is the version of the response, because Envoy compares the two
     /// (CLI-E-45).
     version: Box<str>,
+    /// The cluster, which the versions of MCP identify (MCP-37).
+    incarnation: Incarnation,
 }
 
 /// One encoded `resources` field, in three pieces.
@@ -66,19 +69,22 @@ impl Encoding {
         form: LifetimeForm,
         reads_constraints: bool,
         spellings: Spellings,
-        version: &str,
+        version: &TypeVersion,
     ) -> Self {
         let has_wrappers = protocol == Protocol::Sotw
             && (form == LifetimeForm::Wrapper || !spellings.is_empty() || reads_constraints);
-        let version = if has_wrappers { version } else { "" };
-        Self { protocol, form, reads_constraints, spellings, version: version.into() }
+        let incarnation = version.incarnation;
+        let version = if has_wrappers { version.to_string().into() } else { Box::default() };
+        Self { protocol, form, reads_constraints, spellings, version, incarnation }
     }
 
     /// Returns the length of a resource in the response.
     pub(crate) fn len(&self, resource: &Resource) -> usize {
         let ttl = self.ttl_of(resource);
         match (self.is_renamed(resource), ttl, self.protocol) {
-            (_, _, Protocol::Mcp) => len_field_len(resource.value_len()),
+            (_, _, Protocol::Mcp) => {
+                len_field_len(resource.body_len() + self.mcp_metadata(resource).len())
+            }
             (false, None, Protocol::Sotw) => resource.sotw_len(),
             (false, None, Protocol::Delta) => resource.delta_len(),
             (false, Some(ttl), Protocol::Delta) => {
@@ -98,8 +104,9 @@ impl Encoding {
         let ttl = self.ttl_of(resource);
         let shared = match (self.is_renamed(resource), ttl, self.protocol) {
             (_, _, Protocol::Mcp) => {
-                put_len_header(&mut head, 3, resource.value_len());
-                resource.value()
+                tail = self.mcp_metadata(resource);
+                put_len_header(&mut head, 3, resource.body_len() + tail.len());
+                resource.body()
             }
             (false, None, Protocol::Sotw) => resource.sotw_field(),
             (false, None, Protocol::Delta) => resource.delta_field(),
@@ -121,6 +128,12 @@ impl Encoding {
             }
         };
         EncodedResource { head, shared, tail }
+    }
+
+    /// Returns the metadata after the body of a resource, which overrides the version of the author (MCP-14).
+    fn mcp_metadata(&self, resource: &Resource) -> BytesMut {
+        let (version, incarnation) = (resource.version(), self.incarnation);
+        mcp_metadata(&CollectionVersion { version, incarnation }.to_string())
     }
 
     /// Returns whether the name of a resource differs from that in its shared bytes: the client spells it

@@ -234,8 +234,7 @@ impl VersionList {
     pub(crate) fn newest(&self) -> Option<Revision> {
         match &self.0 {
             Versions::Owned(entries) => {
-                let versions = entries.iter().filter_map(|(_, text)| Version::parse(text));
-                versions.map(|version| version.revision).max()
+                entries.iter().filter_map(|(_, text)| Version::revision_of(text)).max()
             }
             Versions::Encoded(encoded) => encoded.newest,
         }

@@ -161,10 +161,9 @@ impl Response {
     /// `control_plane` becomes `control_plane.identifier` (SVC-20), for which MCP has no field.
     #[must_use]
     pub fn into_message(self, control_plane: &str) -> Message {
-        let version = self.version.to_string();
-        let spellings = self.spellings.clone();
-        let (protocol, form) = (self.protocol, self.lifetimes);
-        let encoding = Encoding::new(protocol, form, self.reads_constraints, spellings, &version);
+        let (protocol, form, spellings) = (self.protocol, self.lifetimes, self.spellings.clone());
+        let encoding =
+            Encoding::new(protocol, form, self.reads_constraints, spellings, &self.version);
         let head = self.head(control_plane);
         let tail = self.tail(&encoding);
         let resources = self.resources.iter().map(|r| encoding.len(r)).sum::<usize>();

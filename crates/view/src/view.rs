@@ -223,6 +223,12 @@ impl TypeView {
         self.layers.iter().find_map(|layer| layer.resources.get(name))
     }
 
+    /// Returns the incarnation of the cluster.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
     /// Returns the version of the type (`version_info`, `system_version_info`).
     #[must_use]
     pub fn version(&self) -> TypeVersion {

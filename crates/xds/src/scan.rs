@@ -363,8 +363,8 @@ impl Scan {
         let token = fields.next(message).map_err(|error| self.malformed(error))?;
         let Some(token) = token else {
             let version = message.get(version).and_then(|text| std::str::from_utf8(text).ok());
-            let version = version.and_then(Version::parse).map(|version| version.revision);
-            self.found.newest = self.found.newest.max(version);
+            let revision = version.and_then(Version::revision_of);
+            self.found.newest = self.found.newest.max(revision);
             return Ok(());
         };
         match token {

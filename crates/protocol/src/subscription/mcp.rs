@@ -3,7 +3,8 @@
 //! The request of a sink is a wildcard subscription (MCP-17). In contrast to xDS, each request states whether the sink
 //! accepts an incremental response, and the session sends nothing while a response is unanswered (MCP-30).
 
-use chancery_model::{Revision, Version, has_internal_mark};
+use chancery_model::{CollectionVersion, Revision, has_internal_mark};
+use chancery_view::TypeView;
 
 use super::{
     Agreement, Changed, RequestContext, Requests, Resumption, Subscription, Wildcard, parse_nonce,
@@ -56,8 +57,12 @@ impl Subscription {
         self.agreement.needs_full_state = false;
         (self.delivery.pending, self.delivery.included) = (None, Revision(0));
         self.resumption = Resumption::default();
+        // Versions of another cluster say nothing about the state of the sink (MCP-37).
+        let own = context.view.as_ref().map(TypeView::incarnation);
         for (name, version) in versions.iter() {
-            let version = Version::parse(version).filter(|_| !has_internal_mark(name));
+            let version = CollectionVersion::parse(version)
+                .filter(|of| Some(of.incarnation) == own && !has_internal_mark(name))
+                .map(|of| of.version);
             self.agreement.needs_full_state |= version.is_none();
             if version.is_some() {
                 self.resumption.claim(context.name(name)?, version);

@@ -39,10 +39,9 @@ impl Subscription {
     /// (SOTW-70).
     pub(crate) fn take_part(&mut self, pending: &mut PendingResponse, target: usize) -> Part {
         let target = if self.is_full_state() { usize::MAX } else { target };
-        let version = pending.version.to_string();
-        let spellings = self.response_spellings();
+        let (spellings, version) = (self.response_spellings(), &pending.version);
         let (form, reads_constraints) = (self.renewals.form, self.variants.has_locators);
-        let encoding = Encoding::new(self.protocol, form, reads_constraints, spellings, &version);
+        let encoding = Encoding::new(self.protocol, form, reads_constraints, spellings, version);
         let size = |resource: &Resource| encoding.len(resource);
         let mut resources = match self.properties.absent_as_alias {
             true => take_distinct(&mut pending.resources, target, size),

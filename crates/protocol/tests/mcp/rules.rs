@@ -36,7 +36,7 @@ fn resource_keeps_its_metadata_except_the_version() {
     assert_eq!((read.collection.as_str(), read.incremental), (SERVICES, false));
     assert!(!read.nonce.is_empty() && !read.system_version_info.is_empty());
     let version = versions(&read)[0].1.clone();
-    assert!(version.starts_with("1-"), "{version}");
+    assert!(version.starts_with("1-") && version.ends_with("-7"), "{version}");
     let mut expected = body("ns/a", "1");
     expected.metadata.as_mut().unwrap().version = version;
     assert_eq!(read.resources, [expected]);
@@ -259,10 +259,38 @@ fn sink_resumes_by_its_versions() {
     // The names of the server's own identifiers contain such characters.
     for name in ["ns/b\u{1}ff", "ns/b\u{2}k=v"] {
         world.reconnect();
-        world.request(SERVICES, initial(&[(name, "1-12345678")], true));
+        world.request(SERVICES, initial(&[(name, "1-12345678-7")], true));
         let full = world.next();
         assert!(!full.incremental);
         assert_has(&full, &all);
+    }
+}
+
+/// MCP-37: versions of another cluster have the same form and possibly the same revisions, but the sink receives the full
+/// state. One such version is enough.
+#[test]
+fn versions_of_another_cluster_are_answered_with_the_full_state() {
+    let resources = [("ns/a", Some("1")), ("ns/b", Some("1"))];
+    let (mut other, mut world) = (World::elsewhere(), World::new());
+    let versions_of = |world: &mut World| {
+        world.publish(SERVICES, &resources);
+        world.request(SERVICES, initial(&[], true));
+        versions(&world.next())
+    };
+    let (foreign, own) = (versions_of(&mut other), versions_of(&mut world));
+    assert_eq!(foreign[0].1.strip_suffix("-8"), own[0].1.strip_suffix("-7"));
+    for held in [[&foreign[0], &foreign[1]], [&own[0], &foreign[1]]] {
+        let held = held.map(|(name, version)| (name.as_str(), version.as_str()));
+        world.reconnect();
+        world.request(SERVICES, initial(&held, true));
+        let full = world.next();
+        assert!(!full.incremental && full.removed_resources.is_empty());
+        assert_has(&full, &[("ns/a", "1"), ("ns/b", "1")]);
+        // The sink now holds versions of this cluster.
+        world.request(SERVICES, answer(&full.nonce, true));
+        world.publish(SERVICES, &[("ns/c", Some("1"))]);
+        assert!(world.next().incremental);
+        world.publish(SERVICES, &[("ns/c", None)]);
     }
 }
 

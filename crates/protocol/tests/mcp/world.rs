@@ -71,6 +71,11 @@ impl World {
         Self::with_config(Config::DEFAULTS)
     }
 
+    /// Returns the world of another cluster.
+    pub(crate) fn elsewhere() -> Self {
+        Self { state: State::new(Incarnation(8)), ..Self::new() }
+    }
+
     pub(crate) fn with_config(config: Config) -> Self {
         let kind = StreamKind { protocol: Protocol::Mcp, type_url: None };
         let session = Session::new(kind, Arc::new(config));
