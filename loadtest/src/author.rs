@@ -13,7 +13,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::resource;
+use crate::resource::{self, Content};
 
 /// The timeout of a request. 1000 resources take seconds in a debug build on a busy machine.
 const REQUEST: Duration = Duration::from_secs(60);
@@ -87,13 +87,23 @@ impl Author {
 
     /// Publishes the clusters `from..to` of a load, in transactions of `BATCH` resources.
     pub(crate) async fn load(&mut self, from: usize, to: usize) -> Result<()> {
+        self.load_content(Content::Clusters, from, to).await
+    }
+
+    /// Publishes the resources `from..to` of a load, in transactions of `BATCH` resources.
+    pub(crate) async fn load_content(
+        &mut self,
+        content: Content,
+        from: usize,
+        to: usize,
+    ) -> Result<()> {
         let mut start = from;
         while start < to {
             let end = (start + BATCH).min(to);
-            let clusters = (start..end).map(|n| resource::cluster(n, 0)).collect();
-            self.apply(&[resource::manifest(resource::SCOPE, clusters)])
+            let resources = (start..end).map(|n| content.resource(n, 0)).collect();
+            self.apply(&[resource::manifest(resource::SCOPE, resources)])
                 .await
-                .with_context(|| format!("publish the clusters {start} to {end}"))?;
+                .with_context(|| format!("publish the resources {start} to {end}"))?;
             start = end;
         }
         Ok(())

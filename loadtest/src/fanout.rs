@@ -2,7 +2,7 @@
 //!
 //! Each size of view has its own server. The servers run at the same time and take turns, so that
 //! other load on the machine affects all of them. A turn is a number of updates in sequence: one
-//! cluster changes, and all clients acknowledge the change before the next update.
+//! resource changes, and all clients acknowledge the change before the next update.
 //!
 //! The cost is the CPU time of the server over the whole turn, including the writes, divided by the
 //! deliveries. The first size opens and closes each round (A B A), and the ratio of a round is to
@@ -24,8 +24,9 @@ use crate::{
     host::{HostTime, Pinning},
     process::{CpuTime, Process},
     report::{Findings, Gate, say},
-    resource,
+    resource::{self, Content},
     server::{Launch, Server},
+    sinks,
     stats::{Latencies, Spread, count, float},
     wildcard_clients::{Expected, Totals, WildcardClients},
 };
@@ -42,31 +43,35 @@ const ACKS: &str = "chancery_xds_acks_total";
 /// Measure server CPU per acknowledged delivery in small and large views
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// The resources, and with them the protocol of the clients.
+    #[arg(skip = Content::Clusters)]
+    pub(crate) content: Content,
     /// Sizes of the views in clusters of about 1 KB; the first is the base of the comparison
     #[arg(long, value_delimiter = ',', default_value = "100,100000")]
-    resources: Vec<usize>,
+    pub(crate) resources: Vec<usize>,
     /// Wildcard delta streams per size
     #[arg(long, default_value_t = 100)]
-    streams: usize,
+    pub(crate) streams: usize,
     /// Streams per connection
     #[arg(long, default_value_t = 1)]
-    streams_per_connection: usize,
+    pub(crate) streams_per_connection: usize,
     /// Updates per turn
     #[arg(long, default_value_t = 500)]
-    updates: usize,
+    pub(crate) updates: usize,
     /// Rounds; in each, the first size has two turns and the others have one
     #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    pub(crate) rounds: usize,
     /// Maximum ratio of the cost per delivery to that of the first size
     #[arg(long, default_value_t = 1.25)]
-    ratio_max: f64,
+    pub(crate) ratio_max: f64,
     /// Let server and clients run on any CPU, instead of one CPU for each of them
     #[arg(long)]
-    no_pin: bool,
+    pub(crate) no_pin: bool,
 }
 
 /// The server, clients and measurements of one size.
 struct Side {
+    content: Content,
     resources: usize,
     server: Server,
     author: Author,
@@ -112,6 +117,8 @@ struct Row {
     others: Spread,
     /// The ratio of the cost to that of the first size, by round.
     ratio: Option<Spread>,
+    /// Full states that sinks of MCP received after their first response.
+    full_resends: u64,
     wrong: u64,
 }
 
@@ -158,17 +165,20 @@ impl Args {
         let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
         let server = launch.start().await?;
         let mut author = Author::connect(server.admin).await?;
-        author.load(0, resources).await?;
+        author.load_content(self.content, 0, resources).await?;
         let start = Instant::now();
-        let expected = Expected::clusters(resources);
-        let per_connection = self.streams_per_connection;
-        let clients =
-            WildcardClients::connect(server.xds, self.streams, per_connection, expected).await?;
+        let expected = Expected::of(self.content, resources);
+        let (xds, n, per_connection) = (server.xds, self.streams, self.streams_per_connection);
+        let clients = match self.content {
+            Content::Clusters => WildcardClients::connect(xds, n, per_connection, expected).await?,
+            Content::Collection => sinks::connect(xds, n, per_connection, expected).await?,
+        };
         clients.synced(SYNC).await?;
         let synced_in = start.elapsed();
         say!("{resources} resources: {} streams synced in {synced_in:.1?}", self.streams);
         let after_sync = clients.totals();
         Ok(Side {
+            content: self.content,
             resources,
             server,
             author,
@@ -210,8 +220,8 @@ impl Args {
         let cpu = side.server.process().cpu_time()?;
         for _ in 0..self.updates {
             side.generation += 1;
-            let cluster = resource::cluster(0, side.generation);
-            side.author.apply(&[resource::manifest(UNSEEN, vec![cluster])]).await?;
+            let resource = side.content.resource(0, side.generation);
+            side.author.apply(&[resource::manifest(UNSEEN, vec![resource])]).await?;
         }
         tokio::time::sleep(LAST_ACKS).await;
         let cpu = side.server.process().cpu_time()? - cpu;
@@ -226,6 +236,10 @@ impl Args {
             let row = self.row(&side, Spread::of(ratios)).context("no turns")?;
             let wrong = row.wrong + row.deliveries.abs_diff(side.on_the_wire().resources);
             gates.push(Gate::none("responses other than the one changed resource", wrong));
+            if self.content == Content::Collection {
+                let resends = row.full_resends;
+                gates.push(Gate::none("full states after the first response of a sink", resends));
+            }
             if let Some(ratio) = row.ratio {
                 gates.push(Gate::at_most(
                     "CPU per delivery, ratio to the first size, median of the rounds",
@@ -264,6 +278,7 @@ impl Args {
             })?,
             others: spread(&|turn| turn.others)?,
             ratio,
+            full_resends: side.clients.totals().full_resends,
             // Resources that arrived after the sync and outside of all turns are wrong too.
             wrong: side.clients.totals().wrong + side.clients.totals().resources
                 - side.after_sync.resources
@@ -273,9 +288,13 @@ impl Args {
 
     fn text(&self, rows: &[Row]) -> Result<String> {
         let mut text = String::new();
+        let clients = match self.content {
+            Content::Clusters => "wildcard delta streams",
+            Content::Collection => "sinks of MCP",
+        };
         writeln!(
             text,
-            "{} wildcard delta streams ({} per connection), one cluster changes; {} rounds of {} updates per turn; median (min to max)",
+            "{} {clients} ({} per connection), one resource changes; {} rounds of {} updates per turn; median (min to max)",
             self.streams, self.streams_per_connection, self.rounds, self.updates
         )?;
         for row in rows {
@@ -305,17 +324,17 @@ impl Args {
 }
 
 impl Side {
-    /// Changes one cluster, and waits until all clients have acknowledged it. Returns the duration.
+    /// Changes one resource, and waits until all clients have acknowledged it. Returns the duration.
     async fn update(&mut self) -> Result<Duration> {
         self.generation += 1;
-        // The updates visit all clusters of the view, because 7919 is prime.
+        // The updates visit all resources of the view, because 7919 is prime.
         let generation = usize::try_from(self.generation).unwrap_or(usize::MAX);
         let n = generation.wrapping_mul(7919) % self.resources;
-        let cluster = resource::cluster(n, self.generation);
-        self.clients.expect(&resource::name(n));
+        let resource = self.content.resource(n, self.generation);
+        self.clients.expect(&self.content.name(n));
         let start = Instant::now();
-        let manifest = resource::manifest(resource::SCOPE, vec![cluster]);
-        let written = self.author.apply(&[manifest]).await.context("change a cluster")?;
+        let manifest = resource::manifest(resource::SCOPE, vec![resource]);
+        let written = self.author.apply(&[manifest]).await.context("change a resource")?;
         ensure!(written.changed == 1, "an update changed {} resources", written.changed);
         self.clients.acked(ACK).await?;
         Ok(start.elapsed())

@@ -33,6 +33,7 @@ mod fanout;
 mod host;
 mod hostile;
 mod idle;
+mod mcp;
 mod memory;
 mod metrics;
 mod nemesis;
@@ -44,6 +45,7 @@ mod resource;
 mod rolling;
 mod scan;
 mod server;
+mod sinks;
 mod stats;
 mod storm;
 mod stream;
@@ -84,6 +86,8 @@ enum Command {
     Bulk(bulk::Args),
     /// Measure server CPU per acknowledged delivery in small and large views
     Fanout(fanout::Args),
+    // Its arguments have the help, which says what the sinks receive first.
+    Mcp(mcp::Args),
     /// Measure server memory by number of resources and of streams
     Memory(memory::Args),
     /// Kill the server under write load and check that no write is lost or changed
@@ -145,6 +149,7 @@ fn run(cli: Cli) -> Result<bool> {
     let host = Host::look(dir.path())?;
     let pinning = match &cli.command {
         Command::Fanout(args) => args.pinning()?,
+        Command::Mcp(args) => args.pinning()?,
         Command::Memory(args) => args.pinning()?,
         Command::Hostile(args) => args.pinning()?,
         Command::Idle(args) => args.pinning()?,
@@ -182,6 +187,7 @@ impl Command {
             Self::Attack(args) => args.run(common, dir).await,
             Self::Bulk(args) => args.run(common, dir).await,
             Self::Fanout(args) => args.run(common, dir).await,
+            Self::Mcp(args) => args.run(common, dir).await,
             Self::Memory(args) => args.run(common, dir).await,
             Self::Crash(args) => args.run(common, dir).await,
             Self::Doors(args) => args.run(common, dir).await,

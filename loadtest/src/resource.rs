@@ -1,4 +1,4 @@
-//! The resources of a load: clusters of about 1 KB.
+//! The resources of a load: clusters of about 1 KB, or the same amount in a collection of MCP.
 
 use chancery_model::types::{CLUSTER, ENDPOINT};
 use prost::{DecodeError, Message as _};
@@ -12,6 +12,20 @@ const ENDPOINTS: usize = 24;
 /// The length of `alt_stat_name` in bytes. The name also contains the generation.
 const STAT_NAME_BYTES: usize = 330;
 
+/// The collection of a load for sinks of MCP.
+pub(crate) const COLLECTION: &str = "istio/networking/v1alpha3/virtualservices";
+/// The length of the text in a resource of the collection. With its name and metadata, the resource has about 1 KB.
+const TEXT_BYTES: usize = 900;
+
+/// The contents of a load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Clusters.
+    Clusters,
+    /// The resources of [`COLLECTION`].
+    Collection,
+}
+
 /// The fields of `envoy.config.cluster.v3.Cluster` that the tests read. The first one also exists
 /// in `ClusterLoadAssignment`.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -20,6 +34,40 @@ struct Named {
     name: String,
     #[prost(string, tag = "28")]
     alt_stat_name: String,
+}
+
+impl Content {
+    /// Returns the name of resource `n`.
+    pub(crate) fn name(self, n: usize) -> String {
+        match self {
+            Self::Clusters => name(n),
+            Self::Collection => format!("load/{}", name(n)),
+        }
+    }
+
+    /// Returns resource `n`. Generations differ in their bytes, but not in their length.
+    pub(crate) fn resource(self, n: usize, generation: u64) -> Value {
+        match self {
+            Self::Clusters => cluster(n, generation),
+            Self::Collection => {
+                let name = self.name(n);
+                let text = format!("{name}.{generation:012}.");
+                json!({
+                    "@type": COLLECTION,
+                    "metadata": {"name": name, "labels": {"app": "loadtest"}},
+                    "body": {
+                        "@type": "type.googleapis.com/google.protobuf.StringValue",
+                        "value": format!("{text:x<TEXT_BYTES$}"),
+                    },
+                })
+            }
+        }
+    }
+
+    /// Returns the sum of the name hashes of resources `0..n`, which does not depend on their order.
+    pub(crate) fn names_hash(self, n: usize) -> u64 {
+        (0..n).fold(0, |sum: u64, n| sum.wrapping_add(name_hash(self.name(n).as_bytes())))
+    }
 }
 
 /// Returns the name of cluster `n`.
@@ -125,9 +173,4 @@ pub(crate) fn generation_of(body: &[u8]) -> Option<u64> {
 /// Returns the hash of a name, which is kept instead of the name.
 pub(crate) fn name_hash(name: &[u8]) -> u64 {
     xxh3_64(name)
-}
-
-/// Returns the sum of the name hashes of clusters `0..n`, which does not depend on their order.
-pub(crate) fn names_hash(n: usize) -> u64 {
-    (0..n).fold(0, |sum: u64, n| sum.wrapping_add(name_hash(name(n).as_bytes())))
 }

@@ -1,9 +1,9 @@
-//! Many wildcard clients of clusters, on aggregated delta streams, in one thread.
+//! Many wildcard clients in one thread, and their kind on aggregated delta streams of clusters.
 //!
 //! The clients are cheap: a [`Scanner`] reads the responses, and nothing is stored. A client counts
 //! the resources that it receives and adds up the hashes of their names. With these two numbers it
 //! detects that it has all resources. After that, it checks that each response contains exactly the
-//! changed resource.
+//! changed resource. The other kind of client is in `sinks`.
 
 use std::{
     net::SocketAddr,
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, task::JoinSet, time::timeout};
 
 use crate::{
-    resource,
+    resource::{self, Content},
     scan::{Event, Scanner},
     stats::count,
     stream::{self, Requests, Responses, Windows},
@@ -34,8 +34,9 @@ const COMPLAINTS_MAX: usize = 5;
 /// The resources that every client should have after the first sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Expected {
-    resources: u64,
-    names: u64,
+    pub(crate) resources: u64,
+    /// The sum of the hashes of the names.
+    pub(crate) names: u64,
 }
 
 /// The traffic to all clients together.
@@ -44,6 +45,8 @@ pub(crate) struct Totals {
     pub(crate) responses: u64,
     pub(crate) resources: u64,
     pub(crate) bytes: u64,
+    /// Full states that sinks received after their first response.
+    pub(crate) full_resends: u64,
     /// The number of complaints, such as unexpected responses.
     pub(crate) wrong: u64,
 }
@@ -58,8 +61,8 @@ pub(crate) struct WildcardClients {
 
 /// State that the clients share with their owner.
 #[derive(Debug)]
-struct Shared {
-    expected: Expected,
+pub(crate) struct Shared {
+    pub(crate) expected: Expected,
     /// The number of clients that have all resources.
     synced: AtomicU64,
     /// The hash of the changed name.
@@ -69,6 +72,7 @@ struct Shared {
     responses: AtomicU64,
     resources: AtomicU64,
     bytes: AtomicU64,
+    full_resends: AtomicU64,
     wrong: AtomicU64,
     complaints: Mutex<Vec<String>>,
     progress: Notify,
@@ -94,7 +98,12 @@ struct Response {
 impl Expected {
     /// Returns the expectation for clusters `0..n` of a load.
     pub(crate) fn clusters(n: usize) -> Self {
-        Self { resources: count(n), names: resource::names_hash(n) }
+        Self::of(Content::Clusters, n)
+    }
+
+    /// Returns the expectation for resources `0..n` of a load.
+    pub(crate) fn of(content: Content, n: usize) -> Self {
+        Self { resources: count(n), names: content.names_hash(n) }
     }
 }
 
@@ -105,6 +114,7 @@ impl Add for Totals {
             responses: self.responses + other.responses,
             resources: self.resources + other.resources,
             bytes: self.bytes + other.bytes,
+            full_resends: self.full_resends + other.full_resends,
             wrong: self.wrong + other.wrong,
         }
     }
@@ -117,19 +127,15 @@ impl Sub for Totals {
             responses: self.responses - earlier.responses,
             resources: self.resources - earlier.resources,
             bytes: self.bytes - earlier.bytes,
+            full_resends: self.full_resends - earlier.full_resends,
             wrong: self.wrong - earlier.wrong,
         }
     }
 }
 
 impl WildcardClients {
-    /// Opens `streams` streams, with `per_connection` on each connection.
-    pub(crate) async fn connect(
-        xds: SocketAddr,
-        streams: usize,
-        per_connection: usize,
-        expected: Expected,
-    ) -> Result<Self> {
+    /// Creates the owner of `streams` clients that are not connected yet.
+    pub(crate) fn new(streams: usize, expected: Expected) -> Self {
         let shared = Arc::new(Shared {
             expected,
             synced: AtomicU64::new(0),
@@ -138,11 +144,22 @@ impl WildcardClients {
             responses: AtomicU64::new(0),
             resources: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            full_resends: AtomicU64::new(0),
             wrong: AtomicU64::new(0),
             complaints: Mutex::default(),
             progress: Notify::new(),
         });
-        let mut clients = Self { shared, streams: count(streams), tasks: JoinSet::new() };
+        Self { shared, streams: count(streams), tasks: JoinSet::new() }
+    }
+
+    /// Opens `streams` delta streams, with `per_connection` on each connection.
+    pub(crate) async fn connect(
+        xds: SocketAddr,
+        streams: usize,
+        per_connection: usize,
+        expected: Expected,
+    ) -> Result<Self> {
+        let mut clients = Self::new(streams, expected);
         let mut connection = None;
         for n in 0..streams {
             let sender = match connection.take() {
@@ -154,7 +171,8 @@ impl WildcardClients {
         Ok(clients)
     }
 
-    async fn open_connection(&mut self, xds: SocketAddr) -> Result<SendRequest<Bytes>> {
+    /// Opens a connection, which lives as long as this value.
+    pub(crate) async fn open_connection(&mut self, xds: SocketAddr) -> Result<SendRequest<Bytes>> {
         let (sender, connection) = stream::connect(xds, Windows::ENVOY).await?;
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
@@ -179,19 +197,34 @@ impl WildcardClients {
             is_synced: false,
             held: Expected { resources: 0, names: 0 },
         };
+        self.spawn(client.run(responses));
+        Ok(sender)
+    }
+
+    /// Runs a client. A client that fails is a complaint.
+    pub(crate) fn spawn(&mut self, client: impl Future<Output = Result<()>> + Send + 'static) {
+        let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
-            let shared = Arc::clone(&client.shared);
-            if let Err(error) = client.run(responses).await {
+            if let Err(error) = client.await {
                 shared.complain(format!("a stream failed: {error:#}"));
             }
         });
-        Ok(sender)
+    }
+
+    /// Returns the state that the clients share.
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
     }
 
     /// Waits until all clients have acknowledged all resources.
     pub(crate) async fn synced(&self, patience: Duration) -> Result<()> {
+        self.n_synced(self.streams, patience).await
+    }
+
+    /// Waits until `n` clients have acknowledged all resources.
+    pub(crate) async fn n_synced(&self, n: u64, patience: Duration) -> Result<()> {
         let synced = || self.shared.synced.load(Ordering::Relaxed);
-        self.wait(patience, "hold all resources", synced).await
+        self.wait(n, patience, "hold all resources", synced).await
     }
 
     /// Sets the changed name, which each client should now receive once.
@@ -203,7 +236,7 @@ impl WildcardClients {
     /// Waits until all clients have acknowledged the changed name.
     pub(crate) async fn acked(&self, patience: Duration) -> Result<()> {
         let acked = || self.shared.acked.load(Ordering::Relaxed);
-        self.wait(patience, "have the change", acked).await
+        self.wait(self.streams, patience, "have the change", acked).await
     }
 
     pub(crate) fn totals(&self) -> Totals {
@@ -212,6 +245,7 @@ impl WildcardClients {
             responses: of(&self.shared.responses),
             resources: of(&self.shared.resources),
             bytes: of(&self.shared.bytes),
+            full_resends: of(&self.shared.full_resends),
             wrong: of(&self.shared.wrong),
         }
     }
@@ -221,16 +255,22 @@ impl WildcardClients {
         self.shared.complaints.lock().clone()
     }
 
-    async fn wait(&self, patience: Duration, what: &str, n: impl Fn() -> u64) -> Result<()> {
+    async fn wait(
+        &self,
+        wanted: u64,
+        patience: Duration,
+        what: &str,
+        n: impl Fn() -> u64,
+    ) -> Result<()> {
         let deadline = Instant::now() + patience;
-        while n() < self.streams {
+        while n() < wanted {
             let complaints = self.complaints();
             if !complaints.is_empty() {
                 bail!("{}", complaints.join("; "));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if timeout(left, self.shared.progress.notified()).await.is_err() {
-                bail!("only {} of {} clients {what} after {patience:?}", n(), self.streams);
+                bail!("only {} of {wanted} clients {what} after {patience:?}", n());
             }
         }
         Ok(())
@@ -238,7 +278,36 @@ impl WildcardClients {
 }
 
 impl Shared {
-    fn complain(&self, complaint: String) {
+    /// Counts a response of `bytes` bytes.
+    pub(crate) fn count(&self, resources: u64, bytes: u64) {
+        self.responses.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.resources.fetch_add(resources, Ordering::Relaxed);
+    }
+
+    /// Records that a client has all resources.
+    pub(crate) fn on_synced(&self) {
+        self.synced.fetch_add(1, Ordering::Relaxed);
+        self.progress.notify_one();
+    }
+
+    /// Records a full state that a client already had.
+    pub(crate) fn on_full_resend(&self) {
+        self.full_resends.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Checks an acknowledged response after the first sync. `names` is the sum of the hashes.
+    pub(crate) fn on_change(&self, resources: u64, names: u64) {
+        if resources == 1 && names == self.changed.load(Ordering::Relaxed) {
+            self.acked.fetch_add(1, Ordering::Relaxed);
+            return self.progress.notify_one();
+        }
+        self.complain(format!(
+            "a response has {resources} resources; only the changed one was expected"
+        ));
+    }
+
+    pub(crate) fn complain(&self, complaint: String) {
         self.wrong.fetch_add(1, Ordering::Relaxed);
         let mut complaints = self.complaints.lock();
         if complaints.len() < COMPLAINTS_MAX {
@@ -262,9 +331,7 @@ impl Client {
                 }
                 Event::Removed { .. } => response.removed += 1,
                 Event::End { nonce, bytes } => {
-                    shared.responses.fetch_add(1, Ordering::Relaxed);
-                    shared.bytes.fetch_add(bytes, Ordering::Relaxed);
-                    shared.resources.fetch_add(response.resources, Ordering::Relaxed);
+                    shared.count(response.resources, bytes);
                     let nonce = String::from_utf8_lossy(nonce).into_owned();
                     nonces.push((std::mem::take(&mut response), nonce));
                 }
@@ -288,22 +355,13 @@ impl Client {
             ));
         }
         if self.is_synced {
-            let changed = self.shared.changed.load(Ordering::Relaxed);
-            if response.resources == 1 && response.names == changed {
-                self.shared.acked.fetch_add(1, Ordering::Relaxed);
-                return self.shared.progress.notify_one();
-            }
-            return self.shared.complain(format!(
-                "a response has {} resources; only the changed one was expected",
-                response.resources
-            ));
+            return self.shared.on_change(response.resources, response.names);
         }
         self.held.resources += response.resources;
         self.held.names = self.held.names.wrapping_add(response.names);
         if self.held == expected {
             self.is_synced = true;
-            self.shared.synced.fetch_add(1, Ordering::Relaxed);
-            self.shared.progress.notify_one();
+            self.shared.on_synced();
         } else if self.held.resources >= expected.resources {
             self.shared.complain(format!(
                 "a client received {} resources, which are not the {} expected ones",

@@ -91,6 +91,29 @@ fn one_change_sends_one_resource_per_stream() {
     assert_eq!(of("wrong"), [0, 0]);
 }
 
+/// The long form is `loadtest mcp`. Each sink receives one resource per change, for any size of the collection, and no
+/// full state after its first response. A gate that cannot hold is reported.
+#[test]
+fn one_change_sends_one_resource_per_sink() {
+    let (code, report) = loadtest(&[
+        "mcp",
+        "--resources=5,500",
+        "--sinks=6",
+        "--sinks-per-connection=3",
+        "--updates=5",
+        "--rounds=1",
+        "--ratio-max=-1",
+        "--no-pin",
+    ]);
+    let ratio = "CPU per delivery, ratio to the first size, median of the rounds";
+    assert_eq!((code, broken(&report)), (Some(1), vec![ratio]), "{report:#}");
+    let sizes = report["findings"]["sizes"].as_array().unwrap();
+    let of = |key: &str| sizes.iter().map(|size| size[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("resources_per_delivery"), [1.0, 1.0]);
+    assert_eq!(of("deliveries"), [60, 30]);
+    assert_eq!((of("wrong"), of("full_resends")), (vec![0.into(); 2], vec![0.into(); 2]));
+}
+
 /// The long form is `loadtest doors`. A change of endpoints changes one file of a mirror, a poll of a current client is
 /// unchanged, and a heartbeat is short, for any size of the view.
 #[test]
