@@ -75,8 +75,12 @@ pub(crate) async fn open(
     opened.map(tonic::Response::into_inner).map_err(|status| shown(&status))
 }
 
-/// Returns the text of the status with which a stream ended.
+/// Returns the text of the status with which a stream ended. A status with a cause comes from the transport, and not from
+/// the source.
 pub(crate) fn shown(status: &Status) -> String {
+    if let Some(cause) = status.source() {
+        return format!("the connection failed: {}", chain(cause));
+    }
     let hint = match status.code() {
         Code::OutOfRange => " (mcp.message_bytes_max)",
         _ => "",

@@ -176,9 +176,7 @@ impl Task {
 
     /// Records the end of a stream.
     fn ended(&self, ended: Result<(), String>, connection: Connection, delay: Option<Duration>) {
-        let error = ended.err().unwrap_or_else(|| {
-            "the source ended the stream, or the connection was lost".to_owned()
-        });
+        let error = ended.err().unwrap_or_else(|| "the source ended the stream".to_owned());
         self.disconnected(connection);
         self.metrics.errors.increment(1);
         warn!(source = %self.name(), error = %Printable(&error), ?delay, "no stream to the MCP source");

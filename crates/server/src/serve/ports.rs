@@ -45,5 +45,31 @@ pub(super) fn listen_on(
 }
 
 fn cannot_listen(key: &str, address: SocketAddr, error: &io::Error) -> Failure {
-    Failure::new(format_args!("cannot listen on {address} ({key}): {error}"))
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another process listens on this address: stop that process, or set another address"
+        }
+        io::ErrorKind::AddrNotAvailable => "; set an address of this host",
+        _ => "",
+    };
+    Failure::new(format_args!("cannot listen on {address} ({key}): {error}{advice}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another process may take a port between the two steps, although the first one was successful.
+    #[tokio::test]
+    async fn port_that_is_taken_after_its_bind_is_reported_with_advice() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let (first, address) = take_port("a", any).unwrap();
+        let (second, _) = take_port("b", address).unwrap();
+        let _listener = listen_on("a", first, address).unwrap();
+        let error = listen_on("b", second, address).unwrap_err().lines.concat();
+        assert!(error.starts_with(&format!("cannot listen on {address} (b): ")), "{error}");
+        assert!(error.ends_with("stop that process, or set another address"), "{error}");
+        let foreign = take_port("c", "192.0.2.1:0".parse().unwrap()).unwrap_err().lines.concat();
+        assert!(foreign.ends_with("; set an address of this host"), "{foreign}");
+    }
 }

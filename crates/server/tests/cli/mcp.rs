@@ -353,6 +353,8 @@ fn exchange(sink: &Node, mut accept: impl FnMut() -> SinkStream) {
     });
     let trigger = stream.receive();
     assert_eq!((trigger.error_detail.unwrap().code, trigger.response_nonce.as_str()), (12, ""));
+    let counted = sink.metric("chancery_mcp_messages_total");
+    assert!(counted < 0.5, "the trigger counts as a message with a result: {counted}");
     stream.send_state("1", &[resource("ns/a", "v1", 1), resource("ns/b", "v1", 1)]);
     let answer = stream.receive();
     assert_eq!((answer.response_nonce.as_str(), answer.error_detail), ("1", None));
@@ -379,6 +381,40 @@ fn exchange(sink: &Node, mut accept: impl FnMut() -> SinkStream) {
     stream.send_state("2", &[resource("ns/a", "v4", 4)]);
     assert_eq!(stream.receive().error_detail, None);
     assert_eq!(sink.stored(), [("ns/a".to_owned(), 4)]);
+}
+
+/// The status tells a failed connection from a stream that the source ended, and shows where the source has to connect.
+#[test]
+fn status_tells_a_failed_connection_from_an_ended_stream() {
+    let check = |sink: &Node, proxy: &FaultyProxy, accept: &mut dyn FnMut() -> SinkStream| {
+        let shows = |text: &str| {
+            let has =
+                |source: &Value| source["last_error"].as_str().is_some_and(|e| e.contains(text));
+            sink.wait(text, |source, _| has(source));
+        };
+        let mut stream = accept();
+        stream.receive();
+        proxy.cut();
+        shows("the connection failed");
+        let mut stream = accept();
+        stream.receive();
+        drop(stream);
+        shows("the source ended the stream");
+    };
+    let root = tempfile::tempdir().unwrap();
+    let (mut script, proxy) = (Script::start(), FaultyProxy::default());
+    let address = proxy.start(&[script.address]);
+    let sink = Node::start(root.path(), "dials", &[sources("address", address, "")]);
+    check(&sink, &proxy, &mut || script.accept());
+
+    let (address, proxy) = (reserve_address(), FaultyProxy::default());
+    let sink = Node::start(root.path(), "listens", &[sources("listen", address, "")]);
+    let source = Connecting::new(proxy.start(&[address]));
+    check(&sink, &proxy, &mut || source.open_admitted());
+    sink.wait("the sink waits again", |source, _| source["connection"] == "waiting");
+    let status = sink.server().run(&["mcp", "status"]);
+    let waits = format!("pilot: waits for the source to connect to {address}; the last stream: ");
+    assert!(status.out.contains(&waits), "{status:?}");
 }
 
 /// MCP-70: only the leader connects to the source. A leadership transfer ends the stream, and the next leader opens one.

@@ -100,11 +100,27 @@ fn write_status(status: &McpStatus, out: &mut dyn Write) -> io::Result<()> {
     status.sources.iter().try_for_each(|source| write_problems(source, out))
 }
 
+/// Returns the reason why there is no stream, and for a source that connects its address.
+fn connection_line(source: &McpSource) -> Option<String> {
+    let McpSource { connection, address, listen, last_error, .. } = source;
+    match (connection.as_str(), last_error.as_str()) {
+        ("connected", _) => None,
+        ("waiting", "") => Some(format!("waits for the source to connect to {listen}")),
+        ("waiting", error) => {
+            Some(format!("waits for the source to connect to {listen}; the last stream: {error}"))
+        }
+        (_, "") => None,
+        (_, error) => {
+            let address = if listen.is_empty() { address } else { listen };
+            Some(format!("{error} ({address})"))
+        }
+    }
+}
+
 fn write_problems(source: &McpSource, out: &mut dyn Write) -> io::Result<()> {
     let name = &source.name;
-    if !source.last_error.is_empty() && source.connection != "connected" {
-        let address = if source.listen.is_empty() { &source.address } else { &source.listen };
-        writeln!(out, "{name}: {} ({address})", source.last_error)?;
+    if let Some(line) = connection_line(source) {
+        writeln!(out, "{name}: {line}")?;
     }
     for McpCollection { name: collection, held, last_rejection, .. } in &source.collections {
         match held {
