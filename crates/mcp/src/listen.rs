@@ -13,6 +13,7 @@ use bytes::Bytes;
 use chancery_net::Activity;
 use chancery_proto::istio::mcp::v1alpha1::RequestResources;
 use chancery_store::Replica;
+use chancery_tls::PeerIdentity;
 use http::{Request, Response};
 use http_body::Body;
 use metrics::Counter;
@@ -34,6 +35,8 @@ use crate::{
 const METHOD: &str = "/istio.mcp.v1alpha1.ResourceSink/EstablishResourceStream";
 /// The minimum interval of log messages about refusals.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// The maximum length of the names of a certificate in a refusal, in bytes.
+const NAMES_BYTES_MAX: usize = 512;
 
 /// A stream that a source has opened.
 #[derive(Debug)]
@@ -60,7 +63,7 @@ enum State {
 /// The service on the port of one source. Cheap to clone.
 ///
 /// A request may have its connection as an extension of the type `Arc<Activity>`. The connection is closed with its
-/// stream.
+/// stream. The extension `Arc<PeerIdentity>` has the names of the source.
 #[derive(Debug, Clone)]
 pub struct SinkService(Arc<Shared>);
 
@@ -70,6 +73,7 @@ struct Shared {
     gate: Arc<Gate>,
     replica: Replica,
     n_collections: usize,
+    peer_names: Vec<String>,
     message_bytes_max: usize,
     refused: Counter,
     /// The time of the last log message about a refusal.
@@ -111,6 +115,7 @@ impl SinkService {
             gate,
             replica,
             n_collections: remote.sink.collections.len(),
+            peer_names: remote.peer_names.clone(),
             message_bytes_max: remote.message_bytes_max,
             refused,
             logged: Mutex::default(),
@@ -125,6 +130,15 @@ impl SinkService {
             self.note_refusal(connection.as_deref(), &text);
             Err(Status::unavailable(text))
         };
+        let peer = request.extensions().get::<Arc<PeerIdentity>>();
+        if !is_allowed(&self.0.peer_names, peer.map(AsRef::as_ref)) {
+            let names = peer.map_or_else(|| "no names".to_owned(), |peer| shown(peer));
+            let text = format!(
+                "the certificate has {names}, which the source {source:?} does not allow (peer_names)"
+            );
+            self.note_refusal(connection.as_deref(), &text);
+            return Err(Status::unauthenticated(text));
+        }
         let waiting = {
             let mut state = gate.0.lock();
             match std::mem::replace(&mut *state, State::Busy) {
@@ -171,6 +185,27 @@ impl SinkService {
     }
 }
 
+/// Returns whether a source with this certificate may open a stream (MCP-67).
+fn is_allowed(allowed: &[String], peer: Option<&PeerIdentity>) -> bool {
+    let has_name = |peer: &PeerIdentity| {
+        let mut names = peer.spiffe_id.iter().chain(&peer.dns);
+        names.any(|name| allowed.contains(name))
+    };
+    allowed.is_empty() || peer.is_some_and(has_name)
+}
+
+/// Returns the names in a certificate, for people.
+fn shown(peer: &PeerIdentity) -> String {
+    let names: Vec<&str> = peer.spiffe_id.iter().chain(&peer.dns).map(String::as_str).collect();
+    match names.is_empty() {
+        true => "no SPIFFE ID and no DNS name".to_owned(),
+        false => {
+            let text = format!("the names {names:?}");
+            text[..text.floor_char_boundary(NAMES_BYTES_MAX)].to_owned()
+        }
+    }
+}
+
 impl NamedService for SinkService {
     const NAME: &'static str = "istio.mcp.v1alpha1.ResourceSink";
 }
@@ -213,5 +248,35 @@ impl StreamingService<Resources> for Establish {
 
     fn call(&mut self, request: tonic::Request<Streaming<Resources>>) -> Self::Future {
         std::future::ready(self.0.admit(request).map(tonic::Response::new))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    /// MCP-67: the certificate of a source needs an allowed SPIFFE ID or DNS name. Its common name does not count.
+    #[test]
+    fn certificate_needs_an_allowed_name() {
+        let peer = |spiffe_id: Option<&str>, dns: &[&str]| PeerIdentity {
+            spiffe_id: spiffe_id.map(str::to_owned),
+            dns: dns.iter().map(|name| (*name).to_owned()).collect(),
+            common_name: Some("galley.mesh".to_owned()),
+            by_common_name: true,
+            not_after: SystemTime::UNIX_EPOCH,
+            serial: String::new(),
+            ca: "clients".into(),
+        };
+        let allowed = ["spiffe://mesh/galley".to_owned(), "galley.mesh".to_owned()];
+        let allows = |peer: PeerIdentity| is_allowed(&allowed, Some(&peer));
+        assert!(allows(peer(Some("spiffe://mesh/galley"), &[])));
+        assert!(allows(peer(Some("spiffe://mesh/other"), &["a.mesh", "galley.mesh"])));
+        assert!(!allows(peer(Some("spiffe://mesh/galley2"), &["galley.mesh.evil", "mesh"])));
+        assert!(!allows(peer(None, &[])) && !is_allowed(&allowed, None));
+        assert!(is_allowed(&[], None) && is_allowed(&[], Some(&peer(None, &[]))));
+        let many = vec!["x.mesh"; 1000];
+        assert!(shown(&peer(None, &many)).len() <= NAMES_BYTES_MAX);
     }
 }

@@ -28,7 +28,7 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_mcp_refused_streams_total",
         MetricKind::Counter,
-        "Streams of MCP sources that this replica refused: it does not lead, or the source already has a stream.",
+        "Streams of MCP sources that this replica refused: it does not lead, the source already has a stream, or its certificate has no allowed name.",
     ),
 ];
 

@@ -11,6 +11,9 @@ use crate::sink::{ConfirmError, Settings};
 pub struct Remote {
     /// The side that opens the stream.
     pub direction: Direction,
+    /// The names of which the certificate of a source that connects needs one: SPIFFE IDs, and DNS names in lower case.
+    /// If the list is empty, any certificate of the CAs is accepted (MCP-67).
+    pub peer_names: Vec<String>,
     /// The maximum size of a message in bytes.
     pub message_bytes_max: usize,
     /// The settings of the sink.

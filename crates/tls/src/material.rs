@@ -144,7 +144,7 @@ impl TlsPort {
 
     /// Returns whether the clients of the port have identities of their own.
     pub(crate) fn identifies_clients(self) -> bool {
-        matches!(self, Self::Xds | Self::Admin)
+        matches!(self, Self::Xds | Self::Admin | Self::Mcp)
     }
 
     /// Returns whether the server also opens connections, with the same certificate.

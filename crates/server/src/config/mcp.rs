@@ -1,12 +1,16 @@
 //! The section `[mcp]`: the sources of MCP from which this cluster takes over resources, and the sinks to which it
 //! connects.
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use chancery_mcp::{Direction, Guard, Remote, Settings};
 use chancery_model::{ScopeName, TypeUrl};
 use chancery_store::check_address;
-use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsPort};
+use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsPort, check_server_name};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -19,7 +23,7 @@ pub(super) const KEYS: &[Key] = &[
     (
         "sources",
         FREE,
-        "The MCP sources whose collections the leader stores in scopes, as {name, address or listen, scope, collections, incremental, deletion_percent, deletion_resources_min}. address: the leader connects to the source. listen: the source connects. incremental (true): the source may send incremental responses. A message that deletes more than deletion_percent (50) of a collection of at least deletion_resources_min (20) resources is held until it is confirmed. All replicas need the same sources.",
+        "The MCP sources whose collections the leader stores in scopes, as {name, address or listen, peer_names, scope, collections, incremental, deletion_percent, deletion_resources_min}. address: the leader connects to the source. listen: the source connects. peer_names: with listen, the certificate of the source needs one of these SPIFFE IDs or DNS names. incremental (true): the source may send incremental responses. A message that deletes more than deletion_percent (50) of a collection of at least deletion_resources_min (20) resources is held until it is confirmed. All replicas need the same sources.",
     ),
     (
         "sinks",
@@ -75,6 +79,8 @@ pub(crate) struct Source {
     name: String,
     address: Option<String>,
     listen: Option<SocketAddr>,
+    #[serde(default)]
+    peer_names: Vec<String>,
     scope: String,
     collections: Vec<String>,
     #[serde(default = "incremental")]
@@ -85,6 +91,8 @@ pub(crate) struct Source {
     deletion_resources_min: usize,
 }
 
+/// The start of a SPIFFE ID.
+const SPIFFE: &str = "spiffe://";
 /// The maximum length of the name of a source. The author of its writes contains it.
 const NAME_BYTES_MAX: usize = 64;
 
@@ -121,7 +129,7 @@ impl Mcp {
         let (mut broken, mut names, mut owned) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         let mut listening = BTreeSet::new();
         for source in &self.sources {
-            broken.extend(source.rules(self.is_protected()));
+            broken.extend(source.rules(self.protection()));
             if !names.insert(&source.name) {
                 broken.push(format!("two sources have the name {:?}", source.name));
             }
@@ -149,9 +157,12 @@ impl Mcp {
         of_sources.chain(of_sinks).chain(self.tls_rules()).collect()
     }
 
-    /// Without TLS, only a trusted network may carry the connections.
-    fn is_protected(&self) -> bool {
-        self.allow_plaintext || self.tls().is_some()
+    fn protection(&self) -> Protection {
+        match self.tls() {
+            Some(_) => Protection::Tls,
+            None if self.allow_plaintext => Protection::TrustedNetwork,
+            None => Protection::None,
+        }
     }
 
     /// Returns the files for TLS, or `None` without TLS.
@@ -195,7 +206,7 @@ impl Mcp {
         let rule = |(index, address): (usize, &String)| match self.sinks[..index].contains(address)
         {
             true => Some(format!("{address:?} is listed twice")),
-            false => address_rule(address, self.is_protected()),
+            false => address_rule(address, self.protection()),
         };
         self.sinks.iter().enumerate().filter_map(rule).collect()
     }
@@ -209,6 +220,7 @@ impl Mcp {
                     (Some(address), _) => Direction::Connect(address.clone()),
                     (None, listen) => Direction::Listen(listen?),
                 },
+                peer_names: source.peer_names.iter().map(|name| own_spelling(name)).collect(),
                 message_bytes_max: self.message_bytes_max.size(),
                 sink: Settings {
                     source: source.name.clone(),
@@ -227,8 +239,17 @@ impl Mcp {
     }
 }
 
+/// The protection of the connections against other parties.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protection {
+    None,
+    /// No TLS, in a network that the operator trusts.
+    TrustedNetwork,
+    Tls,
+}
+
 impl Source {
-    fn rules(&self, is_protected: bool) -> Vec<String> {
+    fn rules(&self, protection: Protection) -> Vec<String> {
         let mut broken = Vec::new();
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         let is_name = !self.name.is_empty() && self.name.len() <= NAME_BYTES_MAX;
@@ -239,17 +260,18 @@ impl Source {
         }
         match (&self.address, self.listen) {
             (Some(address), None) => {
-                let rule = address_rule(address, is_protected);
+                let rule = address_rule(address, protection);
                 broken.extend(rule.map(|rule| format!("address: {rule}")));
             }
             (None, Some(listen)) => {
-                let rule = listen_rule(listen, is_protected);
+                let rule = listen_rule(listen, protection);
                 broken.extend(rule.map(|rule| format!("listen: {rule}")));
             }
             _ => broken.push(
                 "exactly one of address (Chancery connects) and listen (the source connects) is required".to_owned(),
             ),
         }
+        broken.extend(self.peer_names_rules(protection));
         broken.extend(ScopeName::new(&self.scope).err().map(|error| format!("scope: {error}")));
         if self.collections.is_empty() {
             broken.push("collections must name at least one collection".to_owned());
@@ -270,13 +292,46 @@ impl Source {
         }
         broken.iter().map(|rule| format!("source {:?}: {rule}", self.name)).collect()
     }
+
+    fn peer_names_rules(&self, protection: Protection) -> Vec<String> {
+        if self.peer_names.is_empty() {
+            return Vec::new();
+        }
+        let mut broken = Vec::new();
+        if self.listen.is_none() {
+            broken.push(
+                "peer_names: needs listen; a source with an address is checked by its host"
+                    .to_owned(),
+            );
+        }
+        if protection != Protection::Tls {
+            broken.push("peer_names: needs mcp.tls_cert, mcp.tls_key and mcp.tls_ca".to_owned());
+        }
+        let is_name = |name: &str| {
+            name.starts_with(SPIFFE)
+                || (name.parse::<IpAddr>().is_err() && check_server_name(name).is_ok())
+        };
+        let wrong = self.peer_names.iter().filter(|name| !is_name(name));
+        broken.extend(wrong.map(|name| {
+            format!("peer_names: {name:?} is neither a SPIFFE ID (spiffe://...) nor a DNS name")
+        }));
+        broken
+    }
+}
+
+/// Returns a name of a certificate as the certificate spells it: DNS names are in lower case.
+fn own_spelling(name: &str) -> String {
+    match name.starts_with(SPIFFE) {
+        true => name.to_owned(),
+        false => name.to_ascii_lowercase(),
+    }
 }
 
 /// Returns the rule that the address of another party breaks.
-fn address_rule(address: &str, is_protected: bool) -> Option<String> {
+fn address_rule(address: &str, protection: Protection) -> Option<String> {
     match check_address(address) {
         Err(error) => Some(error.to_string()),
-        Ok(()) if !is_protected && !is_loopback(address) => Some(format!(
+        Ok(()) if protection == Protection::None && !is_loopback(address) => Some(format!(
             "{address:?} is not a loopback address, and the connection is not encrypted; set mcp.tls_cert, mcp.tls_key \
              and mcp.tls_ca, or mcp.allow_plaintext = true if the network is trusted"
         )),
@@ -285,11 +340,11 @@ fn address_rule(address: &str, is_protected: bool) -> Option<String> {
 }
 
 /// Returns the rule that the address for a source breaks.
-fn listen_rule(listen: SocketAddr, is_protected: bool) -> Option<String> {
+fn listen_rule(listen: SocketAddr, protection: Protection) -> Option<String> {
     if listen.port() == 0 {
         return Some("the port must not be 0".to_owned());
     }
-    (!is_protected && !listen.ip().is_loopback()).then(|| {
+    (protection == Protection::None && !listen.ip().is_loopback()).then(|| {
         format!(
             "{listen} is not a loopback address, and everyone who can reach the port can write the collections; set \
              mcp.tls_cert, mcp.tls_key and mcp.tls_ca, or mcp.allow_plaintext = true if the network is trusted"
@@ -300,7 +355,7 @@ fn listen_rule(listen: SocketAddr, is_protected: bool) -> Option<String> {
 fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let ip = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || ip.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    host == "localhost" || ip.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 #[cfg(test)]
@@ -381,6 +436,31 @@ mod tests {
         wrong(&[", listen = '[::1]:9'", ", listen = '[::1]:9'"], "another source has [::1]:9");
         let open = format!("allow_plaintext = true\n{}", of(&[", listen = '0.0.0.0:9'"]));
         assert!(broken(&open).is_empty());
+    }
+
+    /// MCP-67: the names of a certificate are checked, and need a port with TLS.
+    #[test]
+    fn names_of_a_peer_need_a_port_with_tls() {
+        let files = "tls_cert = 'c'\ntls_key = 'k'\ntls_ca = 'a'\n";
+        let source = |place: &str, names: &str| {
+            format!(
+                "sources = [{{name = 'a', {place} = '127.0.0.1:9', scope = 's', collections = ['a/b/c'], peer_names = \
+                 [{names}]}}]"
+            )
+        };
+        let good = format!("{files}{}", source("listen", "'spiffe://mesh/Galley', 'Galley.mesh'"));
+        assert_eq!(broken(&good), Vec::<String>::new());
+        let mcp: Mcp = toml::from_str(&good).unwrap();
+        assert_eq!(mcp.remotes("x")[0].peer_names, ["spiffe://mesh/Galley", "galley.mesh"]);
+        let wrong = |toml: &str, text: &str| {
+            let broken = broken(toml);
+            assert!(broken.len() == 1 && broken[0].contains(text), "{broken:?}");
+        };
+        wrong(&source("listen", "'galley.mesh'"), "needs mcp.tls_cert");
+        wrong(&format!("{files}{}", source("address", "'galley.mesh'")), "needs listen");
+        for name in ["''", "'10.0.0.1'", "'a b'", "'https://galley'"] {
+            wrong(&format!("{files}{}", source("listen", name)), "neither a SPIFFE ID");
+        }
     }
 
     #[test]

@@ -248,6 +248,10 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             request.extensions_mut().insert(peer.clone());
         }
         request.extensions_mut().insert(ConnectInfo(activity.peer()));
+        // The services for MCP sources compare only the names.
+        if let Some(TransportPeer::Certificate(identity)) = &peer {
+            request.extensions_mut().insert(Arc::clone(identity));
+        }
         let response = router.call(request);
         async move {
             let Ok(response) = response.await;

@@ -627,6 +627,35 @@ fn sink_follows_a_source_over_tls() {
     });
 }
 
+/// MCP-67: a source that connects needs a certificate with one of the configured names, and not only of the CA.
+#[test]
+fn source_needs_one_of_the_configured_names() {
+    for (names, is_allowed) in
+        [("'spiffe://mesh/galley', 'localhost'", true), ("'spiffe://mesh/galley'", false)]
+    {
+        let root = tempfile::tempdir().unwrap();
+        let ca = Ca::new("mesh");
+        let variables =
+            ["source-tls", "sink-tls"].map(|name| tls_variables(root.path(), name, &ca, &ca));
+        let settings = format!(", peer_names = [{names}]");
+        let more: [&[_]; 2] = [&variables[0], &variables[1]];
+        let Pair { source, sink, .. } =
+            Pair::start_with(root.path(), Opens::Source, &settings, more, |address| address);
+        source.publish(&contents(0..3, 1));
+        if is_allowed {
+            sink.wait_stored(&contents(0..3, 1));
+            continue;
+        }
+        let log = source.directory.with_extension("log");
+        eventually("the source learns why it is refused", || {
+            let log = std::fs::read_to_string(&log).unwrap();
+            log.contains("does not allow (peer_names)").then_some(())
+        });
+        assert!(sink.metric("chancery_mcp_refused_streams_total") > 0.5);
+        assert_eq!(sink.stored(), []);
+    }
+}
+
 /// MCP-67: a side with a certificate of another CA is refused, and changes nothing.
 #[test]
 fn certificate_of_another_ca_is_refused() {
