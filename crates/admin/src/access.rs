@@ -22,8 +22,9 @@ use crate::{
     nodes::{millis, streams_of},
     resources::parse_type,
     service::{Freshness, Service},
-    write::{Checked, check, transaction},
+    write::transaction,
     write_input::Input,
+    write_options::{Checked, check},
 };
 
 /// The validity of a token without another one.

@@ -23,7 +23,7 @@ use http::{HeaderValue, Method, StatusCode, Uri, header, request::Parts};
 use tokio::sync::Semaphore;
 
 use crate::{
-    AdminDeps, AdminError, audited, bounds, caller, csds, guard,
+    AdminDeps, AdminError, audited, authenticate, bounds, csds, guard,
     json::JsonMessage,
     params::Params,
     resources::{Listing, parse_type},
@@ -95,7 +95,7 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
         .iter()
         .fold(Router::new(), |router, path| router.route(path, only(methods(path))));
     let ours = ours.with_state(http);
-    let authenticate = middleware::from_fn_with_state(service.clone(), caller::authenticate);
+    let authenticate = middleware::from_fn_with_state(service.clone(), authenticate::authenticate);
     let hosts = guard::Hosts::new(deps.hosts.iter().map(String::as_str));
     let guard = guard::Guard { hosts, audit: deps.audit.clone() };
     (router.merge(ours).fallback(unknown_path))
@@ -510,7 +510,7 @@ async fn get_load(http: Http, pairs: Pairs) -> Response {
 
 /// A parameter `cluster` without a value is an empty list.
 async fn set_load_settings(http: Http, pairs: Pairs) -> Response {
-    let set = || {
+    let set = async {
         let mut params = params(pairs)?;
         let mut names = params.list("cluster");
         let interval_ms = params.millis("interval")?;
@@ -524,7 +524,7 @@ async fn set_load_settings(http: Http, pairs: Pairs) -> Response {
         let request = pb::SetLoadSettingsRequest { clusters, interval_ms, endpoints };
         http.service.set_load_settings(request).await
     };
-    answer(set())
+    answer(set.await)
 }
 
 async fn mcp_status(http: Http, pairs: Pairs) -> Response {

@@ -4,7 +4,7 @@
 //! is the only source of the message shapes ([`json`]).
 //!
 //! Invariants:
-//! - Every request is authenticated (`caller`), and every operation checks the rights of its caller.
+//! - Every request is authenticated (`authenticate`), and every operation checks the rights of its caller.
 //! - Every write goes through admission, and takes effect as one transaction or not at all.
 //! - Secrets are never shown: every body in an answer goes through `chancery_admission::redacted`.
 //! - This crate keeps no state, and reads never wait for writes. The sums of load reports belong to
@@ -13,6 +13,7 @@
 mod access;
 mod access_effects;
 mod audited;
+mod authenticate;
 mod backup;
 #[doc(hidden)]
 pub mod bench;
@@ -53,6 +54,7 @@ mod write_access;
 mod write_check;
 mod write_guards;
 mod write_input;
+mod write_options;
 mod write_profiles;
 
 use axum::Router;

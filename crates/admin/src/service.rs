@@ -77,7 +77,7 @@ pub struct AdminDeps {
     pub references: ReferenceSettings,
     /// The external validator, if the operator has configured one.
     pub external: Option<ExternalValidator>,
-    /// Who may use the port.
+    /// The settings of access to the port.
     pub access: AdminAccess,
     /// The audit log.
     pub audit: Audit,

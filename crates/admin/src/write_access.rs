@@ -5,10 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use chancery_model::{AccessOp, AccessRule, Precondition, ScopeName, Target, Transaction, Verb};
 
 use crate::{
-    AdminError,
-    caller::{Rights, shown},
-    service::Service,
-    write::Checked,
+    AdminError, authenticate::shown, caller::Rights, service::Service, write_options::Checked,
 };
 
 /// The maximum number of missing rights in an error.

@@ -15,8 +15,8 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_audit_oldest_unwritten_seconds",
         MetricKind::Gauge,
-        "The age of the oldest audit record that a sink has not written, over all sinks. 0 if there \
-         is none",
+        "The age of the oldest audit record that a sink has not written, over all sinks. 0 if all \
+         are written",
     ),
 ];
 

@@ -17,7 +17,7 @@ use crate::{line::LINE_BYTES_MAX, rotation::rotated_files};
 pub struct TailRecord {
     /// The line, without its line break.
     pub line: String,
-    /// The line as JSON; `null` if it is none.
+    /// The line as JSON; `null` for other text.
     pub json: Value,
 }
 

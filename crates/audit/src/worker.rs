@@ -80,7 +80,7 @@ enum Message {
 struct Shared {
     /// The number of dropped records that no record has told yet.
     n_dropped: AtomicU64,
-    /// The time when the oldest unwritten record was queued, in milliseconds since 1970; 0 if there is none.
+    /// The time when the oldest unwritten record was queued, in milliseconds since 1970; 0 if all are written.
     oldest_ms: AtomicU64,
     stop: AtomicBool,
 }

@@ -28,6 +28,7 @@ mod authenticator;
 mod bearer;
 mod certificate;
 mod clock;
+mod credentials;
 mod error;
 mod fetch;
 pub mod fuzz;
@@ -41,7 +42,8 @@ mod signed;
 mod static_token;
 mod verified;
 
-pub use authenticator::{AuthPort, Authenticator, Credentials, Proof, TokenLookup, TransportPeer};
+pub use authenticator::Authenticator;
+pub use credentials::{AuthPort, Credentials, Proof, TokenLookup, TransportPeer};
 pub use error::{AuthError, Method, Reason};
 pub use key_set::Algorithm;
 pub use metrics::{METRICS, register_metrics};

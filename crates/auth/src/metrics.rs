@@ -4,7 +4,7 @@ use chancery_metrics::{Metric, MetricKind};
 use metrics::{Counter, Gauge, counter, gauge};
 
 use crate::{
-    authenticator::AuthPort,
+    credentials::AuthPort,
     error::{AuthError, Method},
 };
 

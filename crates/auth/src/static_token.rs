@@ -11,8 +11,8 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chancery_model::{Identity, Principal, TokenDigest};
 
 use crate::{
-    authenticator::{Proof, TokenLookup},
     clock::{date, time},
+    credentials::{Proof, TokenLookup},
     error::{AuthError, Method, Reason},
 };
 

@@ -25,7 +25,7 @@ const REFUSED: &str = "the identity of this client has no access to its configur
 /// The text for clients whose stream ends because their rights changed.
 pub(crate) const CHANGED: &str = "the access rules have changed; reconnect";
 
-/// What a client receives.
+/// The scopes and rights of a client.
 #[derive(Debug)]
 pub(crate) struct Placement {
     /// The assignment with its scopes; `None` if no assignment matches.

@@ -10,12 +10,12 @@ mod pattern;
 mod principal;
 mod rule;
 
-pub use change::{AccessLimit, TOKENS_MAX, TOKENS_PER_NAME_MAX};
 pub use decide::{Access, SecretsRight, StreamRefusal, StreamRights, Target};
 pub use pattern::{
     CAPTURES_MAX, IdentityPattern, PATTERN_BYTES_MAX, PatternError, Template, Variables,
 };
 pub use principal::{Identity, PRINCIPAL_BYTES_MAX, Principal, PrincipalError, Token, TokenDigest};
 pub use rule::{
-    AccessRule, Grant, NodeBinding, PATTERNS_MAX, RULES_MAX, SecretsGrant, StreamQuota, Verb,
+    AccessLimit, AccessRule, Grant, NodeBinding, PATTERNS_MAX, RULES_MAX, SecretsGrant,
+    StreamQuota, TOKENS_MAX, TOKENS_PER_NAME_MAX, Verb,
 };

@@ -35,6 +35,7 @@ mod scan;
 mod serve;
 mod service;
 mod shared;
+mod until;
 
 pub use config::{Config, ConfigError};
 pub use dial::{RemoteSink, serve_remote_sink};

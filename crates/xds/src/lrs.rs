@@ -29,8 +29,8 @@ use crate::{
     grpc,
     node::{NodeError, NodeReader},
     reader::ReadError,
-    service::Until,
     shared::Shared,
+    until::Until,
 };
 
 /// The maximum size of a report in bytes.

@@ -21,6 +21,7 @@ use crate::{
     reader::Reader,
     rest,
     shared::Shared,
+    until::Until,
 };
 
 /// The service of one connection.
@@ -134,28 +135,6 @@ impl Service {
 }
 
 type Answer = Result<Response<ResponseBody>, Infallible>;
-
-/// The time after which a stream ends, and its end.
-#[derive(Debug)]
-pub(crate) struct Until {
-    pub(crate) after: Duration,
-    pub(crate) end: End,
-}
-
-impl Until {
-    /// Returns the earlier of the client's timeout and the end of its credential.
-    pub(crate) fn first(timeout: Option<Duration>, credential: Option<Duration>) -> Option<Self> {
-        let timeout = timeout.map(|after| {
-            let text = format!("the grpc-timeout of {} s has expired", after.as_secs_f64());
-            Self { after, end: End::new(EndCode::DeadlineExceeded, text) }
-        });
-        let credential = credential.map(|after| {
-            let text = "the credential of the client is about to expire; reconnect with a new one";
-            Self { after, end: End::new(EndCode::AccessChanged, text) }
-        });
-        timeout.into_iter().chain(credential).min_by_key(|until| until.after)
-    }
-}
 
 /// Runs the reader of a stream, and ends the stream in time.
 async fn in_time(reader: impl Future<Output = ()>, until: Option<Until>, closer: StreamCloser) {

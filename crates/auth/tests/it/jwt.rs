@@ -184,7 +184,7 @@ async fn only_bound_service_account_tokens_for_chancery_are_accepted() {
 
 /// Every cluster may call its issuer `https://kubernetes.default.svc`. The keys tell the clusters apart.
 #[tokio::test]
-async fn clusters_with_equal_issuer_urls_are_told_apart_by_their_keys() {
+async fn clusters_with_equal_issuer_urls_have_different_identities_by_their_keys() {
     let (first, second) = (Key::es256(), Key::rs256());
     let auth = Auth::with(IssuerKind::Kubernetes, &[first.public("k")], |settings| {
         let file = match &settings.issuers[0].keys {

@@ -1,43 +1,10 @@
 //! Changes of access rules and tokens by a transaction.
 
-use super::{decide::Access, rule::RULES_MAX};
+use super::{
+    decide::Access,
+    rule::{AccessLimit, RULES_MAX, TOKENS_MAX, TOKENS_PER_NAME_MAX},
+};
 use crate::{AccessOp, Refusal, Revision, Token};
-
-/// The maximum number of tokens.
-pub const TOKENS_MAX: usize = 10_000;
-/// The maximum number of tokens with one name, so that one can replace the other.
-pub const TOKENS_PER_NAME_MAX: usize = 2;
-
-/// A limit for the number of access rules or tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessLimit {
-    /// [`RULES_MAX`].
-    Rules,
-    /// [`TOKENS_MAX`].
-    Tokens,
-    /// [`TOKENS_PER_NAME_MAX`].
-    TokensPerName,
-}
-
-impl AccessLimit {
-    /// Returns the maximum.
-    #[must_use]
-    pub fn max(self) -> usize {
-        match self {
-            Self::Rules => RULES_MAX,
-            Self::Tokens => TOKENS_MAX,
-            Self::TokensPerName => TOKENS_PER_NAME_MAX,
-        }
-    }
-
-    pub(crate) fn what(self) -> &'static str {
-        match self {
-            Self::Rules => "access rules",
-            Self::Tokens => "tokens",
-            Self::TokensPerName => "tokens with one name",
-        }
-    }
-}
 
 impl Access {
     /// Returns the limit that the changes would exceed. A limit that a release has lowered does not forbid

@@ -7,6 +7,10 @@ use crate::TypeUrl;
 
 /// The maximum number of access rules.
 pub const RULES_MAX: usize = 10_000;
+/// The maximum number of tokens.
+pub const TOKENS_MAX: usize = 10_000;
+/// The maximum number of tokens with one name, so that one can replace the other.
+pub const TOKENS_PER_NAME_MAX: usize = 2;
 /// The maximum number of patterns in one list of a rule.
 pub const PATTERNS_MAX: usize = 256;
 
@@ -163,4 +167,35 @@ pub struct AccessRule {
     pub deny: Vec<Grant>,
     /// Limits for each identity.
     pub quota: StreamQuota,
+}
+
+/// A limit for the number of access rules or tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessLimit {
+    /// [`RULES_MAX`].
+    Rules,
+    /// [`TOKENS_MAX`].
+    Tokens,
+    /// [`TOKENS_PER_NAME_MAX`].
+    TokensPerName,
+}
+
+impl AccessLimit {
+    /// Returns the maximum.
+    #[must_use]
+    pub fn max(self) -> usize {
+        match self {
+            Self::Rules => RULES_MAX,
+            Self::Tokens => TOKENS_MAX,
+            Self::TokensPerName => TOKENS_PER_NAME_MAX,
+        }
+    }
+
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::Rules => "access rules",
+            Self::Tokens => "tokens",
+            Self::TokensPerName => "tokens with one name",
+        }
+    }
 }

@@ -185,7 +185,7 @@ impl Contexts {
     /// Returns the context of this name.
     ///
     /// # Errors
-    /// Fails if there is none. `chosen_by` is the origin of the name.
+    /// Fails if the context does not exist. `chosen_by` is the origin of the name.
     pub(crate) fn get(&self, name: &str, chosen_by: &str) -> Result<&Context, Failure> {
         self.named.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.named.keys().map(String::as_str).collect();

@@ -98,7 +98,7 @@ impl Config {
         self.admin.hosts.iter().cloned().chain(host).collect()
     }
 
-    /// Returns who may use the admin port.
+    /// Returns the settings of access to the admin port.
     pub(crate) fn admin_access(&self, auth: &Authenticator) -> chancery_admin::AdminAccess {
         chancery_admin::AdminAccess {
             control: self.access.control(),

@@ -6,7 +6,6 @@ use chancery_audit::{Audit, Decision, Event, Port};
 use chancery_tls::{HandshakeResult, PortTls};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::VERSION;
 use crate::{cli::Failure, config::Config};
 
 /// The maximum time to write the queued records at the end.
@@ -20,7 +19,7 @@ pub(super) async fn start(config: &Config) -> Result<Audit, Failure> {
     let settings = config.audit.settings().map_err(Failure::new)?;
     let audit = Audit::open(&settings).map_err(Failure::new)?;
     let event = Event::internal("start")
-        .detail("version", VERSION)
+        .detail("version", env!("CARGO_PKG_VERSION"))
         .detail("replica_id", config.raft.replica_id);
     audit.record(event).await.map_err(Failure::new)?;
     Ok(audit)

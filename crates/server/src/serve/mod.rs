@@ -541,7 +541,9 @@ fn serve_admin(
         }
     };
     let port = listen::serve(listener, ADMIN, tls.into(), router, connections_max, limits, stop);
-    Ok(runtime.spawn(async move { drop(tokio::join!(port, socket)) }))
+    Ok(runtime.spawn(async move {
+        tokio::join!(port, socket);
+    }))
 }
 
 /// Warns about ports on other addresses than loopback at which every caller may do everything.

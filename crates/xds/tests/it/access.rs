@@ -278,7 +278,7 @@ async fn forbidden_secret_looks_absent() {
     let response = stream.next().await;
     assert_eq!(response.removed_resources, ["n1-key"]);
 
-    // Without the right for secrets, there is none.
+    // Without the right for secrets, all secrets look absent.
     let without = Guarded::start(Some(rule("r", &["default"], &[]))).await;
     without.server.put(SECRET, &[("n1-key", "own")]);
     let mut stream = without.delta(DELTA_ADS, Some(&without.token)).await.unwrap();

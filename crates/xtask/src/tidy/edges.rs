@@ -46,6 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "chancery-xds",
         &[
+            "chancery-auth",
             "chancery-metrics",
             "chancery-model",
             "chancery-view",
@@ -61,6 +62,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "chancery-admin",
         &[
             "chancery-audit",
+            "chancery-auth",
             "chancery-metrics",
             "chancery-model",
             "chancery-view",

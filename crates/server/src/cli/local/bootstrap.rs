@@ -11,7 +11,7 @@ use std::{
     path::{self, Path, PathBuf},
 };
 
-use chancery_tls::{MinVersion, TlsConfig, TlsPort, check_server_name};
+use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsPort, check_server_name};
 use clap::{Args, Subcommand, builder::NonEmptyStringValueParser};
 use serde_json::json;
 
@@ -315,6 +315,7 @@ fn check_files(tls: Option<&Tls>, token: Option<&Path>) -> Result<(), Failure> {
     if let Some(Tls { ca, cert_and_key, .. }) = tls {
         let own = cert_and_key.as_ref();
         let files = TlsConfig {
+            clients: ClientCertificates::default(),
             port: TlsPort::Xds,
             cert: existing(own.map(|(cert, _)| cert)),
             key: existing(own.map(|(_, key)| key)),

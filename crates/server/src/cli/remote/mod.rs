@@ -36,6 +36,7 @@ mod token;
 mod tokens;
 mod version;
 mod write;
+mod write_effects;
 
 pub(crate) use command::Command;
 pub(crate) use doctor::run as doctor;

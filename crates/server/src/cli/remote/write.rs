@@ -17,6 +17,7 @@ use super::{
     connector::Channel,
     left_out::report_left_out,
     parameters::{shortened, with_variant},
+    write_effects::{write_access_effects, write_guards},
 };
 use crate::{
     cli::{
@@ -413,50 +414,6 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         Some(wait) => writeln!(out, "{} after {} ms", in_words(wait), wait.waited_ms),
         None => Ok(()),
     }
-}
-
-/// Writes the connected nodes whose access the write would change.
-fn write_access_effects(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
-    for effect in response.access_effects.iter().take(CHANGES_SHOWN_MAX) {
-        let (node, identity) = (plain(&effect.node), plain(&effect.identity));
-        match effect.allowed {
-            true => writeln!(out, "node {node} ({identity}) would no longer be refused")?,
-            false => {
-                writeln!(
-                    out,
-                    "node {node} ({identity}) would be refused: {}",
-                    plain(&effect.reason)
-                )?;
-            }
-        }
-    }
-    match response.access_effects.len().saturating_sub(CHANGES_SHOWN_MAX) {
-        0 => Ok(()),
-        n => writeln!(out, "… {n} more nodes"),
-    }
-}
-
-/// Writes the guards that the write trips, and in a dry run how to confirm them.
-fn write_guards(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
-    for finding in &response.guards {
-        let confirmed = if finding.confirmed { ", confirmed" } else { "" };
-        writeln!(out, "guard {}{confirmed}:", finding.guard)?;
-        for effect in &finding.effects {
-            writeln!(out, "  {}", plain(effect))?;
-        }
-        if finding.effects_omitted > 0 {
-            writeln!(out, "  … {} more", finding.effects_omitted)?;
-        }
-        if finding.replicas_not_asked > 0 {
-            let others = count(finding.replicas_not_asked, "other replica");
-            writeln!(out, "  the nodes of {others} were not asked")?;
-        }
-    }
-    if response.dry_run && response.guards.iter().any(|finding| !finding.confirmed) {
-        let names: Vec<&str> = response.guards.iter().map(|one| one.guard.as_str()).collect();
-        writeln!(out, "the write is rejected without --confirm {}", names.join(","))?;
-    }
-    Ok(())
 }
 
 /// Returns the number of sessions that were asked, and of those that acknowledged.

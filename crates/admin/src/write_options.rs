@@ -1,0 +1,123 @@
+//! The options of a write, checked.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, SystemTime},
+};
+
+use chancery_admission::ValidationMode;
+use chancery_model::{Revision, TransactionMeta};
+use chancery_proto::admin::v1 as pb;
+use chancery_store::RequestId;
+
+use crate::{
+    AdminError,
+    changes::Effect,
+    nodes::millis,
+    service::Freshness,
+    write_guards::settings::{Guard, guards},
+};
+
+const LABEL_BYTES_MAX: usize = 64;
+const TEXT_BYTES_MAX: usize = 4096;
+/// The maximum time of a wait.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// Valid options of a write.
+pub(crate) struct Checked {
+    pub(crate) effect: Effect,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) if_revision: Option<Revision>,
+    pub(crate) meta: TransactionMeta,
+    pub(crate) request_id: RequestId,
+    /// Whether the author chose the request ID, and may have sent the request before.
+    pub(crate) may_be_repeated: bool,
+    /// The encoded request if its transaction depends on the state. It identifies a retry.
+    pub(crate) content: Option<Vec<u8>>,
+    pub(crate) freshness: Freshness,
+    /// The guards that the write may trip.
+    pub(crate) confirmed: BTreeSet<Guard>,
+    pub(crate) validation: Option<ValidationMode>,
+}
+
+/// Checks the options of a write.
+pub(crate) fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
+    let refuse = |text: String| Err(AdminError::Parameter(text));
+    let options = options.unwrap_or_default();
+    if options.dry_run && options.wait_ms.is_some() {
+        return refuse("a dry run cannot wait for clients, because it writes nothing".to_owned());
+    }
+    if options.stale && !options.dry_run {
+        return refuse("only a dry run can start from a stale state".to_owned());
+    }
+    let may_be_repeated = !options.request_id.is_empty() && !options.dry_run;
+    let request_id = request_id(&options.request_id)?;
+    let label = options.label;
+    if label.len() > LABEL_BYTES_MAX {
+        let len = label.len();
+        return refuse(format!("the label has {len} bytes, at most {LABEL_BYTES_MAX} are allowed"));
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if let Some(c) = label.chars().find(|c| !allowed(*c)) {
+        return refuse(format!(
+            "the label {label:?} contains the character {c:?}; only letters, digits, '.', '_' and '-' are allowed"
+        ));
+    }
+    for (what, text) in [("author", &options.author), ("reason", &options.reason)] {
+        if text.len() > TEXT_BYTES_MAX {
+            let len = text.len();
+            return refuse(format!(
+                "the {what} has {len} bytes, at most {TEXT_BYTES_MAX} are allowed"
+            ));
+        }
+    }
+    let validation = match options.validation.as_str() {
+        "" => None,
+        mode => Some(
+            mode.parse()
+                .map_err(|error: String| AdminError::Parameter(format!("validation: {error}")))?,
+        ),
+    };
+    let wait = options.wait_ms.map(Duration::from_millis);
+    if let Some(wait) = wait.filter(|wait| *wait > WAIT_MAX) {
+        return refuse(format!("the wait of {wait:?} exceeds the maximum of {WAIT_MAX:?}"));
+    }
+    let confirmed = guards(&options.confirm).map_err(AdminError::Parameter)?;
+    Ok(Checked {
+        confirmed,
+        effect: if options.dry_run { Effect::DryRun } else { Effect::Committed },
+        wait,
+        if_revision: options.if_revision.map(Revision),
+        request_id,
+        may_be_repeated,
+        content: None,
+        freshness: Freshness::of(options.stale || !options.dry_run),
+        validation,
+        meta: TransactionMeta {
+            label: (!label.is_empty()).then(|| label.into()),
+            author: options.author,
+            reason: options.reason,
+            time_ms: millis(SystemTime::now()),
+            validation: options.validation,
+            confirmed: Vec::new(),
+        },
+    })
+}
+
+impl Checked {
+    /// Returns whether the author overrides guards or validation.
+    pub(crate) fn is_forced(&self) -> bool {
+        !self.confirmed.is_empty()
+            || matches!(self.validation, Some(ValidationMode::Off | ValidationMode::Warn))
+    }
+}
+
+/// Returns the ID of a request, or a random one if the request has none.
+fn request_id(text: &str) -> Result<RequestId, AdminError> {
+    if text.is_empty() {
+        return RequestId::random().map_err(|error| AdminError::Internal(error.to_string()));
+    }
+    text.parse().map_err(|error: chancery_store::RequestIdError| {
+        AdminError::Parameter(format!("request_id is {text:?}: {error}"))
+    })
+}

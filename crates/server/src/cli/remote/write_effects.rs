@@ -1,0 +1,60 @@
+//! The effects of a write on connected nodes, as the output of the command shows them.
+
+use std::io;
+
+use chancery_proto::admin::v1 as pb;
+
+use crate::cli::text::{count, plain};
+
+/// The maximum number of nodes that are shown.
+const NODES_SHOWN_MAX: usize = 100;
+
+/// Writes the connected nodes whose access the write would change.
+pub(super) fn write_access_effects(
+    response: &pb::WriteResponse,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    for effect in response.access_effects.iter().take(NODES_SHOWN_MAX) {
+        let (node, identity) = (plain(&effect.node), plain(&effect.identity));
+        match effect.allowed {
+            true => writeln!(out, "node {node} ({identity}) would no longer be refused")?,
+            false => {
+                writeln!(
+                    out,
+                    "node {node} ({identity}) would be refused: {}",
+                    plain(&effect.reason)
+                )?;
+            }
+        }
+    }
+    match response.access_effects.len().saturating_sub(NODES_SHOWN_MAX) {
+        0 => Ok(()),
+        n => writeln!(out, "… {n} more nodes"),
+    }
+}
+
+/// Writes the guards that the write trips, and in a dry run how to confirm them.
+pub(super) fn write_guards(
+    response: &pb::WriteResponse,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    for finding in &response.guards {
+        let confirmed = if finding.confirmed { ", confirmed" } else { "" };
+        writeln!(out, "guard {}{confirmed}:", finding.guard)?;
+        for effect in &finding.effects {
+            writeln!(out, "  {}", plain(effect))?;
+        }
+        if finding.effects_omitted > 0 {
+            writeln!(out, "  … {} more", finding.effects_omitted)?;
+        }
+        if finding.replicas_not_asked > 0 {
+            let others = count(finding.replicas_not_asked, "other replica");
+            writeln!(out, "  the nodes of {others} were not asked")?;
+        }
+    }
+    if response.dry_run && response.guards.iter().any(|finding| !finding.confirmed) {
+        let names: Vec<&str> = response.guards.iter().map(|one| one.guard.as_str()).collect();
+        writeln!(out, "the write is rejected without --confirm {}", names.join(","))?;
+    }
+    Ok(())
+}
