@@ -62,83 +62,60 @@ fn grpc_bootstrap_has_the_credentials_of_the_client() {
     assert!(server["call_creds"].is_null() && plain["node"]["cluster"] == "web-1", "{plain}");
 }
 
+/// Checks that a command fails with this exit code, and with an error that contains this text.
+fn expect_refusal(code: i32, args: &[&str], expected: &str) {
+    let done = bootstrap(args);
+    assert_eq!((done.code, done.out.as_str()), (code, ""), "{args:?}: {done:?}");
+    assert!(done.err.contains(expected) && !done.err.contains("hush"), "{args:?}: {done:?}");
+}
+
 #[test]
 fn wrong_values_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let certs = Certs::create(root.path());
+    let (ca, cert, token) = (certs.path("ca.pem"), certs.path("client.pem"), certs.path("token"));
+    fs::write(&token, "hush").unwrap();
+    let address = "expected HOST:PORT or https://HOST:PORT";
+    for (args, expected) in [
+        (["--xds", "h"].as_slice(), address),
+        (&["--xds", "https://h:0"], address),
+        (&["--xds", "me@h:1"], address),
+        (&["--metadata", "a"], "expected KEY=VALUE"),
+        (&["--metadata", "a=1", "a=2"], "--metadata has the key \"a\" twice"),
+        (&["--xds", "https://h:1"], "Envoy verifies no server without CAs"),
+        (&["--ca-cert", &ca], "name the bootstrap with --out"),
+        (&["--cert", &cert], "--cert needs --cert-key"),
+        (&["--server-name", "a"], "--server-name has no effect without TLS"),
+        (&["--ca-cert", &ca, "--server-name", "a b"], "is not a valid server name"),
+        (&["--xds", "h:1", "--token-file", &token], "without encryption"),
+    ] {
+        expect_refusal(2, &[["envoy", "--node", "n"].as_slice(), args].concat(), expected);
+    }
+    expect_refusal(2, &["envoy"], "--node");
+    expect_refusal(2, &["envoy", "--node", ""], "--node");
+    let args = ["grpc", "--node", "n", "--token-file", &token];
+    expect_refusal(2, &args, "gRPC clients send no token without TLS");
+}
+
+#[test]
+fn unusable_files_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let certs = Certs::create(root.path());
     let path = |name: &str| certs.path(name);
     fs::write(path("bearer"), "Bearer hush\n").unwrap();
     fs::write(path("line"), "hush\n").unwrap();
-    let (ca, cert, wrong_key, key) =
-        (path("ca.pem"), path("client.pem"), path("server.key"), path("client.key"));
+    let (ca, cert, wrong_key) = (path("ca.pem"), path("client.pem"), path("server.key"));
     let (bearer, line, out) = (path("bearer"), path("line"), path("out.yaml"));
-    for (code, args, expected) in [
-        (2, ["envoy"].as_slice(), "--node"),
-        (2, &["envoy", "--node", "", "--xds", "h:1"], "--node"),
-        (2, &["envoy", "--node", "n", "--xds", "h"], "expected HOST:PORT or https://HOST:PORT"),
+    for (args, expected) in [
+        (["envoy", "--token-file", &bearer, "--out", &out].as_slice(), "has white space between"),
+        (&["grpc", "--ca-cert", &wrong_key], "cannot read the CA in "),
+        (&["grpc", "--ca-cert", &ca, "--token-file", &line], "begins or ends with white space"),
         (
-            2,
-            &["envoy", "--node", "n", "--xds", "https://h:0"],
-            "expected HOST:PORT or https://HOST:PORT",
-        ),
-        (
-            2,
-            &["envoy", "--node", "n", "--xds", "me@h:1"],
-            "expected HOST:PORT or https://HOST:PORT",
-        ),
-        (2, &["envoy", "--node", "n", "--metadata", "a"], "expected KEY=VALUE"),
-        (
-            2,
-            &["envoy", "--node", "n", "--metadata", "a=1", "a=2"],
-            "--metadata has the key \"a\" twice",
-        ),
-        (
-            2,
-            &["envoy", "--node", "n", "--xds", "https://h:1"],
-            "Envoy verifies no server without CAs",
-        ),
-        (2, &["envoy", "--node", "n", "--ca-cert", &ca], "name the bootstrap with --out"),
-        (2, &["envoy", "--node", "n", "--cert", &cert], "--cert needs --cert-key"),
-        (
-            2,
-            &["envoy", "--node", "n", "--server-name", "a"],
-            "--server-name has no effect without TLS",
-        ),
-        (
-            2,
-            &["envoy", "--node", "n", "--ca-cert", &ca, "--server-name", "a b"],
-            "is not a valid server name",
-        ),
-        (
-            2,
-            &["envoy", "--node", "n", "--xds", "h:1", "--token-file", &bearer],
-            "without encryption",
-        ),
-        (
-            2,
-            &["grpc", "--node", "n", "--token-file", &bearer],
-            "gRPC clients send no token without TLS",
-        ),
-        (
-            1,
-            &["envoy", "--node", "n", "--token-file", &bearer, "--out", &out],
-            "has white space between",
-        ),
-        (1, &["grpc", "--node", "n", "--ca-cert", &key], "cannot read the CA in "),
-        (
-            1,
-            &["grpc", "--node", "n", "--ca-cert", &ca, "--token-file", &line],
-            "begins or ends with white space",
-        ),
-        (
-            1,
-            &["grpc", "--node", "n", "--ca-cert", &ca, "--cert", &cert, "--cert-key", &wrong_key],
+            &["grpc", "--ca-cert", &ca, "--cert", &cert, "--cert-key", &wrong_key],
             "does not belong to the certificate",
         ),
     ] {
-        let done = bootstrap(args);
-        assert_eq!((done.code, done.out.as_str()), (code, ""), "{args:?}: {done:?}");
-        assert!(done.err.contains(expected) && !done.err.contains("hush"), "{args:?}: {done:?}");
+        expect_refusal(1, &[args, &["--node", "n"]].concat(), expected);
     }
     assert!(!Path::new(&out).exists());
     // Files of another machine are only a warning.
