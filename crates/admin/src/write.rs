@@ -1,12 +1,11 @@
 //! Writes: from the input to a transaction and its result.
 
 use std::{
-    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use chancery_admission::{
@@ -14,11 +13,11 @@ use chancery_admission::{
 };
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
-    Applied, AssignmentOp, Outcome, Precondition, Refusal, Revision, ScopeName, State, Summary,
-    Target, Transaction, TransactionMeta, Upsert, Verb,
+    Applied, AssignmentOp, Outcome, Precondition, Refusal, ScopeName, State, Summary, Target,
+    Transaction, Upsert, Verb,
 };
 use chancery_proto::admin::v1 as pb;
-use chancery_store::{HISTORY_MAX, RequestId, TransactError};
+use chancery_store::{HISTORY_MAX, TransactError};
 use tracing::debug;
 
 use crate::{
@@ -27,15 +26,11 @@ use crate::{
     changed_names::{self, NamedResources},
     changes::{self, Effect},
     deletion::{content, deletion},
-    nodes::millis,
     service::{Freshness, Service},
     trial::{Attempt, Checks, DryRun},
     wait::Waited,
     work::Size,
-    write_guards::{
-        rejection,
-        settings::{Guard, guards},
-    },
+    write_guards::rejection,
     write_input::{Input, reading_size},
     write_options::{Checked, check},
     write_profiles::{checked_clients, refused},

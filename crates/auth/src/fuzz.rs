@@ -3,7 +3,7 @@
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 
-use crate::{authenticator::TokenLookup, bearer, key_set::KeySet, signed, static_token};
+use crate::{bearer, credentials::TokenLookup, key_set::KeySet, signed, static_token};
 
 /// Parses an input as the value of an `authorization` header, and as a key set. The lines of an input with several lines
 /// are the decoded parts of a JSON Web Token.
