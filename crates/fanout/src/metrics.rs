@@ -219,6 +219,7 @@ const LIMITS: &[&str] = &[
     "requests_per_second",
     "streams",
     "streams_per_connection",
+    "streams_per_identity",
     "subscriptions_bytes",
     "types",
 ];

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use chancery_auth::{AuthSettings, Authenticator, digest_of, new_token};
 use chancery_fanout::AccessControl;
+use chancery_load::{Limits, LoadReports, Settings};
 use chancery_model::{
     AccessOp, AccessRule, Assignment, AssignmentOp, IdentityPattern, NodeBinding, Revision,
     ScopeTemplate, SecretsGrant, StreamQuota, Template, Token, Transaction, Variables,
@@ -67,7 +68,13 @@ impl Guarded {
     /// Starts a server with a token of the name `n1`, and gives it the rule.
     async fn start(rule: Option<AccessRule>) -> Self {
         let auth = Authenticator::new(&AuthSettings::default()).unwrap();
-        let config = chancery_xds::Config { auth: Some(auth), v2_services: true, ..rest_config() };
+        let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
+        let config = chancery_xds::Config {
+            auth: Some(auth),
+            v2_services: true,
+            load_reports: Some(reports),
+            ..rest_config()
+        };
         let fanout = chancery_fanout::Config { access: AccessControl::Enforced, ..fanout_config() };
         let server = Server::with(config, fanout).await;
         let new = new_token("n1").unwrap();
