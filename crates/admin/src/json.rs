@@ -149,6 +149,8 @@ mod tests {
                 "changes_omitted": 0,
                 "problems": [],
                 "warnings": [],
+                "access": 0,
+                "access_effects": [],
                 "assignment_changes": [],
                 "repeated": false,
                 "guards": [],
