@@ -13,9 +13,10 @@ use axum::{
 use chancery_audit::{Decision, Event, Port};
 use chancery_auth::{AuthPort, Credentials, TransportPeer};
 use chancery_fanout::AccessControl;
-use chancery_model::{Collection, Identity, Scope, State as Replicated, Target, Verb};
+use chancery_model::{Collection, Scope, State as Replicated, Target, Verb};
 use http::{HeaderValue, header, request::Parts};
 use metrics::counter;
+use tokio::time::Instant;
 
 use crate::{
     AdminError, audited,
@@ -68,7 +69,7 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, String> {
         (AccessControl::Enforced, None) => return Err("the port has no authentication".to_owned()),
     };
     if OPEN.contains(&request.uri.path()) {
-        return Ok(Caller { identity: Identity::anonymous(), rights: Rights::Rules });
+        return Ok(Caller::nobody());
     }
     let credentials = Credentials {
         port: AuthPort::Admin,
@@ -78,9 +79,12 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, String> {
     };
     let rules = Arc::clone(&service.replica.state().access);
     let find = |digest: &_| rules.token(digest).cloned();
-    let proof = auth.identify(credentials, SystemTime::now(), &find).await;
-    let identity = match proof {
-        Ok(proof) => proof.identity,
+    let now = SystemTime::now();
+    let (identity, ends_after) = match auth.identify(credentials, now, &find).await {
+        Ok(proof) => {
+            let ends_after = proof.ends_after(now);
+            (proof.identity, ends_after)
+        }
         Err(error) => {
             refused(error.reason());
             return Err(error.to_string());
@@ -96,7 +100,7 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, String> {
                     (--token-file, --cert)"
             .to_owned());
     }
-    Ok(Caller { identity, rights })
+    Ok(Caller { identity, rights, ends_at: ends_after.map(|after| Instant::now() + after) })
 }
 
 fn refused(reason: &'static str) {
@@ -106,9 +110,8 @@ fn refused(reason: &'static str) {
 impl Service {
     /// Returns the service for a caller. Without one, nothing is permitted.
     pub(crate) fn of(&self, extensions: &http::Extensions) -> Self {
-        let nobody = || Caller { identity: Identity::anonymous(), rights: Rights::Rules };
         let caller = extensions.get::<Arc<Caller>>().cloned();
-        Self { caller: caller.unwrap_or_else(|| Arc::new(nobody())), ..self.clone() }
+        Self { caller: caller.unwrap_or_else(|| Arc::new(Caller::nobody())), ..self.clone() }
     }
 
     /// Checks whether the caller may use an operation.

@@ -3,6 +3,7 @@
 use chancery_auth::Authenticator;
 use chancery_fanout::AccessControl;
 use chancery_model::{Identity, Principal};
+use tokio::time::Instant;
 
 /// The settings of access to the admin port.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +21,8 @@ pub struct AdminAccess {
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     pub(crate) rights: Rights,
+    /// The time when the credential ends; `None` if it does not end, or with its connection.
+    pub(crate) ends_at: Option<Instant>,
 }
 
 /// The extent of a caller's rights.
@@ -36,7 +39,12 @@ pub(crate) enum Rights {
 impl Caller {
     /// Returns the caller of a port without access rules.
     pub(crate) fn unrestricted() -> Self {
-        Self { identity: Identity::anonymous(), rights: Rights::NotEnforced }
+        Self { identity: Identity::anonymous(), rights: Rights::NotEnforced, ends_at: None }
+    }
+
+    /// Returns a caller without a credential and without rights.
+    pub(crate) fn nobody() -> Self {
+        Self { identity: Identity::anonymous(), rights: Rights::Rules, ends_at: None }
     }
 
     /// Returns whether the caller may do everything.

@@ -34,7 +34,7 @@ impl Service {
         if about.key().is_none() && !parameters.is_empty() {
             return Err(AdminError::Parameter("parameters need a name".to_owned()));
         }
-        let state = self.visible_state(Freshness::of(request.stale)).await?;
+        let (whole, state) = self.states(Freshness::of(request.stale)).await?;
         let about = about.stored_as(&state, &request.name)?;
         let streams = self.fanout.nodes().await;
         let (index, settings) =
@@ -42,7 +42,7 @@ impl Service {
         let is_small = streams.len() <= INLINE_STREAMS_MAX;
         let explain = move || {
             let streams = streams_of(&streams, &request.node);
-            let references = about.key().map(|_| References { index: index.at(&state), settings });
+            let references = about.key().map(|_| References { index: index.at(&whole), settings });
             explain(&state, &request.node, &streams, &about, parameters, references)
         };
         self.work.run(Size::of(is_small), explain).await

@@ -306,7 +306,7 @@ impl Service {
         let type_url = parse_type(&request.r#type)?;
         ResourceName::canonical(&request.name)?;
         let scope = given(&request.scope).map(ScopeName::new).transpose()?;
-        let state = self.visible_state(Freshness::of(request.stale)).await?;
+        let (whole, state) = self.states(Freshness::of(request.stale)).await?;
         let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
         let key = ResourceKey { type_url, name };
         let parameters = request.dynamic_parameters;
@@ -331,7 +331,7 @@ impl Service {
         let (index, settings) =
             (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
         let describe = move || {
-            let index = index.at(&state);
+            let index = index.at(&whole);
             let world =
                 World { state: &state, streams: &streams, index: &index, settings: &settings };
             pb::DescribeResourceResponse {

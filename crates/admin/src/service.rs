@@ -146,6 +146,17 @@ impl Service {
         }
     }
 
+    /// Returns the state and the part of it that the caller may read. Only the whole state may reach the index of the
+    /// references, which all requests share.
+    pub(crate) async fn states(
+        &self,
+        freshness: Freshness,
+    ) -> Result<(Arc<State>, Arc<State>), AdminError> {
+        let state = self.state(freshness).await?;
+        let visible = self.visible(&state);
+        Ok((state, visible))
+    }
+
     /// Returns the part of the state that the caller may read.
     pub(crate) async fn visible_state(
         &self,

@@ -13,8 +13,8 @@ use chancery_admission::{
 };
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
-    Applied, AssignmentOp, Outcome, Precondition, Refusal, ScopeName, State, Summary, Target,
-    Transaction, Upsert, Verb,
+    Applied, AssignmentOp, Outcome, Precondition, Refusal, ResourceKey, ResourceName, ScopeName,
+    State, Summary, Target, Transaction, Upsert, Verb,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{HISTORY_MAX, TransactError};
@@ -26,6 +26,7 @@ use crate::{
     changed_names::{self, NamedResources},
     changes::{self, Effect},
     deletion::{content, deletion},
+    resources::parse_type,
     service::{Freshness, Service},
     trial::{Attempt, Checks, DryRun},
     wait::Waited,
@@ -229,6 +230,16 @@ impl Service {
         let pb::DeleteRequest { resources, scope: scope_name, options } = request;
         let mut checked = check(options)?;
         let scope = scope(&scope_name)?;
+        if !self.caller.may_everything() {
+            // Nobody learns what exists where they may not delete.
+            let mut asked = transaction(&checked);
+            for resource in &resources {
+                let type_url = parse_type(&resource.r#type)?;
+                let name = ResourceName::canonical(&resource.name)?;
+                asked.deletes.push((scope.clone(), ResourceKey { type_url, name }));
+            }
+            self.authorize_write(&mut asked, &checked)?;
+        }
         let size = Size::of(resources.len() <= SMALL_OPERATIONS_MAX);
         let empty = transaction(&checked);
         let state = self.replica.state();

@@ -1,8 +1,11 @@
 //! The rights that a write needs.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, iter, sync::Arc};
 
-use chancery_model::{AccessOp, AccessRule, Precondition, ScopeName, Target, Transaction, Verb};
+use chancery_model::{
+    AccessOp, AccessRule, IdentityPattern, Precondition, Principal, ScopeName, Target, Transaction,
+    Verb,
+};
 
 use crate::{
     AdminError, authenticate::shown, caller::Rights, service::Service, write_options::Checked,
@@ -49,7 +52,9 @@ impl Service {
             .collect();
         for upsert in &transaction.upserts {
             let key = &upsert.draft.key;
-            need(Verb::Apply, Target::Resource(&upsert.scope, &key.type_url, &key.name));
+            for name in iter::once(&key.name).chain(&upsert.draft.aliases) {
+                need(Verb::Apply, Target::Resource(&upsert.scope, &key.type_url, name));
+            }
         }
         for (scope, key) in &transaction.deletes {
             need(Verb::Delete, Target::Resource(scope, &key.type_url, &key.name));
@@ -72,6 +77,10 @@ impl Service {
                     need(Verb::Tokens, Target::Cluster);
                 }
             }
+        }
+        let moves_forced = checked.is_forced() && !transaction.assignments.is_empty();
+        if moves_forced && !access.permits_somewhere(&self.caller.identity, Verb::Force) {
+            missing.insert(format!("{} a change of assignments", Verb::Force));
         }
         missing.extend(transaction.access.iter().filter_map(|op| self.escalation(op)));
         if !missing.is_empty() {
@@ -119,18 +128,36 @@ impl Service {
                 rule.name
             ))
         };
+        let takes_from_many = |rule: &AccessRule| {
+            let patterns = rule.identities.iter().map(IdentityPattern::as_str);
+            let pattern = patterns.filter(|_| takes(&rule)).find(|one| one.contains(['*', '{']))?;
+            Some(format!(
+                "take rights away from all identities {pattern:?} (only access.admins may)"
+            ))
+        };
         let give = |missing: String| format!("give the right to {missing}, which it does not have");
         match op {
-            AccessOp::PutRule(rule) => {
-                protected(&rule.name).or_else(|| access.escalation(caller, rule).map(give))
-            }
+            AccessOp::PutRule(rule) => protected(&rule.name)
+                .or_else(|| takes_from_many(rule))
+                .or_else(|| access.escalation(caller, rule).map(give)),
             AccessOp::DeleteRule(name) => protected(name),
+            AccessOp::AddToken(token) if self.is_admin(&token.name) => {
+                Some("create a token of an administrator (only access.admins may)".to_owned())
+            }
             AccessOp::AddToken(token) => {
-                let principal = chancery_model::Principal::token(&token.name).ok()?;
+                let principal = Principal::token(&token.name).ok()?;
                 let mut rules = access.rules_of(&principal);
                 rules.find_map(|rule| access.escalation(caller, rule)).map(give)
             }
-            AccessOp::DeleteToken(_) => None,
+            AccessOp::DeleteToken(digest) => (access.token(digest))
+                .filter(|token| self.is_admin(&token.name))
+                .map(|_| "delete a token of an administrator (only access.admins may)".to_owned()),
         }
+    }
+
+    /// Returns whether the configuration names the tokens of this name as administrators.
+    fn is_admin(&self, token: &str) -> bool {
+        let principal = Principal::token(token);
+        principal.is_ok_and(|one| self.access.rights_of(&one) == Rights::Admin)
     }
 }

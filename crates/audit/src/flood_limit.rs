@@ -50,7 +50,7 @@ impl FloodLimit {
         for ((port, verb, reason), count) in &mut self.0 {
             if count.n_omitted > 0 && second > count.second {
                 let omitted = std::mem::take(&mut count.n_omitted);
-                let event = Event::refused(*port, *verb, None, reason.unwrap_or_default());
+                let event = Event::refused(*port, verb, None, reason.unwrap_or_default());
                 events.push(event.detail("omitted_before", omitted));
             }
         }

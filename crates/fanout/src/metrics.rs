@@ -256,6 +256,10 @@ pub(crate) fn register() {
     for limit in LIMITS {
         counter!("chancery_xds_limits_hit_total", "limit" => *limit).increment(0);
     }
+    for port in ["admin", "xds"] {
+        let labels = [("port", port), ("reason", "no_credential")];
+        counter!("chancery_access_refused_total", &labels).increment(0);
+    }
 }
 
 /// Sets the number of bytes that subscriptions hold.

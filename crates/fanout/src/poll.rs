@@ -187,6 +187,12 @@ impl Poll {
         });
         self.held.add(view.scopes.clone(), type_url.clone(), names)
     }
+
+    /// Registers for changes of the assignments and the access rules alone.
+    #[must_use]
+    pub fn hold_placement(&self) -> HeldPoll {
+        self.held.add(Vec::new(), TypeUrl::from_static(""), None)
+    }
 }
 
 impl PollView {

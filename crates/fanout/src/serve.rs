@@ -351,13 +351,8 @@ impl Shard {
     pub(crate) fn reassign(&mut self, at: usize, now: Now) -> usize {
         let changed = self.views.state().placement_changed();
         let Some(entry) = self.sessions.get_mut(at) else { return 0 };
-        if let Some(away) = &mut entry.away {
-            // The poll after its return reassigns the session.
-            if entry.assigned_at != changed && !away.is_over() {
-                away.poll_when_back();
-                self.set_moving(at, Some(changed));
-            }
-            return 0;
+        if entry.away.is_some() {
+            return self.reassign_away(at, changed, now);
         }
         if entry.assigned_at == changed {
             self.set_moving(at, None);
@@ -411,6 +406,26 @@ impl Shard {
             self.views.release(scopes);
         }
         registered
+    }
+
+    /// Checks the rights of a session that is away at once: it may stay away for long, and would return with a response
+    /// of its old rights. The poll after its return reassigns it.
+    fn reassign_away(&mut self, at: usize, changed: Revision, now: Now) -> usize {
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        if entry.assigned_at == changed || entry.away.as_ref().is_none_or(|away| away.is_over()) {
+            return 0;
+        }
+        let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
+        let rights = entry.rights.clone();
+        let placed = self.place(&slot, &node, now);
+        if placed.is_ok_and(|placement| placement.rights.as_ref() == rights.as_deref()) {
+            if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {
+                away.poll_when_back();
+            }
+            self.set_moving(at, Some(changed));
+            return 0;
+        }
+        self.end_access(at, now)
     }
 
     /// Ends a stream whose client has other rights than before. The client receives OK and nothing more, so it keeps its

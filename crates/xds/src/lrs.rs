@@ -7,7 +7,7 @@
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use chancery_fanout::{End, EndCode, Fanout, Poll as RunningPoll, limit_hit};
+use chancery_fanout::{End, EndCode, Fanout, HeldPoll, Poll as RunningPoll, limit_hit};
 use chancery_load::{LoadReports, Report, ReportError, Settings};
 use chancery_model::{Identity, Node, TypeUrl, types::CLUSTER};
 use chancery_net::Bucket;
@@ -160,7 +160,9 @@ pub(crate) fn open(
     let state = ClientState::Unknown(greeted);
     let settings = reports.watch();
     let identity = caller.identity;
-    let writer = Writer { poll, identity, registration, settings, state, end, is_over: false };
+    let placement = poll.hold_placement();
+    let writer =
+        Writer { poll, placement, identity, registration, settings, state, end, is_over: false };
     let frames = stream::unfold(writer, Writer::next).boxed();
     grpc::open(ResponseBody::LoadReports(LoadReportsBody::new(frames, reader)))
 }
@@ -242,13 +244,15 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         let checked = self.fanout.check_access(&self.identity, node);
         checked.map_err(|end| {
             LrsError::Access(match is_open {
-                true => {
-                    End::new(EndCode::AccessChanged, "the access rules have changed; reconnect")
-                }
+                true => access_changed(),
                 false => end,
             })
         })
     }
+}
+
+fn access_changed() -> End {
+    End::new(EndCode::AccessChanged, "the access rules have changed; reconnect")
 }
 
 #[derive(Debug)]
@@ -263,6 +267,8 @@ enum ClientState {
 struct Writer {
     /// The place of the stream, and the source of its view.
     poll: RunningPoll,
+    /// Wakes the writer when the rights of the client may have changed.
+    placement: HeldPoll,
     identity: Arc<Identity>,
     registration: PollRegistration,
     settings: watch::Receiver<Arc<Settings>>,
@@ -300,12 +306,22 @@ impl Writer {
                 self.state = ClientState::Known(client);
             }
             ClientState::Known(client) => {
-                tokio::select! {
-                    end = reader_end(&mut self.end) => return Err(end),
-                    () = self.registration.over() => return Err(self.registration.end()),
-                    changed = self.settings.changed() => if changed.is_err() {
-                        return Err(End::new(EndCode::Unavailable, "the replica is shutting down"));
-                    },
+                loop {
+                    tokio::select! {
+                        end = reader_end(&mut self.end) => return Err(end),
+                        () = self.registration.over() => return Err(self.registration.end()),
+                        () = self.placement.changed() => {
+                            let view = self.poll.view(&self.identity, &client.node);
+                            view.map_err(|_| access_changed())?;
+                        }
+                        changed = self.settings.changed() => match changed {
+                            Ok(()) => break,
+                            Err(_) => {
+                                let text = "the replica is shutting down";
+                                return Err(End::new(EndCode::Unavailable, text));
+                            }
+                        },
+                    }
                 }
                 if !client.follows {
                     // The client receives OK, because nothing is wrong, and opens another stream.

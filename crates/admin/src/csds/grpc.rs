@@ -68,7 +68,12 @@ impl StreamingService<ClientStatusRequest> for GrpcCsds {
         Box::pin(async move {
             service.0.authorize(Verb::Nodes, Target::Cluster)?;
             let answers = answers(service.clone(), request.into_inner());
-            Ok(service.respond(answers.boxed()))
+            // The stream ends with the credential of its caller.
+            let answers = match service.0.caller.ends_at {
+                Some(end) => answers.take_until(tokio::time::sleep_until(end)).boxed(),
+                None => answers.boxed(),
+            };
+            Ok(service.respond(answers))
         })
     }
 }

@@ -108,6 +108,8 @@ impl Shown {
         let mut seen = BTreeSet::new();
         for name in names_of(key).iter().chain(aliases) {
             for (origin, referrer) in index.referrers(&key.type_url, name.as_str()) {
+                // The index also contains what the caller may not read.
+                let Some(body) = state.get(&origin.scope, &referrer) else { continue };
                 if !is_seen(&origin.scope, &referrer) {
                     continue;
                 }
@@ -119,8 +121,7 @@ impl Shown {
                     continue;
                 }
                 let target = ResourceKey { type_url: key.type_url.clone(), name: name.clone() };
-                let body = state.get(&origin.scope, &referrer);
-                let field = body.map(|body| field_of(&referrer, body, &target)).unwrap_or_default();
+                let field = field_of(&referrer, body, &target);
                 self.referrers.push(pb::Reference {
                     scope: origin.scope.to_string(),
                     state: "present".to_owned(),

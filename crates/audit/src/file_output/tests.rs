@@ -117,6 +117,8 @@ fn failed_write_leaves_no_part_of_a_line() {
     assert_eq!(check(&path).records, 2);
 }
 
+type Harm = fn(&Path);
+
 #[test]
 fn removed_replaced_and_truncated_file_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
@@ -124,7 +126,7 @@ fn removed_replaced_and_truncated_file_is_noticed() {
     let mut opened = open(&path, 1 << 20, 3);
     append(&mut opened, 2);
     assert_eq!(opened.output.sync().unwrap(), None);
-    let harms: [(&str, fn(&Path)); 3] = [
+    let harms: [(&str, Harm); 3] = [
         ("removed", |path| fs::remove_file(path).unwrap()),
         ("replaced", |path| {
             let other = path.with_file_name("other");

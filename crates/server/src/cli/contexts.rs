@@ -29,7 +29,7 @@ const NAME_CHARACTERS_MAX: usize = 64;
 
 /// A setting of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub(crate) enum Key {
+pub(crate) enum Setting {
     /// The addresses of servers
     Server,
     /// The CAs that may sign the certificates of servers
@@ -44,7 +44,7 @@ pub(crate) enum Key {
 
 /// The settings of a context, as they are in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Context(pub(crate) BTreeMap<Key, String>);
+pub(crate) struct Context(pub(crate) BTreeMap<Setting, String>);
 
 /// The content of a contexts file, which may not exist.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ pub(crate) struct Contexts {
     pub(crate) named: BTreeMap<String, Context>,
 }
 
-impl Key {
+impl Setting {
     /// Returns the name of the key in the file.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -170,7 +170,7 @@ impl Contexts {
     fn to_toml(&self) -> Table {
         let settings = |context: &Context| {
             let setting =
-                |(key, value): (&Key, &String)| (key.name().to_owned(), value.clone().into());
+                |(key, value): (&Setting, &String)| (key.name().to_owned(), value.clone().into());
             Value::Table(context.0.iter().map(setting).collect())
         };
         let mut table = Table::new();
@@ -267,8 +267,8 @@ fn context(name: &str, settings: Value) -> Result<Context, String> {
     };
     let mut context = Context::default();
     for (key, value) in settings {
-        let Some(known) = Key::value_variants().iter().find(|known| known.name() == key) else {
-            let known: Vec<&str> = Key::value_variants().iter().map(|key| key.name()).collect();
+        let Some(known) = Setting::value_variants().iter().find(|known| known.name() == key) else {
+            let known: Vec<&str> = Setting::value_variants().iter().map(|key| key.name()).collect();
             let hint = match key.as_str() {
                 "token" => {
                     "; a token is never in this file: set token_file to the file with it".to_owned()
@@ -284,7 +284,7 @@ fn context(name: &str, settings: Value) -> Result<Context, String> {
         let text = value.as_str().filter(|text| !text.is_empty()).ok_or_else(|| {
             format!("[contexts.{name}]: `{key}` must be a text that is not empty; remove the key instead")
         })?;
-        if *known == Key::Server {
+        if *known == Setting::Server {
             check_servers(text).map_err(|rule| format!("[contexts.{name}]: `server` {rule}"))?;
         }
         context.0.insert(*known, text.to_owned());
@@ -337,8 +337,8 @@ mod tests {
         let again = parsed(&contexts.to_toml().to_string()).unwrap();
         assert_eq!((&again.current, &again.named), (&contexts.current, &contexts.named));
         let prod = &contexts.named["prod"].0;
-        assert_eq!(contexts.resolve(&prod[&Key::CaCert]), Path::new("/home/a/ca.pem"));
-        assert_eq!(contexts.resolve(&prod[&Key::TokenFile]), Path::new("/run/token"));
+        assert_eq!(contexts.resolve(&prod[&Setting::CaCert]), Path::new("/home/a/ca.pem"));
+        assert_eq!(contexts.resolve(&prod[&Setting::TokenFile]), Path::new("/run/token"));
     }
 
     #[test]

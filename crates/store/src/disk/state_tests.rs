@@ -491,6 +491,8 @@ fn digest_covers_exactly_the_written_content() {
     assert_eq!(digests.len(), all.len());
     let by = TransactionMeta { author: "me".to_owned(), time_ms: 7, ..TransactionMeta::default() };
     assert_eq!(of(&Transaction { meta: by, ..none.clone() }), of(&none));
+    let permitted = vec![Precondition::Access(Revision(3))];
+    assert_eq!(of(&Transaction { preconditions: permitted, ..none.clone() }), of(&none));
 }
 
 /// A write that reuses the request ID of another write is refused as a reuse, also on a replica

@@ -117,10 +117,14 @@ fn request_from_proto(message: pb::Request) -> Result<Request, RecordError> {
     Ok(Request { id: RequestId(id), repeated, since, digest: message.digest })
 }
 
-/// Returns a digest of the content of a transaction, without author, reason and time. The digest is
-/// never 0.
+/// Returns a digest of the content of a transaction, without author, reason and time, and without the revision of
+/// the access rules that permitted it: a retry may meet other rules. The digest is never 0.
 pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
-    fn add<M: Message>(digest: &mut Xxh3, kind: u8, messages: &[M]) {
+    fn add<'a, M: Message + 'a>(
+        digest: &mut Xxh3,
+        kind: u8,
+        messages: impl IntoIterator<Item = &'a M>,
+    ) {
         for message in messages {
             // Encode one message at a time: a transaction may be large.
             digest.update(&[kind]);
@@ -129,8 +133,11 @@ pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
     }
     let pb::Transaction { preconditions, deletes, prune, upserts, assignments, access, meta: _ } =
         transaction;
+    let is_content = |one: &&pb::Precondition| {
+        !matches!(one.precondition, Some(pb::precondition::Precondition::Access(_)))
+    };
     let mut digest = Xxh3::new();
-    add(&mut digest, 0, preconditions);
+    add(&mut digest, 0, preconditions.iter().filter(is_content));
     add(&mut digest, 1, deletes);
     add(&mut digest, 2, prune);
     add(&mut digest, 3, upserts);

@@ -1,7 +1,5 @@
 //! Access rules on the port for clients: every door, changes of rights during a stream, and secrets.
 
-use std::sync::Arc;
-
 use chancery_auth::{AuthSettings, Authenticator, digest_of, new_token};
 use chancery_fanout::AccessControl;
 use chancery_load::{Limits, LoadReports, Settings};
@@ -314,5 +312,5 @@ async fn identity_has_a_limited_number_of_streams() {
         stream.responses.message().await.is_ok()
     })
     .await;
-    drop(Arc::new(guarded));
+    drop(guarded);
 }

@@ -133,12 +133,14 @@ impl Tail {
         let (records, mut follow): (_, Follow) =
             last_records(&self.file, self.lines).map_err(unreadable)?;
         print(&records, answer)?;
-        while self.follow {
+        if !self.follow {
+            return Ok(());
+        }
+        loop {
             answer.out.flush()?;
             thread::sleep(FOLLOW_INTERVAL);
             print(&follow.next_records().map_err(unreadable)?, answer)?;
         }
-        Ok(())
     }
 }
 

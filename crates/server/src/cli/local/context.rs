@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::{
     answer::{Answer, Output},
-    contexts::{Context, Contexts, Key, check_name, check_servers},
+    contexts::{Context, Contexts, Setting, check_name, check_servers},
     failure::Failure,
     help::examples,
     remote::ConnectionFlags,
@@ -69,7 +69,7 @@ pub(crate) struct Set {
     token_file: Option<PathBuf>,
     /// Remove these settings
     #[arg(long, value_enum, value_name = "KEY[,KEY]", value_delimiter = ',')]
-    unset: Vec<Key>,
+    unset: Vec<Setting>,
 }
 
 impl ContextCommand {
@@ -118,12 +118,12 @@ impl Set {
             check_servers(servers).map_err(|rule| Failure::new(format_args!("--server {rule}")))?;
         }
         let mut given = Vec::new();
-        given.extend(self.server.map(|servers| (Key::Server, servers)));
+        given.extend(self.server.map(|servers| (Setting::Server, servers)));
         for (key, path) in [
-            (Key::CaCert, self.ca_cert),
-            (Key::Cert, self.cert),
-            (Key::CertKey, self.cert_key),
-            (Key::TokenFile, self.token_file),
+            (Setting::CaCert, self.ca_cert),
+            (Setting::Cert, self.cert),
+            (Setting::CertKey, self.cert_key),
+            (Setting::TokenFile, self.token_file),
         ] {
             if let Some(path) = path {
                 given.push((key, absolute(&path)?));
@@ -135,7 +135,8 @@ impl Set {
             let Context(settings) = contexts.named.entry(name.clone()).or_default();
             self.unset.iter().for_each(|key| drop(settings.remove(key)));
             settings.extend(given);
-            match settings.contains_key(&Key::Cert) == settings.contains_key(&Key::CertKey) {
+            match settings.contains_key(&Setting::Cert) == settings.contains_key(&Setting::CertKey)
+            {
                 true => Ok(is_new),
                 false => Err(Failure::new(
                     "a context needs both of --cert and --cert-key, or none of them",
@@ -173,7 +174,7 @@ fn list(flags: &ConnectionFlags, answer: &mut Answer<'_>) -> Result<(), Failure>
         let mut table = Table::new(["CURRENT", "NAME", "SERVER"]);
         for (name, context) in &contexts.named {
             let mark = if chosen.as_ref() == Some(name) { "*" } else { "" };
-            let server = context.0.get(&Key::Server).cloned().unwrap_or_default();
+            let server = context.0.get(&Setting::Server).cloned().unwrap_or_default();
             table.row([mark.to_owned(), name.clone(), server]);
         }
         return answer.text(|out| match table.is_empty() {
@@ -214,9 +215,9 @@ fn show(
 
 /// Returns the settings with absolute paths.
 fn settings(contexts: &Contexts, context: &Context) -> Value {
-    let setting = |(key, value): (&Key, &String)| {
+    let setting = |(key, value): (&Setting, &String)| {
         let value = match key {
-            Key::Server => value.clone(),
+            Setting::Server => value.clone(),
             _ => contexts.resolve(value).display().to_string(),
         };
         (key.name().to_owned(), value.into())

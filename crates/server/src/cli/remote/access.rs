@@ -30,7 +30,7 @@ pub(crate) enum Access {
         /// Name of the rule
         name: String,
     },
-    /// Explain the rights of an identity, and whether it may receive the configuration of a node
+    /// Explain the rights of an identity, and what a node receives with it
     ///
     /// The contacted replica knows only the nodes that are connected to it.
     #[command(after_help = examples(&["access explain spiffe://prod.example/ns/shop/sa/cart shop/cart/1"]))]

@@ -10,7 +10,7 @@ use super::{
     token::{self, TokenSource},
 };
 use crate::cli::{
-    contexts::{Contexts, Key},
+    contexts::{Contexts, Setting},
     exit::Exit,
     failure::Failure,
 };
@@ -116,11 +116,11 @@ impl ConnectionFlags {
         let text = |key| context.0.get(&key);
         let path = |key| text(key).map(|path| contexts.resolve(path));
         Ok(Level {
-            server: text(Key::Server).cloned(),
-            ca_cert: path(Key::CaCert),
-            cert: path(Key::Cert),
-            cert_key: path(Key::CertKey),
-            token: path(Key::TokenFile).map(TokenSource::File),
+            server: text(Setting::Server).cloned(),
+            ca_cert: path(Setting::CaCert),
+            cert: path(Setting::Cert),
+            cert_key: path(Setting::CertKey),
+            token: path(Setting::TokenFile).map(TokenSource::File),
         })
     }
 
