@@ -1,19 +1,20 @@
 //! Real clients that start from the files of `chancery bootstrap`.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use chancery_testing::{Ca, reserve_port};
 use serde_json::Value;
 
 use crate::support::{
+    STEP,
     chancery::{BINARY, Chancery},
     envoy::{Envoy, Mode},
     grpc::{GrpcClient, GrpcServer, Kind, Script},
     http, in_directory,
     manifests::{TYPES, proxied, service},
     process::{python, script},
-    upstream,
+    upstream, wait_for,
 };
 
 /// Writes the CA, and the certificates of a server and of a client.
@@ -92,7 +93,7 @@ fn envoy_verifies_the_name_of_the_server() -> Result<()> {
         let address = format!("https://localhost:{}", chancery.at.xds);
         bootstrap(dir, "envoy", &address, &["--server-name", "other.example"])?;
         let envoy = start_envoy(dir)?;
-        crate::support::wait_for("a refused certificate", crate::support::STEP, || {
+        wait_for("a refused certificate", STEP, || {
             let refused = envoy.stat("cluster.chancery.ssl.fail_verify_san")?;
             Ok((refused > 0).then_some(()))
         })?;
@@ -162,7 +163,9 @@ fn envoy_sends_the_token_of_its_bootstrap() -> Result<()> {
         let _envoy = start_envoy(dir)?;
         ensure!(recorder.next()? == "Bearer first", "another token");
         place_token(dir, "second\n")?;
-        crate::support::wait_for("the second token", crate::support::STEP, || {
+        // Envoy reads the file soon, and shows it in no statistic. Each early end makes it wait longer for the next.
+        std::thread::sleep(Duration::from_secs(1));
+        wait_for("the second token", STEP, || {
             let header = recorder.next_after_end()?;
             Ok((header == "Bearer second").then_some(()))
         })

@@ -38,6 +38,8 @@ fn server_cert(ca: &Ca, year: i32) -> Leaf {
 struct Fixture<'a> {
     dir: &'a Path,
     old: Ca,
+    /// The CA after the rotation.
+    new: Option<Ca>,
     chancery: Chancery,
 }
 
@@ -56,7 +58,7 @@ impl<'a> Fixture<'a> {
             ("CHANCERY_XDS_TLS_CLIENT_CA", &ca),
         ];
         let chancery = Chancery::start_with(dir, &settings)?;
-        Ok(Self { dir, old, chancery })
+        Ok(Self { dir, old, new: None, chancery })
     }
 
     fn seconds_left(&self) -> Result<f64> {
@@ -67,9 +69,8 @@ impl<'a> Fixture<'a> {
         self.chancery.metric("chancery_tls_reloads_total", "port=\"xds\"")
     }
 
-    /// Replaces the certificate of the server, then the CA of clients in two steps: both CAs, and the new
-    /// one alone. Then gives the client a certificate of the new CA.
-    fn rotate(&self) -> Result<()> {
+    /// Replaces the certificate of the server, adds a CA of clients, and gives the client a certificate of that CA.
+    fn rotate(&mut self) -> Result<()> {
         let new = Ca::new("new");
         // Clients trust both CAs of servers first.
         place(&self.dir.join("ca.pem"), &(self.old.pem() + &new.pem()))?;
@@ -78,15 +79,25 @@ impl<'a> Fixture<'a> {
         wait_for("the new certificate of the server", STEP, || {
             Ok((self.seconds_left()? > before + 1e6).then_some(()))
         })?;
-        for bundle in [self.old.pem() + &new.pem(), new.pem()] {
-            let before = self.reloads()?;
-            place(&self.dir.join("client-ca.pem"), &bundle)?;
-            wait_for("the new CA of clients", STEP, || {
-                Ok((self.reloads()? > before).then_some(()))
-            })?;
-        }
+        self.trust(&(self.old.pem() + &new.pem()))?;
         new.client("spiffe://e2e/client").write(self.dir, "client");
+        self.new = Some(new);
         Ok(())
+    }
+
+    /// Removes the old CA of clients. The connections with its certificates end, and the clients come back.
+    fn remove_old(&self) -> Result<()> {
+        let [_, ended, _] = self.counts()?;
+        self.trust(&self.new.as_ref().context("no new CA")?.pem())?;
+        wait_for("the end of the stream", STEP, || Ok((self.counts()?[1] > ended).then_some(())))?;
+        self.chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        Ok(())
+    }
+
+    fn trust(&self, bundle: &str) -> Result<()> {
+        let before = self.reloads()?;
+        place(&self.dir.join("client-ca.pem"), bundle)?;
+        wait_for("the new CA of clients", STEP, || Ok((self.reloads()? > before).then_some(())))
     }
 
     /// Returns the numbers of connections, of ended streams, and of resources that were sent.
@@ -153,10 +164,10 @@ fn transport_socket(dir: &Path) -> Result<Value> {
     }))
 }
 
-/// CLI-E-36: an Envoy that speaks TLS 1.2 keeps its stream while certificate and CAs change, and receives
-/// nothing again. After a restart of the server it connects with its new certificate.
+/// CLI-E-36: an Envoy that speaks TLS 1.2 keeps its stream while certificates change and a CA is added. When the old CA
+/// is removed, it comes back with its new certificate, and receives only what it requests by name again.
 #[test]
-fn envoy_keeps_its_stream_while_certificates_are_replaced() -> Result<()> {
+fn envoy_keeps_its_configuration_while_cas_are_replaced() -> Result<()> {
     in_directory(|dir| {
         let mode = Mode::DeltaAds;
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
@@ -176,11 +187,16 @@ fn envoy_keeps_its_stream_while_certificates_are_replaced() -> Result<()> {
         tls.rotate()?;
         load.wait_for_more(200)?;
         ensure!(tls.counts()? == before, "{before:?}, then {:?}", tls.counts()?);
-        tls.chancery.publish_and_wait(&proxied(mode, port, "one", b))?;
-        load.wait_for_only("b")?;
+        tls.remove_old()?;
+        load.wait_for_more(200)?;
         let [connections, ends, pushed] = before;
         let after = tls.counts()?;
-        ensure!(after == [connections, ends, pushed + 1.0], "{before:?}, then {after:?}");
+        ensure!(after[1..] == [ends + 1.0, pushed + 2.0], "{before:?}, then {after:?}");
+        ensure!(after[0] > connections, "{before:?}, then {after:?}");
+        tls.chancery.publish_and_wait(&proxied(mode, port, "one", b))?;
+        load.wait_for_only("b")?;
+        let after = tls.counts()?;
+        ensure!(after[1..] == [ends + 1.0, pushed + 3.0], "{before:?}, then {after:?}");
 
         tls.chancery.terminate()?;
         tls.chancery.start_again()?;
@@ -193,13 +209,13 @@ fn envoy_keeps_its_stream_while_certificates_are_replaced() -> Result<()> {
 
 /// C-core over mutual TLS, with the same changes.
 #[test]
-fn c_core_keeps_its_stream_while_certificates_are_replaced() -> Result<()> {
+fn c_core_keeps_its_configuration_while_cas_are_replaced() -> Result<()> {
     rotation_under(Kind::Python)
 }
 
 /// grpc-js over mutual TLS, with the same changes.
 #[test]
-fn grpc_js_keeps_its_stream_while_certificates_are_replaced() -> Result<()> {
+fn grpc_js_keeps_its_configuration_while_cas_are_replaced() -> Result<()> {
     rotation_under(Kind::Node)
 }
 
@@ -218,10 +234,12 @@ fn rotation_under(kind: Kind) -> Result<()> {
         tls.rotate()?;
         client.wait_for_more(100)?;
         ensure!(tls.counts()? == before, "{before:?}, then {:?}", tls.counts()?);
+        tls.remove_old()?;
+        client.wait_for_more(100)?;
         tls.chancery.publish(&service(SERVICE, "one", b.port))?;
         client.wait_for_only("b")?;
         let after = tls.counts()?;
-        ensure!(after[..2] == before[..2], "{before:?}, then {after:?}");
+        ensure!(after[1] == before[1] + 1.0, "{before:?}, then {after:?}");
 
         tls.chancery.terminate()?;
         tls.chancery.start_again()?;
