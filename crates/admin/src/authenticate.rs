@@ -119,12 +119,17 @@ impl Service {
     /// # Errors
     /// Fails if the caller may not. The text does not tell whether the target exists.
     pub(crate) fn authorize(&self, verb: Verb, target: Target<'_>) -> Result<(), AdminError> {
-        let caller = &self.caller;
-        let access = &self.replica.state().access;
-        match caller.may_everything() || access.permits(&caller.identity, verb, target) {
+        match self.may(verb, target) {
             true => Ok(()),
             false => Err(self.denied(&format!("{verb}{}", shown(target)))),
         }
+    }
+
+    /// Returns whether the caller may use an operation.
+    pub(crate) fn may(&self, verb: Verb, target: Target<'_>) -> bool {
+        let caller = &self.caller;
+        caller.may_everything()
+            || self.replica.state().access.permits(&caller.identity, verb, target)
     }
 
     /// Checks whether the caller may use an operation on any target, before work is done for it.

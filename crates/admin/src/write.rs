@@ -380,7 +380,8 @@ impl Service {
         if checked.effect == Effect::DryRun {
             let access_effects = self.access_effects(&before, &tried.state).await?;
             let response = self.dry_run(before, tried, transaction.preconditions, size).await?;
-            let response = pb::WriteResponse { access_effects, ..response };
+            let mut response = pb::WriteResponse { access_effects, ..response };
+            self.hide_differences(&mut response);
             let warnings = self.located(input, findings.warnings, &published).await;
             return Ok(pb::WriteResponse { guards, warnings, ..response });
         }
@@ -477,8 +478,10 @@ impl Service {
         let Waited { unsettled, n_asked, n_acknowledged, n_left, time } =
             self.waits.wait(&self.fanout, change, timeout, is_over).await;
         let other_replicas = self.replica.n_members().saturating_sub(1) as u64;
+        let may_list = self.may(Verb::Nodes, Target::Cluster);
+        let n_listed = if may_list { UNSETTLED_MAX } else { 0 };
         let listed: Vec<pb::Unsettled> =
-            unsettled.iter().take(UNSETTLED_MAX).map(show_unsettled).collect();
+            unsettled.iter().take(n_listed).map(show_unsettled).collect();
         pb::WaitResult {
             settled: unsettled.is_empty(),
             waited_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),

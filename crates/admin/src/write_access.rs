@@ -4,8 +4,10 @@ use std::{collections::BTreeSet, iter, sync::Arc};
 
 use chancery_model::{
     AccessOp, AccessRule, IdentityPattern, Precondition, Principal, ScopeName, Target, Transaction,
-    Verb,
+    TypeUrl, Verb,
 };
+
+use chancery_proto::admin::v1 as pb;
 
 use crate::{
     AdminError, authenticate::shown, caller::Rights, service::Service, write_options::Checked,
@@ -95,6 +97,21 @@ impl Service {
         transaction.preconditions.push(Precondition::Access(access.changed));
         self.set_author(transaction);
         Ok(())
+    }
+
+    /// Removes the differences of what the caller may not read from the answer to a dry run.
+    pub(crate) fn hide_differences(&self, response: &mut pb::WriteResponse) {
+        for change in response.changes.iter_mut().filter(|one| !one.differences.is_empty()) {
+            let key = (ScopeName::new(&change.scope), TypeUrl::new(&change.type_url));
+            let (Ok(scope), Ok(type_url)) = key else { continue };
+            if !self.may(Verb::Get, Target::Type(&scope, &type_url)) {
+                change.differences.clear();
+            }
+        }
+        if !self.may(Verb::Assignments, Target::Cluster) {
+            let changes = &mut response.assignment_changes;
+            changes.iter_mut().for_each(|change| change.differences.clear());
+        }
     }
 
     /// Sets the author to the caller. With the right `impersonate`, the caller may add a name.

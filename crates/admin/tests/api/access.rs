@@ -8,7 +8,10 @@ use prost::Message;
 use prost_types::FileDescriptorSet;
 use serde_json::{Value, json};
 
-use crate::support::{Server, clusters};
+use crate::{
+    references::ROUTE,
+    support::{Server, clusters},
+};
 
 /// A caller of a request.
 #[derive(Debug, Clone, Copy)]
@@ -246,6 +249,12 @@ async fn author_writes_only_its_own_scope() {
     let text =
         denied(&server, who, "POST", "/v1/apply?dry_run=true", &to("team/other/a", &["x"])).await;
     assert!(text.contains("\"team/other/a\""), "{text}");
+    let cluster =
+        json!({"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "shop-z"});
+    let alias =
+        json!({"scope": "shared", "resources": [{"resource": cluster, "aliases": ["pay"]}]});
+    let text = denied(&server, who, "POST", "/v1/apply", &alias.to_string()).await;
+    assert!(text.contains("apply Cluster \"pay\" in scope \"shared\""), "{text}");
     let assignment = "assignments:\n- {name: a, scopes: [team/shop/a]}\n";
     let text = denied(&server, who, "POST", "/v1/apply", assignment).await;
     assert!(text.contains("assign"), "{text}");
@@ -291,6 +300,47 @@ async fn forbidden_resource_looks_absent() {
     server.stop().await;
 }
 
+/// A caller that may read only a part does not disturb the references that others see.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn referrers_are_shown_to_callers_that_may_read_them() {
+    let server = Server::start_enforced().await;
+    let token = token(&server, "shop").await;
+    let grant = json!([{"verbs": ["get"], "scopes": ["default"], "types": ["cluster"]}]);
+    rules(&server, json!([{"name": "r", "identity": "token:shop", "allow": grant}])).await;
+    let both = format!("{}---\n{ROUTE}\n", clusters(&["web"], "1s"));
+    done(&server, Who::Admin, "POST", "/v1/apply", &both).await;
+    for (who, shown) in [(Who::Token(&token), 0), (Who::Admin, 1), (Who::Token(&token), 0)] {
+        let cluster = done(&server, who, "GET", "/v1/describe?type=cds&name=web", "").await;
+        let referrers = cluster["scopes"][0]["referrers"].as_array().unwrap();
+        assert_eq!(referrers.len(), shown, "{who:?}: {referrers:?}");
+    }
+    server.stop().await;
+}
+
+/// Attack 40: a refused delete does not tell what exists.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_delete_tells_nothing() {
+    let server = Server::start_enforced().await;
+    let token = token(&server, "shop").await;
+    let grant = json!([{"verbs": ["delete"], "scopes": ["mine"]}]);
+    rules(&server, json!([{"name": "r", "identity": "token:shop", "allow": grant}])).await;
+    let constraints = |env: &str| json!({"constraint": {"key": "env", "value": env}});
+    let cluster =
+        json!({"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "web"});
+    let variant =
+        |env: &str| json!({"dynamic_parameter_constraints": constraints(env), "resource": cluster});
+    let manifest = json!({"resources": [variant("prod"), variant("test")]}).to_string();
+    done(&server, Who::Admin, "POST", "/v1/apply", &manifest).await;
+    for name in ["web", "nothing"] {
+        let uri = format!("/v1/resources?type=cds&name={name}");
+        let text = denied(&server, Who::Token(&token), "DELETE", &uri, "").await;
+        let needed =
+            format!("token:shop has no right to delete Cluster {name:?} in scope \"default\"");
+        assert!(text.starts_with(&needed), "{text}");
+    }
+    server.stop().await;
+}
+
 /// Attack 45: nobody gives rights that they do not have, by a rule or by a token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn author_cannot_give_itself_rights() {
@@ -304,7 +354,7 @@ async fn author_cannot_give_itself_rights() {
                 {"verbs": ["access.write", "tokens", "access.read"]},
                 {"verbs": ["apply"], "scopes": ["team/shop/**"]},
             ]},
-            {"name": "root", "identity": "token:root", "allow": [{"verbs": ["apply"], "scopes": ["**"]}]},
+            {"name": "big", "identity": "token:big", "allow": [{"verbs": ["apply"], "scopes": ["**"]}]},
             {"name": "revoked", "identity": "token:evil", "refuse": true},
         ]),
     )
@@ -322,13 +372,22 @@ async fn author_cannot_give_itself_rights() {
         json!({"name": "new", "identity": "token:ci", "read": ["mesh"]}),
         json!({"name": "new", "identity": "token:ci", "allow": [{"verbs": ["members"]}]}),
         json!({"name": "revoked", "identity": "token:other", "refuse": true}),
+        json!({"name": "all", "identity": "token:*", "refuse": true}),
     ] {
         let (status, json) = write(rule.clone()).await;
         assert_eq!(status, 403, "{rule}: {json}");
     }
     denied(&server, who, "DELETE", "/v1/access?name=revoked", "").await;
-    denied(&server, who, "POST", "/v1/tokens?name=root", "").await;
+    denied(&server, who, "POST", "/v1/tokens?name=big", "").await;
     done(&server, who, "POST", "/v1/tokens?name=ci", "").await;
+    let gone = json!({"name": "gone", "identity": "token:gone", "refuse": true});
+    assert_eq!(write(gone).await.0, 200);
+
+    // The administrators of the configuration have no rule.
+    denied(&server, who, "POST", "/v1/tokens?name=root", "").await;
+    let root = self::token(&server, "root").await;
+    denied(&server, who, "DELETE", "/v1/tokens?name=root", "").await;
+    assert_eq!(send(&server, Who::Token(&root), "GET", "/v1/whoami", "").await.0, 200);
     server.stop().await;
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::{Client, Server, clusters};
 
 const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
-const ROUTE: &str = "resources: [{'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: main, \
+pub(crate) const ROUTE: &str = "resources: [{'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: main, \
      virtual_hosts: [{name: all, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: web}}]}]}]";
 const FIELD: &str = "virtual_hosts[0].routes[0].route.cluster";
 

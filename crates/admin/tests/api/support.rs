@@ -54,14 +54,15 @@ impl Server {
         Self::start_with(started, Arc::new(|| "chancery_test 1\n".to_owned())).await
     }
 
-    /// Starts a replica on which access rules apply. The user with the ID 0 at a UNIX socket may do everything.
+    /// Starts a replica on which access rules apply. The user with the ID 0 at a UNIX socket and
+    /// `token:root` may do everything.
     pub(crate) async fn start_enforced() -> Self {
         let started = CancellationToken::new();
         started.cancel();
         let auth = Authenticator::new(&AuthSettings::default()).unwrap();
         let access = AdminAccess {
             control: AccessControl::Enforced,
-            admins: vec![Principal::unix(0)],
+            admins: vec![Principal::unix(0), Principal::token("root").unwrap()],
             auth: Some(auth),
         };
         Self::start_all(
