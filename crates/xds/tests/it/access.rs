@@ -8,10 +8,14 @@ use chancery_model::{
     ScopeTemplate, SecretsGrant, StreamQuota, Template, Token, Transaction, Variables,
     types::SECRET,
 };
-use chancery_proto::discovery::DeltaDiscoveryRequest;
+use chancery_proto::{
+    discovery::DeltaDiscoveryRequest,
+    lrs::{LoadStatsRequest, LoadStatsResponse},
+};
+use prost::Message;
 use tonic::{Code, service::Interceptor, service::interceptor::InterceptedService};
 
-use crate::support::*;
+use crate::{lrs::LRS, support::*};
 
 /// A server on which access rules apply, and the token of a client.
 struct Guarded {
@@ -112,7 +116,11 @@ impl Guarded {
 }
 
 /// Returns the end of a stream that must receive nothing before it.
-async fn end_without_response(mut stream: Delta) -> tonic::Status {
+async fn end_without_response<Q, R>(mut stream: Client<Q, R>) -> tonic::Status
+where
+    Q: Message + 'static,
+    R: Message + Default + std::fmt::Debug + 'static,
+{
     match tokio::time::timeout(PATIENCE, stream.responses.message()).await.expect("an end in time")
     {
         Ok(Some(response)) => panic!("the stream has received {response:?}"),
@@ -235,6 +243,23 @@ async fn revoked_client_is_ended_and_keeps_its_resources() {
         }
         guarded.change(AccessOp::PutRule(Box::new(rule("r", &["default"], &[]))));
     }
+}
+
+/// A stream of load reports whose client has lost its rights ends at once, although the client is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn revoked_stream_of_load_reports_ends() {
+    let guarded = Guarded::start(Some(rule("r", &["default"], &[]))).await;
+    let bearer = Bearer(Some(guarded.token.clone()));
+    let channel = InterceptedService::new(guarded.server.channel().await, bearer);
+    let mut stream: Client<LoadStatsRequest, LoadStatsResponse> =
+        Client::open_on(channel, LRS).await.unwrap();
+    stream.send(LoadStatsRequest { node: node("n1"), cluster_stats: Vec::new() }).await;
+    stream.next().await;
+    guarded.change(AccessOp::PutRule(Box::new(rule("unrelated", &["default"], &[]))));
+    guarded.change(AccessOp::DeleteRule("unrelated".into()));
+    guarded.change(AccessOp::DeleteRule("r".into()));
+    let status = end_without_response(stream).await;
+    assert_eq!(status.code(), Code::Ok, "{status:?}");
 }
 
 /// Attack 17: a scope whose variable the node lacks refuses the stream, and does not shrink the view.

@@ -16,7 +16,7 @@ use tonic::Code;
 
 use crate::support::*;
 
-const LRS: &str = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats";
+pub(crate) const LRS: &str = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats";
 const LRS_V2: &str = "/envoy.service.load_stats.v2.LoadReportingService/StreamLoadStats";
 const SENDS_ALL: &str = "envoy.lrs.supports_send_all_clusters";
 
