@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use chancery_model::{
-    Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, ResourceDraft, ResourceKey,
+    Assignment, AssignmentOp, Identity, Incarnation, Node, NodeMatcher, ResourceDraft, ResourceKey,
     ResourceName, ScopeName, ScopeTemplate, State, Transaction, TypeUrl, Upsert,
 };
 use chancery_proto::discovery::DeltaDiscoveryResponse;
@@ -129,9 +129,14 @@ impl ShardHarness {
     }
 
     pub(super) fn open(&mut self) -> Client {
+        self.open_as(None)
+    }
+
+    /// Opens a stream of a client with this identity.
+    pub(super) fn open_as(&mut self, identity: Option<Arc<Identity>>) -> Client {
         self.ready_list.load.store(0, std::sync::atomic::Ordering::Relaxed);
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
-        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into(), identity: None };
+        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into(), identity };
         let slot = StreamSlot::new(info, Arc::clone(&self.ready_list));
         let responses = ResponseSource::new(Arc::clone(&slot), Arc::new(AtomicUsize::new(1)));
         Client { slot, responses }

@@ -2,7 +2,13 @@
 
 use std::time::Instant;
 
+use chancery_model::{
+    AccessOp, AccessRule, Identity, IdentityPattern, NodeBinding, Principal, SecretsGrant,
+    StreamQuota, Template, Variables,
+};
+
 use super::*;
+use crate::{AccessControl, EndCode};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -205,6 +211,46 @@ fn stream_that_ends_during_offload_frees_its_state() {
         assert!(harness.shard.index.is_empty(), "after {turns} turns");
         assert_eq!(harness.shard.index.size().names, 0);
     }
+}
+
+/// Attack 46: a session that is away does not return with a response of rights that its client has lost.
+#[test]
+fn revoked_session_that_is_away_ends_without_a_response() {
+    let config = Config { access: AccessControl::Enforced, ..Config::default() };
+    let mut harness = ShardHarness::with(config);
+    harness.put("default", ENDPOINT, &[("x000007", "1")]);
+    let identities = vec![IdentityPattern::parse("unix:7").unwrap()];
+    let variables = Variables { identities: &identities, node: false };
+    let read = vec![Template::parse("default", variables).unwrap()];
+    let rule = AccessRule {
+        name: "r".into(),
+        identities,
+        refuse: false,
+        node: NodeBinding::default(),
+        read,
+        secrets: SecretsGrant::default(),
+        allow: Vec::new(),
+        deny: Vec::new(),
+        quota: StreamQuota::default(),
+    };
+    let change = |op| Transaction { access: vec![op], ..Transaction::default() };
+    harness.apply(&change(AccessOp::PutRule(Box::new(rule))));
+    let identity = Identity { principal: Principal::unix(7), token: None };
+    let mut client = harness.open_as(Some(Arc::new(identity)));
+    harness.send(&client, Some("n1"), ask(many(100_000)));
+    assert_eq!(n_offloaded(&harness), 1, "the session is away");
+
+    harness.apply(&change(AccessOp::DeleteRule("r".into())));
+    let now = harness.now();
+    harness.shard.turn(now);
+    let Poll::Ready(Delivery::End(end)) = client.poll() else { panic!("the stream is open") };
+    assert_eq!(end.code, EndCode::AccessChanged);
+    let deadline = Instant::now() + PATIENCE;
+    while !harness.shard.sessions.is_empty() {
+        harness.settle();
+        assert!(Instant::now() < deadline, "the session remains");
+    }
+    assert!(harness.shard.index.is_empty());
 }
 
 /// The thread for large work also moves a session with many names to other scopes.

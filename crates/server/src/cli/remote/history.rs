@@ -40,6 +40,7 @@ pub(super) async fn run(
             "REASON",
             "VALIDATION",
             "CONFIRMED",
+            "ACCESS",
         ];
         let mut table = Table::new(headings);
         for entry in &history.entries {
@@ -54,6 +55,7 @@ pub(super) async fn run(
                 entry.reason.clone(),
                 entry.validation.clone(),
                 entry.confirmed.join(","),
+                entry.access.to_string(),
             ]);
         }
         table.write(out, "")
