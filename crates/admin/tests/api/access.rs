@@ -267,6 +267,29 @@ async fn author_writes_only_its_own_scope() {
     server.stop().await;
 }
 
+/// An author that may not read sees no differences, and one without `force` confirms no change of assignments.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn author_without_rights_to_read_or_to_force_is_limited() {
+    let server = Server::start_enforced().await;
+    let token = token(&server, "blind").await;
+    let allow = json!([{"verbs": ["apply"], "scopes": ["blind"]}, {"verbs": ["assign"]}]);
+    rules(&server, json!([{"name": "r", "identity": "token:blind", "allow": allow}])).await;
+    let to = |timeout: &str| format!("scope: blind\n{}", clusters(&["x"], timeout));
+    done(&server, Who::Admin, "POST", "/v1/apply", &to("1s")).await;
+    for (who, is_shown) in [(Who::Token(&token), false), (Who::Admin, true)] {
+        let tried = done(&server, who, "POST", "/v1/apply?dry_run=true", &to("2s")).await;
+        let change = &tried["changes"][0];
+        assert_eq!(change["name"], "x", "{tried}");
+        assert_eq!(change["differences"] != json!([]), is_shown, "{who:?}: {tried}");
+    }
+    let assignment = "assignments:\n- {name: a, scopes: [blind]}\n";
+    let uri = "/v1/apply?confirm=view-change";
+    let text = denied(&server, Who::Token(&token), "POST", uri, assignment).await;
+    assert!(text.contains("force a change of assignments"), "{text}");
+    done(&server, Who::Token(&token), "POST", "/v1/apply", assignment).await;
+    server.stop().await;
+}
+
 /// Attack 49, and property (d): what an author may not read looks as if it did not exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forbidden_resource_looks_absent() {
