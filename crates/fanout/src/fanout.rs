@@ -26,7 +26,7 @@ use crate::{
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     page::Page,
-    placement::{IdentityStreams, refused},
+    placement::{IdentityStreams, PollAccess},
     poll::{HeldPolls, Poll},
     poll_rejections::{PollRejection, PollRejections},
     resume_cache::ResumeCache,
@@ -56,7 +56,7 @@ struct Shared {
     poll_rejections: PollRejections,
     control_plane: String,
     protocol: Arc<chancery_protocol::Config>,
-    access: AccessControl,
+    access: Arc<PollAccess>,
 }
 
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Fanout {
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
         let protocol = Arc::new(config.session.clone());
-        let access = config.access;
+        let access = Arc::new(PollAccess::new(config.access, start));
         let poll_rejections = PollRejections::default();
         let shared = Shared {
             shards,
@@ -183,7 +183,14 @@ impl Fanout {
         let (freshness, held) = (self.freshness.clone(), Arc::clone(held_polls));
         let rejections = poll_rejections.clone();
         let protocol = Arc::clone(protocol);
-        Ok(Poll::new(Arc::clone(streams), freshness, held, rejections, protocol, *access))
+        Ok(Poll::new(
+            Arc::clone(streams),
+            freshness,
+            held,
+            rejections,
+            protocol,
+            Arc::clone(access),
+        ))
     }
 
     /// Returns the newest rejections that REST clients have reported.
@@ -195,7 +202,7 @@ impl Fanout {
     /// Returns whether access rules apply to clients.
     #[must_use]
     pub fn access_control(&self) -> AccessControl {
-        self.shared.access
+        self.shared.access.control
     }
 
     /// Returns the newest access rules.
@@ -210,8 +217,7 @@ impl Fanout {
     /// Returns the end for a client that the access rules refuse.
     pub fn check_access(&self, identity: &Identity, node: &Node) -> Result<(), End> {
         let state = Arc::clone(&self.freshness.state().borrow());
-        let placed = self.shared.access.place(&state, Some(identity), node);
-        placed.map(drop).map_err(|refusal| refused(&refusal))
+        self.shared.access.place(&state, identity, node).map(drop)
     }
 
     /// Returns the identifier of this replica in responses.

@@ -1,12 +1,18 @@
 //! The scopes and the rights of a client: its assignment chooses the scopes, and the access rules permit them.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use chancery_model::{Identity, Node, Principal, ScopeName, State, StreamRefusal, StreamRights};
 use metrics::counter;
 use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::warn;
 
-use crate::status::{End, EndCode};
+use crate::{
+    clock::Now,
+    log_limit::{EscapedText, RateLimitedLog},
+    status::{End, EndCode},
+};
 
 /// Whether the access rules apply to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,6 +62,54 @@ impl AccessControl {
         };
         Ok(Placement { assigned, rights })
     }
+}
+
+/// The access of clients without a session: polls, and streams of load reports.
+#[derive(Debug)]
+pub(crate) struct PollAccess {
+    pub(crate) control: AccessControl,
+    start: Instant,
+    log: Mutex<RateLimitedLog>,
+}
+
+impl PollAccess {
+    pub(crate) fn new(control: AccessControl, start: Instant) -> Self {
+        Self { control, start, log: Mutex::default() }
+    }
+
+    /// Returns what the node of an identity receives.
+    ///
+    /// # Errors
+    /// Returns the end for a client that the access rules refuse.
+    pub(crate) fn place(
+        &self,
+        state: &State,
+        identity: &Identity,
+        node: &Node,
+    ) -> Result<Placement, End> {
+        self.control.place(state, Some(identity), node).map_err(|refusal| {
+            let left_out = self.log.lock().take(Now::since(self.start, Instant::now()));
+            log_refusal(left_out, Some(identity), node, None, &refusal);
+            refused(&refusal)
+        })
+    }
+}
+
+/// Writes the reason of a refusal to the log, which the client does not learn. `left_out` is that of
+/// [`RateLimitedLog::take`].
+pub(crate) fn log_refusal(
+    left_out: Option<u64>,
+    identity: Option<&Identity>,
+    node: &Node,
+    peer: Option<SocketAddr>,
+    refusal: &StreamRefusal,
+) {
+    let Some(left_out) = left_out else { return };
+    let who = EscapedText::text(identity.map_or("", |identity| identity.principal.as_str()));
+    let (id, peer) = (EscapedText::name(&node.id), peer.map(tracing::field::display));
+    let reason = refusal.to_string();
+    let reason = EscapedText::text(&reason);
+    warn!(identity = %who, node = %id, peer, %reason, left_out, "a client has no access");
 }
 
 /// Returns the end of a stream that is refused, and counts it.

@@ -21,12 +21,10 @@ use metrics::{Gauge, gauge};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
 
 use crate::{
     freshness::{Behind, ReadFreshness},
-    log_limit::EscapedText,
-    placement::{AccessControl, Placement, refused},
+    placement::{Placement, PollAccess},
     poll_rejections::{PollRejection, PollRejections},
     shard::Streams,
     status::End,
@@ -53,7 +51,7 @@ pub struct Poll {
     held: Arc<HeldPolls>,
     rejections: PollRejections,
     protocol: Arc<chancery_protocol::Config>,
-    access: AccessControl,
+    access: Arc<PollAccess>,
 }
 
 /// The part of the state that a poll sees.
@@ -107,7 +105,7 @@ impl Poll {
         held: Arc<HeldPolls>,
         rejections: PollRejections,
         protocol: Arc<chancery_protocol::Config>,
-        access: AccessControl,
+        access: Arc<PollAccess>,
     ) -> Self {
         let state = freshness.state();
         Self { streams, freshness, state, held, rejections, protocol, access }
@@ -157,12 +155,7 @@ impl Poll {
     /// Returns the end for a client that the access rules refuse.
     pub fn view(&self, identity: &Identity, node: &Node) -> Result<PollView, End> {
         let state = Arc::clone(&self.state.borrow());
-        let placement = self.access.place(&state, Some(identity), node).map_err(|refusal| {
-            let (who, id) = (&identity.principal, EscapedText::name(&node.id));
-            debug!(identity = %who, node = %id, reason = %refusal, "poll refused");
-            refused(&refusal)
-        })?;
-        let Placement { assigned, rights } = placement;
+        let Placement { assigned, rights } = self.access.place(&state, identity, node)?;
         let secrets = rights.map(|rights| rights.secrets);
         let scopes = assigned.map(|(_, scopes)| scopes);
         let resolve = |scopes: &Vec<ScopeName>| View::resolve(&state, scopes).with_secrets(secrets);

@@ -24,7 +24,7 @@ use crate::{
     log_limit::EscapedText,
     metrics::{Suppressed, limit_hit, type_place},
     offload::INLINE_NAMES_MAX,
-    placement::{CHANGED, CountedStream, Placement, refused},
+    placement::{CHANGED, CountedStream, Placement, log_refusal, refused},
     queue::Lane,
     rejection,
     shard::Shard,
@@ -441,14 +441,8 @@ impl Shard {
         let identity = slot.info.identity.as_deref();
         let placed = self.config.access.place(self.views.state(), identity, node);
         placed.map_err(|refusal| {
-            if let Some(left_out) = self.access_log.take(now) {
-                let who = identity.map(|identity| EscapedText::text(identity.principal.as_str()));
-                let (who, peer) = (who.unwrap_or(EscapedText::text("")), slot.info.peer);
-                let id = EscapedText::name(&node.id);
-                let reason = refusal.to_string();
-                let reason = EscapedText::text(&reason);
-                warn!(identity = %who, node = %id, %peer, %reason, left_out, "a client has no access");
-            }
+            let left_out = self.access_log.take(now);
+            log_refusal(left_out, identity, node, Some(slot.info.peer), &refusal);
             refused(&refusal)
         })
     }
