@@ -47,9 +47,9 @@ fn healthy_server_passes() {
     for (name, detail) in [
         ("contexts", "there is no contexts file"),
         ("token", "no token is configured"),
-        ("certificate", "operator.pem expires in 29 days"),
+        ("certificate", "operator.pem expires in "),
         ("server", "accepts connections"),
-        ("tls", "is trusted, and expires in 29 days"),
+        ("tls", "is trusted, and expires in "),
         ("api", "answers"),
         ("clock", "differ by at most 30s"),
         ("version", "have version"),
