@@ -9,7 +9,8 @@ pub(crate) fn millis(time: SystemTime) -> u64 {
 }
 
 /// Formats milliseconds since 1970 as `2026-11-20T09:45:42.000Z` (RFC 3339).
-pub(crate) fn timestamp(millis: u64) -> String {
+#[must_use]
+pub fn timestamp(millis: u64) -> String {
     let (seconds, rest) = (millis / 1000, millis % 1000);
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);

@@ -408,8 +408,8 @@ impl Shard {
         registered
     }
 
-    /// Checks the rights of a session that is away at once: it may stay away for long, and would return with a response
-    /// of its old rights. The poll after its return reassigns it.
+    /// Checks the rights of a session that is away. A session may be away for long. If its rights were checked only when
+    /// it returns, it would first send a response that its old rights permitted.
     fn reassign_away(&mut self, at: usize, changed: Revision, now: Now) -> usize {
         let Some(entry) = self.sessions.get_mut(at) else { return 0 };
         if entry.assigned_at == changed || entry.away.as_ref().is_none_or(|away| away.is_over()) {
@@ -420,6 +420,7 @@ impl Shard {
         let placed = self.place(&slot, &node, now);
         if placed.is_ok_and(|placement| placement.rights.as_ref() == rights.as_deref()) {
             if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {
+                // This poll reassigns the session.
                 away.poll_when_back();
             }
             self.set_moving(at, Some(changed));

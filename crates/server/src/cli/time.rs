@@ -13,26 +13,8 @@ pub(crate) fn timestamp(millis: u64) -> String {
     if millis == 0 {
         return String::new();
     }
-    let seconds = millis / 1000;
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Returns the year, month and day of a day since 1970-01-01, in the Gregorian calendar. The
-/// computation uses years that begin in March, so that the leap day is the last day. It uses eras
-/// of 400 years, which all have 146,097 days.
-fn civil(days: u64) -> (u64, u64, u64) {
-    // 719,468 days before 1970-01-01 is 0000-03-01.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (year + era * 400 + u64::from(month <= 2), month, day)
+    let text = chancery_audit::timestamp(millis);
+    text.rsplit_once('.').map_or_else(String::new, |(seconds, _)| format!("{seconds}Z"))
 }
 
 /// Returns the time between two instants in milliseconds since 1970, with one unit: `12s`, `5m`,

@@ -110,7 +110,8 @@ fn node(client: &Client) -> String {
     node + "}"
 }
 
-/// Returns a template with its placeholders replaced. A placeholder that is alone in its line stands for whole lines.
+/// Returns a template with a value for each `${NAME}`. The value of a name that is alone in its line contains whole
+/// lines.
 fn fill(template: &str, values: &[(&str, String)]) -> String {
     let value = |name: &str| {
         let found = values.iter().find(|(known, _)| *known == name);
