@@ -160,7 +160,8 @@ impl Service {
         if caller.may_everything() {
             return Arc::clone(state);
         }
-        let may_get = |target| state.access.permits(&caller.identity, Verb::Get, target);
+        let rights = state.access.rights_of(&caller.identity);
+        let may_get = |target| rights.permits(Verb::Get, target);
         let visible = state.scopes.iter().filter_map(|(name, scope)| {
             if may_get(Target::Scope(name)) {
                 return Some((name.clone(), Arc::clone(scope)));

@@ -114,8 +114,8 @@ impl Service {
         let (attempt, mut input, checked_clients) =
             self.work.run_while_awaited(size, read).await??;
         let response = match attempt {
-            Attempt::Untried(transaction) => {
-                input.warnings.extend(self.external_findings(&transaction, &checked).await?);
+            Attempt::Untried(mut transaction) => {
+                input.warnings.extend(self.external_findings(&mut transaction, &checked).await?);
                 self.commit(*transaction, checked, input).await
             }
             Attempt::DryRun(tried) => self.commit_tried(*tried, checked, input).await,
@@ -123,13 +123,15 @@ impl Service {
         response.map(|response| pb::WriteResponse { checked_clients, ..response })
     }
 
-    /// Asks the external validator. Returns the findings that do not refuse the transaction.
+    /// Asks the external validator, if the caller may write the transaction. Returns the findings that do
+    /// not refuse it.
     async fn external_findings(
         &self,
-        transaction: &Transaction,
+        transaction: &mut Transaction,
         checked: &Checked,
     ) -> Result<Vec<Problem>, AdminError> {
         let Some(external) = &self.external else { return Ok(Vec::new()) };
+        self.authorize_write(transaction, checked)?;
         let modes = Validation { call: checked.validation, ..self.validation.clone() };
         match external.check(transaction, &modes).await {
             Err(_) if self.took_effect(checked).await? => Ok(Vec::new()),
@@ -196,10 +198,10 @@ impl Service {
         let Imported { drafts, origins, warnings, .. } = imported;
         let drafts = drafts.into_iter();
         let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
-        let transaction = Transaction { upserts, ..transaction(&checked) };
+        let mut transaction = Transaction { upserts, ..transaction(&checked) };
         let mut input = Input { files: vec![file], origins, warnings };
         let checked_clients = checked_clients(&validation, &transaction);
-        input.warnings.extend(self.external_findings(&transaction, &checked).await?);
+        input.warnings.extend(self.external_findings(&mut transaction, &checked).await?);
         let response = self.commit(transaction, checked, input).await?;
         Ok(pb::WriteResponse { left_out, checked_clients, ..response })
     }

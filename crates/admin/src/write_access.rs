@@ -42,9 +42,10 @@ impl Service {
             return Ok(());
         }
         let access = Arc::clone(&self.replica.state().access);
+        let rights = access.rights_of(&self.caller.identity);
         let mut missing = BTreeSet::new();
         let mut need = |verb: Verb, target: Target<'_>| {
-            if !access.permits(&self.caller.identity, verb, target) {
+            if !rights.permits(verb, target) {
                 missing.insert(format!("{verb}{}", shown(target)));
             }
         };
@@ -81,7 +82,7 @@ impl Service {
             }
         }
         let moves_forced = checked.is_forced() && !transaction.assignments.is_empty();
-        if moves_forced && !access.permits_somewhere(&self.caller.identity, Verb::Force) {
+        if moves_forced && !rights.permits_somewhere(Verb::Force) {
             missing.insert(format!("{} a change of assignments", Verb::Force));
         }
         missing.extend(transaction.access.iter().filter_map(|op| self.escalation(op)));

@@ -10,7 +10,7 @@ mod pattern;
 mod principal;
 mod rule;
 
-pub use decide::{Access, SecretsRight, StreamRefusal, StreamRights, Target};
+pub use decide::{Access, CallerRights, SecretsRight, StreamRefusal, StreamRights, Target};
 pub use pattern::{
     CAPTURES_MAX, IdentityPattern, PATTERN_BYTES_MAX, PatternError, Template, Variables,
 };

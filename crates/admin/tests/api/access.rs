@@ -9,6 +9,7 @@ use prost_types::FileDescriptorSet;
 use serde_json::{Value, json};
 
 use crate::{
+    external::script,
     references::ROUTE,
     support::{Server, clusters},
 };
@@ -287,6 +288,27 @@ async fn author_without_rights_to_read_or_to_force_is_limited() {
     let text = denied(&server, Who::Token(&token), "POST", uri, assignment).await;
     assert!(text.contains("force a change of assignments"), "{text}");
     done(&server, Who::Token(&token), "POST", "/v1/apply", assignment).await;
+    server.stop().await;
+}
+
+/// Whoever may not write a resource cannot make the replica run the external validator on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_are_checked_before_the_external_validator_runs() {
+    let rejects_all = script("echo 'this is bad' >&2; exit 1");
+    let server = Server::start_enforced_with(Some(rejects_all)).await;
+    let token = token(&server, "shop").await;
+    let allow = json!([{"verbs": ["apply"], "scopes": ["mine"]}]);
+    rules(&server, json!([{"name": "r", "identity": "token:shop", "allow": allow}])).await;
+    let who = Who::Token(&token);
+    let text = denied(&server, who, "POST", "/v1/apply", &clusters(&["x"], "1s")).await;
+    assert!(text.contains("no right to apply Cluster"), "{text}");
+    let bootstrap = "static_resources: {clusters: [{name: x, connect_timeout: 1s}]}";
+    let text = denied(&server, who, "POST", "/v1/import", bootstrap).await;
+    assert!(text.contains("no right to apply Cluster"), "{text}");
+    let own = format!("scope: mine\n{}", clusters(&["x"], "1s"));
+    let (status, refused) = send(&server, who, "POST", "/v1/apply", &own).await;
+    assert_eq!(status, 400, "{refused}");
+    assert_eq!(refused["error"]["problems"][0]["rule_id"], "external");
     server.stop().await;
 }
 

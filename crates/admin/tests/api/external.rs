@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::support::{Server, clusters};
 
 /// Returns a validator that runs a script on a manifest.
-fn script(script: &str) -> ExternalValidator {
+pub(crate) fn script(script: &str) -> ExternalValidator {
     ExternalValidator {
         command: ["sh", "-c", script].map(str::to_owned).to_vec(),
         input: ExternalInput::Manifest,

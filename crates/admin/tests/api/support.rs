@@ -57,6 +57,11 @@ impl Server {
     /// Starts a replica on which access rules apply. The user with the ID 0 at a UNIX socket and
     /// `token:root` may do everything.
     pub(crate) async fn start_enforced() -> Self {
+        Self::start_enforced_with(None).await
+    }
+
+    /// Like [`start_enforced`](Self::start_enforced), with an external validator.
+    pub(crate) async fn start_enforced_with(external: Option<ExternalValidator>) -> Self {
         let started = CancellationToken::new();
         started.cancel();
         let auth = Authenticator::new(&AuthSettings::default()).unwrap();
@@ -69,7 +74,7 @@ impl Server {
             started,
             Arc::new(String::new),
             ReferenceSettings::default(),
-            None,
+            external.map(|external| (external, Validation::default())),
             Audit::off(),
             access,
         )

@@ -144,7 +144,15 @@ pub enum Target<'a> {
     Resource(&'a ScopeName, &'a TypeUrl, &'a ResourceName),
 }
 
+/// The rights of a caller of the admin API: the rules that name it.
+#[derive(Debug)]
+pub struct CallerRights<'a> {
+    /// None if a rule refuses the caller, or its token was deleted.
+    matches: Vec<Match<'a>>,
+}
+
 /// A rule that matches an identity, with the values of its variables.
+#[derive(Debug)]
 struct Match<'a> {
     rule: &'a AccessRule,
     captures: Captures<'a>,
@@ -238,29 +246,25 @@ impl Access {
         Ok(StreamRights { secrets: Arc::new(secrets), streams_max })
     }
 
+    /// Returns the rights of a caller, for any number of checks. Costs O(rules).
+    #[must_use]
+    pub fn rights_of<'a>(&'a self, identity: &'a Identity) -> CallerRights<'a> {
+        match self.invalid(identity) {
+            Some(_) => CallerRights { matches: Vec::new() },
+            None => CallerRights { matches: self.matches(&identity.principal).collect() },
+        }
+    }
+
     /// Returns whether a principal may use an operation, in O(rules).
     #[must_use]
     pub fn permits(&self, identity: &Identity, verb: Verb, target: Target<'_>) -> bool {
-        if self.invalid(identity).is_some() {
-            return false;
-        }
-        let mut is_allowed = false;
-        for Match { rule, captures } in self.matches(&identity.principal) {
-            if rule.deny.iter().any(|grant| grant.touches(verb, target, &captures)) {
-                return false;
-            }
-            is_allowed |= rule.allow.iter().any(|grant| grant.includes(verb, target, &captures));
-        }
-        is_allowed
+        self.rights_of(identity).permits(verb, target)
     }
 
     /// Returns whether a principal may use an operation on any target.
     #[must_use]
     pub fn permits_somewhere(&self, identity: &Identity, verb: Verb) -> bool {
-        self.invalid(identity).is_none()
-            && self
-                .matches(&identity.principal)
-                .any(|one| one.rule.allow.iter().any(|grant| grant.verbs.contains(&verb)))
+        self.rights_of(identity).permits_somewhere(verb)
     }
 
     /// Returns the first right of a rule that its author does not have (escalation guard), as text.
@@ -303,7 +307,30 @@ impl Access {
     /// Returns the verbs that a principal may use on some target.
     #[must_use]
     pub fn verbs_of(&self, identity: &Identity) -> BTreeSet<Verb> {
-        Verb::ALL.iter().copied().filter(|verb| self.permits_somewhere(identity, *verb)).collect()
+        let rights = self.rights_of(identity);
+        Verb::ALL.iter().copied().filter(|verb| rights.permits_somewhere(*verb)).collect()
+    }
+}
+
+impl CallerRights<'_> {
+    /// Returns whether the caller may use an operation, in O(rules that name the caller).
+    #[must_use]
+    pub fn permits(&self, verb: Verb, target: Target<'_>) -> bool {
+        let denies = |one: &Match<'_>| {
+            one.rule.deny.iter().any(|grant| grant.touches(verb, target, &one.captures))
+        };
+        let allows = |one: &Match<'_>| {
+            one.rule.allow.iter().any(|grant| grant.includes(verb, target, &one.captures))
+        };
+        self.matches.iter().any(allows) && !self.matches.iter().any(denies)
+    }
+
+    /// Returns whether the caller may use an operation on any target.
+    #[must_use]
+    pub fn permits_somewhere(&self, verb: Verb) -> bool {
+        let gives =
+            |one: &Match<'_>| one.rule.allow.iter().any(|grant| grant.verbs.contains(&verb));
+        self.matches.iter().any(gives)
     }
 }
 
