@@ -1,10 +1,13 @@
 //! `cargo xtask demo`: a control plane with sample resources, and real clients that connect to it.
 //!
+//! All ports of the control plane require certificates, which `chancery dev certs` creates. The files of the clients
+//! come from `chancery bootstrap`, and a context tells the commands where to connect.
+//!
 //! Invariant: no child process outlives the demo. A [`Guard`] kills its child when it is dropped, and
 //! the kernel kills the children if this process is killed.
 
 use std::{
-    fs,
+    env, fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
@@ -35,14 +38,10 @@ const STEP: Duration = Duration::from_secs(30);
 pub(crate) const READY: &str = "the control plane is up";
 
 /// The template files in `deploy/demo`, which the demo fills with its ports.
-const FILES: &[&str] = &[
-    "resources.yaml",
-    "moved.yaml",
-    "envoy.yaml",
-    "grpc-bootstrap.json",
-    "upstream.py",
-    "grpc_client.py",
-];
+const FILES: &[&str] = &["resources.yaml", "moved.yaml", "upstream.py", "grpc_client.py"];
+
+/// The first words of the line that `serve` prints when it is ready.
+const SERVE_READY: &str = "chancery ready ";
 
 /// Starts everything, prints instructions, and runs until SIGINT or SIGTERM.
 pub(crate) fn serve(paths: &Paths, profile: Profile) -> Result<()> {
@@ -99,7 +98,6 @@ impl Ports {
         ("ADMIN", 18001),
         ("RAFT", 18002),
         ("LISTENER", 10000),
-        ("ENVOY_ADMIN", 9901),
         ("HTTP_A", 18081),
         ("HTTP_B", 18082),
         ("GRPC_A", 18083),
@@ -156,7 +154,6 @@ impl Ports {
 struct Demo {
     dir: PathBuf,
     chancery: PathBuf,
-    admin: String,
     listener: u16,
     stop: Arc<AtomicBool>,
     replica: Guard,
@@ -192,24 +189,36 @@ impl Demo {
             .into_iter()
             .collect::<Result<Vec<_>>>()?;
 
+        let run = |args: &[&str]| proc::output(command(chancery, &dir).args(args)).map(drop);
+        run(&["dev", "certs", "--dir", "certs"])?;
         let address = |name| Ok::<_, anyhow::Error>(format!("127.0.0.1:{}", ports.get(name)?));
-        let admin = address("ADMIN")?;
         let mut serve = proc::leashed(chancery);
         serve
-            .arg("serve")
-            .arg("--data-dir")
-            .arg(dir.join("data"))
-            .args(["--xds", &address("XDS")?, "--admin", &admin, "--raft", &address("RAFT")?])
+            .current_dir(&dir)
+            .args(["serve", "--config", "certs/chancery.toml", "--data-dir", "data"])
+            .args(["--xds", &address("XDS")?, "--admin", &address("ADMIN")?])
+            .args(["--raft", &address("RAFT")?])
             .stdin(Stdio::null());
+        without_settings(&mut serve);
         let mut replica = Guard::spawn("chancery", logged(&mut serve, &dir, "chancery")?)?;
+        let admin = format!("https://{}", address("ADMIN")?);
+        run(&[&["context", "set", "demo", "--server", &admin], OPERATOR].concat())?;
+        run(&["context", "use", "demo"])?;
+        let xds = format!("https://{}", address("XDS")?);
+        for (kind, node, cluster, out) in [
+            ("envoy", "envoy-demo", "edge", "envoy.yaml"),
+            ("grpc", "grpc-demo", "mesh", "grpc-bootstrap.json"),
+        ] {
+            let client = ["bootstrap", kind, "--node", node, "--cluster", cluster, "--xds", &xds];
+            run(&[&client, CLIENT, &["--out", out]].concat())?;
+        }
         wait_for("the control plane to be ready", &stop, || {
             replica.expect_running().with_context(|| log_tail(&dir, "chancery"))?;
-            Ok(get(ports.get("ADMIN")?, "/readyz").ok().map(drop))
+            Ok(log(&dir, "chancery").contains(SERVE_READY).then_some(()))
         })?;
         let demo = Self {
             dir,
             chancery: chancery.to_owned(),
-            admin,
             listener: ports.get("LISTENER")?,
             stop,
             replica,
@@ -220,10 +229,9 @@ impl Demo {
     }
 
     fn apply(&self, file: &str) -> Result<()> {
-        let mut apply = Command::new(&self.chancery);
-        apply.args(["--server", &self.admin, "apply", "-f"]).arg(self.dir.join(file));
-        let output = proc::output(&mut apply)?;
-        say!("{}\n{}", proc::shown(&apply), output.trim_end());
+        let mut apply = command(&self.chancery, &self.dir);
+        let output = proc::output(apply.args(["apply", "-f", file]))?;
+        say!("chancery apply -f {file}\n{}", output.trim_end());
         Ok(())
     }
 
@@ -242,7 +250,21 @@ impl Demo {
         expect_line(&answers, "hello from a")?;
         self.apply("moved.yaml")?;
         self.expect_http(&mut envoy, "hello from b")?;
-        expect_line(&answers, "hello from b")
+        expect_line(&answers, "hello from b")?;
+        self.inspect()
+    }
+
+    /// Runs commands of the instructions in a shell.
+    fn inspect(&self) -> Result<()> {
+        let script = format!("set -e\n{}\nchancery nodes\nchancery doctor", self.environment());
+        let mut shell = Command::new("sh");
+        without_settings(shell.args(["-c", &script]));
+        let output = proc::output(&mut shell)?;
+        say!("{}", output.trim_end());
+        match output.contains("envoy-demo  edge     synced") {
+            true => Ok(()),
+            false => bail!("`chancery nodes` does not list Envoy as synced"),
+        }
     }
 
     fn expect_http(&self, envoy: &mut Guard, answer: &str) -> Result<()> {
@@ -276,31 +298,40 @@ impl Demo {
     }
 
     fn instructions(&self, paths: &Paths) -> String {
-        let dir = self.dir.display();
-        let clients = paths.clients.display();
-        let chancery = format!("{} --server {}", self.chancery.display(), self.admin);
+        let (dir, clients) = (quoted(&self.dir), quoted(&paths.clients));
         format!(
             "{READY}; Ctrl-C stops it and its upstreams
 
-Start Envoy (delta ADS) in another terminal:
+Start Envoy (delta ADS over mutual TLS) in another terminal:
   {clients}/bin/envoy -c {dir}/envoy.yaml --disable-hot-restart --concurrency 1
   curl http://127.0.0.1:{}/                      # hello from a
 
 Start a proxyless gRPC client (Python):
   GRPC_XDS_BOOTSTRAP={dir}/grpc-bootstrap.json {clients}/bin/python {dir}/grpc_client.py
 
+Use the commands, with the address and the certificate of the context `demo`:
+  {}
+
 Move both services from upstream a to upstream b while the clients run:
-  {chancery} apply -f {dir}/moved.yaml --wait
+  chancery apply -f {dir}/moved.yaml --wait
 
 Inspect the control plane:
-  {chancery} nodes
-  {chancery} node envoy-demo
-  {chancery} get
-  {chancery} explain envoy-demo cluster web
-  curl http://{}/metrics
+  chancery nodes
+  chancery node envoy-demo
+  chancery get
+  chancery explain envoy-demo cluster web
+  chancery doctor
 ",
-            self.listener, self.admin
+            self.listener,
+            self.environment()
         )
+    }
+
+    /// Returns the shell command after which `chancery` needs no connection flags.
+    fn environment(&self) -> String {
+        let programs = quoted(self.chancery.parent().unwrap_or(Path::new(".")));
+        let contexts = quoted(&self.dir.join("contexts.toml"));
+        format!("export PATH={programs}:\"$PATH\" CHANCERY_CONTEXTS={contexts}")
     }
 
     /// Stops the control plane with SIGTERM, and waits up to 5 s for it to drain.
@@ -314,6 +345,44 @@ Inspect the control plane:
             }
         }
     }
+}
+
+/// The flags with the certificate of the operator.
+const OPERATOR: &[&str] = &[
+    "--ca-cert",
+    "certs/ca.pem",
+    "--cert",
+    "certs/operator.pem",
+    "--cert-key",
+    "certs/operator.key",
+];
+
+/// The flags with the certificate of the clients.
+const CLIENT: &[&str] =
+    &["--ca-cert", "certs/ca.pem", "--cert", "certs/client.pem", "--cert-key", "certs/client.key"];
+
+/// Returns a command line of `chancery` that uses the contexts of the demo.
+fn command(chancery: &Path, dir: &Path) -> Command {
+    let mut command = Command::new(chancery);
+    without_settings(&mut command);
+    command.current_dir(dir).env("CHANCERY_CONTEXTS", dir.join("contexts.toml"));
+    command
+}
+
+/// Removes the variables of Chancery, which would override the files of the demo.
+fn without_settings(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("CHANCERY_") {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// Returns a path as a word of a shell command.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+".contains(c));
+    if is_plain { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 /// A Python program that replaces itself with Envoy, so that the started process id is that of Envoy.
@@ -346,9 +415,14 @@ fn logged<'a>(command: &'a mut Command, dir: &Path, name: &str) -> Result<&'a mu
     Ok(command.stdout(log).stderr(same))
 }
 
+/// Returns a log, as far as it is written.
+fn log(dir: &Path, name: &str) -> String {
+    fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default()
+}
+
 /// Returns the last 20 lines of a log, for an error message.
 fn log_tail(dir: &Path, name: &str) -> String {
-    let log = fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
+    let log = log(dir, name);
     let lines: Vec<&str> = log.lines().collect();
     format!("the log of {name} ends with:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
 }
@@ -426,6 +500,14 @@ mod tests {
         assert_eq!(ports.fill("a: {{XDS}}, {x: {{HTTP_A}}}").unwrap(), "a: 18000, {x: 1}");
         let error = ports.fill("{{GRPC_Z}}").unwrap_err().to_string();
         assert_eq!(error, "no port has the name \"GRPC_Z\"");
+    }
+
+    #[test]
+    fn printed_path_is_one_word_of_a_shell() {
+        for path in ["/home/a/demo", "/home/a b/it's/$HOME"] {
+            let print = format!("printf %s {}", quoted(Path::new(path)));
+            assert_eq!(proc::output(Command::new("sh").args(["-c", &print])).unwrap(), path);
+        }
     }
 
     #[test]
