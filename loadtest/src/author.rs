@@ -1,13 +1,16 @@
 //! A client of the admin API over gRPC, which publishes resources.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
 use chancery_proto::admin::v1::{
     ApplyRequest, ClusterStatus, DeleteRequest, File, GetClusterRequest, ListResourcesRequest,
     ResourceRef, WriteOptions, WriteResponse, admin_client::AdminClient,
 };
+use http::Uri;
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use tokio::net::UnixStream;
 use tonic::{
     Status,
     transport::{Channel, Endpoint},
@@ -39,6 +42,20 @@ impl Author {
             .timeout(REQUEST)
             .tcp_nodelay(true);
         let channel = endpoint.connect().await.with_context(|| format!("connect to {admin}"))?;
+        Ok(Self { client: AdminClient::new(channel) })
+    }
+
+    /// Connects to a UNIX socket.
+    pub(crate) async fn connect_unix(socket: &Path) -> Result<Self> {
+        let path = socket.to_owned();
+        let connector = tower::service_fn(move |_: Uri| {
+            let path = path.clone();
+            async move { UnixStream::connect(path).await.map(TokioIo::new) }
+        });
+        // The address is only the authority of the requests.
+        let endpoint = Endpoint::from_static("http://localhost").timeout(REQUEST);
+        let channel = endpoint.connect_with_connector(connector).await;
+        let channel = channel.with_context(|| format!("connect to {}", socket.display()))?;
         Ok(Self { client: AdminClient::new(channel) })
     }
 

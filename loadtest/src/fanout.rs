@@ -20,12 +20,13 @@ use serde::Serialize;
 
 use crate::{
     author::Author,
+    certificates::Security,
     common::Common,
     host::{HostTime, Pinning},
     process::{CpuTime, Process},
     report::{Findings, Gate, say},
     resource::{self, Content},
-    server::{Launch, Server},
+    server::Server,
     sinks,
     stats::{Latencies, Spread, count, float},
     wildcard_clients::{Expected, Totals, WildcardClients},
@@ -46,6 +47,9 @@ pub(crate) struct Args {
     /// The resources, and with them the protocol of the clients.
     #[arg(skip = Content::Clusters)]
     pub(crate) content: Content,
+    /// Whether each size has a second server, whose clients use mutual TLS.
+    #[arg(skip)]
+    pub(crate) compares_tls: bool,
     /// Sizes of the views in clusters of about 1 KB; the first is the base of the comparison
     #[arg(long, value_delimiter = ',', default_value = "100,100000")]
     pub(crate) resources: Vec<usize>,
@@ -73,6 +77,7 @@ pub(crate) struct Args {
 struct Side {
     content: Content,
     resources: usize,
+    security: Security,
     server: Server,
     author: Author,
     clients: WildcardClients,
@@ -98,6 +103,7 @@ struct Turn {
 #[derive(Debug, Serialize)]
 struct Row {
     resources: usize,
+    security: Security,
     streams: usize,
     sync_seconds: f64,
     /// Microseconds of the server's CPU per acknowledged delivery.
@@ -138,8 +144,15 @@ impl Args {
             "--rounds, --updates and --streams must be above 0"
         );
         let mut sides = Vec::new();
-        for (at, resources) in self.resources.iter().enumerate() {
-            sides.push(self.side(common, &dir.join(at.to_string()), *resources).await?);
+        let securities: &[Security] = match self.compares_tls {
+            true => &[Security::Plaintext, Security::MutualTls],
+            false => &[Security::Plaintext],
+        };
+        for resources in &self.resources {
+            for security in securities {
+                let dir = dir.join(sides.len().to_string());
+                sides.push(self.side(common, &dir, *resources, *security).await?);
+            }
         }
         let mut ratios = vec![Vec::new(); sides.len()];
         for round in 0..self.rounds {
@@ -161,14 +174,19 @@ impl Args {
         self.findings(sides, &ratios).await
     }
 
-    async fn side(&self, common: &Common, dir: &Path, resources: usize) -> Result<Side> {
-        let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
-        let server = launch.start().await?;
+    async fn side(
+        &self,
+        common: &Common,
+        dir: &Path,
+        resources: usize,
+        security: Security,
+    ) -> Result<Side> {
+        let (server, xds) = security.start(common, dir, common.pinning.server).await?;
         let mut author = Author::connect(server.admin).await?;
         author.load_content(self.content, 0, resources).await?;
         let start = Instant::now();
         let expected = Expected::of(self.content, resources);
-        let (xds, n, per_connection) = (server.xds, self.streams, self.streams_per_connection);
+        let (n, per_connection) = (self.streams, self.streams_per_connection);
         let clients = match self.content {
             Content::Clusters => WildcardClients::connect(xds, n, per_connection, expected).await?,
             Content::Collection => sinks::connect(xds, n, per_connection, expected).await?,
@@ -180,6 +198,7 @@ impl Args {
         Ok(Side {
             content: self.content,
             resources,
+            security,
             server,
             author,
             clients,
@@ -241,11 +260,11 @@ impl Args {
                 gates.push(Gate::none("full states after the first response of a sink", resends));
             }
             if let Some(ratio) = row.ratio {
-                gates.push(Gate::at_most(
-                    "CPU per delivery, ratio to the first size, median of the rounds",
-                    ratio.median,
-                    self.ratio_max,
-                ));
+                let what = match self.compares_tls {
+                    true => "CPU per delivery, ratio to plaintext, median of the rounds",
+                    false => "CPU per delivery, ratio to the first size, median of the rounds",
+                };
+                gates.push(Gate::at_most(what, ratio.median, self.ratio_max));
             }
             rows.push(row);
             side.server.kill().await?;
@@ -263,6 +282,7 @@ impl Args {
         let latencies = side.turns.iter().flat_map(|turn| turn.latencies.iter().copied());
         Some(Row {
             resources: side.resources,
+            security: side.security,
             streams: self.streams,
             sync_seconds: side.synced_in.as_secs_f64(),
             cpu_us: spread(&|turn| micros(turn.cpu.total(), turn.deliveries))?,
@@ -298,14 +318,14 @@ impl Args {
             self.streams, self.streams_per_connection, self.rounds, self.updates
         )?;
         for row in rows {
-            writeln!(text, "\nview of {} resources", row.resources)?;
+            writeln!(text, "\nview of {} resources, {}", row.resources, row.security)?;
             writeln!(text, "  first sync of all streams     {:.1} s", row.sync_seconds)?;
             writeln!(text, "  server CPU per delivery, µs   {:.2}", row.cpu_us)?;
             writeln!(text, "    of it user                  {:.2}", row.cpu_user_us)?;
             writeln!(text, "    of it kernel                {:.2}", row.cpu_system_us)?;
             writeln!(text, "  CPU per unseen write, µs      {:.0}", row.cpu_us_per_write)?;
             if let Some(ratio) = row.ratio {
-                writeln!(text, "  ratio to first size, by round {ratio:.3}")?;
+                writeln!(text, "  ratio to the first, by round  {ratio:.3}")?;
             }
             writeln!(text, "  acknowledged deliveries       {}", row.deliveries)?;
             writeln!(

@@ -25,6 +25,8 @@ pub(crate) struct Cpu(usize);
 pub(crate) struct Pinning {
     /// The CPU of the server.
     pub(crate) server: Option<Cpu>,
+    /// The CPUs that this process could use before.
+    allowed: Option<CpuSet>,
 }
 
 /// The properties of the machine.
@@ -56,7 +58,7 @@ impl fmt::Display for Cpu {
 
 impl Pinning {
     /// No assignment: the kernel chooses the CPUs.
-    pub(crate) const NONE: Self = Self { server: None };
+    pub(crate) const NONE: Self = Self { server: None, allowed: None };
 
     /// Assigns the first allowed CPU to the server, and moves this process to the second. Call this
     /// before the process has other threads, because they inherit the affinity.
@@ -69,7 +71,15 @@ impl Pinning {
         let mut own = CpuSet::new();
         own.set(second);
         sched_setaffinity(None, &own).with_context(|| format!("move to CPU {second}"))?;
-        Ok(Self { server: Some(Cpu(first)) })
+        Ok(Self { server: Some(Cpu(first)), allowed: Some(allowed) })
+    }
+
+    /// Lets this thread, and the processes that it starts from now on, use all CPUs again.
+    pub(crate) fn undo(self) -> Result<()> {
+        match self.allowed {
+            Some(allowed) => sched_setaffinity(None, &allowed).context("use all CPUs again"),
+            None => Ok(()),
+        }
     }
 }
 

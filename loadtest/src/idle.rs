@@ -15,13 +15,14 @@ use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
     author::Author,
+    certificates::Security,
     common::Common,
     host::{Pinning, mb},
     memory::at_rest,
     report::{Findings, Gate, say},
-    server::{Launch, Server},
+    server::Server,
     stats::{Spread, count, float},
-    stream::{self, Windows},
+    stream::{self, Target, Windows},
     wildcard_clients::{Expected, WildcardClients},
 };
 
@@ -36,29 +37,29 @@ const TOGETHER: usize = 100;
 pub(crate) struct Args {
     /// Clients of each kind
     #[arg(long, default_value_t = 4000)]
-    clients: usize,
+    pub(crate) clients: usize,
     /// Clusters of about 1 KB that each subscribed client receives
     #[arg(long, default_value_t = 10)]
-    resources: usize,
+    pub(crate) resources: usize,
     /// Rounds; each opens every kind once
     #[arg(long, default_value_t = 3)]
-    rounds: usize,
+    pub(crate) rounds: usize,
     /// Maximum wait for stable RSS, in seconds; the server closes a connection without streams
     /// after 30
     #[arg(long, default_value_t = 15)]
-    settle_seconds: u64,
+    pub(crate) settle_seconds: u64,
     /// Maximum KB of RSS per subscribed client with its own connection
     #[arg(long, default_value_t = 64.0)]
-    kb_max: f64,
+    pub(crate) kb_max: f64,
     /// Let server and clients run on any CPU, instead of one CPU for each of them
     #[arg(long)]
-    no_pin: bool,
+    pub(crate) no_pin: bool,
 }
 
 /// The kinds of idle clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+pub(crate) enum Kind {
     /// The client connects and opens no stream.
     Connected,
     /// The client opens a stream on its own connection, subscribes, and acknowledges everything.
@@ -69,9 +70,9 @@ enum Kind {
 
 /// The cost of one kind.
 #[derive(Debug, Serialize)]
-struct Row {
-    kind: Kind,
-    kb_each: Spread,
+pub(crate) struct Row {
+    pub(crate) kind: Kind,
+    pub(crate) kb_each: Spread,
     with_mb: Spread,
 }
 
@@ -84,7 +85,7 @@ enum Idle {
 impl Kind {
     const ALL: [Self; 3] = [Self::Connected, Self::Subscribed, Self::SubscribedTogether];
 
-    fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Connected => "connection without a stream",
             Self::Subscribed => "subscribed stream with its own connection",
@@ -99,43 +100,52 @@ impl Args {
     }
 
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
+        self.findings(&self.rows(common, dir, Security::Plaintext).await?)
+    }
+
+    /// Measures every kind of client at one server.
+    pub(crate) async fn rows(
+        &self,
+        common: &Common,
+        dir: &Path,
+        security: Security,
+    ) -> Result<Vec<Row>> {
         ensure!(
             self.rounds > 0 && self.clients > 0 && self.resources > 0,
             "--rounds, --clients and --resources must be above 0"
         );
-        let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
-        let server = launch.start().await?;
+        let (server, target) = security.start(common, dir, common.pinning.server).await?;
         Author::connect(server.admin).await?.load(0, self.resources).await?;
         let mut found = Kind::ALL.map(|kind| (kind, Vec::new(), Vec::new()));
         for round in 1..=self.rounds {
             for (kind, each, with) in &mut found {
                 let before = self.rest(&server).await?;
-                let idle = self.open(&server, *kind).await?;
+                let idle = self.open(&target, *kind).await?;
                 let rss = self.rest(&server).await?;
                 drop(idle);
                 gone(&server).await?;
                 each.push((float(rss) - float(before)) / float(count(self.clients)) / 1e3);
                 with.push(mb(rss));
             }
-            say!("round {round} of {}", self.rounds);
+            say!("{security}, round {round} of {}", self.rounds);
         }
         server.kill().await?;
-        let rows = found
+        found
             .into_iter()
             .map(|(kind, each, with)| {
                 let kb_each = Spread::of(&each).context("no rounds")?;
                 Ok(Row { kind, kb_each, with_mb: Spread::of(&with).context("no rounds")? })
             })
-            .collect::<Result<Vec<Row>>>()?;
-        self.findings(&rows)
+            .collect()
     }
 
-    async fn open(&self, server: &Server, kind: Kind) -> Result<Idle> {
+    async fn open(&self, target: &Target, kind: Kind) -> Result<Idle> {
         let together = match kind {
             Kind::Connected => {
                 let mut tasks = JoinSet::new();
                 for _ in 0..self.clients {
-                    let (sender, connection) = stream::connect(server.xds, Windows::ENVOY).await?;
+                    let (sender, connection) =
+                        stream::connect(target.clone(), Windows::ENVOY).await?;
                     tasks.spawn(async move {
                         let _sender = sender;
                         // The server may close the connection, because it is idle.
@@ -149,7 +159,7 @@ impl Args {
         };
         let expected = Expected::clusters(self.resources);
         let clients =
-            WildcardClients::connect(server.xds, self.clients, together, expected).await?;
+            WildcardClients::connect(target.clone(), self.clients, together, expected).await?;
         clients.synced(PATIENCE).await?;
         Ok(Idle::Streams { _clients: clients })
     }

@@ -20,9 +20,11 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
+mod access;
 mod attack;
 mod author;
 mod bulk;
+mod certificates;
 mod cluster;
 mod coldstart;
 mod common;
@@ -49,6 +51,8 @@ mod sinks;
 mod stats;
 mod storm;
 mod stream;
+mod tls;
+mod watch;
 mod wildcard_clients;
 mod worker;
 mod writes;
@@ -80,6 +84,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Change access rules under many streams and measure pushes to others
+    Access(access::Args),
     /// Send expensive requests and measure memory and the latency of a healthy client
     Attack(attack::Args),
     /// Publish many clusters at once and measure pushes of another scope, writes and memory
@@ -110,6 +116,8 @@ enum Command {
     Pressure(pressure::Args),
     /// Reconnect thousands of clients at once and measure pushes to others and writes
     Storm(storm::Args),
+    /// Compare mutual TLS with plaintext: CPU per delivery, memory per idle client, reconnects
+    Tls(tls::Args),
     /// Measure throughput and latency of durable writes by number of writers
     Writes(writes::Args),
     /// Run a part of another load test
@@ -153,7 +161,9 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Memory(args) => args.pinning()?,
         Command::Hostile(args) => args.pinning()?,
         Command::Idle(args) => args.pinning()?,
-        Command::Attack(_)
+        Command::Tls(args) => args.pinning()?,
+        Command::Access(_)
+        | Command::Attack(_)
         | Command::Bulk(_)
         | Command::Crash(_)
         | Command::Doors(_)
@@ -184,6 +194,7 @@ fn run(cli: Cli) -> Result<bool> {
 impl Command {
     async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         match self {
+            Self::Access(args) => args.run(common, dir).await,
             Self::Attack(args) => args.run(common, dir).await,
             Self::Bulk(args) => args.run(common, dir).await,
             Self::Fanout(args) => args.run(common, dir).await,
@@ -199,6 +210,7 @@ impl Command {
             Self::Nemesis(args) => args.run(common, dir).await,
             Self::Pressure(args) => args.run(common, dir).await,
             Self::Storm(args) => args.run(common, dir).await,
+            Self::Tls(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
             Self::Worker(_) => bail!("a worker has no findings"),
         }

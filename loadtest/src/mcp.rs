@@ -55,6 +55,7 @@ impl Args {
     fn fanout(&self) -> fanout::Args {
         fanout::Args {
             content: Content::Collection,
+            compares_tls: false,
             resources: self.resources.clone(),
             streams: self.sinks,
             streams_per_connection: self.sinks_per_connection,

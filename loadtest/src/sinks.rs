@@ -4,7 +4,7 @@
 //! empty incremental response. Full states for all sinks would be as large as the collection times the number of sinks.
 //! The sinks resume one after the other, so that the server holds one list of versions at a time.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use crate::{
     resource::{COLLECTION, name_hash},
     stats::count,
-    stream::{self, Requests, Responses},
+    stream::{self, Requests, Responses, Target},
     wildcard_clients::{Expected, Shared, WildcardClients},
 };
 
@@ -75,21 +75,22 @@ struct Metadata {
 /// Opens `streams` streams, with `per_connection` on each connection. Returns when all sinks have acknowledged their
 /// first response.
 pub(crate) async fn connect(
-    xds: SocketAddr,
+    target: impl Into<Target>,
     streams: usize,
     per_connection: usize,
     expected: Expected,
 ) -> Result<WildcardClients> {
     let mut clients = WildcardClients::new(streams, expected);
+    let target = target.into();
     let (mut connection, mut list) = (None, None);
     for n in 0..streams {
         let sender = match connection.take() {
             Some(sender) if n % per_connection.max(1) != 0 => sender,
-            _ => clients.open_connection(xds).await?,
+            _ => clients.open_connection(target.clone()).await?,
         };
         let none: &[RequestResources] = &[];
         let (sender, mut requests, responses) =
-            stream::open_with(sender, xds, METHOD, none).await?;
+            stream::open_with(sender, target.at, METHOD, none).await?;
         let (give, given) = oneshot::channel();
         let (start, versions) = match &list {
             None => (Start::Full(give), request(Versions::new())),

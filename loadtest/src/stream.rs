@@ -6,13 +6,14 @@ use anyhow::{Context as _, Result, bail};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use chancery_model::types::CLUSTER;
 use chancery_proto::{discovery::DeltaDiscoveryRequest, node::Node};
+use chancery_tls::{ClientStream, ClientTls, ClientTlsFiles};
 use h2::{
     RecvStream, SendStream,
     client::{Connection, ResponseFuture, SendRequest},
 };
 use http::HeaderValue;
 use prost::Message as _;
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpSocket;
 
 /// The method of delta streams.
 pub(crate) const DELTA: &str =
@@ -23,6 +24,14 @@ pub(crate) const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// The status of a stream whose server is going away (gRPC code 14).
 const UNAVAILABLE: &str = "14";
+
+/// The xDS port of a server, and the TLS settings of its clients. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Target {
+    pub(crate) at: SocketAddr,
+    /// `None` without TLS.
+    tls: Option<ClientTls>,
+}
 
 /// The flow-control windows of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,17 +64,35 @@ impl Windows {
     pub(crate) const ENVOY: Self = Self { stream: 16 << 20, connection: 24 << 20, socket: None };
 }
 
+impl Target {
+    /// Returns a port whose clients use TLS with these files. `None` means a port without TLS.
+    pub(crate) fn new(at: SocketAddr, files: Option<&ClientTlsFiles>) -> Result<Self> {
+        Ok(Self { at, tls: files.map(ClientTls::new).transpose()? })
+    }
+}
+
+impl From<SocketAddr> for Target {
+    fn from(at: SocketAddr) -> Self {
+        Self { at, tls: None }
+    }
+}
+
 /// Connects. The connection works only while the returned [`Connection`] is polled.
 pub(crate) async fn connect(
-    xds: SocketAddr,
+    target: impl Into<Target>,
     windows: Windows,
-) -> Result<(SendRequest<Bytes>, Connection<TcpStream>)> {
+) -> Result<(SendRequest<Bytes>, Connection<ClientStream>)> {
+    let Target { at, tls } = target.into();
     let socket = TcpSocket::new_v4()?;
     if let Some(bytes) = windows.socket {
         socket.set_recv_buffer_size(bytes)?;
     }
-    let socket = socket.connect(xds).await.with_context(|| format!("connect to {xds}"))?;
+    let socket = socket.connect(at).await.with_context(|| format!("connect to {at}"))?;
     socket.set_nodelay(true)?;
+    let socket = match tls {
+        Some(tls) => tls.connect(&at.ip().to_string(), socket).await.context("TLS handshake")?,
+        None => ClientStream::plain(socket),
+    };
     h2::client::Builder::new()
         .initial_window_size(windows.stream)
         .initial_connection_window_size(windows.connection)

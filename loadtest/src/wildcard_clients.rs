@@ -25,7 +25,7 @@ use crate::{
     resource::{self, Content},
     scan::{Event, Scanner},
     stats::count,
-    stream::{self, Requests, Responses, Windows},
+    stream::{self, Requests, Responses, Target, Windows},
 };
 
 /// The maximum number of complaints that are kept. Further complaints are only counted.
@@ -154,26 +154,37 @@ impl WildcardClients {
 
     /// Opens `streams` delta streams, with `per_connection` on each connection.
     pub(crate) async fn connect(
-        xds: SocketAddr,
+        target: impl Into<Target>,
         streams: usize,
         per_connection: usize,
         expected: Expected,
     ) -> Result<Self> {
         let mut clients = Self::new(streams, expected);
-        let mut connection = None;
-        for n in 0..streams {
-            let sender = match connection.take() {
-                Some(sender) if n % per_connection.max(1) != 0 => sender,
-                _ => clients.open_connection(xds).await?,
-            };
-            connection = Some(clients.open_stream(sender, n, xds).await?);
+        let target = target.into();
+        let mut left = streams;
+        while left > 0 {
+            let n = left.min(per_connection.max(1));
+            clients.open(&target, n, streams - left).await?;
+            left -= n;
         }
         Ok(clients)
     }
 
+    /// Opens a connection with `n` streams. The IDs of their nodes are numbers from `first` on.
+    pub(crate) async fn open(&mut self, target: &Target, n: usize, first: usize) -> Result<()> {
+        let mut sender = self.open_connection(target.clone()).await?;
+        for n in first..first + n {
+            sender = self.open_stream(sender, n, target.at).await?;
+        }
+        Ok(())
+    }
+
     /// Opens a connection, which lives as long as this value.
-    pub(crate) async fn open_connection(&mut self, xds: SocketAddr) -> Result<SendRequest<Bytes>> {
-        let (sender, connection) = stream::connect(xds, Windows::ENVOY).await?;
+    pub(crate) async fn open_connection(
+        &mut self,
+        target: impl Into<Target>,
+    ) -> Result<SendRequest<Bytes>> {
+        let (sender, connection) = stream::connect(target, Windows::ENVOY).await?;
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             if let Err(error) = connection.await {

@@ -21,7 +21,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use crate::{attack::load, report::say, storm::clients};
+use crate::{attack::load, process::Process, report::say, storm::clients};
 
 /// The arguments of the worker process.
 #[derive(Debug, clap::Args)]
@@ -47,6 +47,7 @@ pub(crate) enum Order {
 #[derive(Debug)]
 pub(crate) struct Worker {
     _child: Child,
+    process: Process,
     orders: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
@@ -65,9 +66,15 @@ impl Worker {
             .kill_on_drop(true)
             .spawn()
             .context("start a worker")?;
+        let process = Process::new(child.id().context("the worker has ended already")?);
         let orders = child.stdin.take().context("the worker has no input")?;
         let answers = child.stdout.take().context("the worker has no output")?;
-        Ok(Self { _child: child, orders, answers: BufReader::new(answers).lines() })
+        Ok(Self { _child: child, process, orders, answers: BufReader::new(answers).lines() })
+    }
+
+    /// Returns the process, as the kernel identifies it.
+    pub(crate) fn process(&self) -> Process {
+        self.process
     }
 
     /// Sends an order and waits for the answer.

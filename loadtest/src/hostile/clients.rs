@@ -25,7 +25,7 @@ use crate::{
     random::Random,
     scan::{Event, Scanner},
     stats::count,
-    stream::{self, Windows},
+    stream::{self, Target, Windows},
 };
 
 /// The maximum number of complaints that are kept. Further complaints are only counted.
@@ -135,14 +135,15 @@ impl Clients {
 
     /// Connects clients that read and acknowledge everything, each on its own connection.
     pub(crate) async fn healthy(
-        xds: SocketAddr,
+        target: impl Into<Target>,
         arrivals: &Arc<Arrivals>,
         n: usize,
         resources: usize,
     ) -> Result<Self> {
         let mut clients = Self::new(Some(Arc::clone(arrivals)), resources);
+        let target = target.into();
         for n in 0..n {
-            clients.reader(xds, format!("healthy-{n}"), Answers::All).await?;
+            clients.reader(target.clone(), format!("healthy-{n}"), Answers::All).await?;
         }
         Ok(clients)
     }
@@ -158,7 +159,7 @@ impl Clients {
         for (n, fault) in faults.enumerate() {
             let node = format!("faulty-{n}");
             if fault == Fault::Ack {
-                clients.reader(xds, node, Answers::None).await?;
+                clients.reader(xds.into(), node, Answers::None).await?;
                 continue;
             }
             clients.all += 1;
@@ -176,8 +177,9 @@ impl Clients {
     }
 
     /// Connects a client that reads.
-    async fn reader(&mut self, xds: SocketAddr, node: String, answers: Answers) -> Result<()> {
-        let (sender, connection) = stream::connect(xds, Windows::ENVOY).await?;
+    async fn reader(&mut self, target: Target, node: String, answers: Answers) -> Result<()> {
+        let xds = target.at;
+        let (sender, connection) = stream::connect(target, Windows::ENVOY).await?;
         self.shared.connects.fetch_add(1, Ordering::Relaxed);
         (self.readers, self.all) = (self.readers + 1, self.all + 1);
         let shared = Arc::clone(&self.shared);

@@ -22,11 +22,18 @@ use tokio::{
 };
 
 use crate::{
+    author::Author,
+    certificates::ClientFiles,
     resource,
     scan::{Event, Scanner},
     stats::{Latencies, count},
-    stream::{self, DELTA, Requests, Responses, SOTW, Windows},
+    stream::{self, DELTA, Requests, Responses, SOTW, Target, Windows},
 };
+
+/// The maximum duration of a storm.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The number of resources in one transaction.
+const BATCH: usize = 1000;
 
 /// The windows of a client. A client whose reads fall behind stops the server early, so that the
 /// kernel does not buffer gigabytes for all clients together.
@@ -41,12 +48,14 @@ const RETRIES: usize = 20;
 /// The clients of a storm, and the resources that they request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Load {
-    pub(super) xds: SocketAddr,
-    pub(super) clients: usize,
-    pub(super) resources: usize,
+    pub(crate) xds: SocketAddr,
+    /// The files of the clients if they use TLS.
+    pub(crate) tls: Option<ClientFiles>,
+    pub(crate) clients: usize,
+    pub(crate) resources: usize,
     /// Versions of the resources by name, for the clients that resume.
-    pub(super) versions: BTreeMap<String, String>,
-    pub(super) patience: Duration,
+    pub(crate) versions: BTreeMap<String, String>,
+    pub(crate) patience: Duration,
 }
 
 /// Connected clients. Dropping this value closes their connections.
@@ -77,24 +86,26 @@ impl StormClients {
 }
 
 async fn storm(load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Result<Latencies> {
+    let files = load.tls.as_ref().map(ClientFiles::tls);
+    let target = Target::new(load.xds, files.as_ref())?;
     let start = Instant::now();
     // Each client reports when it is current and when it has ended.
     let (current, mut all) = mpsc::channel(2 * load.clients);
     for n in 0..load.clients {
-        let (load, current) = (Arc::clone(load), current.clone());
+        let (load, current, target) = (Arc::clone(load), current.clone(), target.clone());
         tasks.spawn(async move {
             let is_current = AtomicBool::new(false);
             let on_current = || {
                 is_current.store(true, Ordering::Relaxed);
                 drop(current.try_send(Ok(start.elapsed())));
             };
-            let mut ended = client(n, &load, on_current).await;
+            let mut ended = client(n, &load, &target, on_current).await;
             for _ in 0..RETRIES {
                 if is_current.load(Ordering::Relaxed) {
                     break;
                 }
                 sleep(RETRY).await;
-                ended = client(n, &load, on_current).await;
+                ended = client(n, &load, &target, on_current).await;
             }
             let ended = ended.and_then(|()| bail!("the server ended the stream"));
             drop(current.try_send(ended));
@@ -117,10 +128,10 @@ async fn storm(load: &Arc<Load>, tasks: &mut JoinSet<()>) -> Result<Latencies> {
 }
 
 /// Connects, receives the first state, and stays until it is aborted.
-async fn client(n: usize, load: &Load, on_current: impl FnOnce()) -> Result<()> {
-    let xds = load.xds;
+async fn client(n: usize, load: &Load, target: &Target, on_current: impl FnOnce()) -> Result<()> {
+    let xds = target.at;
     let kind = [Kind::First, Kind::Resume, Kind::ResumeNames, Kind::Sotw][n % 4];
-    let (sender, connection) = stream::connect(xds, WINDOWS).await?;
+    let (sender, connection) = stream::connect(target.clone(), WINDOWS).await?;
     let stream = async {
         let node = Some(stream::node(format!("storm-{n}")));
         let (_sender, requests, responses) = match kind {
@@ -194,13 +205,30 @@ async fn read(
 }
 
 /// The number of the first cluster of the storm. The clusters with updates have lower numbers.
-pub(super) const FIRST: usize = 1_000_000;
+const FIRST: usize = 1_000_000;
 /// The scope that the clients of the storm see.
-pub(super) const SCOPE: &str = "loadtest/storm";
+const SCOPE: &str = "loadtest/storm";
+
+impl Load {
+    /// Publishes the resources of the clients, and returns the load of a storm.
+    pub(crate) async fn publish(
+        author: &mut Author,
+        xds: SocketAddr,
+        clients: usize,
+        resources: usize,
+    ) -> Result<Self> {
+        for manifest in manifests(resources, BATCH) {
+            author.apply(&[manifest]).await.context("publish the resources of the storm")?;
+        }
+        let all = author.versions().await?.into_iter();
+        let versions = all.filter(|(name, _)| is_of_storm(name)).collect();
+        Ok(Self { xds, tls: None, clients, resources, versions, patience: PATIENCE })
+    }
+}
 
 /// Returns the assignment of the storm's clients, and their resources in transactions of `batch`
 /// resources.
-pub(super) fn manifests(resources: usize, batch: usize) -> impl Iterator<Item = Value> {
+fn manifests(resources: usize, batch: usize) -> impl Iterator<Item = Value> {
     let assignment = json!({
         "name": "storm", "priority": 10, "match": {"id": "storm-*"}, "scopes": [SCOPE],
     });
@@ -213,6 +241,6 @@ pub(super) fn manifests(resources: usize, batch: usize) -> impl Iterator<Item = 
 }
 
 /// Returns whether a cluster belongs to the storm.
-pub(super) fn is_of_storm(name: &str) -> bool {
+fn is_of_storm(name: &str) -> bool {
     resource::number(name).is_some_and(|n| usize::try_from(n).is_ok_and(|n| n >= FIRST))
 }

@@ -14,23 +14,20 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     path::Path,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::{
     author::Author,
     common::Common,
-    hostile::{arrivals::Arrivals, clients::Clients, updates::Updates},
-    random::Random,
     report::{Findings, Gate, say},
     server::{Launch, Server},
-    stats::{Latencies, Spread, float},
+    stats::{Latencies, Spread},
+    watch::{Times, Watch},
     worker::{Order, Worker},
 };
 
@@ -38,11 +35,8 @@ pub(crate) mod clients;
 
 use clients::Load;
 
-const PATIENCE: Duration = Duration::from_secs(120);
 /// The pause after a part, so that its remaining work is measured in no part.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// The number of resources in one transaction.
-const BATCH: usize = 1000;
 
 /// Reconnect thousands of clients at once and measure pushes to others and writes
 #[derive(Debug, clap::Args)]
@@ -91,15 +85,8 @@ enum Kind {
 #[derive(Debug, Clone, Serialize)]
 struct Part {
     kind: Kind,
-    seconds: f64,
-    push_p50_ms: f64,
-    push_p99_ms: f64,
-    push_max_ms: f64,
-    pushes: u64,
-    write_p50_ms: f64,
-    write_p99_ms: f64,
-    write_max_ms: f64,
-    writes: u64,
+    #[serde(flatten)]
+    times: Times,
     /// The CPUs that the measured server used.
     cpus: f64,
     /// The CPUs for which its runnable threads waited.
@@ -126,9 +113,7 @@ const HISTOGRAMS: [(&str, &str, &str); 5] = [
 struct Run {
     server: Server,
     _other: Server,
-    arrivals: Arc<Arrivals>,
-    established: Clients,
-    updates: Updates,
+    watch: Watch,
     reconnecting: StormWorker,
     control: StormWorker,
 }
@@ -165,52 +150,35 @@ impl Args {
             }
             say!("round {round} of {}", self.rounds);
         }
-        let written = run.updates.stop().await?;
-        ensure!(written.failed == 0, "{} writes failed: {:?}", written.failed, written.error);
-        let complaints = run.established.complaints();
-        ensure!(complaints.is_empty(), "an established client failed: {}", complaints.join("; "));
+        run.watch.end().await?;
         self.findings(&parts)
     }
 
     async fn start(&self, common: &Common, dir: &Path) -> Result<Run> {
         let (server, mut reconnecting, author) = self.server(common, &dir.join("measured")).await?;
         let (other, mut control, _) = self.server(common, &dir.join("other")).await?;
-        let mut author = author;
-        let revision = author.cluster().await.context("read the revision")?.revision;
-        let arrivals = Arc::new(Arrivals::new(revision));
-        let (xds, resources) = (server.xds, self.resources);
-        let established = Clients::healthy(xds, &arrivals, self.established, resources).await?;
-        established.synced(PATIENCE).await?;
-        let (per_second, random) = (self.updates_per_second, Random::new(1));
-        let updates = Updates::start(author, Arc::clone(&arrivals), per_second, resources, random);
+        let watch = Watch::start(
+            server.xds,
+            author,
+            self.established,
+            self.resources,
+            self.updates_per_second,
+        )
+        .await?;
         for (what, reconnecting) in [("measured", &mut reconnecting), ("other", &mut control)] {
             let current = reconnecting.storm().await?;
             say!("{} clients connected to the {what} server: {current}", self.clients);
         }
         sleep(SETTLE).await;
-        Ok(Run { server, _other: other, arrivals, established, updates, reconnecting, control })
+        Ok(Run { server, _other: other, watch, reconnecting, control })
     }
 
     async fn server(&self, common: &Common, dir: &Path) -> Result<(Server, StormWorker, Author)> {
         let server = Launch::new(&common.binary, dir, None, "")?.start().await?;
         let mut author = Author::connect(server.admin).await?;
         author.load(0, self.resources).await?;
-        for manifest in clients::manifests(self.client_resources, BATCH) {
-            author.apply(&[manifest]).await.context("publish the resources of the storm")?;
-        }
-        let versions = author
-            .versions()
-            .await?
-            .into_iter()
-            .filter(|(name, _)| clients::is_of_storm(name))
-            .collect();
-        let load = Load {
-            xds: server.xds,
-            clients: self.clients,
-            resources: self.client_resources,
-            versions,
-            patience: PATIENCE,
-        };
+        let (clients, resources) = (self.clients, self.client_resources);
+        let load = Load::publish(&mut author, server.xds, clients, resources).await?;
         let reconnecting =
             StormWorker { worker: Worker::start(self.nice)?, order: Order::Storm(load) };
         Ok((server, reconnecting, author))
@@ -222,10 +190,10 @@ impl Args {
             parts.iter().filter(|part| part.kind == kind).map(what).collect()
         };
         let quantities: [(&str, Quantity); 4] = [
-            ("pushes p50", |part| part.push_p50_ms),
-            ("pushes p99", |part| part.push_p99_ms),
-            ("writes p50", |part| part.write_p50_ms),
-            ("writes p99", |part| part.write_p99_ms),
+            ("pushes p50", |part| part.times.push_p50_ms),
+            ("pushes p99", |part| part.times.push_p99_ms),
+            ("writes p50", |part| part.times.write_p50_ms),
+            ("writes p99", |part| part.times.write_p99_ms),
         ];
         let mut gates = Vec::new();
         for (name, what) in quantities {
@@ -257,7 +225,7 @@ impl Args {
             write!(
                 text,
                 "{kind:?}: {:.1} s; the server had {:.2} CPUs and waited for {:.2} more",
-                shown(|part| part.seconds)?,
+                shown(|part| part.times.seconds)?,
                 shown(|part| part.cpus)?,
                 shown(|part| part.cpus_waited_for)?,
             )?;
@@ -281,20 +249,19 @@ impl Run {
     async fn part(&mut self, kind: Kind, idle: Duration) -> Result<Part> {
         let (process, metrics) = (self.server.process(), self.server.metrics().await?);
         let (cpu, waited) = process.run_and_wait()?;
-        let (part, start) = (self.arrivals.begin(), Instant::now());
-        let current = match kind {
-            Kind::Idle => {
-                sleep(idle).await;
-                None
+        let work = async {
+            match kind {
+                Kind::Idle => {
+                    sleep(idle).await;
+                    Ok(None)
+                }
+                Kind::Control => self.control.storm().await.map(Some),
+                Kind::Storm => self.reconnecting.storm().await.map(Some),
             }
-            Kind::Control => Some(self.control.storm().await?),
-            Kind::Storm => Some(self.reconnecting.storm().await?),
         };
-        self.arrivals.end();
-        let elapsed = start.elapsed().as_secs_f64();
-        // Writes in progress belong to the part.
-        sleep(SETTLE).await;
-        let writes = self.updates.times(part);
+        let start = Instant::now();
+        let (current, times) = self.watch.during(work).await?;
+        let all = start.elapsed().as_secs_f64();
         let (cpu_after, waited_after) = process.run_and_wait()?;
         let after = self.server.metrics().await?;
         let mut server_p99_ms = BTreeMap::new();
@@ -302,28 +269,13 @@ impl Run {
             let bound = after.quantile_since(&metrics, name, labels, 0.99)?;
             server_p99_ms.insert(label, bound.map(|seconds| seconds * 1e3));
         }
-        let pushes = self.arrivals.times(part);
-        let all = elapsed + SETTLE.as_secs_f64();
         Ok(Part {
             kind,
-            seconds: elapsed,
-            push_p50_ms: ms(&pushes, 0.5),
-            push_p99_ms: ms(&pushes, 0.99),
-            push_max_ms: ms(&pushes, 1.0),
-            pushes: pushes.len(),
-            write_p50_ms: ms(&writes, 0.5),
-            write_p99_ms: ms(&writes, 0.99),
-            write_max_ms: ms(&writes, 1.0),
-            writes: writes.len(),
+            times,
             cpus: (cpu_after.saturating_sub(cpu)).as_secs_f64() / all,
             cpus_waited_for: (waited_after.saturating_sub(waited)).as_secs_f64() / all,
             server_p99_ms,
             current,
         })
     }
-}
-
-/// Returns a quantile of times in microseconds, converted to milliseconds.
-fn ms(times: &Histogram<u64>, quantile: f64) -> f64 {
-    float(times.value_at_quantile(quantile)) / 1e3
 }

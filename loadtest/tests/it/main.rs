@@ -225,6 +225,55 @@ fn streams_continue_at_another_replica_during_restart() {
     assert!(findings["writes"]["acknowledged"].as_u64().unwrap() > 20, "{report:#}");
 }
 
+/// The long form is `loadtest tls`. Each measurement has both kinds of servers, and a gate that cannot hold is reported.
+#[test]
+fn cost_of_mutual_tls_is_compared_with_plaintext() {
+    let (code, report) = loadtest(&[
+        "tls",
+        "--resources=5",
+        "--streams=4",
+        "--updates=5",
+        "--rounds=1",
+        "--idle-clients=50",
+        "--settle-seconds=2",
+        "--clients=40",
+        "--ratio-max=0",
+        "--kb-max=1e9",
+        "--seconds-max=60",
+        "--no-pin",
+    ]);
+    let ratio = "CPU per delivery, ratio to plaintext, median of the rounds";
+    assert_eq!((code, broken(&report)), (Some(1), vec![ratio]), "{report:#}");
+    let findings = &report["findings"];
+    for rows in [&findings["deliveries"]["sizes"], &findings["reconnects"]] {
+        let kinds: Vec<_> = rows.as_array().unwrap().iter().map(|row| &row["security"]).collect();
+        assert_eq!(kinds, ["plaintext", "mutual_tls"], "{report:#}");
+    }
+    assert_eq!(findings["idle"]["mutual_tls"].as_array().unwrap().len(), 3, "{report:#}");
+}
+
+/// The long form is `loadtest access`. A change of access rules ends no stream, and a revocation ends the streams of one
+/// identity.
+#[test]
+fn changes_of_access_rules_are_measured_under_idle_streams() {
+    let (code, report) = loadtest(&[
+        "access",
+        "--identities=5",
+        "--streams=4",
+        "--established=3",
+        "--resources=5",
+        "--part-seconds=1",
+        "--rounds=1",
+        "--ratio-max=1e9",
+        "--revocation-seconds-max=20",
+    ]);
+    assert_eq!((code, broken(&report)), (Some(0), vec![]), "{report:#}");
+    let parts = report["findings"]["parts"].as_array().unwrap();
+    let changes: Vec<_> = parts.iter().map(|part| part["changes"]["n"].as_u64()).collect();
+    assert_eq!(changes, [None, Some(2), Some(2)], "{report:#}");
+    assert!(parts.iter().all(|part| part["pushes"].as_u64().unwrap() > 0), "{report:#}");
+}
+
 /// The long form is `loadtest coldstart`.
 #[test]
 fn cold_start_is_measured_with_existing_data() {

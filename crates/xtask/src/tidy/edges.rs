@@ -102,7 +102,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-conformance", &["chancery-proto"]),
     (TESTING, &[]),
     // The load test drives a server from outside, like a client and an author.
-    ("chancery-loadtest", &["chancery-model", "chancery-proto", TESTING]),
+    ("chancery-loadtest", &["chancery-model", "chancery-proto", "chancery-tls", TESTING]),
     // The benchmarks measure the pure crates, admission, and the index of references.
     (
         "chancery-benches",
