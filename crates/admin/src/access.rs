@@ -9,8 +9,8 @@ use std::{
 use chancery_auth::new_token;
 use chancery_fanout::AccessControl;
 use chancery_model::{
-    AccessOp, AccessRule, Grant, Identity, Principal, ResourceName, ScopeName, Target, Template,
-    Token, TokenDigest, Verb,
+    AccessOp, AccessRule, Grant, Identity, Principal, Quota, QuotaUse, ResourceName, ScopeName,
+    Target, Template, Token, TokenDigest, Verb,
 };
 use chancery_proto::admin::v1::{self as pb, access_service_server::AccessService};
 use tonic::{Request, Response, Status};
@@ -108,6 +108,22 @@ impl AccessService for GrpcAccess {
     ) -> Result<Response<pb::WriteResponse>, Status> {
         let (service, request) = self.of(request);
         Ok(Response::new(service.delete_token(request).await?))
+    }
+
+    async fn list_quotas(
+        &self,
+        request: Request<pb::ListQuotasRequest>,
+    ) -> Result<Response<pb::ListQuotasResponse>, Status> {
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.list_quotas(request).await?))
+    }
+
+    async fn delete_quota(
+        &self,
+        request: Request<pb::DeleteQuotaRequest>,
+    ) -> Result<Response<pb::WriteResponse>, Status> {
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.delete_quota(request).await?))
     }
 }
 
@@ -208,6 +224,36 @@ impl Service {
         self.audited_write(operation.target("access", name.as_str()), delete).await
     }
 
+    /// Returns the quotas and their use.
+    pub(crate) async fn list_quotas(
+        &self,
+        request: pb::ListQuotasRequest,
+    ) -> Result<pb::ListQuotasResponse, AdminError> {
+        self.authorize(Verb::AccessRead, Target::Cluster)?;
+        let state = self.state(Freshness::of(request.stale)).await?;
+        let quotas = state.quotas.iter().map(|(quota, used)| show_quota(quota, used)).collect();
+        Ok(pb::ListQuotasResponse { revision: state.revision.0, quotas })
+    }
+
+    /// Deletes a quota.
+    pub(crate) async fn delete_quota(
+        &self,
+        request: pb::DeleteQuotaRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        let name = request.name;
+        let operation = Operation::write("quota.delete", "", request.options.as_ref());
+        let delete = async {
+            self.authorize(Verb::AccessWrite, Target::Cluster)?;
+            let op = AccessOp::DeleteQuota(name.as_str().into());
+            let response = self.change_access(check(request.options)?, vec![op]).await?;
+            match response.access {
+                0 => Err(AdminError::NotFound(format!("there is no quota {name:?}"))),
+                _ => Ok(response),
+            }
+        };
+        self.audited_write(operation.target("quota", name.as_str()), delete).await
+    }
+
     async fn change_access(
         &self,
         checked: Checked,
@@ -266,7 +312,8 @@ impl Service {
         &self,
         request: pb::CreateTokenRequest,
     ) -> Result<pb::CreateTokenResponse, AdminError> {
-        let operation = Operation::new("token.create").target("token", request.name.as_str());
+        let operation = Operation::write("token.create", "", None);
+        let operation = operation.target("token", request.name.as_str());
         self.audited(operation, self.try_create_token(request)).await
     }
 
@@ -318,7 +365,8 @@ impl Service {
         &self,
         request: pb::DeleteTokenRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
-        let operation = Operation::new("token.delete").target("token", request.name.as_str());
+        let operation = Operation::write("token.delete", "", None);
+        let operation = operation.target("token", request.name.as_str());
         self.audited_write(operation, self.try_delete_token(request)).await
     }
 
@@ -390,6 +438,22 @@ fn show_rule(rule: &AccessRule) -> pb::AccessRule {
         allow: rule.allow.iter().map(show_grant).collect(),
         deny: rule.deny.iter().map(show_grant).collect(),
         streams: rule.quota.streams,
+        requests_per_second: rule.quota.requests_per_second,
+        writes_per_second: rule.quota.writes_per_second,
+    }
+}
+
+fn show_quota(quota: &Quota, used: &QuotaUse) -> pb::QuotaStatus {
+    pb::QuotaStatus {
+        name: quota.name.to_string(),
+        scopes: texts(&quota.scopes),
+        max_resources: quota.max_resources,
+        max_bytes: quota.max_bytes,
+        max_scopes: quota.max_scopes,
+        max_body_bytes: quota.max_body_bytes,
+        resources: used.resources,
+        bytes: used.bytes,
+        used_scopes: used.scopes,
     }
 }
 

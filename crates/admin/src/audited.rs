@@ -58,13 +58,24 @@ pub(crate) async fn identify(request: Request, next: Next) -> Response {
 #[derive(Debug)]
 pub(crate) struct Operation {
     event: Event,
-    is_dry_run: bool,
+    kind: Kind,
+}
+
+/// The effect of an operation on the state of the cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// It commits a transaction.
+    Write,
+    /// It tries a transaction.
+    DryRun,
+    /// It does something else.
+    Other,
 }
 
 impl Operation {
     /// Creates an operation with a verb of a closed set.
     pub(crate) fn new(verb: &'static str) -> Self {
-        Self { event: Event::new(Port::Admin, verb), is_dry_run: false }
+        Self { event: Event::new(Port::Admin, verb), kind: Kind::Other }
     }
 
     /// Creates a write.
@@ -75,8 +86,11 @@ impl Operation {
     ) -> Self {
         let mut operation = Self::new(verb);
         operation.event.target.scope = scope.to_owned();
+        operation.kind = Kind::Write;
         let Some(options) = options else { return operation };
-        operation.is_dry_run = options.dry_run;
+        if options.dry_run {
+            operation.kind = Kind::DryRun;
+        }
         operation.event.request_id.clone_from(&options.request_id);
         if options.dry_run {
             operation = operation.detail("dry_run", true);
@@ -179,6 +193,26 @@ impl Service {
         self.audited_with(operation, run, describe).await
     }
 
+    /// Records a read that took place.
+    pub(crate) fn note_read(
+        &self,
+        verb: &'static str,
+        scope: &str,
+        type_name: &str,
+        name: &str,
+        describe: impl FnOnce(Event) -> Event,
+    ) {
+        let caller = CALLER.try_with(Caller::clone).unwrap_or_default();
+        let event = caller.add_to(Event::new(Port::Admin, verb));
+        let principal = self.caller.identity.principal.to_string();
+        let target = Target {
+            scope: scope.to_owned(),
+            type_name: type_name.to_owned(),
+            name: name.to_owned(),
+        };
+        self.audit.note(describe(Event { principal, target, ..event }));
+    }
+
     async fn audited_with<T>(
         &self,
         operation: Operation,
@@ -190,7 +224,12 @@ impl Service {
         let event = Event { principal, ..caller.add_to(operation.event) };
         let running = Running { service: self, event: Some(event.clone()) };
         // A dry run changes nothing.
-        if self.audit.is_strict() && !operation.is_dry_run {
+        let is_counted = operation.kind == Kind::Write;
+        if is_counted && let Err(error) = self.count_write() {
+            running.end(error.decision(), |event| event);
+            return Err(error);
+        }
+        if self.audit.is_strict() && operation.kind != Kind::DryRun {
             let pending = Event { decision: Decision::Pending, ..event };
             if let Err(error) = self.audit.record(pending).await {
                 running.end(Decision::Refused("not_audited"), |event| event);
@@ -208,7 +247,7 @@ impl Service {
 
 impl AdminError {
     /// Returns the decision in the audit log.
-    fn decision(&self) -> Decision {
+    pub(crate) fn decision(&self) -> Decision {
         match self {
             Self::Input(_) => Decision::Refused("input"),
             Self::Parameter(_) => Decision::Refused("parameter"),
@@ -220,6 +259,8 @@ impl AdminError {
             Self::Forbidden(_) => Decision::Refused("forbidden"),
             Self::Unavailable(_) => Decision::Failed("unavailable"),
             Self::OutcomeUnknown(_) => Decision::Unknown("outcome_unknown"),
+            Self::Quota(_) => Decision::Refused("quota"),
+            Self::Busy { reason, .. } => Decision::Refused(reason),
             Self::Exhausted(_) => Decision::Failed("disk_full"),
             Self::Internal(_) => Decision::Failed("internal"),
         }

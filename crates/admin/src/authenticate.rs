@@ -3,17 +3,17 @@
 //! Every request passes [`authenticate`], and every operation of [`Service`] begins with [`Service::authorize`] or a
 //! check of its own. The tests `access` call every method and path without rights.
 
-use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::SystemTime};
 
 use axum::{
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use chancery_audit::{Decision, Event, Port};
-use chancery_auth::{AuthPort, Credentials, TransportPeer};
+use chancery_audit::{Event, Port};
+use chancery_auth::{AuthPort, Credentials, RateExceeded, TransportPeer};
 use chancery_fanout::AccessControl;
-use chancery_model::{Collection, Scope, State as Replicated, Target, Verb};
+use chancery_model::{Collection, Principal, Scope, State as Replicated, Target, Verb};
 use http::{HeaderValue, header, request::Parts};
 use metrics::counter;
 use tokio::time::Instant;
@@ -40,33 +40,55 @@ pub(crate) async fn authenticate(
             parts.extensions.insert(Arc::new(caller));
             next.run(Request::from_parts(parts, body)).await
         }
-        Err(text) => {
-            let event = Event::new(Port::Admin, "authenticate");
+        Err(Rejected { error: refusal, principal }) => {
+            let mut event = Event::new(Port::Admin, "authenticate");
+            if let Some(principal) = principal {
+                event.principal = principal.to_string();
+            }
             let event = audited::Caller::of(&parts.extensions, &parts.headers).add_to(event);
             let target = chancery_audit::Target {
                 name: parts.uri.path().to_owned(),
                 ..chancery_audit::Target::default()
             };
-            let decision = Decision::Refused("unauthenticated");
-            service.audit.note_stranger(Event { decision, target, ..event });
+            let decision = refusal.decision();
+            service.audit.note_client(Event { decision, target, ..event });
             let is_grpc = parts.headers.get(header::CONTENT_TYPE);
             if is_grpc.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc")) {
-                return tonic::Status::unauthenticated(text).into_http::<axum::body::Body>();
+                return tonic::Status::from(refusal).into_http::<axum::body::Body>();
             }
-            let mut response = AdminError::Unauthenticated(text).into_response();
-            let bearer = HeaderValue::from_static("Bearer");
-            response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+            let is_unauthenticated = matches!(refusal, AdminError::Unauthenticated(_));
+            let mut response = refusal.into_response();
+            if is_unauthenticated {
+                let bearer = HeaderValue::from_static("Bearer");
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, bearer);
+            }
             response
         }
     }
 }
 
-async fn caller(service: &Service, request: &Parts) -> Result<Caller, String> {
+/// A request that is rejected before its operation is known.
+struct Rejected {
+    error: AdminError,
+    /// The identity of the caller; `None` if it has not proved one.
+    principal: Option<Principal>,
+}
+
+impl From<AdminError> for Rejected {
+    fn from(error: AdminError) -> Self {
+        Self { error, principal: None }
+    }
+}
+
+async fn caller(service: &Service, request: &Parts) -> Result<Caller, Rejected> {
     let access = &service.access;
     let auth = match (access.control, &access.auth) {
         (AccessControl::Enforced, Some(auth)) => auth,
         (AccessControl::Off, _) => return Ok(Caller::unrestricted()),
-        (AccessControl::Enforced, None) => return Err("the port has no authentication".to_owned()),
+        (AccessControl::Enforced, None) => {
+            let text = "the port has no authentication".to_owned();
+            return Err(AdminError::Unauthenticated(text).into());
+        }
     };
     if OPEN.contains(&request.uri.path()) {
         return Ok(Caller::nobody());
@@ -76,6 +98,7 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, String> {
         headers: &request.headers,
         query: request.uri.query(),
         peer: request.extensions.get::<TransportPeer>(),
+        address: request.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip()),
     };
     let rules = Arc::clone(&service.replica.state().access);
     let find = |digest: &_| rules.token(digest).cloned();
@@ -87,7 +110,12 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, String> {
         }
         Err(error) => {
             refused(error.reason());
-            return Err(error.to_string());
+            let text = error.to_string();
+            let error = match error.is_limited() {
+                true => AdminError::Busy { reason: error.reason(), text },
+                false => AdminError::Unauthenticated(text),
+            };
+            return Err(error.into());
         }
     };
     let rights = access.rights_of(&identity.principal);
@@ -96,14 +124,27 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, String> {
         && rules.rules_of(&identity.principal).next().is_none();
     if is_unknown {
         refused("no_credential");
-        return Err("the request has no credential: send a bearer token or a client certificate \
-                    (--token-file, --cert)"
-            .to_owned());
+        let text = "the request has no credential: send a bearer token or a client certificate \
+                    (--token-file, --cert)";
+        return Err(AdminError::Unauthenticated(text.to_owned()).into());
+    }
+    if rights == Rights::Rules {
+        let quota = rules.quota_of(&identity.principal);
+        auth.rates().request(&identity.principal, &quota).map_err(|exceeded| Rejected {
+            principal: Some(identity.principal.clone()),
+            error: rate_exceeded(&exceeded),
+        })?;
     }
     Ok(Caller { identity, rights, ends_at: ends_after.map(|after| Instant::now() + after) })
 }
 
-fn refused(reason: &'static str) {
+/// Returns the error of an identity that sends too much, and counts it.
+fn rate_exceeded(exceeded: &RateExceeded) -> AdminError {
+    refused(exceeded.key);
+    AdminError::Busy { reason: exceeded.key, text: exceeded.to_string() }
+}
+
+pub(crate) fn refused(reason: &'static str) {
     counter!("chancery_access_refused_total", "port" => "admin", "reason" => reason).increment(1);
 }
 
@@ -112,6 +153,19 @@ impl Service {
     pub(crate) fn of(&self, extensions: &http::Extensions) -> Self {
         let caller = extensions.get::<Arc<Caller>>().cloned();
         Self { caller: caller.unwrap_or_else(|| Arc::new(Caller::nobody())), ..self.clone() }
+    }
+
+    /// Counts a write of the caller. Administrators have no limit.
+    ///
+    /// # Errors
+    /// Fails if the access rules of the caller allow fewer writes per second.
+    pub(crate) fn count_write(&self) -> Result<(), AdminError> {
+        let Some(auth) = self.access.auth.as_ref().filter(|_| !self.caller.may_everything()) else {
+            return Ok(());
+        };
+        let principal = &self.caller.identity.principal;
+        let quota = self.replica.state().access.quota_of(principal);
+        auth.rates().write(principal, &quota).map_err(|exceeded| rate_exceeded(&exceeded))
     }
 
     /// Checks whether the caller may use an operation.

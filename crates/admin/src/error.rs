@@ -55,6 +55,17 @@ pub enum AdminError {
     /// The disk of the store is full.
     #[error("{0}")]
     Exhausted(String),
+    /// The write would exceed a quota. Nothing was written.
+    #[error("{0}")]
+    Quota(String),
+    /// The caller sends too much for now. Nothing was written.
+    #[error("{text}")]
+    Busy {
+        /// The reason in metrics and in the audit log.
+        reason: &'static str,
+        /// The text for the caller.
+        text: String,
+    },
     /// An internal error of the server.
     #[error("{0}")]
     Internal(String),
@@ -68,7 +79,9 @@ impl AdminError {
             Self::Input(_) | Self::Parameter(_) => Code::InvalidArgument,
             Self::NotFound(_) => Code::NotFound,
             Self::Precondition(_) => Code::FailedPrecondition,
-            Self::TooLarge(_) | Self::Exhausted(_) => Code::ResourceExhausted,
+            Self::TooLarge(_) | Self::Exhausted(_) | Self::Quota(_) | Self::Busy { .. } => {
+                Code::ResourceExhausted
+            }
             Self::Method(_) => Code::Unimplemented,
             Self::Unauthenticated(_) => Code::Unauthenticated,
             Self::Forbidden(_) => Code::PermissionDenied,
@@ -86,6 +99,7 @@ impl AdminError {
             Self::Precondition(_) => (S::CONFLICT, "FAILED_PRECONDITION"),
             Self::TooLarge(_) => (S::PAYLOAD_TOO_LARGE, "RESOURCE_EXHAUSTED"),
             Self::Exhausted(_) => (S::INSUFFICIENT_STORAGE, "RESOURCE_EXHAUSTED"),
+            Self::Quota(_) | Self::Busy { .. } => (S::TOO_MANY_REQUESTS, "RESOURCE_EXHAUSTED"),
             Self::Method(_) => (S::METHOD_NOT_ALLOWED, "UNIMPLEMENTED"),
             Self::Unauthenticated(_) => (S::UNAUTHORIZED, "UNAUTHENTICATED"),
             Self::Forbidden(_) => (S::FORBIDDEN, "PERMISSION_DENIED"),
@@ -129,6 +143,7 @@ impl From<Refusal> for AdminError {
             Refusal::Resource { expectation: Expectation::Present, .. } => {
                 Self::NotFound(refusal.to_string())
             }
+            Refusal::Quota(exceeded) => Self::Quota(exceeded.to_string()),
             _ => Self::Precondition(refusal.to_string()),
         }
     }

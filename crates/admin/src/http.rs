@@ -73,6 +73,7 @@ pub const HTTP_PATHS: &[&str] = &[
     "/v1/access/check",
     "/v1/access/explain",
     "/v1/tokens",
+    "/v1/quotas",
     "/v1/load",
     "/v1/load/settings",
     "/v1/mcp",
@@ -128,6 +129,7 @@ fn methods(path: &str) -> MethodRouter<Http> {
         "/v1/access/check" => get(check_access),
         "/v1/access/explain" => get(explain_access),
         "/v1/tokens" => get(list_tokens).post(create_token).delete(delete_token),
+        "/v1/quotas" => get(list_quotas).delete(delete_quota),
         "/v1/load" => get(get_load),
         "/v1/load/settings" => post(set_load_settings),
         "/v1/mcp" => get(mcp_status),
@@ -150,7 +152,12 @@ fn only(methods: MethodRouter<Http>) -> MethodRouter<Http> {
 impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
         let (status, _) = self.http();
-        (status, json(&self.to_response())).into_response()
+        let mut response = (status, json(&self.to_response())).into_response();
+        if matches!(self, Self::Busy { .. }) {
+            let second = HeaderValue::from_static("1");
+            response.headers_mut().insert(header::RETRY_AFTER, second);
+        }
+        response
     }
 }
 
@@ -623,6 +630,27 @@ async fn delete_token(http: Http, pairs: Pairs) -> Response {
         let (name, id) = (params.text("name")?, params.text("id")?);
         params.finish()?;
         http.service.delete_token(pb::DeleteTokenRequest { name, id }).await
+    };
+    answer(delete.await)
+}
+
+async fn list_quotas(http: Http, pairs: Pairs) -> Response {
+    let list = async {
+        let mut params = params(pairs)?;
+        let stale = params.flag("stale")?;
+        params.finish()?;
+        http.service.list_quotas(pb::ListQuotasRequest { stale }).await
+    };
+    answer(list.await)
+}
+
+async fn delete_quota(http: Http, pairs: Pairs) -> Response {
+    let delete = async {
+        let mut params = params(pairs)?;
+        let name = params.text("name")?;
+        let options = Some(params.write_options()?);
+        params.finish()?;
+        http.service.delete_quota(pb::DeleteQuotaRequest { name, options }).await
     };
     answer(delete.await)
 }

@@ -43,6 +43,7 @@ shapes!(
     ListAssignmentsResponse,
     ListHistoryResponse,
     ListNodesResponse,
+    ListQuotasResponse,
     ListTokensResponse,
     LoadSettings,
     LoadStatus,

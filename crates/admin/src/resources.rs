@@ -212,6 +212,13 @@ impl Listing {
 }
 
 impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::All(collection) => collection.resources.len(),
+            Self::Some(_, _, resources) => resources.len(),
+        }
+    }
+
     fn scope_and_type(&self) -> (&ScopeName, &TypeUrl) {
         match self {
             Self::All(collection) => (&collection.scope, &collection.type_url),
@@ -241,6 +248,23 @@ impl Piece {
 }
 
 impl Service {
+    /// Records that the caller reads secrets. Bodies are shown without secret values.
+    fn note_secrets_read(
+        &self,
+        operation: &str,
+        (scope, name): (&str, &str),
+        n_secrets: usize,
+        body: Body,
+    ) {
+        let body = match body {
+            Body::Shown => "redacted",
+            Body::LeftOut => "left_out",
+        };
+        self.note_read("secrets.read", scope, "secret", name, |event| {
+            event.detail("operation", operation).detail("secrets", n_secrets).detail("body", body)
+        });
+    }
+
     /// Starts a list of resources.
     pub(crate) async fn list_resources(
         &self,
@@ -287,6 +311,12 @@ impl Service {
             }
         }
         let body = if request.without_body { Body::LeftOut } else { Body::Shown };
+        let secrets =
+            pieces.iter().filter(|piece| piece.scope_and_type().1.as_str() == types::SECRET);
+        let n_secrets: usize = secrets.map(Piece::len).sum();
+        if n_secrets > 0 {
+            self.note_secrets_read("get", (&request.scope, &request.name), n_secrets, body);
+        }
         Ok(Listing {
             revision: state.revision.0,
             body,
@@ -324,6 +354,10 @@ impl Service {
             }
             let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
             return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
+        }
+        if key.type_url.as_str() == types::SECRET {
+            let target = (request.scope.as_str(), request.name.as_str());
+            self.note_secrets_read("describe", target, holders.len(), Body::Shown);
         }
         let streams = self.fanout.nodes().await;
         let polls = self.fanout.poll_rejections();

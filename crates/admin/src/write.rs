@@ -23,6 +23,7 @@ use tracing::debug;
 use crate::{
     AdminError,
     audited::Operation,
+    authenticate,
     changed_names::{self, NamedResources},
     changes::{self, Effect},
     deletion::{content, deletion},
@@ -269,6 +270,10 @@ impl Service {
         refusal: Refusal,
     ) -> AdminError {
         let all = match AdminError::from(refusal) {
+            error @ AdminError::Quota(_) => {
+                authenticate::refused("quota");
+                Ok(error)
+            }
             AdminError::NotFound(first) => {
                 self.all_unmet(size, expected, first).await.map(AdminError::NotFound)
             }

@@ -76,6 +76,9 @@ impl Service {
                 AccessOp::PutRule(_) | AccessOp::DeleteRule(_) => {
                     need(Verb::AccessWrite, Target::Cluster);
                 }
+                AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_) => {
+                    need(Verb::AccessWrite, Target::Cluster);
+                }
                 AccessOp::AddToken(_) | AccessOp::DeleteToken(_) => {
                     need(Verb::Tokens, Target::Cluster);
                 }
@@ -134,7 +137,7 @@ impl Service {
     }
 
     /// Returns the right that a change of an access rule or a token needs beyond its verb: nobody gives rights that
-    /// they do not have, and only an administrator changes a rule that takes rights away.
+    /// they do not have, and only an administrator changes a quota, or a rule that takes rights away.
     fn escalation(&self, op: &AccessOp) -> Option<String> {
         let access = Arc::clone(&self.replica.state().access);
         let caller = &self.caller.identity;
@@ -166,6 +169,9 @@ impl Service {
                 let principal = Principal::token(&token.name).ok()?;
                 let mut rules = access.rules_of(&principal);
                 rules.find_map(|rule| access.escalation(caller, rule)).map(give)
+            }
+            AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_) => {
+                Some("change quotas (only access.admins may)".to_owned())
             }
             AccessOp::DeleteToken(digest) => (access.token(digest))
                 .filter(|token| self.is_admin(&token.name))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chancery_model::{
-    AccessRule, Grant, IdentityPattern, NodeBinding, PATTERNS_MAX, SecretsGrant, StreamQuota,
+    AccessRule, Grant, IdentityPattern, IdentityQuota, NodeBinding, PATTERNS_MAX, SecretsGrant,
     Template, TypeUrl, Variables, Verb, types,
 };
 
@@ -68,7 +68,8 @@ fn useless(rule: &AccessRule) -> Option<Fault> {
         let text = "takes all rights from its identities, so the rule cannot contain rights";
         return Some(Fault::new(text).within("refuse"));
     }
-    if !rule.refuse && !has_rights && rule.deny.is_empty() {
+    let has_rate = rule.quota.requests_per_second.or(rule.quota.writes_per_second).is_some();
+    if !rule.refuse && !has_rights && rule.deny.is_empty() && !has_rate {
         return Some(Fault::new(
             "the rule has no effect; add `read`, `allow`, `deny`, or `refuse: true`",
         ));
@@ -83,7 +84,7 @@ fn useless(rule: &AccessRule) -> Option<Fault> {
             return needs_read("node");
         }
         if rule.quota.streams.is_some() {
-            return needs_read("quota");
+            return needs_read("quota.streams");
         }
     }
     None
@@ -101,7 +102,11 @@ fn flag(node: Option<&Node>, key: &str, faults: &mut Vec<Fault>) -> bool {
 }
 
 /// Returns the texts of a list with their fields, and reports everything else.
-fn texts<'n>(node: &'n Node, key: &str, faults: &mut Vec<Fault>) -> Vec<(String, &'n str)> {
+pub(crate) fn texts<'n>(
+    node: &'n Node,
+    key: &str,
+    faults: &mut Vec<Fault>,
+) -> Vec<(String, &'n str)> {
     let items = match node.get(key) {
         None => return Vec::new(),
         Some(Node::List(items)) => items,
@@ -153,25 +158,30 @@ fn identities(node: &Node, faults: &mut Vec<Fault>) -> Vec<IdentityPattern> {
     identities
 }
 
-fn quota(node: Option<&Node>, faults: &mut Vec<Fault>) -> StreamQuota {
-    let Some(node) = node else { return StreamQuota::default() };
+fn quota(node: Option<&Node>, faults: &mut Vec<Fault>) -> IdentityQuota {
+    let Some(node) = node else { return IdentityQuota::default() };
     let mut inner = Vec::new();
     if !matches!(node, Node::Map(_)) {
         inner.push(Fault::new(format!("expected a map, found {node}")));
     }
-    unknown_keys(node, &["streams"], &mut inner);
-    let streams = match node.get("streams") {
-        None => None,
-        Some(Node::Int(streams)) if *streams > 0 => u64::try_from(*streams).ok(),
-        Some(other) => {
-            inner.push(
-                Fault::new(format!("expected a number above 0, found {other}")).within("streams"),
-            );
+    let keys = ["streams", "requests_per_second", "writes_per_second"];
+    unknown_keys(node, &keys, &mut inner);
+    let [streams, requests, writes] = keys.map(|key| match node.get(key)? {
+        Node::Int(number) if (1..=i64::from(u32::MAX)).contains(number) => {
+            u32::try_from(*number).ok()
+        }
+        other => {
+            let rule = format!("expected a number from 1 to {}, found {other}", u32::MAX);
+            inner.push(Fault::new(rule).within(key));
             None
         }
-    };
+    });
     faults.extend(inner.into_iter().map(|fault| fault.within("quota")));
-    StreamQuota { streams }
+    IdentityQuota {
+        streams: streams.map(u64::from),
+        requests_per_second: requests,
+        writes_per_second: writes,
+    }
 }
 
 /// Whether templates may use variables of the node.

@@ -56,6 +56,7 @@ mod omitted;
 mod positions;
 mod problem;
 mod profile;
+mod quotas;
 mod references;
 mod render;
 mod resource;

@@ -25,7 +25,7 @@ use crate::{
     node::{Node, STOPPED, Spare, named},
     positions,
     problem::{Fault, Place, Problem, Report},
-    resource,
+    quotas, resource,
     resource_origin::ResourceOrigin,
     response_keys,
     source::{self, Document},
@@ -233,7 +233,7 @@ struct Admission<'a> {
     /// The steps that are left for the constraints of variants.
     variants_budget: VariantsBudget,
     conflicts: Conflicts,
-    /// The assignments and access rules by list and name.
+    /// The assignments, access rules and quotas by list and name.
     rules: HashMap<(&'static str, Arc<str>), Origin<'a>>,
     /// The scopes that the input names.
     scopes: BTreeSet<ScopeName>,
@@ -245,7 +245,8 @@ struct Admission<'a> {
 const RESOURCES: &str = "resources";
 const ASSIGNMENTS: &str = "assignments";
 const ACCESS: &str = "access";
-const KEYS: [&str; 4] = ["scope", RESOURCES, ASSIGNMENTS, ACCESS];
+const QUOTAS: &str = "quotas";
+const KEYS: [&str; 5] = ["scope", RESOURCES, ASSIGNMENTS, ACCESS, QUOTAS];
 
 impl<'a> Admission<'a> {
     fn new(files: &'a [Manifest], options: &'a Options, stop: &'a AtomicBool) -> Self {
@@ -315,7 +316,7 @@ impl<'a> Admission<'a> {
                 Some(fault) => self.refuse(origin, &resource::label(node), vec![fault]),
             }
         }
-        for list in [ASSIGNMENTS, ACCESS] {
+        for list in [ASSIGNMENTS, ACCESS, QUOTAS] {
             for (index, node) in self.list(&place, root, list).into_iter().flatten().enumerate() {
                 let document = document.index;
                 let origin = Origin { file, file_index, document, list, index };
@@ -325,9 +326,14 @@ impl<'a> Admission<'a> {
                             self.transaction.assignments.push(AssignmentOp::Put(assignment));
                         }
                     }
-                    _ => {
+                    ACCESS => {
                         if let Some(rule) = self.rule(origin, node, access::read) {
                             self.transaction.access.push(AccessOp::PutRule(Box::new(rule)));
+                        }
+                    }
+                    _ => {
+                        if let Some(quota) = self.rule(origin, node, quotas::read) {
+                            self.transaction.access.push(AccessOp::PutQuota(Box::new(quota)));
                         }
                     }
                 }
@@ -395,7 +401,7 @@ impl<'a> Admission<'a> {
         self.origins.push(origin.into());
     }
 
-    /// Reads an assignment or an access rule. Reports its faults, and a name that occurs twice.
+    /// Reads an assignment, an access rule or a quota. Reports its faults, and a name that occurs twice.
     fn rule<T>(
         &mut self,
         origin: Origin<'a>,
@@ -409,7 +415,11 @@ impl<'a> Admission<'a> {
             Ok(rule) => (Vec::new(), Some(rule)),
         };
         if let Some(name) = name {
-            let what = if origin.list == ASSIGNMENTS { "assignment" } else { "access rule" };
+            let what = match origin.list {
+                ASSIGNMENTS => "assignment",
+                ACCESS => "access rule",
+                _ => "quota",
+            };
             match self.rules.entry((origin.list, name.into())) {
                 Entry::Occupied(first) => {
                     let first = first.get().describe();
@@ -450,7 +460,8 @@ impl<'a> Admission<'a> {
                 if self.report.is_full() {
                     break;
                 }
-                let rule = "has neither resources nor assignments nor access rules".to_owned();
+                let rule =
+                    "has neither resources nor assignments nor access rules nor quotas".to_owned();
                 self.report.add(Problem { file: file.file.clone(), rule, ..Problem::default() });
             }
             if self.files.is_empty() {

@@ -17,6 +17,7 @@ use tracing::{error, info};
 
 use crate::{
     chain::Chain,
+    client_limit::ClientLimit,
     event::Event,
     file_output::{FileOutput, Opened},
     flood_limit::FloodLimit,
@@ -69,6 +70,7 @@ struct Shared {
     policy: PolicySource,
     queues: Vec<Queue>,
     flood_limit: Mutex<FloodLimit>,
+    client_limit: Mutex<ClientLimit>,
     oldest_unwritten: Gauge,
 }
 
@@ -95,6 +97,7 @@ impl Audit {
             policy,
             queues: queues.collect::<Result<_, _>>()?,
             flood_limit: Mutex::default(),
+            client_limit: Mutex::default(),
             oldest_unwritten,
         }))))
     }
@@ -136,10 +139,17 @@ impl Audit {
     /// Records a refusal that anyone who reaches a port can cause. The number of such records per second is
     /// limited, and records tell the number of omitted ones.
     pub fn note_stranger(&self, event: Event) {
+        if let Some(shared) = &self.0 {
+            shared.admit_stranger(event);
+        }
+    }
+
+    /// Records a refusal of a client. Besides the limit of [`Self::note_stranger`], each client causes at most one
+    /// record per minute for each verb and reason.
+    pub fn note_client(&self, event: Event) {
         let Some(shared) = &self.0 else { return };
-        let admitted = shared.flood_limit.lock().admit(event);
-        if let Some(event) = admitted {
-            shared.push(&event, None);
+        if let Some(event) = shared.client_limit.lock().admit(event) {
+            self.note_stranger(event);
         }
     }
 
@@ -155,6 +165,10 @@ impl Audit {
             let overdue = shared.flood_limit.lock().overdue(SystemTime::now());
             for event in &overdue {
                 shared.push(event, None);
+            }
+            let overdue = shared.client_limit.lock().overdue(SystemTime::now());
+            for event in overdue {
+                shared.admit_stranger(event);
             }
             let shared = Arc::clone(&shared);
             // The file may be on a disk that does not answer.
@@ -189,6 +203,13 @@ impl Shared {
         }
         self.push_at(level, event, taken);
         true
+    }
+
+    fn admit_stranger(&self, event: Event) {
+        let admitted = self.flood_limit.lock().admit(event);
+        if let Some(event) = admitted {
+            self.push(&event, None);
+        }
     }
 
     fn push_at(&self, level: Level, event: &Event, taken: Option<oneshot::Sender<()>>) {

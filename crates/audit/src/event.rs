@@ -132,6 +132,11 @@ impl Event {
         Self { principal: "replica".to_owned(), ..Self::new(Port::Internal, verb) }
     }
 
+    /// Returns whether the client has no identity.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.principal == ANONYMOUS
+    }
+
     /// Adds a detail. It must not be secret.
     #[must_use]
     pub fn detail(mut self, key: &'static str, value: impl Into<Value>) -> Self {

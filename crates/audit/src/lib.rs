@@ -16,6 +16,7 @@
 
 mod audit;
 mod chain;
+mod client_limit;
 mod event;
 mod file_output;
 mod flood_limit;

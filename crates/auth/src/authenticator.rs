@@ -1,6 +1,7 @@
 //! The authentication of a stream or a call.
 
 use std::{
+    net::IpAddr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -13,8 +14,10 @@ use crate::{
     clock::{Clock, time},
     credentials::{Credentials, Proof, TokenLookup, TransportPeer},
     error::{AuthError, Method, Reason},
+    failures::FailedAddresses,
     issuer::{Issuer, KeyCheck},
     metrics::on_result,
+    rates::IdentityRates,
     settings::{AuthSettings, SettingsError},
     signed::{self, Signed},
     static_token,
@@ -33,6 +36,8 @@ struct Shared {
     issuers: Vec<Issuer>,
     verified: VerifiedTokens,
     clock: Clock,
+    failures: FailedAddresses,
+    rates: IdentityRates,
 }
 
 impl Authenticator {
@@ -42,8 +47,9 @@ impl Authenticator {
     /// Fails if a file is unusable.
     pub fn new(settings: &AuthSettings) -> Result<Self, SettingsError> {
         let issuers = settings.issuers.iter().map(Issuer::open).collect::<Result<_, _>>()?;
-        let (verified, clock) = Default::default();
-        Ok(Self(Arc::new(Shared { issuers, verified, clock })))
+        let failures = FailedAddresses::new(settings.failures_max);
+        let (verified, clock, rates) = Default::default();
+        Ok(Self(Arc::new(Shared { issuers, verified, clock, failures, rates })))
     }
 
     /// Checks the files of all issuers, like a replica at its start. Returns all problems.
@@ -71,6 +77,12 @@ impl Authenticator {
         while tasks.join_next().await.is_some() {}
     }
 
+    /// Returns the rates of identities, which all ports share.
+    #[must_use]
+    pub fn rates(&self) -> &IdentityRates {
+        &self.0.rates
+    }
+
     /// Returns the identity of a caller. A caller without a credential is anonymous. If a caller has a certificate and
     /// a bearer token, both must be valid, and the identity is that of the token.
     ///
@@ -84,6 +96,9 @@ impl Authenticator {
     ) -> Result<Proof, AuthError> {
         let now = self.0.clock.latest(now);
         let outcome = self.prove(credentials, now, tokens).await;
+        if outcome.as_ref().is_err_and(|error| !error.is_limited()) {
+            self.0.failures.count(credentials.address);
+        }
         on_result(credentials.port, outcome.as_ref().map(|(method, _)| *method));
         outcome.map(|(_, proof)| proof)
     }
@@ -102,9 +117,10 @@ impl Authenticator {
         let principal_only = |principal| Proof::of(Identity { principal, token: None });
         Ok(match (bearer, credentials.peer) {
             (Some(text), _) if text.starts_with(static_token::PREFIX) => {
+                self.0.failures.check(credentials.address, Method::Token)?;
                 (Method::Token, static_token::prove(text, now, tokens)?)
             }
-            (Some(text), _) => self.prove_signed(text, now).await?,
+            (Some(text), _) => self.prove_signed(text, now, credentials.address).await?,
             (None, Some(TransportPeer::Certificate(peer))) => {
                 (Method::Certificate, principal_only(certificate::principal(peer)?))
             }
@@ -115,7 +131,12 @@ impl Authenticator {
         })
     }
 
-    async fn prove_signed(&self, text: &str, now: u64) -> Result<(Method, Proof), AuthError> {
+    async fn prove_signed(
+        &self,
+        text: &str,
+        now: u64,
+        address: Option<IpAddr>,
+    ) -> Result<(Method, Proof), AuthError> {
         let digest = static_token::sha256(text);
         if let Some(known) = self.0.verified.get(&digest) {
             let issuer = &self.0.issuers[known.issuer];
@@ -125,6 +146,8 @@ impl Authenticator {
             }
             self.0.verified.remove(&digest);
         }
+        // Valid clients may share an address with the one that fails, so tokens that were verified before stay valid.
+        self.0.failures.check(address, Method::Jwt)?;
         let token = signed::parse(text)?;
         let (place, keys) = self.find_key(&token).await?;
         let issuer = &self.0.issuers[place];

@@ -1,6 +1,7 @@
 //! The credentials of a caller, and the identity that they prove.
 
 use std::{
+    net::IpAddr,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -34,6 +35,8 @@ pub struct Credentials<'a> {
     pub query: Option<&'a str>,
     /// The caller, as the connection identifies it.
     pub peer: Option<&'a TransportPeer>,
+    /// The address of the caller; `None` for a UNIX socket.
+    pub address: Option<IpAddr>,
 }
 
 /// The other end of a connection, if the connection identifies it. The ports put it into the extensions of requests.

@@ -58,6 +58,8 @@ pub enum Reason {
     Claim,
     /// The certificate has no name that identifies its owner.
     NoName,
+    /// The address had too many failures, so the credential was not verified.
+    TooManyFailures,
 }
 
 /// A refused credential. The text never contains the credential itself.
@@ -119,6 +121,7 @@ impl Reason {
             Self::Signature => "signature",
             Self::Claim => "claim",
             Self::NoName => "no_name",
+            Self::TooManyFailures => "too_many_failures",
         }
     }
 }
@@ -132,6 +135,12 @@ impl AuthError {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         self.reason.label()
+    }
+
+    /// Returns whether the credential was not verified, because its address had too many failures.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        self.reason == Reason::TooManyFailures
     }
 
     /// Returns the kind of the credential.

@@ -21,6 +21,7 @@
 //!   configuration only.
 //! - The work and the memory for a credential are bounded. There is no slow hash.
 //! - A clock that jumps back extends no credential.
+//! - An address with many failures is refused before a token of it is verified, except tokens that were verified before.
 //!
 //! [`Identity`]: chancery_model::Identity
 
@@ -30,13 +31,16 @@ mod certificate;
 mod clock;
 mod credentials;
 mod error;
+mod failures;
 mod fetch;
 pub mod fuzz;
 mod issuer;
 mod key_set;
 mod key_source;
+mod keyed_buckets;
 mod kubernetes;
 mod metrics;
+mod rates;
 mod settings;
 mod signed;
 mod static_token;
@@ -47,5 +51,6 @@ pub use credentials::{AuthPort, Credentials, Proof, TokenLookup, TransportPeer};
 pub use error::{AuthError, Method, Reason};
 pub use key_set::Algorithm;
 pub use metrics::{METRICS, register_metrics};
+pub use rates::{IdentityRates, RateExceeded};
 pub use settings::{AuthSettings, IssuerKind, IssuerSettings, KeyLocation, KeyUrl, SettingsError};
 pub use static_token::{NewToken, TokenError, digest_of, new_token};

@@ -11,6 +11,8 @@ use crate::key_set::Algorithm;
 pub struct AuthSettings {
     /// The issuers of JSON Web Tokens, and the clusters. Their names are unique.
     pub issuers: Vec<IssuerSettings>,
+    /// The number of failed authentications after which an address is refused; 0 for no limit.
+    pub failures_max: u32,
 }
 
 /// An issuer of JSON Web Tokens.

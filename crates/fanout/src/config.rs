@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use crate::{AccessControl, SecretFinder};
+use crate::{AccessControl, SecretFinder, client_events::ClientObserver};
 
 /// The settings of the fan-out.
 #[derive(Debug, Clone)]
@@ -34,6 +34,8 @@ pub struct Config {
     pub secrets: SecretFinder,
     /// Whether the access rules apply to clients.
     pub access: AccessControl,
+    /// Receives the events of clients that the audit log records.
+    pub observer: ClientObserver,
 }
 
 /// A setting with an invalid value.
@@ -61,6 +63,7 @@ impl Default for Config {
             session: chancery_protocol::Config::default(),
             secrets: SecretFinder::none(),
             access: AccessControl::default(),
+            observer: ClientObserver::default(),
         }
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Entry {
     pub(crate) rights: Option<Arc<StreamRights>>,
     /// The place among the streams of the identity, if an access rule limits them.
     pub(crate) _counted: Option<CountedStream>,
+    /// Whether the client has received secrets on this stream.
+    pub(crate) has_secrets: bool,
     /// The revision of the assignments and access rules when `assigned` was computed.
     pub(crate) assigned_at: Revision,
     /// The revision of the assignments or access rules that last changed the scopes of the session; 0 if none did.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
 };
 
@@ -18,6 +19,7 @@ use crate::{
     AccessControl, Change, ConcernedSession, Config, End, Progress, RequestSink, ResponseSource,
     StreamInfo, StreamRef, StreamStatus, Unacknowledged,
     arrivals::Arrivals,
+    client_events::ClientEvent,
     concern::Concerned,
     contact::Contact,
     event::{Event, Sent},
@@ -130,7 +132,7 @@ impl Fanout {
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
         let protocol = Arc::new(config.session.clone());
-        let access = Arc::new(PollAccess::new(config.access, start));
+        let access = Arc::new(PollAccess::new(config.access, config.observer.clone(), start));
         let poll_rejections = PollRejections::default();
         let shared = Shared {
             shards,
@@ -177,7 +179,7 @@ impl Fanout {
     ///
     /// # Errors
     /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
-    pub fn open_poll(&self) -> Result<Poll, OpenError> {
+    pub fn open_poll(&self, peer: SocketAddr) -> Result<Poll, OpenError> {
         self.admit()?;
         let Shared { streams, held_polls, poll_rejections, protocol, access, .. } = &*self.shared;
         let (freshness, held) = (self.freshness.clone(), Arc::clone(held_polls));
@@ -190,6 +192,7 @@ impl Fanout {
             rejections,
             protocol,
             Arc::clone(access),
+            peer,
         ))
     }
 
@@ -215,9 +218,19 @@ impl Fanout {
     ///
     /// # Errors
     /// Returns the end for a client that the access rules refuse.
-    pub fn check_access(&self, identity: &Identity, node: &Node) -> Result<(), End> {
+    pub fn check_access(
+        &self,
+        identity: &Identity,
+        node: &Node,
+        peer: SocketAddr,
+    ) -> Result<(), End> {
         let state = Arc::clone(&self.freshness.state().borrow());
-        self.shared.access.place(&state, identity, node).map(drop)
+        self.shared.access.place(&state, identity, node, peer).map(drop)
+    }
+
+    /// Passes on an event of a client.
+    pub fn observe(&self, event: ClientEvent<'_>) {
+        self.shared.access.observer.observe(event);
     }
 
     /// Returns the identifier of this replica in responses.

@@ -28,7 +28,9 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_access_refused_total",
         MetricKind::Counter,
-        "Streams, polls and calls that access rules or missing credentials refused, by port and reason.",
+        "Streams, polls and calls that access rules, quotas or missing credentials refused, by port and \
+         reason. quota: a write would exceed a quota. streams, requests_per_second, \
+         writes_per_second: the quota of an access rule. too_many_failures: auth.failures_max.",
     ),
     Metric::new("chancery_xds_requests_total", MetricKind::Counter, "Discovery requests, by type."),
     Metric::new(
@@ -257,9 +259,16 @@ pub(crate) fn register() {
         counter!("chancery_xds_limits_hit_total", "limit" => *limit).increment(0);
     }
     for port in ["admin", "xds"] {
-        let labels = [("port", port), ("reason", "no_credential")];
-        counter!("chancery_access_refused_total", &labels).increment(0);
+        for reason in ["no_credential", "requests_per_second", "too_many_failures"] {
+            let labels = [("port", port), ("reason", reason)];
+            counter!("chancery_access_refused_total", &labels).increment(0);
+        }
     }
+}
+
+/// Counts a refused stream or poll of a client. The reason must be from a closed set.
+pub fn access_refused(reason: &'static str) {
+    counter!("chancery_access_refused_total", "port" => "xds", "reason" => reason).increment(1);
 }
 
 /// Sets the number of bytes that subscriptions hold.

@@ -3,14 +3,15 @@
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use chancery_model::{Identity, Node, Principal, ScopeName, State, StreamRefusal, StreamRights};
-use metrics::counter;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::{
+    client_events::{ClientEvent, ClientEventKind, ClientObserver},
     clock::Now,
     log_limit::{EscapedText, RateLimitedLog},
+    metrics::access_refused,
     status::{End, EndCode},
 };
 
@@ -68,13 +69,14 @@ impl AccessControl {
 #[derive(Debug)]
 pub(crate) struct PollAccess {
     pub(crate) control: AccessControl,
+    pub(crate) observer: ClientObserver,
     start: Instant,
     log: Mutex<RateLimitedLog>,
 }
 
 impl PollAccess {
-    pub(crate) fn new(control: AccessControl, start: Instant) -> Self {
-        Self { control, start, log: Mutex::default() }
+    pub(crate) fn new(control: AccessControl, observer: ClientObserver, start: Instant) -> Self {
+        Self { control, observer, start, log: Mutex::default() }
     }
 
     /// Returns what the node of an identity receives.
@@ -86,11 +88,12 @@ impl PollAccess {
         state: &State,
         identity: &Identity,
         node: &Node,
+        peer: SocketAddr,
     ) -> Result<Placement, End> {
         self.control.place(state, Some(identity), node).map_err(|refusal| {
             let left_out = self.log.lock().take(Now::since(self.start, Instant::now()));
-            log_refusal(left_out, Some(identity), node, None, &refusal);
-            refused(&refusal)
+            log_refusal(left_out, Some(identity), node, peer, &refusal);
+            refused(&self.observer, Some(identity), node, peer, &refusal)
         })
     }
 }
@@ -101,21 +104,32 @@ pub(crate) fn log_refusal(
     left_out: Option<u64>,
     identity: Option<&Identity>,
     node: &Node,
-    peer: Option<SocketAddr>,
+    peer: SocketAddr,
     refusal: &StreamRefusal,
 ) {
     let Some(left_out) = left_out else { return };
     let who = EscapedText::text(identity.map_or("", |identity| identity.principal.as_str()));
-    let (id, peer) = (EscapedText::name(&node.id), peer.map(tracing::field::display));
+    let id = EscapedText::name(&node.id);
     let reason = refusal.to_string();
     let reason = EscapedText::text(&reason);
-    warn!(identity = %who, node = %id, peer, %reason, left_out, "a client has no access");
+    warn!(identity = %who, node = %id, %peer, %reason, left_out, "a client has no access");
 }
 
-/// Returns the end of a stream that is refused, and counts it.
-pub(crate) fn refused(refusal: &StreamRefusal) -> End {
-    counter!("chancery_access_refused_total", "port" => "xds", "reason" => refusal.reason())
-        .increment(1);
+/// Returns the end of a stream that is refused, counts it, and passes it on.
+pub(crate) fn refused(
+    observer: &ClientObserver,
+    identity: Option<&Identity>,
+    node: &Node,
+    peer: SocketAddr,
+    refusal: &StreamRefusal,
+) -> End {
+    access_refused(refusal.reason());
+    observer.observe(ClientEvent {
+        kind: ClientEventKind::Refused(refusal.reason()),
+        principal: identity.map(|identity| &identity.principal),
+        peer,
+        node: &node.id,
+    });
     End::new(EndCode::PermissionDenied, REFUSED)
 }
 

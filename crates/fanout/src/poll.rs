@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    net::SocketAddr,
     ops::Bound,
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
@@ -52,6 +53,8 @@ pub struct Poll {
     rejections: PollRejections,
     protocol: Arc<chancery_protocol::Config>,
     access: Arc<PollAccess>,
+    /// The address of the client.
+    peer: SocketAddr,
 }
 
 /// The part of the state that a poll sees.
@@ -106,9 +109,10 @@ impl Poll {
         rejections: PollRejections,
         protocol: Arc<chancery_protocol::Config>,
         access: Arc<PollAccess>,
+        peer: SocketAddr,
     ) -> Self {
         let state = freshness.state();
-        Self { streams, freshness, state, held, rejections, protocol, access }
+        Self { streams, freshness, state, held, rejections, protocol, access, peer }
     }
 
     /// Keeps the report of a client that it has rejected a response (REST-16). `version` is that of the
@@ -155,7 +159,8 @@ impl Poll {
     /// Returns the end for a client that the access rules refuse.
     pub fn view(&self, identity: &Identity, node: &Node) -> Result<PollView, End> {
         let state = Arc::clone(&self.state.borrow());
-        let Placement { assigned, rights } = self.access.place(&state, identity, node)?;
+        let Placement { assigned, rights } =
+            self.access.place(&state, identity, node, self.peer)?;
         let secrets = rights.map(|rights| rights.secrets);
         let scopes = assigned.map(|(_, scopes)| scopes);
         let resolve = |scopes: &Vec<ScopeName>| View::resolve(&state, scopes).with_secrets(secrets);
@@ -396,6 +401,9 @@ mod tests {
         }
     }
 
+    const PEER: SocketAddr =
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
     fn start(streams_max: usize) -> (Author, Fanout, CancellationToken) {
         let (sender, state) = watch::channel(Arc::new(State::new(Incarnation(7))));
         let cancel = CancellationToken::new();
@@ -416,7 +424,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn commit_wakes_only_concerned_polls() {
         let (author, fanout, _cancel) = start(100);
-        let poll = fanout.open_poll().unwrap();
+        let poll = fanout.open_poll(PEER).unwrap();
         let view = poll.view(&Identity::anonymous(), &node()).unwrap();
         let endpoint = TypeUrl::from_static(ENDPOINT);
         let hold =
@@ -446,12 +454,12 @@ mod tests {
     #[tokio::test]
     async fn polls_count_as_streams() {
         let (_author, fanout, _cancel) = start(1);
-        let poll = fanout.open_poll().unwrap();
+        let poll = fanout.open_poll(PEER).unwrap();
         assert_eq!(fanout.n_streams(), 1);
-        assert!(fanout.open_poll().is_err());
+        assert!(fanout.open_poll(PEER).is_err());
         drop(poll);
         assert_eq!(fanout.n_streams(), 0);
-        assert!(fanout.open_poll().is_ok());
+        assert!(fanout.open_poll(PEER).is_ok());
     }
 
     #[derive(Debug)]
@@ -471,7 +479,7 @@ mod tests {
         author.put(CLUSTER, "a");
         let fanout = fanout.with_fresh(Arc::new(Silent));
         let since = tokio::time::Instant::now();
-        let mut poll = fanout.open_poll().unwrap();
+        let mut poll = fanout.open_poll(PEER).unwrap();
         assert!(poll.check_fresh("1-7-0").await.is_ok());
         assert_eq!(since.elapsed(), FRESHNESS_TIMEOUT);
         let error = poll.check_fresh("2-7-0").await.unwrap_err();

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use chancery_model::{Node, Revision, ScopeName, StreamRights, TypeUrl};
+use chancery_model::{Node, Revision, ScopeName, StreamRights, TypeUrl, types::SECRET};
 use chancery_protocol::{
     EndpointLists, ErrorKind, LifetimeSupport, Overdue, ProtocolError, Receipt, Request, Response,
     ResumeState, Session, Verdict,
@@ -17,12 +17,13 @@ use crate::{
     away::Offloaded,
     budget::cost_of,
     changes::ConvergenceTimes,
+    client_events::{ClientEvent, ClientEventKind},
     clock::Now,
     entry::{Entry, ScopeList, SinceSent},
     event::Event,
     index::{key, place},
     log_limit::EscapedText,
-    metrics::{Suppressed, limit_hit, type_place},
+    metrics::{Suppressed, access_refused, limit_hit, type_place},
     offload::INLINE_NAMES_MAX,
     placement::{CHANGED, CountedStream, Placement, log_refusal, refused},
     queue::Lane,
@@ -217,6 +218,17 @@ impl Shard {
                 cost = cost_of(response.n_resources() + response.n_removed());
                 entry.since_sent = SinceSent::Nothing;
                 let type_place = type_place(response.type_url());
+                if response.type_url().as_str() == SECRET
+                    && response.n_resources() > 0
+                    && !std::mem::replace(&mut entry.has_secrets, true)
+                {
+                    self.config.observer.observe(ClientEvent {
+                        kind: ClientEventKind::SecretsSent,
+                        principal: entry.slot.info.identity.as_deref().map(|one| &one.principal),
+                        peer: entry.slot.info.peer,
+                        node: &entry.node.id,
+                    });
+                }
                 if !response.is_renewal() {
                     entry.changes.on_sent(type_place);
                 }
@@ -443,14 +455,15 @@ impl Shard {
         let placed = self.config.access.place(self.views.state(), identity, node);
         placed.map_err(|refusal| {
             let left_out = self.access_log.take(now);
-            log_refusal(left_out, identity, node, Some(slot.info.peer), &refusal);
-            refused(&refusal)
+            let peer = slot.info.peer;
+            log_refusal(left_out, identity, node, peer, &refusal);
+            refused(&self.config.observer, identity, node, peer, &refusal)
         })
     }
 
     fn open(&mut self, slot: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> Result<usize, End> {
         let Placement { assigned, rights } = self.place(slot, &node, now)?;
-        let counted = self.count(slot, rights.as_ref())?;
+        let counted = self.count(slot, &node, rights.as_ref())?;
         let assigned = assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
         let id = SessionId::next();
         let mut session = Session::new(slot.info.kind.clone(), Arc::clone(&self.protocol));
@@ -467,6 +480,7 @@ impl Shard {
             assigned,
             rights: rights.map(Arc::new),
             _counted: counted,
+            has_secrets: false,
             assigned_at: self.views.state().placement_changed(),
             moved_at: Revision(0),
             moving_since: None,
@@ -499,13 +513,22 @@ impl Shard {
     fn count(
         &self,
         slot: &StreamSlot,
+        node: &Node,
         rights: Option<&StreamRights>,
     ) -> Result<Option<CountedStream>, End> {
-        let limit = rights.and_then(|rights| rights.streams_max).zip(slot.info.identity.as_deref());
+        let limit =
+            rights.and_then(|rights| rights.quota.streams).zip(slot.info.identity.as_deref());
         let Some((max, identity)) = limit else { return Ok(None) };
         let counted = self.identity_streams.take(&identity.principal, max);
         counted.map(Some).ok_or_else(|| {
             limit_hit("streams_per_identity");
+            access_refused("streams");
+            self.config.observer.observe(ClientEvent {
+                kind: ClientEventKind::Refused("streams"),
+                principal: Some(&identity.principal),
+                peer: slot.info.peer,
+                node: &node.id,
+            });
             let text = format!(
                 "the identity {} already has {max} streams on this replica (quota.streams of its access rule)",
                 identity.principal

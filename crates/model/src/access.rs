@@ -16,6 +16,6 @@ pub use pattern::{
 };
 pub use principal::{Identity, PRINCIPAL_BYTES_MAX, Principal, PrincipalError, Token, TokenDigest};
 pub use rule::{
-    AccessLimit, AccessRule, Grant, NodeBinding, PATTERNS_MAX, RULES_MAX, SecretsGrant,
-    StreamQuota, TOKENS_MAX, TOKENS_PER_NAME_MAX, Verb,
+    AccessLimit, AccessRule, Grant, IdentityQuota, NodeBinding, PATTERNS_MAX, RULES_MAX,
+    SecretsGrant, TOKENS_MAX, TOKENS_PER_NAME_MAX, Verb,
 };

@@ -19,6 +19,8 @@ mod lifetimes;
 mod name;
 mod node;
 mod private_key;
+mod quota;
+mod quota_account;
 mod resource;
 mod stale_after;
 mod state;
@@ -33,10 +35,9 @@ pub mod wire;
 
 pub use access::{
     Access, AccessLimit, AccessRule, CAPTURES_MAX, CallerRights, Grant, Identity, IdentityPattern,
-    NodeBinding, PATTERN_BYTES_MAX, PATTERNS_MAX, PRINCIPAL_BYTES_MAX, PatternError, Principal,
-    PrincipalError, RULES_MAX, SecretsGrant, SecretsRight, StreamQuota, StreamRefusal,
-    StreamRights, TOKENS_MAX, TOKENS_PER_NAME_MAX, Target, Template, Token, TokenDigest, Variables,
-    Verb,
+    IdentityQuota, NodeBinding, PATTERN_BYTES_MAX, PATTERNS_MAX, PRINCIPAL_BYTES_MAX, PatternError,
+    Principal, PrincipalError, RULES_MAX, SecretsGrant, SecretsRight, StreamRefusal, StreamRights,
+    TOKENS_MAX, TOKENS_PER_NAME_MAX, Target, Template, Token, TokenDigest, Variables, Verb,
 };
 pub use assignment::{
     Assignment, Glob, NodeMatcher, ScopeTemplate, TemplateError, default_assignment,
@@ -53,6 +54,7 @@ pub use lifetimes::{LifetimeClass, Lifetimes};
 pub use name::{NameError, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl};
 pub use node::{Locality, Node};
 pub use private_key::has_private_key;
+pub use quota::{QUOTA_PATTERNS_MAX, QUOTAS_MAX, Quota, QuotaExceeded, QuotaKey, QuotaUse, Quotas};
 pub use resource::{Resource, ResourceDraft, ResourceKey, mcp_metadata};
 pub use state::{Applied, Assignments, Collection, Scope, State};
 pub use structured_name::{

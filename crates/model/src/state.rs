@@ -9,8 +9,10 @@ use imbl::OrdMap;
 
 use crate::{
     Access, AccessOp, Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation,
-    Lifetimes, Node, Outcome, Precondition, Refusal, Resource, ResourceKey, ResourceName, Revision,
-    ScopeName, Summary, Transaction, TypeUrl, VariantIndex, VariantsBudget, default_assignment,
+    Lifetimes, Node, Outcome, Precondition, Quota, QuotaUse, Quotas, Refusal, Resource,
+    ResourceKey, ResourceName, Revision, ScopeName, Summary, Transaction, TypeUrl, VariantIndex,
+    VariantsBudget, default_assignment,
+    quota_account::Counted,
     resource::{Difference, Shared},
     variant_index::conflict,
 };
@@ -39,6 +41,8 @@ pub struct Collection {
     pub lifetimes: Lifetimes,
     /// The sum of [`Resource::sotw_len`] over all resources.
     pub sotw_bytes: u64,
+    /// The sum of [`Resource::body_len`] over all resources.
+    pub body_bytes: u64,
     /// The variants by name.
     pub variants: VariantIndex,
 }
@@ -56,6 +60,7 @@ impl Collection {
             aliases: OrdMap::new(),
             lifetimes: Lifetimes::default(),
             sotw_bytes: 0,
+            body_bytes: 0,
             variants: VariantIndex::default(),
         }
     }
@@ -98,12 +103,14 @@ impl Collection {
     fn add_to_indexes(&mut self, resource: &Arc<Resource>) {
         self.lifetimes.add(resource.ttl(), resource.name());
         self.sotw_bytes += resource.sotw_len() as u64;
+        self.body_bytes += resource.body_len() as u64;
         self.variants.add(resource);
     }
 
     /// Removes a resource and its aliases from the indexes.
     fn drop_from_indexes(&mut self, old: &Resource) {
         self.sotw_bytes -= old.sotw_len() as u64;
+        self.body_bytes -= old.body_len() as u64;
         self.lifetimes.remove(old.ttl(), old.name());
         self.variants.remove(old);
         for alias in old.aliases() {
@@ -142,6 +149,13 @@ impl Scope {
     pub fn is_empty(&self) -> bool {
         self.types.values().all(|collection| collection.resources.is_empty())
     }
+
+    /// Returns what the scope adds to the use of a quota, in O(types).
+    fn quota_use(&self) -> QuotaUse {
+        let resources = self.len() as u64;
+        let bytes = self.types.values().map(|collection| collection.body_bytes).sum();
+        QuotaUse { resources, bytes, scopes: u64::from(resources > 0) }
+    }
 }
 
 /// The assignments, in evaluation order.
@@ -179,6 +193,8 @@ pub struct State {
     pub assignments: Arc<Assignments>,
     /// The access rules and tokens.
     pub access: Arc<Access>,
+    /// The quotas, and their use.
+    pub quotas: Arc<Quotas>,
 }
 
 /// The result of [`State::apply`].
@@ -205,6 +221,7 @@ impl State {
                 rules: vec![default_assignment()],
             }),
             access: Arc::default(),
+            quotas: Arc::default(),
         }
     }
 
@@ -255,15 +272,17 @@ impl State {
             work.variants_refusal()
         });
         if let Some(refusal) = refusal {
-            return Applied {
-                state: self.clone(),
-                outcome: Outcome::Refused(refusal),
-                changes: vec![],
-            };
+            return self.refused(refusal);
         }
         let (state, changes, unchanged) = work.finish(transaction);
+        let accounted = self.quotas.account(self, &state, &transaction.access, &changes);
+        let (quotas, n_quotas) = match accounted {
+            Ok((quotas, n_quotas)) => (Arc::new(quotas), n_quotas),
+            Err(refusal) => return self.refused(refusal),
+        };
         let (state, assignments) = state.with_assignments(revision, &transaction.assignments);
         let (state, access) = state.with_access(revision, &transaction.access);
+        let (state, access) = (State { quotas, ..state }, access + n_quotas);
         let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
         let has_changed = !changes.is_empty() || assignments > 0 || access > 0;
         let state = if has_changed { State { revision, ..state } } else { self.clone() };
@@ -276,6 +295,18 @@ impl State {
             access,
         };
         Applied { state, outcome: Outcome::Committed(summary), changes }
+    }
+
+    fn refused(&self, refusal: Refusal) -> Applied {
+        let outcome = Outcome::Refused(refusal);
+        Applied { state: self.clone(), outcome, changes: vec![] }
+    }
+
+    /// Replaces the quotas, and counts their use, in O(quotas · scopes). For the loading of a state.
+    pub fn load_quotas(&mut self, mut rules: Vec<Quota>) {
+        rules.sort_by(|a, b| a.name.cmp(&b.name));
+        let used = rules.iter().map(|quota| self.use_of_quota(quota)).collect();
+        self.quotas = Arc::new(Quotas { rules: Arc::new(rules), used });
     }
 
     fn refusal(&self, transaction: &Transaction) -> Option<Refusal> {
@@ -344,6 +375,24 @@ impl State {
         }
         Assignments::sort(&mut rules);
         (Self { assignments: Arc::new(Assignments { changed: revision, rules }), ..self }, count)
+    }
+}
+
+impl Counted for State {
+    fn use_of_scope(&self, scope: &ScopeName) -> QuotaUse {
+        self.scopes.get(scope).map(|scope| scope.quota_use()).unwrap_or_default()
+    }
+
+    fn use_of_quota(&self, quota: &Quota) -> QuotaUse {
+        let mut used = QuotaUse::default();
+        for (_, scope) in self.scopes.iter().filter(|(name, _)| quota.includes(name)) {
+            used.add(scope.quota_use());
+        }
+        used
+    }
+
+    fn body_len(&self, scope: &ScopeName, key: &ResourceKey) -> Option<u64> {
+        self.get(scope, key).map(|resource| resource.body_len() as u64)
     }
 }
 

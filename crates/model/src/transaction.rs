@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    AccessLimit, AccessRule, Assignment, Resource, ResourceDraft, ResourceKey, Revision, ScopeName,
-    Token, TokenDigest, Version,
+    AccessLimit, AccessRule, Assignment, Quota, QuotaExceeded, Resource, ResourceDraft,
+    ResourceKey, Revision, ScopeName, Token, TokenDigest, Version,
 };
 
 /// The publication of a resource in a scope.
@@ -25,7 +25,7 @@ pub enum AssignmentOp {
     Delete(Arc<str>),
 }
 
-/// A change of an access rule or of a token.
+/// A change of an access rule, of a token or of a quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccessOp {
     /// Creates the rule, or replaces the rule of the same name.
@@ -36,6 +36,10 @@ pub enum AccessOp {
     AddToken(Token),
     /// Deletes the token with this digest, if it exists.
     DeleteToken(TokenDigest),
+    /// Creates the quota, or replaces the quota of the same name.
+    PutQuota(Box<Quota>),
+    /// Deletes the quota of this name, if it exists.
+    DeleteQuota(Arc<str>),
 }
 
 /// The condition that a precondition places on a resource.
@@ -100,7 +104,7 @@ pub struct Transaction {
     pub upserts: Vec<Upsert>,
     /// The changes of assignments.
     pub assignments: Vec<AssignmentOp>,
-    /// The changes of access rules and tokens.
+    /// The changes of access rules, tokens and quotas.
     pub access: Vec<AccessOp>,
     /// The author, reason and time.
     pub meta: TransactionMeta,
@@ -145,7 +149,7 @@ pub struct Summary {
     pub unchanged: u64,
     /// The number of assignments that were changed or deleted.
     pub assignments: u64,
-    /// The number of access rules and tokens that were changed or deleted.
+    /// The number of access rules, tokens and quotas that were changed or deleted.
     pub access: u64,
 }
 
@@ -195,8 +199,10 @@ pub enum Refusal {
         /// The revision of the change.
         changed: Revision,
     },
-    /// The cluster would have too many access rules or tokens.
+    /// The cluster would have too many access rules, tokens or quotas.
     AccessTooMany(AccessLimit),
+    /// The transaction would exceed a quota.
+    Quota(QuotaExceeded),
 }
 
 impl fmt::Display for Refusal {
@@ -224,6 +230,7 @@ impl fmt::Display for Refusal {
             Self::AccessTooMany(limit) => {
                 write!(f, "there would be more than {} {}, the maximum", limit.max(), limit.what())
             }
+            Self::Quota(exceeded) => write!(f, "{exceeded}"),
             Self::Variants { scope, key, reason } => {
                 write!(f, "{key} in scope {scope:?}: {reason}")
             }

@@ -27,16 +27,29 @@ impl Bucket {
 
     /// Takes `n` tokens. Returns `false`, and takes none, if there are fewer.
     pub fn take(&mut self, now: Instant, n: usize) -> bool {
+        let there = self.has(now, n);
+        if there {
+            #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 frames")]
+            let n = n as f64;
+            self.left -= n;
+        }
+        there
+    }
+
+    /// Returns whether there are `n` tokens.
+    pub fn has(&mut self, now: Instant, n: usize) -> bool {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         self.left = (self.left + passed * f64::from(self.per_second)).min(self.burst);
         #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 frames")]
         let n = n as f64;
-        let there = self.left >= n;
-        if there {
-            self.left -= n;
-        }
-        there
+        self.left >= n
+    }
+
+    /// Returns whether the bucket is full, as a new one is.
+    pub fn is_full(&mut self, now: Instant) -> bool {
+        self.has(now, 0);
+        self.left >= self.burst
     }
 
     /// Adds `n` tokens, up to the burst.
@@ -61,6 +74,7 @@ mod tests {
         let much_later = start + Duration::from_secs(60);
         assert!(!bucket.take(much_later, 4), "never more than the burst");
         assert!(bucket.take(much_later, 3));
+        assert!(!bucket.has(much_later, 1) && !bucket.is_full(much_later));
         bucket.give(2.0);
         assert!(bucket.take(much_later, 2) && !bucket.take(much_later, 1));
     }

@@ -132,7 +132,7 @@ pub(crate) fn open(
     caller: Caller,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
-    let poll = match shared.fanout.open_poll() {
+    let poll = match shared.fanout.open_poll(connection.peer()) {
         Ok(poll) => poll,
         Err(error) => {
             return grpc::reject(&End::new(EndCode::ResourceExhausted, error.to_string()));
@@ -241,7 +241,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
 
     /// Checks the rights of the client. One that has lost its rights since it opened the stream receives OK.
     fn check_access(&self, node: &Node, is_open: bool) -> Result<(), LrsError> {
-        let checked = self.fanout.check_access(&self.identity, node);
+        let checked = self.fanout.check_access(&self.identity, node, self.connection.peer());
         checked.map_err(|end| {
             LrsError::Access(match is_open {
                 true => access_changed(),

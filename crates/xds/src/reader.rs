@@ -7,6 +7,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
+use chancery_auth::RateExceeded;
 use chancery_fanout::{End, EndCode, RequestSink, limit_hit};
 use chancery_model::Node;
 use chancery_net::Bucket;
@@ -17,6 +18,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
     Config,
+    caller::RequestRate,
     framing::{FrameError, Framed, Frames},
     node::{NodeError, NodeReader},
     scan::{Limits, Scan, ScanError, Scanned},
@@ -37,6 +39,9 @@ pub(crate) struct Reader<B> {
     limits: Limits,
     bytes: Counter,
     peer: SocketAddr,
+    /// The rate of the identity. The first request counts as the opening of the stream.
+    rate: Option<RequestRate>,
+    is_first: bool,
 }
 
 /// A request for the shard.
@@ -57,6 +62,8 @@ pub(crate) enum ReadError {
     Node(#[from] NodeError),
     #[error("more than {max} requests per second (requests_per_second_max)")]
     Rate { max: u32 },
+    #[error(transparent)]
+    IdentityRate(#[from] RateExceeded),
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
@@ -81,7 +88,14 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             },
             bytes,
             peer,
+            rate: None,
+            is_first: true,
         }
+    }
+
+    /// Limits the requests to the rate of an identity.
+    pub(crate) fn limited(self, rate: Option<RequestRate>) -> Self {
+        Self { rate, ..self }
     }
 
     /// Reads until the client closes its half of the stream or breaks a rule.
@@ -111,6 +125,11 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             self.bytes.increment(bytes.len() as u64);
             if !self.bucket.take(Instant::now(), 1) {
                 return Err(ReadError::Rate { max: self.bucket.per_second() });
+            }
+            // The opening of the stream has counted as its first request.
+            let is_first = std::mem::take(&mut self.is_first);
+            if let Some(rate) = self.rate.as_ref().filter(|_| !is_first) {
+                rate.take()?;
             }
             if let Some((request, node)) = self.decode(&bytes).await? {
                 return Ok(Some(Read { request, node, memory }));
@@ -170,7 +189,8 @@ impl ReadError {
                 | NodeError::Paths { .. },
             )
             | Self::Scan(ScanError::Names { .. } | ScanError::NameLong { .. })
-            | Self::Rate { .. } => EndCode::ResourceExhausted,
+            | Self::Rate { .. }
+            | Self::IdentityRate(_) => EndCode::ResourceExhausted,
             Self::Frame(FrameError::Compressed) => EndCode::Unimplemented,
             Self::Frame(_) => EndCode::Internal,
             Self::Scan(_) | Self::Node(_) => EndCode::InvalidArgument,
@@ -192,7 +212,7 @@ impl ReadError {
             Self::Scan(ScanError::Names { .. }) => Some("names_per_request"),
             Self::Scan(ScanError::NameLong { .. }) => Some("name_bytes"),
             Self::Rate { .. } => Some("requests_per_second"),
-            Self::Frame(_) | Self::Scan(_) | Self::Node(_) => None,
+            Self::Frame(_) | Self::Scan(_) | Self::Node(_) | Self::IdentityRate(_) => None,
         }
     }
 }

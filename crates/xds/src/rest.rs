@@ -16,8 +16,13 @@ pub(crate) mod request;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use chancery_fanout::{Behind, End, OpenError, Poll, limit_hit, type_label};
-use chancery_model::{Identity, Node, TypeUrl, types::properties};
+use chancery_fanout::{
+    Behind, ClientEvent, ClientEventKind, End, OpenError, Poll, limit_hit, type_label,
+};
+use chancery_model::{
+    Identity, Node, TypeUrl,
+    types::{SECRET, properties},
+};
 use chancery_net::Bucket;
 use chancery_protocol::{EndpointLists, NameList, PollContent, PollNames, PollResponse};
 use http::{
@@ -103,6 +108,8 @@ enum PollError {
 struct Admitted {
     poll: Poll,
     registration: PollRegistration,
+    /// The ID of the node; empty until the request has been read.
+    node: String,
 }
 
 /// The parsed request: the inputs of the response.
@@ -145,7 +152,15 @@ pub(crate) async fn answer(
             ("unchanged", response)
         }
         Ok((Decision::Changed(encoded), admitted)) => {
-            let Admitted { poll, registration } = admitted;
+            if type_url.as_str() == SECRET {
+                shared.fanout.observe(ClientEvent {
+                    kind: ClientEventKind::SecretsSent,
+                    principal: Some(&caller.identity.principal),
+                    peer: connection.peer(),
+                    node: &admitted.node,
+                });
+            }
+            let Admitted { poll, registration, .. } = admitted;
             let body = JsonBody::new(encoded, poll, registration);
             let body = ResponseBody::Json(Box::new(body));
             let mut response = Response::new(body);
@@ -229,8 +244,8 @@ fn admit(
     if request.headers().get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
         return Err(PollError::Compressed);
     }
-    let poll = shared.fanout.open_poll()?;
-    Ok(Admitted { poll, registration: connection.begin_poll() })
+    let poll = shared.fanout.open_poll(connection.peer())?;
+    Ok(Admitted { poll, registration: connection.begin_poll(), node: String::new() })
 }
 
 /// Reads the request and decides the response, after the wait of a long poll.
@@ -258,6 +273,7 @@ async fn decide(
     let config = &shared.config;
     let node = node::of_poll(node, config.node_bytes_max, config.node_metadata_max)
         .map_err(PollError::Node)?;
+    admitted.node.clone_from(&node.id);
     let seen = admitted.poll.view(&caller.identity, &node).map_err(PollError::Access)?;
     if let Some(error) = &request.error {
         // REST-16. The text may quote a secret, so only the code is kept and logged.

@@ -81,7 +81,7 @@ impl Service {
             Ok(timeout) => timeout,
             Err(end) => return grpc::reject(&end),
         };
-        let Caller { identity, ends_after } = caller;
+        let Caller { identity, ends_after, rate } = caller;
         let (peer, identity) = (self.connection.peer(), Some(identity));
         let info = StreamInfo { kind: kind.clone(), peer, identity };
         let protocol = info.kind.protocol;
@@ -97,8 +97,9 @@ impl Service {
         let config = &self.shared.config;
         let frames = Frames::new(request.into_body(), encoding, self.shared.bounds.clone());
         let bytes = self.shared.request_bytes.clone();
-        let reader =
-            Reader::new(frames, sink, protocol, config, bytes, self.connection.peer()).run();
+        let reader = Reader::new(frames, sink, protocol, config, bytes, self.connection.peer())
+            .limited(rate);
+        let reader = reader.run();
         // The end of the stream aborts the reader and its timeout.
         let until = Until::first(timeout, ends_after);
         let (reader, handle) = abortable(in_time(reader, until, closer));
@@ -171,7 +172,14 @@ impl Service {
         let caller = match caller {
             Ok(caller) => caller,
             Err(error) if is_grpc => {
-                return grpc::reject(&End::new(EndCode::Unauthenticated, error.to_string()));
+                let code = match error.is_limit() {
+                    true => EndCode::ResourceExhausted,
+                    false => EndCode::Unauthenticated,
+                };
+                return grpc::reject(&End::new(code, error.to_string()));
+            }
+            Err(error) if error.is_limit() => {
+                return rest::refuse(StatusCode::TOO_MANY_REQUESTS, &error.to_string());
             }
             Err(error) => return rest::unauthenticated(&error.to_string()),
         };

@@ -15,6 +15,7 @@ mod load;
 mod mcp;
 mod nodes;
 mod profiles;
+mod quotas;
 mod references;
 mod support;
 mod variants;

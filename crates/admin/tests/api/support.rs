@@ -62,9 +62,22 @@ impl Server {
 
     /// Like [`start_enforced`](Self::start_enforced), with an external validator.
     pub(crate) async fn start_enforced_with(external: Option<ExternalValidator>) -> Self {
+        Self::start_enforced_as(AuthSettings::default(), Audit::off(), external).await
+    }
+
+    /// Like [`start_enforced`](Self::start_enforced), with an audit log.
+    pub(crate) async fn start_enforced_audited(settings: AuthSettings, audit: Audit) -> Self {
+        Self::start_enforced_as(settings, audit, None).await
+    }
+
+    async fn start_enforced_as(
+        settings: AuthSettings,
+        audit: Audit,
+        external: Option<ExternalValidator>,
+    ) -> Self {
         let started = CancellationToken::new();
         started.cancel();
-        let auth = Authenticator::new(&AuthSettings::default()).unwrap();
+        let auth = Authenticator::new(&settings).unwrap();
         let access = AdminAccess {
             control: AccessControl::Enforced,
             admins: vec![Principal::unix(0), Principal::token("root").unwrap()],
@@ -75,7 +88,7 @@ impl Server {
             Arc::new(String::new),
             ReferenceSettings::default(),
             external.map(|external| (external, Validation::default())),
-            Audit::off(),
+            audit,
             access,
         )
         .await

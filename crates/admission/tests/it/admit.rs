@@ -202,9 +202,9 @@ fn empty_and_unreadable_files_are_named() {
         let problems = admit(&files, &Options::new(scope("default"))).unwrap_err();
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
-    let empty = "a.yaml: has neither resources nor assignments nor access rules\n\
-                 b.yaml: has neither resources nor assignments nor access rules\n\
-                 c.json: has neither resources nor assignments nor access rules";
+    let empty = "a.yaml: has neither resources nor assignments nor access rules nor quotas\n\
+                 b.yaml: has neither resources nor assignments nor access rules nor quotas\n\
+                 c.json: has neither resources nor assignments nor access rules nor quotas";
     assert_eq!(said(&[("a.yaml", ""), ("b.yaml", "---\n---\n# x\n"), ("c.json", "null")]), empty);
     assert_eq!(said(&[]), "the input has no files");
     assert_eq!(

@@ -161,7 +161,8 @@ impl Auth {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("keys.json");
         std::fs::write(&file, json!({"keys": keys}).to_string()).unwrap();
-        let mut settings = AuthSettings { issuers: vec![issuer("corp", kind, file)] };
+        let mut settings =
+            AuthSettings { issuers: vec![issuer("corp", kind, file)], failures_max: 0 };
         change(&mut settings);
         Self { dir, authenticator: Authenticator::new(&settings).unwrap() }
     }
@@ -187,7 +188,8 @@ impl Auth {
         peer: Option<&TransportPeer>,
         now: u64,
     ) -> Result<Proof, AuthError> {
-        let credentials = Credentials { port: AuthPort::Admin, headers, query: None, peer };
+        let credentials =
+            Credentials { port: AuthPort::Admin, headers, query: None, peer, address: None };
         self.authenticator.identify(credentials, at(now), &|_| None::<Token>).await
     }
 }

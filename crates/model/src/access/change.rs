@@ -14,7 +14,11 @@ impl Access {
         let n_of = |name: &str| after.tokens.iter().filter(|token| &*token.name == name).count();
         let is_over = |op: &AccessOp| match op {
             AccessOp::AddToken(token) => n_of(&token.name) > TOKENS_PER_NAME_MAX,
-            AccessOp::PutRule(_) | AccessOp::DeleteRule(_) | AccessOp::DeleteToken(_) => false,
+            AccessOp::PutRule(_)
+            | AccessOp::DeleteRule(_)
+            | AccessOp::DeleteToken(_)
+            | AccessOp::PutQuota(_)
+            | AccessOp::DeleteQuota(_) => false,
         };
         let limit = if after.rules.len() > RULES_MAX.max(self.rules.len()) {
             AccessLimit::Rules
@@ -72,6 +76,8 @@ impl Access {
                 let at = self.tokens.partition_point(|other| key(other) < key(&token));
                 self.tokens.insert(at, token);
             }
+            // Quotas are not a part of the access rules, so that a changed one decides about no stream again.
+            AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_) => return false,
             AccessOp::DeleteToken(digest) => {
                 match self.tokens.iter().position(|token| token.digest == *digest) {
                     Some(at) => drop(self.tokens.remove(at)),

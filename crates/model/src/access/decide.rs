@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 use super::{
     pattern::{Captures, Template},
     principal::{Identity, Principal, Token, TokenDigest},
-    rule::{AccessRule, Grant, NodeBinding, Verb},
+    rule::{AccessRule, Grant, IdentityQuota, NodeBinding, Verb},
 };
 use crate::{Node, ResourceName, Revision, ScopeName, TypeUrl};
 
@@ -127,8 +127,8 @@ impl SecretsRight {
 pub struct StreamRights {
     /// The secrets.
     pub secrets: Arc<SecretsRight>,
-    /// The maximum number of streams of the identity on a replica, if a rule limits it.
-    pub streams_max: Option<u64>,
+    /// The limits of the identity on a replica.
+    pub quota: IdentityQuota,
 }
 
 /// The target of an operation.
@@ -179,6 +179,13 @@ impl Access {
         principal: &'a Principal,
     ) -> impl Iterator<Item = &'a AccessRule> {
         self.rules.iter().filter(|rule| rule.identities.iter().any(|one| one.matches(principal)))
+    }
+
+    /// Returns the limits of a principal, in O(rules). If several rules have a limit, the smallest one counts.
+    #[must_use]
+    pub fn quota_of(&self, principal: &Principal) -> IdentityQuota {
+        let quotas = self.rules_of(principal).map(|rule| rule.quota);
+        quotas.fold(IdentityQuota::default(), IdentityQuota::and)
     }
 
     fn invalid(&self, identity: &Identity) -> Option<StreamRefusal> {
@@ -242,8 +249,10 @@ impl Access {
         let secrets = SecretsRight {
             scopes: secrets.filter(|(_, names): &(_, Vec<_>)| !names.is_empty()).collect(),
         };
-        let streams_max = matches.iter().filter_map(|one| one.rule.quota.streams).min();
-        Ok(StreamRights { secrets: Arc::new(secrets), streams_max })
+        // A stream counts against the rules that give it something, and a request against all rules.
+        let streams = matches.iter().filter_map(|one| one.rule.quota.streams).min();
+        let quota = IdentityQuota { streams, ..self.quota_of(&identity.principal) };
+        Ok(StreamRights { secrets: Arc::new(secrets), quota })
     }
 
     /// Returns the rights of a caller, for any number of checks. Costs O(rules).

@@ -304,6 +304,12 @@ impl Template {
         &self.source
     }
 
+    /// Returns whether a scope matches a template without variables.
+    #[must_use]
+    pub fn includes(&self, scope: &ScopeName) -> bool {
+        self.matches_with(scope.as_str(), &Captures::new(), None)
+    }
+
     /// Returns whether a value of the node or a resource name matches.
     pub(super) fn matches(&self, value: &str, captures: &Captures<'_>) -> bool {
         self.matches_with(value, captures, None)

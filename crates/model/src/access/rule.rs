@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use super::pattern::{IdentityPattern, Template};
-use crate::TypeUrl;
+use crate::{QUOTAS_MAX, TypeUrl};
 
 /// The maximum number of access rules.
 pub const RULES_MAX: usize = 10_000;
@@ -139,11 +139,30 @@ pub struct SecretsGrant {
     pub names: Vec<Template>,
 }
 
-/// Limits for each identity of a rule.
+/// Limits for each identity of a rule, on each replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StreamQuota {
-    /// The maximum number of streams on a replica.
+pub struct IdentityQuota {
+    /// The maximum number of streams.
     pub streams: Option<u64>,
+    /// The maximum number of requests per second: messages of streams, polls, and calls of the admin API.
+    pub requests_per_second: Option<u32>,
+    /// The maximum number of writes per second.
+    pub writes_per_second: Option<u32>,
+}
+
+impl IdentityQuota {
+    /// Returns the smaller limit of each kind.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        fn smaller<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+            a.into_iter().chain(b).min()
+        }
+        Self {
+            streams: smaller(self.streams, other.streams),
+            requests_per_second: smaller(self.requests_per_second, other.requests_per_second),
+            writes_per_second: smaller(self.writes_per_second, other.writes_per_second),
+        }
+    }
 }
 
 /// A rule that gives rights to identities, or takes them away.
@@ -166,10 +185,10 @@ pub struct AccessRule {
     /// The operations that they may not use, whatever is allowed.
     pub deny: Vec<Grant>,
     /// Limits for each identity.
-    pub quota: StreamQuota,
+    pub quota: IdentityQuota,
 }
 
-/// A limit for the number of access rules or tokens.
+/// A limit for the number of access rules, tokens or quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessLimit {
     /// [`RULES_MAX`].
@@ -178,6 +197,8 @@ pub enum AccessLimit {
     Tokens,
     /// [`TOKENS_PER_NAME_MAX`].
     TokensPerName,
+    /// [`QUOTAS_MAX`].
+    Quotas,
 }
 
 impl AccessLimit {
@@ -188,6 +209,7 @@ impl AccessLimit {
             Self::Rules => RULES_MAX,
             Self::Tokens => TOKENS_MAX,
             Self::TokensPerName => TOKENS_PER_NAME_MAX,
+            Self::Quotas => QUOTAS_MAX,
         }
     }
 
@@ -196,6 +218,7 @@ impl AccessLimit {
             Self::Rules => "access rules",
             Self::Tokens => "tokens",
             Self::TokensPerName => "tokens with one name",
+            Self::Quotas => "quotas",
         }
     }
 }

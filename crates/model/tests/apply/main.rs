@@ -1,6 +1,8 @@
 //! Tests of `State::apply`.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod quotas;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;

@@ -7,7 +7,7 @@ use chancery_auth::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::bounds::{FREE, Key};
+use super::bounds::{FREE, Key, count};
 
 /// The keys of the section, each with its bounds and its description.
 pub(super) const KEYS: &[Key] = &[
@@ -21,15 +21,30 @@ pub(super) const KEYS: &[Key] = &[
         FREE,
         "The Kubernetes clusters whose service accounts have identities, with the keys of issuers. The principal of a token is k8s:NAME/NAMESPACE/ACCOUNT. It must be bound, as a projected token is, to one of the audiences.",
     ),
+    (
+        "failures_max",
+        count(0, 1_000_000),
+        "The number of failed authentications after which no token from the same address is verified. One failure per second is forgotten. Tokens of issuers that were verified before remain valid. 0 is no limit.",
+    ),
 ];
 
 /// The section `[auth]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Auth {
     pub(crate) issuers: Vec<Issuer>,
     pub(crate) clusters: Vec<Issuer>,
+    pub(crate) failures_max: u32,
 }
+
+impl Default for Auth {
+    fn default() -> Self {
+        Self { issuers: Vec::new(), clusters: Vec::new(), failures_max: FAILURES_MAX }
+    }
+}
+
+/// The default of `failures_max`.
+const FAILURES_MAX: u32 = 100;
 
 /// An entry of `issuers` or `clusters`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +98,7 @@ impl Auth {
     /// Returns the settings of authentication. The rules of the configuration exclude values that are not valid.
     pub(crate) fn settings(&self) -> AuthSettings {
         let issuers = self.all().filter_map(|(_, kind, issuer)| issuer.settings(kind));
-        AuthSettings { issuers: issuers.collect() }
+        AuthSettings { issuers: issuers.collect(), failures_max: self.failures_max }
     }
 
     /// Checks the files of all entries. Returns the key of each error.

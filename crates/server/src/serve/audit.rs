@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use chancery_audit::{Audit, Decision, Event, Port};
+use chancery_audit::{Audit, Decision, Event, Port, Target};
+use chancery_fanout::{ClientEventKind, ClientObserver};
 use chancery_tls::{HandshakeResult, PortTls};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -50,4 +51,29 @@ pub(super) fn observe_handshakes(audit: &Audit, tls: &PortTls, port: Port) {
             audit.note_stranger(Event::refused(port, "handshake", Some(peer), result.label()));
         }
     }));
+}
+
+/// Records refused streams and polls, and the first secrets of streams.
+pub(super) fn observe_clients(audit: &Audit) -> ClientObserver {
+    let audit = audit.clone();
+    ClientObserver::new(move |client| {
+        let (verb, decision) = match client.kind {
+            ClientEventKind::Unauthenticated(reason) => ("authenticate", Decision::Refused(reason)),
+            ClientEventKind::Refused(reason) => ("stream", Decision::Refused(reason)),
+            ClientEventKind::SecretsSent => ("secrets.send", Decision::Allowed),
+        };
+        let mut event = Event {
+            decision,
+            source: Some(client.peer),
+            target: Target { name: client.node.to_owned(), ..Target::default() },
+            ..Event::new(Port::Xds, verb)
+        };
+        if let Some(principal) = client.principal {
+            event.principal = principal.to_string();
+        }
+        match client.kind {
+            ClientEventKind::SecretsSent => audit.note(event),
+            _ => audit.note_client(event),
+        }
+    })
 }

@@ -348,7 +348,9 @@ impl Running {
         let state = replica.watch();
         let timeout = config.xds.catch_up_timeout.duration();
         let fresh = LeaderReadIndex { replica: replica.clone(), timeout };
-        let fanout = Fanout::spawn(config.fanout(), state, &shards, stop_shards.clone())
+        let observer = audit::observe_clients(audit);
+        let settings = chancery_fanout::Config { observer, ..config.fanout() };
+        let fanout = Fanout::spawn(settings, state, &shards, stop_shards.clone())
             .with_fresh(Arc::new(fresh));
         shards.spawn(run_metrics_upkeep(metrics.clone(), stop_shards.clone()));
         let load_reports = config.load_reports().map_err(Failure::new)?;

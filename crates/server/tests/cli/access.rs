@@ -48,7 +48,10 @@ fn administrator_sets_up_rules_and_tokens() {
     let done =
         server.run_with_input(&["--server", &address, "apply", "-f", "-"], &rules.to_string());
     assert_eq!(done.code, 0, "{done:?}");
-    assert!(done.out.ends_with("0 changed, 0 removed, 0 unchanged, 1 access rule\n"), "{done:?}");
+    assert!(
+        done.out.ends_with("0 changed, 0 removed, 0 unchanged, 1 access rule or quota\n"),
+        "{done:?}"
+    );
     let listed = admin(&["access", "list", "-o", "yaml"]);
     let again = server.run_with_input(&["--server", &address, "apply", "-f", "-"], &listed.out);
     assert!(again.code == 0 && !again.out.contains("access rule"), "{again:?} {listed:?}");

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{DEADLINE, Done, Server, chancery, clusters, http_get, run};
+use crate::support::{DEADLINE, Done, Server, chancery, clusters, http_get, http_post, run};
 
 /// Runs a command that connects to no server.
 fn local(args: &[&str]) -> Done {
@@ -245,4 +245,68 @@ fn invalid_policy_is_reported_with_its_line() {
     let done = run(command, "");
     let place = format!("{}:3: unknown field `users`", policy.display());
     assert!(done.code == 1 && done.err.contains(&place), "{done:?}");
+}
+
+/// The log has refused clients, and secrets that are read or sent, without a secret.
+#[test]
+fn refused_clients_and_secrets_are_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, socket) = (dir.path().join("audit.jsonl"), dir.path().join("admin.sock"));
+    let (sink, socket) = (format!("file:{}", path.display()), socket.display().to_string());
+    let key = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlYw==";
+    let secret = serde_json::json!({"resources": [{
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+        "name": "tickets",
+        "session_ticket_keys": {"keys": [{"inline_bytes": key}]},
+    }]});
+    let poll = r#"{"node": {"id": "edge-1", "cluster": "edge"}, "resource_names": ["tickets"]}"#;
+    let data = dir.path().join("data");
+    let server = Server::start_with(&data, &[("CHANCERY_AUDIT_SINKS", sink.as_str())]);
+    let done =
+        server.run_with_input(&["apply", "-f", "-", "--validation", "off"], &secret.to_string());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(server.run(&["get", "secret"]).code, 0);
+    let (status, body) = http_post(&server.xds, "/v3/discovery:secrets", poll);
+    assert!(status == 200 && body.contains(key), "{status} {body}");
+    server.terminate();
+
+    let environment = [
+        ("CHANCERY_AUDIT_SINKS", sink.as_str()),
+        ("CHANCERY_ADMIN_SOCKET", socket.as_str()),
+        ("CHANCERY_ACCESS_ADMINS", "unix:0"),
+    ];
+    let server = Server::start_with(&data, &environment);
+    let rule = serde_json::json!({"access": [
+        {"name": "r", "identity": "anonymous", "read": ["other"]},
+    ]});
+    for _ in 0..3 {
+        assert_eq!(http_post(&server.xds, "/v3/discovery:secrets", poll).0, 401);
+    }
+    let address = format!("unix:{socket}");
+    let done =
+        server.run_with_input(&["--server", &address, "apply", "-f", "-"], &rule.to_string());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(http_post(&server.xds, "/v3/discovery:secrets", poll).0, 403);
+    server.terminate();
+
+    let records = records(&path);
+    let expected = [
+        "start allowed",
+        "apply allowed",
+        "secrets.read allowed",
+        "secrets.send allowed",
+        "stop allowed",
+        "start allowed",
+        "authenticate refused no_credential",
+        "apply allowed",
+        "stream refused scope",
+        "stop allowed",
+    ];
+    assert_eq!(decisions(&records), expected, "a client causes one record of a kind per minute");
+    for (at, port) in [(2, "admin"), (3, "xds"), (6, "xds"), (8, "xds")] {
+        assert_eq!(records[at]["port"], port);
+        assert!(records[at]["source"].as_str().unwrap().starts_with("127.0.0.1:"), "{at}");
+    }
+    assert_eq!((&records[3]["name"], &records[8]["name"]), (&"edge-1".into(), &"edge-1".into()));
+    assert!(!fs::read_to_string(&path).unwrap().contains(key));
 }

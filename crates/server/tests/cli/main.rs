@@ -20,6 +20,7 @@ mod lint;
 mod mcp;
 mod metrics;
 mod mirror;
+mod quotas;
 mod recorder;
 mod recovery;
 mod references;

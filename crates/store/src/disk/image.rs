@@ -14,7 +14,7 @@ use std::{
 };
 
 use chancery_model::{
-    Access, Applied, Assignments, ChangeKind, Collection, Incarnation, Outcome, Resource,
+    Access, Applied, Assignments, ChangeKind, Collection, Incarnation, Outcome, Quotas, Resource,
     ResourceKey, ResourceName, Revision, Scope, ScopeName, State, Summary, Transaction,
     TransactionMeta, TypeUrl,
 };
@@ -30,6 +30,7 @@ use crate::format::{
         version_to_proto,
     },
     history::{HISTORY_MAX, History, HistoryEntry, history_key},
+    quota_codec::quota_to_proto,
     raft::{Entry, LogId, Response, StoredMembership},
     raft_codec::{log_id_to_proto, stored_membership_to_proto},
     record::{self, Family, RecordError},
@@ -117,6 +118,7 @@ pub(crate) const ASSIGNMENTS_KEY: &[u8] = b"a";
 pub(crate) const ACCESS_KEY: &[u8] = b"x";
 pub(crate) const RULE_PREFIX: u8 = b'r';
 pub(crate) const TOKEN_PREFIX: u8 = b't';
+pub(crate) const QUOTA_PREFIX: u8 = b'q';
 pub(crate) const COLLECTION_PREFIX: u8 = b'c';
 pub(crate) const SCOPE_PREFIX: u8 = b's';
 pub(crate) const ALIAS_PREFIX: u8 = b'l';
@@ -247,6 +249,7 @@ impl Image {
             self.replace(edits, Some(old), Some(new));
         }
         self.replace_access(&before.access, edits);
+        self.replace_quotas(&before.quotas, edits);
         if let Outcome::Committed(summary) = &outcome
             && self.state.revision > before.revision
         {
@@ -309,9 +312,14 @@ impl Image {
             assignments: 0,
             access: 0,
         };
-        let (request, request_digest) = (None, 0);
-        let entry =
-            HistoryEntry { revision, meta, summary, request, request_digest, restored_from };
+        let entry = HistoryEntry {
+            revision,
+            meta,
+            summary,
+            request: None,
+            request_digest: 0,
+            restored_from,
+        };
         self.push(entry, &mut Vec::new());
     }
 
@@ -333,10 +341,28 @@ impl Image {
         if Arc::ptr_eq(before, &self.state.access) {
             return;
         }
-        let by_key = |access: &Access| -> BTreeMap<Vec<u8>, Record> {
-            access_records(access).map(|record| (record.key.clone(), record)).collect()
-        };
-        let (mut old, new) = (by_key(before), by_key(&self.state.access));
+        let new: Vec<Record> = access_records(&self.state.access).collect();
+        self.replace_all(access_records(before), new, edits);
+    }
+
+    /// Replaces the records of quotas that differ from those before, in O(quotas).
+    fn replace_quotas(&mut self, before: &Quotas, edits: &mut Vec<Edit>) {
+        if Arc::ptr_eq(&before.rules, &self.state.quotas.rules) {
+            return;
+        }
+        let new: Vec<Record> = quota_records(&self.state.quotas).collect();
+        self.replace_all(quota_records(before), new, edits);
+    }
+
+    fn replace_all(
+        &mut self,
+        old: impl Iterator<Item = Record>,
+        new: Vec<Record>,
+        edits: &mut Vec<Edit>,
+    ) {
+        let mut old: BTreeMap<Vec<u8>, Record> =
+            old.map(|record| (record.key.clone(), record)).collect();
+        let new = new.into_iter().map(|record| (record.key.clone(), record));
         for (key, record) in new {
             let old = old.remove(&key);
             if old.as_ref().is_none_or(|old| old.record != record.record) {
@@ -412,6 +438,7 @@ impl Image {
         assignments
             .into_iter()
             .chain(access_records(&self.state.access))
+            .chain(quota_records(&self.state.quotas))
             .chain(collections().map(|collection| collection_record(collection)))
             .chain(aliases)
             .chain(scopes)
@@ -504,6 +531,14 @@ fn access_records(access: &Access) -> impl Iterator<Item = Record> {
         seal(Family::Index, key(TOKEN_PREFIX, &token.digest.0), &token_to_proto(token))
     });
     changed.into_iter().chain(rules).chain(tokens)
+}
+
+/// Returns the records of all quotas. Their use is not stored, but counted when the state is loaded.
+fn quota_records(quotas: &Quotas) -> impl Iterator<Item = Record> {
+    quotas.rules.iter().map(|quota| {
+        let key = [&[QUOTA_PREFIX][..], quota.name.as_bytes()].concat();
+        seal(Family::Index, key, &quota_to_proto(quota))
+    })
 }
 
 fn history_record(entry: &HistoryEntry) -> Record {

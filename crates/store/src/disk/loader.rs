@@ -4,15 +4,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{
-    Access, Assignments, Collection, Incarnation, Resource, ResourceKey, ResourceName, Revision,
-    Scope, ScopeName, State, TypeUrl,
+    Access, Assignments, Collection, Incarnation, Quota, Resource, ResourceKey, ResourceName,
+    Revision, Scope, ScopeName, State, TypeUrl,
 };
 use chancery_proto::raft::v1 as pb;
 
 use crate::{
     disk::image::{
-        ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, Image, RULE_PREFIX,
-        SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX, Tally,
+        ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, Image, QUOTA_PREFIX,
+        RULE_PREFIX, SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX, Tally,
     },
     format::{
         access_codec::{rule_from_proto, token_from_proto},
@@ -20,6 +20,7 @@ use crate::{
             assignment_from_proto, cluster_id_from_proto, draft_from_proto, version_from_proto,
         },
         history::{HISTORY_MAX, History, HistoryEntry},
+        quota_codec::quota_from_proto,
         raft_codec::{log_id_from_proto, stored_membership_from_proto},
         record::{self, Family, RecordError},
     },
@@ -56,6 +57,7 @@ pub(crate) struct Loader {
     scopes: BTreeMap<ScopeName, Revision>,
     assignments: Option<Assignments>,
     access: Access,
+    quotas: Vec<Quota>,
     /// The collection of the last resource, taken out of `collections`.
     current: Option<(Vec<u8>, Collection)>,
     history: BTreeMap<Revision, Arc<HistoryEntry>>,
@@ -128,6 +130,10 @@ impl Loader {
             Some((&TOKEN_PREFIX, _)) => {
                 let message = record::open(Family::Index, key, record)?;
                 self.access.tokens.push(token_from_proto(message)?);
+            }
+            Some((&QUOTA_PREFIX, _)) => {
+                let message = record::open(Family::Index, key, record)?;
+                self.quotas.push(quota_from_proto(message)?);
             }
             Some((&SCOPE_PREFIX, name)) => {
                 let message: pb::ScopeRecord = record::open(Family::Index, key, record)?;
@@ -204,6 +210,7 @@ impl Loader {
             scope.types.insert(collection.type_url.clone(), Arc::new(collection));
         }
         state.scopes = scopes.into_iter().map(|(name, scope)| (name, Arc::new(scope))).collect();
+        state.load_quotas(self.quotas);
         let cluster_id = match &applied.cluster_id {
             id if id.is_empty() => None,
             id => Some(cluster_id_from_proto(id).map_err(whole)?),

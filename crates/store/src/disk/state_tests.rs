@@ -9,10 +9,10 @@ use std::{
 use bytes::Bytes;
 use chancery_model::{
     AccessOp, AccessRule, Assignment, AssignmentOp, Constraints, Expectation, Glob, Grant,
-    IdentityPattern, Incarnation, NodeBinding, NodeMatcher, Outcome, Precondition, ResourceDraft,
-    ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate, SecretsGrant, StreamQuota,
-    Template, Token, TokenDigest, Transaction, TransactionMeta, TypeUrl, Upsert, Variables, Verb,
-    Version,
+    IdentityPattern, IdentityQuota, Incarnation, NodeBinding, NodeMatcher, Outcome, Precondition,
+    Quota, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate,
+    SecretsGrant, Template, Token, TokenDigest, Transaction, TransactionMeta, TypeUrl, Upsert,
+    Variables, Verb, Version,
 };
 use chancery_proto::raft::v1 as pb;
 use proptest::{prelude::*, strategy::ValueTree as _};
@@ -174,7 +174,11 @@ fn access_rules() -> impl Strategy<Value = AccessRule> {
             },
             allow: allow.into_iter().map(grant).collect(),
             deny: deny.into_iter().map(grant).collect(),
-            quota: StreamQuota { streams },
+            quota: IdentityQuota {
+                streams,
+                requests_per_second: streams.map(|n| u32::try_from(n).unwrap()),
+                writes_per_second: None,
+            },
             identities,
         }
     })
@@ -194,7 +198,23 @@ fn access_ops() -> impl Strategy<Value = AccessOp> {
         "[a-c]".prop_map(|name| AccessOp::DeleteRule(name.into())),
         tokens.prop_map(AccessOp::AddToken),
         digests().prop_map(AccessOp::DeleteToken),
+        quotas().prop_map(|quota| AccessOp::PutQuota(Box::new(quota))),
+        "[a-c]".prop_map(|name| AccessOp::DeleteQuota(name.into())),
     ]
+}
+
+fn quotas() -> impl Strategy<Value = Quota> {
+    let limit = || prop::option::of(0..6_u64);
+    let patterns = prop_oneof![Just("**"), Just("edge/**"), Just("edge*"), Just("default")];
+    let parts = (prop::collection::vec(patterns, 1..3), limit(), limit(), limit(), limit());
+    ("[a-c]", parts).prop_map(|(name, (scopes, resources, bytes, n_scopes, body))| Quota {
+        name: name.into(),
+        scopes: scopes.into_iter().map(|source| Quota::pattern(source).unwrap()).collect(),
+        max_resources: resources,
+        max_bytes: bytes,
+        max_scopes: n_scopes,
+        max_body_bytes: body,
+    })
 }
 
 fn preconditions() -> impl Strategy<Value = Precondition> {

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use chancery_model::{
-    AccessOp, AccessRule, Grant, IdentityPattern, NodeBinding, PatternError, Revision,
-    SecretsGrant, StreamQuota, Template, Token, TokenDigest, TypeUrl, Variables, Verb,
+    AccessOp, AccessRule, Grant, IdentityPattern, IdentityQuota, NodeBinding, PatternError,
+    Revision, SecretsGrant, Template, Token, TokenDigest, TypeUrl, Variables, Verb,
 };
 use chancery_proto::raft::v1 as pb;
 
-use crate::format::record::RecordError;
+use crate::format::{
+    quota_codec::{quota_from_proto, quota_to_proto},
+    record::RecordError,
+};
 
 fn texts<'a>(templates: impl IntoIterator<Item = &'a Template>) -> Vec<String> {
     templates.into_iter().map(|template| template.as_str().to_owned()).collect()
@@ -22,6 +25,8 @@ pub(crate) fn access_op_to_proto(op: &AccessOp) -> pb::AccessOp {
         AccessOp::DeleteRule(name) => Op::DeleteRule(name.to_string()),
         AccessOp::AddToken(token) => Op::AddToken(token_to_proto(token)),
         AccessOp::DeleteToken(digest) => Op::DeleteToken(digest.0.to_vec().into()),
+        AccessOp::PutQuota(quota) => Op::PutQuota(quota_to_proto(quota)),
+        AccessOp::DeleteQuota(name) => Op::DeleteQuota(name.to_string()),
     };
     pb::AccessOp { op: Some(op) }
 }
@@ -35,6 +40,8 @@ pub(crate) fn access_op_from_proto(message: pb::AccessOp) -> Result<AccessOp, Re
         Op::DeleteRule(name) => Ok(AccessOp::DeleteRule(name.into())),
         Op::AddToken(token) => token_from_proto(token).map(AccessOp::AddToken),
         Op::DeleteToken(digest) => digest_from_proto(&digest).map(AccessOp::DeleteToken),
+        Op::PutQuota(quota) => Ok(AccessOp::PutQuota(Box::new(quota_from_proto(quota)?))),
+        Op::DeleteQuota(name) => Ok(AccessOp::DeleteQuota(name.into())),
     }
 }
 
@@ -92,6 +99,8 @@ pub(crate) fn rule_to_proto(rule: &AccessRule) -> pb::AccessRule {
         allow: rule.allow.iter().map(grant_to_proto).collect(),
         deny: rule.deny.iter().map(grant_to_proto).collect(),
         streams: rule.quota.streams,
+        requests_per_second: rule.quota.requests_per_second,
+        writes_per_second: rule.quota.writes_per_second,
     }
 }
 
@@ -152,7 +161,11 @@ fn rule(message: pb::AccessRule) -> Result<AccessRule, String> {
         },
         allow: message.allow.iter().map(grant).collect::<Result<_, _>>()?,
         deny: message.deny.iter().map(grant).collect::<Result<_, _>>()?,
-        quota: StreamQuota { streams: message.streams },
+        quota: IdentityQuota {
+            streams: message.streams,
+            requests_per_second: message.requests_per_second,
+            writes_per_second: message.writes_per_second,
+        },
         refuse: message.refuse,
         name: message.name.into(),
         identities,

@@ -17,6 +17,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::format::{
     access_codec::{access_op_from_proto, access_op_to_proto},
+    quota_codec::{exceeded_from_proto, exceeded_to_proto},
     record::RecordError,
     request_id::RequestId,
 };
@@ -298,8 +299,12 @@ pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
                 AccessLimit::Rules => Limit::Rules,
                 AccessLimit::Tokens => Limit::Tokens,
                 AccessLimit::TokensPerName => Limit::TokensPerName,
+                AccessLimit::Quotas => Limit::Quotas,
             };
             refusal::Refusal::AccessTooMany(refusal::AccessTooMany { limit: limit.into() })
+        }
+        Refusal::Quota(exceeded) => {
+            refusal::Refusal::QuotaExceeded(exceeded_to_proto(exceeded, ref_to_proto))
         }
         Refusal::Variants { scope, key, reason } => {
             refusal::Refusal::Variants(refusal::VariantsConflict {
@@ -344,8 +349,12 @@ pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, Record
                 Limit::Rules => AccessLimit::Rules,
                 Limit::Tokens => AccessLimit::Tokens,
                 Limit::TokensPerName => AccessLimit::TokensPerName,
+                Limit::Quotas => AccessLimit::Quotas,
                 Limit::Unspecified => return Err(missing("the limit of a refusal")),
             })
+        }
+        refusal::Refusal::QuotaExceeded(message) => {
+            Refusal::Quota(exceeded_from_proto(message, ref_from_proto)?)
         }
         refusal::Refusal::Variants(refusal::VariantsConflict { scope, key, reason }) => {
             let key = key.ok_or_else(|| missing("the key of a refusal"))?;

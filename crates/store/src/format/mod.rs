@@ -8,6 +8,7 @@ pub(crate) mod frames;
 pub(crate) mod history;
 pub(crate) mod identity;
 pub(crate) mod keys;
+pub(crate) mod quota_codec;
 pub(crate) mod raft;
 pub(crate) mod raft_codec;
 pub(crate) mod record;

@@ -1,17 +1,19 @@
 //! Access rules on the port for clients: every door, changes of rights during a stream, and secrets.
 
+use std::{sync::Arc, time::Duration};
+
 use chancery_auth::{AuthSettings, Authenticator, digest_of, new_token};
-use chancery_fanout::AccessControl;
+use chancery_fanout::{AccessControl, ClientEventKind, ClientObserver};
 use chancery_load::{Limits, LoadReports, Settings};
 use chancery_model::{
-    AccessOp, AccessRule, Assignment, AssignmentOp, IdentityPattern, NodeBinding, Revision,
-    ScopeTemplate, SecretsGrant, StreamQuota, Template, Token, Transaction, Variables,
-    types::SECRET,
+    AccessOp, AccessRule, Assignment, AssignmentOp, IdentityPattern, IdentityQuota, NodeBinding,
+    Revision, ScopeTemplate, SecretsGrant, Template, Token, Transaction, Variables, types::SECRET,
 };
 use chancery_proto::{
     discovery::DeltaDiscoveryRequest,
     lrs::{LoadStatsRequest, LoadStatsResponse},
 };
+use parking_lot::Mutex;
 use prost::Message;
 use tonic::{Code, service::Interceptor, service::interceptor::InterceptedService};
 
@@ -61,7 +63,7 @@ fn rule(name: &str, read: &[&str], secrets: &[&str]) -> AccessRule {
         },
         allow: Vec::new(),
         deny: Vec::new(),
-        quota: StreamQuota::default(),
+        quota: IdentityQuota::default(),
         identities,
     }
 }
@@ -69,7 +71,15 @@ fn rule(name: &str, read: &[&str], secrets: &[&str]) -> AccessRule {
 impl Guarded {
     /// Starts a server with a token of the name `n1`, and gives it the rule.
     async fn start(rule: Option<AccessRule>) -> Self {
-        let auth = Authenticator::new(&AuthSettings::default()).unwrap();
+        Self::start_with(rule, AuthSettings::default(), ClientObserver::default()).await
+    }
+
+    async fn start_with(
+        rule: Option<AccessRule>,
+        settings: AuthSettings,
+        observer: ClientObserver,
+    ) -> Self {
+        let auth = Authenticator::new(&settings).unwrap();
         let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
         let config = chancery_xds::Config {
             auth: Some(auth),
@@ -77,7 +87,8 @@ impl Guarded {
             load_reports: Some(reports),
             ..rest_config()
         };
-        let fanout = chancery_fanout::Config { access: AccessControl::Enforced, ..fanout_config() };
+        let access = AccessControl::Enforced;
+        let fanout = chancery_fanout::Config { access, observer, ..fanout_config() };
         let server = Server::with(config, fanout).await;
         let new = new_token("n1").unwrap();
         let token = Token {
@@ -320,8 +331,10 @@ async fn forbidden_secret_looks_absent() {
 /// Attack 56: a rule limits the streams of each identity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identity_has_a_limited_number_of_streams() {
-    let limited =
-        AccessRule { quota: StreamQuota { streams: Some(2) }, ..rule("r", &["default"], &[]) };
+    let limited = AccessRule {
+        quota: IdentityQuota { streams: Some(2), ..Default::default() },
+        ..rule("r", &["default"], &[])
+    };
     let guarded = Guarded::start(Some(limited)).await;
     let first = guarded.synced().await;
     let _second = guarded.synced().await;
@@ -338,4 +351,121 @@ async fn identity_has_a_limited_number_of_streams() {
     })
     .await;
     drop(guarded);
+}
+
+/// A poll of the node `n1`.
+const OWN_POLL: &str = r#"{"node": {"id": "n1", "cluster": "test"}}"#;
+
+/// A rule limits the requests of each identity over all its streams and polls. Other identities are served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identity_has_a_limited_rate_of_requests() {
+    let quota = IdentityQuota { requests_per_second: Some(4), ..IdentityQuota::default() };
+    let limited = AccessRule { quota, ..rule("r", &["default"], &[]) };
+    let (observer, events) = recorded();
+    let guarded = Guarded::start_with(Some(limited), AuthSettings::default(), observer).await;
+    let mut stream = guarded.synced().await;
+    // The opening of the stream and its ACK have counted. A second gives four more, so at most a few requests pass.
+    let status = loop {
+        stream.subscribe(CDS, &[]).await;
+        match tokio::time::timeout(Duration::from_millis(1), stream.responses.message()).await {
+            Ok(Ok(None)) => break stream.end().await,
+            Ok(Err(status)) => break status,
+            Ok(Ok(Some(_))) | Err(_) => {}
+        }
+    };
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    let text = "the identity token:n1 sends more than 4 requests per second on this replica \
+                (quota.requests_per_second of its access rule); wait and try again";
+    assert_eq!(status.message(), text);
+    let mut client = Http1::connect(&guarded.server).await;
+    let refused = loop {
+        let reply = client.post_as(REST_CDS, OWN_POLL, &guarded.token).await;
+        if reply.status != 200 {
+            break reply;
+        }
+    };
+    assert_eq!((refused.status, refused.error().as_str()), (429, text));
+    assert_eq!(refused.headers["retry-after"], "1");
+    assert!(events.lock().contains(&"token:n1 refused requests_per_second".to_owned()));
+    let status = guarded.delta(DELTA_ADS, None).await.err().unwrap();
+    assert_eq!(status.code(), Code::Unauthenticated, "others are not limited");
+}
+
+/// Attack 38: an address that guesses tokens is refused with another status, and cannot use a right token either until
+/// it pauses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guessed_tokens_are_refused_before_they_are_verified() {
+    let settings = AuthSettings { failures_max: 5, ..AuthSettings::default() };
+    let (observer, events) = recorded();
+    let guarded = Guarded::start_with(Some(rule("r", &["default"], &[])), settings, observer).await;
+    let mut n_verified = 0;
+    let status = loop {
+        let guess = new_token("n1").unwrap().text.clone();
+        let status = guarded.delta(DELTA_ADS, Some(&guess)).await.err().unwrap();
+        if status.code() != Code::Unauthenticated {
+            break status;
+        }
+        n_verified += 1;
+        assert!(n_verified < 100, "guesses are not limited");
+    };
+    assert!(n_verified >= 5, "{n_verified}");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert!(status.message().contains("127.0.0.1 had more than 5 failed"), "{status:?}");
+    let mut client = Http1::connect(&guarded.server).await;
+    let guess = new_token("n1").unwrap().text.clone();
+    let reply = client.post_as(REST_CDS, OWN_POLL, &guess).await;
+    assert!(matches!(reply.status, 429 | 401), "{}", reply.status);
+    let seen = events.lock().clone();
+    assert!(seen.contains(&"nobody unauthenticated unknown_token".to_owned()), "{seen:?}");
+    assert!(seen.contains(&"nobody unauthenticated too_many_failures".to_owned()), "{seen:?}");
+    until("the address has paused", async || {
+        guarded.delta(DELTA_ADS, Some(&guarded.token)).await.is_ok()
+    })
+    .await;
+}
+
+type Events = Arc<Mutex<Vec<String>>>;
+
+/// Returns an observer, and what it has observed.
+fn recorded() -> (ClientObserver, Events) {
+    let events = Events::default();
+    let seen = Arc::clone(&events);
+    let observer = ClientObserver::new(move |event| {
+        let who = event.principal.map_or("nobody", |principal| principal.as_str());
+        seen.lock().push(match event.kind {
+            ClientEventKind::Unauthenticated(reason) => format!("{who} unauthenticated {reason}"),
+            ClientEventKind::Refused(reason) => format!("{who} refused {reason}"),
+            ClientEventKind::SecretsSent => format!("{who} secrets {}", event.node),
+        });
+    });
+    (observer, events)
+}
+
+/// The audit log learns about refused streams with their reason, and about secrets once per stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_and_first_secrets_are_observed() {
+    let (observer, events) = recorded();
+    let rule = rule("r", &["default"], &["default"]);
+    let guarded = Guarded::start_with(Some(rule), AuthSettings::default(), observer).await;
+    guarded.server.put(SECRET, &[("n1-key", "1")]);
+    let mut stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
+    stream.subscribe(SECRET, &["n1-key"]).await;
+    for body in ["2", "3"] {
+        let response = stream.next().await;
+        assert_eq!(names(&response), ["n1-key"]);
+        stream.ack(&response).await;
+        guarded.server.put(SECRET, &[("n1-key", body)]);
+    }
+    stream.next().await;
+    assert_eq!(*events.lock(), ["token:n1 secrets n1"], "one event, whatever is sent later");
+    drop(stream);
+    assert!(guarded.delta(DELTA_ADS, None).await.is_err());
+    let stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
+    let other =
+        DeltaDiscoveryRequest { type_url: CDS.into(), node: node("n2"), ..Default::default() };
+    stream.send(other).await;
+    end_without_response(stream).await;
+    let expected =
+        ["token:n1 secrets n1", "nobody unauthenticated no_credential", "token:n1 refused node"];
+    assert_eq!(*events.lock(), expected);
 }

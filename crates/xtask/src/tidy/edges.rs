@@ -20,7 +20,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-lb-policy", &[]),
     ("chancery-net", &[]),
     ("chancery-tls", &["chancery-metrics"]),
-    ("chancery-auth", &["chancery-metrics", "chancery-model", "chancery-tls"]),
+    ("chancery-auth", &["chancery-metrics", "chancery-model", "chancery-net", "chancery-tls"]),
     ("chancery-load", &["chancery-metrics", "chancery-model", "chancery-proto"]),
     (
         "chancery-store",

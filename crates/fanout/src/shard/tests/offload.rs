@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use chancery_model::{
-    AccessOp, AccessRule, Identity, IdentityPattern, NodeBinding, Principal, SecretsGrant,
-    StreamQuota, Template, Variables,
+    AccessOp, AccessRule, Identity, IdentityPattern, IdentityQuota, NodeBinding, Principal,
+    SecretsGrant, Template, Variables,
 };
 
 use super::*;
@@ -231,7 +231,7 @@ fn revoked_session_that_is_away_ends_without_a_response() {
         secrets: SecretsGrant::default(),
         allow: Vec::new(),
         deny: Vec::new(),
-        quota: StreamQuota::default(),
+        quota: IdentityQuota::default(),
     };
     let change = |op| Transaction { access: vec![op], ..Transaction::default() };
     harness.apply(&change(AccessOp::PutRule(Box::new(rule))));

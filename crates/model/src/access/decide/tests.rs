@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{IdentityPattern, SecretsGrant, StreamQuota, Variables};
+use crate::{IdentityPattern, IdentityQuota, SecretsGrant, Variables};
 
 fn scope(name: &str) -> ScopeName {
     ScopeName::new(name).unwrap()
@@ -27,7 +27,7 @@ fn rule(name: &str, identity: &str) -> AccessRule {
         secrets: SecretsGrant::default(),
         allow: Vec::new(),
         deny: Vec::new(),
-        quota: StreamQuota::default(),
+        quota: IdentityQuota::default(),
     }
 }
 

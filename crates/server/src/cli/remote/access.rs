@@ -176,8 +176,14 @@ fn manifest(rule: &pb::AccessRule) -> Value {
             json[key] = grants.iter().map(grant).collect();
         }
     }
-    if let Some(streams) = rule.streams {
-        json["quota"] = json!({ "streams": streams });
+    for (key, limit) in [
+        ("streams", rule.streams),
+        ("requests_per_second", rule.requests_per_second.map(u64::from)),
+        ("writes_per_second", rule.writes_per_second.map(u64::from)),
+    ] {
+        if let Some(limit) = limit {
+            json["quota"][key] = json!(limit);
+        }
     }
     json
 }
@@ -293,6 +299,7 @@ mod tests {
                 ..Default::default()
             }],
             streams: Some(3),
+            writes_per_second: Some(5),
             ..Default::default()
         };
         let json = json!({ "access": [manifest(&rule)] }).to_string();

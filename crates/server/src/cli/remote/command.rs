@@ -4,8 +4,8 @@ use clap::Subcommand;
 
 use super::{
     access, apply, assignments, backup, client::Servers, cluster, conformance, delete, describe,
-    explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes, settings::Settings,
-    tokens, version,
+    explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes, quota,
+    settings::Settings, tokens, version,
 };
 use crate::cli::{
     answer::Answer,
@@ -78,6 +78,11 @@ pub(crate) enum Command {
     /// `chancery apply` creates and changes access rules, under the key `access` of a manifest.
     #[command(subcommand)]
     Access(access::Access),
+    /// List the quotas with their use, or delete one
+    ///
+    /// `chancery apply` creates and changes quotas, under the key `quotas` of a manifest.
+    #[command(subcommand)]
+    Quota(quota::Quota),
     /// Create, list and delete tokens
     #[command(subcommand)]
     Token(tokens::Token),
@@ -151,6 +156,7 @@ impl Command {
             Self::Access(command) => {
                 access::run(command, servers.any_channel().await?, answer).await
             }
+            Self::Quota(command) => quota::run(command, servers.any_channel().await?, answer).await,
             Self::Token(command) => {
                 tokens::run(command, servers.any_channel().await?, answer).await
             }

@@ -28,6 +28,7 @@ mod node;
 mod nodes;
 mod only_name;
 mod parameters;
+mod quota;
 mod read;
 mod references;
 mod settings;

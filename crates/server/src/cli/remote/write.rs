@@ -398,7 +398,8 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     };
     let access = match response.access {
         0 => String::new(),
-        n => format!(", {}", count(n, "access rule")),
+        1 => ", 1 access rule or quota".to_owned(),
+        n => format!(", {n} access rules or quotas"),
     };
     let what = match (response.dry_run, response.repeated) {
         (true, _) => "dry run, nothing written; revision",

@@ -87,6 +87,17 @@ impl Http1 {
         self.reply().await
     }
 
+    /// Sends a poll with a token.
+    pub(crate) async fn post_as(&mut self, path: &str, body: &str, token: &str) -> Reply {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: chancery\r\nauthorization: Bearer {token}\r\n\
+             content-length: {}\r\n\r\n",
+            body.len()
+        );
+        self.0.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await.unwrap();
+        self.reply().await
+    }
+
     /// Reads a response.
     pub(crate) async fn reply(&mut self) -> Reply {
         tokio::time::timeout(PATIENCE, self.read()).await.expect("no response in time")
