@@ -59,6 +59,9 @@ impl Service {
             access: entry.summary.access,
             validation: entry.meta.validation.clone(),
             confirmed: entry.meta.confirmed.clone(),
+            hash: entry.hash.map(|hash| hash.to_string()).unwrap_or_default(),
+            previous_hash: entry.previous_hash.map(|hash| hash.to_string()).unwrap_or_default(),
+            restored_from: entry.restored_from.map(|revision| revision.0),
         });
         Ok(pb::ListHistoryResponse { entries: entries.collect() })
     }

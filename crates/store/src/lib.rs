@@ -46,6 +46,7 @@ pub use disk::{
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
 pub use format::{
     history::{HISTORY_MAX, HistoryEntry},
+    history_chain::HistoryHash,
     request_id::{RequestId, RequestIdError},
 };
 pub use metrics::METRICS;

@@ -1,6 +1,8 @@
-//! Quotas with the real binary.
+//! Quotas and the hashes of the history with the real binary.
 
-use serde_json::json;
+use std::fs;
+
+use serde_json::{Value, json};
 
 use crate::support::{Server, clusters, http_get, http_post};
 
@@ -89,5 +91,46 @@ fn invalid_quotas_are_refused_with_their_fields() {
     ] {
         assert!(done.err.contains(text), "{text}: {}", done.err);
     }
+    server.terminate();
+}
+
+/// The chain of the history continues over restarts, a backup and a restore. A head from elsewhere must match.
+#[test]
+fn history_has_a_verifiable_chain() {
+    let root = tempfile::tempdir().unwrap();
+    let (data, backup) = (root.path().join("data"), root.path().join("backup"));
+    let server = Server::start(&data);
+    for names in [&["a"][..], &["a", "b"], &["c"]] {
+        assert_eq!(apply(&server, &["--author", "anna"], &clusters(names, "1s")).code, 0);
+    }
+    let verify =
+        |server: &Server, args: &[&str]| server.run(&[&["history", "--verify"], args].concat());
+    let done = verify(&server, &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let mut lines = done.out.lines();
+    assert_eq!(lines.next(), Some("3 valid revisions: 1 to 3"));
+    let head = lines.next().unwrap().strip_prefix("head ").unwrap().to_owned();
+    assert!(head.starts_with("3:") && head.len() == 66, "{head}");
+    assert_eq!(server.run(&["backup", backup.to_str().unwrap()]).code, 0);
+    server.terminate();
+
+    let server = Server::start(&data);
+    assert_eq!(verify(&server, &["--expect-head", &head]).code, 0);
+    let forged = format!("3:{}", "0".repeat(64));
+    let done = verify(&server, &["--expect-head", &forged]);
+    assert!(done.code == 1 && done.err.contains("the history differs: revision 3"), "{done:?}");
+    server.terminate();
+
+    let restored = root.path().join("restored");
+    let mut restore = crate::support::chancery();
+    restore.args(["restore", backup.to_str().unwrap(), "--data-dir"]).arg(&restored);
+    let done = crate::support::run(restore, "");
+    assert_eq!(done.code, 0, "{done:?}");
+    fs::remove_file(&backup).unwrap();
+    let server = Server::start(&restored);
+    let done = verify(&server, &["--expect-head", &head, "-o", "json"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let report: Value = serde_json::from_str(&done.out).unwrap();
+    assert_eq!((&report["revisions"], &report["first"]), (&4.into(), &1.into()));
     server.terminate();
 }

@@ -30,6 +30,7 @@ use crate::format::{
         version_to_proto,
     },
     history::{HISTORY_MAX, History, HistoryEntry, history_key},
+    history_chain::HistoryHash,
     quota_codec::quota_to_proto,
     raft::{Entry, LogId, Response, StoredMembership},
     raft_codec::{log_id_to_proto, stored_membership_to_proto},
@@ -46,6 +47,8 @@ pub(crate) struct Image {
     pub(crate) state: State,
     /// The newest revisions, oldest first.
     pub(crate) history: History,
+    /// The hash of the newest revision that the history no longer has, if it has one.
+    pub(crate) history_anchor: Option<HistoryHash>,
     /// The revision that each request of the history made.
     pub(crate) requests: OrdMap<RequestId, Revision>,
     /// The last entry that is applied.
@@ -133,6 +136,7 @@ impl Image {
             state: State::new(Incarnation(0)),
             requests: OrdMap::new(),
             history: History::new(),
+            history_anchor: None,
             applied: None,
             membership: StoredMembership::default(),
             tally: Tally::default(),
@@ -276,21 +280,30 @@ impl Image {
             request: request.map(|request| request.id),
             request_digest: request.map_or(0, |request| request.digest),
             restored_from: None,
+            previous_hash: None,
+            hash: None,
         };
         self.push(entry, edits);
     }
 
     fn push(&mut self, entry: HistoryEntry, edits: &mut Vec<Edit>) {
         self.put(edits, None, history_record(&entry));
+        let entry = entry.chained(self.history_head());
         self.history.push_back(Arc::new(entry));
         if self.history.len() > HISTORY_MAX
             && let Some(oldest) = self.history.pop_front()
         {
+            self.history_anchor = oldest.hash;
             if let Some(id) = oldest.request {
                 self.requests.remove(&id);
             }
             self.replace(edits, Some(history_record(&oldest)), None);
         }
+    }
+
+    /// Returns the hash of the newest revision.
+    fn history_head(&self) -> Option<HistoryHash> {
+        self.history.back().map_or(self.history_anchor, |newest| newest.hash)
     }
 
     /// Makes this image the state of another cluster, at a later revision. Tokens that were deleted after the
@@ -319,6 +332,8 @@ impl Image {
             request: None,
             request_digest: 0,
             restored_from,
+            previous_hash: None,
+            hash: None,
         };
         self.push(entry, &mut Vec::new());
     }
@@ -457,6 +472,8 @@ impl Image {
             records: self.tally.records,
             records_sum: self.tally.sum,
             generation,
+            history_anchor: HistoryHash::to_bytes(self.history_anchor).into(),
+            history_head: HistoryHash::to_bytes(self.history_head()).into(),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
             assignment_from_proto, cluster_id_from_proto, draft_from_proto, version_from_proto,
         },
         history::{HISTORY_MAX, History, HistoryEntry},
+        history_chain::HistoryHash,
         quota_codec::quota_from_proto,
         raft_codec::{log_id_from_proto, stored_membership_from_proto},
         record::{self, Family, RecordError},
@@ -182,7 +183,9 @@ impl Loader {
             )));
         }
         let revision = Revision(applied.revision);
-        let history = self.take_history(revision)?;
+        let history_anchor = HistoryHash::from_bytes(&applied.history_anchor);
+        let head = HistoryHash::from_bytes(&applied.history_head);
+        let history = chained(self.take_history(revision)?, history_anchor, head)?;
         let mut state = State { revision, ..State::new(Incarnation(applied.incarnation)) };
         if let Some(assignments) = self.assignments.take() {
             state.assignments = Arc::new(assignments);
@@ -222,6 +225,7 @@ impl Loader {
             state,
             requests: requests.collect(),
             history,
+            history_anchor,
             applied: applied.id.as_ref().map(log_id_from_proto),
             membership: stored_membership_from_proto(membership).map_err(whole)?,
             tally: expected,
@@ -258,6 +262,34 @@ impl Loader {
         }
         Ok(history)
     }
+}
+
+/// Computes the hashes of a history after a revision with the hash `anchor`, and compares the last one with the stored
+/// `head`, which a directory of an older release does not have.
+fn chained(
+    history: History,
+    anchor: Option<HistoryHash>,
+    head: Option<HistoryHash>,
+) -> Result<History, LoadError> {
+    let mut before = anchor;
+    let history: History = history
+        .into_iter()
+        .map(|entry| {
+            let entry = HistoryEntry::clone(&entry).chained(before);
+            before = entry.hash;
+            Arc::new(entry)
+        })
+        .collect();
+    if let (Some(found), Some(written)) = (before, head)
+        && found != written
+    {
+        let last = history.back().map_or(Revision(0), |entry| entry.revision);
+        return Err(LoadError::Whole(format!(
+            "the history up to revision {last} has the hash {found}, but {written} was written: a record of it was \
+             changed"
+        )));
+    }
+    Ok(history)
 }
 
 /// Splits a key into its prefix (scope and type URL) and the name.

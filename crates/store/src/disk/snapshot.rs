@@ -103,6 +103,7 @@ impl SnapshotData {
             revision: applied.revision,
             last_log_id: image.applied.as_ref().map(log_id_to_proto),
             membership: Some(stored_membership_to_proto(&image.membership)),
+            history_anchor: applied.history_anchor,
         };
         let trailer =
             pb::SnapshotTrailer { records: image.tally.records, records_sum: image.tally.sum };
@@ -237,6 +238,8 @@ impl Decoder {
             records: trailer.records,
             records_sum: trailer.records_sum,
             generation: 0,
+            history_anchor: header.history_anchor,
+            history_head: Bytes::new(),
         };
         let loader = match content {
             Content::Load(loader) => *loader,

@@ -21,7 +21,7 @@ use prost::Message;
 use crate::{
     disk::{
         image::{Image, Record, RestoredIdentity},
-        loader::Loader,
+        loader::{LoadError, Loader},
         snapshot::{Decoder, SnapshotData, SnapshotError},
     },
     format::{
@@ -29,6 +29,7 @@ use crate::{
             Command, Request, command_from_proto, command_to_proto, digest, transaction_to_proto,
         },
         history::HISTORY_MAX,
+        history_chain::HistoryHash,
         raft::{Membership, Peer, Response, StoredMembership, log_id},
         record::Family,
         request_id::RequestId,
@@ -69,13 +70,17 @@ fn all_records(image: &Image) -> Records {
 }
 
 fn load(image: &Image, records: &Records) -> Image {
+    try_load(records, image.applied_to_proto(0)).unwrap()
+}
+
+fn try_load(records: &Records, applied: pb::AppliedRecord) -> Result<Image, LoadError> {
     let mut loader = Loader::default();
     for family in [Family::Index, Family::Resources, Family::History] {
         for ((_, key), record) in records.iter().filter(|((f, _), _)| *f == family) {
             loader.add(family, key, Bytes::from(record.clone())).unwrap();
         }
     }
-    loader.finish(image.applied_to_proto(0)).unwrap()
+    loader.finish(applied)
 }
 
 fn names() -> impl Strategy<Value = ResourceName> {
@@ -300,6 +305,7 @@ proptest! {
             prop_assert_eq!(other.state.revision, image.state.revision);
             prop_assert_eq!(other.state.incarnation, image.state.incarnation);
             prop_assert_eq!(other.n_resources, image.state.len() as u64);
+            prop_assert_eq!(&other.history, &image.history);
             prop_assert_eq!((other.applied, other.cluster_id), (image.applied, image.cluster_id));
             // The indexes of names, aliases, lifetimes and variants are parts of the state.
             prop_assert_eq!(format!("{:?}", other.state), format!("{:?}", image.state));
@@ -328,6 +334,7 @@ proptest! {
             for other in &mut others {
                 prop_assert_eq!(&other.apply(command.clone(), &mut Vec::new()), &outcome);
                 prop_assert_eq!(&all_records(other), &records);
+                prop_assert_eq!(&other.history, &image.history, "hashes are equal, too");
             }
         }
     }
@@ -362,6 +369,84 @@ fn small_image() -> Image {
     let peers = BTreeMap::from([(1, Peer { address: "[::1]:18002".into(), ..Peer::default() })]);
     image.membership = StoredMembership::new(Some(log_id(0, 0)), Membership::from(peers));
     image
+}
+
+fn commit(image: &mut Image, records: &mut Records, n: u64) {
+    let name = format!("r{n}");
+    let key = ResourceKey {
+        type_url: TypeUrl::from_static("type.googleapis.com/a.B"),
+        name: ResourceName::new(&name).unwrap(),
+    };
+    let draft = ResourceDraft::new(key, Bytes::new());
+    let upsert = Upsert { scope: ScopeName::new("default").unwrap(), draft };
+    let meta = TransactionMeta { author: name, ..TransactionMeta::default() };
+    apply(
+        image,
+        records,
+        ask(Transaction { upserts: vec![upsert], meta, ..Transaction::default() }),
+    );
+}
+
+/// A record of the history that somebody changed, with a valid checksum, does not load.
+#[test]
+fn changed_history_record_is_found_at_the_next_start() {
+    let (mut image, mut records) = formed();
+    (1..=3).for_each(|n| commit(&mut image, &mut records, n));
+    let loaded = load(&image, &records);
+    assert_eq!(loaded.history, image.history);
+    assert!(image.history.iter().all(|entry| entry.hash.is_some()));
+    let mut applied = image.applied_to_proto(0);
+    let forged = HistoryHash::to_bytes(image.history[1].hash);
+    applied.history_head = forged.into();
+    let error = try_load(&records, applied).unwrap_err().to_string();
+    assert!(error.contains("a record of it was changed"), "{error}");
+}
+
+/// The chain goes on after the history has dropped revisions, in a snapshot, and after a restore. A directory of an
+/// older release has no hash for what it has dropped.
+#[test]
+fn chain_survives_truncation_snapshot_restore_and_upgrade() {
+    let (mut image, mut records) = formed();
+    let n = HISTORY_MAX as u64 + 3;
+    (1..=n).for_each(|n| commit(&mut image, &mut records, n));
+    image.applied = Some(log_id(1, n));
+    let oldest = image.history.front().unwrap();
+    assert_eq!((oldest.revision, oldest.previous_hash), (Revision(4), image.history_anchor));
+    assert!(image.history_anchor.is_some());
+    let loaded = load(&image, &records);
+    assert_eq!((&loaded.history, loaded.history_anchor), (&image.history, image.history_anchor));
+    let mut decoder = Decoder::default();
+    for frame in SnapshotData(Arc::new(image.clone())).encode() {
+        decoder.push(&frame).unwrap();
+    }
+    let mut received = Image::clone(&decoder.finish().unwrap().0);
+    assert_eq!(received.history, image.history);
+    let newest = image.history.back().unwrap().hash;
+    received.restore(
+        RestoredIdentity {
+            cluster_id: [7; 16],
+            incarnation: Incarnation(1),
+            revision: Revision(1 << 32),
+            applied: log_id(1, 1),
+            membership: StoredMembership::default(),
+        },
+        TransactionMeta::default(),
+    );
+    let restored = received.history.back().unwrap();
+    assert!(restored.previous_hash == newest && restored.hash.is_some(), "{restored:?}");
+
+    let older = pb::AppliedRecord {
+        history_anchor: Bytes::new(),
+        history_head: Bytes::new(),
+        ..image.applied_to_proto(0)
+    };
+    let upgraded = try_load(&records, older).unwrap();
+    let chained = upgraded.history.iter().find(|entry| entry.hash.is_some()).unwrap();
+    assert_eq!(
+        (chained.revision, chained.previous_hash),
+        (Revision(1024), Some(HistoryHash::ZERO))
+    );
+    assert!(upgraded.history.back().unwrap().hash.is_some());
 }
 
 /// The format of the first release is readable forever.

@@ -7,6 +7,7 @@ use chancery_proto::raft::v1 as pb;
 
 use crate::format::{
     codec::{meta_from_proto, meta_to_proto},
+    history_chain::HistoryHash,
     request_id::RequestId,
 };
 
@@ -29,6 +30,10 @@ pub struct HistoryEntry {
     /// The revision of the backup, if a restore made this revision. The revisions between the two
     /// do not exist.
     pub restored_from: Option<Revision>,
+    /// The hash of the chain before this revision; `None` if the revision is older than the chain.
+    pub previous_hash: Option<HistoryHash>,
+    /// The hash of this revision.
+    pub hash: Option<HistoryHash>,
 }
 
 pub(crate) type History = imbl::Vector<Arc<HistoryEntry>>;
@@ -68,7 +73,18 @@ impl HistoryEntry {
             request: record.request_id[..].try_into().ok().map(RequestId),
             request_digest: record.request_digest,
             restored_from: record.restored_from.map(Revision),
+            previous_hash: None,
+            hash: None,
         }
+    }
+
+    /// Returns the entry as the next one of the chain. `before` is the hash of the previous entry.
+    pub(crate) fn chained(self, before: Option<HistoryHash>) -> Self {
+        let previous_hash = HistoryHash::begin(before, self.previous(), self.revision);
+        let hash = previous_hash.map(|previous| {
+            previous.next(self.revision, self.restored_from, &self.meta, &self.summary)
+        });
+        Self { previous_hash, hash, ..self }
     }
 
     /// Returns the previous revision: one less, unless a restore skipped revisions.

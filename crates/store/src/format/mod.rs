@@ -6,6 +6,7 @@ pub(crate) mod access_codec;
 pub(crate) mod codec;
 pub(crate) mod frames;
 pub(crate) mod history;
+pub(crate) mod history_chain;
 pub(crate) mod identity;
 pub(crate) mod keys;
 pub(crate) mod quota_codec;

@@ -1,4 +1,4 @@
-//! Quotas on several replicas.
+//! Quotas and the hashes of the history on several replicas.
 
 use chancery_model::{AccessOp, Outcome, Quota, QuotaKey, Refusal, Transaction};
 use futures::future::join_all;
@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Attack 57: writers at all replicas at once stay within the quota, and each refusal says key, value and limit. All
-/// replicas have the same use.
+/// replicas have the same use, and the same hashes of the history.
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_at_all_replicas_stay_within_a_quota() {
     const MAX: u64 = 7;
@@ -38,10 +38,15 @@ async fn writers_at_all_replicas_stay_within_a_quota() {
         assert_eq!(found, ("all", QuotaKey::Resources, MAX + 1, MAX), "also through a follower");
     }
     equal(&replicas.iter().collect::<Vec<_>>()).await;
+    let hashes = |at: usize| -> Vec<String> {
+        let history = replicas[at].history(100);
+        history.iter().map(|entry| entry.hash.unwrap().to_string()).collect()
+    };
     for at in 0..replicas.len() {
         let used: Vec<u64> =
             replicas[at].state().quotas.iter().map(|(_, used)| used.resources).collect();
         assert_eq!(used, [MAX], "replica {at}");
+        assert_eq!(hashes(at), hashes(0), "replica {at}");
     }
     for replica in &replicas {
         replica.shutdown().await.unwrap();

@@ -93,7 +93,8 @@ pub(crate) enum Command {
     /// The exit code is 0 if it may, and 1 if not.
     #[command(after_help = examples(&["can-i apply mesh cluster web", "can-i members --as token:ci"]))]
     CanI(access::CanI),
-    /// Show the newest revisions
+    /// Show the newest revisions, or check their hashes
+    #[command(after_help = examples(&["history -n 5", "history --verify"]))]
     History(history::History),
     /// Show and change the members of the cluster
     #[command(subcommand)]

@@ -3,8 +3,16 @@
 use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 
-use super::{client::refusal, connector::Channel, read::Read};
+use super::{
+    client::refusal,
+    connector::Channel,
+    history_check::{self, HistoryHead},
+    read::Read,
+};
 use crate::cli::{answer::Answer, failure::Failure, table::Table, time::timestamp};
+
+/// The number of revisions that a history has at most.
+const HISTORY_MAX: u32 = 10_000;
 
 /// The arguments of `history`.
 #[derive(Debug, Args)]
@@ -12,6 +20,17 @@ pub(crate) struct History {
     /// Show at most N revisions, the newest first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
+    /// Check the hashes of all revisions that the history has, instead of showing revisions
+    ///
+    /// The hash of a revision covers its entry and all revisions before it. It is equal on all replicas. Prints the
+    /// newest one as REVISION:HASH. Exit code 1 means that an entry does not have its hash.
+    #[arg(long, conflicts_with = "limit")]
+    verify: bool,
+    /// With --verify, require that this revision has this hash
+    ///
+    /// The hash may come from an earlier --verify, or from another replica.
+    #[arg(long, value_name = "REVISION:HASH", requires = "verify")]
+    expect_head: Option<HistoryHead>,
     #[command(flatten)]
     read: Read,
 }
@@ -22,9 +41,15 @@ pub(super) async fn run(
     mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let request = pb::ListHistoryRequest { limit: history.limit, stale: history.read.stale };
+    let limit = if history.verify { HISTORY_MAX } else { history.limit };
+    let request = pb::ListHistoryRequest { limit, stale: history.read.stale };
     let response = client.list_history(request).await.map_err(|status| refusal(&status))?;
+    let expected = history.expect_head;
+    let is_check = history.verify;
     let history = response.into_inner();
+    if is_check {
+        return history_check::run(&history.entries, expected.as_ref(), answer);
+    }
     answer.show(&history, |out| {
         if history.entries.is_empty() {
             return writeln!(out, "no revisions");

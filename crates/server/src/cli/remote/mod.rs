@@ -16,6 +16,7 @@ mod doctor;
 mod explain;
 mod get;
 mod history;
+mod history_check;
 mod import;
 pub(super) mod input;
 mod lb_policy;
