@@ -16,6 +16,7 @@ use crate::{
     error::{AuthError, Method, Reason},
     failures::FailedAddresses,
     issuer::{Issuer, KeyCheck},
+    known_tokens::KnownTokens,
     metrics::on_result,
     rates::IdentityRates,
     settings::{AuthSettings, SettingsError},
@@ -37,6 +38,7 @@ struct Shared {
     verified: VerifiedTokens,
     clock: Clock,
     failures: FailedAddresses,
+    known: KnownTokens,
     rates: IdentityRates,
 }
 
@@ -48,8 +50,8 @@ impl Authenticator {
     pub fn new(settings: &AuthSettings) -> Result<Self, SettingsError> {
         let issuers = settings.issuers.iter().map(Issuer::open).collect::<Result<_, _>>()?;
         let failures = FailedAddresses::new(settings.failures_max);
-        let (verified, clock, rates) = Default::default();
-        Ok(Self(Arc::new(Shared { issuers, verified, clock, failures, rates })))
+        let (verified, clock, known, rates) = Default::default();
+        Ok(Self(Arc::new(Shared { issuers, verified, clock, failures, known, rates })))
     }
 
     /// Checks the files of all issuers, like a replica at its start. Returns all problems.
@@ -117,8 +119,7 @@ impl Authenticator {
         let principal_only = |principal| Proof::of(Identity { principal, token: None });
         Ok(match (bearer, credentials.peer) {
             (Some(text), _) if text.starts_with(static_token::PREFIX) => {
-                self.0.failures.check(credentials.address, Method::Token)?;
-                (Method::Token, static_token::prove(text, now, tokens)?)
+                (Method::Token, self.prove_static(text, now, tokens, credentials.address)?)
             }
             (Some(text), _) => self.prove_signed(text, now, credentials.address).await?,
             (None, Some(TransportPeer::Certificate(peer))) => {
@@ -129,6 +130,26 @@ impl Authenticator {
             }
             (None, None) => (Method::None, Proof::of(Identity::anonymous())),
         })
+    }
+
+    fn prove_static(
+        &self,
+        text: &str,
+        now: u64,
+        tokens: &TokenLookup<'_>,
+        address: Option<IpAddr>,
+    ) -> Result<Proof, AuthError> {
+        let digest = static_token::sha256(text);
+        // Valid clients may share an address with the one that fails, so tokens that were valid before are verified.
+        if !self.0.known.contains(&digest) {
+            self.0.failures.check(address, Method::Token)?;
+        }
+        let proof = static_token::prove(text, now, tokens);
+        match &proof {
+            Ok(_) => self.0.known.add(digest),
+            Err(_) => self.0.known.remove(&digest),
+        }
+        proof
     }
 
     async fn prove_signed(
@@ -146,7 +167,6 @@ impl Authenticator {
             }
             self.0.verified.remove(&digest);
         }
-        // Valid clients may share an address with the one that fails, so tokens that were verified before stay valid.
         self.0.failures.check(address, Method::Jwt)?;
         let token = signed::parse(text)?;
         let (place, keys) = self.find_key(&token).await?;

@@ -38,6 +38,7 @@ mod issuer;
 mod key_set;
 mod key_source;
 mod keyed_buckets;
+mod known_tokens;
 mod kubernetes;
 mod metrics;
 mod rates;

@@ -24,7 +24,7 @@ pub(super) const KEYS: &[Key] = &[
     (
         "failures_max",
         count(0, 1_000_000),
-        "The number of failed authentications after which no token from the same address is verified. One failure per second is forgotten. Tokens of issuers that were verified before remain valid. 0 is no limit.",
+        "The number of failed authentications after which no token from the same address is verified. One failure per second is forgotten. Tokens that the replica has verified before are not affected. 0 is no limit.",
     ),
 ];
 
