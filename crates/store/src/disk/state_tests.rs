@@ -444,7 +444,7 @@ fn chain_survives_truncation_snapshot_restore_and_upgrade() {
     let chained = upgraded.history.iter().find(|entry| entry.hash.is_some()).unwrap();
     assert_eq!(
         (chained.revision, chained.previous_hash),
-        (Revision(1024), Some(HistoryHash::ZERO))
+        (Revision(8192), Some(HistoryHash::ZERO))
     );
     assert!(upgraded.history.back().unwrap().hash.is_some());
 }

@@ -15,7 +15,10 @@ use aws_lc_rs::digest::{Context, SHA256};
 use chancery_model::{Revision, Summary, TransactionMeta};
 
 /// The revisions at which a chain without a beginning may begin.
-const START_STEP: u64 = 1024;
+///
+/// A full history contains exactly one or two of them, so that replicas that drop revisions during an upgrade most
+/// probably begin at the same one.
+const START_STEP: u64 = 8192;
 /// The first bytes of the hashed text: its format.
 const FORMAT: &[u8] = b"chancery history 1\n";
 
@@ -176,8 +179,8 @@ mod tests {
         assert_eq!(begin(None, 0, 1), Some(HistoryHash::ZERO));
         assert_eq!(begin(None, 0, 1 << 32), Some(HistoryHash::ZERO), "restored before any write");
         assert_eq!(begin(None, 4, 5), None);
-        assert_eq!(begin(None, 1023, 1024), Some(HistoryHash::ZERO));
+        assert_eq!(begin(None, 8191, 8192), Some(HistoryHash::ZERO));
         let known = hash(&meta(), &Summary::default());
-        assert_eq!(begin(Some(known), 1023, 1024), Some(known), "a chain goes on");
+        assert_eq!(begin(Some(known), 8191, 8192), Some(known), "a chain goes on");
     }
 }

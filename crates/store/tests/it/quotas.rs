@@ -1,6 +1,7 @@
 //! Quotas and the hashes of the history on several replicas.
 
 use chancery_model::{AccessOp, Outcome, Quota, QuotaKey, Refusal, Transaction};
+use chancery_store::Replica;
 use futures::future::join_all;
 
 use crate::{
@@ -38,15 +39,15 @@ async fn writers_at_all_replicas_stay_within_a_quota() {
         assert_eq!(found, ("all", QuotaKey::Resources, MAX + 1, MAX), "also through a follower");
     }
     equal(&replicas.iter().collect::<Vec<_>>()).await;
-    let hashes = |at: usize| -> Vec<String> {
-        let history = replicas[at].history(100);
+    let hashes = |replica: &Replica| -> Vec<String> {
+        let history = replica.history(100);
         history.iter().map(|entry| entry.hash.unwrap().to_string()).collect()
     };
-    for at in 0..replicas.len() {
-        let used: Vec<u64> =
-            replicas[at].state().quotas.iter().map(|(_, used)| used.resources).collect();
+    for (at, replica) in replicas.iter().enumerate() {
+        let state = replica.state();
+        let used: Vec<u64> = state.quotas.iter().map(|(_, used)| used.resources).collect();
         assert_eq!(used, [MAX], "replica {at}");
-        assert_eq!(hashes(at), hashes(0), "replica {at}");
+        assert_eq!(hashes(replica), hashes(&replicas[0]), "replica {at}");
     }
     for replica in &replicas {
         replica.shutdown().await.unwrap();
