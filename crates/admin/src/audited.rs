@@ -136,6 +136,17 @@ impl Operation {
     }
 }
 
+/// A read of secrets. No read shows their values.
+#[derive(Debug)]
+pub(crate) struct SecretsRead<'a> {
+    pub(crate) operation: &'static str,
+    /// The scope and the name in the request; empty if it has none.
+    pub(crate) scope: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) n_secrets: usize,
+    pub(crate) with_bodies: bool,
+}
+
 /// The record of a running operation. If the caller leaves before the outcome is known, the record says so.
 struct Running<'a> {
     service: &'a Service,
@@ -193,24 +204,35 @@ impl Service {
         self.audited_with(operation, run, describe).await
     }
 
-    /// Records a read that took place.
-    pub(crate) fn note_read(
+    /// Records a read of secrets. If the audit log is strict, waits until it has the record.
+    ///
+    /// # Errors
+    /// Fails if a strict audit log does not take the record. The secrets must then not be returned.
+    pub(crate) async fn record_secrets_read(
         &self,
-        verb: &'static str,
-        scope: &str,
-        type_name: &str,
-        name: &str,
-        describe: impl FnOnce(Event) -> Event,
-    ) {
+        read: SecretsRead<'_>,
+    ) -> Result<(), AdminError> {
         let caller = CALLER.try_with(Caller::clone).unwrap_or_default();
-        let event = caller.add_to(Event::new(Port::Admin, verb));
-        let principal = self.caller.identity.principal.to_string();
+        let event = caller.add_to(Event::new(Port::Admin, "secrets.read"));
         let target = Target {
-            scope: scope.to_owned(),
-            type_name: type_name.to_owned(),
-            name: name.to_owned(),
+            scope: read.scope.to_owned(),
+            type_name: "secret".to_owned(),
+            name: read.name.to_owned(),
         };
-        self.audit.note(describe(Event { principal, target, ..event }));
+        let principal = self.caller.identity.principal.to_string();
+        let event = Event { principal, target, ..event }
+            .detail("operation", read.operation)
+            .detail("secrets", read.n_secrets)
+            .detail("body", if read.with_bodies { "redacted" } else { "left_out" });
+        if self.audit.is_strict() {
+            let pending = Event { decision: Decision::Pending, ..event.clone() };
+            if let Err(error) = self.audit.record(pending).await {
+                self.audit.note(Event { decision: Decision::Refused("not_audited"), ..now(event) });
+                return Err(AdminError::Unavailable(format!("no secret was read: {error}")));
+            }
+        }
+        self.audit.note(now(event));
+        Ok(())
     }
 
     async fn audited_with<T>(

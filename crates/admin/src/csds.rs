@@ -20,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use chancery_fanout::StreamStatus;
-use chancery_model::{Resource, Target, TypeUrl, Verb};
+use chancery_model::{Resource, Target, TypeUrl, Verb, types::SECRET};
 use chancery_proto::{
     csds::{ClientConfig, ClientStatusRequest, ConfigStatus, GenericXdsConfig, UpdateFailureState},
     discovery::Any,
@@ -32,7 +32,10 @@ use chancery_protocol::{
 use prost::Message;
 use prost_reflect::DynamicMessage;
 
-use crate::{AdminError, nodes::INLINE_STREAMS_MAX, redact, service::Service, work::Size};
+use crate::{
+    AdminError, audited::SecretsRead, nodes::INLINE_STREAMS_MAX, redact, service::Service,
+    work::Size,
+};
 
 pub(crate) use grpc::{GrpcCsds, descriptors};
 use matcher::Matchers;
@@ -107,6 +110,17 @@ impl Service {
         for stream in selected {
             collected.extend(self.collect(stream, with_contents, &mut budget).await?);
         }
+        let n_secrets: usize = collected.iter().map(Collected::n_secrets).sum();
+        if n_secrets > 0 {
+            let read = SecretsRead {
+                operation: "csds",
+                scope: "",
+                name: "",
+                n_secrets,
+                with_bodies: with_contents,
+            };
+            self.record_secrets_read(read).await?;
+        }
         let build = move |stop: &Arc<AtomicBool>| {
             let mut builder =
                 Builder { now: SystemTime::now(), with_contents, redacted: HashMap::new() };
@@ -142,6 +156,14 @@ impl Service {
             types.push((type_url.clone(), pages));
         }
         Ok(Some(Collected { stream, types }))
+    }
+}
+
+impl Collected {
+    /// Returns the number of secrets that the client knows or requests.
+    fn n_secrets(&self) -> usize {
+        let of_secrets = self.types.iter().filter(|(type_url, _)| type_url.as_str() == SECRET);
+        of_secrets.flat_map(|(_, pages)| pages).map(ContentsPage::len).sum()
     }
 }
 

@@ -16,6 +16,7 @@ use futures::{Stream, stream};
 
 use crate::{
     AdminError,
+    audited::SecretsRead,
     node_groups::fixed_scopes,
     nodes,
     references::{self, ReferenceIndex, ReferenceSettings},
@@ -248,23 +249,6 @@ impl Piece {
 }
 
 impl Service {
-    /// Records that the caller reads secrets. Bodies are shown without secret values.
-    fn note_secrets_read(
-        &self,
-        operation: &str,
-        (scope, name): (&str, &str),
-        n_secrets: usize,
-        body: Body,
-    ) {
-        let body = match body {
-            Body::Shown => "redacted",
-            Body::LeftOut => "left_out",
-        };
-        self.note_read("secrets.read", scope, "secret", name, |event| {
-            event.detail("operation", operation).detail("secrets", n_secrets).detail("body", body)
-        });
-    }
-
     /// Starts a list of resources.
     pub(crate) async fn list_resources(
         &self,
@@ -315,7 +299,14 @@ impl Service {
             pieces.iter().filter(|piece| piece.scope_and_type().1.as_str() == types::SECRET);
         let n_secrets: usize = secrets.map(Piece::len).sum();
         if n_secrets > 0 {
-            self.note_secrets_read("get", (&request.scope, &request.name), n_secrets, body);
+            let read = SecretsRead {
+                operation: "get",
+                scope: &request.scope,
+                name: &request.name,
+                n_secrets,
+                with_bodies: body == Body::Shown,
+            };
+            self.record_secrets_read(read).await?;
         }
         Ok(Listing {
             revision: state.revision.0,
@@ -356,8 +347,14 @@ impl Service {
             return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
         }
         if key.type_url.as_str() == types::SECRET {
-            let target = (request.scope.as_str(), request.name.as_str());
-            self.note_secrets_read("describe", target, holders.len(), Body::Shown);
+            let read = SecretsRead {
+                operation: "describe",
+                scope: &request.scope,
+                name: &request.name,
+                n_secrets: holders.len(),
+                with_bodies: true,
+            };
+            self.record_secrets_read(read).await?;
         }
         let streams = self.fanout.nodes().await;
         let polls = self.fanout.poll_rejections();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 use tower::ServiceExt as _;
 
-use crate::support::{Server, clusters};
+use crate::support::{Client, Server, clusters};
 
 /// Sends a request of the administrator, or of a token from an address.
 async fn send(
@@ -216,12 +216,21 @@ async fn reads_of_secrets_are_recorded() {
     done(&server, "GET", "/v1/resources?type=cluster", "").await;
     done(&server, "GET", "/v1/resources", "").await;
     done(&server, "GET", "/v1/describe?type=secret&name=session-keys", "").await;
+    let mut client = Client::open(&server, "n1");
+    client
+        .subscribe_to(
+            "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+            &["session-keys"],
+        )
+        .await;
+    client.response().await;
+    done(&server, "POST", "/v3/discovery:client_status", "").await;
     audit.close(std::time::Duration::from_secs(5)).await;
     let text = std::fs::read_to_string(path).unwrap();
     let reads: Vec<Value> = (text.lines().map(|line| serde_json::from_str(line).unwrap()))
         .filter(|record: &Value| record["verb"] == "secrets.read")
         .collect();
-    assert_eq!(reads.len(), 2, "{text}");
+    assert_eq!(reads.len(), 3, "{text}");
     assert_eq!((&reads[0]["principal"], &reads[0]["type"]), (&"unix:0".into(), &"secret".into()));
     assert_eq!(reads[1]["name"], "session-keys");
     server.stop().await;
@@ -232,13 +241,23 @@ async fn reads_of_secrets_are_recorded() {
 async fn guessing_address_is_refused() {
     let settings = AuthSettings { failures_max: 10, ..AuthSettings::default() };
     let server = Server::start_enforced_audited(settings, Audit::off()).await;
+    let known = token(&server, "known").await;
+    let rule = json!({"access": [{"name": "r", "identity": "token:known", "allow": [{"verbs": ["history"]}]}]});
+    done(&server, "POST", "/v1/apply", &rule.to_string()).await;
+    assert_eq!(send(&server, Some(&known), "GET", "/v1/whoami", "").await.0, 200);
     let guess = new_token("root").unwrap().text.clone();
     let (n, (status, headers, json)) = loop_until_limited(&server, &guess).await;
     assert!((10..40).contains(&n), "{n} guesses were verified");
     assert_eq!((status, message(&json).0), (429, "RESOURCE_EXHAUSTED"));
     assert!(message(&json).1.contains("the address 192.0.2.1 had more than 10 failed"), "{json}");
     assert_eq!(headers["retry-after"], "1");
-    done(&server, "GET", "/v1/whoami", "").await;
+    let (status, _, json) = send(&server, Some(&known), "GET", "/v1/whoami", "").await;
+    assert_eq!(
+        status, 200,
+        "a client at the same address that was verified before is served: {json}"
+    );
+    done(&server, "DELETE", "/v1/tokens?name=known", "").await;
+    assert_eq!(send(&server, Some(&known), "GET", "/v1/whoami", "").await.0, 401);
     server.stop().await;
 }
 

@@ -179,9 +179,13 @@ fn strict_audit_log_refuses_writes_while_no_sink_takes_records() {
     let server = Server::start_with(&dir.path().join("data"), &environment);
     let apply = |name| server.run_with_input(&["apply", "-f", "-"], &clusters(&[name], "1s"));
     assert_eq!(apply("first").code, 0);
+    let secret = "resources:\n- \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret\n  \
+                  name: ca\n  generic_secret: {secret: {inline_string: x}}\n";
+    let done = server.run_with_input(&["apply", "-f", "-", "--validation", "off"], secret);
+    assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(
-        decisions(&[take(&daemon), take(&daemon), take(&daemon)]),
-        ["start allowed", "apply pending", "apply allowed"]
+        decisions(&[take(&daemon), take(&daemon), take(&daemon), take(&daemon), take(&daemon)]),
+        ["start allowed", "apply pending", "apply allowed", "apply pending", "apply allowed"]
     );
     drop(daemon);
     fs::remove_file(&socket).unwrap();
@@ -189,13 +193,22 @@ fn strict_audit_log_refuses_writes_while_no_sink_takes_records() {
     assert!(done.code == 1 && done.err.contains("nothing has been written: no sink"), "{done:?}");
     let names = server.run(&["get", "cds"]).out;
     assert!(names.contains("first") && !names.contains("second"), "{names}");
+    let done = server.run(&["get", "secret"]);
+    assert!(done.code == 1 && done.err.contains("no secret was read: no sink"), "{done:?}");
 
     let daemon = UnixDatagram::bind(&socket).unwrap();
     daemon.set_read_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(apply("third").code, 0);
     assert_eq!(
-        decisions(&[take(&daemon), take(&daemon), take(&daemon), take(&daemon)]),
-        ["apply pending", "apply refused not_audited", "apply pending", "apply allowed"]
+        decisions(&std::array::from_fn::<_, 6, _>(|_| take(&daemon))),
+        [
+            "apply pending",
+            "apply refused not_audited",
+            "secrets.read pending",
+            "secrets.read refused not_audited",
+            "apply pending",
+            "apply allowed",
+        ]
     );
 }
 
