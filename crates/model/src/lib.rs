@@ -18,6 +18,7 @@ mod internal_name;
 mod lifetimes;
 mod name;
 mod node;
+mod prepared;
 mod private_key;
 mod quota;
 mod quota_account;
@@ -53,6 +54,7 @@ pub use internal_name::{
 pub use lifetimes::{LifetimeClass, Lifetimes};
 pub use name::{NameError, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl};
 pub use node::{Locality, Node};
+pub use prepared::PreparedTransaction;
 pub use private_key::has_private_key;
 pub use quota::{QUOTA_PATTERNS_MAX, QUOTAS_MAX, Quota, QuotaExceeded, QuotaKey, QuotaUse, Quotas};
 pub use resource::{Resource, ResourceDraft, ResourceKey, mcp_metadata};

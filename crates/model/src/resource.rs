@@ -208,6 +208,33 @@ impl Resource {
         }
     }
 
+    /// Replaces the revision in the version of a resource whose bytes nobody else holds. Returns whether that
+    /// was possible: the number of digits must stay the same.
+    pub(crate) fn set_revision(&mut self, revision: Revision) -> bool {
+        let digits = self.version.revision.n_digits();
+        if revision.n_digits() != digits {
+            return false;
+        }
+        let mut frame = match std::mem::take(&mut self.frame).try_into_mut() {
+            Ok(frame) => frame,
+            Err(shared) => {
+                self.frame = shared;
+                return false;
+            }
+        };
+        let any_end = self.any.end as usize;
+        // The version follows the `Any`, after its key and its length, which is less than 128.
+        revision.write_digits(&mut frame[any_end + 2..][..digits]);
+        if any_end > self.body.end as usize {
+            // The suffix of a collection ends with the version.
+            let at = any_end - self.version.to_string().len();
+            revision.write_digits(&mut frame[at..][..digits]);
+        }
+        self.version.revision = revision;
+        self.frame = frame.freeze();
+        true
+    }
+
     /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &ResourceName {
@@ -327,13 +354,25 @@ impl Resource {
     /// would also allow a heartbeat with the new lifetime. However, a heartbeat has the version that
     /// the client holds (TTL-03), and versions are how sessions and replicas detect a change. A
     /// lifetime that ends needs the full resource in any case.
-    pub(crate) fn compare(&self, draft: &ResourceDraft) -> Difference {
-        let default = Extra::default();
-        let extra = self.extra.as_deref().unwrap_or(&default);
-        let new = Extra::of(draft);
-        if self.body() != draft.body || extra.aliases != new.aliases || extra.ttl != new.ttl {
+    ///
+    /// `built` is the resource of the draft if it was built already.
+    pub(crate) fn compare(&self, draft: &ResourceDraft, built: Option<&Self>) -> Difference {
+        if self.frame[self.body.start as usize..self.body.end as usize] != draft.body[..] {
+            return Difference::Wire;
+        }
+        let none = Extra::default();
+        let made;
+        let new = match built {
+            Some(built) => built.extra.as_deref().unwrap_or(&none),
+            None => {
+                made = Extra::of(draft);
+                &made
+            }
+        };
+        let extra = self.extra.as_deref().unwrap_or(&none);
+        if extra.aliases != new.aliases || extra.ttl != new.ttl {
             Difference::Wire
-        } else if *extra != new {
+        } else if extra != new {
             Difference::Labels
         } else {
             Difference::None
@@ -433,7 +472,7 @@ mod tests {
         assert_eq!(resource.delta_content(), inner);
         assert_eq!((resource.sotw_len(), resource.delta_len()), (sotw.len(), delta.len()));
         assert_eq!(resource.body(), "body");
-        assert_eq!(resource.compare(&draft), Difference::None);
+        assert_eq!(resource.compare(&draft, None), Difference::None);
     }
 
     #[test]
@@ -448,6 +487,24 @@ mod tests {
         assert_ne!(base, tag(|d| d.body = Bytes::from_static(b"other")));
         assert_ne!(base, tag(|d| d.ttl = Some(Duration::from_secs(1))));
         assert_ne!(base, tag(|d| d.aliases.push(ResourceName::new("a").unwrap())));
+    }
+
+    #[test]
+    fn resource_with_a_new_revision_equals_one_that_was_published_at_it() {
+        for url in ["type.googleapis.com/x.Y", "istio/networking/v1alpha3/gateways"] {
+            let mut draft = draft();
+            draft.key.type_url = TypeUrl::from_static(url);
+            draft.aliases = vec![ResourceName::new("other").unwrap()];
+            let mut resource = Resource::publish(&draft, Revision(36));
+            assert!(resource.set_revision(Revision(1295)));
+            let published = Resource::publish(&draft, Revision(1295));
+            assert_eq!(resource, published);
+            assert_eq!(resource.delta_field(), published.delta_field());
+            assert!(!resource.set_revision(Revision(1296)), "another number of digits");
+            let held = resource.delta_field();
+            assert!(!resource.set_revision(Revision(40)), "somebody else holds the bytes");
+            assert_eq!(resource.delta_field(), held);
+        }
     }
 
     /// Clients keep versions, which contain the tag, across upgrades of the server.

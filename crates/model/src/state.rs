@@ -9,9 +9,10 @@ use imbl::OrdMap;
 
 use crate::{
     Access, AccessOp, Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation,
-    Lifetimes, Node, Outcome, Precondition, Quota, QuotaUse, Quotas, Refusal, Resource,
-    ResourceKey, ResourceName, Revision, ScopeName, Summary, Transaction, TypeUrl, VariantIndex,
-    VariantsBudget, default_assignment,
+    Lifetimes, Node, Outcome, Precondition, PreparedTransaction, Quota, QuotaUse, Quotas, Refusal,
+    Resource, ResourceKey, ResourceName, Revision, ScopeName, Summary, Transaction, TypeUrl,
+    VariantIndex, VariantsBudget, default_assignment,
+    prepared::{Group, Plan, Ready},
     quota_account::Counted,
     resource::{Difference, Shared},
     variant_index::conflict,
@@ -74,15 +75,29 @@ impl Collection {
         }
     }
 
-    /// Inserts a resource, and replaces any resource of the same name.
-    pub fn insert(&mut self, resource: Arc<Resource>) {
-        if let Some(old) = self.resources.insert(resource.name().clone(), Arc::clone(&resource)) {
-            self.drop_from_indexes(&old);
+    /// Makes changes, which are sorted by name. `replaced` are the resources before them.
+    fn change(&mut self, changes: &[Change], replaced: &[Option<&Shared>]) {
+        if changes.len() >= REBUILD_MIN && changes.len() * 4 >= self.resources.len() {
+            self.resources = merged(&self.resources, changes, replaced);
+        } else {
+            for change in changes {
+                match &change.resource {
+                    Some(new) => drop(self.resources.insert(new.name().clone(), Arc::clone(new))),
+                    None => drop(self.resources.remove(&change.key.name)),
+                }
+            }
         }
-        for alias in resource.aliases() {
-            self.aliases.insert(alias.clone(), resource.name().clone());
+        for (change, old) in changes.iter().zip(replaced) {
+            if let Some(old) = old {
+                self.drop_from_indexes(old);
+            }
+            if let Some(new) = &change.resource {
+                for alias in new.aliases() {
+                    self.aliases.insert(alias.clone(), new.name().clone());
+                }
+                self.add_to_indexes(new);
+            }
         }
-        self.add_to_indexes(&resource);
     }
 
     /// Adds a resource that the collection lacks, without its aliases. If two resources have the same
@@ -90,13 +105,6 @@ impl Collection {
     pub fn add_stored(&mut self, resource: Arc<Resource>) {
         self.add_to_indexes(&resource);
         self.resources.insert(resource.name().clone(), resource);
-    }
-
-    /// Removes a resource and its aliases, if it exists.
-    pub fn remove(&mut self, name: &ResourceName) {
-        if let Some(old) = self.resources.remove(name) {
-            self.drop_from_indexes(&old);
-        }
     }
 
     /// Adds a resource to the indexes, without its aliases.
@@ -119,6 +127,40 @@ impl Collection {
             }
         }
     }
+}
+
+/// The number of changes from which the map of a collection may be built again.
+const REBUILD_MIN: usize = 64;
+
+/// Returns a new map with changes: most of its nodes would be copied anyway.
+fn merged(
+    old: &OrdMap<ResourceName, Shared>,
+    changes: &[Change],
+    replaced: &[Option<&Shared>],
+) -> OrdMap<ResourceName, Shared> {
+    let mut kept = old.iter().peekable();
+    let mut new = OrdMap::new();
+    for (change, replaced) in changes.iter().zip(replaced) {
+        while let Some((name, resource)) = kept.peek().copied() {
+            let is_replaced = match replaced {
+                Some(replaced) => Arc::ptr_eq(resource, replaced),
+                None => *name > change.key.name,
+            };
+            if is_replaced {
+                break;
+            }
+            new.insert(name.clone(), Arc::clone(resource));
+            kept.next();
+        }
+        if replaced.is_some() {
+            kept.next();
+        }
+        if let Some(resource) = &change.resource {
+            new.insert(resource.name().clone(), Arc::clone(resource));
+        }
+    }
+    new.extend(kept.map(|(name, resource)| (name.clone(), Arc::clone(resource))));
+    new
 }
 
 /// A scope: a collection of resources for each type.
@@ -263,18 +305,27 @@ impl State {
     /// for each pruned scope.
     #[must_use]
     pub fn apply(&self, transaction: &Transaction) -> Applied {
+        self.apply_planned(transaction, &Plan::new(transaction), &mut Ready::default())
+    }
+
+    /// Applies a transaction as [`State::apply`] does, with the same result. Takes the resources that were
+    /// built for it.
+    #[must_use]
+    pub fn apply_prepared(&self, prepared: &mut PreparedTransaction) -> Applied {
+        let PreparedTransaction { transaction, plan, ready } = prepared;
+        self.apply_planned(transaction, plan, ready)
+    }
+
+    fn apply_planned(&self, transaction: &Transaction, plan: &Plan, ready: &mut Ready) -> Applied {
         let revision = Revision(self.revision.0 + 1);
-        let mut work = Work { before: self, revision, wanted: BTreeMap::new() };
+        let work = Work { before: self, revision, transaction, plan };
         let refusal =
             self.refusal(transaction).or_else(|| self.access.refusal(&transaction.access));
-        let refusal = refusal.or_else(|| {
-            work.collect(transaction);
-            work.variants_refusal()
-        });
-        if let Some(refusal) = refusal {
+        let groups = work.groups();
+        if let Some(refusal) = refusal.or_else(|| work.variants_refusal(&groups)) {
             return self.refused(refusal);
         }
-        let (state, changes, unchanged) = work.finish(transaction);
+        let (state, changes, unchanged) = work.finish(groups, ready);
         let accounted = self.quotas.account(self, &state, &transaction.access, &changes);
         let (quotas, n_quotas) = match accounted {
             Ok((quotas, n_quotas)) => (Arc::new(quotas), n_quotas),
@@ -407,42 +458,100 @@ impl State {
 }
 
 /// The application of one transaction.
+#[derive(Clone, Copy)]
 struct Work<'a> {
     before: &'a State,
     revision: Revision,
-    /// The final content of each affected resource, by scope, type and name: the index of an
-    /// upsert, or `None` for a removal.
-    wanted: BTreeMap<(&'a ScopeName, &'a TypeUrl), BTreeMap<&'a ResourceName, Option<usize>>>,
+    transaction: &'a Transaction,
+    plan: &'a Plan,
+}
+
+/// The affected collections, by scope and type.
+type Groups<'a> = BTreeMap<(&'a ScopeName, &'a TypeUrl), Affected>;
+
+/// The operations on a collection.
+struct Affected {
+    group: Group,
+    /// Whether all other resources of the collection are removed.
+    pruned: bool,
+}
+
+/// A resource that an operation names: the resource before, and the index of the upsert.
+struct Target<'a> {
+    name: &'a ResourceName,
+    current: Option<&'a Shared>,
+    upsert: Option<usize>,
 }
 
 impl<'a> Work<'a> {
-    fn collect(&mut self, transaction: &'a Transaction) {
-        for (scope, key) in &transaction.deletes {
-            self.want(scope, key, None);
-        }
-        let prune: BTreeSet<&ScopeName> = transaction.prune.iter().collect();
-        for name in prune {
-            let Some(scope) = self.before.scopes.get(name) else { continue };
-            for (type_url, collection) in &scope.types {
-                let wanted = self.wanted.entry((name, type_url)).or_default();
-                wanted.extend(collection.resources.keys().map(|resource| (resource, None)));
+    fn groups(&self) -> Groups<'a> {
+        let groups = self.plan.groups(self.transaction);
+        let affected = |group: &Group| Affected { group: group.clone(), pruned: false };
+        let mut groups: Groups<'_> = groups.map(|(of, group)| (of, affected(group))).collect();
+        for name in &self.transaction.prune {
+            let Some((name, scope)) = self.before.scopes.get_key_value(name) else { continue };
+            for type_url in scope.types.keys() {
+                let affected = || Affected { group: Group::empty(), pruned: true };
+                groups.entry((name, type_url)).or_insert_with(affected).pruned = true;
             }
         }
-        for (index, upsert) in transaction.upserts.iter().enumerate() {
-            self.want(&upsert.scope, &upsert.draft.key, Some(index));
+        groups
+    }
+
+    /// Iterates over the resources of a collection that an operation names, in order of their names.
+    fn targets(
+        &self,
+        old: Option<&'a Collection>,
+        affected: &Affected,
+    ) -> Box<dyn Iterator<Item = Target<'a>> + 'a> {
+        let Affected { group, pruned } = affected;
+        let wanted = self.plan.wanted(self.transaction, group);
+        let n_resources = old.map_or(0, |old| old.resources.len());
+        if !pruned && group.len() * 8 < n_resources {
+            return Box::new(wanted.map(move |(name, upsert)| {
+                let current = old.and_then(|old| old.resources.get(name));
+                Target { name, current, upsert }
+            }));
         }
+        let pruned = *pruned;
+        let mut existing = old.into_iter().flat_map(|old| old.resources.iter()).peekable();
+        let mut wanted = wanted.peekable();
+        Box::new(std::iter::from_fn(move || {
+            loop {
+                let named = wanted.peek().map(|(name, _)| *name);
+                let held = existing.peek().map(|(name, _)| *name);
+                let (named, held) = match (named, held) {
+                    (None, None) => return None,
+                    (Some(named), Some(held)) => (named <= held, held <= named),
+                    (named, held) => (named.is_some(), held.is_some()),
+                };
+                let current = if held { existing.next() } else { None };
+                let upsert = if named { wanted.next() } else { None };
+                match (upsert, current) {
+                    (Some((name, upsert)), current) => {
+                        let current = current.map(|(_, resource)| resource);
+                        return Some(Target { name, current, upsert });
+                    }
+                    (None, Some((name, resource))) if pruned => {
+                        return Some(Target { name, current: Some(resource), upsert: None });
+                    }
+                    (None, _) => {}
+                }
+            }
+        }))
     }
 
-    fn want(&mut self, scope: &'a ScopeName, key: &'a ResourceKey, upsert: Option<usize>) {
-        self.wanted.entry((scope, &key.type_url)).or_default().insert(&key.name, upsert);
-    }
-
-    /// Returns the first name whose variants could not exist together (DYN-06). Names without
-    /// variants cost one index lookup.
-    fn variants_refusal(&self) -> Option<Refusal> {
+    /// Returns the first name whose variants could not exist together (DYN-06).
+    fn variants_refusal(&self, groups: &Groups<'a>) -> Option<Refusal> {
         let mut budget = VariantsBudget::default();
-        for ((scope, type_url), wanted) in &self.wanted {
-            let old = self.before.collection(scope, type_url);
+        for ((scope, type_url), affected) in groups {
+            let old = self.before.collection(scope, type_url).map(|old| &**old);
+            if !affected.group.has_variants && old.is_none_or(|old| old.variants.is_empty()) {
+                continue;
+            }
+            let targets = self.targets(old, affected);
+            let wanted: BTreeMap<&ResourceName, Option<usize>> =
+                targets.map(|target| (target.name, target.upsert)).collect();
             let has_variants =
                 |base: &str| old.is_some_and(|old| !old.variants.of(base).is_empty());
             let new = wanted.iter().filter(|(_, upsert)| upsert.is_some()).map(|(name, _)| *name);
@@ -473,62 +582,65 @@ impl<'a> Work<'a> {
         None
     }
 
+    /// Returns the kind of change of a resource and the resource after it, or `None` if it does not change.
+    fn outcome(
+        &self,
+        target: &Target<'_>,
+        ready: &mut Ready,
+    ) -> Option<(ChangeKind, Option<Shared>)> {
+        let Some(upsert) = target.upsert else {
+            return target.current.map(|_| (ChangeKind::Removed, None));
+        };
+        let draft = &self.transaction.upserts[upsert].draft;
+        let difference = target.current.map(|current| current.compare(draft, ready.get(upsert)));
+        let kind = match (difference, target.current) {
+            (Some(Difference::None), _) => return None,
+            (Some(Difference::Labels), Some(current)) => {
+                let relabeled = Resource::with_version(draft, current.version());
+                return Some((ChangeKind::Relabeled, Some(Arc::new(relabeled))));
+            }
+            (Some(_), _) => ChangeKind::Updated,
+            (None, _) => ChangeKind::Added,
+        };
+        let build = || Arc::new(Resource::publish(draft, self.revision));
+        Some((kind, Some(ready.take(upsert, self.revision).unwrap_or_else(build))))
+    }
+
     /// Returns the new state, the changes, and the number of upserts that changed nothing. The
     /// state still has the old revision and assignments.
-    fn finish(self, transaction: &Transaction) -> (State, Vec<Change>, u64) {
-        let Self { before, revision, wanted } = self;
-        let mut state = before.clone();
-        let mut changes = Vec::new();
+    fn finish(self, groups: Groups<'a>, ready: &mut Ready) -> (State, Vec<Change>, u64) {
+        let mut state = self.before.clone();
+        let mut changes = Vec::with_capacity(groups.values().map(|of| of.group.len()).sum());
         let mut unchanged = 0;
-        for ((scope_name, type_url), wanted) in wanted {
-            let old = before.collection(scope_name, type_url);
+        for ((scope_name, type_url), affected) in groups {
+            let old = self.before.collection(scope_name, type_url).map(|old| &**old);
+            let first = changes.len();
+            let mut replaced = Vec::with_capacity(affected.group.len());
+            for target in self.targets(old, &affected) {
+                let Some((kind, resource)) = self.outcome(&target, ready) else {
+                    unchanged += u64::from(target.upsert.is_some());
+                    continue;
+                };
+                let key = ResourceKey { type_url: type_url.clone(), name: target.name.clone() };
+                changes.push(Change { scope: scope_name.clone(), key, kind, resource });
+                replaced.push(target.current);
+            }
+            let changed = &changes[first..];
+            if changed.is_empty() {
+                continue;
+            }
             let mut collection = match old {
                 Some(old) => Collection::clone(old),
                 None => Collection::new(scope_name.clone(), type_url.clone()),
             };
-            let first = changes.len();
-            for (name, upsert) in wanted {
-                let draft = upsert.map(|index| &transaction.upserts[index].draft);
-                let current = old.and_then(|old| old.resources.get(name));
-                let (kind, resource) = match (current, draft) {
-                    (None, None) => continue,
-                    (Some(_), None) => (ChangeKind::Removed, None),
-                    (None, Some(draft)) => {
-                        (ChangeKind::Added, Some(Resource::publish(draft, revision)))
-                    }
-                    (Some(current), Some(draft)) => match current.compare(draft) {
-                        Difference::None => {
-                            unchanged += 1;
-                            continue;
-                        }
-                        Difference::Labels => (
-                            ChangeKind::Relabeled,
-                            Some(Resource::with_version(draft, current.version())),
-                        ),
-                        Difference::Wire => {
-                            (ChangeKind::Updated, Some(Resource::publish(draft, revision)))
-                        }
-                    },
-                };
-                let resource: Option<Shared> = resource.map(Arc::new);
-                match &resource {
-                    Some(new) => collection.insert(Arc::clone(new)),
-                    None => collection.remove(name),
-                }
-                let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
-                changes.push(Change { scope: scope_name.clone(), key, kind, resource });
-            }
-            let visible = changes[first..].iter().any(|c| c.kind != ChangeKind::Relabeled);
-            if changes.len() == first {
-                continue;
-            }
-            if visible {
-                collection.changed = revision;
-                collection.label = transaction.meta.label.clone();
+            collection.change(changed, &replaced);
+            if changed.iter().any(|change| change.kind != ChangeKind::Relabeled) {
+                collection.changed = self.revision;
+                collection.label = self.transaction.meta.label.clone();
             }
             let mut scope =
                 state.scopes.get(scope_name).map(|scope| Scope::clone(scope)).unwrap_or_default();
-            scope.changed = revision;
+            scope.changed = self.revision;
             scope.types.insert(type_url.clone(), Arc::new(collection));
             state.scopes.insert(scope_name.clone(), Arc::new(scope));
         }

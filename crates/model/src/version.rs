@@ -155,8 +155,9 @@ impl fmt::Display for TypeVersion {
     }
 }
 
+const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
+
 fn base36(mut n: u64) -> String {
-    const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut out = Vec::with_capacity(13);
     loop {
         out.push(char::from(DIGITS[usize::try_from(n % 36).unwrap_or(0)]));
@@ -167,9 +168,34 @@ fn base36(mut n: u64) -> String {
     }
 }
 
+impl Revision {
+    /// Returns the number of digits of a revision in a version.
+    pub(crate) fn n_digits(self) -> usize {
+        std::iter::successors(Some(self.0), |n| (*n >= 36).then(|| n / 36)).count()
+    }
+
+    /// Writes the last digits of a revision in a version, as many as `out` has bytes.
+    pub(crate) fn write_digits(self, out: &mut [u8]) {
+        let mut n = self.0;
+        for digit in out.iter_mut().rev() {
+            *digit = DIGITS[usize::try_from(n % 36).unwrap_or(0)];
+            n /= 36;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn written_digits_are_those_of_the_version() {
+        for n in [0, 1, 35, 36, 1295, 1296, 1_000_000, u64::MAX] {
+            let mut digits = vec![b'?'; Revision(n).n_digits()];
+            Revision(n).write_digits(&mut digits);
+            assert_eq!(digits, base36(n).as_bytes());
+        }
+    }
 
     #[test]
     fn version_parses_its_canonical_spelling_only() {

@@ -20,6 +20,7 @@ use crate::{
     ShutdownError, Status, TransactError,
     disk::{
         directory::{Directory, DirectoryPurpose},
+        image::Image,
         parts::Start,
     },
     format::{
@@ -190,7 +191,7 @@ impl Replica {
         let core = &*self.0.core;
         loop {
             let recovered = core.node.raft.wait_for_recovery(Some(timeout)).await;
-            let formed = core.storage.published.image().cluster_id.is_some();
+            let formed = core.storage.published.is_formed();
             match recovered {
                 Ok(_) if formed => {
                     // Before anything is served: a comparison may show that this state is wrong.
@@ -314,8 +315,12 @@ impl Replica {
     /// # Errors
     /// Fails if this replica cannot determine what is committed, or has no state yet.
     pub async fn backup(&self, timeout: Duration) -> Result<Backup, BackupError> {
+        let deadline = Instant::now() + timeout;
         self.read_barrier(timeout).await?;
-        self.backup_of(BackupSource::Current)
+        let published = &self.0.core.storage.published;
+        let stored = published.stored_at(published.applied());
+        let image = tokio::time::timeout_at(deadline.into(), stored).await;
+        self.backup_of(image.map_err(|_| ReadError::Behind(timeout))?, BackupSource::Current)
     }
 
     /// Returns a backup of the entries that this replica has applied.
@@ -324,11 +329,11 @@ impl Replica {
     /// Fails if the replica has no state yet.
     pub fn backup_stale(&self) -> Result<Backup, BackupError> {
         self.check_diverged()?;
-        self.backup_of(BackupSource::Stale)
+        self.backup_of(self.0.core.storage.published.stored(), BackupSource::Stale)
     }
 
-    fn backup_of(&self, source: BackupSource) -> Result<Backup, BackupError> {
-        Backup::of(self.0.core.storage.published.image(), self.0.core.id(), source)
+    fn backup_of(&self, image: Image, source: BackupSource) -> Result<Backup, BackupError> {
+        Backup::of(image, self.0.core.id(), source)
     }
 
     /// Returns the newest applied state.
@@ -348,7 +353,7 @@ impl Replica {
     /// revisions.
     #[must_use]
     pub fn history(&self, limit: usize) -> Vec<Arc<HistoryEntry>> {
-        self.0.core.storage.published.image().history.iter().rev().take(limit).cloned().collect()
+        self.0.core.storage.published.newest().history.iter().rev().take(limit).cloned().collect()
     }
 
     /// Returns the reason why the replica no longer accepts writes, or `None` if it does.
@@ -367,7 +372,7 @@ impl Replica {
     #[must_use]
     pub fn status(&self) -> Status {
         let inner = &*self.0.core;
-        let image = inner.storage.published.image();
+        let image = inner.storage.published.newest();
         let raft = inner.node.raft.metrics().borrow_watched().clone();
         let membership = &raft.membership_config;
         Status {

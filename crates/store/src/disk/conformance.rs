@@ -36,7 +36,7 @@ use crate::{
 };
 
 fn command(bytes: &'static [u8]) -> Entry {
-    let command = EncodedCommand(Bytes::from_static(bytes));
+    let command = EncodedCommand::new(Bytes::from_static(bytes));
     Entry { log_id: log_id(1, 1), payload: EntryPayload::Normal(command) }
 }
 
@@ -97,7 +97,7 @@ async fn snapshot_installation_does_not_block_runtime_threads() {
 async fn applying_entries_does_not_block_runtime_threads() {
     let (_guard, _log, mut machine) = build();
     let form = Command::Form { cluster_id: [1; 16], incarnation: chancery_model::Incarnation(1) };
-    let command = EncodedCommand(command_to_proto(&form).encode_to_vec().into());
+    let command = EncodedCommand::new(command_to_proto(&form).encode_to_vec().into());
     let entry = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
     let database = machine.database();
     let mut apply = Box::pin(machine.apply(futures::stream::iter([Ok((entry, None))])));

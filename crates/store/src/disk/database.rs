@@ -24,6 +24,9 @@ const MIB: usize = 1 << 20;
 /// bytes.
 pub(crate) const WRITE_BUFFERS_BYTES: usize = 24 * MIB;
 
+/// The maximum number of memtables of a family. [`WRITE_BUFFERS_BYTES`] limits their size long before.
+const MEMTABLES_MAX: i32 = 8;
+
 /// The mode in which a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -84,6 +87,8 @@ fn database_options(access: Access) -> Options {
     // tables.
     options.set_max_total_wal_size(128 * MIB as u64);
     options.set_db_write_buffer_size(WRITE_BUFFERS_BYTES);
+    // The kernel begins to write a large batch while RocksDB still appends it, so that its sync waits for less.
+    options.set_wal_bytes_per_sync(MIB as u64);
     // A tail that was never synced is normal after a power cut; replay ends there. The high-water
     // mark decides whether the log lacks an acknowledged entry (`crate::recovery`).
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
@@ -98,6 +103,9 @@ fn family_options(family: Family, cache: &Cache) -> Options {
     table.set_block_cache(cache);
     table.set_block_size(16 << 10);
     let mut options = Options::default();
+    // A large change fills several memtables at once. RocksDB would stop all writes, including those of the log,
+    // until the second one is in a table.
+    options.set_max_write_buffer_number(MEMTABLES_MAX);
     match family {
         Family::Log => {
             // The log is read once, in order, soon after it was written.

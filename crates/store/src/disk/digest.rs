@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - A digest depends on the log alone. Its input is the term of the entry, the incarnation, the
-//!   revision, and the [`Tally`](crate::disk::image::Tally) of all records (resources with bytes and
+//!   revision, and the [`Tally`] of all records (resources with bytes and
 //!   versions, scopes, assignments, history). It does not depend on the membership, on snapshots,
 //!   or on restarts.
 //! - A change of the input of a digest, or of the bytes of any record of the state, raises
@@ -14,10 +14,15 @@
 
 use std::collections::VecDeque;
 
+use chancery_model::{Incarnation, Revision, State};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::{disk::image::Image, format::raft::term_of, status::StateDigest};
+use crate::{
+    disk::{image::Image, tally::Tally},
+    format::raft::{LogId, term_of},
+    status::StateDigest,
+};
 
 /// The number of the algorithm that [`Image::digest`] implements.
 pub(crate) const ALGORITHM: u32 = 1;
@@ -44,26 +49,38 @@ struct Kept {
 impl Image {
     /// Returns the digest of this state, or `None` before the first entry.
     pub(crate) fn digest(&self) -> Option<StateDigest> {
-        let applied = self.applied.as_ref()?;
-        let mut digest = Xxh3::new();
-        for number in [
-            term_of(applied),
-            applied.index,
-            self.state.incarnation.0.into(),
-            self.state.revision.0,
-            self.tally.records,
-            self.tally.sum,
-        ] {
-            digest.update(&number.to_le_bytes());
-        }
-        Some(StateDigest { index: applied.index, digest: digest.digest() })
+        let State { incarnation, revision, .. } = self.state;
+        Some(digest_at(self.applied.as_ref()?, incarnation, revision, self.tally))
     }
+}
+
+/// Returns the digest of the state after an entry.
+pub(crate) fn digest_at(
+    applied: &LogId,
+    incarnation: Incarnation,
+    revision: Revision,
+    tally: Tally,
+) -> StateDigest {
+    let mut digest = Xxh3::new();
+    let incarnation = incarnation.0.into();
+    let numbers =
+        [term_of(applied), applied.index, incarnation, revision.0, tally.records, tally.sum];
+    for number in numbers {
+        digest.update(&number.to_le_bytes());
+    }
+    StateDigest { index: applied.index, digest: digest.digest() }
 }
 
 impl Digests {
     /// Keeps the digest of a state, which must be newer than the previous one.
     pub(crate) fn note(&self, image: &Image) {
-        let Some(digest) = image.digest() else { return };
+        if let Some(digest) = image.digest() {
+            self.note_digest(digest);
+        }
+    }
+
+    /// Keeps a digest, which must be of a newer state than the previous one.
+    pub(crate) fn note_digest(&self, digest: StateDigest) {
         let mut kept = self.0.lock();
         if kept.newest.back().is_some_and(|last| last.index >= digest.index) {
             return;
@@ -107,8 +124,6 @@ fn push(kept: &mut VecDeque<StateDigest>, digest: StateDigest, max: usize) {
 
 #[cfg(test)]
 mod tests {
-    use chancery_model::{Incarnation, Revision};
-
     use super::*;
     use crate::format::raft::log_id;
 
@@ -123,10 +138,8 @@ mod tests {
         let digest = state.digest().unwrap();
         assert_eq!(image(2, 10).digest(), Some(digest), "the same state");
         let mut others = vec![image(3, 10); 5];
-        others[1] =
-            Image { tally: crate::disk::image::Tally { records: 1, sum: 0 }, ..image(2, 10) };
-        others[2] =
-            Image { tally: crate::disk::image::Tally { records: 0, sum: 1 }, ..image(2, 10) };
+        others[1] = Image { tally: Tally { records: 1, sum: 0 }, ..image(2, 10) };
+        others[2] = Image { tally: Tally { records: 0, sum: 1 }, ..image(2, 10) };
         others[3] = image(2, 10);
         others[3].state.revision = Revision(1);
         others[4] = image(2, 10);

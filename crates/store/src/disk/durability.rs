@@ -25,11 +25,12 @@ use crate::{
         directory::{Directory, DirectoryPurpose},
         flusher::Flusher,
         high_water::{HighWater, Mark},
-        image::{Image, Record},
+        image::Image,
         log::{Ends, LogStore},
         log_size::LogSize,
         machine::Machine,
         parts::{Bootstrap, Parts},
+        records::Record,
         recovery::{self, Recovered},
     },
     failpoint::Point,
@@ -51,17 +52,17 @@ const IDENTITY: Identity =
     Identity { cluster_id: [9; 16], replica_id: 1, incarnation: Incarnation(77), instance: 5 };
 
 /// The layers below Raft, in a directory that can be opened again.
-struct Store {
+pub(super) struct Store {
     directory: Directory,
-    database: Arc<Database>,
-    log: LogStore,
-    machine: Machine,
+    pub(super) database: Arc<Database>,
+    pub(super) log: LogStore,
+    pub(super) machine: Machine,
     flusher: Flusher,
-    failure: Failure,
+    pub(super) failure: Failure,
 }
 
 impl Store {
-    fn create(path: &Path) -> Self {
+    pub(super) fn create(path: &Path) -> Self {
         let (directory, _) = Directory::open(path, None).unwrap();
         directory.begin(IDENTITY, DirectoryPurpose::Replica).unwrap();
         let high_water = HighWater::create(&directory.high_water(), IDENTITY.cluster_id).unwrap();
@@ -80,7 +81,7 @@ impl Store {
     }
 
     /// Ends like a killed process: writes nothing more.
-    fn close(self) {
+    pub(super) fn close(self) {
         let Self { directory, database, log, machine, flusher, .. } = self;
         drop(log);
         flusher.join().unwrap();
@@ -91,66 +92,69 @@ impl Store {
         mark(self.directory.path())
     }
 
-    fn append(&mut self, entries: &[Entry]) -> OneshotReceiverOf<Types, std::io::Result<()>> {
+    pub(super) fn append(
+        &mut self,
+        entries: &[Entry],
+    ) -> OneshotReceiverOf<Types, std::io::Result<()>> {
         let (sender, flushed) = OneshotOf::<Types>::channel();
         let appended = self.log.append(entries.to_vec(), IOFlushed::signal(sender));
         futures::FutureExt::now_or_never(appended).expect("an append does not wait").unwrap();
         flushed
     }
 
-    async fn apply(&mut self, entries: &[Entry]) -> std::io::Result<()> {
+    pub(super) async fn apply(&mut self, entries: &[Entry]) -> std::io::Result<()> {
         let entries = entries.iter().cloned().map(|entry| Ok((entry, None)));
         self.machine.apply(futures::stream::iter(entries.collect::<Vec<_>>())).await
     }
 
-    async fn commit(&mut self, entries: &[Entry]) {
+    pub(super) async fn commit(&mut self, entries: &[Entry]) {
         self.append(entries).await.unwrap().unwrap();
         self.apply(entries).await.unwrap();
     }
 
-    fn image(&self) -> Image {
-        self.machine.published().image()
+    pub(super) fn image(&self) -> Image {
+        self.machine.published().stored()
     }
 }
 
-fn mark(path: &Path) -> Mark {
+pub(super) fn mark(path: &Path) -> Mark {
     HighWater::open_read_only(&path.join("HIGHWATER"), IDENTITY.cluster_id).unwrap().mark()
 }
 
 /// Returns what a start finds in a directory.
-fn found(path: &Path, mark: Mark) -> Result<Recovered, OpenError> {
+pub(super) fn found(path: &Path, mark: Mark) -> Result<Recovered, OpenError> {
     let (directory, identity) = Directory::open_existing(path).unwrap();
     recovery::read(&directory, identity, mark).map(|(_, recovered)| recovered)
 }
 
-fn blank(term: u64, index: u64) -> Entry {
+pub(super) fn blank(term: u64, index: u64) -> Entry {
     Entry { log_id: log_id(term, index), payload: EntryPayload::Blank }
 }
 
 fn asking(index: u64, ask: &Command) -> Entry {
-    let command = EncodedCommand(command_to_proto(ask).encode_to_vec().into());
+    let command = EncodedCommand::new(command_to_proto(ask).encode_to_vec().into());
     Entry { log_id: log_id(1, index), payload: EntryPayload::Normal(command) }
 }
 
-fn form(index: u64) -> Entry {
+pub(super) fn form(index: u64) -> Entry {
     let Identity { cluster_id, incarnation, .. } = IDENTITY;
     asking(index, &Command::Form { cluster_id, incarnation })
 }
 
-fn scope() -> ScopeName {
+pub(super) fn scope() -> ScopeName {
     ScopeName::new("default").unwrap()
 }
 
-fn key(name: &str) -> ResourceKey {
+pub(super) fn key(name: &str) -> ResourceKey {
     let type_url = TypeUrl::from_static("type.googleapis.com/a.B");
     ResourceKey { type_url, name: ResourceName::new(name).unwrap() }
 }
 
-fn transacting(index: u64, transaction: Transaction) -> Entry {
+pub(super) fn transacting(index: u64, transaction: Transaction) -> Entry {
     asking(index, &Command::Transact { transaction: Box::new(transaction), request: None })
 }
 
-fn put(index: u64, name: &str, body: &'static str) -> Entry {
+pub(super) fn put(index: u64, name: &str, body: &'static str) -> Entry {
     let draft = ResourceDraft::new(key(name), Bytes::from_static(body.as_bytes()));
     let upserts = vec![Upsert { scope: scope(), draft }];
     transacting(index, Transaction { upserts, ..Transaction::default() })
@@ -161,9 +165,15 @@ fn delete(index: u64, name: &str) -> Entry {
     transacting(index, Transaction { deletes, ..Transaction::default() })
 }
 
-type Records = BTreeMap<(Family, Vec<u8>), Vec<u8>>;
+/// A change that removes all resources of the scope: a short command with many records.
+pub(super) fn delete_all(index: u64) -> Entry {
+    let prune = vec![scope()];
+    transacting(index, Transaction { prune, ..Transaction::default() })
+}
 
-fn records(image: &Image) -> Records {
+pub(super) type Records = BTreeMap<(Family, Vec<u8>), Vec<u8>>;
+
+pub(super) fn records(image: &Image) -> Records {
     image.records().map(|Record { family, key, record }| ((family, key), record)).collect()
 }
 
@@ -197,7 +207,7 @@ async fn entries_are_readable_at_once_and_applied_when_they_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     // Too large to stay in memory.
-    let command = EncodedCommand(Bytes::from(vec![7; 5 << 20]));
+    let command = EncodedCommand::new(Bytes::from(vec![7; 5 << 20]));
     let large = Entry { log_id: log_id(1, 0), payload: EntryPayload::Normal(command) };
     store.append(&[large]).await.unwrap().unwrap();
     let (database, mut log) = (Arc::clone(&store.database), store.log.clone());

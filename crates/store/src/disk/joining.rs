@@ -89,7 +89,7 @@ async fn wait_until_current(replica: &Replica, leader: &Replica) {
 }
 
 /// Copies of a data directory, made before each of its changes.
-struct Copies {
+pub(super) struct Copies {
     from: PathBuf,
     to: PathBuf,
     /// The lengths of the write-ahead logs when they were last synced.
@@ -99,7 +99,7 @@ struct Copies {
 }
 
 impl Copies {
-    fn watch(from: &Path, to: &Path) -> (Arc<Self>, failpoint::Watched) {
+    pub(super) fn watch(from: &Path, to: &Path) -> (Arc<Self>, failpoint::Watched) {
         let (synced, n_copies) = (Mutex::default(), Mutex::default());
         let (from, to) = (from.to_owned(), to.to_owned());
         let copies = Arc::new(Self { from: from.clone(), to, synced, n_copies });
@@ -137,7 +137,7 @@ impl Copies {
         ["killed", "cut"].map(|kind| self.to.join(format!("{n:03}-{kind}")))
     }
 
-    fn all(&self) -> Vec<PathBuf> {
+    pub(super) fn all(&self) -> Vec<PathBuf> {
         (0..*self.n_copies.lock()).flat_map(|n| self.nth(n)).collect()
     }
 }

@@ -10,9 +10,13 @@ use chancery_model::{
 use chancery_proto::raft::v1 as pb;
 
 use crate::{
-    disk::image::{
-        ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, Image, QUOTA_PREFIX,
-        RULE_PREFIX, SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX, Tally,
+    disk::{
+        image::Image,
+        records::{
+            ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, QUOTA_PREFIX,
+            RULE_PREFIX, SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX,
+        },
+        tally::Tally,
     },
     format::{
         access_codec::{rule_from_proto, token_from_proto},

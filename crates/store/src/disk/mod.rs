@@ -5,8 +5,10 @@
 //! | `directory`, `high_water` | the data directory, and its files beside the database |
 //! | `database`, `wal` | RocksDB, and a check of its files |
 //! | `log`, `recent`, `flusher`, `log_size` | the Raft log; its newest entries in memory; the thread that writes and syncs it |
-//! | `machine` | applies entries, stores and publishes the state |
-//! | `image`, `loader` | the state as one value, and its records |
+//! | `machine`, `published` | applies entries, publishes the state |
+//! | `persister`, `state_writer` | write the records of the state |
+//! | `image`, `effect` | the state as one value, and the effect of an entry |
+//! | `records`, `tally`, `loader` | the records of the state |
 //! | `snapshot`, `digest` | the encoding of a state, and its digest |
 //! | `recovery`, `parts` | what is read and checked before Raft runs |
 //! | `entry_check` | comparison of received entries with those in the log |
@@ -22,6 +24,7 @@ pub(crate) mod digest;
 pub(crate) mod directory;
 #[cfg(test)]
 mod durability;
+pub(crate) mod effect;
 pub(crate) mod entry_check;
 pub(crate) mod flusher;
 pub(crate) mod high_water;
@@ -33,13 +36,20 @@ pub(crate) mod log;
 pub(crate) mod log_size;
 pub(crate) mod machine;
 pub(crate) mod parts;
+pub(crate) mod persister;
+#[cfg(test)]
+mod persister_tests;
 pub(crate) mod progress;
+pub(crate) mod published;
 pub(crate) mod recent;
+pub(crate) mod records;
 pub(crate) mod recovery;
 pub(crate) mod restore;
 pub(crate) mod snapshot;
 pub(crate) mod space;
 #[cfg(test)]
 mod state_tests;
+pub(crate) mod state_writer;
 pub(crate) mod storage;
+pub(crate) mod tally;
 pub(crate) mod wal;

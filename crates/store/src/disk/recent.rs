@@ -6,14 +6,20 @@
 //! Invariants:
 //! - The entries are the end of the log, without a gap. The database has the same content for
 //!   written entries.
-//! - They take [`BYTES_MAX`] bytes at most, except for entries that are not in the database yet.
+//! - They take [`BYTES_MAX`] bytes at most, except for entries that are not in the database yet. An entry that was
+//!   prepared stays until it is applied, with the ones behind it, up to [`PREPARED_BYTES_MAX`].
 
 use std::collections::VecDeque;
+
+use openraft::EntryPayload;
 
 use crate::format::raft::Entry;
 
 /// The maximum size of the kept records, in bytes. Replicas that keep up lag by less.
 const BYTES_MAX: usize = 4 << 20;
+
+/// The maximum size of the kept records if an entry among them was prepared and is not applied, in bytes.
+const PREPARED_BYTES_MAX: usize = 128 << 20;
 
 /// The newest entries.
 #[derive(Debug, Default)]
@@ -45,8 +51,11 @@ impl Recent {
 
     fn shrink(&mut self) {
         let written = self.written;
-        let is_written = |(entry, _): &(Entry, usize)| entry.log_id.index < written;
-        while self.bytes > BYTES_MAX && self.entries.front().is_some_and(is_written) {
+        while let Some((first, _)) = self.entries.front() {
+            let max = if is_prepared(first) { PREPARED_BYTES_MAX } else { BYTES_MAX };
+            if self.bytes <= max || first.log_id.index >= written {
+                break;
+            }
             self.pop(VecDeque::pop_front);
         }
     }
@@ -98,12 +107,22 @@ impl Recent {
     }
 }
 
+/// Returns whether an entry was prepared and is not applied.
+fn is_prepared(entry: &Entry) -> bool {
+    matches!(&entry.payload, EntryPayload::Normal(command) if command.is_prepared())
+}
+
 #[cfg(test)]
 mod tests {
-    use openraft::EntryPayload;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
 
     use super::*;
-    use crate::format::raft::log_id;
+    use crate::format::{
+        prepared::Preparation,
+        raft::{EncodedCommand, log_id},
+    };
 
     fn entry(index: u64) -> Entry {
         Entry { log_id: log_id(1, index), payload: EntryPayload::Blank }
@@ -142,6 +161,21 @@ mod tests {
         assert_eq!(recent.first(), Some(4));
         recent.set_written(10);
         assert_eq!(recent.first(), Some(6));
+    }
+
+    /// Reading it from the database would lose what was prepared.
+    #[test]
+    fn prepared_entry_stays_until_it_is_applied() {
+        let preparation = Arc::new(Preparation::in_progress());
+        let command = EncodedCommand::with(Bytes::new(), Arc::clone(&preparation));
+        let payload = EntryPayload::Normal(command);
+        let mut recent = Recent { written: u64::MAX, ..Recent::default() };
+        recent.append(Entry { log_id: log_id(1, 1), payload }, BYTES_MAX + 1);
+        recent.append(entry(2), 10);
+        assert_eq!(recent.first(), Some(1));
+        preparation.finish(None);
+        recent.append(entry(3), 10);
+        assert_eq!(recent.first(), Some(2), "it is applied");
     }
 
     #[test]

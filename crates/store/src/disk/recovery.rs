@@ -24,10 +24,12 @@ use crate::{
         database::{Access, Database, Deleted},
         directory::{Directory, damaged},
         high_water::Mark,
-        image::{Image, Tally},
+        image::Image,
         loader::Loader,
         log::Ends,
         log_size::LogSize,
+        state_writer::{Staged, staged},
+        tally::Tally,
         wal::{self, WrongType},
     },
     format::{
@@ -109,7 +111,7 @@ pub(crate) fn apply_rest(
     for (index, item) in (first..).zip(entries) {
         let (_, record) = item.map_err(|error| wrong(index, &error))?;
         let entry = entry_from_record(index, record).map_err(|error| wrong(index, &error))?;
-        image.apply_entry(entry, &mut Vec::new()).map_err(|error| wrong(index, &error))?;
+        image.apply_entry(entry).map_err(|error| wrong(index, &error))?;
     }
     Ok(())
 }
@@ -325,6 +327,15 @@ impl Reader<'_> {
         Ok(())
     }
 
+    /// Reads the staging area, whose records replace those in their places.
+    fn read_staged(&self) -> Result<Staged, OpenError> {
+        let records = staged(self.database).map(|item| {
+            item.map(|(family, key, record)| ((family, key), record))
+                .map_err(|error| self.damaged("the staged state", error))
+        });
+        records.collect()
+    }
+
     fn read_state(&self, applied: pb::AppliedRecord) -> Result<Image, OpenError> {
         let what = "the state";
         let generation = applied.generation;
@@ -336,13 +347,22 @@ impl Reader<'_> {
                 self.check_dead(family, to, None)?;
             }
         }
+        let staged = if applied.staged { self.read_staged()? } else { Staged::default() };
         let mut loader = Loader::default();
         for family in [Family::Index, Family::Resources, Family::History] {
-            for item in self.database.scan(family, &from, to.as_deref(), Deleted::Skip) {
+            let placed = self.database.scan(family, &from, to.as_deref(), Deleted::Skip);
+            let placed =
+                placed.map(|item| item.map(|(key, record)| (key.slice(from.len()..), record)));
+            let of_family =
+                staged.iter().filter(|((of, _), record)| *of == family && !record.is_empty());
+            let moved = of_family.map(|((_, key), record)| Ok((key.clone(), record.clone())));
+            let is_replaced = |key: &Bytes| staged.contains_key(&(family, key.clone()));
+            let placed =
+                placed.filter(|item| !item.as_ref().is_ok_and(|(key, _)| is_replaced(key)));
+            for item in placed.chain(moved) {
                 let (key, record) = item
                     .map_err(|error| self.damaged(what, format!("{}: {error}", family.name())))?;
-                let key = key.get(from.len()..).unwrap_or_default();
-                loader.add(family, key, record).map_err(|error| self.damaged(what, error))?;
+                loader.add(family, &key, record).map_err(|error| self.damaged(what, error))?;
             }
         }
         loader.finish(applied).map_err(|error| self.damaged(what, error))

@@ -25,10 +25,11 @@ use crate::{
         database::{Access, Batch, Database},
         directory::{self, Directory, DirectoryPurpose, Found, damaged},
         high_water::{HighWater, Mark},
-        image::{Image, Record, RestoredIdentity},
-        machine::BATCH_BYTES,
+        image::{Image, RestoredIdentity},
         parts::new_identity,
+        records::Record,
         recovery,
+        state_writer::BATCH_BYTES,
     },
     format::{
         identity::Identity,

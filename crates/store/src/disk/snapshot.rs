@@ -16,8 +16,10 @@ use prost::Message;
 
 use crate::{
     disk::{
-        image::{Image, Record, Tally},
+        image::Image,
         loader::{LoadError, Loader},
+        records::Record,
+        tally::Tally,
     },
     format::{
         frames::{FrameError, Frames, frame},
@@ -240,6 +242,7 @@ impl Decoder {
             generation: 0,
             history_anchor: header.history_anchor,
             history_head: Bytes::new(),
+            staged: false,
         };
         let loader = match content {
             Content::Load(loader) => *loader,

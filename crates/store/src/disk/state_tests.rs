@@ -20,13 +20,15 @@ use prost::Message;
 
 use crate::{
     disk::{
-        image::{Image, Record, RestoredIdentity},
+        image::{Image, RestoredIdentity},
         loader::{LoadError, Loader},
+        records::Record,
         snapshot::{Decoder, SnapshotData, SnapshotError},
     },
     format::{
         codec::{
-            Command, Request, command_from_proto, command_to_proto, digest, transaction_to_proto,
+            Command, Request, command_from_proto, command_to_proto, decode_command, digest,
+            transaction_to_proto,
         },
         history::HISTORY_MAX,
         history_chain::HistoryHash,
@@ -277,8 +279,9 @@ proptest! {
     ) {
         let ask = ask(Transaction { preconditions, ..transaction });
         let bytes = Bytes::from(command_to_proto(&ask).encode_to_vec());
-        let read = command_from_proto(pb::Command::decode(bytes).unwrap()).unwrap();
-        prop_assert_eq!(read, ask);
+        let read = command_from_proto(pb::Command::decode(bytes.clone()).unwrap()).unwrap();
+        prop_assert_eq!(&read, &ask);
+        prop_assert_eq!(decode_command(&bytes).unwrap(), ask);
     }
 
     /// The records written step by step, the content of a snapshot, and the loaded image are one
@@ -337,6 +340,23 @@ proptest! {
                 prop_assert_eq!(&other.history, &image.history, "hashes are equal, too");
             }
         }
+    }
+
+    /// Decoding upsert by upsert accepts and rejects the same commands as decoding as one message.
+    #[test]
+    fn damaged_commands_are_decoded_equally_in_parts_and_as_one_message(
+        transaction in transactions(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+    ) {
+        let mut bytes = command_to_proto(&ask(transaction)).encode_to_vec();
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let bytes = Bytes::from(bytes);
+        let whole = pb::Command::decode(bytes.clone()).ok();
+        let whole = whole.and_then(|command| command_from_proto(command).ok());
+        prop_assert_eq!(decode_command(&bytes).ok(), whole);
     }
 
     /// Every committed entry is applied, or refused with a reason; none causes a panic.

@@ -5,11 +5,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use chancery_model::{
     AccessLimit, Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher,
     Precondition, Refusal, Resource, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName,
     ScopeTemplate, Transaction, TransactionMeta, TypeUrl, Upsert, Version,
+    wire::{Fields, Token, put_len_field},
 };
 use chancery_proto::raft::v1 as pb;
 use prost::Message;
@@ -77,6 +78,58 @@ pub(crate) fn command_from_proto(command: pb::Command) -> Result<Command, Record
             Ok(Command::Transact { transaction, request })
         }
     }
+}
+
+/// Decodes an encoded command. Bodies share the bytes of the command.
+///
+/// A large transaction is decoded upsert by upsert. Decoding it as one message would need several times its size
+/// for the list of messages alone.
+pub(crate) fn decode_command(command: &Bytes) -> Result<Command, RecordError> {
+    let Some((rest, transaction)) = split_field(command, TRANSACTION_FIELD) else {
+        return command_from_proto(pb::Command::decode(command.clone())?);
+    };
+    let [transaction] = &transaction[..] else {
+        return command_from_proto(pb::Command::decode(command.clone())?);
+    };
+    let transaction = command.slice_ref(transaction);
+    let Some((others, upserts)) = split_field(&transaction, UPSERTS_FIELD) else {
+        return command_from_proto(pb::Command::decode(command.clone())?);
+    };
+    let pb::Command { command: kind, request } = pb::Command::decode(rest.freeze())?;
+    if kind.is_some() {
+        return command_from_proto(pb::Command::decode(command.clone())?);
+    }
+    let request = request.map(request_from_proto).transpose()?;
+    let others = transaction_from_proto(pb::Transaction::decode(others.freeze())?)?;
+    let mut scope = None;
+    let upserts = upserts.into_iter().map(|upsert| {
+        upsert_from_proto(pb::Upsert::decode(transaction.slice_ref(upsert))?, &mut scope)
+    });
+    let upserts = upserts.collect::<Result<_, _>>()?;
+    Ok(Command::Transact { transaction: Box::new(Transaction { upserts, ..others }), request })
+}
+
+/// The number of the field `transaction` in a command.
+const TRANSACTION_FIELD: u32 = 2;
+/// The number of the field `upserts` in a transaction.
+const UPSERTS_FIELD: u32 = 4;
+
+/// Returns the contents of one field of a message, and the message without that field. Returns `None` if the bytes
+/// are not a message of fields with a length and with a number below 16.
+fn split_field(message: &[u8], number: u32) -> Option<(BytesMut, Vec<&[u8]>)> {
+    let (mut rest, mut contents) = (BytesMut::new(), Vec::new());
+    let mut fields = Fields::new(0, message.len());
+    while let Some(token) = fields.next(message).ok()? {
+        match token {
+            Token::Bytes { field, content } if field == number => contents.push(content),
+            Token::Bytes { field, content } => {
+                let field = u8::try_from(field).ok().filter(|field| *field < 16)?;
+                put_len_field(&mut rest, field, content);
+            }
+            Token::Varint { .. } | Token::Fixed { .. } | Token::Group => return None,
+        }
+    }
+    Some((rest, contents))
 }
 
 /// Decodes a cluster ID.
@@ -175,12 +228,13 @@ pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction
 }
 
 fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, RecordError> {
+    let mut last = None;
     let scope = |name: &String| ScopeName::new(name).map_err(|error| invalid("a prune", error));
     Ok(Transaction {
         preconditions: collect(message.preconditions, precondition_from_proto)?,
         deletes: collect(message.deletes, ref_from_proto)?,
         prune: message.prune.iter().map(scope).collect::<Result<_, _>>()?,
-        upserts: collect(message.upserts, upsert_from_proto)?,
+        upserts: collect(message.upserts, |upsert| upsert_from_proto(upsert, &mut last))?,
         assignments: collect(message.assignments, assignment_op_from_proto)?,
         meta: meta_from_proto(*message.meta.unwrap_or_default()),
         access: collect(message.access, access_op_from_proto)?,
@@ -189,13 +243,21 @@ fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, Recor
 
 fn collect<A, B>(
     items: Vec<A>,
-    convert: impl Fn(A) -> Result<B, RecordError>,
+    convert: impl FnMut(A) -> Result<B, RecordError>,
 ) -> Result<Vec<B>, RecordError> {
     items.into_iter().map(convert).collect()
 }
 
-fn upsert_from_proto(message: pb::Upsert) -> Result<Upsert, RecordError> {
-    let scope = ScopeName::new(&message.scope).map_err(|error| invalid("an upsert", error))?;
+/// Decodes an upsert. `last` is the scope of the one before, which most upserts share.
+fn upsert_from_proto(
+    message: pb::Upsert,
+    last: &mut Option<ScopeName>,
+) -> Result<Upsert, RecordError> {
+    let scope = match last {
+        Some(last) if last.as_str() == message.scope => last.clone(),
+        _ => ScopeName::new(&message.scope).map_err(|error| invalid("an upsert", error))?,
+    };
+    *last = Some(scope.clone());
     let key = key_from_proto(message.key.as_ref().ok_or_else(|| missing("the key of an upsert"))?)?;
     let content = message.content.ok_or_else(|| missing("the content of an upsert"))?;
     Ok(Upsert { scope, draft: draft_from_proto(key, content)? })

@@ -1,4 +1,4 @@
-//! The keys of the database, except those of the state's records (`disk::image`).
+//! The keys of the database, except those of the state's records (`disk::records`).
 
 use chancery_proto::raft::v1 as pb;
 
@@ -17,7 +17,16 @@ pub(crate) const APPLIED_KEY: &[u8] = b"applied";
 
 /// Returns the key under which a record of the state is stored.
 pub(crate) fn state_key(generation: u32, key: &[u8]) -> Vec<u8> {
-    [&generation.to_be_bytes()[..], key].concat()
+    let mut stored = Vec::with_capacity(size_of::<u32>() + key.len());
+    put_state_key(&mut stored, generation, key);
+    stored
+}
+
+/// Writes such a key in place of the content of `stored`.
+pub(crate) fn put_state_key(stored: &mut Vec<u8>, generation: u32, key: &[u8]) {
+    stored.clear();
+    stored.extend_from_slice(&generation.to_be_bytes());
+    stored.extend_from_slice(key);
 }
 
 /// Returns key and record of the purge position.

@@ -3,13 +3,15 @@
 //! None of them is stored or sent in openraft's layout. [`crate::format::codec`] converts each to a message
 //! of `chancery.raft.v1`, so that a new openraft cannot change the data on disk.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{Outcome, Revision};
 use openraft::alias::{
     CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, StoredMembershipOf, VoteOf,
 };
+
+use crate::format::prepared::{Preparation, Prepared};
 
 openraft::declare_raft_types!(
     /// Standard Raft: one leader per term.
@@ -27,14 +29,48 @@ pub(crate) type StoredMembership = StoredMembershipOf<Types>;
 pub(crate) type Membership = openraft::Membership<u64, Peer>;
 pub(crate) type SnapshotMeta = SnapshotMetaOf<Types>;
 
-/// An encoded `chancery.raft.v1.Command`. The log treats it as opaque bytes; only applying an entry
+/// An encoded `chancery.raft.v1.Command`. The log treats it as opaque bytes; only preparing or applying an entry
 /// decodes it.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct EncodedCommand(pub(crate) Bytes);
+#[derive(Clone)]
+pub(crate) struct EncodedCommand {
+    pub(crate) bytes: Bytes,
+    /// The work that was done before the turn of the command, in memory only.
+    preparation: Option<Arc<Preparation>>,
+}
+
+impl EncodedCommand {
+    /// Creates a command that is not prepared.
+    pub(crate) fn new(bytes: Bytes) -> Self {
+        Self { bytes, preparation: None }
+    }
+
+    /// Creates a command that is prepared.
+    pub(crate) fn with(bytes: Bytes, preparation: Arc<Preparation>) -> Self {
+        Self { bytes, preparation: Some(preparation) }
+    }
+
+    /// Takes what was prepared. Waits while the preparation is in progress, so it must be called on a thread that
+    /// may block.
+    pub(crate) fn take_prepared(&self) -> Option<Prepared> {
+        self.preparation.as_ref()?.take()
+    }
+
+    /// Returns whether this holds prepared work, or work in progress, that nobody has taken.
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.preparation.as_ref().is_some_and(|preparation| preparation.is_held())
+    }
+}
+
+impl PartialEq for EncodedCommand {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+impl Eq for EncodedCommand {}
 
 impl fmt::Debug for EncodedCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EncodedCommand({} bytes)", self.0.len())
+        write!(f, "EncodedCommand({} bytes)", self.bytes.len())
     }
 }
 

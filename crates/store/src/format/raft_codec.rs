@@ -56,7 +56,7 @@ pub(crate) fn entry_record_len(entry: &Entry) -> usize {
 fn entry_to_proto(entry: &Entry) -> pb::LogEntry {
     let payload = match &entry.payload {
         EntryPayload::Blank => pb::log_entry::Payload::Blank(pb::Blank {}),
-        EntryPayload::Normal(command) => pb::log_entry::Payload::Command(command.0.clone()),
+        EntryPayload::Normal(command) => pb::log_entry::Payload::Command(command.bytes.clone()),
         EntryPayload::Membership(membership) => {
             pb::log_entry::Payload::Membership(membership_to_proto(membership))
         }
@@ -74,7 +74,7 @@ pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, Recor
     let payload = match message.payload {
         Some(pb::log_entry::Payload::Blank(_)) => EntryPayload::Blank,
         Some(pb::log_entry::Payload::Command(command)) => {
-            EntryPayload::Normal(EncodedCommand(command))
+            EntryPayload::Normal(EncodedCommand::new(command))
         }
         Some(pb::log_entry::Payload::Membership(membership)) => {
             EntryPayload::Membership(membership_from_proto(membership)?)
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn log_entry_format_of_first_release_is_unchanged() {
         assert_eq!(round_trip(EntryPayload::Blank), "012bbbefcb56c7e0c20a05080310ac021200");
-        let command = EncodedCommand(Bytes::from_static(b"command"));
+        let command = EncodedCommand::new(Bytes::from_static(b"command"));
         assert_eq!(
             round_trip(EntryPayload::Normal(command)),
             "0168f58c719b902def0a05080310ac021a07636f6d6d616e64"

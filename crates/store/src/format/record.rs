@@ -98,13 +98,20 @@ fn hash(family: Family, key: &[u8], version: u8, message: &[u8]) -> u64 {
 
 /// Encodes a message as a record.
 pub(crate) fn seal(family: Family, key: &[u8], message: &impl Message) -> Vec<u8> {
-    let mut record = Vec::with_capacity(HEADER_LEN + message.encoded_len());
+    let mut record = Vec::new();
+    seal_into(&mut record, family, key, message);
+    record
+}
+
+/// Encodes a message as a record, in place of the content of `record`.
+pub(crate) fn seal_into(record: &mut Vec<u8>, family: Family, key: &[u8], message: &impl Message) {
+    record.clear();
+    record.reserve(HEADER_LEN + message.encoded_len());
     record.put_u8(FORMAT_VERSION);
     record.put_u64_le(0);
-    message.encode(&mut record).expect("a vector grows as needed");
+    message.encode(record).expect("a vector grows as needed");
     let checksum = hash(family, key, FORMAT_VERSION, &record[HEADER_LEN..]);
     record[1..HEADER_LEN].copy_from_slice(&checksum.to_le_bytes());
-    record
 }
 
 /// Returns the length of the record of a message.

@@ -12,8 +12,8 @@ use crate::{
     disk::{
         database::Batch,
         directory::Directory,
+        effect::OwnedEdit,
         high_water::HighWater,
-        image::Edit,
         recovery::{self, Recovered},
     },
     format::{
@@ -36,7 +36,7 @@ fn tamper(dir: &Path, replica_id: u64, name: &str) {
     let (mut edits, mut batch) = (Vec::new(), Batch::default());
     let transaction = Box::new(put(name));
     image.apply(Command::Transact { transaction, request: None }, &mut edits);
-    for Edit { family, key, record } in edits {
+    for OwnedEdit { family, key, record } in edits {
         let record = record.expect("nothing is removed");
         database.put(&mut batch, family, &state_key(generation, &key), &record);
     }

@@ -24,12 +24,15 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::{
     Config, HISTORY_MAX, TransactError,
     disk::{
-        machine::Published,
+        published::Published,
         space::{Full, Space},
         storage::Storage,
     },
     failure::Failure,
-    format::raft::{EncodedCommand, Response},
+    format::{
+        prepared::{PREPARED_BYTES_MIN, Preparation, Prepared},
+        raft::{EncodedCommand, Response},
+    },
     metrics::StoreMetrics,
     replication::{
         codec, command,
@@ -226,7 +229,8 @@ impl Forwarder {
             let path = self.data_dir.clone();
             return Attempt::Done(Err(TransactError::DiskFull { path, free, needed }));
         }
-        let write = self.node.raft.client_write(EncodedCommand(command));
+        let command = self.prepared(command).await;
+        let write = self.node.raft.client_write(command);
         let Ok(result) = tokio::time::timeout_at(deadline.into(), write).await else {
             return Attempt::Unknown;
         };
@@ -242,6 +246,23 @@ impl Forwarder {
                 let reason = self.failure.get().unwrap_or_default().to_owned();
                 Attempt::Done(Err(TransactError::Failed(reason)))
             }
+        }
+    }
+
+    /// Prepares a large command before it enters the log, so that the commands behind it do not wait for that.
+    async fn prepared(&self, command: Bytes) -> EncodedCommand {
+        if command.len() < PREPARED_BYTES_MIN {
+            return EncodedCommand::new(command);
+        }
+        let revision = self.published.next_revision();
+        let bytes = command.clone();
+        let prepared = tokio::task::spawn_blocking(move || Prepared::new(&bytes, revision)).await;
+        match prepared {
+            Ok(Some(prepared)) => {
+                EncodedCommand::with(command, Arc::new(Preparation::done(prepared)))
+            }
+            // Applying the command reports the reason.
+            Ok(None) | Err(_) => EncodedCommand::new(command),
         }
     }
 

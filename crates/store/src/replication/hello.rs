@@ -11,7 +11,7 @@ use crate::{
 /// Returns the status of this replica for another one.
 pub(crate) fn answer(core: &Core, caller: &pb::HelloRequest) -> pb::HelloResponse {
     let metrics = core.node.raft.metrics().borrow_watched().clone();
-    let image = core.storage.published.image();
+    let image = core.storage.published.newest();
     let leader = core.node.present_leader();
     let leader_address = match core.node.leader() {
         Some(Leader::Here) if leader.is_some() => core.address.clone(),

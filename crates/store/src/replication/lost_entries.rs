@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::{
-    disk::{log::WeakLogStore, machine::Published},
+    disk::{log::WeakLogStore, published::Published},
     replication::{calls::Calls, divergence::Divergence, raft_node::RaftNode},
 };
 

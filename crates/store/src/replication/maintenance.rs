@@ -101,10 +101,10 @@ impl Maintenance {
             self.core.node.raft.trigger().snapshot().await
         } else if bytes > self.core.config.snapshot_log_bytes {
             // A snapshot exists, but the entries that Raft keeps by number are too large.
-            let applied = self.core.storage.published.applied();
+            let stored = self.core.storage.published.stored_index();
             let cut = self.core.storage.log_size.lock().cut(self.core.config.log_bytes_keep);
             match cut {
-                Some(cut) => self.core.node.raft.trigger().purge_log(cut.min(applied)).await,
+                Some(cut) => self.core.node.raft.trigger().purge_log(cut.min(stored)).await,
                 None => Ok(()),
             }
         } else {

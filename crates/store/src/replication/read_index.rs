@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     ReadError,
-    disk::machine::Published,
+    disk::published::Published,
     replication::{
         calls::Calls,
         peers::Lane,

@@ -7,11 +7,13 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use chancery_model::Revision;
 use chancery_proto::raft::v1::{
     self as pb,
     replication_server::{Replication, ReplicationServer},
 };
 use futures::{StreamExt, future::join_all};
+use openraft::EntryPayload;
 use tokio::net::TcpListener;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -22,6 +24,8 @@ use crate::{
     disk::snapshot::{Decoder, Snapshot},
     format::{
         identity::Identity,
+        prepared::{PREPARED_BYTES_MIN, Preparation, Prepared},
+        raft::{EncodedCommand, Entry},
         raft_codec::{vote_from_proto, vote_to_proto},
         record::RecordError,
     },
@@ -130,6 +134,27 @@ fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
     Ok(())
 }
 
+/// Begins to prepare a large command of an entry, which is applied later.
+fn prepare(entry: &mut Entry, revision: Revision) {
+    let EntryPayload::Normal(command) = &mut entry.payload else { return };
+    if command.bytes.len() < PREPARED_BYTES_MIN {
+        return;
+    }
+    let preparation = Arc::new(Preparation::in_progress());
+    let (bytes, begun) = (command.bytes.clone(), Begun(Arc::clone(&preparation)));
+    *command = EncodedCommand::with(command.bytes.clone(), preparation);
+    tokio::task::spawn_blocking(move || begun.0.finish(Prepared::new(&bytes, revision)));
+}
+
+/// Ends a preparation even if its thread panics or never starts.
+struct Begun(Arc<Preparation>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
 fn invalid(error: RecordError) -> Status {
     Status::invalid_argument(error.to_string())
 }
@@ -145,7 +170,9 @@ impl Replication for Service {
         let core = self.checked(message.header.as_ref())?;
         let from = message.header.as_ref().map_or(0, |header| header.from);
         let (acknowledged, committed) = (message.acknowledged, message.acknowledged_committed);
-        let request = codec::append_from_proto(message).map_err(invalid)?;
+        let mut request = codec::append_from_proto(message).map_err(invalid)?;
+        let revision = core.storage.published.next_revision();
+        request.entries.iter_mut().for_each(|entry| prepare(entry, revision));
         let previous = request.prev_log_id.map(|id| id.index);
         // Raft skips entries whose log ids it has.
         if let Err(other) = core.storage.log.check(&request.entries, from).await {

@@ -1,0 +1,236 @@
+//! The effect of an entry on the state, and the records that follow from it.
+//!
+//! Encoding the records takes longer than the effect itself. The two are separate, so that later entries can take
+//! effect before the records of a large transaction are encoded and written.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chancery_model::{Access, Change, PreparedTransaction, Quotas, ScopeName, State, TypeUrl};
+use imbl::{OrdMap, ordmap::DiffItem};
+
+use crate::{
+    disk::{
+        records::{
+            Record, access_records, alias_record, assignments_record, collection_record,
+            history_record, quota_records, scope_record, seal_resource,
+        },
+        tally::Tally,
+    },
+    format::{history::HistoryEntry, record::Family},
+};
+
+/// The effect of an entry.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    /// No record changes.
+    None,
+    /// Records change.
+    Changed(Box<Changed>),
+}
+
+/// An effect that changes records.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    /// The state before, or `None` if the entry formed the cluster.
+    pub(crate) before: Option<State>,
+    pub(crate) after: State,
+    /// The changed resources, sorted by scope, type and name.
+    pub(crate) changes: Vec<Change>,
+    pub(crate) history: Remembered,
+    /// The remains of the transaction. Freeing them takes long, so they are freed with this effect.
+    #[expect(dead_code, reason = "it is held, and freed later")]
+    pub(crate) spent: Option<Box<PreparedTransaction>>,
+}
+
+/// A change of the history.
+#[derive(Debug, Default)]
+pub(crate) struct Remembered {
+    pub(crate) added: Option<Arc<HistoryEntry>>,
+    pub(crate) dropped: Option<Arc<HistoryEntry>>,
+}
+
+/// A record to write or to delete.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Edit<'a> {
+    pub(crate) family: Family,
+    pub(crate) key: &'a [u8],
+    /// The new record; `None` deletes it.
+    pub(crate) record: Option<&'a [u8]>,
+}
+
+impl From<Changed> for Effect {
+    fn from(changed: Changed) -> Self {
+        Self::Changed(Box::new(changed))
+    }
+}
+
+/// The assumed length of the record of a resource, in bytes.
+const RECORD_BYTES: usize = 256;
+
+impl Effect {
+    /// Estimates the length of the records that change, in bytes: a short command may delete many resources.
+    pub(crate) fn len_estimate(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Changed(changed) => changed.changes.len() * RECORD_BYTES,
+        }
+    }
+
+    /// Passes the records to write and to delete to `write`, and counts them.
+    pub(crate) fn edit(&self, tally: &mut Tally, write: &mut dyn FnMut(Edit<'_>)) {
+        if let Self::Changed(changed) = self {
+            changed.edit(&mut Editor { tally, write });
+        }
+    }
+}
+
+impl Changed {
+    /// Returns the effect of replacing one state by another, without changed resources.
+    pub(crate) fn new(before: Option<State>, after: State) -> Self {
+        Self { before, after, changes: Vec::new(), history: Remembered::default(), spent: None }
+    }
+
+    fn edit(&self, editor: &mut Editor<'_>) {
+        let assignments = |state: &State| Some(assignments_record(&state.assignments));
+        let Some(before) = &self.before else {
+            editor.replace(None, assignments(&self.after));
+            return;
+        };
+        editor.replace_resources(before, &self.changes);
+        let same_type =
+            |a: &Change, b: &Change| a.scope == b.scope && a.key.type_url == b.key.type_url;
+        for changes in self.changes.chunk_by(same_type) {
+            let (scope, type_url) = (&changes[0].scope, &changes[0].key.type_url);
+            let record = |state: &State| {
+                state.collection(scope, type_url).map(|collection| collection_record(collection))
+            };
+            editor.replace(record(before), record(&self.after));
+            editor.replace_aliases(before, &self.after, scope, type_url);
+        }
+        for changes in self.changes.chunk_by(|a, b| a.scope == b.scope) {
+            let name = &changes[0].scope;
+            let record =
+                |state: &State| state.scopes.get(name).map(|scope| scope_record(name, scope));
+            editor.replace(record(before), record(&self.after));
+        }
+        if !Arc::ptr_eq(&before.assignments, &self.after.assignments) {
+            editor.replace(assignments(before), assignments(&self.after));
+        }
+        editor.replace_access(&before.access, &self.after.access);
+        editor.replace_quotas(&before.quotas, &self.after.quotas);
+        let Remembered { added, dropped } = &self.history;
+        editor.replace(None, added.as_deref().map(history_record));
+        editor.replace(dropped.as_deref().map(history_record), None);
+    }
+}
+
+/// Counts and passes on the records of an effect.
+struct Editor<'a> {
+    tally: &'a mut Tally,
+    write: &'a mut dyn FnMut(Edit<'_>),
+}
+
+impl Editor<'_> {
+    /// Replaces the records of resources. One transaction may change very many of them, so they share buffers.
+    fn replace_resources(&mut self, before: &State, changes: &[Change]) {
+        let (mut key, mut record) = (Vec::new(), Vec::new());
+        for Change { scope, key: of, resource, .. } in changes {
+            if let Some(old) = before.get(scope, of) {
+                seal_resource(&mut key, &mut record, scope, &of.type_url, old);
+                self.tally.remove(&record);
+            }
+            let new = resource.as_ref().map(|new| {
+                seal_resource(&mut key, &mut record, scope, &of.type_url, new);
+                self.tally.add(&record);
+                &record[..]
+            });
+            (self.write)(Edit { family: Family::Resources, key: &key, record: new });
+        }
+    }
+
+    fn replace(&mut self, old: Option<Record>, new: Option<Record>) {
+        if let Some(old) = &old {
+            self.tally.remove(&old.record);
+        }
+        if let Some(new) = &new {
+            self.tally.add(&new.record);
+        }
+        let record = new.as_ref().map(|new| &new.record[..]);
+        if let Some(Record { family, key, .. }) = new.as_ref().or(old.as_ref()) {
+            (self.write)(Edit { family: *family, key, record });
+        }
+    }
+
+    /// Replaces the records of access rules and tokens that differ from those before, in O(rules + tokens).
+    fn replace_access(&mut self, before: &Arc<Access>, after: &Arc<Access>) {
+        if Arc::ptr_eq(before, after) {
+            return;
+        }
+        self.replace_all(access_records(before), access_records(after));
+    }
+
+    /// Replaces the records of quotas that differ from those before, in O(quotas).
+    fn replace_quotas(&mut self, before: &Quotas, after: &Quotas) {
+        if !Arc::ptr_eq(&before.rules, &after.rules) {
+            self.replace_all(quota_records(before), quota_records(after));
+        }
+    }
+
+    fn replace_all(
+        &mut self,
+        old: impl Iterator<Item = Record>,
+        new: impl Iterator<Item = Record>,
+    ) {
+        let mut old: BTreeMap<Vec<u8>, Record> =
+            old.map(|record| (record.key.clone(), record)).collect();
+        for record in new {
+            let key = record.key.clone();
+            let old = old.remove(&key);
+            if old.as_ref().is_none_or(|old| old.record != record.record) {
+                self.replace(old, Some(record));
+            }
+        }
+        for (_, record) in old {
+            self.replace(Some(record), None);
+        }
+    }
+
+    /// Takes O(aliases that changed).
+    fn replace_aliases(
+        &mut self,
+        before: &State,
+        after: &State,
+        scope: &ScopeName,
+        type_url: &TypeUrl,
+    ) {
+        let none = OrdMap::new();
+        let aliases = |state: &State| {
+            state.collection(scope, type_url).map_or_else(|| none.clone(), |c| c.aliases.clone())
+        };
+        let (old, new) = (aliases(before), aliases(after));
+        let record = |(alias, name)| Some(alias_record(scope, type_url, alias, name));
+        for item in old.diff(&new) {
+            match item {
+                DiffItem::Add(alias, name) => self.replace(None, record((alias, name))),
+                DiffItem::Update { old, new } => self.replace(record(old), record(new)),
+                DiffItem::Remove(alias, name) => self.replace(record((alias, name)), None),
+            }
+        }
+    }
+}
+
+/// An [`Edit`] that outlives its effect.
+#[cfg(test)]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OwnedEdit {
+    pub(crate) family: Family,
+    pub(crate) key: Vec<u8>,
+    pub(crate) record: Option<Vec<u8>>,
+}
+
+#[cfg(test)]
+impl From<Edit<'_>> for OwnedEdit {
+    fn from(Edit { family, key, record }: Edit<'_>) -> Self {
+        Self { family, key: key.to_vec(), record: record.map(<[u8]>::to_vec) }
+    }
+}

@@ -1,0 +1,191 @@
+//! The applied state, for everyone outside of the state machine.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use chancery_model::{Revision, State};
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+
+use crate::disk::image::Image;
+
+/// The applied state, and the stored one. Stays readable after the state machine has ended. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Published(Arc<Shared>);
+
+struct Shared {
+    /// Only the state machine's task changes the image, while it holds the lock of `state`. Anyone
+    /// reads it.
+    image: Mutex<Image>,
+    /// The newest image that is stored.
+    stored: watch::Sender<Image>,
+    state: watch::Sender<Arc<State>>,
+    /// The tasks that wait for an entry to be applied, by its index. Each is woken once.
+    waiting: Mutex<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
+}
+
+impl Published {
+    /// Creates the state that a start has found.
+    pub(crate) fn new(image: Image) -> Self {
+        let state = watch::Sender::new(Arc::new(image.state.clone()));
+        let stored = watch::Sender::new(image.clone());
+        let (image, waiting) = (Mutex::new(image), Mutex::default());
+        Self(Arc::new(Shared { image, stored, state, waiting }))
+    }
+
+    /// Returns the newest image. Its tally may be that of an earlier one.
+    pub(crate) fn newest(&self) -> Image {
+        self.0.image.lock().clone()
+    }
+
+    /// Returns the newest image that is stored. It may lack the newest entries, see [`crate::disk::persister`].
+    pub(crate) fn stored(&self) -> Image {
+        self.0.stored.borrow().clone()
+    }
+
+    /// Returns the index of the last entry that the stored image includes, or 0.
+    pub(crate) fn stored_index(&self) -> u64 {
+        self.0.stored.borrow().applied.map_or(0, |id| id.index)
+    }
+
+    /// Returns the stored image once it includes the entry at an index.
+    pub(crate) async fn stored_at(&self, index: u64) -> Image {
+        let mut stored = self.0.stored.subscribe();
+        let includes = |image: &Image| image.applied.map_or(0, |id| id.index) >= index;
+        let image = stored.wait_for(includes).await.map(|image| image.clone());
+        // The sender cannot be gone: this holds it.
+        image.unwrap_or_else(|_| self.stored())
+    }
+
+    /// Records that an image is stored.
+    pub(crate) fn set_stored(&self, image: Image) {
+        self.0.stored.send_replace(image);
+    }
+
+    /// Returns the revision that the next transaction will make.
+    pub(crate) fn next_revision(&self) -> Revision {
+        Revision(self.0.image.lock().state.revision.0 + 1)
+    }
+
+    /// Returns the index of the last applied entry, or 0.
+    pub(crate) fn applied(&self) -> u64 {
+        self.0.image.lock().applied.map_or(0, |id| id.index)
+    }
+
+    /// Returns whether the cluster has been formed.
+    pub(crate) fn is_formed(&self) -> bool {
+        self.0.image.lock().cluster_id.is_some()
+    }
+
+    /// Returns when the entry at an index has been applied.
+    pub(crate) async fn wait_applied(&self, index: u64) {
+        let applied = {
+            // Held across the check so that no wake-up is lost.
+            let mut waiting = self.0.waiting.lock();
+            if self.applied() >= index {
+                return;
+            }
+            let (sender, applied) = oneshot::channel();
+            waiting.entry(index).or_default().push(sender);
+            applied
+        };
+        if applied.await.is_err() {
+            // The state machine has ended; the caller has a deadline.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until the entry at an index has been applied. Returns whether that happened within `timeout`.
+    pub(crate) async fn applied_within(&self, index: u64, timeout: Duration) -> bool {
+        tokio::time::timeout(timeout, self.wait_applied(index)).await.is_ok()
+    }
+
+    /// Returns a receiver of the newest state and of later ones.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<State>> {
+        self.0.state.subscribe()
+    }
+
+    /// Returns the newest state.
+    pub(crate) fn state(&self) -> Arc<State> {
+        self.0.state.borrow().clone()
+    }
+
+    /// Publishes an image: to readers of the image and of the state in one step, then to the
+    /// waiters.
+    pub(crate) fn publish(&self, image: Image) {
+        let state = image.state.clone();
+        let applied = image.applied.map_or(0, |id| id.index);
+        let mut replaced = image;
+        // The image is replaced under the lock of the watched state. A reader that sees one of them
+        // in its new form, and then reads the other, sees the new form of both. No code takes the
+        // locks in the other order.
+        self.0.state.send_if_modified(|published| {
+            std::mem::swap(&mut *self.0.image.lock(), &mut replaced);
+            let new =
+                published.revision != state.revision || published.incarnation != state.incarnation;
+            if new {
+                *published = Arc::new(state);
+            }
+            new
+        });
+        let mut waiting = self.0.waiting.lock();
+        let later = waiting.split_off(&applied.saturating_add(1));
+        for sender in std::mem::replace(&mut *waiting, later).into_values().flatten() {
+            // Some no longer wait.
+            sender.send(()).unwrap_or_default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::format::raft::log_id;
+
+    /// The time within which a reader could see a state that it must not see.
+    const PATIENCE: Duration = Duration::from_millis(300);
+
+    fn image(n: u64) -> Image {
+        let mut image = Image { applied: Some(log_id(1, n)), ..Image::new() };
+        image.state.revision = Revision(n);
+        image
+    }
+
+    /// L2: a linearizable read waits for an index, and then reads the watched state. The test holds
+    /// the watched state in its old form, so that `publish` stops just before it replaces it.
+    #[tokio::test]
+    async fn index_is_shown_as_applied_only_with_its_state() {
+        let published = Published::new(image(0));
+        let watching = published.watch();
+        let old = watching.borrow();
+        let publisher = published.clone();
+        let publish = thread::spawn(move || publisher.publish(image(1)));
+        let wait = tokio::time::timeout(PATIENCE, published.wait_applied(1));
+        assert!(wait.await.is_err(), "a waiter was released at revision {}", old.revision);
+        assert_eq!(published.applied(), 0, "entry 1 is shown at revision {}", old.revision);
+        drop(old);
+        published.wait_applied(1).await;
+        assert_eq!(published.state().revision, Revision(1));
+        publish.join().unwrap();
+    }
+
+    /// Readers of both values see the same state, in whichever order they read.
+    #[test]
+    fn image_and_state_change_together() {
+        const LAST: u64 = 20_000;
+        let published = Published::new(image(0));
+        let publisher = published.clone();
+        let publish = thread::spawn(move || (1..=LAST).for_each(|n| publisher.publish(image(n))));
+        loop {
+            let state = published.state().revision.0;
+            let applied = published.applied();
+            let later = published.state().revision.0;
+            assert!(state <= applied && applied <= later, "{state}, {applied}, {later}");
+            if state == LAST {
+                break;
+            }
+        }
+        publish.join().unwrap();
+    }
+}

@@ -1,0 +1,137 @@
+//! The records of a state: their keys and their content.
+
+use chancery_model::{
+    Access, Assignments, Collection, Quotas, Resource, ResourceName, Revision, Scope, ScopeName,
+    TypeUrl,
+};
+use chancery_proto::raft::v1 as pb;
+
+use crate::format::{
+    access_codec::{rule_to_proto, token_to_proto},
+    codec::{assignment_to_proto, resource_to_proto, version_to_proto},
+    history::{HistoryEntry, history_key},
+    quota_codec::quota_to_proto,
+    record::{self, Family},
+};
+
+/// A record with its family and key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) family: Family,
+    pub(crate) key: Vec<u8>,
+    pub(crate) record: Vec<u8>,
+}
+
+pub(crate) const ASSIGNMENTS_KEY: &[u8] = b"a";
+pub(crate) const ACCESS_KEY: &[u8] = b"x";
+pub(crate) const RULE_PREFIX: u8 = b'r';
+pub(crate) const TOKEN_PREFIX: u8 = b't';
+pub(crate) const QUOTA_PREFIX: u8 = b'q';
+pub(crate) const COLLECTION_PREFIX: u8 = b'c';
+pub(crate) const SCOPE_PREFIX: u8 = b's';
+pub(crate) const ALIAS_PREFIX: u8 = b'l';
+/// Ends a scope and a type URL in a key; neither can contain it.
+pub(crate) const SEPARATOR: u8 = 0;
+
+fn seal(family: Family, key: Vec<u8>, message: &impl prost::Message) -> Record {
+    let record = record::seal(family, &key, message);
+    Record { family, key, record }
+}
+
+pub(crate) fn resource_record(
+    scope: &ScopeName,
+    type_url: &TypeUrl,
+    resource: &Resource,
+) -> Record {
+    let (mut key, mut record) = (Vec::new(), Vec::new());
+    seal_resource(&mut key, &mut record, scope, type_url, resource);
+    Record { family: Family::Resources, key, record }
+}
+
+/// Encodes the record of a resource and its key in place of the content of the buffers.
+pub(crate) fn seal_resource(
+    key: &mut Vec<u8>,
+    record: &mut Vec<u8>,
+    scope: &ScopeName,
+    type_url: &TypeUrl,
+    resource: &Resource,
+) {
+    key.clear();
+    put_resource_key(key, scope, type_url, resource.name());
+    let message = pb::ResourceRecord {
+        version: Some(version_to_proto(resource.version())),
+        content: Some(resource_to_proto(resource)),
+    };
+    record::seal_into(record, Family::Resources, key, &message);
+}
+
+fn put_resource_key(key: &mut Vec<u8>, scope: &ScopeName, type_url: &TypeUrl, name: &ResourceName) {
+    for part in [scope.as_str(), type_url.as_str()] {
+        key.extend_from_slice(part.as_bytes());
+        key.push(SEPARATOR);
+    }
+    key.extend_from_slice(name.as_str().as_bytes());
+}
+
+pub(crate) fn collection_record(collection: &Collection) -> Record {
+    let (scope, type_url) = (collection.scope.as_str(), collection.type_url.as_str());
+    let prefix = &[COLLECTION_PREFIX][..];
+    let key = [prefix, scope.as_bytes(), &[SEPARATOR][..], type_url.as_bytes()].concat();
+    let message = pb::CollectionRecord {
+        changed: collection.changed.0,
+        label: collection.label.as_deref().map(str::to_owned),
+    };
+    seal(Family::Index, key, &message)
+}
+
+pub(crate) fn alias_record(
+    scope: &ScopeName,
+    type_url: &TypeUrl,
+    alias: &ResourceName,
+    name: &ResourceName,
+) -> Record {
+    let mut key = vec![ALIAS_PREFIX];
+    put_resource_key(&mut key, scope, type_url, alias);
+    seal(Family::Index, key, &pb::AliasRecord { name: name.as_str().to_owned() })
+}
+
+pub(crate) fn scope_record(name: &ScopeName, scope: &Scope) -> Record {
+    let key = [&[SCOPE_PREFIX][..], name.as_str().as_bytes()].concat();
+    seal(Family::Index, key, &pb::ScopeRecord { changed: scope.changed.0 })
+}
+
+pub(crate) fn assignments_record(assignments: &Assignments) -> Record {
+    let message = pb::AssignmentsRecord {
+        changed: assignments.changed.0,
+        rules: assignments.rules.iter().map(assignment_to_proto).collect(),
+    };
+    seal(Family::Index, ASSIGNMENTS_KEY.to_vec(), &message)
+}
+
+/// Returns the records of all access rules and tokens; none if there never was one.
+pub(crate) fn access_records(access: &Access) -> impl Iterator<Item = Record> {
+    let key = |prefix: u8, name: &[u8]| [&[prefix][..], name].concat();
+    let changed = pb::AccessRecord { changed: access.changed.0 };
+    let changed =
+        (access.changed > Revision(0)).then(|| seal(Family::Index, ACCESS_KEY.to_vec(), &changed));
+    let rules = access.rules.iter().map(move |rule| {
+        seal(Family::Index, key(RULE_PREFIX, rule.name.as_bytes()), &rule_to_proto(rule))
+    });
+    let tokens = access.tokens.iter().map(move |token| {
+        seal(Family::Index, key(TOKEN_PREFIX, &token.digest.0), &token_to_proto(token))
+    });
+    changed.into_iter().chain(rules).chain(tokens)
+}
+
+/// Returns the records of all quotas. Their use is not stored, but counted when the state is loaded.
+pub(crate) fn quota_records(quotas: &Quotas) -> impl Iterator<Item = Record> {
+    quotas.rules.iter().map(|quota| {
+        let key = [&[QUOTA_PREFIX][..], quota.name.as_bytes()].concat();
+        seal(Family::Index, key, &quota_to_proto(quota))
+    })
+}
+
+pub(crate) fn history_record(entry: &HistoryEntry) -> Record {
+    let key = history_key(Revision(entry.revision.0));
+    seal(Family::History, key.to_vec(), &entry.to_proto())
+}

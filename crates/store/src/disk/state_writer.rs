@@ -1,0 +1,266 @@
+//! Writes the records of the state to the database.
+//!
+//! A change takes effect with one batch, which includes the position in the log. A batch of many megabytes would
+//! hold up the log, which shares the database: its entries wait for the batch, and their sync for the bytes of the
+//! batch. So the records of a large change are first written to the *staging area*, in pieces that are synced one by
+//! one. One small batch then makes them count, and they move to their place, again in pieces.
+//!
+//! Invariants:
+//! - While [`pb::AppliedRecord::staged`] is set, a record in the staging area takes precedence over the one in its
+//!   place, and an empty one deletes it. Otherwise the staging area does not count.
+//! - The staging area is emptied before records are written to it or to their places.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use chancery_model::{Incarnation, Revision};
+use chancery_proto::raft::v1 as pb;
+
+use crate::{
+    disk::{
+        database::{Batch, Database, Deleted},
+        digest::{Digests, digest_at},
+        effect::{Edit, Effect},
+        image::Image,
+        progress::Progress,
+        records::Record,
+    },
+    format::{
+        keys::{APPLIED_KEY, purged_record, put_state_key, state_key},
+        raft::LogId,
+        record::{self, Family},
+    },
+};
+
+/// The size of a batch of records above which it is written, in bytes. One entry may exceed it.
+pub(crate) const BATCH_BYTES: usize = 4 << 20;
+/// The size of a piece of a large change, in bytes.
+const PIECE_BYTES: usize = 1 << 20;
+/// The generation of the records in the staging area. The records of a state never have it.
+const STAGING: u32 = u32::MAX;
+/// The families of the records of the state.
+const FAMILIES: [Family; 3] = [Family::Resources, Family::Index, Family::History];
+
+/// One applied entry.
+pub(crate) struct Step {
+    pub(crate) applied: LogId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) revision: Revision,
+    pub(crate) effect: Effect,
+}
+
+/// How a change is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pieces {
+    /// In one batch.
+    One,
+    /// In pieces, through the staging area.
+    Several,
+}
+
+/// The writer of the records of the state.
+pub(crate) struct StateWriter {
+    database: Arc<Database>,
+    /// The generation: the key prefix of the records of the current state.
+    generation: AtomicU32,
+    /// Whether the staging area is known not to count.
+    is_settled: AtomicBool,
+}
+
+/// The staged records, by family and key.
+pub(crate) type Staged = BTreeMap<(Family, Bytes), Bytes>;
+
+/// Returns the records in the staging area. An empty one deletes the record with its key.
+pub(crate) fn staged(
+    database: &Database,
+) -> impl Iterator<Item = io::Result<(Family, Bytes, Bytes)>> {
+    const PREFIX: [u8; 4] = STAGING.to_be_bytes();
+    FAMILIES.into_iter().flat_map(|family| {
+        database
+            .scan(family, &PREFIX, None, Deleted::Skip)
+            .map(move |item| item.map(|(key, record)| (family, key.slice(PREFIX.len()..), record)))
+    })
+}
+
+impl StateWriter {
+    /// Creates a writer for a database whose records of the state are those of `generation`.
+    pub(crate) fn new(database: Arc<Database>, generation: u32) -> Self {
+        Self { database, generation: generation.into(), is_settled: AtomicBool::new(false) }
+    }
+
+    fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Writes the effects of entries, with the position in the log. `image` is the image after them; its tally is
+    /// that of the image before, and is brought up to date.
+    pub(crate) fn write(
+        &self,
+        image: &mut Image,
+        steps: &[Step],
+        pieces: Pieces,
+        digests: &Digests,
+    ) -> io::Result<()> {
+        self.settle()?;
+        let generation = match pieces {
+            Pieces::One => self.generation(),
+            Pieces::Several => STAGING,
+        };
+        let mut output = Output::new(&self.database, generation, pieces);
+        if pieces == Pieces::Several {
+            // An interrupted attempt may have left records.
+            clear(&self.database, &mut output.batch, STAGING);
+        }
+        for Step { applied, incarnation, revision, effect } in steps {
+            effect.edit(&mut image.tally, &mut |edit| output.add(edit));
+            digests.note_digest(digest_at(applied, *incarnation, *revision, image.tally));
+        }
+        let mut batch = output.finish()?;
+        let staged = pieces == Pieces::Several;
+        self.put_applied(
+            &mut batch,
+            pb::AppliedRecord { staged, ..image.applied_to_proto(self.generation()) },
+        );
+        self.is_settled.store(!staged, Ordering::Release);
+        self.database.write(batch)
+    }
+
+    fn put_applied(&self, batch: &mut Batch, applied: pb::AppliedRecord) {
+        let record = record::seal(Family::Meta, APPLIED_KEY, &applied);
+        self.database.put(batch, Family::Meta, APPLIED_KEY, &record);
+    }
+
+    /// Moves the records in the staging area to their places, if they count.
+    pub(crate) fn settle(&self) -> io::Result<()> {
+        if self.is_settled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let applied = self.database.get(Family::Meta, APPLIED_KEY)?;
+        let applied = applied.map(|record| record::open(Family::Meta, APPLIED_KEY, record));
+        let applied: Option<pb::AppliedRecord> =
+            applied.transpose().map_err(|error| io::Error::other(error.to_string()))?;
+        if let Some(applied) = applied.filter(|applied| applied.staged) {
+            let mut output = Output::new(&self.database, self.generation(), Pieces::Several);
+            for item in staged(&self.database) {
+                let (family, key, record) = item?;
+                let record = (!record.is_empty()).then_some(&record[..]);
+                output.add(Edit { family, key: &key, record });
+            }
+            let mut batch = output.finish()?;
+            clear(&self.database, &mut batch, STAGING);
+            self.put_applied(&mut batch, pb::AppliedRecord { staged: false, ..applied });
+            self.database.write(batch)?;
+        }
+        self.is_settled.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes the records of another image beside the current ones, then replaces the current ones.
+    pub(crate) fn install(&self, image: &Image, progress: &Progress) -> io::Result<()> {
+        let old = self.generation();
+        let new = if old + 1 < STAGING { old + 1 } else { 0 };
+        let database = &self.database;
+        let mut batch = Batch::default();
+        let mut bytes = 0;
+        // An interrupted attempt may have left records of the new generation.
+        clear(database, &mut batch, new);
+        for Record { family, key, record } in image.records() {
+            bytes += key.len() + record.len();
+            database.put(&mut batch, family, &state_key(new, &key), &record);
+            if bytes > BATCH_BYTES {
+                database.write(std::mem::take(&mut batch))?;
+                progress.add(std::mem::take(&mut bytes));
+            }
+        }
+        self.put_applied(&mut batch, image.applied_to_proto(new));
+        let _purging = database.purging.lock();
+        if let Some(id) = &image.applied {
+            // Raft purges the log up to here later. A replica that restarts before that purge must
+            // not look for these entries.
+            let (key, record) = purged_record(id);
+            database.put(&mut batch, Family::Meta, key, &record);
+        }
+        clear(database, &mut batch, old);
+        clear(database, &mut batch, STAGING);
+        database.write(batch)?;
+        progress.add(bytes);
+        database.sync()?;
+        self.generation.store(new, Ordering::Release);
+        self.is_settled.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// Deletes the records of a generation.
+fn clear(database: &Database, batch: &mut Batch, generation: u32) {
+    let from = generation.to_be_bytes().to_vec();
+    // The last generation has no successor, so the range ends after its keys.
+    let to = match generation.checked_add(1) {
+        Some(next) => next.to_be_bytes().to_vec(),
+        None => vec![u8::MAX; 5],
+    };
+    for family in FAMILIES {
+        database.delete_range(batch, family, &from, &to);
+    }
+}
+
+/// Records on their way to the database.
+struct Output<'a> {
+    database: &'a Database,
+    generation: u32,
+    pieces: Pieces,
+    batch: Batch,
+    /// The size of the batch.
+    bytes: usize,
+    key: Vec<u8>,
+    /// The first error, after which nothing is written.
+    error: Option<io::Error>,
+}
+
+impl<'a> Output<'a> {
+    fn new(database: &'a Database, generation: u32, pieces: Pieces) -> Self {
+        Self {
+            database,
+            generation,
+            pieces,
+            batch: Batch::default(),
+            bytes: 0,
+            key: Vec::new(),
+            error: None,
+        }
+    }
+
+    fn add(&mut self, Edit { family, key, record }: Edit<'_>) {
+        put_state_key(&mut self.key, self.generation, key);
+        let batch = &mut self.batch;
+        match record {
+            Some(record) => self.database.put(batch, family, &self.key, record),
+            None if self.generation == STAGING => self.database.put(batch, family, &self.key, &[]),
+            None => self.database.delete(batch, family, &self.key),
+        }
+        self.bytes += self.key.len() + record.map_or(0, <[u8]>::len);
+        if self.pieces == Pieces::Several && self.bytes >= PIECE_BYTES {
+            self.bytes = 0;
+            let piece = std::mem::take(&mut self.batch);
+            if self.error.is_none() {
+                let written = self.database.write(piece).and_then(|()| self.database.sync());
+                self.error = written.err();
+            }
+        }
+    }
+
+    /// Returns the records that are not written yet.
+    fn finish(self) -> io::Result<Batch> {
+        match self.error {
+            None => Ok(self.batch),
+            Some(error) => Err(error),
+        }
+    }
+}
