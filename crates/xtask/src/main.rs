@@ -3,8 +3,8 @@
 //! Invariants:
 //! - Artifacts that are slow to build or download are stored outside the checkout (`Paths::cache`).
 //!   A fresh clone on the same machine reuses them.
-//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics`, `mutants` and
-//!   `fuzz --minimize` do.
+//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics`, `dashboards`, `mutants`
+//!   and `fuzz --minimize` do.
 //! - This crate does not depend on the product, so it compiles in seconds and without RocksDB.
 
 use std::{
@@ -21,6 +21,7 @@ mod corpus;
 mod demo;
 mod fuzz;
 mod metrics_page;
+mod mixin;
 mod mutants;
 mod paths;
 mod proc;
@@ -48,12 +49,15 @@ usage: cargo xtask <command>
   test [--long] [ARGS]   run setup, then all tests; ARGS are passed to `cargo test` (-p selects one
                          package); --long runs the long forms of tests and plants all bugs
   verify                 run all checks except the tests; changes no file
-  fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md
-                         and docs/metrics.md
+  fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md,
+                         docs/metrics.md and the dashboards
   conformance [--check]  write (or check) docs/conformance.md from the doc comments of tests
   conformance --xds ADDR build the program, and check the behavior of an xDS server from outside; takes the
                          flags of `chancery conformance` (docs/conformance-kit.md)
   metrics [--check]      write (or check) docs/metrics.md from the METRICS tables in the code
+  dashboards             write deploy/mixin/dashboards from the table in crates/xtask/src/mixin/boards
+  alerts [--live]        check deploy/mixin, and run the unit tests of the alerts with promtool; --live
+                         builds the program, and checks the rules and dashboards with a real Prometheus
   mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
                          write docs/mutants.md; groups: protocol, store, server; --only N,N plants
                          the bugs with these numbers
@@ -109,6 +113,12 @@ fn run() -> Result<ExitCode> {
         ["conformance", "--check"] => conformance::check(&paths)?,
         ["conformance", flags @ ..] => return conformance_kit(&paths, flags),
         ["metrics"] => metrics_page::write(&paths)?,
+        ["dashboards"] => mixin::write(&paths)?,
+        ["alerts"] => {
+            mixin::check(&paths)?;
+            mixin::test(&paths)?;
+        }
+        ["alerts", "--live"] => mixin::check_live(&paths)?,
         ["mutants"] => mutants::run(&paths, Which::All)?,
         ["mutants", "--group", name] => mutants::run(&paths, Which::Group(name))?,
         ["mutants", "--only", numbers] => {
@@ -146,7 +156,7 @@ fn conformance_kit(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
 }
 
 /// Runs the tests, with cargo's own output. Arguments that xtask does not know go to `cargo test`.
-/// Without such arguments, the command also checks the demo.
+/// Without such arguments, the command also checks the demo and the mixin.
 fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     setup::all(paths)?;
     let call = TestCall::parse(args);
@@ -172,6 +182,8 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     if call.rest.is_empty() {
         say!("checking the demo with a real Envoy and a real gRPC client");
         demo::check(paths, Profile::Dev)?;
+        say!("checking the alerts and dashboards with a real Prometheus");
+        mixin::check_live(paths)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 //!
 //! The sources are the rows `Metric::new("name", MetricKind::Gauge, "help")` of the `METRICS` tables. A
 //! running server describes its metrics with the same texts, so the page and the `/metrics` endpoint are
-//! consistent. A metric without a row is an error.
+//! consistent. A metric without a row is an error. The labels come from the code that records the metrics.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,6 +18,7 @@ use crate::{
     source::{self, Source},
 };
 
+mod labels;
 mod queries;
 
 use queries::{base_name, is_name};
@@ -30,6 +31,20 @@ struct Metric {
     name: String,
     kind: String,
     help: String,
+    labels: BTreeSet<String>,
+}
+
+/// The kind and the labels of a metric, for checks of queries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) kind: String,
+    pub(crate) labels: BTreeSet<String>,
+}
+
+/// Returns all metrics by name.
+pub(crate) fn known(paths: &Paths) -> Result<BTreeMap<String, Known>> {
+    let metrics = collect(paths)?.into_values().flatten();
+    Ok(metrics.map(|Metric { name, kind, labels, .. }| (name, Known { kind, labels })).collect())
 }
 
 /// Writes the page.
@@ -80,6 +95,18 @@ fn collect(paths: &Paths) -> Result<BTreeMap<String, BTreeSet<Metric>>> {
         let name = file.path.split('/').nth(1).unwrap_or_default();
         by_crate.entry(name.to_owned()).or_default().extend(rows(&file.text));
     }
+    let mut labels = BTreeMap::new();
+    files.iter().for_each(|file| labels::collect(&file.text, &mut labels));
+    by_crate = by_crate
+        .into_iter()
+        .map(|(name, metrics)| {
+            let with_labels = |metric: Metric| {
+                let labels = labels.get(&metric.name).cloned().unwrap_or_default();
+                Metric { labels, ..metric }
+            };
+            (name, metrics.into_iter().map(with_labels).collect())
+        })
+        .collect();
     let known: BTreeSet<&str> =
         by_crate.values().flatten().map(|metric| metric.name.as_str()).collect();
     let unknown: BTreeSet<&str> = files
@@ -98,7 +125,7 @@ fn page(by_crate: &BTreeMap<String, BTreeSet<Metric>>) -> String {
         "# Metrics\n\n\
          The metrics that `GET /metrics` on the admin port returns, in Prometheus' text format. Units are base units (seconds, bytes).\n\
          Labels come from closed sets, never from the names of nodes, streams or resources. `cargo xtask metrics` generates this page\n\
-         from the descriptions in the code. [operations.md](operations.md) lists the metrics to watch and to alert on.\n",
+         from the code. [monitoring.md](monitoring.md) describes alerts and dashboards.\n",
     );
     for (name, metrics) in by_crate {
         if metrics.is_empty() {
@@ -106,11 +133,15 @@ fn page(by_crate: &BTreeMap<String, BTreeSet<Metric>>) -> String {
         }
         push(
             &mut page,
-            format_args!("\n## {name}\n\n| metric | kind | meaning |\n|---|---|---|\n"),
+            format_args!(
+                "\n## {name}\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n"
+            ),
         );
-        for Metric { name, kind, help } in metrics {
+        for Metric { name, kind, help, labels } in metrics {
             let help = help.trim_end_matches('.').replace('|', "\\|");
-            push(&mut page, format_args!("| `{name}` | {kind} | {help} |\n"));
+            let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let labels = labels.join(", ");
+            push(&mut page, format_args!("| `{name}` | {kind} | {labels} | {help} |\n"));
         }
     }
     page
@@ -132,9 +163,12 @@ fn rows(text: &str) -> Vec<Metric> {
                 Word::Identifier(kinds),
                 Word::Identifier(kind),
                 Word::Literal(help),
-            ] if metric == "Metric" && new == "new" && kinds == "MetricKind" => {
-                Some(Metric { name: name.clone(), kind: kind.to_lowercase(), help: help.clone() })
-            }
+            ] if metric == "Metric" && new == "new" && kinds == "MetricKind" => Some(Metric {
+                name: name.clone(),
+                kind: kind.to_lowercase(),
+                help: help.clone(),
+                labels: BTreeSet::new(),
+            }),
             _ => None,
         })
         .collect()

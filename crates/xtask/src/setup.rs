@@ -6,13 +6,14 @@
 //! Invariant: the cache contains only complete artifacts. A rename creates RocksDB's archive, and the
 //! clients' directories get their stamps last. A lock file prevents concurrent setups.
 
-use std::{env, fs, process::Command};
+use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 mod clients;
 mod oracle;
 mod packages;
+mod prometheus;
 mod rocksdb;
 
 use packages::{Need, install, is_root, missing};
@@ -44,11 +45,25 @@ pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
     install(&missing(&[CPP, LIBCLANG]))
 }
 
-/// Installs Envoy, gRPC clients in three languages, and etcd, which a load test uses for comparison.
+/// Installs Envoy, gRPC clients in three languages, Prometheus, and etcd, which a load test uses for
+/// comparison.
 pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
     install(&missing(&[ETCD]))?;
+    prometheus::program(paths, "prometheus")?;
     clients::install_all(paths)
+}
+
+/// Returns the path of promtool, and installs it first if necessary.
+pub(crate) fn promtool(paths: &Paths) -> Result<PathBuf> {
+    let _one_at_a_time = lock(paths)?;
+    prometheus::program(paths, "promtool")
+}
+
+/// Returns the path of Prometheus, and installs it first if necessary.
+pub(crate) fn prometheus(paths: &Paths) -> Result<PathBuf> {
+    let _one_at_a_time = lock(paths)?;
+    prometheus::program(paths, "prometheus")
 }
 
 /// Installs the dependencies of `cargo xtask bare`. Fails without root permissions.

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use crate::{conformance, metrics_page, mutants, paths::Paths, proc, say::say, setup, tidy};
+use crate::{conformance, metrics_page, mixin, mutants, paths::Paths, proc, say::say, setup, tidy};
 
 /// Runs all checks except the tests. Cheap checks come first.
 pub(crate) fn verify(paths: &Paths) -> Result<()> {
@@ -13,6 +13,7 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
         tidy::check(paths),
         conformance::check(paths),
         metrics_page::check(paths),
+        mixin::check(paths),
         mutants::check(paths),
     ]
     .into_iter()
@@ -24,6 +25,8 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
     if !errors.is_empty() {
         bail!("the tree violates project rules; see above");
     }
+    say!("verify: unit tests of the alerts");
+    mixin::test(paths)?;
     setup::build_needs(paths)?;
     say!("verify: clippy, with warnings as errors");
     proc::run(paths.cargo("clippy").args([
@@ -49,6 +52,7 @@ pub(crate) fn fix(paths: &Paths) -> Result<()> {
     // The generators come first, because they also work if the code does not compile.
     conformance::write(paths)?;
     metrics_page::write(paths)?;
+    mixin::write(paths)?;
     setup::build_needs(paths)?;
     say!("fix: clippy's suggestions");
     proc::run(paths.cargo("clippy").args([

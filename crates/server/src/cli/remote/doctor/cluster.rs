@@ -116,7 +116,7 @@ fn readiness(status: &pb::ClusterStatus) -> Check {
         (false, failure) => Check::failed(
             "readiness",
             format!("replica {id} is not ready: {failure}"),
-            "see docs/operations.md, \"What to do\"",
+            "see ChanceryStoreFailed in docs/operations.md",
         ),
     }
 }

@@ -1,0 +1,99 @@
+//! The board for the first look: is the fleet in sync, and is the cluster healthy?
+
+use super::table::{Board, Kind, Row, lines, stat};
+
+pub(super) const BOARD: Board = Board {
+    uid: "chancery-overview",
+    title: "Chancery / Overview",
+    description: "The state of the fleet and of the cluster.",
+    rows: &[
+        Row {
+            title: "Now",
+            panels: &[
+                stat("Streams", "short", "Streams that have sent a request.", &[("sum(chancery_xds_streams)", "")])
+                    .alerts(&["ChanceryStreamsLost"]),
+                stat("Rejecting streams", "short", "Streams on which a rejection stands. These clients keep the previous version.", &[(
+                    "sum(chancery_xds_rejecting_streams)", "",
+                )])
+                .alerts(&["ChanceryClientsReject"]),
+                stat("Longest silence", "s", "The longest time for which a client has owed an answer.", &[(
+                    "max(chancery_xds_oldest_unanswered_seconds)", "",
+                )])
+                .alerts(&["ChanceryClientSilent"]),
+                stat("Replicas with a leader", "short", "Replicas that hear a leader. Without a leader a replica accepts no writes.", &[(
+                    "sum(chancery_raft_has_leader)", "",
+                )])
+                .alerts(&["ChanceryNoLeader", "ChanceryReplicaWithoutLeader"]),
+                stat("Voters that answer", "short", "Voters that the leader has heard recently. Compare with the number of voters.", &[
+                    ("max(chancery_raft_voters_up)", "answer"),
+                    ("max(chancery_raft_voters)", "all"),
+                ])
+                .alerts(&["ChanceryVoterDown"]),
+                stat("Revision", "short", "The revision of the state. Each write that changes something makes it greater.", &[(
+                    "max(chancery_store_revision)", "",
+                )]),
+            ],
+        },
+        Row {
+            title: "Objectives",
+            panels: &[
+                lines("Slow changes", "percentunit", "The part of changes that take longer than 5 s until the client acknowledges them. The objective is 1% over 30 days.", &[
+                    ("chancery:push_slow:ratio_rate1h", "{{job}} 1 hour"),
+                    ("chancery:push_slow:ratio_rate6h", "{{job}} 6 hours"),
+                    ("chancery:push_slow:ratio_rate3d", "{{job}} 3 days"),
+                ])
+                .alerts(&["ChanceryPushBudgetBurnsFast", "ChanceryPushBudgetBurnsSlowly"]),
+                lines("Failed writes", "percentunit", "The part of writes that fail for a reason that their authors did not cause. The objective is 0.1% over 30 days.", &[
+                    ("chancery:write_failed:ratio_rate1h", "{{job}} 1 hour"),
+                    ("chancery:write_failed:ratio_rate6h", "{{job}} 6 hours"),
+                    ("chancery:write_failed:ratio_rate3d", "{{job}} 3 days"),
+                ])
+                .alerts(&["ChanceryWriteBudgetBurnsFast", "ChanceryWriteBudgetBurnsSlowly"]),
+            ],
+        },
+        Row {
+            title: "Clients",
+            panels: &[
+                lines("Time until clients have a change", "s", "From the arrival of a change at the replica to the acknowledgment of the client.", &[
+                    ("histogram_quantile(0.5, sum by (le) (rate(chancery_xds_convergence_seconds_bucket[$__rate_interval])))", "median"),
+                    ("histogram_quantile(0.99, sum by (le) (rate(chancery_xds_convergence_seconds_bucket[$__rate_interval])))", "slowest 1%"),
+                ])
+                .alerts(&["ChanceryConvergenceSlow"]),
+                lines("Convergence", "s", "The distribution of the time until clients have a change.", &[(
+                    "sum by (le) (increase(chancery_xds_convergence_seconds_bucket[$__rate_interval]))", "{{le}}",
+                )])
+                .kind(Kind::Heatmap),
+                lines("Rejections by type", "reqps", "Responses that clients reject (NACK).", &[(
+                    "sum by (type) (rate(chancery_xds_nacks_total[$__rate_interval]))", "{{type}}",
+                )])
+                .alerts(&["ChanceryRejectionsBurst"]),
+                lines("Streams by replica", "short", "Streams that have sent a request.", &[(
+                    "sum by (instance) (chancery_xds_streams)", "{{instance}}",
+                )]),
+            ],
+        },
+        Row {
+            title: "Replicas",
+            panels: &[
+                lines("Replicas that answer", "short", "Replicas that answer Prometheus, and members of the cluster.", &[
+                    ("count(chancery_build_info)", "answer"),
+                    ("max(chancery_raft_voters + chancery_raft_learners)", "members"),
+                ])
+                .alerts(&["ChanceryReplicaGone", "ChanceryAllReplicasGone"]),
+                lines("Versions", "short", "The version of each replica.", &[(
+                    "count by (instance, version) (chancery_build_info)", "",
+                )])
+                .kind(Kind::Table)
+                .alerts(&["ChanceryVersionsDiffer"]),
+                lines("Replication certificates", "s", "The time until other replicas reject the certificate of a replica. +Inf without TLS.", &[(
+                    "min by (instance) (chancery_raft_certificate_seconds_left)", "{{instance}}",
+                )])
+                .alerts(&["ChanceryCertificateExpires", "ChanceryCertificateExpiresInADay"]),
+                lines("Certificates of the ports", "s", "The time until the certificate of a port expires. +Inf without TLS.", &[(
+                    "min by (instance, port) (chancery_tls_certificate_seconds_left)", "{{instance}} {{port}}",
+                )])
+                .alerts(&["ChanceryPortCertificateExpires", "ChanceryPortCertificateExpiresInADay"]),
+            ],
+        },
+    ],
+};
