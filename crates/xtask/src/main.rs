@@ -3,8 +3,8 @@
 //! Invariants:
 //! - Artifacts that are slow to build or download are stored outside the checkout (`Paths::cache`).
 //!   A fresh clone on the same machine reuses them.
-//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics`, `dashboards`, `mutants`
-//!   and `fuzz --minimize` do.
+//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics`, `dashboards`, `mutants`,
+//!   `chart --update` and `fuzz --minimize` do.
 //! - This crate does not depend on the product, so it compiles in seconds and without RocksDB.
 
 use std::{
@@ -16,6 +16,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 mod bare;
+mod chart;
 mod conformance;
 mod corpus;
 mod demo;
@@ -33,6 +34,7 @@ mod source;
 mod tidy;
 mod verify;
 
+use chart::Golden;
 use mutants::Which;
 use paths::Paths;
 use program::Profile;
@@ -61,6 +63,8 @@ usage: cargo xtask <command>
   mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
                          write docs/mutants.md; groups: protocol, store, server; --only N,N plants
                          the bugs with these numbers
+  chart [--update]       check the Helm chart: lint, schemas of Kubernetes, golden files, refusals, and the
+                         configuration that it renders; --update writes the golden files first
   corpus [--cases REGEX] [--only CLIENT,..]
                          ask Envoy and the gRPC clients about every case in corpus/admission, and write
                          its verdicts.json (about 5 minutes on two idle cores)
@@ -128,6 +132,8 @@ fn run() -> Result<ExitCode> {
             let numbers = numbers.split(',').map(parse).collect::<Result<Vec<u32>>>()?;
             mutants::run(&paths, Which::Only(&numbers))?;
         }
+        ["chart"] => helm_chart(&paths, Golden::Compare)?,
+        ["chart", "--update"] => helm_chart(&paths, Golden::Write)?,
         ["corpus", rest @ ..] => corpus::run(&paths, rest)?,
         ["fuzz", rest @ ..] => fuzz::run(&paths, rest)?,
         ["bare"] => bare::run(&paths, bare::Machine::Bare)?,
@@ -143,6 +149,15 @@ fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Checks the Helm chart with the program in `CHANCERY_BIN`, or with a debug build.
+fn helm_chart(paths: &Paths, golden: Golden) -> Result<()> {
+    if let Some(program) = std::env::var_os("CHANCERY_BIN") {
+        return chart::run(paths, Path::new(&program), golden);
+    }
+    setup::build_needs(paths)?;
+    chart::run(paths, &program::build(paths, Profile::Dev)?, golden)
+}
+
 /// Runs the conformance kit of a debug build. All arguments go to `chancery conformance`.
 fn conformance_kit(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     setup::build_needs(paths)?;
@@ -156,7 +171,7 @@ fn conformance_kit(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
 }
 
 /// Runs the tests, with cargo's own output. Arguments that xtask does not know go to `cargo test`.
-/// Without such arguments, the command also checks the demo and the mixin.
+/// Without such arguments, the command also checks the demo, the mixin and the Helm chart.
 fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     setup::all(paths)?;
     let call = TestCall::parse(args);
@@ -184,6 +199,7 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
         demo::check(paths, Profile::Dev)?;
         say!("checking the alerts and dashboards with a real Prometheus");
         mixin::check_live(paths)?;
+        helm_chart(paths, Golden::Compare)?;
     }
     Ok(ExitCode::SUCCESS)
 }

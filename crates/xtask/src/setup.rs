@@ -1,7 +1,7 @@
 //! `cargo xtask setup`: installs missing dependencies.
 //!
-//! These are a compiler and libclang from the system's package manager, RocksDB (compiled once), and
-//! the real clients that the tests run.
+//! These are a compiler and libclang from the system's package manager, RocksDB (compiled once), the
+//! real clients that the tests run, and the tools that check the Helm chart.
 //!
 //! Invariant: the cache contains only complete artifacts. A rename creates RocksDB's archive, and the
 //! clients' directories get their stamps last. A lock file prevents concurrent setups.
@@ -10,12 +10,14 @@ use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+mod chart;
 mod clients;
 mod oracle;
 mod packages;
 mod prometheus;
 mod rocksdb;
 
+pub(crate) use chart::ChartTools;
 use packages::{Need, install, is_root, missing};
 
 use crate::{paths::Paths, proc, say::say};
@@ -23,7 +25,14 @@ use crate::{paths::Paths, proc, say::say};
 /// Installs everything.
 pub(crate) fn all(paths: &Paths) -> Result<()> {
     build_needs(paths)?;
-    real_clients(paths)
+    real_clients(paths)?;
+    chart_tools(paths).map(drop)
+}
+
+/// Installs Helm and the schemas of Kubernetes.
+pub(crate) fn chart_tools(paths: &Paths) -> Result<ChartTools> {
+    let _one_at_a_time = lock(paths)?;
+    chart::install_tools(paths)
 }
 
 /// Installs the dependencies of the demo, which needs only some of the real clients.

@@ -149,7 +149,7 @@ fn go_client(paths: &Paths) -> Result<()> {
 }
 
 /// Returns a python3 that can create virtual environments.
-fn python() -> Option<&'static str> {
+pub(super) fn python() -> Option<&'static str> {
     const PROBE: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 9))";
     ["python3", "/usr/bin/python3"]
         .into_iter()
@@ -182,15 +182,15 @@ fn packaged_go_minor() -> Result<Option<u32>> {
     Ok(Some(candidate.and_then(go_minor).unwrap_or_default()))
 }
 
-fn read(path: &Path) -> Result<String> {
+pub(super) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
-fn write(path: &Path, text: &str) -> Result<()> {
+pub(super) fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }
 
-fn is_stamped(stamp: &Path, wanted: &str) -> bool {
+pub(super) fn is_stamped(stamp: &Path, wanted: &str) -> bool {
     fs::read_to_string(stamp).is_ok_and(|installed| installed == wanted)
 }
 
