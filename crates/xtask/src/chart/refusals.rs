@@ -118,20 +118,12 @@ const REFUSALS: &[(&[&str], &str)] = &[
         "at '/terminationGracePeriodSeconds': minimum: got 10, want 30",
     ),
 ];
-/// Refusals that only apply while the chart has no rules and no dashboards.
-const WITHOUT_FILES: &[(&str, &[&str], &str)] = &[
-    (
-        "files/rules",
-        &["metrics.prometheusRule.enabled=true"],
-        "metrics.prometheusRule.enabled is true: this chart contains no rules yet; set it to false, and copy the rules \
-         from docs/operations.md",
-    ),
-    (
-        "files/dashboards",
-        &["metrics.dashboards.enabled=true"],
-        "metrics.dashboards.enabled is true: this chart contains no dashboards yet; set it to false",
-    ),
-];
+/// Refusals that only apply while the chart has no dashboards.
+const WITHOUT_FILES: &[(&str, &[&str], &str)] = &[(
+    "files/dashboards",
+    &["metrics.dashboards.enabled=true"],
+    "metrics.dashboards.enabled is true: this chart contains no dashboards yet; set it to false",
+)];
 /// A version of Kubernetes that is too old.
 const OLD_KUBERNETES: [&str; 2] = ["--kube-version", "1.27.9"];
 

@@ -92,9 +92,6 @@
 
 {{- define "chancery.validateMetrics" -}}
 {{- with .Values.metrics -}}
-{{- if and .prometheusRule.enabled (not ($.Files.Glob "files/rules/*.yaml")) -}}
-{{- fail "metrics.prometheusRule.enabled is true: this chart contains no rules yet; set it to false, and copy the rules from docs/operations.md" -}}
-{{- end -}}
 {{- if and .dashboards.enabled (not ($.Files.Glob "files/dashboards/*.json")) -}}
 {{- fail "metrics.dashboards.enabled is true: this chart contains no dashboards yet; set it to false" -}}
 {{- end -}}
