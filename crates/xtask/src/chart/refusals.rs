@@ -118,28 +118,19 @@ const REFUSALS: &[(&[&str], &str)] = &[
         "at '/terminationGracePeriodSeconds': minimum: got 10, want 30",
     ),
 ];
-/// Refusals that only apply while the chart has no dashboards.
-const WITHOUT_FILES: &[(&str, &[&str], &str)] = &[(
-    "files/dashboards",
-    &["metrics.dashboards.enabled=true"],
-    "metrics.dashboards.enabled is true: this chart contains no dashboards yet; set it to false",
-)];
 /// A version of Kubernetes that is too old.
 const OLD_KUBERNETES: [&str; 2] = ["--kube-version", "1.27.9"];
 
 /// Checks all refusals, and returns their number.
 pub(super) fn check(chart: &Chart) -> Result<usize> {
-    let absent = WITHOUT_FILES.iter().filter(|(dir, ..)| !chart.dir.join(dir).is_dir());
-    let absent = absent.map(|(_, values, expected)| (*values, *expected));
-    let refusals: Vec<_> = REFUSALS.iter().copied().chain(absent).collect();
-    for (values, expected) in &refusals {
+    for (values, expected) in REFUSALS {
         let args: Vec<_> = values.iter().flat_map(|value| ["--set", value]).collect();
         let said = refusal(chart, &args)?;
         ensure!(said.contains(expected), "the chart refuses {values:?} with another text: {said}");
     }
     let said = refusal(chart, &OLD_KUBERNETES)?;
     ensure!(said.contains("chart requires kubeVersion: >=1.28.0-0"), "Kubernetes 1.27: {said}");
-    Ok(refusals.len() + 1)
+    Ok(REFUSALS.len() + 1)
 }
 
 /// Renders `ci/minimal.yaml` with further arguments, and returns why the chart refuses them.

@@ -92,9 +92,6 @@
 
 {{- define "chancery.validateMetrics" -}}
 {{- with .Values.metrics -}}
-{{- if and .dashboards.enabled (not ($.Files.Glob "files/dashboards/*.json")) -}}
-{{- fail "metrics.dashboards.enabled is true: this chart contains no dashboards yet; set it to false" -}}
-{{- end -}}
 {{- if .serviceMonitor.enabled -}}
 {{- if and $.Values.networkPolicy.enabled (not $.Values.networkPolicy.metricsFrom) -}}
 {{- fail "metrics.serviceMonitor.enabled is true, and networkPolicy.metricsFrom is empty: Prometheus could not connect; set metricsFrom to the pods of Prometheus" -}}
