@@ -10,7 +10,8 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_admin_writes_total",
         MetricKind::Counter,
-        "Writes of authors, by outcome: done (including dry runs), refused_input, refused_precondition, failed",
+        "Writes of authors, by outcome: done (including dry runs), refused_input, refused_precondition, refused_access \
+         (also quotas), failed",
     ),
     Metric::new(
         "chancery_admin_write_seconds",
@@ -25,6 +26,7 @@ pub(crate) struct Metrics {
     done: Counter,
     refused_input: Counter,
     refused_precondition: Counter,
+    refused_access: Counter,
     failed: Counter,
     pub(crate) write_seconds: Histogram,
 }
@@ -38,6 +40,7 @@ impl Metrics {
             done: outcome("done"),
             refused_input: outcome("refused_input"),
             refused_precondition: outcome("refused_precondition"),
+            refused_access: outcome("refused_access"),
             failed: outcome("failed"),
             write_seconds: histogram!("chancery_admin_write_seconds"),
         }
@@ -53,6 +56,12 @@ impl Metrics {
             Err(AdminError::Input(_) | AdminError::Parameter(_) | AdminError::TooLarge(_)) => {
                 &self.refused_input
             }
+            Err(
+                AdminError::Unauthenticated(_)
+                | AdminError::Forbidden(_)
+                | AdminError::Quota(_)
+                | AdminError::Busy { .. },
+            ) => &self.refused_access,
             Err(_) => &self.failed,
         };
         counter.increment(1);

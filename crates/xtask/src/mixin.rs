@@ -25,6 +25,7 @@ const ALERTS: &str = "deploy/mixin/alerts.yaml";
 const RECORDING: &str = "deploy/mixin/recording.yaml";
 const TESTS: &str = "deploy/mixin/tests";
 const DASHBOARDS: &str = "deploy/mixin/dashboards";
+const JSONNET: &str = "deploy/mixin/mixin.libsonnet";
 
 /// The sources of the mixin.
 struct Mixin {
@@ -45,7 +46,10 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     }
     complaints.extend(coverage::complaints(&tests, &alerts, &recording, &catalog));
     match dashboards::generate(&alerts, &catalog) {
-        Ok(wanted) => complaints.extend(outdated(paths, &wanted)?),
+        Ok(wanted) => {
+            complaints.extend(outdated(paths, &wanted)?);
+            complaints.extend(not_imported(&wanted, &read_text(paths, JSONNET)?));
+        }
         Err(found) => complaints.extend(found),
     }
     if complaints.is_empty() {
@@ -76,6 +80,13 @@ fn outdated(paths: &Paths, wanted: &BTreeMap<String, String>) -> Result<Option<S
         .collect();
     let complaint = format!("{DASHBOARDS} is outdated; run `cargo xtask dashboards`");
     Ok((found != *wanted).then_some(complaint))
+}
+
+/// Returns complaints about dashboards that the Jsonnet file does not import.
+fn not_imported(dashboards: &BTreeMap<String, String>, jsonnet: &str) -> Vec<String> {
+    let line = |name: &String| format!("'{name}': import 'dashboards/{name}',");
+    let missing = dashboards.keys().map(line).filter(|line| !jsonnet.contains(line.as_str()));
+    missing.map(|line| format!("{JSONNET}: this line is missing: {line}")).collect()
 }
 
 /// Runs promtool's own check of the rules, and the unit tests.
@@ -127,4 +138,16 @@ fn yaml<T: DeserializeOwned>(path: &str, text: &str) -> Result<T> {
 
 fn read_text(paths: &Paths, path: &str) -> Result<String> {
     fs::read_to_string(paths.root.join(path)).with_context(|| format!("read {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dashboard_that_jsonnet_does_not_import_is_reported() {
+        let dashboards = BTreeMap::from([("a.json".to_owned(), String::new())]);
+        assert_eq!(not_imported(&dashboards, "'a.json': import 'dashboards/a.json',"), [""; 0]);
+        assert_eq!(not_imported(&dashboards, "'b.json': import 'dashboards/b.json',").len(), 1);
+    }
 }

@@ -15,6 +15,8 @@ use super::{
 /// The version of Grafana's format. Grafana converts older versions when it loads a dashboard.
 const SCHEMA_VERSION: u32 = 39;
 const WIDTH: u32 = 24;
+/// The threshold of an alert that fires at any value above 0.
+const ABOVE_ZERO: f64 = 1e-6;
 const DATASOURCE: &str = "${datasource}";
 /// The prefixes of the series to which the generator adds the variables.
 const PREFIXES: [&str; 2] = ["chancery_", "chancery:"];
@@ -225,6 +227,8 @@ fn steps(limit: Option<Limit>) -> Value {
     match limit {
         None => json!([{"color": "green", "value": null}]),
         Some(Limit::Above(value)) => {
+            // Grafana compares with "at least". The alert does not fire at 0.
+            let value = if value == 0.0 { ABOVE_ZERO } else { value };
             json!([{"color": "green", "value": null}, {"color": "red", "value": value}])
         }
         Some(Limit::Below(value)) => {
@@ -272,6 +276,8 @@ mod tests {
         let json = panel_json(1, panel, &known, [0, 0, 4, 4]);
         let steps = &json["fieldConfig"]["defaults"]["thresholds"]["steps"];
         assert_eq!(steps[1]["value"], 120.0);
+        assert_eq!(super::steps(Some(Limit::Above(0.0)))[1]["value"], ABOVE_ZERO);
+        assert_eq!(super::steps(Some(Limit::Below(7.0)))[0]["color"], "red");
         assert!(json["description"].as_str().is_some_and(|text| text.contains(alert)));
     }
 
