@@ -1,6 +1,6 @@
 //! The verification of client certificates on the ports for clients and operators.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio_rustls::rustls::{
     self, CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme,
@@ -9,7 +9,7 @@ use tokio_rustls::rustls::{
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
 
-use crate::spiffe::{self, BadIdentity};
+use crate::spiffe::{self, BadIdentity, Names};
 
 /// The maximum number of certificates that a client may send.
 const CHAIN_MAX: usize = 10;
@@ -25,10 +25,33 @@ pub(crate) enum BadCertificate {
     Identity(BadIdentity),
 }
 
-/// Verifies the chain to a CA and the revocation list by `chain`, then the names by [`spiffe`].
+/// Verifies the chain to a CA and the revocation list by `chain`, then the names by [`spiffe`], then whether the CA may
+/// sign for the trust domain.
 #[derive(Debug)]
 pub(crate) struct ClientVerifier {
+    /// Accepts the certificates of all CAs.
     pub(crate) chain: Arc<dyn ClientCertVerifier>,
+    /// `None` if each CA may sign for each trust domain.
+    pub(crate) trust_domains: Option<TrustDomains>,
+}
+
+/// The CAs that may sign for trust domains.
+#[derive(Debug)]
+pub(crate) struct TrustDomains {
+    /// The verifiers by trust domain. An ID of another trust domain is refused.
+    pub(crate) by_name: BTreeMap<Arc<str>, Arc<dyn ClientCertVerifier>>,
+    /// The verifier of certificates without a SPIFFE ID.
+    pub(crate) without_id: Arc<dyn ClientCertVerifier>,
+}
+
+impl TrustDomains {
+    /// Returns the verifier of a certificate with these names.
+    fn verifier(&self, names: &Names) -> Option<&dyn ClientCertVerifier> {
+        match &names.spiffe_id {
+            Some(id) => self.by_name.get(spiffe::trust_domain(id)).map(|verifier| &**verifier),
+            None => Some(&*self.without_id),
+        }
+    }
 }
 
 impl ClientCertVerifier for ClientVerifier {
@@ -57,8 +80,15 @@ impl ClientCertVerifier for ClientVerifier {
             ) if is_self_signed(end_entity) => refused(BadCertificate::SelfSigned),
             error => error,
         })?;
-        spiffe::check(end_entity).map_err(|error| refused(BadCertificate::Identity(error)))?;
-        Ok(verified)
+        let names = spiffe::check(end_entity);
+        let names = names.map_err(|error| refused(BadCertificate::Identity(error)))?;
+        match &self.trust_domains {
+            Some(domains) => domains
+                .verifier(&names)
+                .ok_or(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer))?
+                .verify_client_cert(end_entity, intermediates, now),
+            None => Ok(verified),
+        }
     }
 
     fn verify_tls12_signature(

@@ -13,6 +13,8 @@ pub enum TlsFile {
     Ca,
     /// [`crate::TlsConfig::crl`].
     Crl,
+    /// A file of [`crate::ClientCertificates::trust_domains`].
+    TrustDomain,
 }
 
 impl fmt::Display for TlsFile {
@@ -22,6 +24,7 @@ impl fmt::Display for TlsFile {
             Self::Key => "key",
             Self::Ca => "CA",
             Self::Crl => "revocation list",
+            Self::TrustDomain => "CA of the trust domain",
         })
     }
 }

@@ -169,7 +169,8 @@ impl HandshakeError {
         match self.result {
             HandshakeResult::NoCertificate => "the client sent no certificate".to_owned(),
             HandshakeResult::UnknownCa => {
-                "no CA in tls_client_ca signed the client's certificate".to_owned()
+                "no CA in tls_client_ca, or of its trust domain in tls_trust_domains, signed the client's certificate"
+                    .to_owned()
             }
             HandshakeResult::SelfSigned
             | HandshakeResult::BadSan

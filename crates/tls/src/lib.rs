@@ -41,5 +41,6 @@ pub use metrics::{METRICS, register_metrics};
 pub use peer::{CredentialEnd, Peer, PeerIdentity};
 pub use port::{PortTls, RefusalObserver, check_server_name, host_of};
 pub use security::Security;
+pub use spiffe::trust_domain_rule;
 pub use stream::{HANDSHAKE_TIMEOUT, Stream};
 pub use validity::Validity;

@@ -1,7 +1,8 @@
 //! The files of a port, and the TLS configurations that are built from them.
 
 use std::{
-    path::PathBuf,
+    collections::BTreeMap,
+    path::{Path, PathBuf},
     sync::{Arc, LazyLock},
 };
 
@@ -17,7 +18,7 @@ use tokio_rustls::rustls::{
 };
 
 use crate::{
-    client_verifier::ClientVerifier,
+    client_verifier::{ClientVerifier, TrustDomains},
     error::{TlsError, TlsFile},
     files::{Stamp, expiry, read_certificates, read_crls, read_key, unreadable},
 };
@@ -75,11 +76,19 @@ pub struct ClientCertificates {
     pub ca_name: Arc<str>,
     /// Whether the common name identifies a client without a SPIFFE ID, instead of the DNS name.
     pub by_common_name: bool,
+    /// The trust domains, each with the file of the CAs that may sign for it. If there are any, a SPIFFE ID of another
+    /// trust domain is refused, and the CAs of the port sign only certificates without a SPIFFE ID.
+    pub trust_domains: Vec<(Arc<str>, PathBuf)>,
 }
 
 impl Default for ClientCertificates {
     fn default() -> Self {
-        Self { required: true, ca_name: "clients".into(), by_common_name: false }
+        Self {
+            required: true,
+            ca_name: "clients".into(),
+            by_common_name: false,
+            trust_domains: Vec::new(),
+        }
     }
 }
 
@@ -99,6 +108,7 @@ pub(crate) struct Sides {
 struct Authority {
     roots: Arc<RootCertStore>,
     verifier: Arc<dyn ClientCertVerifier>,
+    trust_domains: Option<TrustDomains>,
 }
 
 impl TlsPort {
@@ -165,6 +175,14 @@ pub(crate) const TLS12_AND_13: &[&rustls::SupportedProtocolVersion] =
     &[&rustls::version::TLS13, &rustls::version::TLS12];
 pub(crate) const HAS_VERSIONS: &str = "the provider has cipher suites for TLS 1.2 and 1.3";
 
+fn read_roots(what: TlsFile, path: &Path) -> Result<Arc<RootCertStore>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for root in read_certificates(what, path)? {
+        roots.add(root).map_err(|error| unreadable(what, path, error))?;
+    }
+    Ok(Arc::new(roots))
+}
+
 /// Returns the time in seconds of the Unix epoch.
 pub(crate) fn unix_time() -> i64 {
     i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX)
@@ -196,7 +214,8 @@ impl TlsConfig {
     }
 
     pub(crate) fn stamp(&self) -> Stamp {
-        Stamp::of([&self.cert, &self.key, &self.ca, &self.crl])
+        let domains = self.clients.trust_domains.iter().map(|(_, path)| path);
+        Stamp::of([&self.cert, &self.key, &self.ca, &self.crl].into_iter().chain(domains))
     }
 
     pub(crate) fn read(&self) -> Result<Sides, TlsError> {
@@ -208,7 +227,7 @@ impl TlsConfig {
         let key = self.read_key()?;
         let expires = expiry(&self.cert, &chain)?;
         let client = match &authority {
-            Some(Authority { roots, verifier }) if self.port.opens_connections() => {
+            Some(Authority { roots, verifier, .. }) if self.port.opens_connections() => {
                 match self.port {
                     TlsPort::Raft => self.check_own(&**verifier, &chain)?,
                     _ => self.warn_of_expiry(expires),
@@ -238,7 +257,8 @@ impl TlsConfig {
         match self.port {
             TlsPort::Raft => authority.verifier,
             TlsPort::Xds | TlsPort::Admin | TlsPort::Mcp => {
-                Arc::new(ClientVerifier { chain: authority.verifier })
+                let Authority { verifier: chain, trust_domains, .. } = authority;
+                Arc::new(ClientVerifier { chain, trust_domains })
             }
         }
     }
@@ -282,32 +302,47 @@ impl TlsConfig {
         Ok(client)
     }
 
-    /// Reads the CAs and the revocation lists.
+    /// Reads the CAs, those of the trust domains, and the revocation lists.
     fn read_ca(&self) -> Result<Authority, TlsError> {
-        let unusable = |error: &dyn ToString| unreadable(TlsFile::Ca, &self.ca, error.to_string());
-        let mut roots = RootCertStore::empty();
-        for root in read_certificates(TlsFile::Ca, &self.ca)? {
-            roots.add(root).map_err(|error| unusable(&error))?;
+        let roots = read_roots(TlsFile::Ca, &self.ca)?;
+        let verifier = self.verifier(TlsFile::Ca, &self.ca, &roots)?;
+        let domains = &self.clients.trust_domains;
+        if domains.is_empty() {
+            return Ok(Authority { roots, verifier, trust_domains: None });
         }
-        let roots = Arc::new(roots);
-        let builder = || {
-            let builder =
-                WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider());
-            match self.clients.required || !self.port.identifies_clients() {
-                true => builder,
-                false => builder.allow_unauthenticated(),
-            }
+        let mut all = RootCertStore::clone(&roots);
+        let mut by_name = BTreeMap::new();
+        for (name, path) in domains {
+            let roots = read_roots(TlsFile::TrustDomain, path)?;
+            by_name.insert(Arc::clone(name), self.verifier(TlsFile::TrustDomain, path, &roots)?);
+            all.roots.extend(roots.roots.iter().cloned());
+        }
+        let trust_domains = Some(TrustDomains { by_name, without_id: verifier });
+        let verifier = self.verifier(TlsFile::Ca, &self.ca, &Arc::new(all))?;
+        Ok(Authority { roots, verifier, trust_domains })
+    }
+
+    /// Returns the verifier of certificates that these CAs, which come from a file, have signed.
+    fn verifier(
+        &self,
+        what: TlsFile,
+        path: &Path,
+        roots: &Arc<RootCertStore>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider());
+        let builder = match self.clients.required || !self.port.identifies_clients() {
+            true => builder,
+            false => builder.allow_unauthenticated(),
         };
-        let verifier = match self.crl.as_os_str().is_empty() {
-            true => builder().build().map_err(|error| unusable(&error))?,
-            false => builder()
+        match self.crl.as_os_str().is_empty() {
+            true => builder.build().map_err(|error| unreadable(what, path, error)),
+            false => builder
                 .with_crls(read_crls(&self.crl, unix_time())?)
                 // While one CA replaces another, only one of them may have a list.
                 .allow_unknown_revocation_status()
                 .build()
-                .map_err(|error| unreadable(TlsFile::Crl, &self.crl, error))?,
-        };
-        Ok(Authority { roots, verifier })
+                .map_err(|error| unreadable(TlsFile::Crl, &self.crl, error)),
+        }
     }
 
     fn read_chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {

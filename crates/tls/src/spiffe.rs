@@ -103,6 +103,29 @@ fn check_uri(uri: &str) -> Result<bool, BadIdentity> {
     }
 }
 
+/// Returns the trust domain of a valid SPIFFE ID.
+pub(crate) fn trust_domain(id: &str) -> &str {
+    let rest = id.strip_prefix("spiffe://").unwrap_or(id);
+    rest.split_once('/').map_or(rest, |(trust_domain, _)| trust_domain)
+}
+
+/// Returns the rule that the name of a trust domain breaks.
+#[must_use]
+pub fn trust_domain_rule(name: &str) -> Option<&'static str> {
+    if name.is_empty() || name.len() > TRUST_DOMAIN_BYTES_MAX {
+        return Some("its trust domain must have 1 to 255 bytes");
+    }
+    if !name.bytes().all(|b| b.is_ascii_lowercase() || is_common(b)) {
+        return Some("its trust domain may contain only a-z, 0-9, '.', '-' and '_'");
+    }
+    None
+}
+
+/// Returns whether a character is allowed in trust domains and in paths.
+fn is_common(b: u8) -> bool {
+    b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_')
+}
+
 /// Returns the rule that a SPIFFE ID breaks.
 fn id_rule(id: &str) -> Option<&'static str> {
     if id.len() > ID_BYTES_MAX {
@@ -115,12 +138,8 @@ fn id_rule(id: &str) -> Option<&'static str> {
         Some(at) => rest.split_at(at),
         None => (rest, ""),
     };
-    let is_common = |b: u8| b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');
-    if trust_domain.is_empty() || trust_domain.len() > TRUST_DOMAIN_BYTES_MAX {
-        return Some("its trust domain must have 1 to 255 bytes");
-    }
-    if !trust_domain.bytes().all(|b| b.is_ascii_lowercase() || is_common(b)) {
-        return Some("its trust domain may contain only a-z, 0-9, '.', '-' and '_'");
+    if let Some(rule) = trust_domain_rule(trust_domain) {
+        return Some(rule);
     }
     if path.is_empty() {
         return Some("it has no path");

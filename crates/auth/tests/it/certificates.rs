@@ -72,7 +72,12 @@ async fn principal(auth: &Auth, peer: Option<&TransportPeer>) -> Result<String, 
 }
 
 fn optional(by_common_name: bool) -> ClientCertificates {
-    ClientCertificates { required: false, ca_name: "eu".into(), by_common_name }
+    ClientCertificates {
+        required: false,
+        ca_name: "eu".into(),
+        by_common_name,
+        ..ClientCertificates::default()
+    }
 }
 
 #[tokio::test]

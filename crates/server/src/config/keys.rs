@@ -150,6 +150,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             ),
             tls::CLIENT_CERT,
             tls::CRL,
+            tls::TRUST_DOMAINS,
             tls::CLIENT_CA_NAME,
             tls::CLIENT_CA_CN,
             (
@@ -447,6 +448,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             ),
             tls::CLIENT_CERT,
             tls::CRL,
+            tls::TRUST_DOMAINS,
             tls::CLIENT_CA_NAME,
             tls::CLIENT_CA_CN,
             (

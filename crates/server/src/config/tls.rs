@@ -1,6 +1,6 @@
 //! The TLS keys of the ports for clients and operators. `raft.rs` has those of replicas.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsError, TlsFile, TlsPort};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,11 @@ pub(super) const CRL: Key = (
     "tls_crl",
     FREE,
     "A file with revocation lists of these CAs (PEM). Certificates of a CA without a list are accepted.",
+);
+pub(super) const TRUST_DOMAINS: Key = (
+    "tls_trust_domains",
+    FREE,
+    "The CAs of trust domains: a list of DOMAIN=FILE (PEM). If it is not empty, a client with a SPIFFE ID needs a certificate of a CA of its trust domain, and tls_client_ca is for certificates without a SPIFFE ID.",
 );
 pub(super) const CLIENT_CA_NAME: Key = (
     "client_ca_name",
@@ -59,6 +64,7 @@ struct Keys<'a> {
     client_ca: &'a str,
     client_cert: TlsClientCert,
     crl: &'a str,
+    trust_domains: &'a [String],
     ca_name: &'a str,
     ca_cn: bool,
     min: TlsMin,
@@ -74,6 +80,7 @@ impl Xds {
             client_ca: &self.tls_client_ca,
             client_cert: self.tls_client_cert,
             crl: &self.tls_crl,
+            trust_domains: &self.tls_trust_domains,
             ca_name: &self.client_ca_name,
             ca_cn: self.client_ca_cn,
             min: self.tls_min,
@@ -96,6 +103,7 @@ impl Admin {
             client_ca: &self.tls_client_ca,
             client_cert: self.tls_client_cert,
             crl: &self.tls_crl,
+            trust_domains: &self.tls_trust_domains,
             ca_name: &self.client_ca_name,
             ca_cn: self.client_ca_cn,
             min: TlsMin::Tls13,
@@ -127,7 +135,7 @@ impl Config {
             let key = match error.file() {
                 Some(TlsFile::Cert) => "tls_cert",
                 Some(TlsFile::Key) => "tls_key",
-                Some(TlsFile::Ca | TlsFile::Crl) => "tls_ca",
+                Some(TlsFile::Ca | TlsFile::Crl | TlsFile::TrustDomain) => "tls_ca",
                 None => "tls_server_name",
             };
             unusable.push(("raft", key, error));
@@ -136,7 +144,7 @@ impl Config {
             let key = match error.file() {
                 Some(TlsFile::Cert) | None => "tls_cert",
                 Some(TlsFile::Key) => "tls_key",
-                Some(TlsFile::Ca | TlsFile::Crl) => "tls_ca",
+                Some(TlsFile::Ca | TlsFile::Crl | TlsFile::TrustDomain) => "tls_ca",
             };
             unusable.push(("mcp", key, error));
         }
@@ -147,6 +155,7 @@ impl Config {
                     Some(TlsFile::Key) => "tls_key",
                     Some(TlsFile::Ca) => "tls_client_ca",
                     Some(TlsFile::Crl) => "tls_crl",
+                    Some(TlsFile::TrustDomain) => "tls_trust_domains",
                 };
                 unusable.push((keys.section, key, error));
             }
@@ -175,6 +184,12 @@ impl Keys<'_> {
                 required: self.client_cert == TlsClientCert::Required,
                 ca_name: self.ca_name.into(),
                 by_common_name: self.ca_cn,
+                trust_domains: self
+                    .trust_domains
+                    .iter()
+                    .filter_map(|text| trust_domain(text).ok())
+                    .map(|(name, path)| (name.into(), path.into()))
+                    .collect(),
             },
         }
     }
@@ -207,6 +222,7 @@ impl Keys<'_> {
             ("tls_crl", !self.crl.is_empty()),
             ("tls_client_cert", self.client_cert == TlsClientCert::Optional),
             ("client_ca_cn", self.ca_cn),
+            ("tls_trust_domains", !self.trust_domains.is_empty()),
         ];
         for (key, _) in
             need_ca.into_iter().filter(|(_, is_set)| *is_set && self.client_ca.is_empty())
@@ -214,12 +230,31 @@ impl Keys<'_> {
             let rule = format!("has no effect without {section}.tls_client_ca; set this key too");
             broken.push((section, key, rule));
         }
+        let mut names = BTreeSet::new();
+        for text in self.trust_domains {
+            let rule = match trust_domain(text) {
+                Ok((name, _)) if names.insert(name) => continue,
+                Ok((name, _)) => format!("has the trust domain {name} twice"),
+                Err(rule) => rule,
+            };
+            broken.push((section, "tls_trust_domains", rule));
+        }
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         if !(1..=64).contains(&self.ca_name.len()) || !self.ca_name.chars().all(allowed) {
             let rule = "must have 1 to 64 letters, digits, '.', '-' and '_'";
             broken.push((section, "client_ca_name", rule.to_owned()));
         }
         broken
+    }
+}
+
+/// Parses `DOMAIN=FILE`.
+fn trust_domain(text: &str) -> Result<(&str, &str), String> {
+    let parts = text.split_once('=').filter(|(_, path)| !path.is_empty());
+    let parts = parts.ok_or_else(|| format!("must contain DOMAIN=FILE, not {text:?}"))?;
+    match chancery_tls::trust_domain_rule(parts.0) {
+        Some(rule) => Err(format!("has {text:?}: {rule}")),
+        None => Ok(parts),
     }
 }
 
@@ -261,6 +296,21 @@ mod tests {
         assert_eq!(
             broken(|config| config.xds.client_ca_cn = true),
             ["xds.client_ca_cn has no effect without xds.tls_client_ca; set this key too"]
+        );
+        assert_eq!(
+            broken(|config| {
+                config.xds.tls_cert = "c".into();
+                config.xds.tls_key = "k".into();
+                config.xds.tls_client_ca = "a".into();
+                let domains = ["a.example=x", "a.example=y", "B=x", "b", "c="];
+                config.xds.tls_trust_domains = domains.map(str::to_owned).to_vec();
+            }),
+            [
+                "xds.tls_trust_domains has the trust domain a.example twice",
+                "xds.tls_trust_domains has \"B=x\": its trust domain may contain only a-z, 0-9, '.', '-' and '_'",
+                "xds.tls_trust_domains must contain DOMAIN=FILE, not \"b\"",
+                "xds.tls_trust_domains must contain DOMAIN=FILE, not \"c=\"",
+            ]
         );
         assert_eq!(
             broken(|config| config.xds.client_ca_name = "a/b".into()),

@@ -35,6 +35,9 @@ use crate::{
     TlsError, TlsFile, TlsPort, check_server_name, host_of, material::provider,
 };
 
+mod changes;
+mod trust_domains;
+
 /// The files of a port in a directory of their own.
 struct Files(TempDir);
 
@@ -268,7 +271,7 @@ async fn explanation_says_what_is_wrong_with_the_certificate() {
     assert!(text.starts_with("the client's certificate expired: "), "{text}");
     assert_eq!(
         explain(&Ca::new("x").client("spiffe://a/b")).await,
-        "no CA in tls_client_ca signed the client's certificate"
+        "no CA in tls_client_ca, or of its trust domain in tls_trust_domains, signed the client's certificate"
     );
 }
 
@@ -296,6 +299,7 @@ async fn failed_handshake_names_the_fault_of_the_client() {
     assert_eq!(Client::of(&ca, &leaf).result(&port).await, HandshakeResult::Ok);
 }
 
+/// Attack 53: a handshake that makes no progress is cut.
 #[tokio::test(start_paused = true)]
 async fn silent_client_is_refused_after_the_handshake_timeout() {
     let ca = Ca::new("ca");
@@ -361,7 +365,7 @@ async fn replaced_files_apply_to_new_connections_only() {
     open.read_exact(&mut [0]).await.unwrap();
 }
 
-/// Between the replacements of the two files, the key belongs to another certificate.
+/// Attack 62: between the replacements of the two files, the key belongs to another certificate.
 #[tokio::test]
 async fn mismatched_pair_keeps_the_previous_pair_until_the_second_file_follows() {
     let ca = Ca::new("ca");
@@ -379,7 +383,7 @@ async fn mismatched_pair_keeps_the_previous_pair_until_the_second_file_follows()
     assert_eq!(shown(&port, &client).await, der(&second));
 }
 
-/// A file may become usable without a change that its inode, time and length show. Only a check with
+/// Attack 62: a file may become usable without a change that its inode, time and length show. Only a check with
 /// a retry reads it again.
 #[tokio::test]
 async fn unusable_files_keep_the_previous_ones_and_are_read_again() {
@@ -403,7 +407,7 @@ async fn unusable_files_keep_the_previous_ones_and_are_read_again() {
     assert_eq!(shown(&port, &client).await, der(&second));
 }
 
-/// Kubernetes replaces all files of a secret by one change of a symbolic link to their directory.
+/// Attack 62: Kubernetes replaces all files of a secret by one change of a symbolic link to their directory.
 #[tokio::test]
 async fn swapped_symbolic_link_of_a_secret_mount_is_followed() {
     let ca = Ca::new("ca");
