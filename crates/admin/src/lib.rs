@@ -44,6 +44,7 @@ mod nodes;
 mod params;
 mod redact;
 mod references;
+mod request_ids;
 mod resources;
 mod service;
 mod trial;

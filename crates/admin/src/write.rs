@@ -27,6 +27,7 @@ use crate::{
     changed_names::{self, NamedResources},
     changes::{self, Effect},
     deletion::{content, deletion},
+    request_ids::stored_id,
     resources::parse_type,
     service::{Freshness, Service},
     trial::{Attempt, Checks, DryRun},
@@ -149,7 +150,8 @@ impl Service {
         // Another replica may have taken the earlier attempt.
         self.catch_up(Freshness::Current).await?;
         let history = self.replica.history(HISTORY_MAX);
-        Ok(history.iter().any(|entry| entry.request == Some(checked.request_id)))
+        let id = stored_id(checked, &self.caller);
+        Ok(history.iter().any(|entry| entry.request == Some(id)))
     }
 
     /// Returns the settings by which a transaction is checked.
@@ -438,7 +440,7 @@ impl Service {
         mut transaction: Transaction,
         size: Size,
     ) -> Result<Summary, AdminError> {
-        let (id, content) = (checked.request_id, checked.content.as_deref());
+        let (id, content) = (stored_id(checked, &self.caller), checked.content.as_deref());
         for is_last in [false, false, true] {
             let expected = transaction.preconditions.clone();
             let again = (!is_last && !self.caller.may_everything()).then(|| transaction.clone());

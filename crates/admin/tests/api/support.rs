@@ -166,6 +166,7 @@ impl Server {
         let shards = CancellationToken::new();
         let mut config = chancery_fanout::Config::default();
         config.session.resource_errors = true;
+        config.secrets = chancery_fanout::SecretFinder::new(chancery_admin::secret_values);
         let tracker = TaskTracker::new();
         let fanout = Fanout::spawn(config, replica.watch(), &tracker, shards.clone());
         let drain = CancellationToken::new();

@@ -3,7 +3,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{IdentityPattern, IdentityQuota, SecretsGrant, Variables};
+use crate::{
+    AccessLimit, AccessOp, IdentityPattern, IdentityQuota, RULES_MAX, Refusal, Revision,
+    SecretsGrant, TOKENS_MAX, Token, TokenDigest, Variables,
+};
 
 fn scope(name: &str) -> ScopeName {
     ScopeName::new(name).unwrap()
@@ -164,6 +167,39 @@ fn grant_is_limited_to_types_and_names() {
     assert!(!access.permits(&who, Verb::Prune, Target::Scope(&mesh)));
     assert!(access.permits_somewhere(&who, Verb::Prune));
     assert!(!access.permits(&who, Verb::Nodes, Target::Cluster));
+}
+
+/// Attack 64: the number of rules and of tokens is exact at its limit. A limit does not forbid to replace or delete.
+#[test]
+fn number_of_rules_and_tokens_is_limited() {
+    let put = |name: String| AccessOp::PutRule(Box::new(rule(&name, "token:{x}")));
+    let full = access((0..RULES_MAX).map(|n| rule(&format!("r{n:05}"), "token:{x}")));
+    assert_eq!(
+        full.refusal(&[put("new".into())]),
+        Some(Refusal::AccessTooMany(AccessLimit::Rules))
+    );
+    assert_eq!(full.refusal(&[put("r00000".into())]), None);
+    let replaced = [AccessOp::DeleteRule("r00000".into()), put("new".into())];
+    assert_eq!(full.refusal(&replaced), None);
+    let token = |name: &str, n: usize| {
+        let mut digest = [0; 32];
+        digest[..8].copy_from_slice(&n.to_be_bytes());
+        let digest = TokenDigest(digest);
+        Token { name: name.into(), digest, created_ms: 0, expires_ms: 0, revision: Revision(0) }
+    };
+    let two = Access { tokens: vec![token("t", 0), token("t", 1)], ..Access::default() };
+    assert_eq!(
+        two.refusal(&[AccessOp::AddToken(token("t", 2))]),
+        Some(Refusal::AccessTooMany(AccessLimit::TokensPerName))
+    );
+    let tokens = (0..TOKENS_MAX).map(|n| token(&format!("t{n:05}"), n)).collect();
+    let many = Access { tokens, ..Access::default() };
+    assert_eq!(
+        many.refusal(&[AccessOp::AddToken(token("u", TOKENS_MAX))]),
+        Some(Refusal::AccessTooMany(AccessLimit::Tokens))
+    );
+    let deleted = AccessOp::DeleteToken(many.tokens[0].digest);
+    assert_eq!(many.refusal(&[deleted, AccessOp::AddToken(token("u", TOKENS_MAX))]), None);
 }
 
 /// Attack 45: nobody gives rights that they do not have.

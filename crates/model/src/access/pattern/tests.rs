@@ -38,6 +38,7 @@ fn variable_stands_for_one_segment() {
     assert_eq!(captures("token:ci", "token:ci2"), None);
 }
 
+/// Attack 64: a pattern beyond a limit is refused, and one at the limit is not.
 #[test]
 fn invalid_patterns_are_refused() {
     for source in [
@@ -62,6 +63,11 @@ fn invalid_patterns_are_refused() {
     let many = format!("jwt:{}", vec!["{x}"; CAPTURES_MAX + 1].join("/"));
     assert!(matches!(IdentityPattern::parse(&many), Err(PatternError::Captures(_))));
     assert!(IdentityPattern::parse(&many[..many.len() - 4]).is_ok());
+    let long = format!("jwt:a/{}", "x".repeat(PATTERN_BYTES_MAX - 5));
+    assert!(matches!(IdentityPattern::parse(&long), Err(PatternError::TooLong(1025))));
+    assert!(IdentityPattern::parse(&long[..PATTERN_BYTES_MAX]).is_ok());
+    let nested = format!("jwt:{}x", "{".repeat(PATTERN_BYTES_MAX - 5));
+    assert!(IdentityPattern::parse(&nested).is_err());
     let identities = [identity("jwt:a/{ns}")];
     let variables = Variables { identities: &identities, node: false };
     for source in
