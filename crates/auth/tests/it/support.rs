@@ -5,22 +5,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use aws_lc_rs::{
-    hmac,
-    rand::SystemRandom,
-    rsa::KeySize,
-    signature::{
-        ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256,
-        RsaKeyPair,
-    },
-};
+use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chancery_auth::{
     Algorithm, AuthError, AuthPort, AuthSettings, Authenticator, Credentials, IssuerKind,
     IssuerSettings, KeyLocation, Proof, TransportPeer,
 };
 use chancery_model::Token;
-use chancery_testing::rcgen;
+pub(crate) use chancery_testing::JwtKey as Key;
+use chancery_testing::jwt_message as message;
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -31,87 +24,6 @@ pub(crate) const ISSUER: &str = "https://idp.example";
 
 pub(crate) fn at(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
-}
-
-/// A private key of an issuer.
-pub(crate) enum Key {
-    Es256(EcdsaKeyPair),
-    Rs256(RsaKeyPair),
-    EdDsa(Ed25519KeyPair),
-}
-
-impl Key {
-    pub(crate) fn es256() -> Self {
-        let pair = rcgen::KeyPair::generate().unwrap().serialize_der();
-        Self::Es256(EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &pair).unwrap())
-    }
-
-    pub(crate) fn rs256() -> Self {
-        Self::Rs256(RsaKeyPair::generate(KeySize::Rsa2048).unwrap())
-    }
-
-    pub(crate) fn ed_dsa() -> Self {
-        Self::EdDsa(Ed25519KeyPair::generate().unwrap())
-    }
-
-    pub(crate) fn algorithm(&self) -> &'static str {
-        match self {
-            Self::Es256(_) => "ES256",
-            Self::Rs256(_) => "RS256",
-            Self::EdDsa(_) => "EdDSA",
-        }
-    }
-
-    fn sign(&self, message: &[u8]) -> Vec<u8> {
-        match self {
-            Self::Es256(pair) => {
-                pair.sign(&SystemRandom::new(), message).unwrap().as_ref().to_vec()
-            }
-            Self::Rs256(pair) => {
-                let mut signature = vec![0; pair.public_modulus_len()];
-                let random = SystemRandom::new();
-                pair.sign(&RSA_PKCS1_SHA256, &random, message, &mut signature).unwrap();
-                signature
-            }
-            Self::EdDsa(pair) => pair.sign(message).as_ref().to_vec(),
-        }
-    }
-
-    /// Returns the public key as an entry of a key set.
-    pub(crate) fn public(&self, id: &str) -> Value {
-        let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
-        match self {
-            Self::Es256(pair) => {
-                let point = pair.public_key().as_ref();
-                json!({"kty": "EC", "crv": "P-256", "kid": id, "use": "sig", "alg": "ES256",
-                    "x": encode(&point[1..33]), "y": encode(&point[33..])})
-            }
-            Self::Rs256(pair) => {
-                // The key is a DER sequence of the modulus, with 256 bytes after a zero, and the exponent 65537.
-                let der = pair.public_key().as_ref();
-                json!({"kty": "RSA", "kid": id, "n": encode(&der[9..265]), "e": "AQAB"})
-            }
-            Self::EdDsa(pair) => {
-                let x = encode(pair.public_key().as_ref());
-                json!({"kty": "OKP", "crv": "Ed25519", "kid": id, "x": x})
-            }
-        }
-    }
-
-    pub(crate) fn token(&self, id: &str, claims: &Value) -> String {
-        self.token_with(&json!({"alg": self.algorithm(), "kid": id, "typ": "JWT"}), claims)
-    }
-
-    pub(crate) fn token_with(&self, header: &Value, claims: &Value) -> String {
-        let message = message(header, claims);
-        let signature = URL_SAFE_NO_PAD.encode(self.sign(message.as_bytes()));
-        format!("{message}.{signature}")
-    }
-}
-
-fn message(header: &Value, claims: &Value) -> String {
-    let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    format!("{}.{}", encode(header), encode(claims))
 }
 
 /// Returns a token that is signed with a shared secret.

@@ -37,3 +37,4 @@ mod mcp_source;
 mod resource_errors;
 mod support;
 mod tls;
+mod tokens;

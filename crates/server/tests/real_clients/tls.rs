@@ -3,7 +3,11 @@
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use chancery_testing::{Ca, Leaf, rcgen::date_time_ymd, reserve_port};
+use chancery_testing::{
+    Ca, Leaf, add_uri,
+    rcgen::{SerialNumber, date_time_ymd},
+    reserve_port,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -34,6 +38,14 @@ fn server_cert(ca: &Ca, year: i32) -> Leaf {
     ca.sign(&["127.0.0.1", "localhost"], |params| params.not_after = date_time_ymd(year, 1, 1))
 }
 
+/// A certificate of the client with this serial number.
+fn client_cert(ca: &Ca, serial: u64) -> Leaf {
+    ca.sign(&[], |params| {
+        add_uri(params, "spiffe://e2e/client");
+        params.serial_number = Some(SerialNumber::from(serial));
+    })
+}
+
 /// A server whose xDS port requires certificates of a CA, and the files of its clients.
 struct Fixture<'a> {
     dir: &'a Path,
@@ -48,14 +60,17 @@ impl<'a> Fixture<'a> {
         let old = Ca::new("old");
         place(&dir.join("ca.pem"), &old.pem())?;
         place(&dir.join("client-ca.pem"), &old.pem())?;
-        old.client("spiffe://e2e/client").write(dir, "client");
+        place(&dir.join("crl.pem"), &old.revoke(&[]))?;
+        client_cert(&old, 7).write(dir, "client");
         let (cert, key) = server_cert(&old, 2080).write(dir, "server");
         let path = |path: &Path| path.display().to_string();
         let (cert, key, ca) = (path(&cert), path(&key), path(&dir.join("client-ca.pem")));
+        let list = path(&dir.join("crl.pem"));
         let settings = [
             ("CHANCERY_XDS_TLS_CERT", cert.as_str()),
             ("CHANCERY_XDS_TLS_KEY", &key),
             ("CHANCERY_XDS_TLS_CLIENT_CA", &ca),
+            ("CHANCERY_XDS_TLS_CRL", &list),
         ];
         let chancery = Chancery::start_with(dir, &settings)?;
         Ok(Self { dir, old, new: None, chancery })
@@ -87,17 +102,32 @@ impl<'a> Fixture<'a> {
 
     /// Removes the old CA of clients. The connections with its certificates end, and the clients come back.
     fn remove_old(&self) -> Result<()> {
+        let bundle = self.new.as_ref().context("no new CA")?.pem();
+        self.ends_stream(|| self.trust(&bundle))
+    }
+
+    /// Makes a change that ends the stream of the client, and waits until the client is synced again.
+    fn ends_stream(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let [_, ended, _] = self.counts()?;
-        self.trust(&self.new.as_ref().context("no new CA")?.pem())?;
+        change()?;
         wait_for("the end of the stream", STEP, || Ok((self.counts()?[1] > ended).then_some(())))?;
-        self.chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        Ok(())
+        self.chancery.wait_for_node(NODE, "synced", &TYPES)
     }
 
     fn trust(&self, bundle: &str) -> Result<()> {
+        self.replace("client-ca.pem", bundle)
+    }
+
+    /// Replaces the revocation list. It names these serial numbers.
+    fn revoke(&self, serials: &[u64]) -> Result<()> {
+        self.replace("crl.pem", &self.old.revoke(serials))
+    }
+
+    /// Replaces a file of the server, and waits until the server has read it.
+    fn replace(&self, name: &str, content: &str) -> Result<()> {
         let before = self.reloads()?;
-        place(&self.dir.join("client-ca.pem"), bundle)?;
-        wait_for("the new CA of clients", STEP, || Ok((self.reloads()? > before).then_some(())))
+        place(&self.dir.join(name), content)?;
+        wait_for(name, STEP, || Ok((self.reloads()? > before).then_some(())))
     }
 
     /// Returns the numbers of connections, of ended streams, and of resources that were sent.
@@ -204,6 +234,71 @@ fn envoy_keeps_its_configuration_while_cas_are_replaced() -> Result<()> {
         ensure!(tls.handshakes("ok")? >= 1.0, "no handshake was counted");
         load.finish_without_failure(200)?;
         Ok(())
+    })
+}
+
+/// A revocation list with other certificates changes nothing for an Envoy. One with its replaced certificate ends its
+/// connection: it comes back with the new one, and receives only what it requests by name again.
+#[test]
+fn envoy_keeps_its_configuration_while_revocation_lists_change() -> Result<()> {
+    in_directory(|dir| {
+        let (mode, a, port) = (Mode::DeltaAds, upstream::spawn("a")?, reserve_port());
+        let tls = Fixture::start(dir)?;
+        tls.chancery.publish(&proxied(mode, port, "one", a))?;
+        let mut bootstrap = mode.bootstrap(NODE, tls.chancery.at.xds);
+        bootstrap["static_resources"]["clusters"][0]["transport_socket"] = transport_socket(dir)?;
+        let _envoy = Envoy::start_with(dir, NODE, &bootstrap)?;
+        http::wait_for_answer(port)?;
+        tls.chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        let load = Load::start(port);
+        let before = tls.counts()?;
+
+        tls.revoke(&[99])?;
+        client_cert(&tls.old, 8).write(dir, "client");
+        load.wait_for_more(200)?;
+        ensure!(tls.counts()? == before, "{before:?}, then {:?}", tls.counts()?);
+        tls.ends_stream(|| tls.revoke(&[7, 99]))?;
+        load.wait_for_more(200)?;
+        let (after, [_, ends, pushed]) = (tls.counts()?, before);
+        ensure!(after[1..] == [ends + 1.0, pushed + 2.0], "{before:?}, then {after:?}");
+        load.finish_without_failure(400)?;
+        Ok(())
+    })
+}
+
+/// C-core, with the same changes of revocation lists.
+#[test]
+fn c_core_keeps_its_configuration_while_revocation_lists_change() -> Result<()> {
+    revocation_under(Kind::Python)
+}
+
+/// grpc-js, with the same changes of revocation lists.
+#[test]
+fn grpc_js_keeps_its_configuration_while_revocation_lists_change() -> Result<()> {
+    revocation_under(Kind::Node)
+}
+
+fn revocation_under(kind: Kind) -> Result<()> {
+    const SERVICE: &str = "greeter.e2e";
+    with(kind, |dir| {
+        let a = GrpcServer::start(dir, "a")?;
+        let tls = Fixture::start(dir)?;
+        tls.chancery.publish(&service(SERVICE, "one", a.port))?;
+        let xds = tls.chancery.at.xds;
+        let mut client = GrpcClient::start_with_tls(dir, kind, NODE, xds, SERVICE)?;
+        client.wait_for_only("a")?;
+        tls.chancery.wait_for_node(NODE, "synced", &TYPES)?;
+        let before = tls.counts()?;
+
+        tls.revoke(&[99])?;
+        client_cert(&tls.old, 8).write(dir, "client");
+        client.wait_for_more(100)?;
+        ensure!(tls.counts()? == before, "{before:?}, then {:?}", tls.counts()?);
+        tls.ends_stream(|| tls.revoke(&[7, 99]))?;
+        client.wait_for_more(100)?;
+        let after = tls.counts()?;
+        ensure!(after[1] == before[1] + 1.0, "{before:?}, then {after:?}");
+        client.expect_own_faults(10)
     })
 }
 

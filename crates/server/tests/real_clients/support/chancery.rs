@@ -48,7 +48,8 @@ impl Chancery {
         Self::start_with(dir, &[])
     }
 
-    /// Starts a replica with configuration keys from environment variables (`CHANCERY_XDS_...`).
+    /// Starts a replica with configuration keys from environment variables (`CHANCERY_XDS_...`), and from the file
+    /// `chancery.toml` of the directory, if there is one.
     pub(crate) fn start_with(dir: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut chancery = Self {
@@ -65,7 +66,12 @@ impl Chancery {
     pub(crate) fn start_again(&mut self) -> Result<()> {
         let loopback = |port| format!("127.0.0.1:{port}");
         let mut serve = Command::new(BINARY);
-        serve.arg("serve").arg("--data-dir").arg(self.dir.join("data")).args([
+        serve.arg("serve");
+        let config = self.dir.join("chancery.toml");
+        if config.is_file() {
+            serve.arg("--config").arg(config);
+        }
+        serve.arg("--data-dir").arg(self.dir.join("data")).args([
             "--xds",
             &loopback(self.at.xds),
             "--admin",
