@@ -177,6 +177,7 @@ mod tests {
         http::Request::get("/v1/resources").header("host", host)
     }
 
+    /// Attack 50: a foreign `Host` is refused, as after DNS rebinding.
     #[test]
     fn foreign_host_is_refused_and_own_names_and_addresses_are_not() {
         for host in [
@@ -213,6 +214,7 @@ mod tests {
         }
     }
 
+    /// Attack 50: requests of pages of other origins are refused.
     #[test]
     fn pages_of_other_sites_are_refused() {
         for site in ["cross-site", "same-site"] {

@@ -9,10 +9,10 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{paths::Paths, say::say, source};
 
-mod cited;
+pub(crate) mod cited;
 mod ids;
-mod page;
-mod required;
+pub(crate) mod page;
+pub(crate) mod required;
 
 const PAGE: &str = "docs/conformance.md";
 
@@ -47,11 +47,20 @@ struct Generated {
 
 fn generate(paths: &Paths) -> Result<Generated> {
     let required = required::Required::read()?;
+    let tests = cited_tests(paths, ids::ids, ids::in_name)?;
+    Ok(Generated { page: page::page(&required, &tests), problems: required.problems(&tests) })
+}
+
+/// Returns the tests of all crates but this one that cite something.
+pub(crate) fn cited_tests<I: Ord>(
+    paths: &Paths,
+    cited: impl Fn(&str) -> Vec<I>,
+    in_name: impl Fn(&str) -> Option<I>,
+) -> Result<Vec<cited::Test<I>>> {
     let files = source::files(paths, "crates")?;
-    let tests: Vec<cited::Test> = files
+    Ok(files
         .iter()
         .filter(|file| file.path.ends_with(".rs") && !file.path.starts_with("crates/xtask/"))
-        .flat_map(cited::tests)
-        .collect();
-    Ok(Generated { page: page::page(&required, &tests), problems: required.problems(&tests) })
+        .flat_map(|file| cited::tests(file, &cited, &in_name))
+        .collect())
 }

@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+mod attacks;
 mod bare;
 mod chart;
 mod conformance;
@@ -52,10 +53,11 @@ usage: cargo xtask <command>
                          package); --long runs the long forms of tests and plants all bugs
   verify                 run all checks except the tests; changes no file
   fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md,
-                         docs/metrics.md and the dashboards
+                         docs/attacks.md, docs/metrics.md and the dashboards
   conformance [--check]  write (or check) docs/conformance.md from the doc comments of tests
   conformance --xds ADDR build the program, and check the behavior of an xDS server from outside; takes the
                          flags of `chancery conformance` (docs/conformance-kit.md)
+  attacks [--check]      write (or check) docs/attacks.md from the doc comments of tests
   metrics [--check]      write (or check) docs/metrics.md from the METRICS tables in the code
   dashboards             write deploy/mixin/dashboards from the table in crates/xtask/src/mixin/boards
   alerts [--live]        check deploy/mixin, and run the unit tests of the alerts with promtool; --live
@@ -116,6 +118,8 @@ fn run() -> Result<ExitCode> {
         ["conformance"] => conformance::write(&paths)?,
         ["conformance", "--check"] => conformance::check(&paths)?,
         ["conformance", flags @ ..] => return conformance_kit(&paths, flags),
+        ["attacks"] => attacks::write(&paths)?,
+        ["attacks", "--check"] => attacks::check(&paths)?,
         ["metrics"] => metrics_page::write(&paths)?,
         ["dashboards"] => mixin::write(&paths)?,
         ["alerts"] => {

@@ -2,7 +2,9 @@
 
 use anyhow::{Result, bail};
 
-use crate::{conformance, metrics_page, mixin, mutants, paths::Paths, proc, say::say, setup, tidy};
+use crate::{
+    attacks, conformance, metrics_page, mixin, mutants, paths::Paths, proc, say::say, setup, tidy,
+};
 
 /// Runs all checks except the tests. Cheap checks come first.
 pub(crate) fn verify(paths: &Paths) -> Result<()> {
@@ -12,6 +14,7 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
     let errors: Vec<_> = [
         tidy::check(paths),
         conformance::check(paths),
+        attacks::check(paths),
         metrics_page::check(paths),
         mixin::check(paths),
         mutants::check(paths),
@@ -51,6 +54,7 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
 pub(crate) fn fix(paths: &Paths) -> Result<()> {
     // The generators come first, because they also work if the code does not compile.
     conformance::write(paths)?;
+    attacks::write(paths)?;
     metrics_page::write(paths)?;
     mixin::write(paths)?;
     setup::build_needs(paths)?;

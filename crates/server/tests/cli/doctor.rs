@@ -35,6 +35,7 @@ fn expect_unknown(done: &Done, names: &[&str]) {
 
 const OF_CLUSTER: [&str; 7] = ["leader", "quorum", "replicas", "lag", "readiness", "disk", "ports"];
 
+/// Attack 62: a key that others can read is reported.
 #[test]
 fn healthy_server_passes() {
     let root = tempfile::tempdir().unwrap();

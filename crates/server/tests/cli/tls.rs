@@ -91,7 +91,7 @@ fn days_before_year(year: u64) -> f64 {
     (1970..year).map(|year| if leap(year) { 366.0 } else { 365.0 }).sum()
 }
 
-/// T15, T18: three processes form a cluster over TLS and accept writes on every replica. A process
+/// T15, T18, attack 48: three processes form a cluster over TLS and accept writes on every replica. A process
 /// with a certificate of another CA is rejected and learns why, and the log of the contacted
 /// replicas shows it. Replaced files are loaded without a restart; then replicas of the new CA can
 /// join.

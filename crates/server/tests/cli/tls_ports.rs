@@ -170,7 +170,7 @@ fn expect_refusal(server: &str, flags: &[String], code: i32, text: &str) {
     assert!(done.err.starts_with(&format!("error: {text}")), "{text}\n{done:?}");
 }
 
-/// Each failed connection names its cause and what to do.
+/// Attack 65: a server that is not trusted is refused. Each failed connection names its cause and what to do.
 #[test]
 fn command_explains_why_tls_failed() {
     let root = tempfile::tempdir().unwrap();
@@ -208,7 +208,7 @@ fn command_explains_why_tls_failed() {
     assert!(refused.err.contains("the server does not trust the CA"), "{refused:?}");
 }
 
-/// No command falls back to a connection without TLS.
+/// Attack 65: no command falls back to a connection without TLS.
 #[test]
 fn command_and_server_must_agree_on_tls() {
     let root = tempfile::tempdir().unwrap();

@@ -77,7 +77,8 @@ fn each_request_has_the_token() {
     assert_eq!(recorder.requests()[before].1, None);
 }
 
-/// 0.0.0.0 leads to the loopback interface, but is not one of its addresses.
+/// Attack 65: a token is sent without TLS to loopback addresses only. 0.0.0.0 leads to the loopback interface, but is not
+/// one of its addresses.
 #[test]
 fn token_does_not_leave_the_machine_without_tls() {
     let recorder = Recorder::start();

@@ -173,6 +173,34 @@ async fn every_door_needs_a_credential_and_a_rule() {
     guarded.server.until_no_stream().await;
 }
 
+/// Attack 25: a poll and a unary call on the connection of a valid stream have no credential of their own, and are refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn call_beside_a_valid_stream_needs_its_own_credential() {
+    let guarded = Guarded::start(Some(rule("r", &["default"], &[]))).await;
+    let mut client = http2(&guarded.server).await;
+    let bearer = format!("Bearer {}", guarded.token);
+    let request = grpc(DELTA_ADS).header("authorization", &bearer).body(()).unwrap();
+    let mut stream = call_on(client.clone(), request).await;
+    assert!(stream.send_all(subscription("n1")).await);
+    let response = stream.next().await;
+    assert_eq!(names(&response), ["a", "b"]);
+
+    let reply = post2(&mut client, REST_CDS, &poll("", &[])).await;
+    assert_eq!(reply.status, 401, "{}", reply.error());
+    for path in
+        ["/envoy.service.cluster.v3.ClusterDiscoveryService/FetchClusters", DELTA_ADS, SOTW_ADS]
+    {
+        let unary = call_on(client.clone(), grpc(path).body(()).unwrap()).await;
+        let (status, _) = unary.status().await;
+        let refused = [Code::Unauthenticated as i32, Code::Unimplemented as i32].contains(&status);
+        assert!(refused, "{path}: {status}");
+    }
+    // The stream with the credential continues.
+    stream.ack(&response);
+    guarded.server.put(CDS, &[("c", "1")]);
+    assert_eq!(names(&stream.next().await), ["c"]);
+}
+
 /// Attacks 14 and 26: another node ID, a wrong token, and a token that nobody has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_receives_only_its_own_node() {
@@ -356,7 +384,7 @@ async fn identity_has_a_limited_number_of_streams() {
 /// A poll of the node `n1`.
 const OWN_POLL: &str = r#"{"node": {"id": "n1", "cluster": "test"}}"#;
 
-/// A rule limits the requests of each identity over all its streams and polls. Other identities are served.
+/// Attack 56: a rule limits the requests of each identity over all its streams and polls. Other identities are served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identity_has_a_limited_rate_of_requests() {
     let quota = IdentityQuota { requests_per_second: Some(4), ..IdentityQuota::default() };
@@ -441,7 +469,7 @@ fn recorded() -> (ClientObserver, Events) {
     (observer, events)
 }
 
-/// The audit log learns about refused streams with their reason, and about secrets once per stream.
+/// Attack 22: the audit log learns about refused streams with their reason, and about secrets once per stream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_and_first_secrets_are_observed() {
     let (observer, events) = recorded();

@@ -209,7 +209,7 @@ async fn limits_of_names_hold_for_sotw() {
     }
 }
 
-/// OPS-11, T5: header lists slightly and far beyond the limit are rejected.
+/// OPS-11, T5, attack 26: header lists slightly and far beyond the limit are rejected.
 #[tokio::test]
 async fn a_header_list_is_bounded() {
     let config = Config { header_list_bytes_max: 4096, ..Config::default() };

@@ -218,7 +218,7 @@ async fn plaintext_on_a_tls_port_is_closed() {
     until("both are counted", async || tls.handshakes("protocol") == 2).await;
 }
 
-/// Clients that begin a handshake and never finish it hold only their own connections.
+/// Attack 53: clients that begin a handshake and never finish it hold only their own connections.
 #[tokio::test]
 async fn half_open_handshakes_delay_no_other_client() {
     let tls = TlsServer::start(chancery_xds::Config::default()).await;
@@ -267,26 +267,90 @@ async fn connection_over_the_limit_receives_the_reason_over_tls() {
     until("the stranger is refused", async || tls.handshakes("no_certificate") == 1).await;
 }
 
-/// The limits of frames work inside TLS.
-#[tokio::test]
-async fn flood_of_pings_over_tls_closes_its_connection() {
+/// Attack 54: a flood of handshakes, each of which the server refuses, delays no established stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flood_of_handshakes_delays_no_stream() {
     let tls = TlsServer::start(chancery_xds::Config::default()).await;
-    let connection = tls.connect(&tls.client(&TLS13, |_| ())).await.unwrap();
-    let (mut read, mut write) = tokio::io::split(connection);
-    write.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
-    let pings = frame(PING, 0, 0, &[0; 8]).repeat(1000);
-    let flood = async {
-        for _ in 0..1000 {
-            if write.write_all(&pings).await.is_err() {
-                return;
+    tls.server.put(CDS, &[("a", "0")]);
+    let mut stream = tls.subscribe(&tls.client(&TLS13, |_| ())).await;
+    let stranger = tls.client_with(&TLS13, None);
+    let flood = async || -> () {
+        loop {
+            // The client learns of the refusal when it reads.
+            if let Ok(mut connection) = tls.connect(&stranger).await {
+                drop(connection.read_to_end(&mut Vec::new()).await);
             }
         }
-        panic!("the server accepts everything");
     };
-    let answers = async { drop(read.read_to_end(&mut Vec::new()).await) };
-    tokio::time::timeout(PATIENCE, async { tokio::join!(flood, answers) }).await.unwrap();
-    until("the limit is counted", async || tls.server.hits("control_frames") == 1).await;
-    assert_eq!(tls.server.ends("limit"), 1);
+    let updates = async {
+        for n in 1..=20 {
+            let before = tls.handshakes("no_certificate");
+            tls.server.put(CDS, &[("a", &n.to_string())]);
+            let response = stream.next().await;
+            assert_eq!(names(&response), ["a"]);
+            stream.ack(&response).await;
+            until("the flood continues", async || tls.handshakes("no_certificate") > before).await;
+        }
+    };
+    // The floods never end.
+    tokio::select! {
+        _ = futures::future::join4(flood(), flood(), flood(), flood()) => {}
+        () = updates => {}
+    }
+    assert_eq!(tls.handshakes("ok"), 1);
+}
+
+/// Attack 55: the limits of HTTP/2 frames work inside TLS. A client on another connection is served meanwhile.
+#[tokio::test]
+async fn floods_over_tls_close_their_connection() {
+    type Flood = fn(u32) -> Vec<u8>;
+    let floods: [(&str, &str, Flood); 5] = [
+        ("PING", "control_frames", |_| frame(PING, 0, 0, &[0; 8]).repeat(1000)),
+        ("rapid reset", "http2_flood", |round| {
+            let pair = |n: u32| {
+                let reset = frame(RST_STREAM, 0, 2 * n + 1, &8_u32.to_be_bytes());
+                [open_stream(2 * n + 1), reset].concat()
+            };
+            (round * 100..(round + 1) * 100).flat_map(pair).collect()
+        }),
+        ("CONTINUATION", "http2_flood", |round| match round {
+            0 => frame(HEADERS, 0, 1, &call_headers()),
+            _ => frame(CONTINUATION, 0, 1, &header("x", "y")).repeat(100),
+        }),
+        ("empty DATA", "http2_flood", |round| match round {
+            0 => open_stream(1),
+            _ => frame(DATA, 0, 1, &[]).repeat(100),
+        }),
+        ("HPACK bomb", "http2_flood", |_| {
+            // A header of 3 KB goes into the table, and single bytes then repeat it: 30 MB.
+            let mut bomb = [call_headers(), vec![0x40, 1, b'x', 0x7f, 0xb9, 0x16]].concat();
+            bomb.extend_from_slice(&[b'y'; 0x7f + 0x39 + 0x16 * 128]);
+            bomb.extend_from_slice(&[0x80 | 62; 10_000]);
+            frame(HEADERS, END_HEADERS, 1, &bomb)
+        }),
+    ];
+    for (what, limit, bytes) in floods {
+        let tls = TlsServer::start(chancery_xds::Config::default()).await;
+        tls.server.put(CDS, &[("a", "1")]);
+        let mut good = tls.subscribe(&tls.client(&TLS13, |_| ())).await;
+        let connection = tls.connect(&tls.client(&TLS13, |_| ())).await.unwrap();
+        let (mut read, mut write) = tokio::io::split(connection);
+        write.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, &[])].concat()).await.unwrap();
+        let flood = async {
+            for round in 0..100_000 {
+                if write.write_all(&bytes(round)).await.is_err() {
+                    return;
+                }
+            }
+            panic!("{what}: the server accepts everything");
+        };
+        let answers = async { drop(read.read_to_end(&mut Vec::new()).await) };
+        tokio::time::timeout(PATIENCE, async { tokio::join!(flood, answers) }).await.unwrap();
+        until("the limit is counted", async || tls.server.hits(limit) == 1).await;
+        assert_eq!(tls.server.ends("limit"), 1, "{what}");
+        tls.server.put(CDS, &[("a", "2")]);
+        assert_eq!(names(&good.next().await), ["a"], "{what}");
+    }
 }
 
 /// A new certificate of the server, and a second CA of clients, apply to new connections. Open streams continue, and

@@ -1,25 +1,28 @@
-//! The tests that cite requirements, found in the source.
+//! The tests that cite requirements or attacks, found in the source.
 
 use std::collections::BTreeSet;
 
-use super::ids::{Id, ids, in_name};
 use crate::source::Source;
 
-/// One test function that cites a requirement.
+/// One test function that cites something.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Test {
+pub(crate) struct Test<I> {
     /// The name that `cargo test` prints, with the crate as prefix.
-    pub(super) path: String,
+    pub(crate) path: String,
     /// The file of the test.
-    pub(super) file: String,
-    pub(super) ids: BTreeSet<Id>,
+    pub(crate) file: String,
+    pub(crate) ids: BTreeSet<I>,
     /// The doc comment without the IDs.
-    pub(super) shows: String,
+    pub(crate) shows: String,
 }
 
-/// Returns the tests of one file that cite a requirement, in the first paragraph of the doc comment or
-/// at the start of the name.
-pub(super) fn tests(file: &Source) -> Vec<Test> {
+/// Returns the tests of one file that cite something. `cited` returns the IDs in a text, which is the first paragraph of
+/// a doc comment. `in_name` returns the ID at the start of the name of a test.
+pub(crate) fn tests<I: Ord>(
+    file: &Source,
+    cited: impl Fn(&str) -> Vec<I>,
+    in_name: impl Fn(&str) -> Option<I>,
+) -> Vec<Test<I>> {
     let mut found = Vec::new();
     let mut doc: Vec<&str> = Vec::new();
     let mut is_test = false;
@@ -42,8 +45,8 @@ pub(super) fn tests(file: &Source) -> Vec<Test> {
                 found.push(Test {
                     path: test_path(&file.path, &inner, name),
                     file: file.path.clone(),
-                    ids: ids(&text).into_iter().chain(in_name(name)).collect(),
-                    shows: shows(text),
+                    ids: cited(&text).into_iter().chain(in_name(name)).collect(),
+                    shows: shows(text, |text| !cited(text).is_empty()),
                 });
             }
             (doc, is_test) = (Vec::new(), false);
@@ -82,16 +85,19 @@ fn first_paragraph(doc: &[&str]) -> String {
 }
 
 /// Returns the text without the IDs at its start.
-fn shows(text: String) -> String {
+fn shows(text: String, cites: impl Fn(&str) -> bool) -> String {
     match text.split_once(": ") {
-        Some((ids_only, rest)) if !ids(ids_only).is_empty() => rest.to_owned(),
+        Some((ids_only, rest)) if cites(ids_only) => rest.to_owned(),
         _ => text,
     }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::*;
+    use super::{
+        super::ids::{Id, ids, in_name},
+        *,
+    };
 
     pub(in super::super) const TEXT: &str = "\
 /// SOTW-01: a helper, not a test.
@@ -123,7 +129,7 @@ mod tests {
     #[test]
     fn citing_tests_are_found_with_module_ids_and_text() {
         let file = Source { path: "crates/view/src/a/mod.rs".into(), text: TEXT.into() };
-        let tests = tests(&file);
+        let tests = tests(&file, ids, in_name);
         let paths: Vec<_> = tests.iter().map(|test| test.path.as_str()).collect();
         assert_eq!(
             paths,

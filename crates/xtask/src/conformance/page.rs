@@ -6,10 +6,12 @@ use std::{
 };
 
 use super::{
-    cited::Test,
+    cited,
     ids::{FAMILIES, Id},
     required::Required,
 };
+
+type Test = cited::Test<Id>;
 
 /// The relative path from the directory of the page to the workspace.
 const FROM_DOCS: &str = "../";
@@ -87,7 +89,7 @@ fn overview(page: &mut String, all: &BTreeSet<Id>, by_id: &BTreeMap<Id, Vec<&Tes
 }
 
 /// Returns the names of the tests, each as a link to its file.
-fn links(tests: &[&Test]) -> String {
+pub(crate) fn links<I: Ord>(tests: &[&cited::Test<I>]) -> String {
     let mut tests = tests.to_vec();
     tests.sort();
     tests.dedup();
@@ -121,11 +123,11 @@ fn what_tests_show(page: &mut String, tests: &[Test]) {
 }
 
 /// Escapes a text for a table cell.
-fn cell(text: &str) -> String {
+pub(crate) fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
+pub(crate) fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
     page.write_fmt(text).expect("writing to a String cannot fail");
     page.push('\n');
 }
@@ -135,6 +137,7 @@ mod tests {
     use super::{
         super::{
             cited::{self, tests::TEXT},
+            ids::{ids, in_name},
             required::{Level, Reason, Why},
         },
         *,
@@ -157,7 +160,7 @@ mod tests {
                 Reason { why: Why::Declined, text: "a | b".to_owned() },
             )]),
         };
-        let page = page(&required, &cited::tests(&file));
+        let page = page(&required, &cited::tests(&file, ids, in_name));
         for row in [
             "| DELTA: Incremental | 2 | 1 | 1 | 1 |",
             "| DELTA-21 | MUST | tested | [`view::a::tests::removal`](../crates/view/src/a/mod.rs) |",

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result, bail};
 
 use super::{
-    cited::Test,
+    cited,
     ids::{Id, exact},
 };
+
+type Test = cited::Test<Id>;
 
 /// The level of a requirement (RFC 2119).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +137,7 @@ impl Required {
 }
 
 /// Returns the lines of a list without comments and empty lines, with their numbers.
-fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let numbered = text.lines().enumerate().map(|(at, line)| (at + 1, line));
     numbered.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
 }
