@@ -58,7 +58,8 @@ pub enum AdminError {
     /// The write would exceed a quota. Nothing was written.
     #[error("{0}")]
     Quota(String),
-    /// The caller sends too much for now. Nothing was written.
+    /// The caller is over its limit of requests or writes per second, or its address failed to
+    /// authenticate too often. Nothing was written.
     #[error("{text}")]
     Busy {
         /// The reason in metrics and in the audit log.

@@ -80,8 +80,8 @@ async fn no_operation_shows_the_content_of_a_secret() {
     server.stop().await;
 }
 
-/// Attack 43: a request ID belongs to its author. The same ID of another author is another write, which shows nothing
-/// of the first one and does not prevent its repetition.
+/// Attack 43: a request ID belongs to its author. If another author uses the same ID, the server makes a second write.
+/// Its answer contains nothing of the first write. The first author can still repeat the first write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_id_of_another_author_is_another_write() {
     let server = Server::start_enforced().await;

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::render::{Chart, RELEASE};
 
-/// The arguments that change `ci/minimal.yaml`, and a part of the message. [`super::live`] has those that depend on
-/// what runs, and [`super::values`] has unknown names.
+/// The arguments that change `ci/minimal.yaml`, and a part of the message. [`super::live`] tests the refusals that
+/// depend on the running StatefulSet. [`super::values`] tests those of unknown names.
 const REFUSALS: &[(&[&str], &str)] = &[
     (
         &["image.repository="],
