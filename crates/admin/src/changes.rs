@@ -99,6 +99,7 @@ fn kind(kind: ChangeKind) -> &'static str {
         ChangeKind::Added => "added",
         ChangeKind::Updated => "updated",
         ChangeKind::Relabeled => "relabeled",
+        ChangeKind::Resealed => "resealed",
         ChangeKind::Removed => "removed",
     }
 }
@@ -118,6 +119,11 @@ fn differences(before: &State, change: &Change) -> Vec<pb::FieldDifference> {
         }
         (json["body"].take(), Value::Object(kept))
     };
+    if !old.is_opened() || !new.is_opened() {
+        let before = format!("{} bytes, sealed; this replica cannot open them", old.body_len());
+        let after = format!("{} bytes", new.body_len());
+        return vec![pb::FieldDifference { path: "body".to_owned(), before, after }];
+    }
     let ((old_body, old_rest), (new_body, new_rest)) = (shown(old), shown(new));
     let mut out = Vec::new();
     diff("", Some(&old_body), Some(&new_body), &mut out);
@@ -126,8 +132,8 @@ fn differences(before: &State, change: &Change) -> Vec<pb::FieldDifference> {
         // The difference is in a secret, or in an encoding with the same meaning.
         out.push(pb::FieldDifference {
             path: "body".to_owned(),
-            before: format!("{} bytes", old.body().len()),
-            after: format!("{} bytes, with different content", new.body().len()),
+            before: format!("{} bytes", old.body_len()),
+            after: format!("{} bytes, with different content", new.body_len()),
         });
     }
     out.truncate(DIFFERENCES_MAX);

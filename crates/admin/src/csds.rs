@@ -220,11 +220,10 @@ impl Builder {
             error
         });
         // The server has no body of a resource that was removed since an earlier stream.
-        let known = resource.filter(|resource| self.with_contents && !resource.body().is_empty());
-        let xds_config = known.map(|resource| Any {
-            type_url: type_url.message_url().to_owned(),
-            value: self.redacted(type_url, &resource),
-        });
+        let known = resource.filter(|resource| self.with_contents && resource.body_len() > 0);
+        let value = known.and_then(|resource| self.redacted(type_url, &resource));
+        let xds_config =
+            value.map(|value| Any { type_url: type_url.message_url().to_owned(), value });
         let config_status = match state {
             ResourceState::Unknown => ConfigStatus::Unknown,
             ResourceState::Synced => ConfigStatus::Synced,
@@ -244,13 +243,13 @@ impl Builder {
         }
     }
 
-    /// Returns the body of a resource without secrets (CSDS-14).
-    fn redacted(&mut self, type_url: &TypeUrl, resource: &Arc<Resource>) -> Bytes {
+    /// Returns the body of a resource without secrets (CSDS-14); `None` if it is not opened.
+    fn redacted(&mut self, type_url: &TypeUrl, resource: &Arc<Resource>) -> Option<Bytes> {
+        let body = resource.body()?;
         let entry = self.redacted.entry(Arc::as_ptr(resource) as usize).or_insert_with(|| {
-            let body = chancery_admission::redacted(type_url, &resource.body());
-            (Arc::clone(resource), body)
+            (Arc::clone(resource), chancery_admission::redacted(type_url, &body))
         });
-        entry.1.clone()
+        Some(entry.1.clone())
     }
 
     fn before(&self, ms_ago: u64) -> prost_types::Timestamp {

@@ -34,6 +34,7 @@ mod guard;
 mod health;
 mod http;
 pub mod json;
+mod keys;
 mod known_clients;
 mod load;
 mod mcp;
@@ -64,8 +65,8 @@ use chancery_proto::{
     FILE_DESCRIPTOR_SET,
     admin::v1::{
         access_service_server::AccessServiceServer, admin_server::AdminServer,
-        backup_service_server::BackupServiceServer, load_service_server::LoadServiceServer,
-        mcp_service_server::McpServiceServer,
+        backup_service_server::BackupServiceServer, keys_service_server::KeysServiceServer,
+        load_service_server::LoadServiceServer, mcp_service_server::McpServiceServer,
     },
 };
 use futures::{FutureExt, future::BoxFuture};
@@ -122,6 +123,7 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     let routes = Routes::new(admin)
         .add_service(AccessServiceServer::new(access::GrpcAccess(service.clone())))
         .add_service(BackupServiceServer::new(backup::GrpcBackup(service.clone())))
+        .add_service(KeysServiceServer::new(keys::GrpcKeys(service.clone())))
         .add_service(csds::GrpcCsds(service.clone()))
         .add_service(
             LoadServiceServer::new(load::GrpcLoad(service.clone()))

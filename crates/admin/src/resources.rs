@@ -45,7 +45,6 @@ pub(crate) fn show(
     resource: &Resource,
     body: Body,
 ) -> pb::Resource {
-    let bytes = resource.body();
     let labels = resource.labels().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     pb::Resource {
         scope: scope.to_string(),
@@ -53,11 +52,12 @@ pub(crate) fn show(
         name: resource.base_name().to_string(),
         version: resource.version().to_string(),
         revision: resource.version().revision.0,
-        bytes: bytes.len() as u64,
+        bytes: resource.body_len() as u64,
         labels,
         ttl_ms: resource.ttl().map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
         aliases: resource.aliases().iter().map(ToString::to_string).collect(),
-        body: (body == Body::Shown).then(|| prost_types::Any {
+        // Operations that show bodies refuse resources that are not opened.
+        body: resource.body().filter(|_| body == Body::Shown).map(|bytes| prost_types::Any {
             type_url: type_url.to_string(),
             value: chancery_admission::redacted(type_url, &bytes).to_vec(),
         }),
@@ -191,7 +191,7 @@ impl Listing {
             let (scope, type_url) = piece.scope_and_type();
             let after = self.after.take();
             for resource in piece.after(after.as_ref()).take(n_left) {
-                bytes += resource.body().len();
+                bytes += resource.body_len();
                 resources.push(show(scope, type_url, resource, self.body));
                 self.after = Some(resource.name().clone());
                 if bytes >= PIECE_BYTES_MAX {
@@ -212,12 +212,31 @@ impl Listing {
     }
 }
 
+/// Returns the error for a body that is sealed and that this replica cannot open.
+fn unopened(scope: &ScopeName, type_url: &TypeUrl) -> AdminError {
+    AdminError::Unavailable(format!(
+        "this replica cannot open sealed resources of type {} in scope {scope:?}: it lacks their key (`chancery keys \
+         status`); ask another replica, or list them without bodies",
+        type_url.message_name()
+    ))
+}
+
 impl Piece {
     fn len(&self) -> usize {
         match self {
             Self::All(collection) => collection.resources.len(),
             Self::Some(_, _, resources) => resources.len(),
         }
+    }
+
+    /// Fails if the body of a resource is not readable.
+    fn check_opened(&self) -> Result<(), AdminError> {
+        let (scope, type_url) = self.scope_and_type();
+        let is_opened = match self {
+            Self::All(collection) => collection.sealed.n_unopened() == 0,
+            Self::Some(_, _, resources) => resources.iter().all(|one| one.is_opened()),
+        };
+        is_opened.then_some(()).ok_or_else(|| unopened(scope, type_url))
     }
 
     fn scope_and_type(&self) -> (&ScopeName, &TypeUrl) {
@@ -295,6 +314,9 @@ impl Service {
             }
         }
         let body = if request.without_body { Body::LeftOut } else { Body::Shown };
+        if body == Body::Shown {
+            pieces.iter().try_for_each(Piece::check_opened)?;
+        }
         let secrets =
             pieces.iter().filter(|piece| piece.scope_and_type().1.as_str() == types::SECRET);
         let n_secrets: usize = secrets.map(Piece::len).sum();
@@ -345,6 +367,9 @@ impl Service {
             }
             let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
             return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
+        }
+        if let Some((scope, _)) = holders.iter().find(|(_, resource)| !resource.is_opened()) {
+            return Err(unopened(scope, &key.type_url));
         }
         if key.type_url.as_str() == types::SECRET {
             let read = SecretsRead {

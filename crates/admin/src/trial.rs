@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use chancery_admission::Validation;
 use chancery_model::{Applied, Change, ChangeKind, State, Transaction};
+use chancery_secrets::Secrets;
 
 use crate::{
     references::{self, ReferenceIndex, ReferenceSettings, SharedAddresses, SharedIndex},
@@ -39,6 +40,7 @@ pub(crate) struct Checks {
     pub(crate) settings: Arc<ReferenceSettings>,
     pub(crate) references: Arc<SharedIndex>,
     pub(crate) validation: Validation,
+    pub(crate) secrets: Secrets,
 }
 
 impl Checks {
@@ -51,7 +53,7 @@ impl Checks {
     /// Returns the references after a transaction that removes a resource or an alias, or publishes a listener.
     fn references(&self, before: &State, applied: &Applied) -> Option<ReferenceIndex> {
         let removes = |change: &Change| match change.kind {
-            ChangeKind::Added | ChangeKind::Relabeled => false,
+            ChangeKind::Added | ChangeKind::Relabeled | ChangeKind::Resealed => false,
             ChangeKind::Removed => true,
             ChangeKind::Updated => {
                 let old = before.get(&change.scope, &change.key);
@@ -74,7 +76,9 @@ pub(crate) enum Attempt {
 }
 
 impl DryRun {
-    pub(crate) fn new(transaction: Transaction, before: Arc<State>, checks: &Checks) -> Self {
+    pub(crate) fn new(mut transaction: Transaction, before: Arc<State>, checks: &Checks) -> Self {
+        // Sealed and plain bodies are never equal. The commit reports what prevents sealing.
+        drop(checks.secrets.seal_all(&before.keys, &mut transaction.upserts));
         let applied = before.apply(&transaction);
         let references = checks.references(&before, &applied);
         let suspects = Suspects::of(&before, &applied, references.as_ref(), &checks.guards);

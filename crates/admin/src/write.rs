@@ -161,6 +161,7 @@ impl Service {
             settings: Arc::clone(&self.reference_settings),
             references: Arc::clone(&self.references),
             validation: Validation { call, ..self.validation.clone() },
+            secrets: self.replica.secrets().clone(),
         }
     }
 
@@ -582,7 +583,7 @@ fn respond(summary: &Summary) -> pb::WriteResponse {
     }
 }
 
-fn not_committed(error: &TransactError) -> AdminError {
+pub(crate) fn not_committed(error: &TransactError) -> AdminError {
     let text = error.to_string();
     match error {
         TransactError::TooLarge { .. } => {
@@ -596,9 +597,10 @@ fn not_committed(error: &TransactError) -> AdminError {
             "{text} (a retry with the same request_id takes effect once)"
         )),
         TransactError::Failed(_) | TransactError::ShutDown => AdminError::OutcomeUnknown(text),
-        TransactError::NoLeader | TransactError::Behind(_) | TransactError::NotSent(_) => {
-            AdminError::Unavailable(text)
-        }
+        TransactError::NoLeader
+        | TransactError::Behind(_)
+        | TransactError::NotSent(_)
+        | TransactError::Secrets(_) => AdminError::Unavailable(text),
     }
 }
 

@@ -84,6 +84,9 @@ impl Service {
                 }
             }
         }
+        if !transaction.keys.is_empty() {
+            need(Verb::KeysWrite, Target::Cluster);
+        }
         let moves_forced = checked.is_forced() && !transaction.assignments.is_empty();
         if moves_forced && !rights.permits_somewhere(Verb::Force) {
             missing.insert(format!("{} a change of assignments", Verb::Force));

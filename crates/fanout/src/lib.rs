@@ -98,6 +98,7 @@ pub use placement::AccessControl;
 pub use poll::{HeldPoll, Poll, PollView};
 pub use poll_rejections::PollRejection;
 pub use rejection::SecretFinder;
+pub use serve::UNOPENED;
 pub use status::{
     ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,
     UnacknowledgedState,

@@ -141,7 +141,8 @@ fn cleaned<'a>(
     let mut seen = HashSet::new();
     let mut secrets_of = |type_url: &TypeUrl, resource: &Arc<Resource>| {
         if seen.insert(Arc::as_ptr(resource)) {
-            let body = resource.body();
+            // What was sent is opened.
+            let body = resource.body().unwrap_or_default();
             bodies_bytes += body.len();
             if bodies_bytes <= BODIES_BYTES_MAX {
                 (finder.0)(type_url, &body, &mut |secret| search.hide(secret));

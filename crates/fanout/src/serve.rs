@@ -37,6 +37,14 @@ use crate::{
 /// The interval at which a session checks whether lifetimes may be renewed again, in milliseconds.
 const RENEWAL_RETRY_MS: u64 = 1_000;
 
+/// The time that a stream of one type waits for resources that the replica has not opened, in milliseconds. After a
+/// rotation, a replica may need a moment to unwrap the new key.
+const UNOPENED_WAIT_MS: u64 = 1_000;
+
+/// The text for clients of a type whose resources are not opened.
+pub const UNOPENED: &str = "this replica cannot open sealed resources of this type, because it lacks their key; they are \
+                            unavailable, not absent; connect to another replica, or retry later";
+
 /// The value of `Entry::assigned_at` after a change of the node. It differs from every revision, so the shard
 /// computes the scopes again.
 const NEW_NODE: Revision = Revision(u64::MAX);
@@ -242,7 +250,11 @@ impl Shard {
                 entry.slot.put(message, then);
                 self.count_standing(at);
             }
-            None if entry.half_closed => {
+            None if entry.is_unavailable(now) => {
+                entry.slot.end(End::new(EndCode::Unavailable, UNOPENED));
+                return cost_of(self.forget(key(at), now));
+            }
+            None if entry.half_closed && entry.session.unopened_since().is_none() => {
                 entry.slot.end(End::ok());
                 return cost_of(self.forget(key(at), now));
             }
@@ -628,6 +640,16 @@ impl Shard {
             entry.wake_at = Some(wake_at);
             self.timers.set(wake_at, key(at));
         }
+    }
+}
+
+impl Entry {
+    /// Returns whether the only type of a stream has waited for too long for resources to be opened. A stream of all
+    /// types goes on with its other types.
+    fn is_unavailable(&self, now: Now) -> bool {
+        let has_one_type = self.half_closed || self.slot.info.kind.type_url.is_some();
+        let waited = |(_, since): (&TypeUrl, u64)| now.ms.saturating_sub(since) >= UNOPENED_WAIT_MS;
+        has_one_type && self.session.unopened_since().is_some_and(waited)
     }
 }
 

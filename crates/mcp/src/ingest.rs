@@ -133,7 +133,8 @@ fn failure(error: &TransactError) -> Failure {
         | TransactError::ShutDown
         | TransactError::NoLeader
         | TransactError::Behind(_)
-        | TransactError::NotSent(_) => UNAVAILABLE,
+        | TransactError::NotSent(_)
+        | TransactError::Secrets(_) => UNAVAILABLE,
     };
     let hint = match error {
         TransactError::TooLarge { .. } => " (store.transaction_bytes_max)",

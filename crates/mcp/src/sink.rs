@@ -266,7 +266,9 @@ fn initial(settings: &Settings, collection: &TypeUrl, state: &State) -> pb::Requ
     let mut versions = BTreeMap::new();
     let stored = state.collection(&settings.scope, collection).filter(|_| settings.incremental);
     for (name, resource) in stored.iter().flat_map(|stored| &stored.resources) {
-        let head = Head::decode(resource.body()).unwrap_or_default();
+        // The source sends the others again.
+        let Some(body) = resource.body() else { continue };
+        let head = Head::decode(body).unwrap_or_default();
         let pb::Metadata { name: given, version, .. } = head.metadata.unwrap_or_default();
         let name = if given.is_empty() { name.as_str().to_owned() } else { given };
         versions.insert(name, version);

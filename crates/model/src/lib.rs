@@ -15,6 +15,7 @@ mod assignment;
 mod constraints;
 mod hash;
 mod internal_name;
+mod keys;
 mod lifetimes;
 mod name;
 mod node;
@@ -23,6 +24,9 @@ mod private_key;
 mod quota;
 mod quota_account;
 mod resource;
+mod sealed;
+mod sealed_counts;
+mod sealing;
 mod stale_after;
 mod state;
 mod structured_name;
@@ -51,6 +55,9 @@ pub use internal_name::{
     base_of, base_of_located, encode_resource_name, escaped_len, has_internal_mark, located_name,
     parameters_of,
 };
+pub use keys::{
+    DATA_KEYS_MAX, DataKey, DataKeyId, KeyOp, KeyTarget, Keys, KeysRefusal, SealingId, WrappedKey,
+};
 pub use lifetimes::{LifetimeClass, Lifetimes};
 pub use name::{NameError, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl};
 pub use node::{Locality, Node};
@@ -58,6 +65,8 @@ pub use prepared::PreparedTransaction;
 pub use private_key::has_private_key;
 pub use quota::{QUOTA_PATTERNS_MAX, QUOTAS_MAX, Quota, QuotaExceeded, QuotaKey, QuotaUse, Quotas};
 pub use resource::{Resource, ResourceDraft, ResourceKey, mcp_metadata};
+pub use sealed::Sealed;
+pub use sealed_counts::SealedCounts;
 pub use state::{Applied, Assignments, Collection, Scope, State};
 pub use structured_name::{
     RESOURCE_NAME_BYTES_MAX, StructuredName, StructuredNameError, canonical_name, is_structured,
@@ -65,7 +74,7 @@ pub use structured_name::{
 pub use text::{Printable, is_unprintable};
 pub use transaction::{
     AccessOp, AssignmentOp, Change, ChangeKind, Expectation, Outcome, Precondition, Refusal,
-    Summary, Transaction, TransactionMeta, Upsert,
+    Reseal, Summary, Transaction, TransactionMeta, Upsert,
 };
 pub use variant_index::VariantIndex;
 pub use version::{CollectionVersion, Incarnation, Revision, TypeVersion, Version};

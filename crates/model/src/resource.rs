@@ -23,13 +23,18 @@
 //! The SotW field is a slice of the delta field, and the body is a slice of both. One copy of the
 //! bytes therefore serves both protocols and every stream. The body is the output of admission and
 //! is never encoded again (SVC-18).
+//!
+//! # Sealed resources
+//! A sealed resource is stored and replicated in encrypted form only ([`Sealed`]). A replica that has the keys opens it
+//! after it was applied, and replaces it by the opened one ([`Resource::opened`]), which also has a frame. Both are
+//! equal for everything that the state computes: versions, sizes, differences. Only [`Resource::body`] differs.
 
 use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 
 use crate::{
-    Constraints, DynamicParameters, ResourceName, Revision, TypeUrl, Version,
+    Constraints, DynamicParameters, ResourceName, Revision, Sealed, TypeUrl, Version,
     hash::Tag,
     internal_name::encode_resource_name,
     stale_after::stale_after,
@@ -65,8 +70,10 @@ impl fmt::Display for ResourceKey {
 pub struct ResourceDraft {
     /// The type and name of the resource.
     pub key: ResourceKey,
-    /// The encoded message: `Any.value`.
+    /// The encoded message: `Any.value`. Empty in a sealed draft that has not been opened.
     pub body: Bytes,
+    /// The encrypted body. Only this form is stored and replicated.
+    pub sealed: Option<Sealed>,
     /// Alternative names by which clients can request the resource (DELTA-29).
     pub aliases: Vec<ResourceName>,
     /// The lifetime of the resource at the client (TTL-01).
@@ -82,14 +89,34 @@ impl ResourceDraft {
     /// Creates a draft with a key and a body, and without optional properties.
     #[must_use]
     pub fn new(key: ResourceKey, body: Bytes) -> Self {
-        Self { key, body, aliases: vec![], ttl: None, labels: BTreeMap::new(), children: vec![] }
+        Self {
+            key,
+            body,
+            sealed: None,
+            aliases: vec![],
+            ttl: None,
+            labels: BTreeMap::new(),
+            children: vec![],
+        }
     }
 
+    /// Returns the length of the body in bytes, also of a draft that has not been opened.
+    #[must_use]
+    pub fn body_len(&self) -> usize {
+        self.sealed.as_ref().map_or(self.body.len(), |sealed| sealed.body_len as usize)
+    }
+
+    fn is_opened(&self) -> bool {
+        self.body.len() == self.body_len()
+    }
+
+    /// Computes the tag of the version. A tag of a sealed body derives from its keyed digest: clients see tags, and
+    /// a digest without a key would let them guess short secrets.
     fn tag(&self) -> u32 {
         let mut tag = Tag::default()
             .field(self.key.type_url.as_str().as_bytes())
             .field(self.key.name.as_str().as_bytes())
-            .field(&self.body)
+            .field(self.sealed.as_ref().map_or(&self.body[..], |sealed| &sealed.mac))
             .field(&self.ttl.map_or(0, |ttl| ttl.as_nanos()).to_le_bytes());
         for alias in &self.aliases {
             tag = tag.field(alias.as_str().as_bytes());
@@ -120,6 +147,7 @@ struct Extra {
     /// Follows from the body.
     stale_after: Option<Duration>,
     variant: Option<Box<Variant>>,
+    sealed: Option<Box<Sealed>>,
 }
 
 /// The identity of a variant (DYN-02).
@@ -148,6 +176,7 @@ impl Extra {
             children: children.collect(),
             stale_after: stale_after(&draft.key.type_url, &draft.body),
             variant,
+            sealed: draft.sealed.clone().map(Box::new),
         }
     }
 }
@@ -173,7 +202,7 @@ impl Resource {
             true => mcp_metadata(&version_text),
             false => BytesMut::new(),
         };
-        let value_len = draft.body.len() + suffix.len();
+        let value_len = draft.body_len() + suffix.len();
         let any_len = len_field_len(any_url.len()) + len_field_len(value_len);
         let inner_len = len_field_len(any_len)
             + len_field_len(version_text.len())
@@ -186,10 +215,16 @@ impl Resource {
         put_len_field(&mut frame, 1, any_url.as_bytes());
         put_len_header(&mut frame, 2, value_len);
         let body_start = frame.len();
+        let body_end = body_start + draft.body_len();
+        let any_end = body_end + suffix.len();
+        let extra = (extra != Extra::default()).then(|| Box::new(extra));
+        let (any, body) =
+            (offset(any_start)..offset(any_end), offset(body_start)..offset(body_end));
+        if !draft.is_opened() {
+            return Self { name: name.clone(), version, frame: Bytes::new(), any, body, extra };
+        }
         frame.extend_from_slice(&draft.body);
-        let body_end = frame.len();
         frame.extend_from_slice(&suffix);
-        let any_end = frame.len();
         put_len_field(&mut frame, 1, version_text.as_bytes());
         match &variant {
             None => put_len_field(&mut frame, 3, name.as_str().as_bytes()),
@@ -198,13 +233,43 @@ impl Resource {
         for alias in &draft.aliases {
             put_len_field(&mut frame, 4, alias.as_str().as_bytes());
         }
-        Self {
-            name: name.clone(),
-            version,
-            frame: frame.freeze(),
-            any: offset(any_start)..offset(any_end),
-            body: offset(body_start)..offset(body_end),
-            extra: (extra != Extra::default()).then(|| Box::new(extra)),
+        Self { name: name.clone(), version, frame: frame.freeze(), any, body, extra }
+    }
+
+    /// Returns the resource with its opened body, for a sealed resource. The version stays the same.
+    #[must_use]
+    pub fn opened(&self, type_url: &TypeUrl, body: Bytes) -> Self {
+        Self::with_version(&ResourceDraft { body, ..self.to_draft(type_url) }, self.version)
+    }
+
+    /// Returns the resource in another sealed form of the same body. Everything else stays the same.
+    pub(crate) fn resealed(&self, sealed: Sealed) -> Self {
+        let mut extra = self.extra.as_deref().cloned().unwrap_or_default();
+        extra.sealed = Some(Box::new(sealed));
+        Self { extra: Some(Box::new(extra)), ..self.clone() }
+    }
+
+    /// Returns the sealed form of the body; `None` if the resource is not sealed.
+    #[must_use]
+    pub fn sealed(&self) -> Option<&Sealed> {
+        self.extra.as_ref()?.sealed.as_deref()
+    }
+
+    /// Returns whether the body is readable. A sealed body is not until the replica has opened it.
+    #[must_use]
+    pub fn is_opened(&self) -> bool {
+        !self.frame.is_empty()
+    }
+
+    fn to_draft(&self, type_url: &TypeUrl) -> ResourceDraft {
+        ResourceDraft {
+            key: ResourceKey { type_url: type_url.clone(), name: self.name.clone() },
+            body: self.body().unwrap_or_default(),
+            sealed: self.sealed().cloned(),
+            aliases: self.aliases().to_vec(),
+            ttl: self.ttl(),
+            labels: self.labels().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            children: self.children().to_vec(),
         }
     }
 
@@ -214,6 +279,11 @@ impl Resource {
         let digits = self.version.revision.n_digits();
         if revision.n_digits() != digits {
             return false;
+        }
+        if !self.is_opened() {
+            // There are no bytes yet. Opening the resource writes them with the version that it has then.
+            self.version.revision = revision;
+            return true;
         }
         let mut frame = match std::mem::take(&mut self.frame).try_into_mut() {
             Ok(frame) => frame,
@@ -233,6 +303,12 @@ impl Resource {
         self.version.revision = revision;
         self.frame = frame.freeze();
         true
+    }
+
+    /// Returns the bytes of an opened resource. Callers send resources of views without unopened ones.
+    fn frame(&self) -> &Bytes {
+        assert!(self.is_opened(), "a sealed resource is encoded for a client before it is opened");
+        &self.frame
     }
 
     /// Returns the name.
@@ -269,10 +345,18 @@ impl Resource {
         self.version
     }
 
-    /// Returns the encoded message as its author published it.
+    /// Returns the encoded message as its author published it; `None` if it is sealed and this replica has not
+    /// opened it. The only access to the body.
     #[must_use]
-    pub fn body(&self) -> Bytes {
-        self.frame.slice(self.body.start as usize..self.body.end as usize)
+    pub fn body(&self) -> Option<Bytes> {
+        let body = self.body.start as usize..self.body.end as usize;
+        self.is_opened().then(|| self.frame.slice(body))
+    }
+
+    /// Returns the body of an opened resource, for an encoding of its own.
+    #[must_use]
+    pub fn sent_body(&self) -> Bytes {
+        self.frame().slice(self.body.start as usize..self.body.end as usize)
     }
 
     /// Returns the length of [`Resource::body`] in bytes.
@@ -285,7 +369,7 @@ impl Resource {
     /// and length.
     #[must_use]
     pub fn delta_field(&self) -> Bytes {
-        self.frame.clone()
+        self.frame().clone()
     }
 
     /// Returns the content of [`Resource::delta_field`]: an encoded
@@ -293,20 +377,20 @@ impl Resource {
     /// writes key and length itself.
     #[must_use]
     pub fn delta_content(&self) -> Bytes {
-        self.frame.slice(self.any.start as usize..)
+        self.frame().slice(self.any.start as usize..)
     }
 
     /// Returns the `resources` field of a `DiscoveryResponse` with this resource, including key and
     /// length.
     #[must_use]
     pub fn sotw_field(&self) -> Bytes {
-        self.frame.slice(self.any.start as usize..self.any.end as usize)
+        self.frame().slice(self.any.start as usize..self.any.end as usize)
     }
 
     /// Returns the length of [`Resource::delta_field`] in bytes.
     #[must_use]
     pub fn delta_len(&self) -> usize {
-        self.frame.len()
+        self.frame().len()
     }
 
     /// Returns the length of [`Resource::sotw_field`] in bytes.
@@ -357,10 +441,19 @@ impl Resource {
     ///
     /// `built` is the resource of the draft if it was built already.
     pub(crate) fn compare(&self, draft: &ResourceDraft, built: Option<&Self>) -> Difference {
-        if self.frame[self.body.start as usize..self.body.end as usize] != draft.body[..] {
+        let none = Extra::default();
+        let extra = self.extra.as_deref().unwrap_or(&none);
+        // Nobody but the holders of keys could compare a plain body with a sealed one.
+        let has_same_body = match (&extra.sealed, &draft.sealed) {
+            (None, None) => {
+                self.frame[self.body.start as usize..self.body.end as usize] == draft.body[..]
+            }
+            (Some(old), Some(new)) => old.mac == new.mac,
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if !has_same_body {
             return Difference::Wire;
         }
-        let none = Extra::default();
         let made;
         let new = match built {
             Some(built) => built.extra.as_deref().unwrap_or(&none),
@@ -369,10 +462,10 @@ impl Resource {
                 &made
             }
         };
-        let extra = self.extra.as_deref().unwrap_or(&none);
         if extra.aliases != new.aliases || extra.ttl != new.ttl {
             Difference::Wire
-        } else if extra != new {
+        } else if extra.labels != new.labels || extra.children != new.children {
+            // The other properties follow from the name and the body. A sealed form of the same body is kept.
             Difference::Labels
         } else {
             Difference::None
@@ -432,6 +525,7 @@ pub(crate) type Shared = Arc<Resource>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DataKeyId;
 
     fn draft() -> ResourceDraft {
         ResourceDraft::new(
@@ -447,7 +541,8 @@ mod tests {
     #[test]
     fn identity_of_a_variant_takes_one_pointer_of_a_resource() {
         let rest = 2 * size_of::<Option<Duration>>() + 3 * size_of::<Box<[ResourceName]>>();
-        assert_eq!(size_of::<Extra>(), rest + size_of::<usize>());
+        let sealed = size_of::<usize>();
+        assert_eq!(size_of::<Extra>(), rest + sealed + size_of::<usize>());
     }
 
     #[test]
@@ -471,7 +566,7 @@ mod tests {
         assert_eq!(resource.delta_field(), delta);
         assert_eq!(resource.delta_content(), inner);
         assert_eq!((resource.sotw_len(), resource.delta_len()), (sotw.len(), delta.len()));
-        assert_eq!(resource.body(), "body");
+        assert_eq!(resource.body().unwrap(), "body");
         assert_eq!(resource.compare(&draft, None), Difference::None);
     }
 
@@ -504,6 +599,28 @@ mod tests {
             let held = resource.delta_field();
             assert!(!resource.set_revision(Revision(40)), "somebody else holds the bytes");
             assert_eq!(resource.delta_field(), held);
+        }
+    }
+
+    #[test]
+    fn unopened_resource_with_a_new_revision_opens_with_it() {
+        for url in ["type.googleapis.com/x.Y", "istio/networking/v1alpha3/gateways"] {
+            let plain = draft();
+            let key = ResourceKey { type_url: TypeUrl::from_static(url), ..plain.key };
+            let bytes = Bytes::from_static(b"sealed");
+            let sealed = Sealed { key: DataKeyId(1), mac: [1; 32], body_len: 4, bytes };
+            let draft = ResourceDraft {
+                sealed: Some(sealed),
+                ..ResourceDraft::new(key.clone(), Bytes::new())
+            };
+            let mut resource = Resource::publish(&draft, Revision(36));
+            assert!(resource.set_revision(Revision(1295)));
+            assert!(!resource.set_revision(Revision(1296)), "another number of digits");
+            let opened = resource.opened(&key.type_url, plain.body.clone());
+            let draft = ResourceDraft { body: plain.body, ..draft };
+            let published = Resource::publish(&draft, Revision(1295));
+            assert_eq!(opened, published);
+            assert_eq!(opened.delta_field(), published.delta_field());
         }
     }
 

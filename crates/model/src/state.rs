@@ -8,10 +8,10 @@ use std::{
 use imbl::OrdMap;
 
 use crate::{
-    Access, AccessOp, Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation,
+    Access, AccessOp, Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation, Keys,
     Lifetimes, Node, Outcome, Precondition, PreparedTransaction, Quota, QuotaUse, Quotas, Refusal,
-    Resource, ResourceKey, ResourceName, Revision, ScopeName, Summary, Transaction, TypeUrl,
-    VariantIndex, VariantsBudget, default_assignment,
+    Resource, ResourceKey, ResourceName, Revision, ScopeName, SealedCounts, Summary, Transaction,
+    TypeUrl, VariantIndex, VariantsBudget, default_assignment,
     prepared::{Group, Plan, Ready},
     quota_account::Counted,
     resource::{Difference, Shared},
@@ -46,6 +46,8 @@ pub struct Collection {
     pub body_bytes: u64,
     /// The variants by name.
     pub variants: VariantIndex,
+    /// The sealed resources, counted.
+    pub sealed: SealedCounts,
 }
 
 impl Collection {
@@ -63,6 +65,7 @@ impl Collection {
             sotw_bytes: 0,
             body_bytes: 0,
             variants: VariantIndex::default(),
+            sealed: SealedCounts::default(),
         }
     }
 
@@ -107,12 +110,25 @@ impl Collection {
         self.resources.insert(resource.name().clone(), resource);
     }
 
+    /// Replaces resources by other forms of them. Each alias refers to the same resource as before.
+    pub(crate) fn replace_forms(&mut self, resources: Vec<Resource>) {
+        let aliases = self.aliases.clone();
+        for resource in resources {
+            if let Some(old) = self.resources.get(resource.name()).cloned() {
+                self.drop_from_indexes(&old);
+            }
+            self.add_stored(resource.into());
+        }
+        self.aliases = aliases;
+    }
+
     /// Adds a resource to the indexes, without its aliases.
     fn add_to_indexes(&mut self, resource: &Arc<Resource>) {
         self.lifetimes.add(resource.ttl(), resource.name());
         self.sotw_bytes += resource.sotw_len() as u64;
         self.body_bytes += resource.body_len() as u64;
         self.variants.add(resource);
+        self.sealed.add(resource);
     }
 
     /// Removes a resource and its aliases from the indexes.
@@ -121,6 +137,7 @@ impl Collection {
         self.body_bytes -= old.body_len() as u64;
         self.lifetimes.remove(old.ttl(), old.name());
         self.variants.remove(old);
+        self.sealed.remove(old);
         for alias in old.aliases() {
             if self.aliases.get(alias) == Some(old.name()) {
                 self.aliases.remove(alias);
@@ -237,6 +254,8 @@ pub struct State {
     pub access: Arc<Access>,
     /// The quotas, and their use.
     pub quotas: Arc<Quotas>,
+    /// The keys of sealed resources, each encrypted by a key outside of the state.
+    pub keys: Arc<Keys>,
 }
 
 /// The result of [`State::apply`].
@@ -264,6 +283,7 @@ impl State {
             }),
             access: Arc::default(),
             quotas: Arc::default(),
+            keys: Arc::default(),
         }
     }
 
@@ -321,6 +341,7 @@ impl State {
         let work = Work { before: self, revision, transaction, plan };
         let refusal =
             self.refusal(transaction).or_else(|| self.access.refusal(&transaction.access));
+        let refusal = refusal.or_else(|| self.keys_refusal(transaction));
         let groups = work.groups();
         if let Some(refusal) = refusal.or_else(|| work.variants_refusal(&groups)) {
             return self.refused(refusal);
@@ -334,8 +355,9 @@ impl State {
         let (state, assignments) = state.with_assignments(revision, &transaction.assignments);
         let (state, access) = state.with_access(revision, &transaction.access);
         let (state, access) = (State { quotas, ..state }, access + n_quotas);
+        let (state, has_new_keys) = state.with_keys(&transaction.keys);
         let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
-        let has_changed = !changes.is_empty() || assignments > 0 || access > 0;
+        let has_changed = !changes.is_empty() || assignments > 0 || access > 0 || has_new_keys;
         let state = if has_changed { State { revision, ..state } } else { self.clone() };
         let summary = Summary {
             revision: state.revision,
@@ -345,6 +367,7 @@ impl State {
             assignments,
             access,
         };
+        let (state, changes) = state.with_reseals(&transaction.reseals, changes);
         Applied { state, outcome: Outcome::Committed(summary), changes }
     }
 

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    AccessLimit, AccessRule, Assignment, Quota, QuotaExceeded, Resource, ResourceDraft,
-    ResourceKey, Revision, ScopeName, Token, TokenDigest, Version,
+    AccessLimit, AccessRule, Assignment, KeyOp, KeysRefusal, Quota, QuotaExceeded, Resource,
+    ResourceDraft, ResourceKey, Revision, ScopeName, Sealed, Token, TokenDigest, Version,
 };
 
 /// The publication of a resource in a scope.
@@ -14,6 +14,19 @@ pub struct Upsert {
     pub scope: ScopeName,
     /// The resource.
     pub draft: ResourceDraft,
+}
+
+/// Another sealed form of the body that a resource has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reseal {
+    /// The scope of the resource.
+    pub scope: ScopeName,
+    /// The key of the resource.
+    pub key: ResourceKey,
+    /// The version of the resource. In another version it stays unchanged.
+    pub version: Version,
+    /// The sealed form.
+    pub sealed: Sealed,
 }
 
 /// A change of an assignment.
@@ -106,6 +119,11 @@ pub struct Transaction {
     pub assignments: Vec<AssignmentOp>,
     /// The changes of access rules, tokens and quotas.
     pub access: Vec<AccessOp>,
+    /// The changes of the keys of sealed resources.
+    pub keys: Vec<KeyOp>,
+    /// The resources that get another sealed form. They keep their versions, and a transaction with nothing else
+    /// creates no revision.
+    pub reseals: Vec<Reseal>,
     /// The author, reason and time.
     pub meta: TransactionMeta,
 }
@@ -121,6 +139,8 @@ pub enum ChangeKind {
     Relabeled,
     /// The resource was removed.
     Removed,
+    /// Only the sealed form changed; body, version and revision are the same.
+    Resealed,
 }
 
 /// One resource that a transaction changed.
@@ -203,6 +223,8 @@ pub enum Refusal {
     AccessTooMany(AccessLimit),
     /// The transaction would exceed a quota.
     Quota(QuotaExceeded),
+    /// The keys of sealed resources do not permit the transaction.
+    Keys(KeysRefusal),
 }
 
 impl fmt::Display for Refusal {
@@ -231,6 +253,7 @@ impl fmt::Display for Refusal {
                 write!(f, "there would be more than {} {}, the maximum", limit.max(), limit.what())
             }
             Self::Quota(exceeded) => write!(f, "{exceeded}"),
+            Self::Keys(refusal) => refusal.fmt(f),
             Self::Variants { scope, key, reason } => {
                 write!(f, "{key} in scope {scope:?}: {reason}")
             }

@@ -120,7 +120,7 @@ impl ContentsPage {
     #[must_use]
     pub fn n_body_bytes(&self) -> usize {
         let body = |resource: &Option<Arc<Resource>>| {
-            resource.as_ref().map_or(0, |resource| resource.body().len())
+            resource.as_ref().map_or(0, |resource| resource.body_len())
         };
         self.items.iter().map(|item| body(&item.current).max(body(&item.planned))).sum()
     }

@@ -106,7 +106,7 @@ impl Encoding {
             (_, _, Protocol::Mcp) => {
                 tail = self.mcp_metadata(resource);
                 put_len_header(&mut head, 3, resource.body_len() + tail.len());
-                resource.body()
+                resource.sent_body()
             }
             (false, None, Protocol::Sotw) => resource.sotw_field(),
             (false, None, Protocol::Delta) => resource.delta_field(),

@@ -40,6 +40,7 @@ pub use watch::Overdue;
 /// | the transport can take a response | [`poll`](Self::poll) | `Some`: send it, and poll again when the transport can take the next. `None`: wait for an event, or for the time in the next row |
 /// | after each poll that returned `None` | [`wake_at`](Self::wake_at) | poll at that time; `None`: no deadline is pending |
 /// | a timer of the driver | [`overdue_at`](Self::overdue_at), [`overdue`](Self::overdue) | `overdue_at`: set a timer for that time. `overdue`: `Some`: close the stream |
+/// | after each poll that returned `None` | [`unopened_since`](Self::unopened_since) | if a stream of one type has waited for too long, end it with UNAVAILABLE |
 /// | the stream ended | [`take_resume_state`](Self::take_resume_state) | keep it for the node's next streams, for about half a minute |
 ///
 /// A driver that must bound its work reads the `cost_of_…` methods before the call, and the
@@ -58,6 +59,8 @@ pub struct Session {
     interest: Vec<Interest>,
     children: Children,
     last_nonce: u64,
+    /// The type with resources that the replica has not opened, and the time since when it has waited for them.
+    unopened: Option<(TypeUrl, u64)>,
 }
 
 impl Session {
@@ -74,6 +77,7 @@ impl Session {
             interest: Vec::new(),
             children: Children::default(),
             last_nonce: 0,
+            unopened: None,
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
+use chancery_secrets::Secrets;
+
 /// The maximum ID of a replica, which is the maximum integer in a configuration file.
 pub const REPLICA_ID_MAX: u64 = (1 << 63) - 1;
 
@@ -60,6 +62,8 @@ pub struct Config {
     pub snapshot_stall_timeout: Duration,
     /// The time after which opening fails if the replica has not caught up.
     pub open_timeout: Duration,
+    /// The keys with which the replica seals and opens secrets. By default, it seals nothing.
+    pub secrets: Secrets,
 }
 
 /// The PEM files for TLS between replicas.
@@ -114,6 +118,7 @@ impl Default for Config {
             change_timeout: Duration::from_secs(10),
             snapshot_stall_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(60),
+            secrets: Secrets::default(),
         }
     }
 }

@@ -201,6 +201,9 @@ pub enum TransactError {
          unreachable; nothing has been written"
     )]
     NoLeader,
+    /// The transaction has secrets that cannot be sealed. It did not reach the log.
+    #[error("{0}; nothing has been written")]
+    Secrets(String),
     /// The transaction was not committed in time. It may be committed later.
     #[error("the transaction was not committed within {0:?}; it may still be committed later")]
     Timeout(Duration),

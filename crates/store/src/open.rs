@@ -200,7 +200,7 @@ async fn start(
     let known_term = recovered.ends.vote.as_ref().map_or(0, |vote| vote.leader_id().term);
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
     let database = Arc::new(database);
-    let storage::Started { storage, log, machine, flusher } =
+    let storage::Started { storage, log, machine, flusher, opener } =
         Storage::start(&config, &database, high_water, recovered, &failure, &metrics)
             .map_err(|error| OpenError::Failed(error.to_string()))?;
     let elections = metrics.cluster.elections.clone();
@@ -223,6 +223,7 @@ async fn start(
         Arc::new(Core::new(parts))
     };
     spawn_tasks(runtime, &core, &database, writes);
+    runtime.spawn(opener.run());
     Ok((core, database, flusher, directory, start))
 }
 

@@ -1,6 +1,7 @@
 //! The handle to a replica. `cluster` has its cluster operations.
 
 pub(crate) mod cluster;
+mod sealing;
 
 use std::{
     collections::BTreeMap,
@@ -266,6 +267,7 @@ impl Replica {
             return Err(TransactError::ShutDown);
         }
         core.forwarder.catch_up_for_write(deadline).await?;
+        let transaction = self.seal(transaction).await?;
         let since = core.storage.published.state().revision;
         let digest = content.map(digest_of_content);
         let command = command_of(id, since, digest, transaction).await?;

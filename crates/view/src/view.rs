@@ -55,6 +55,14 @@ impl View {
         self.revision
     }
 
+    /// Returns whether the view has resources of a type that the replica has not opened, in O(scopes). Shadowed
+    /// resources count, too. Nothing may be sent of such a type: its resources would look absent.
+    #[must_use]
+    pub fn has_unopened(&self, type_url: &TypeUrl) -> bool {
+        let collections = self.scopes.iter().filter_map(|scope| scope.types.get(type_url));
+        collections.into_iter().any(|collection| collection.sealed.n_unopened() > 0)
+    }
+
     /// Returns the part of the view with one type, in O(scopes).
     #[must_use]
     pub fn of_type(&self, type_url: &TypeUrl) -> TypeView {

@@ -17,7 +17,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chancery_fanout::{
-    Behind, ClientEvent, ClientEventKind, End, OpenError, Poll, limit_hit, type_label,
+    Behind, ClientEvent, ClientEventKind, End, OpenError, Poll, UNOPENED, limit_hit, type_label,
 };
 use chancery_model::{
     Identity, Node, TypeUrl,
@@ -97,6 +97,8 @@ enum PollError {
     Glob(String),
     #[error(transparent)]
     Behind(#[from] Behind),
+    #[error("{UNOPENED}")]
+    Unopened,
     #[error(transparent)]
     Encode(#[from] EncodeError),
     #[error("{}", .0.message)]
@@ -359,6 +361,7 @@ async fn change(
         }
         // REST-24, OPS-05: a node without an assignment receives no response.
         let response = match view.view {
+            Some(view) if view.has_unopened(type_url) => return Err(PollError::Unopened),
             Some(view) => {
                 let errors = shared.fanout.sends_resource_errors();
                 let visible = EndpointLists::of(node).visible(&view, type_url);
@@ -449,6 +452,7 @@ impl PollError {
             Self::Streams { .. }
             | Self::Open(_)
             | Self::Behind(_)
+            | Self::Unopened
             | Self::Encode(EncodeError::Memory { .. } | EncodeError::Busy) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

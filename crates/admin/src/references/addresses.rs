@@ -71,7 +71,7 @@ impl SharedAddresses {
         let given_up = given_up(before, changes());
         for Change { scope, key, resource, .. } in changes() {
             let Some(resource) = resource else { continue };
-            for address in listener_addresses(key, &resource.body()) {
+            for address in listener_addresses(key, &resource.body().unwrap_or_default()) {
                 let previous = given_up.get(&address.text).cloned();
                 let mut here = index.listeners_at(&address.text, scope);
                 let is_shared = previous.is_some()
@@ -249,8 +249,8 @@ fn given_up<'a>(
     let mut given_up = BTreeMap::new();
     for Change { scope, key, resource, .. } in changes {
         let Some((old, new)) = before.get(scope, key).zip(resource.as_ref()) else { continue };
-        let kept = listener_addresses(key, &new.body());
-        let lost = listener_addresses(key, &old.body()).into_iter();
+        let kept = listener_addresses(key, &new.body().unwrap_or_default());
+        let lost = listener_addresses(key, &old.body().unwrap_or_default()).into_iter();
         let lost = lost.filter(|old| kept.iter().all(|new| new.text != old.text));
         given_up.extend(lost.map(|old| (old.text, (scope.clone(), key.name.clone()))));
     }

@@ -139,7 +139,7 @@ impl Suspects {
         };
         let sight = Sight::new(after, std::slice::from_ref(scope));
         let mut seen = BTreeSet::new();
-        for_each_reference(key, &resource.body(), |reference| {
+        for_each_reference(key, &resource.body().unwrap_or_default(), |reference| {
             let Some(target) = reference.key().filter(|target| settings.is_checked(target)) else {
                 return;
             };

@@ -23,6 +23,8 @@ pub(crate) struct ReferenceIndex {
     by_type: BTreeMap<TypeUrl, OrdSet<Entry>>,
     /// Every entry shares the scope and the type of its referrer with others.
     origins: OrdMap<(ScopeName, TypeUrl), Arc<Origin>>,
+    /// Whether some resource could not be read, because this replica had not opened it.
+    is_partial: bool,
 }
 
 /// The scope and the type of a resource.
@@ -45,7 +47,7 @@ impl ReferenceIndex {
     /// Creates the index of a state without resources.
     fn empty(incarnation: Incarnation) -> Self {
         let state = State::new(incarnation);
-        Self { state, by_type: BTreeMap::new(), origins: OrdMap::new() }
+        Self { state, by_type: BTreeMap::new(), origins: OrdMap::new(), is_partial: false }
     }
 
     /// Creates the index of a state, in O(all resources).
@@ -57,6 +59,10 @@ impl ReferenceIndex {
     pub(crate) fn advanced(self, to: &State) -> Self {
         if self.state.incarnation != to.incarnation {
             // Within one history only, equal revisions mean equal content.
+            return Self::of(to);
+        }
+        if self.is_partial && self.state.n_sealed() != to.n_sealed() {
+            // Opened resources have the same versions as before, so no difference shows them.
             return Self::of(to);
         }
         let mut next = self;
@@ -151,6 +157,7 @@ impl ReferenceIndex {
     }
 
     fn add(&mut self, origin: &Arc<Origin>, resource: &Resource) {
+        self.is_partial |= !resource.is_opened();
         each(origin, resource, |target_type, target| {
             let Some(target) = self.shared_name(&origin.scope, target_type, target) else { return };
             let (origin, referrer) = (Some(Arc::clone(origin)), resource.name().clone());
@@ -203,7 +210,7 @@ static ADDRESS: LazyLock<TypeUrl> = LazyLock::new(|| TypeUrl::from_static("liste
 /// listener.
 fn each(origin: &Origin, resource: &Resource, mut found: impl FnMut(&TypeUrl, &str)) {
     let (type_url, name) = (origin.type_url.clone(), resource.name().clone());
-    let (key, body) = (ResourceKey { type_url, name }, resource.body());
+    let (key, body) = (ResourceKey { type_url, name }, resource.body().unwrap_or_default());
     for_each_reference(&key, &body, |reference| found(reference.type_url, &reference.name));
     for address in listener_addresses(&key, &body) {
         found(&ADDRESS, &address.text);

@@ -72,7 +72,7 @@ impl Shown {
         resource: &Resource,
     ) {
         let mut seen = BTreeSet::new();
-        for_each_reference(key, &resource.body(), |reference| {
+        for_each_reference(key, &resource.body().unwrap_or_default(), |reference| {
             let Some(target) = reference.key().filter(|target| seen.insert(target.clone())) else {
                 return;
             };
@@ -146,7 +146,7 @@ fn shown(key: &ResourceKey, field_path: String) -> pb::Reference {
 /// Returns the first field by which a resource refers to another one.
 fn field_of(referrer: &ResourceKey, resource: &Resource, target: &ResourceKey) -> String {
     let mut field = String::new();
-    for_each_reference(referrer, &resource.body(), |reference| {
+    for_each_reference(referrer, &resource.body().unwrap_or_default(), |reference| {
         let is_target =
             *reference.type_url == target.type_url && reference.name == target.name.as_str();
         if is_target && field.is_empty() {

@@ -51,9 +51,9 @@ const INLINE_MAX: i32 = 2;
 /// one.
 pub(super) fn n_endpoints(type_url: &TypeUrl, resource: &Resource) -> Option<usize> {
     let assignment = match type_url.as_str() {
-        types::ENDPOINT => LoadAssignment::decode(resource.body()).ok()?,
+        types::ENDPOINT => LoadAssignment::decode(resource.body()?).ok()?,
         types::CLUSTER => {
-            let cluster = Cluster::decode(resource.body()).ok()?;
+            let cluster = Cluster::decode(resource.body()?).ok()?;
             if cluster.cluster_type.is_some() || cluster.discovery_type > INLINE_MAX {
                 return None;
             }

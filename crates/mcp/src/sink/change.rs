@@ -53,7 +53,8 @@ impl Change {
         let n_stored = stored.map_or(0, |stored| stored.resources.len());
         let upserts = sent.into_values();
         let is_other = |draft: &ResourceDraft| {
-            find(&draft.key.name).is_none_or(|resource| resource.body() != draft.body)
+            find(&draft.key.name)
+                .is_none_or(|resource| resource.body().as_ref() != Some(&draft.body))
         };
         let upserts = upserts.filter(is_other).collect();
         Ok(Self { collection: type_url.clone(), upserts, deletes, n_stored })

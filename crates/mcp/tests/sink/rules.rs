@@ -82,7 +82,7 @@ fn resource_is_stored_byte_for_byte() {
     let message = Resources { resources: vec![body.clone().into()], ..full("1", &[]) };
     world.accept(&message);
     let stored = world.state.collection(&crate::world::scope(), &crate::world::type_url(SERVICES));
-    assert_eq!(stored.unwrap().resources.values().next().unwrap().body(), body);
+    assert_eq!(stored.unwrap().resources.values().next().unwrap().body().unwrap(), body);
     assert_eq!(world.restart()[SERVICES].initial_resource_versions["ns/a"], "v2");
 }
 

@@ -141,7 +141,7 @@ impl World {
             let text = String::from_utf8(resource.body.unwrap().value).unwrap();
             (resource.metadata.unwrap().name, text)
         };
-        resources.map(|resource| pair(&resource.body())).collect()
+        resources.map(|resource| pair(&resource.body().unwrap())).collect()
     }
 
     /// Returns the stored names and contents as text.

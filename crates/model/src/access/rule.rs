@@ -86,6 +86,10 @@ verbs! {
     AccessWrite = "access.write", false;
     /// Creates, lists and deletes tokens.
     Tokens = "tokens", false;
+    /// Reads which keys seal secrets.
+    KeysRead = "keys.read", false;
+    /// Changes the keys that seal secrets.
+    KeysWrite = "keys.write", false;
     /// Names another author of a write.
     Impersonate = "impersonate", false;
     /// Reads metrics.

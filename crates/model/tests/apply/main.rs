@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod quotas;
+mod sealed;
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -223,7 +223,7 @@ fn recount(state: &State, quota: &Quota) -> QuotaUse {
     for (_, scope) in state.scopes.iter().filter(|(name, _)| quota.includes(name)) {
         let bodies: Vec<u64> = (scope.types.values())
             .flat_map(|collection| collection.resources.values())
-            .map(|resource| resource.body().len() as u64)
+            .map(|resource| resource.body_len() as u64)
             .collect();
         used.resources += bodies.len() as u64;
         used.bytes += bodies.iter().sum::<u64>();

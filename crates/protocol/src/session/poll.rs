@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use chancery_model::{ResourceName, has_internal_mark};
+use chancery_model::{ResourceName, TypeUrl, has_internal_mark};
 use chancery_view::{Differ, View};
 
 use super::{
@@ -15,6 +15,9 @@ use crate::{
     spelling::Spellings,
     subscription::{Pace, SentResponse, Subscription},
 };
+
+/// The interval at which a session looks for the resources that the replica had not opened, in milliseconds.
+const UNOPENED_RETRY_MS: u64 = 200;
 
 /// The responses of other types that must precede a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +55,18 @@ impl Session {
     pub fn poll(&mut self, view: Option<&View>, differ: &Differ, now: u64) -> Option<Response> {
         // OPS-05: an unknown view is not an empty view.
         let view = view?;
+        let before = self.unopened.take();
+        let response = self.poll_types(view, differ, now);
+        self.unopened = match (before, self.unopened.take()) {
+            (Some(before), Some(now)) if before.0 == now.0 => Some(before),
+            // The poll ended before it reached the type.
+            (Some(before), None) if response.is_some() => Some(before),
+            (_, now) => now,
+        };
+        response
+    }
+
+    fn poll_types(&mut self, view: &View, differ: &Differ, now: u64) -> Option<Response> {
         loop {
             let mut settled = false;
             for at in 0..self.subscriptions.len() {
@@ -103,6 +118,10 @@ impl Session {
         let releases = subscription.removals.values().any(|held| release.allows(held));
         if !subscription.has_work() && !releases {
             return self.end_wait(at);
+        }
+        if view.has_unopened(&subscription.type_url) {
+            self.unopened = Some((subscription.type_url.clone(), now));
+            return Step::Idle;
         }
         if waiting && !subscription.work.is_urgent() {
             return Step::Idle;
@@ -174,6 +193,9 @@ impl Session {
 
     /// Plans the next response of a type, as far as the gate allows.
     fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
+        if view.has_unopened(&self.subscriptions[at].type_url) {
+            return;
+        }
         let release = self.order().release(at, now);
         let subscription = &mut self.subscriptions[at];
         let of_type = subscription.visible(self.endpoint_lists, view);
@@ -291,6 +313,13 @@ impl Session {
         Step::Send(response)
     }
 
+    /// Returns the type that the last poll did not answer, because the replica has not opened its sealed resources, and
+    /// the time of the first such poll. They are not absent, so nothing of the type is sent. Other types go on.
+    #[must_use]
+    pub fn unopened_since(&self) -> Option<(&TypeUrl, u64)> {
+        self.unopened.as_ref().map(|(type_url, since)| (type_url, *since))
+    }
+
     /// Returns the time of the next poll that is necessary even without further events. `None`
     /// means that no deadline is pending.
     #[must_use]
@@ -310,7 +339,9 @@ impl Session {
                 held,
             ]
         });
-        deadlines.flatten().filter(|deadline| *deadline > now).min()
+        // The replica opens resources without a change that a session would see.
+        let retry = self.unopened.as_ref().map(|_| now + UNOPENED_RETRY_MS);
+        deadlines.flatten().chain(retry).filter(|deadline| *deadline > now).min()
     }
 }
 

@@ -173,7 +173,8 @@ impl Walk {
         self.unanswered.clear();
         let view = self.view().of_type(&TypeUrl::from_static(CLUSTER));
         let version = |(name, body): (&String, &String)| {
-            let current = view.get(name).filter(|resource| resource.body() == body.as_bytes());
+            let current =
+                view.get(name).filter(|resource| resource.body().unwrap() == body.as_bytes());
             let version = current.map_or("1-0".to_owned(), |found| found.version().to_string());
             (name.clone(), version)
         };
@@ -209,7 +210,7 @@ impl Walk {
             }
             assert!(seen.insert(name.clone()), "DELTA-47: {name}");
             if self.is_wanted(&name) {
-                let body = String::from_utf8(resource.body().to_vec()).unwrap();
+                let body = String::from_utf8(resource.body().unwrap().to_vec()).unwrap();
                 self.held.insert(name, body);
             }
         }
@@ -232,7 +233,7 @@ impl Walk {
         let wanted = view.iter().filter(|resource| self.is_wanted(resource.name().as_str()));
         let body = |body: Bytes| String::from_utf8(body.to_vec()).unwrap();
         let wanted: BTreeMap<String, String> =
-            wanted.map(|one| (one.name().to_string(), body(one.body()))).collect();
+            wanted.map(|one| (one.name().to_string(), body(one.body().unwrap()))).collect();
         assert_eq!(self.held, wanted, "with {:?}", self.wanted);
     }
 }

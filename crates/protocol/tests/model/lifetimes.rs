@@ -158,7 +158,7 @@ impl Walk {
             let held = self.held.get_mut(resource.name()).expect("TTL-04: it was not sent");
             assert!(!held.is_rejected, "TTL-04: a heartbeat for the rejected {resource:?}");
             assert_eq!(held.version, of(resource), "TTL-03: the version of {resource:?}");
-            assert_eq!(held.body, resource.body(), "TTL-03: the content of {resource:?}");
+            assert_eq!(held.body, resource.body().unwrap(), "TTL-03: the content of {resource:?}");
             let ttl = resource.ttl().expect("TTL-03: a heartbeat has a lifetime");
             // TTL-13. In a full state, the lifetimes of all resources are renewed together.
             let since_content = Duration::from_millis(self.now - held.content_at);
@@ -171,7 +171,7 @@ impl Walk {
             let held = Held {
                 version: of(resource),
                 resource: resource.version(),
-                body: resource.body(),
+                body: resource.body().unwrap(),
                 ttl: resource.ttl(),
                 renewed_at: self.now,
                 content_at: self.now,

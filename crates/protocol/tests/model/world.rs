@@ -282,7 +282,7 @@ impl<'a> World<'a> {
             let got = Arc::new(Got {
                 name: resource.name().to_string(),
                 version: resource.version().to_string(),
-                body: String::from_utf8(resource.body().to_vec()).unwrap(),
+                body: String::from_utf8(resource.body().unwrap().to_vec()).unwrap(),
                 aliases: resource.aliases().iter().map(ToString::to_string).collect(),
             });
             let key = (t, got.name.clone(), got.version.clone());

@@ -446,8 +446,12 @@ impl World {
                 let state = format!("{:?}", one.state).to_lowercase();
                 write!(text, " {}", one.name).unwrap();
                 if let Some(resource) = &one.resource {
-                    write!(text, "={}", String::from_utf8(resource.body().to_vec()).unwrap())
-                        .unwrap();
+                    write!(
+                        text,
+                        "={}",
+                        String::from_utf8(resource.body().unwrap().to_vec()).unwrap()
+                    )
+                    .unwrap();
                 }
                 write!(text, ":{state}").unwrap();
                 if self.protocol == Protocol::Delta {
@@ -497,7 +501,7 @@ impl World {
         for resource in response.resources() {
             // SOTW-74, DELTA-47.
             assert!(names.insert(resource.name().clone()), "{} twice", resource.name());
-            let body = resource.body();
+            let body = resource.body().unwrap();
             let content = body.strip_prefix(&STALE_AFTER).map_or(&*body, |rest| &rest[1..]);
             let body = String::from_utf8(content.to_vec()).unwrap();
             for alias in resource.aliases().iter().filter(|_| protocol == Protocol::Delta) {

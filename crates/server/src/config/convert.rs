@@ -39,6 +39,7 @@ impl Config {
             in_flight_bytes_max: defaults.in_flight_bytes_max.max(transaction_bytes_max),
             transact_timeout: self.store.transact_timeout.duration(),
             open_timeout: self.store.open_timeout.duration(),
+            secrets: self.secrets.keys(),
             ..defaults
         }
     }

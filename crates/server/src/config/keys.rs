@@ -6,7 +6,7 @@ use toml::{Table, Value};
 use super::{
     Config, access, audit, auth,
     bounds::{FREE, GIB, HOUR, KIB, Key, MIB, MINUTE, SECOND, bytes, count, time},
-    mcp, tls,
+    mcp, secrets, tls,
 };
 
 /// The range of HTTP/2 windows (RFC 9113, 6.9.1).
@@ -580,6 +580,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             ),
         ],
     ),
+    ("secrets", secrets::KEYS),
     ("audit", audit::KEYS),
     (
         "log",

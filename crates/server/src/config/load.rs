@@ -74,6 +74,8 @@ pub(crate) struct Refused {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NamedFiles {
     Check,
+    /// Checks those without which a replica does not start. Without its keys, a replica serves everything but secrets.
+    CheckForStart,
     Ignore,
 }
 
@@ -216,7 +218,7 @@ impl Values {
         let Ok(config) = Config::deserialize(rest.table) else { return errors };
         let broken = rules(&config).into_iter();
         errors.extend(broken.map(|(section, key, rule)| self.refuse(section, key, rule)));
-        if files == NamedFiles::Check {
+        if files != NamedFiles::Ignore {
             let broken = config.unusable_tls_files().into_iter();
             errors.extend(
                 broken.map(|(section, key, error)| self.refuse(section, key, error.to_string())),
@@ -226,6 +228,10 @@ impl Values {
             let policy = config.audit.unusable_policy();
             errors
                 .extend(policy.map(|error| self.refuse("audit", "policy_file", error.to_string())));
+        }
+        if files == NamedFiles::Check {
+            let broken = config.secrets.unusable_files().into_iter();
+            errors.extend(broken.map(|(key, error)| self.refuse("secrets", key, error)));
         }
         errors
     }

@@ -16,6 +16,7 @@ mod load;
 mod mcp;
 mod raft;
 mod rules;
+mod secrets;
 mod tls;
 mod units;
 mod unknown_variables;
@@ -51,6 +52,7 @@ pub(crate) struct Config {
     pub(crate) guards: guards::Guards,
     pub(crate) validation: validation::Validation,
     pub(crate) references: validation::References,
+    pub(crate) secrets: secrets::SecretsSection,
     pub(crate) audit: audit::Audit,
     pub(crate) log: Log,
     pub(crate) shutdown: Shutdown,

@@ -63,6 +63,7 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     broken.extend(validation.map(|(key, rule)| ("validation", key, rule)));
     let references = config.references.rules().into_iter();
     broken.extend(references.map(|(key, rule)| ("references", key, rule)));
+    broken.extend(config.secrets.rules().into_iter().map(|(key, rule)| ("secrets", key, rule)));
     broken.extend(config.audit.rules().into_iter().map(|(key, rule)| ("audit", key, rule)));
     broken.extend(level_rules(&log.level).map(|rule| ("log", "level", rule)));
     broken

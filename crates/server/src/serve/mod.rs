@@ -152,6 +152,7 @@ fn start_metrics() -> Result<PrometheusHandle, Failure> {
     chancery_metrics::describe(METRICS);
     chancery_tls::register_metrics();
     chancery_auth::register_metrics();
+    chancery_secrets::register_metrics();
     metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
     Ok(handle)
 }
@@ -414,6 +415,7 @@ impl Running {
                  older than that of other replicas; writes wait for a majority of the voters"
             );
         }
+        replica.open_secrets().await;
         let Some(socket) = self.xds_socket.take() else { return Ok(()) };
         let listener = listen_on("xds.address", socket, self.xds_address)?;
         let (fanout, stop, drain) =

@@ -109,6 +109,13 @@ impl Replica {
         assert_eq!(status.code(), Some(0), "{}", self.output("log"));
     }
 
+    /// Returns the address of the discovery services of a running replica.
+    pub(crate) fn xds(&self) -> String {
+        let out = self.output("out");
+        let address = out.split_whitespace().find_map(|word| word.strip_prefix("xds="));
+        address.expect("the replica is ready").to_owned()
+    }
+
     pub(crate) fn run(&self, args: &[&str], input: &str) -> Done {
         run_at(&self.admin, args, input)
     }

@@ -26,6 +26,7 @@ mod recovery;
 mod references;
 mod retries;
 mod screens;
+mod secrets;
 mod space;
 mod strangers;
 mod structured_names;

@@ -95,6 +95,7 @@ fn described() -> Families {
         chancery_store::METRICS,
         chancery_tls::METRICS,
         chancery_auth::METRICS,
+        chancery_secrets::METRICS,
     ];
     let mut all: Families = tables
         .into_iter()

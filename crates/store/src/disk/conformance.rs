@@ -151,7 +151,14 @@ fn build_in(dir: TempDir, high_water: HighWater) -> (Guard, LogStore, Machine) {
         failure.clone(),
         metrics.clone(),
     );
-    let machine = Machine::new(database, Image::new(), 0, failure.clone(), metrics);
+    let machine = Machine::new(
+        database,
+        Image::new(),
+        0,
+        failure.clone(),
+        metrics,
+        chancery_secrets::Secrets::default(),
+    );
     (Guard { _dir: dir, flusher: Some(flusher), failure }, log, machine)
 }
 

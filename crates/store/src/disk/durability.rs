@@ -76,7 +76,8 @@ impl Store {
         let (shared, ends) = (Arc::clone(&database), Ends::default());
         let log = LogStore::new(shared, jobs, ends, size, failure.clone(), metrics.clone());
         let shared = Arc::clone(&database);
-        let machine = Machine::new(shared, Image::new(), 0, failure.clone(), metrics);
+        let secrets = chancery_secrets::Secrets::default();
+        let machine = Machine::new(shared, Image::new(), 0, failure.clone(), metrics, secrets);
         Self { directory, database, log, machine, flusher, failure }
     }
 
@@ -312,7 +313,10 @@ async fn entries_are_applied_in_the_order_of_the_log() {
     let image = store.image();
     assert_eq!((image.applied, image.state.revision), (Some(log_id(1, 4)), Revision(3)));
     let resource = image.state.get(&scope(), &key("a")).unwrap();
-    assert_eq!((resource.body(), resource.version().revision), ("new".into(), Revision(2)));
+    assert_eq!(
+        (resource.body().unwrap(), resource.version().revision),
+        ("new".into(), Revision(2))
+    );
     assert!(image.state.get(&scope(), &key("b")).is_some());
     store.close();
 }

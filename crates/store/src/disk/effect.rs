@@ -12,7 +12,7 @@ use crate::{
     disk::{
         records::{
             Record, access_records, alias_record, assignments_record, collection_record,
-            history_record, quota_records, scope_record, seal_resource,
+            history_record, keys_record, quota_records, scope_record, seal_resource,
         },
         tally::Tally,
     },
@@ -34,7 +34,7 @@ pub(crate) struct Changed {
     /// The state before, or `None` if the entry formed the cluster.
     pub(crate) before: Option<State>,
     pub(crate) after: State,
-    /// The changed resources, sorted by scope, type and name.
+    /// The changed resources, sorted by scope, type and name, each once.
     pub(crate) changes: Vec<Change>,
     pub(crate) history: Remembered,
     /// The remains of the transaction. Freeing them takes long, so they are freed with this effect.
@@ -118,6 +118,9 @@ impl Changed {
         }
         editor.replace_access(&before.access, &self.after.access);
         editor.replace_quotas(&before.quotas, &self.after.quotas);
+        if !Arc::ptr_eq(&before.keys, &self.after.keys) {
+            editor.replace(keys_record(&before.keys), keys_record(&self.after.keys));
+        }
         let Remembered { added, dropped } = &self.history;
         editor.replace(None, added.as_deref().map(history_record));
         editor.replace(dropped.as_deref().map(history_record), None);

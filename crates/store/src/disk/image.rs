@@ -11,11 +11,11 @@
 use std::sync::Arc;
 
 use chancery_model::{
-    Access, Applied, ChangeKind, Incarnation, Outcome, PreparedTransaction, Revision, State,
-    Summary, TransactionMeta,
+    Access, Applied, Change, ChangeKind, Incarnation, Outcome, PreparedTransaction, Resource,
+    ResourceKey, Revision, ScopeName, State, Summary, TransactionMeta,
 };
 use chancery_proto::raft::v1 as pb;
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 use openraft::EntryPayload;
 
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
         effect::{Changed, Effect, Remembered},
         records::{
             Record, access_records, alias_record, assignments_record, collection_record,
-            history_record, quota_records, resource_record, scope_record,
+            history_record, keys_record, quota_records, resource_record, scope_record,
         },
         tally::Tally,
     },
@@ -60,6 +60,11 @@ pub(crate) struct Image {
     pub(crate) tally: Tally,
     /// The number of resources in the state.
     pub(crate) n_resources: u64,
+    /// The number of sealed resources in the state.
+    pub(crate) n_sealed: u64,
+    /// The sealed resources that this replica has not opened. Some may have been removed or replaced meanwhile. Not a
+    /// part of the replicated state.
+    pub(crate) unopened: OrdSet<(ScopeName, ResourceKey)>,
 }
 
 /// The earlier effect of a request.
@@ -95,6 +100,8 @@ impl Image {
             membership: StoredMembership::default(),
             tally: Tally::default(),
             n_resources: 0,
+            n_sealed: 0,
+            unopened: OrdSet::new(),
         }
     }
 
@@ -172,13 +179,7 @@ impl Image {
     ) -> (Response, Changed) {
         let Applied { state, outcome, changes } = applied;
         let before = std::mem::replace(&mut self.state, state);
-        for change in &changes {
-            match change.kind {
-                ChangeKind::Added => self.n_resources += 1,
-                ChangeKind::Removed => self.n_resources -= 1,
-                ChangeKind::Updated | ChangeKind::Relabeled => {}
-            }
-        }
+        self.count(&before, &changes);
         let mut history = Remembered::default();
         if let Outcome::Committed(summary) = &outcome
             && self.state.revision > before.revision
@@ -197,6 +198,28 @@ impl Image {
         let changed =
             Changed { changes, history, ..Changed::new(Some(before), self.state.clone()) };
         (Response::Outcome(outcome), changed)
+    }
+
+    /// Counts the resources, the sealed and the unopened ones, after changes of the state `before`.
+    fn count(&mut self, before: &State, changes: &[Change]) {
+        let is_sealed = |resource: &Resource| resource.sealed().is_some();
+        // Without sealed resources, a large transaction costs no search for the ones that it replaces.
+        let any_sealed = self.n_sealed > 0;
+        for Change { scope, key, kind, resource } in changes {
+            match kind {
+                ChangeKind::Added => self.n_resources += 1,
+                ChangeKind::Removed => self.n_resources -= 1,
+                ChangeKind::Updated | ChangeKind::Relabeled | ChangeKind::Resealed => {}
+            }
+            if any_sealed && before.get(scope, key).is_some_and(|old| is_sealed(old)) {
+                self.n_sealed -= 1;
+            }
+            let Some(new) = resource.as_ref().filter(|new| is_sealed(new)) else { continue };
+            self.n_sealed += 1;
+            if !new.is_opened() {
+                self.unopened.insert((scope.clone(), key.clone()));
+            }
+        }
     }
 
     /// Returns the answer to a request that has taken effect before, or that may have: as far as the history
@@ -318,6 +341,7 @@ impl Image {
         assignments
             .into_iter()
             .chain(access_records(&self.state.access))
+            .chain(keys_record(&self.state.keys))
             .chain(quota_records(&self.state.quotas))
             .chain(collections().map(|collection| collection_record(collection)))
             .chain(aliases)

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{
-    Access, Assignments, Collection, Incarnation, Quota, Resource, ResourceKey, ResourceName,
+    Access, Assignments, Collection, Incarnation, Keys, Quota, Resource, ResourceKey, ResourceName,
     Revision, Scope, ScopeName, State, TypeUrl,
 };
 use chancery_proto::raft::v1 as pb;
@@ -13,18 +13,17 @@ use crate::{
     disk::{
         image::Image,
         records::{
-            ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, QUOTA_PREFIX,
+            ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, KEYS_KEY, QUOTA_PREFIX,
             RULE_PREFIX, SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX,
         },
         tally::Tally,
     },
     format::{
         access_codec::{rule_from_proto, token_from_proto},
-        codec::{
-            assignment_from_proto, cluster_id_from_proto, draft_from_proto, version_from_proto,
-        },
+        codec::{assignment_from_proto, cluster_id_from_proto, draft_of, version_from_proto},
         history::{HISTORY_MAX, History, HistoryEntry},
         history_chain::HistoryHash,
+        keys_codec::keys_from_proto,
         quota_codec::quota_from_proto,
         raft_codec::{log_id_from_proto, stored_membership_from_proto},
         record::{self, Family, RecordError},
@@ -63,6 +62,9 @@ pub(crate) struct Loader {
     assignments: Option<Assignments>,
     access: Access,
     quotas: Vec<Quota>,
+    keys: Keys,
+    /// The sealed resources.
+    sealed: Vec<(ScopeName, ResourceKey)>,
     /// The collection of the last resource, taken out of `collections`.
     current: Option<(Vec<u8>, Collection)>,
     history: BTreeMap<Revision, Arc<HistoryEntry>>,
@@ -100,7 +102,10 @@ impl Loader {
         let message: pb::ResourceRecord = record::open(Family::Resources, key, record)?;
         let key = ResourceKey { type_url: collection.type_url.clone(), name };
         let version = version_from_proto(&message.version.unwrap_or_default());
-        let draft = draft_from_proto(key, message.content.unwrap_or_default())?;
+        let draft = draft_of(key, message.content, message.sealed)?;
+        if draft.sealed.is_some() {
+            self.sealed.push((collection.scope.clone(), draft.key.clone()));
+        }
         collection.add_stored(Arc::new(Resource::with_version(&draft, version)));
         self.n_resources += 1;
         Ok(())
@@ -125,6 +130,10 @@ impl Loader {
         if key == ACCESS_KEY {
             let message: pb::AccessRecord = record::open(Family::Index, key, record)?;
             self.access.changed = Revision(message.changed);
+            return Ok(());
+        }
+        if key == KEYS_KEY {
+            self.keys = keys_from_proto(record::open(Family::Index, key, record)?)?;
             return Ok(());
         }
         match key.split_first() {
@@ -196,6 +205,7 @@ impl Loader {
         }
         self.access.sort();
         state.access = Arc::new(std::mem::take(&mut self.access));
+        state.keys = Arc::new(std::mem::take(&mut self.keys));
         self.put_back();
         for (prefix, alias, name) in self.aliases.drain(..) {
             let collection = self.collections.get_mut(&prefix).ok_or_else(|| {
@@ -234,6 +244,8 @@ impl Loader {
             membership: stored_membership_from_proto(membership).map_err(whole)?,
             tally: expected,
             n_resources: self.n_resources,
+            n_sealed: self.sealed.len() as u64,
+            unopened: self.sealed.into_iter().collect(),
         })
     }
 

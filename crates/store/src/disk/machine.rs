@@ -18,12 +18,14 @@ use std::{
     },
 };
 
-use chancery_model::Outcome;
+use chancery_model::{Keys, Outcome};
+use chancery_secrets::Secrets;
 use futures::{Stream, TryStreamExt};
 use openraft::{
     OptionalSend, RaftSnapshotBuilder,
     storage::{ApplyResponder, EntryResponder, RaftStateMachine},
 };
+use parking_lot::Mutex;
 
 use crate::{
     disk::{
@@ -63,6 +65,9 @@ struct Inner {
     has_snapshot: AtomicBool,
     failure: Failure,
     metrics: StoreMetrics,
+    secrets: Secrets,
+    /// The generation of the keys with which resources were last opened. Held by whoever changes the image.
+    changing: Mutex<u64>,
 }
 
 /// Entries that have been applied to a copy of the image.
@@ -85,7 +90,12 @@ impl Machine {
         generation: u32,
         failure: Failure,
         metrics: StoreMetrics,
+        secrets: Secrets,
     ) -> Self {
+        let mut image = image;
+        secrets.refresh_now(&image.state.keys);
+        image.open_sealed(&secrets);
+        let changing = Mutex::new(secrets.generation());
         let digests = Arc::new(Digests::default());
         digests.note(&image);
         let has_snapshot = AtomicBool::new(image.applied.is_some());
@@ -107,6 +117,8 @@ impl Machine {
             progress,
             failure,
             metrics,
+            secrets,
+            changing,
         };
         let machine = Self(Arc::new(inner));
         machine.show(&machine.0.published.newest());
@@ -138,6 +150,8 @@ impl Machine {
         metrics.applied_index.set(gauge_value(image.applied.map_or(0, |id| id.index)));
         metrics.revision.set(gauge_value(image.state.revision.0));
         metrics.resources.set(gauge_value(image.n_resources));
+        metrics.sealed.set(gauge_value(image.n_sealed));
+        metrics.unopened.set(gauge_value(image.unopened.len() as u64));
     }
 
     fn pending(&self) -> Pending {
@@ -155,11 +169,15 @@ impl Machine {
     fn apply_entry(&self, pending: &mut Pending, entry: Entry) -> io::Result<Response> {
         let applied = entry.log_id;
         let len = entry_record_len(&entry);
+        let keys = Arc::clone(&pending.image.state.keys);
+        let unopened = std::mem::take(&mut pending.image.unopened);
         let (response, effect) = pending.image.advance(entry).map_err(|error| {
             let reason = format!("log entry {} cannot be applied: {error}", applied.index);
             self.0.failure.set(&reason);
             io::Error::new(io::ErrorKind::InvalidData, reason)
         })?;
+        self.open_new(&mut pending.image, &keys);
+        pending.image.unopened = unopened.union(std::mem::take(&mut pending.image.unopened));
         let state = &pending.image.state;
         let (incarnation, revision) = (state.incarnation, state.revision);
         let len = len + effect.len_estimate();
@@ -170,6 +188,15 @@ impl Machine {
             pending.n_commits += 1;
         }
         Ok(response)
+    }
+
+    /// Opens the sealed resources of an entry, before which the state had the given keys. When other keys arrive,
+    /// [`Machine::open_sealed`] opens the rest.
+    fn open_new(&self, image: &mut Image, keys: &Arc<Keys>) {
+        if !Arc::ptr_eq(keys, &image.state.keys) {
+            self.0.secrets.refresh_now(&image.state.keys);
+        }
+        image.open_sealed(&self.0.secrets);
     }
 
     /// Applies entries on a thread for blocking work. A large transaction or a stalled disk takes
@@ -184,6 +211,7 @@ impl Machine {
     }
 
     fn apply_all(&self, entries: Vec<EntryResponder<Types>>) -> io::Result<()> {
+        let _changing = self.0.changing.lock();
         let mut pending = self.pending();
         for (entry, responder) in entries {
             if entry_record_len(&entry) >= LARGE_BYTES && !pending.steps.is_empty() {
@@ -223,6 +251,20 @@ impl Machine {
     fn publish(&self, image: Image) {
         self.show(&image);
         self.0.published.publish(image);
+    }
+
+    /// Opens the sealed resources that could not be opened before, if there are more keys now. Blocks while entries
+    /// are applied.
+    pub(crate) fn open_sealed(&self) {
+        let mut opened_with = self.0.changing.lock();
+        let generation = self.0.secrets.generation();
+        if std::mem::replace(&mut *opened_with, generation) == generation {
+            return;
+        }
+        let mut image = self.0.published.newest();
+        if image.open_sealed(&self.0.secrets) {
+            self.publish(image);
+        }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -284,6 +326,9 @@ impl RaftStateMachine<Types> for Machine {
         // heartbeats.
         let machine = self.clone();
         let installed = tokio::task::spawn_blocking(move || {
+            let _changing = machine.0.changing.lock();
+            machine.0.secrets.refresh_now(&image.state.keys);
+            image.open_sealed(&machine.0.secrets);
             machine.0.persister.install(&image, &machine.0.progress).inspect_err(|error| {
                 machine.0.failure.set_io("a snapshot cannot be written", error);
             })?;

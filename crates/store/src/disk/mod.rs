@@ -9,6 +9,7 @@
 //! | `persister`, `state_writer` | write the records of the state |
 //! | `image`, `effect` | the state as one value, and the effect of an entry |
 //! | `records`, `tally`, `loader` | the records of the state |
+//! | `opening` | the opening of sealed resources in memory |
 //! | `snapshot`, `digest` | the encoding of a state, and its digest |
 //! | `recovery`, `parts` | what is read and checked before Raft runs |
 //! | `entry_check` | comparison of received entries with those in the log |
@@ -35,6 +36,9 @@ pub(crate) mod loader;
 pub(crate) mod log;
 pub(crate) mod log_size;
 pub(crate) mod machine;
+pub(crate) mod opening;
+#[cfg(test)]
+mod opening_tests;
 pub(crate) mod parts;
 pub(crate) mod persister;
 #[cfg(test)]

@@ -42,7 +42,7 @@ fn put_many(index: u64, value: u8) -> Entry {
 }
 
 /// Returns the entry as a leader appends it: prepared.
-fn prepared(entry: Entry, revision: u64) -> Entry {
+pub(super) fn prepared(entry: Entry, revision: u64) -> Entry {
     let EntryPayload::Normal(command) = entry.payload else { return entry };
     let prepared = Prepared::new(&command.bytes, Revision(revision)).unwrap();
     let preparation = Arc::new(Preparation::done(prepared));
@@ -170,7 +170,8 @@ async fn continue_from(path: &std::path::Path, generation: u32, entries: &[Entry
     let image = found(path, mark(path)).unwrap().image;
     let database = Arc::new(Database::open(&path.join("db"), Access::ReadWrite).unwrap());
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
-    let mut machine = Machine::new(database, image, generation, failure, metrics);
+    let secrets = chancery_secrets::Secrets::default();
+    let mut machine = Machine::new(database, image, generation, failure, metrics, secrets);
     let entries: Vec<_> = entries.iter().cloned().map(|entry| Ok((entry, None))).collect();
     let last = 4;
     openraft::storage::RaftStateMachine::apply(&mut machine, futures::stream::iter(entries))

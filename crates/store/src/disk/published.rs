@@ -120,8 +120,10 @@ impl Published {
         // locks in the other order.
         self.0.state.send_if_modified(|published| {
             std::mem::swap(&mut *self.0.image.lock(), &mut replaced);
-            let new =
-                published.revision != state.revision || published.incarnation != state.incarnation;
+            // Opened and resealed resources are another form of the same revision.
+            let new = published.revision != state.revision
+                || published.incarnation != state.incarnation
+                || !published.scopes.ptr_eq(&state.scopes);
             if new {
                 *published = Arc::new(state);
             }

@@ -1,15 +1,16 @@
 //! The records of a state: their keys and their content.
 
 use chancery_model::{
-    Access, Assignments, Collection, Quotas, Resource, ResourceName, Revision, Scope, ScopeName,
-    TypeUrl,
+    Access, Assignments, Collection, Keys, Quotas, Resource, ResourceName, Revision, Scope,
+    ScopeName, TypeUrl,
 };
 use chancery_proto::raft::v1 as pb;
 
 use crate::format::{
     access_codec::{rule_to_proto, token_to_proto},
-    codec::{assignment_to_proto, resource_to_proto, version_to_proto},
+    codec::{assignment_to_proto, resource_to_proto},
     history::{HistoryEntry, history_key},
+    keys_codec::keys_to_proto,
     quota_codec::quota_to_proto,
     record::{self, Family},
 };
@@ -24,6 +25,7 @@ pub(crate) struct Record {
 
 pub(crate) const ASSIGNMENTS_KEY: &[u8] = b"a";
 pub(crate) const ACCESS_KEY: &[u8] = b"x";
+pub(crate) const KEYS_KEY: &[u8] = b"k";
 pub(crate) const RULE_PREFIX: u8 = b'r';
 pub(crate) const TOKEN_PREFIX: u8 = b't';
 pub(crate) const QUOTA_PREFIX: u8 = b'q';
@@ -58,11 +60,7 @@ pub(crate) fn seal_resource(
 ) {
     key.clear();
     put_resource_key(key, scope, type_url, resource.name());
-    let message = pb::ResourceRecord {
-        version: Some(version_to_proto(resource.version())),
-        content: Some(resource_to_proto(resource)),
-    };
-    record::seal_into(record, Family::Resources, key, &message);
+    record::seal_into(record, Family::Resources, key, &resource_to_proto(resource));
 }
 
 fn put_resource_key(key: &mut Vec<u8>, scope: &ScopeName, type_url: &TypeUrl, name: &ResourceName) {
@@ -106,6 +104,11 @@ pub(crate) fn assignments_record(assignments: &Assignments) -> Record {
         rules: assignments.rules.iter().map(assignment_to_proto).collect(),
     };
     seal(Family::Index, ASSIGNMENTS_KEY.to_vec(), &message)
+}
+
+/// Returns the record of the keys of sealed resources; `None` if there never were any.
+pub(crate) fn keys_record(keys: &Keys) -> Option<Record> {
+    keys.exist().then(|| seal(Family::Index, KEYS_KEY.to_vec(), &keys_to_proto(keys)))
 }
 
 /// Returns the records of all access rules and tokens; none if there never was one.

@@ -3,16 +3,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::Duration,
 };
 
 use bytes::Bytes;
 use chancery_model::{
-    AccessOp, AccessRule, Assignment, AssignmentOp, Constraints, Expectation, Glob, Grant,
-    IdentityPattern, IdentityQuota, Incarnation, NodeBinding, NodeMatcher, Outcome, Precondition,
-    Quota, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName, ScopeTemplate,
-    SecretsGrant, Template, Token, TokenDigest, Transaction, TransactionMeta, TypeUrl, Upsert,
-    Variables, Verb, Version,
+    AccessOp, AssignmentOp, DataKeyId, Incarnation, Outcome, Precondition, ResourceDraft,
+    ResourceKey, ResourceName, Revision, ScopeName, Sealed, Token, TokenDigest, Transaction,
+    TransactionMeta, TypeUrl, Upsert,
 };
 use chancery_proto::raft::v1 as pb;
 use proptest::{prelude::*, strategy::ValueTree as _};
@@ -37,6 +34,10 @@ use crate::{
         request_id::RequestId,
     },
 };
+
+mod inputs;
+
+use inputs::{access_rules, keys_created, preconditions, transactions};
 
 type Records = BTreeMap<(Family, Vec<u8>), Vec<u8>>;
 
@@ -85,190 +86,6 @@ fn try_load(records: &Records, applied: pb::AppliedRecord) -> Result<Image, Load
     loader.finish(applied)
 }
 
-fn names() -> impl Strategy<Value = ResourceName> {
-    (0..5_u8).prop_map(|n| ResourceName::new(&format!("name{n}")).unwrap())
-}
-
-/// The names of variants that can exist together.
-fn variants() -> impl Strategy<Value = ResourceName> {
-    "[ab]".prop_map(|value| {
-        let constraints = Constraints::Value { key: "env".into(), value: value.into() };
-        ResourceName::new("name with variants").unwrap().variant(&constraints)
-    })
-}
-
-fn scopes() -> impl Strategy<Value = ScopeName> {
-    prop_oneof![Just("default"), Just("edge/eu"), Just("edge")]
-        .prop_map(|name| ScopeName::new(name).unwrap())
-}
-
-fn keys() -> impl Strategy<Value = ResourceKey> {
-    let types = prop_oneof![Just("type.googleapis.com/a.B"), Just("type.googleapis.com/a.Bc")];
-    (types, prop_oneof![names(), variants()])
-        .prop_map(|(type_url, name)| ResourceKey { type_url: TypeUrl::from_static(type_url), name })
-}
-
-fn label_maps() -> impl Strategy<Value = BTreeMap<String, String>> {
-    prop::collection::btree_map("[a-c]", "[a-c]{0,2}", 0..3)
-}
-
-fn upserts() -> impl Strategy<Value = Upsert> {
-    let extra = (prop::collection::vec(names(), 0..3), prop::option::of(0..3_u64), label_maps());
-    let body = prop::collection::vec(any::<u8>(), 0..4);
-    (scopes(), keys(), body, extra, prop::collection::vec(keys(), 0..2)).prop_map(
-        |(scope, key, body, (aliases, ttl, labels), children)| {
-            let ttl = ttl.map(|n| Duration::new(n, 999_999_999));
-            let draft = ResourceDraft { key, body: body.into(), aliases, ttl, labels, children };
-            Upsert { scope, draft }
-        },
-    )
-}
-
-fn assignments() -> impl Strategy<Value = AssignmentOp> {
-    let glob = || prop::option::of("[a-z*]{0,3}".prop_map(|text| Glob::new(&text)));
-    let put = ("[a-c]", any::<i64>(), glob(), glob(), label_maps());
-    prop_oneof![
-        "[a-c]".prop_map(|name| AssignmentOp::Delete(name.into())),
-        put.prop_map(|(name, priority, id, zone, metadata)| AssignmentOp::Put(Assignment {
-            name: name.into(),
-            priority,
-            matcher: NodeMatcher {
-                id,
-                zone,
-                metadata: metadata.into_iter().map(|(k, v)| (k, Glob::new(&v))).collect(),
-                ..NodeMatcher::default()
-            },
-            scopes: vec![ScopeTemplate::parse("node/{node.id}").unwrap()],
-        })),
-    ]
-}
-
-fn access_rules() -> impl Strategy<Value = AccessRule> {
-    let grants = || prop::collection::vec(any::<bool>(), 0..2);
-    let parts = (any::<bool>(), any::<bool>(), grants(), grants(), prop::option::of(1..9_u64));
-    ("[a-c]", parts).prop_map(|(name, (refuse, is_bound, allow, deny, streams))| {
-        let identities = vec![IdentityPattern::parse("jwt:corp/{team}").unwrap()];
-        let template = |source: &str, node| {
-            let variables = Variables { identities: &identities, node };
-            Template::parse(source, variables).unwrap()
-        };
-        let grant = |is_scoped: bool| match is_scoped {
-            true => Grant {
-                verbs: vec![Verb::Apply, Verb::Prune],
-                scopes: vec![template("team/{team}/**", false)],
-                types: vec![TypeUrl::from_static("type.googleapis.com/a.B")],
-                names: vec![template("{team}-*", false)],
-            },
-            false => Grant {
-                verbs: vec![Verb::Nodes],
-                scopes: Vec::new(),
-                types: Vec::new(),
-                names: Vec::new(),
-            },
-        };
-        AccessRule {
-            name: name.into(),
-            refuse,
-            node: NodeBinding {
-                id: is_bound.then(|| template("{team}/*", false)),
-                cluster: None,
-                metadata: BTreeMap::from([("a.b".to_owned(), template("{team}", false))]),
-            },
-            read: vec![template("node/{node.id}", true)],
-            secrets: SecretsGrant {
-                scopes: vec![template("{metadata.a.b}", true)],
-                names: vec![template("{team}", false)],
-            },
-            allow: allow.into_iter().map(grant).collect(),
-            deny: deny.into_iter().map(grant).collect(),
-            quota: IdentityQuota {
-                streams,
-                requests_per_second: streams.map(|n| u32::try_from(n).unwrap()),
-                writes_per_second: None,
-            },
-            identities,
-        }
-    })
-}
-
-fn access_ops() -> impl Strategy<Value = AccessOp> {
-    let digests = || (0..4_u8).prop_map(|n| TokenDigest([n; 32]));
-    let tokens = ("[a-b]", digests(), any::<u64>()).prop_map(|(name, digest, created_ms)| Token {
-        name: name.into(),
-        digest,
-        created_ms,
-        expires_ms: created_ms / 2,
-        revision: Revision(0),
-    });
-    prop_oneof![
-        access_rules().prop_map(|rule| AccessOp::PutRule(Box::new(rule))),
-        "[a-c]".prop_map(|name| AccessOp::DeleteRule(name.into())),
-        tokens.prop_map(AccessOp::AddToken),
-        digests().prop_map(AccessOp::DeleteToken),
-        quotas().prop_map(|quota| AccessOp::PutQuota(Box::new(quota))),
-        "[a-c]".prop_map(|name| AccessOp::DeleteQuota(name.into())),
-    ]
-}
-
-fn quotas() -> impl Strategy<Value = Quota> {
-    let limit = || prop::option::of(0..6_u64);
-    let patterns = prop_oneof![Just("**"), Just("edge/**"), Just("edge*"), Just("default")];
-    let parts = (prop::collection::vec(patterns, 1..3), limit(), limit(), limit(), limit());
-    ("[a-c]", parts).prop_map(|(name, (scopes, resources, bytes, n_scopes, body))| Quota {
-        name: name.into(),
-        scopes: scopes.into_iter().map(|source| Quota::pattern(source).unwrap()).collect(),
-        max_resources: resources,
-        max_bytes: bytes,
-        max_scopes: n_scopes,
-        max_body_bytes: body,
-    })
-}
-
-fn preconditions() -> impl Strategy<Value = Precondition> {
-    let version =
-        (any::<u64>(), any::<u32>()).prop_map(|(r, tag)| Version { revision: Revision(r), tag });
-    let expectation = prop_oneof![
-        Just(Expectation::Absent),
-        Just(Expectation::Present),
-        version.prop_map(Expectation::Version)
-    ];
-    prop_oneof![
-        any::<u64>().prop_map(|revision| Precondition::Revision(Revision(revision))),
-        any::<u64>().prop_map(|revision| Precondition::Access(Revision(revision))),
-        (scopes(), keys(), expectation).prop_map(|(scope, key, expectation)| {
-            Precondition::Resource { scope, key, expectation }
-        })
-    ]
-}
-
-fn transactions() -> impl Strategy<Value = Transaction> {
-    let lists = (
-        prop::collection::vec((scopes(), keys()), 0..3),
-        prop::collection::vec(scopes(), 0..2),
-        prop::collection::vec(upserts(), 0..5),
-        prop::collection::vec(assignments(), 0..2),
-        prop::collection::vec(access_ops(), 0..3),
-    );
-    let meta = (prop::option::of("[a-z]{1,3}"), "[a-z]{0,3}", any::<u64>());
-    (lists, meta).prop_map(
-        |((deletes, prune, upserts, assignments, access), (label, author, time_ms))| {
-            let label = label.map(Arc::from);
-            let (validation, confirmed) = (author.clone(), vec![author.clone()]);
-            let reason = "why".into();
-            let meta = TransactionMeta { label, author, reason, time_ms, validation, confirmed };
-            Transaction {
-                deletes,
-                prune,
-                upserts,
-                assignments,
-                access,
-                meta,
-                ..Transaction::default()
-            }
-        },
-    )
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
 
@@ -291,6 +108,9 @@ proptest! {
         transactions in prop::collection::vec(transactions(), 1..12),
     ) {
         let (mut image, mut records) = formed();
+        for command in keys_created() {
+            apply(&mut image, &mut records, command);
+        }
         for (index, transaction) in (1..).zip(transactions) {
             apply(&mut image, &mut records, ask(transaction));
             image.applied = Some(log_id(1, index));
@@ -309,6 +129,8 @@ proptest! {
             prop_assert_eq!(other.state.incarnation, image.state.incarnation);
             prop_assert_eq!(other.n_resources, image.state.len() as u64);
             prop_assert_eq!(&other.history, &image.history);
+            prop_assert_eq!(other.n_sealed, image.state.n_sealed().0);
+            prop_assert_eq!(image.n_sealed, image.state.n_sealed().0);
             prop_assert_eq!((other.applied, other.cluster_id), (image.applied, image.cluster_id));
             // The indexes of names, aliases, lifetimes and variants are parts of the state.
             prop_assert_eq!(format!("{:?}", other.state), format!("{:?}", image.state));
@@ -323,6 +145,9 @@ proptest! {
         after in prop::collection::vec(transactions(), 1..5),
     ) {
         let (mut image, mut records) = formed();
+        for command in keys_created() {
+            apply(&mut image, &mut records, command);
+        }
         for transaction in before {
             apply(&mut image, &mut records, ask(transaction));
         }
@@ -616,6 +441,16 @@ fn digest_covers_exactly_the_written_content() {
     assert_eq!(digests.len(), all.len());
     let by = TransactionMeta { author: "me".to_owned(), time_ms: 7, ..TransactionMeta::default() };
     assert_eq!(of(&Transaction { meta: by, ..none.clone() }), of(&none));
+    // A retry seals again. What it writes is the same.
+    let sealed = |mac: u8, key, bytes: &'static [u8]| {
+        let (mac, bytes) = ([mac; 32], Bytes::from_static(bytes));
+        let sealed = Some(Sealed { key: DataKeyId(key), mac, body_len: 1, bytes });
+        let upserts =
+            vec![Upsert { scope: scope.clone(), draft: ResourceDraft { sealed, ..draft.clone() } }];
+        Transaction { upserts, ..none.clone() }
+    };
+    assert_eq!(of(&sealed(1, 1, b"salt 1")), of(&sealed(1, 2, b"salt 2")));
+    assert_ne!(of(&sealed(1, 1, b"salt 1")), of(&sealed(2, 1, b"salt 1")));
     let permitted = vec![Precondition::Access(Revision(3))];
     assert_eq!(of(&Transaction { preconditions: permitted, ..none.clone() }), of(&none));
 }

@@ -3,6 +3,7 @@
 use std::{io, sync::Arc};
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::{
     Config,
@@ -14,6 +15,7 @@ use crate::{
         log::{LogStore, WeakLogStore},
         log_size::LogSize,
         machine::Machine,
+        opening::Opener,
         progress::Progress,
         published::Published,
         recovery::Recovered,
@@ -35,6 +37,8 @@ pub(crate) struct Storage {
     pub(crate) space: Arc<Space>,
     /// The progress of this replica in receiving and installing snapshots.
     pub(crate) snapshot_progress: Progress,
+    /// Whether the replica has tried to unwrap its keys.
+    pub(crate) has_tried_keys: watch::Receiver<bool>,
 }
 
 /// The started storage.
@@ -43,6 +47,7 @@ pub(crate) struct Started {
     pub(crate) log: LogStore,
     pub(crate) machine: Machine,
     pub(crate) flusher: Flusher,
+    pub(crate) opener: Opener,
 }
 
 impl Storage {
@@ -62,7 +67,10 @@ impl Storage {
             Flusher::spawn(Arc::clone(database), high_water, failure(), metrics())?;
         let (data, size) = (Arc::clone(database), Arc::clone(&log_size));
         let log = LogStore::new(data, jobs, ends, size, failure(), metrics());
-        let machine = Machine::new(Arc::clone(database), image, generation, failure(), metrics());
+        let (data, secrets) = (Arc::clone(database), || config.secrets.clone());
+        let machine = Machine::new(data, image, generation, failure(), metrics(), secrets());
+        let (has_tried, has_tried_keys) = watch::channel(false);
+        let opener = Opener { machine: machine.clone(), secrets: secrets(), has_tried };
         let storage = Self {
             published: machine.published(),
             digests: machine.digests(),
@@ -70,7 +78,8 @@ impl Storage {
             log_size,
             space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),
             snapshot_progress: machine.progress(),
+            has_tried_keys,
         };
-        Ok(Started { storage, log, machine, flusher })
+        Ok(Started { storage, log, machine, flusher, opener })
     }
 }

@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::{Bytes, BytesMut};
 use chancery_model::{
     AccessLimit, Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher,
-    Precondition, Refusal, Resource, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName,
-    ScopeTemplate, Transaction, TransactionMeta, TypeUrl, Upsert, Version,
+    Precondition, Refusal, Reseal, Resource, ResourceDraft, ResourceKey, ResourceName, Revision,
+    ScopeName, ScopeTemplate, Sealed, Transaction, TransactionMeta, TypeUrl, Upsert, Version,
     wire::{Fields, Token, put_len_field},
 };
 use chancery_proto::raft::v1 as pb;
@@ -18,6 +18,10 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::format::{
     access_codec::{access_op_from_proto, access_op_to_proto},
+    keys_codec::{
+        key_op_from_proto, key_op_to_proto, keys_refusal_from_proto, keys_refusal_to_proto,
+        sealed_from_proto, sealed_to_proto,
+    },
     quota_codec::{exceeded_from_proto, exceeded_to_proto},
     record::RecordError,
     request_id::RequestId,
@@ -185,8 +189,9 @@ pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
             digest.update(&message.encode_length_delimited_to_vec());
         }
     }
-    let pb::Transaction { preconditions, deletes, prune, upserts, assignments, access, meta: _ } =
+    let pb::Transaction { preconditions, deletes, prune, upserts, assignments, access, .. } =
         transaction;
+    let pb::Transaction { keys, reseals, .. } = transaction;
     let is_content = |one: &&pb::Precondition| {
         !matches!(one.precondition, Some(pb::precondition::Precondition::Access(_)))
     };
@@ -194,10 +199,26 @@ pub(crate) fn digest(transaction: &pb::Transaction) -> u64 {
     add(&mut digest, 0, preconditions.iter().filter(is_content));
     add(&mut digest, 1, deletes);
     add(&mut digest, 2, prune);
-    add(&mut digest, 3, upserts);
+    for upsert in upserts {
+        match &upsert.sealed {
+            None => add(&mut digest, 3, [upsert]),
+            Some(sealed) => add(&mut digest, 3, [&without_ciphertext(upsert, sealed)]),
+        }
+    }
     add(&mut digest, 4, assignments);
     add(&mut digest, 5, access);
+    add(&mut digest, 6, keys);
+    add(&mut digest, 7, reseals);
     digest.digest().max(1)
+}
+
+/// Returns a sealed upsert with what a retry of its write has in common: the digest of the body, but not its encrypted
+/// form.
+fn without_ciphertext(upsert: &pb::Upsert, sealed: &pb::SealedContent) -> pb::Upsert {
+    let mac = sealed.sealed.as_ref().map(|sealed| sealed.mac.clone()).unwrap_or_default();
+    let body = pb::Sealed { mac, ..pb::Sealed::default() };
+    let sealed = pb::SealedContent { content: sealed.content.clone(), sealed: Some(body) };
+    pb::Upsert { sealed: Some(sealed), ..upsert.clone() }
 }
 
 /// Returns a digest of the content of a request whose transaction depends on the state. The digest is
@@ -212,19 +233,45 @@ pub(crate) fn transaction_to_proto(transaction: &Transaction) -> pb::Transaction
         preconditions: transaction.preconditions.iter().map(precondition_to_proto).collect(),
         deletes: transaction.deletes.iter().map(|(scope, key)| ref_to_proto(scope, key)).collect(),
         prune: transaction.prune.iter().map(ToString::to_string).collect(),
-        upserts: transaction
-            .upserts
-            .iter()
-            .map(|upsert| pb::Upsert {
-                scope: upsert.scope.to_string(),
-                key: Some(key_to_proto(&upsert.draft.key)),
-                content: Some(draft_to_proto(&upsert.draft)),
-            })
-            .collect(),
+        upserts: transaction.upserts.iter().map(upsert_to_proto).collect(),
         assignments: transaction.assignments.iter().map(assignment_op_to_proto).collect(),
         meta: Some(Box::new(meta_to_proto(&transaction.meta))),
         access: transaction.access.iter().map(access_op_to_proto).collect(),
+        keys: transaction.keys.iter().map(key_op_to_proto).collect(),
+        reseals: transaction.reseals.iter().map(reseal_to_proto).collect(),
     }
+}
+
+fn upsert_to_proto(upsert: &Upsert) -> pb::Upsert {
+    let (content, sealed) = sealed_or_plain(draft_to_proto(&upsert.draft), &upsert.draft.sealed);
+    let (scope, key) = (upsert.scope.to_string(), Some(key_to_proto(&upsert.draft.key)));
+    pb::Upsert { scope, key, content, sealed }
+}
+
+/// Returns the encoded form of a resource: plain, or sealed and without its plain body.
+fn sealed_or_plain(
+    content: pb::Content,
+    sealed: &Option<Sealed>,
+) -> (Option<pb::Content>, Option<pb::SealedContent>) {
+    let Some(sealed) = sealed else { return (Some(content), None) };
+    let content = Some(pb::Content { body: Bytes::new(), ..content });
+    (None, Some(pb::SealedContent { content, sealed: Some(sealed_to_proto(sealed)) }))
+}
+
+fn reseal_to_proto(reseal: &Reseal) -> pb::Reseal {
+    pb::Reseal {
+        resource: Some(ref_to_proto(&reseal.scope, &reseal.key)),
+        version: Some(version_to_proto(reseal.version)),
+        sealed: Some(sealed_to_proto(&reseal.sealed)),
+    }
+}
+
+fn reseal_from_proto(message: pb::Reseal) -> Result<Reseal, RecordError> {
+    let resource = message.resource.ok_or_else(|| missing("the resource of a reseal"))?;
+    let version = message.version.ok_or_else(|| missing("the version of a reseal"))?;
+    let (scope, key) = ref_from_proto(resource)?;
+    let sealed = sealed_from_proto(message.sealed)?;
+    Ok(Reseal { scope, key, version: version_from_proto(&version), sealed })
 }
 
 fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, RecordError> {
@@ -238,6 +285,8 @@ fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, Recor
         assignments: collect(message.assignments, assignment_op_from_proto)?,
         meta: meta_from_proto(*message.meta.unwrap_or_default()),
         access: collect(message.access, access_op_from_proto)?,
+        keys: collect(message.keys, key_op_from_proto)?,
+        reseals: collect(message.reseals, reseal_from_proto)?,
     })
 }
 
@@ -259,8 +308,7 @@ fn upsert_from_proto(
     };
     *last = Some(scope.clone());
     let key = key_from_proto(message.key.as_ref().ok_or_else(|| missing("the key of an upsert"))?)?;
-    let content = message.content.ok_or_else(|| missing("the content of an upsert"))?;
-    Ok(Upsert { scope, draft: draft_from_proto(key, content)? })
+    Ok(Upsert { scope, draft: draft_of(key, message.content, message.sealed)? })
 }
 
 fn precondition_to_proto(precondition: &Precondition) -> pb::Precondition {
@@ -368,6 +416,7 @@ pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
         Refusal::Quota(exceeded) => {
             refusal::Refusal::QuotaExceeded(exceeded_to_proto(exceeded, ref_to_proto))
         }
+        Refusal::Keys(keys) => refusal::Refusal::Keys(keys_refusal_to_proto(keys)),
         Refusal::Variants { scope, key, reason } => {
             refusal::Refusal::Variants(refusal::VariantsConflict {
                 scope: scope.to_string(),
@@ -418,6 +467,7 @@ pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, Record
         refusal::Refusal::QuotaExceeded(message) => {
             Refusal::Quota(exceeded_from_proto(message, ref_from_proto)?)
         }
+        refusal::Refusal::Keys(keys) => Refusal::Keys(keys_refusal_from_proto(&keys)?),
         refusal::Refusal::Variants(refusal::VariantsConflict { scope, key, reason }) => {
             let key = key.ok_or_else(|| missing("the key of a refusal"))?;
             Refusal::Variants {
@@ -466,10 +516,17 @@ fn draft_to_proto(draft: &ResourceDraft) -> pb::Content {
     content_to_proto(draft.body.clone(), &draft.aliases, draft.ttl, labels, &draft.children)
 }
 
-/// Encodes the parts of a resource other than its key and version. The body is shared, not copied.
-pub(crate) fn resource_to_proto(resource: &Resource) -> pb::Content {
+/// Encodes a resource without its key. The body is shared, not copied. Of a sealed resource, only the sealed form is
+/// encoded.
+pub(crate) fn resource_to_proto(resource: &Resource) -> pb::ResourceRecord {
     let (aliases, children) = (resource.aliases(), resource.children());
-    content_to_proto(resource.body(), aliases, resource.ttl(), resource.labels(), children)
+    let body = match resource.sealed() {
+        None => resource.body().unwrap_or_default(),
+        Some(_) => Bytes::new(),
+    };
+    let content = content_to_proto(body, aliases, resource.ttl(), resource.labels(), children);
+    let (content, sealed) = sealed_or_plain(content, &resource.sealed().cloned());
+    pb::ResourceRecord { version: Some(version_to_proto(resource.version())), content, sealed }
 }
 
 fn content_to_proto<'a>(
@@ -489,11 +546,28 @@ fn content_to_proto<'a>(
     }
 }
 
-/// Builds a draft from its key and its decoded content.
-pub(crate) fn draft_from_proto(
+/// Builds a draft from its key and its decoded content, of which there is one.
+pub(crate) fn draft_of(
     key: ResourceKey,
-    content: pb::Content,
+    content: Option<pb::Content>,
+    sealed: Option<pb::SealedContent>,
 ) -> Result<ResourceDraft, RecordError> {
+    match (content, sealed) {
+        (Some(content), None) => draft_from_proto(key, content),
+        (None, Some(sealed)) => {
+            let content = sealed.content.unwrap_or_default();
+            let content = pb::Content { body: Bytes::new(), ..content };
+            let sealed = Some(sealed_from_proto(sealed.sealed)?);
+            Ok(ResourceDraft { sealed, ..draft_from_proto(key, content)? })
+        }
+        (None, None) => Err(missing("the content of a resource")),
+        (Some(_), Some(_)) => {
+            Err(RecordError::Content("a resource has a plain and a sealed body".to_owned()))
+        }
+    }
+}
+
+fn draft_from_proto(key: ResourceKey, content: pb::Content) -> Result<ResourceDraft, RecordError> {
     let alias = |name: &String| ResourceName::new(name).map_err(|error| invalid("an alias", error));
     let ttl = match content.ttl {
         Some(ttl) if ttl.nanos >= 1_000_000_000 => {
@@ -507,6 +581,7 @@ pub(crate) fn draft_from_proto(
     Ok(ResourceDraft {
         key,
         body: content.body,
+        sealed: None,
         aliases: content.aliases.iter().map(alias).collect::<Result<_, _>>()?,
         ttl,
         labels: labels_from_proto(content.labels),

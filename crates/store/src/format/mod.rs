@@ -9,6 +9,7 @@ pub(crate) mod history;
 pub(crate) mod history_chain;
 pub(crate) mod identity;
 pub(crate) mod keys;
+pub(crate) mod keys_codec;
 pub(crate) mod prepared;
 pub(crate) mod quota_codec;
 pub(crate) mod raft;

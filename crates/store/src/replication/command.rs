@@ -2,7 +2,7 @@
 //! block the threads of the runtime.
 
 use bytes::Bytes;
-use chancery_model::{Revision, Transaction};
+use chancery_model::{Reseal, Revision, Transaction};
 use chancery_proto::raft::v1 as pb;
 use prost::Message;
 
@@ -13,6 +13,7 @@ use crate::{
         codec::{
             Command, Request, command_from_proto, digest, request_to_proto, transaction_to_proto,
         },
+        keys_codec::{key_op_to_proto, sealed_to_proto},
         request_id::RequestId,
     },
 };
@@ -60,17 +61,21 @@ pub(crate) async fn encode_checked(command: pb::Command) -> Result<Option<Bytes>
 
 /// Estimates the length of the command of a transaction in bytes.
 fn estimated_len(transaction: &Transaction) -> usize {
-    let Transaction { preconditions, deletes, prune, upserts, assignments, access, meta: _ } =
+    let Transaction { preconditions, deletes, prune, upserts, assignments, access, .. } =
         transaction;
+    let Transaction { keys, reseals, .. } = transaction;
     let operations =
         preconditions.len() + deletes.len() + prune.len() + upserts.len() + assignments.len();
     let access: usize = access.iter().map(|op| access_op_to_proto(op).encoded_len()).sum();
+    let keys: usize = keys.iter().map(|op| key_op_to_proto(op).encoded_len()).sum();
+    let sealed = |reseal: &Reseal| sealed_to_proto(&reseal.sealed).encoded_len();
     let bodies: usize = upserts.iter().map(|upsert| upsert.draft.body.len()).sum();
-    bodies + access + OPERATION_BYTES * operations
+    let reseals: usize = reseals.iter().map(|reseal| OPERATION_BYTES + sealed(reseal)).sum();
+    bodies + access + keys + reseals + OPERATION_BYTES * operations
 }
 
 /// Runs work on a command of `len` bytes.
-async fn run_sized<T: Send + 'static>(
+pub(crate) async fn run_sized<T: Send + 'static>(
     len: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, TransactError> {

@@ -48,7 +48,7 @@ impl Ack {
         let found = found.unwrap_or_else(|| panic!("{self:?} is lost"));
         assert!(state.revision.0 >= self.revision, "{self:?} is ahead of {}", state.revision);
         assert_eq!(found.version(), self.version, "{self:?}");
-        assert_eq!(found.body(), self.body, "{self:?}");
+        assert_eq!(found.body().unwrap(), self.body, "{self:?}");
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn describe(state: &State) -> String {
                 let children: Vec<&str> =
                     resource.children().iter().map(|c| c.name.as_str()).collect();
                 let aliases: Vec<&str> = resource.aliases().iter().map(|a| a.as_str()).collect();
-                let (body, ttl) = (&resource.body()[..], resource.ttl());
+                let (body, ttl) = (&resource.body().unwrap()[..], resource.ttl());
                 let labels: BTreeMap<&str, &str> = resource.labels().collect();
                 lines.push(format!(
                     "    {name} {version} {body:?} {ttl:?} {labels:?} {aliases:?} {children:?}"

@@ -191,7 +191,7 @@ fn earlier_scope_shadows_later_one() {
         State::new(Incarnation(1)).apply(&transaction(&[Op::Put(0, 1, 1), Op::Put(3, 1, 2)])).state;
     let body = |list: &[usize]| {
         let list: Vec<ScopeName> = list.iter().map(|at| scope(*at)).collect();
-        View::resolve(&state, &list).of_type(&cluster()).get("n01").unwrap().body()
+        View::resolve(&state, &list).of_type(&cluster()).get("n01").unwrap().body().unwrap()
     };
     assert_eq!(body(&[3, 0])[..], [2]);
     assert_eq!(body(&[0, 3])[..], [1]);

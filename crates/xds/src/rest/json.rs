@@ -385,7 +385,7 @@ impl Job {
             }
             let json = match resource.constraints().is_some() && self.reads_constraints {
                 true => (encoder.0)(&TypeUrl::from_static(WRAPPER_URL), &resource.delta_content()),
-                false => (encoder.0)(&self.type_url, &resource.body()),
+                false => (encoder.0)(&self.type_url, &resource.sent_body()),
             };
             let json = json.map_err(|reason| {
                 let (name, type_url) = (resource.name().clone(), self.type_url.clone());

@@ -88,6 +88,7 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-tls", &["--lib"], "tls unit"),
             suite("chancery-xds", &["--lib"], "xds unit"),
             suite("chancery-xds", &["--test", "it"], "xds"),
+            suite("chancery-secrets", &["--lib"], "secrets"),
             suite("chancery-admission", &["--lib", "--tests"], "admission"),
             suite("chancery-admin", &["--lib"], "admin unit"),
             suite("chancery-admin", &["--test", "api"], "admin"),

@@ -343,7 +343,7 @@ fn expected(harness: &ShardHarness, player: &ModelClient) -> BTreeMap<String, u6
     });
     let body = |name: &ResourceName| {
         let resource = clusters.get(name.as_str()).unwrap();
-        std::str::from_utf8(&resource.body()).unwrap().parse().unwrap()
+        std::str::from_utf8(&resource.body().unwrap()).unwrap().parse().unwrap()
     };
     all.map(|resource| (resource.name().to_string(), body(resource.name()))).collect()
 }

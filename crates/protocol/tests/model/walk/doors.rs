@@ -141,7 +141,7 @@ impl Stream {
         }
         let mut is_bad_response = false;
         for resource in response.resources() {
-            let body = String::from_utf8(resource.body().to_vec()).unwrap();
+            let body = String::from_utf8(resource.body().unwrap().to_vec()).unwrap();
             let name = resource.name().to_string();
             if is_bad(&body) {
                 is_bad_response = true;
@@ -239,7 +239,7 @@ impl Rest {
             let PollResponse::Changed { version, content } = response else { continue };
             let (mut resources, mut previous) = (BTreeMap::new(), None);
             while let Some(next) = content.next_after(previous.as_ref(), resources.len()) {
-                let body = String::from_utf8(next.body().to_vec()).unwrap();
+                let body = String::from_utf8(next.body().unwrap().to_vec()).unwrap();
                 resources.insert((t, next.name().to_string()), body);
                 previous = Some(next.name().clone());
             }

@@ -20,6 +20,6 @@ impl Serve {
     /// Runs a replica until a signal ends it.
     pub(crate) fn run(self, answer: &mut Answer<'_>) -> Result<(), Failure> {
         memory::settle();
-        serve::run(self.config.load(NamedFiles::Check)?, answer.out)
+        serve::run(self.config.load(NamedFiles::CheckForStart)?, answer.out)
     }
 }

@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::{
     access, apply, assignments, backup, client::Servers, cluster, conformance, delete, describe,
-    explain, get, history, import, lb_policy, load, mcp, mirror, node, nodes, quota,
+    explain, get, history, import, keys, lb_policy, load, mcp, mirror, node, nodes, quota,
     settings::Settings, tokens, version,
 };
 use crate::cli::{
@@ -86,6 +86,9 @@ pub(crate) enum Command {
     /// Create, list and delete tokens
     #[command(subcommand)]
     Token(tokens::Token),
+    /// Show and change the keys that seal secrets at rest
+    #[command(subcommand)]
+    Keys(keys::Keys),
     /// Show the identity of the caller, and its rights
     Whoami,
     /// Ask whether the caller may use an operation
@@ -161,6 +164,7 @@ impl Command {
             Self::Token(command) => {
                 tokens::run(command, servers.any_channel().await?, answer).await
             }
+            Self::Keys(command) => keys::run(command, servers.any_channel().await?, answer).await,
             Self::Whoami => access::who_am_i(servers.any_channel().await?, answer).await,
             Self::CanI(question) => {
                 access::can_i(question, servers.any_channel().await?, answer).await

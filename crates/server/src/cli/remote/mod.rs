@@ -19,6 +19,7 @@ mod history;
 mod history_check;
 mod import;
 pub(super) mod input;
+mod keys;
 mod lb_policy;
 mod left_out;
 mod load;

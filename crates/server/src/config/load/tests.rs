@@ -60,7 +60,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         ),
         (
             "[xdss]\n",
-            "FILE: [xdss] is not a section; the sections are access, admin, audit, auth, guards, load_reports, log, mcp, raft, references, shutdown, store, validation, xds".to_owned(),
+            "FILE: [xdss] is not a section; the sections are access, admin, audit, auth, guards, load_reports, log, mcp, raft, references, secrets, shutdown, store, validation, xds".to_owned(),
         ),
         (
             "xds = 1",

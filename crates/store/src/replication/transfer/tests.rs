@@ -196,7 +196,8 @@ async fn snapshot_writes_count_as_progress() {
     let dir = tempfile::tempdir().unwrap();
     let database = Arc::new(Database::open(dir.path(), Access::Create).unwrap());
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
-    let mut machine = Machine::new(database, Image::new(), 0, failure, metrics);
+    let secrets = chancery_secrets::Secrets::default();
+    let mut machine = Machine::new(database, Image::new(), 0, failure, metrics, secrets);
     let progress = machine.progress();
     let snapshot = snapshot();
     assert_eq!(progress.bytes(), 0);

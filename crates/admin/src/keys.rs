@@ -1,0 +1,322 @@
+//! `chancery.admin.v1.KeysService`: the keys with which secrets are sealed.
+//!
+//! Resealing is driven by its caller: each call seals a bounded number of resources and returns a position. The caller
+//! chooses the rate, and may stop or repeat at any time.
+
+use std::ops::Bound::{Included, Unbounded};
+
+use bytes::Bytes;
+use chancery_model::{
+    DataKeyId, KeyOp, Keys, Outcome, Reseal, Resource, ResourceKey, ResourceName, ScopeName, State,
+    Target, Transaction, TypeUrl, Verb, types,
+};
+use chancery_proto::admin::v1::{self as pb, keys_service_server::KeysService};
+use chancery_secrets::{KeysError, Secrets};
+use prost::Message;
+use tonic::{Request, Response, Status};
+
+use crate::{
+    AdminError,
+    audited::Operation,
+    service::{Freshness, Service},
+    work::Size,
+    write::{not_committed, transaction},
+    write_input::Input,
+    write_options::{Checked, check},
+};
+
+/// The default and the maximum number of resources that one call reseals.
+const RESEALED_DEFAULT: usize = 100;
+const RESEALED_MAX: usize = 1_000;
+/// The maximum size of the bodies that one call reseals, in bytes.
+const RESEALED_BYTES_MAX: usize = 4 << 20;
+/// The maximum number of resources at which one call looks.
+const PASSED_MAX: usize = 50_000;
+
+/// The service of keys.
+#[derive(Clone)]
+pub(crate) struct GrpcKeys(pub(crate) Service);
+
+impl GrpcKeys {
+    fn of<T>(&self, request: Request<T>) -> (Service, T) {
+        let service = self.0.of(request.extensions());
+        (service, request.into_inner())
+    }
+}
+
+#[tonic::async_trait]
+impl KeysService for GrpcKeys {
+    async fn keys_status(
+        &self,
+        request: Request<pb::KeysStatusRequest>,
+    ) -> Result<Response<pb::KeysStatusResponse>, Status> {
+        let (service, request) = self.of(request);
+        Ok(Response::new(service.keys_status(request).await?))
+    }
+
+    async fn rotate_keys(
+        &self,
+        request: Request<pb::RotateKeysRequest>,
+    ) -> Result<Response<pb::WriteResponse>, Status> {
+        let (service, request) = self.of(request);
+        let operation = Operation::write("keys.rotate", "", request.options.as_ref());
+        let rotate = service.try_rotate_keys(request);
+        Ok(Response::new(service.audited_write(operation, rotate).await?))
+    }
+
+    async fn rewrap_keys(
+        &self,
+        request: Request<pb::RewrapKeysRequest>,
+    ) -> Result<Response<pb::WriteResponse>, Status> {
+        let (service, request) = self.of(request);
+        let operation = Operation::write("keys.rewrap", "", request.options.as_ref());
+        let rewrap = service.try_rewrap_keys(request);
+        Ok(Response::new(service.audited_write(operation, rewrap).await?))
+    }
+
+    async fn retire_key(
+        &self,
+        request: Request<pb::RetireKeyRequest>,
+    ) -> Result<Response<pb::WriteResponse>, Status> {
+        let (service, request) = self.of(request);
+        let operation = Operation::write("keys.retire", "", request.options.as_ref());
+        let operation = operation.target("key", request.id.to_string());
+        let retire = service.try_retire_key(request);
+        Ok(Response::new(service.audited_write(operation, retire).await?))
+    }
+
+    async fn reseal_secrets(
+        &self,
+        request: Request<pb::ResealSecretsRequest>,
+    ) -> Result<Response<pb::ResealSecretsResponse>, Status> {
+        let (service, request) = self.of(request);
+        // One record for all calls of a pass.
+        let is_first = request.from.is_empty();
+        let reseal = service.try_reseal_secrets(request);
+        let response = match is_first {
+            true => service.audited(Operation::new("keys.reseal"), reseal).await,
+            false => {
+                service.count_write()?;
+                reseal.await
+            }
+        };
+        Ok(Response::new(response?))
+    }
+}
+
+impl Service {
+    async fn keys_status(
+        &self,
+        request: pb::KeysStatusRequest,
+    ) -> Result<pb::KeysStatusResponse, AdminError> {
+        self.authorize(Verb::KeysRead, Target::Cluster)?;
+        let state = self.state(Freshness::of(request.stale)).await?;
+        let (statuses, failure) = self.replica.secrets().status(&state.keys);
+        let digests = statuses.iter().find(|status| status.id.is_none());
+        let keys = statuses.iter().filter_map(|status| {
+            let id = status.id?;
+            Some(pb::DataKeyStatus {
+                id: id.0,
+                kek: status.kek.clone(),
+                created_ms: state.keys.data_key(id)?.created_ms,
+                resources: state.n_sealed_by(id),
+                unwrapped: status.is_unwrapped,
+            })
+        });
+        let collections = || state.scopes.values().flat_map(|scope| scope.types.values());
+        let secrets = collections().filter(|collection| types::is_secret(&collection.type_url));
+        let plain = secrets.map(|all| all.resources.len() as u64 - all.sealed.n_sealed());
+        let (sealed, unopened) = state.n_sealed();
+        Ok(pb::KeysStatusResponse {
+            has_source: self.replica.secrets().has_source(),
+            failure: failure.unwrap_or_default(),
+            keys: keys.collect(),
+            digest_kek: digests.map(|status| status.kek.clone()).unwrap_or_default(),
+            digest_unwrapped: digests.is_some_and(|status| status.is_unwrapped),
+            sealed,
+            unopened,
+            plain_secrets: plain.sum(),
+        })
+    }
+
+    async fn try_rotate_keys(
+        &self,
+        request: pb::RotateKeysRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize(Verb::KeysWrite, Target::Cluster)?;
+        let checked = check(request.options)?;
+        let state = self.state(Freshness::Current).await?;
+        let secrets = self.replica.secrets();
+        let op = match state.keys.exist() {
+            true => secrets.rotate(&state.keys).await,
+            false => secrets.create().await,
+        };
+        self.change_keys(checked, vec![op.map_err(|error| unavailable(&error))?]).await
+    }
+
+    async fn try_rewrap_keys(
+        &self,
+        request: pb::RewrapKeysRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize(Verb::KeysWrite, Target::Cluster)?;
+        let checked = check(request.options)?;
+        let state = self.state(Freshness::Current).await?;
+        let ops = self.replica.secrets().rewrap(&state.keys).await;
+        self.change_keys(checked, ops.map_err(|error| unavailable(&error))?).await
+    }
+
+    async fn try_retire_key(
+        &self,
+        request: pb::RetireKeyRequest,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        self.authorize(Verb::KeysWrite, Target::Cluster)?;
+        let checked = check(request.options)?;
+        self.change_keys(checked, vec![KeyOp::Retire(DataKeyId(request.id))]).await
+    }
+
+    async fn change_keys(
+        &self,
+        mut checked: Checked,
+        keys: Vec<KeyOp>,
+    ) -> Result<pb::WriteResponse, AdminError> {
+        // A retry makes other keys. Which request it repeats therefore does not follow from the transaction.
+        let kinds = keys.iter().map(|op| match op {
+            KeyOp::Create { .. } | KeyOp::Add(_) => 1,
+            KeyOp::Rewrap { .. } => 2,
+            KeyOp::Retire(_) => 3,
+        });
+        checked.content = Some([b"keys".to_vec(), kinds.take(1).collect()].concat());
+        let transaction = Transaction { keys, ..transaction(&checked) };
+        let result = self.commit(transaction, checked, Input::default()).await;
+        self.metrics.on_write(&result);
+        result
+    }
+
+    async fn try_reseal_secrets(
+        &self,
+        request: pb::ResealSecretsRequest,
+    ) -> Result<pb::ResealSecretsResponse, AdminError> {
+        self.authorize(Verb::KeysWrite, Target::Cluster)?;
+        let from = match request.from.is_empty() {
+            true => None,
+            false => Some(Position::read(request.from).ok_or_else(|| {
+                AdminError::Parameter("`from` is not the `next` of an earlier answer".to_owned())
+            })?),
+        };
+        let max = match request.resources_max as usize {
+            0 => RESEALED_DEFAULT,
+            max => max.min(RESEALED_MAX),
+        };
+        let state = self.state(Freshness::Current).await?;
+        if !state.keys.exist() {
+            let text = "the cluster has no keys; create them with `chancery keys rotate`";
+            return Err(AdminError::Precondition(text.to_owned()));
+        }
+        let secrets = self.replica.secrets().clone();
+        let find = move || Batch::find(&state, &secrets, from.as_ref(), max);
+        let batch = self.work.run(Size::Large, find).await?.map_err(|error| unavailable(&error))?;
+        let Batch { reseals, next, unopened, .. } = batch;
+        let resealed = reseals.len() as u64;
+        if resealed > 0 {
+            let transaction = Transaction { reseals, ..Transaction::default() };
+            match self.replica.transact(transaction).await {
+                Ok(Outcome::Committed(_)) => {}
+                Ok(Outcome::Refused(refusal)) => return Err(refusal.into()),
+                Err(error) => return Err(not_committed(&error)),
+            }
+        }
+        let next = next.map(|next| next.encode_to_vec()).unwrap_or_default();
+        Ok(pb::ResealSecretsResponse { resealed, next: next.into(), unopened })
+    }
+}
+
+fn unavailable(error: &KeysError) -> AdminError {
+    AdminError::Unavailable(error.to_string())
+}
+
+/// A position: the resource at which a pass goes on.
+#[derive(Clone, PartialEq, Message)]
+struct Position {
+    #[prost(string, tag = "1")]
+    scope: String,
+    #[prost(string, tag = "2")]
+    type_url: String,
+    #[prost(string, tag = "3")]
+    name: String,
+}
+
+impl Position {
+    fn read(bytes: Bytes) -> Option<(ScopeName, ResourceKey)> {
+        let Self { scope, type_url, name } = Self::decode(bytes).ok()?;
+        let (type_url, name) = (TypeUrl::new(&type_url).ok()?, ResourceName::stored(&name).ok()?);
+        Some((ScopeName::new(&scope).ok()?, ResourceKey { type_url, name }))
+    }
+
+    fn of(scope: &ScopeName, key: &ResourceKey) -> Self {
+        let (type_url, name) = (key.type_url.to_string(), key.name.as_str().to_owned());
+        Self { scope: scope.to_string(), type_url, name }
+    }
+}
+
+/// Resources that get another sealed form.
+#[derive(Default)]
+struct Batch {
+    reseals: Vec<Reseal>,
+    /// `None` after the last resource.
+    next: Option<Position>,
+    unopened: u64,
+    passed: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    /// Finds the next resources that are not sealed by the newest key.
+    fn find(
+        state: &State,
+        secrets: &Secrets,
+        from: Option<&(ScopeName, ResourceKey)>,
+        max: usize,
+    ) -> Result<Self, KeysError> {
+        let mut batch = Self::default();
+        let scopes = (from.map_or(Unbounded, |(scope, _)| Included(scope)), Unbounded);
+        for (scope, content) in state.scopes.range::<_, ScopeName>(scopes) {
+            let from = from.filter(|(first, _)| first == scope).map(|(_, key)| key);
+            let types = (from.map_or(Unbounded, |key| Included(&key.type_url)), Unbounded);
+            for (type_url, collection) in content.types.range::<TypeUrl, _>(types) {
+                let from = from.filter(|key| key.type_url == *type_url);
+                let names = (from.map_or(Unbounded, |key| Included(&key.name)), Unbounded);
+                for (name, resource) in collection.resources.range::<_, ResourceName>(names) {
+                    let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
+                    if batch.is_full(max) {
+                        batch.next = Some(Position::of(scope, &key));
+                        return Ok(batch);
+                    }
+                    batch.pass(&state.keys, secrets, scope, key, resource)?;
+                }
+            }
+        }
+        Ok(batch)
+    }
+
+    fn is_full(&self, max: usize) -> bool {
+        self.reseals.len() >= max || self.bytes >= RESEALED_BYTES_MAX || self.passed >= PASSED_MAX
+    }
+
+    fn pass(
+        &mut self,
+        keys: &Keys,
+        secrets: &Secrets,
+        scope: &ScopeName,
+        key: ResourceKey,
+        resource: &Resource,
+    ) -> Result<(), KeysError> {
+        self.passed += 1;
+        self.unopened += u64::from(!resource.is_opened());
+        if let Some(sealed) = secrets.reseal(keys, scope, &key, resource)? {
+            self.bytes += resource.body_len();
+            let (scope, version) = (scope.clone(), resource.version());
+            self.reseals.push(Reseal { scope, key, version, sealed });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! The section `[secrets]`: the keys with which secrets are sealed.
+
+use std::{env, path::PathBuf};
+
+use chancery_model::{TypeUrl, types};
+use chancery_secrets::{KekSource, Secrets};
+use serde::{Deserialize, Serialize};
+
+use super::bounds::{FREE, Key};
+
+/// The variable in which systemd names the directory with the credentials of a service.
+const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
+
+/// The keys of the section, each with its bounds and its description.
+pub(super) const KEYS: &[Key] = &[
+    (
+        "key_file",
+        FREE,
+        "The file with the keys that encrypt the keys of secrets: 32 bytes in base64 per line. The first key encrypts, and all decrypt. Only its owner may be able to read it. The file is read again when it changes.",
+    ),
+    (
+        "credential",
+        FREE,
+        "The name of the systemd credential with such keys (LoadCredential=NAME:PATH, LoadCredentialEncrypted=NAME:PATH).",
+    ),
+    (
+        "kms_socket",
+        FREE,
+        "The UNIX socket of a Kubernetes KMS plugin (KMSv2), which encrypts and decrypts the keys of secrets. If several sources are set, kms_socket encrypts, or else credential. All decrypt.",
+    ),
+    (
+        "require",
+        FREE,
+        "Whether a replica without a source of keys refuses resources with secrets. Without it, such a replica stores them as they are, until another replica of the cluster has sealed some.",
+    ),
+];
+
+/// The section `[secrets]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SecretsSection {
+    pub(crate) key_file: String,
+    pub(crate) credential: String,
+    pub(crate) kms_socket: String,
+    pub(crate) require: bool,
+}
+
+impl SecretsSection {
+    /// Returns the key and the rule of each value that is not valid.
+    pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
+        let name = &self.credential;
+        let mut broken = Vec::new();
+        if name.contains('/') {
+            broken.push(("credential", "is a path; give the name of a credential".to_owned()));
+        } else if !name.is_empty() && env::var_os(CREDENTIALS_DIRECTORY).is_none() {
+            let rule = format!(
+                "needs systemd, which sets {CREDENTIALS_DIRECTORY}; start the server as its service, or set \
+                 secrets.key_file"
+            );
+            broken.push(("credential", rule));
+        }
+        broken
+    }
+
+    fn sources(&self) -> Vec<(&'static str, KekSource)> {
+        let given = |text: &String| (!text.is_empty()).then(|| PathBuf::from(text));
+        let credential = given(&self.credential).and_then(|name| {
+            let directory = env::var_os(CREDENTIALS_DIRECTORY)?;
+            Some(KekSource::Credential(PathBuf::from(directory).join(name)))
+        });
+        let kms = given(&self.kms_socket).map(KekSource::Kms);
+        let file = given(&self.key_file).map(KekSource::File);
+        let all = [("kms_socket", kms), ("credential", credential), ("key_file", file)];
+        all.into_iter().filter_map(|(key, source)| Some((key, source?))).collect()
+    }
+
+    /// Returns the key and the reason for each file that cannot be used.
+    pub(super) fn unusable_files(&self) -> Vec<(&'static str, String)> {
+        let check = |(key, source)| {
+            let checked = Secrets::new(vec![source], false, has_secrets).check_files();
+            Some((key, checked.err()?.to_string()))
+        };
+        self.sources().into_iter().filter_map(check).collect()
+    }
+
+    /// Returns the keys of the replica.
+    pub(crate) fn keys(&self) -> Secrets {
+        let sources = self.sources().into_iter().map(|(_, source)| source).collect();
+        Secrets::new(sources, self.require, has_secrets)
+    }
+}
+
+/// Returns whether a resource is sealed: a secret of SDS, or one with the value of a sensitive field.
+fn has_secrets(type_url: &TypeUrl, body: &[u8]) -> bool {
+    let mut has_secrets = types::is_secret(type_url);
+    if !has_secrets {
+        chancery_admin::secret_values(type_url, body, &mut |value| {
+            has_secrets |= !value.is_empty()
+        });
+    }
+    has_secrets
+}

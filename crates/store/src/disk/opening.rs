@@ -1,0 +1,72 @@
+//! The opening of sealed resources, in memory, after entries were applied.
+//!
+//! Opening changes no record and no version. What the log makes of the state never depends on it, so replicas with and
+//! without keys have the same records.
+
+use std::{sync::Arc, time::Duration};
+
+use chancery_secrets::Secrets;
+use tokio::sync::watch;
+
+use crate::disk::{image::Image, machine::Machine};
+
+/// The interval at which key files are checked, and missing keys are unwrapped again.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The task that unwraps keys when they appear, and then opens resources.
+pub(crate) struct Opener {
+    pub(crate) machine: Machine,
+    pub(crate) secrets: Secrets,
+    /// Becomes true after the first attempt to unwrap all keys.
+    pub(crate) has_tried: watch::Sender<bool>,
+}
+
+impl Opener {
+    /// Runs until the runtime ends.
+    pub(crate) async fn run(self) {
+        let mut states = self.machine.published().watch();
+        loop {
+            let keys = Arc::clone(&states.borrow_and_update().keys);
+            self.secrets.refresh(&keys).await;
+            let machine = self.machine.clone();
+            // A failure of the thread has stopped the replica.
+            drop(tokio::task::spawn_blocking(move || machine.open_sealed()).await);
+            self.has_tried.send_replace(true);
+            let changed = states.wait_for(|state| !Arc::ptr_eq(&state.keys, &keys));
+            match tokio::time::timeout(REFRESH_INTERVAL, changed).await {
+                Ok(Ok(_)) | Err(_) => {}
+                // The state machine has ended.
+                Ok(Err(_)) => return,
+            }
+        }
+    }
+}
+
+impl Image {
+    /// Opens the sealed resources that are not opened yet, as far as this replica has their keys. Returns whether any
+    /// was opened.
+    pub(crate) fn open_sealed(&mut self, secrets: &Secrets) -> bool {
+        let mut any = false;
+        let unopened: Vec<_> = std::mem::take(&mut self.unopened).into_iter().collect();
+        for of_type in unopened.chunk_by(|(scope, key), (next_scope, next)| {
+            scope == next_scope && key.type_url == next.type_url
+        }) {
+            let mut opened = Vec::new();
+            for (scope, key) in of_type {
+                let Some(resource) = self.state.get(scope, key) else { continue };
+                let Some(sealed) = resource.sealed().filter(|_| !resource.is_opened()) else {
+                    continue;
+                };
+                match secrets.open(&self.state.keys, scope, key, sealed) {
+                    Some(body) => opened.push(resource.opened(&key.type_url, body)),
+                    None => drop(self.unopened.insert((scope.clone(), key.clone()))),
+                }
+            }
+            if let Some((scope, key)) = of_type.first().filter(|_| !opened.is_empty()) {
+                self.state.replace_forms(scope, &key.type_url, opened);
+                any = true;
+            }
+        }
+        any
+    }
+}
