@@ -92,12 +92,23 @@ fn place(change: &Change) -> (&ScopeName, &ResourceKey) {
 impl State {
     /// Returns why the keys do not permit a transaction.
     pub(crate) fn keys_refusal(&self, transaction: &Transaction) -> Option<Refusal> {
-        let uses = transaction.upserts.iter().filter_map(|upsert| upsert.draft.sealed.as_ref());
-        let mut uses = uses.chain(transaction.reseals.iter().map(|reseal| &reseal.sealed));
-        let unknown = uses.find(|sealed| self.keys.data_key(sealed.key).is_none());
+        let uses = || {
+            let upserts = transaction.upserts.iter();
+            let drafts = upserts.filter_map(|upsert| upsert.draft.sealed.as_ref());
+            drafts.chain(transaction.reseals.iter().map(|reseal| &reseal.sealed))
+        };
+        let unknown = uses().find(|sealed| self.keys.data_key(sealed.key).is_none());
         let unknown = unknown.map(|sealed| KeysRefusal::Unknown(sealed.key));
-        let of_ops = || transaction.keys.iter().find_map(|op| self.key_op_refusal(op));
-        unknown.or_else(of_ops).map(Refusal::Keys)
+        let of_op = |op| {
+            self.key_op_refusal(op).or_else(|| match *op {
+                KeyOp::Retire(key) => match uses().filter(|sealed| sealed.key == key).count() {
+                    0 => None,
+                    resources => Some(KeysRefusal::InUse { key, resources: resources as u64 }),
+                },
+                KeyOp::Create { .. } | KeyOp::Add(_) | KeyOp::Rewrap { .. } => None,
+            })
+        };
+        unknown.or_else(|| transaction.keys.iter().find_map(of_op)).map(Refusal::Keys)
     }
 
     fn key_op_refusal(&self, op: &KeyOp) -> Option<KeysRefusal> {

@@ -19,8 +19,8 @@ use crate::key::Key;
 const FILE_BYTES_MAX: usize = 64 << 10;
 /// The permissions that nobody except the owner of a key file may have.
 const FILE_MODE_EXCESS: u32 = 0o077;
-/// The permissions that a credential of systemd does not have.
-const CREDENTIAL_MODE_EXCESS: u32 = 0o007;
+/// The permissions that a key file of root may not have. Kubernetes and systemd let a server read its files by a group.
+const ROOT_FILE_MODE_EXCESS: u32 = 0o037;
 
 /// The reason why a key file cannot be used. No text contains a part of the file.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum KeyFileError {
         source: std::io::Error,
     },
     /// Other users can read the file.
-    #[error("cannot use the key file `{}`: its mode is {mode:o}, which lets other users read it; run `chmod 600`", path.display())]
+    #[error("cannot use the key file `{}`: its mode is {mode:o}, which lets other users use it; run `chmod 600`", path.display())]
     Mode {
         /// The file.
         path: PathBuf,
@@ -85,15 +85,14 @@ impl Stamp {
     }
 }
 
-/// Reads the keys of a file. A credential of systemd may be readable by its group.
-pub(crate) fn read(path: &Path, is_credential: bool) -> Result<Vec<Key>, KeyFileError> {
+/// Reads the keys of a file.
+pub(crate) fn read(path: &Path) -> Result<Vec<Key>, KeyFileError> {
     let unreadable = |source| KeyFileError::Read { path: path.to_owned(), source };
     let mut file = fs::File::open(path).map_err(unreadable)?;
     // Of the open file: another one may take its name meanwhile.
     let metadata = file.metadata().map_err(unreadable)?;
     let (mode, owner, len) = (metadata.mode() & 0o777, metadata.uid(), metadata.len());
-    let excess = if is_credential { CREDENTIAL_MODE_EXCESS } else { FILE_MODE_EXCESS };
-    if mode & excess != 0 {
+    if mode & mode_excess(owner) != 0 {
         return Err(KeyFileError::Mode { path: path.to_owned(), mode });
     }
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
@@ -106,6 +105,11 @@ pub(crate) fn read(path: &Path, is_credential: bool) -> Result<Vec<Key>, KeyFile
     let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX + 1));
     file.by_ref().take(FILE_BYTES_MAX as u64).read_to_end(&mut text).map_err(unreadable)?;
     parse(path, &text)
+}
+
+/// Returns the permissions that a key file of a user may not have.
+fn mode_excess(owner: u32) -> u32 {
+    if owner == 0 { ROOT_FILE_MODE_EXCESS } else { FILE_MODE_EXCESS }
 }
 
 fn parse(path: &Path, text: &[u8]) -> Result<Vec<Key>, KeyFileError> {
@@ -143,19 +147,18 @@ mod tests {
     #[test]
     fn key_file_lists_its_keys_in_order() {
         let text = format!("# the current key\n{KEY}\n\n  {KEY}\n");
-        assert_eq!(read(file(&text, 0o600).path(), false).unwrap().len(), 2);
-        assert_eq!(read(file(KEY, 0o400).path(), false).unwrap().len(), 1);
+        assert_eq!(read(file(&text, 0o600).path()).unwrap().len(), 2);
+        assert_eq!(read(file(KEY, 0o400).path()).unwrap().len(), 1);
     }
 
     #[test]
     fn key_file_that_others_can_read_is_refused() {
-        for mode in [0o644, 0o640, 0o604, 0o620, 0o601] {
-            let error = read(file(KEY, mode).path(), false).unwrap_err();
+        for mode in [0o644, 0o660, 0o604, 0o620, 0o601] {
+            let error = read(file(KEY, mode).path()).unwrap_err();
             assert!(matches!(error, KeyFileError::Mode { .. }), "{mode:o}: {error}");
         }
-        assert!(read(file(KEY, 0o440).path(), true).is_ok(), "systemd gives the group access");
-        let error = read(file(KEY, 0o444).path(), true).unwrap_err();
-        assert!(matches!(error, KeyFileError::Mode { .. }), "{error}");
+        assert_eq!(mode_excess(0) & 0o440, 0, "Kubernetes and systemd give the group access");
+        assert_eq!(mode_excess(1000) & 0o440, 0o040, "the group of a user has other users");
     }
 
     #[test]
@@ -167,11 +170,11 @@ mod tests {
             ("# nothing\n".to_owned(), "no key"),
             ("#".repeat(70_000), "70000 bytes"),
         ] {
-            let error = read(file(&text, 0o600).path(), false).unwrap_err().to_string();
+            let error = read(file(&text, 0o600).path()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
             assert!(!error.contains("secret") && !error.contains(short), "{error}");
         }
-        let missing = read(Path::new("/nowhere/key"), false).unwrap_err();
+        let missing = read(Path::new("/nowhere/key")).unwrap_err();
         assert!(matches!(missing, KeyFileError::Read { .. }), "{missing}");
     }
 }

@@ -17,10 +17,8 @@ use crate::{
 /// A source of key-encryption keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KekSource {
-    /// A file with keys, which only its owner can read.
+    /// A file with keys, which only its owner can read. A file of root may be readable by its group.
     File(PathBuf),
-    /// A file that systemd makes available to the service.
-    Credential(PathBuf),
     /// The UNIX socket of a Kubernetes KMS plugin (KMSv2).
     Kms(PathBuf),
 }
@@ -34,7 +32,7 @@ pub(crate) struct Keks(Vec<Source>);
 
 #[derive(Debug)]
 enum Source {
-    Keys { path: PathBuf, is_credential: bool, loaded: Mutex<Loaded> },
+    Keys { path: PathBuf, loaded: Mutex<Loaded> },
     Kms(Plugin),
 }
 
@@ -47,11 +45,8 @@ struct Loaded {
 
 impl Keks {
     pub(crate) fn new(sources: Vec<KekSource>) -> Self {
-        let keys =
-            |path, is_credential| Source::Keys { path, is_credential, loaded: Mutex::default() };
         let source = |source| match source {
-            KekSource::File(path) => keys(path, false),
-            KekSource::Credential(path) => keys(path, true),
+            KekSource::File(path) => Source::Keys { path, loaded: Mutex::default() },
             KekSource::Kms(path) => Source::Kms(Plugin(path)),
         };
         Self(sources.into_iter().map(source).collect())
@@ -65,8 +60,8 @@ impl Keks {
     pub(crate) fn reload(&self) -> Result<(), KeyFileError> {
         let mut result = Ok(());
         for source in &self.0 {
-            if let Source::Keys { path, is_credential, loaded } = source
-                && let Err(error) = loaded.lock().read_again(path, *is_credential)
+            if let Source::Keys { path, loaded } = source
+                && let Err(error) = loaded.lock().read_again(path)
             {
                 result = Err(error);
             }
@@ -79,9 +74,7 @@ impl Keks {
         match self.0.first() {
             None => Err(KekError::None),
             Some(Source::Kms(plugin)) => Ok(format!("{KMS_PREFIX}{}", plugin.key_id().await?)),
-            Some(Source::Keys { path, is_credential, loaded }) => {
-                first_of(path, *is_credential, loaded).map(|(name, _)| name)
-            }
+            Some(Source::Keys { path, loaded }) => first_of(path, loaded).map(|(name, _)| name),
         }
     }
 
@@ -92,8 +85,8 @@ impl Keks {
                 let (key_id, bytes) = plugin.wrap(path, key).await?;
                 Ok(WrappedKey { kek: format!("{KMS_PREFIX}{key_id}").into(), bytes })
             }
-            Some(Source::Keys { path: file, is_credential, loaded }) => {
-                let (name, kek) = first_of(file, *is_credential, loaded)?;
+            Some(Source::Keys { path: file, loaded }) => {
+                let (name, kek) = first_of(file, loaded)?;
                 let bytes: Bytes = cipher::wrap(&kek, path, key)?;
                 Ok(WrappedKey { kek: name.into(), bytes })
             }
@@ -136,28 +129,24 @@ impl Keks {
     }
 }
 
-fn first_of(
-    path: &Path,
-    is_credential: bool,
-    loaded: &Mutex<Loaded>,
-) -> Result<(String, Key), KekError> {
+fn first_of(path: &Path, loaded: &Mutex<Loaded>) -> Result<(String, Key), KekError> {
     let mut loaded = loaded.lock();
     // Without keys, the reason counts. With keys, an unusable new file changes nothing.
     if loaded.keys.is_empty() {
         loaded.stamp = None;
-        loaded.read_again(path, is_credential)?;
+        loaded.read_again(path)?;
     }
     let first = loaded.keys.first().cloned();
     first.ok_or_else(|| KeyFileError::Empty { path: path.to_owned() }.into())
 }
 
 impl Loaded {
-    fn read_again(&mut self, path: &Path, is_credential: bool) -> Result<(), KeyFileError> {
+    fn read_again(&mut self, path: &Path) -> Result<(), KeyFileError> {
         let stamp = Stamp::of(path);
         if stamp.is_some() && stamp == self.stamp {
             return Ok(());
         }
-        let keys = file::read(path, is_credential)?;
+        let keys = file::read(path)?;
         self.stamp = stamp;
         self.keys = keys
             .into_iter()

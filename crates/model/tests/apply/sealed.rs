@@ -226,6 +226,14 @@ fn keys_in_use_or_for_new_secrets_are_not_retired() {
     assert_eq!(change(create()), None, "the keys exist already");
     both.put(draft("a", 3, b"y", 1));
     let retire = Transaction { keys: vec![KeyOp::Retire(one)], ..Transaction::default() };
+    let upserts = vec![Upsert { scope: scope(), draft: draft("b", 1, b"x", 1) }];
+    let with_use = Transaction { upserts, ..retire.clone() };
+    let expected = Refusal::Keys(KeysRefusal::InUse { key: one, resources: 1 });
+    assert_eq!(
+        both.apply(&with_use).0,
+        Outcome::Refused(expected),
+        "the transaction uses it itself"
+    );
     assert!(matches!(both.apply(&retire).0, Outcome::Committed(_)));
     let upserts = vec![Upsert { scope: scope(), draft: draft("b", 1, b"x", 1) }];
     let late = Transaction { upserts, ..Transaction::default() };

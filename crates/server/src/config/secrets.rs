@@ -16,7 +16,7 @@ pub(super) const KEYS: &[Key] = &[
     (
         "key_file",
         FREE,
-        "The file with the keys that encrypt the keys of secrets: 32 bytes in base64 per line. The first key encrypts, and all decrypt. Only its owner may be able to read it. The file is read again when it changes.",
+        "The file with the keys that encrypt the keys of secrets: 32 bytes in base64 per line. The first key encrypts, and all decrypt. Other users must not be able to read it. The file is read again when it changes.",
     ),
     (
         "credential",
@@ -66,7 +66,7 @@ impl SecretsSection {
         let given = |text: &String| (!text.is_empty()).then(|| PathBuf::from(text));
         let credential = given(&self.credential).and_then(|name| {
             let directory = env::var_os(CREDENTIALS_DIRECTORY)?;
-            Some(KekSource::Credential(PathBuf::from(directory).join(name)))
+            Some(KekSource::File(PathBuf::from(directory).join(name)))
         });
         let kms = given(&self.kms_socket).map(KekSource::Kms);
         let file = given(&self.key_file).map(KekSource::File);

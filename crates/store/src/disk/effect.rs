@@ -70,9 +70,14 @@ const RECORD_BYTES: usize = 256;
 impl Effect {
     /// Estimates the length of the records that change, in bytes: a short command may delete many resources.
     pub(crate) fn len_estimate(&self) -> usize {
+        self.changes().len() * RECORD_BYTES
+    }
+
+    /// Returns the changed resources.
+    pub(crate) fn changes(&self) -> &[Change] {
         match self {
-            Self::None => 0,
-            Self::Changed(changed) => changed.changes.len() * RECORD_BYTES,
+            Self::None => &[],
+            Self::Changed(changed) => &changed.changes,
         }
     }
 

@@ -62,8 +62,7 @@ pub(crate) struct Image {
     pub(crate) n_resources: u64,
     /// The number of sealed resources in the state.
     pub(crate) n_sealed: u64,
-    /// The sealed resources that this replica has not opened. Some may have been removed or replaced meanwhile. Not a
-    /// part of the replicated state.
+    /// The sealed resources that this replica has not opened. Not a part of the replicated state.
     pub(crate) unopened: OrdSet<(ScopeName, ResourceKey)>,
 }
 

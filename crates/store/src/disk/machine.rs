@@ -170,13 +170,18 @@ impl Machine {
         let applied = entry.log_id;
         let len = entry_record_len(&entry);
         let keys = Arc::clone(&pending.image.state.keys);
-        let unopened = std::mem::take(&mut pending.image.unopened);
+        let mut unopened = std::mem::take(&mut pending.image.unopened);
         let (response, effect) = pending.image.advance(entry).map_err(|error| {
             let reason = format!("log entry {} cannot be applied: {error}", applied.index);
             self.0.failure.set(&reason);
             io::Error::new(io::ErrorKind::InvalidData, reason)
         })?;
         self.open_new(&mut pending.image, &keys);
+        if !unopened.is_empty() {
+            for change in effect.changes() {
+                unopened.remove(&(change.scope.clone(), change.key.clone()));
+            }
+        }
         pending.image.unopened = unopened.union(std::mem::take(&mut pending.image.unopened));
         let state = &pending.image.state;
         let (incarnation, revision) = (state.incarnation, state.revision);

@@ -99,3 +99,20 @@ async fn late_key_opens_what_was_applied_without_it() {
     assert_eq!(without.published().state().revision, Revision(2));
     assert_eq!(frames(&without), frames(&with));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_resource_is_not_counted_as_unopened() {
+    let dir = tempfile::tempdir().unwrap();
+    let key_file = dir.path().join("key");
+    write_key(&key_file);
+    let entries = entries(&secrets(&key_file)).await;
+    let without = machine(&dir.path().join("without"), secrets(&dir.path().join("none")));
+    apply(&without, entries.into()).await;
+    assert_eq!(without.published().newest().unopened.len() as u64, N_SECRETS);
+    let deletes = vec![(scope(), key("s0000"))];
+    let remove = transacting(3, Transaction { deletes, ..Transaction::default() });
+    apply(&without, vec![remove]).await;
+    let image = without.published().newest();
+    assert_eq!(image.unopened.len() as u64, N_SECRETS - 1);
+    assert_eq!(image.state.n_sealed(), (N_SECRETS - 1, N_SECRETS - 1));
+}

@@ -68,6 +68,15 @@ const REFUSALS: &[(&[&str], &str)] = &[
         "config and existingConfigSecret are both set: a replica reads one configuration; set only one of them",
     ),
     (
+        &["existingConfigSecret=mine", "secrets.existingSecret=keys"],
+        "secrets.existingSecret and existingConfigSecret are both set: the chart cannot change the configuration in your \
+         Secret; set secrets.key_file there to a file of extraVolumes, and remove secrets.existingSecret",
+    ),
+    (
+        &["secrets.existingSecret=keys", "config.secrets.key_file=/x"],
+        "config.secrets.key_file and secrets.existingSecret are both set: a replica has one key file; set only one of them",
+    ),
+    (
         &["config.raft.peers={1=a:1}"],
         "config.raft.peers is set: the chart sets this key for each replica; remove it",
     ),

@@ -22,6 +22,11 @@
 {{- $_ := set $config $port $section -}}
 {{- end -}}
 {{- end -}}
+{{- if .Values.secrets.existingSecret -}}
+{{- $secrets := default dict (get $config "secrets") -}}
+{{- $_ := set $secrets "key_file" "/etc/chancery/keys/secrets.key" -}}
+{{- $_ := set $config "secrets" (merge $secrets (dict "require" true)) -}}
+{{- end -}}
 {{- $admin := default dict (get $config "admin") -}}
 {{- if not (hasKey $admin "hosts") -}}
 {{- $name := printf "%s-admin" (include "chancery.fullname" .) -}}

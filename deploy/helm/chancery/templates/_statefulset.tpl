@@ -123,6 +123,9 @@ spec:
         volumeMounts:
         - {name: data, mountPath: /data}
         - {name: config, mountPath: /etc/chancery/config, readOnly: true}
+        {{- if $values.secrets.existingSecret }}
+        - {name: keys, mountPath: /etc/chancery/keys, readOnly: true}
+        {{- end }}
         {{- range $port := list "xds" "admin" "raft" }}
         {{- if include "chancery.tlsSecret" (dict "root" $ "port" $port) }}
         - {name: tls-{{ $port }}, mountPath: /etc/chancery/tls/{{ $port }}, readOnly: true}
@@ -142,6 +145,10 @@ spec:
         secret:
           secretName: {{ default (printf "%s-config" (include "chancery.fullname" $)) $values.existingConfigSecret }}
           defaultMode: 0440
+      {{- with $values.secrets.existingSecret }}
+      - name: keys
+        secret: {secretName: {{ . }}, defaultMode: 0440}
+      {{- end }}
       {{- range $port := list "xds" "admin" "raft" }}
       {{- with include "chancery.tlsSecret" (dict "root" $ "port" $port) }}
       - name: tls-{{ $port }}

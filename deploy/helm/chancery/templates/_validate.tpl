@@ -53,6 +53,12 @@
 {{- if and .Values.config .Values.existingConfigSecret -}}
 {{- fail "config and existingConfigSecret are both set: a replica reads one configuration; set only one of them" -}}
 {{- end -}}
+{{- if and .Values.secrets.existingSecret .Values.existingConfigSecret -}}
+{{- fail "secrets.existingSecret and existingConfigSecret are both set: the chart cannot change the configuration in your Secret; set secrets.key_file there to a file of extraVolumes, and remove secrets.existingSecret" -}}
+{{- end -}}
+{{- if and .Values.secrets.existingSecret (dig "secrets" "key_file" "" .Values.config) -}}
+{{- fail "config.secrets.key_file and secrets.existingSecret are both set: a replica has one key file; set only one of them" -}}
+{{- end -}}
 {{- $owned := dict
   "store" (list "data_dir")
   "raft" (list "replica_id" "address" "advertise" "join" "peers" "learner" "tls_cert" "tls_key" "tls_ca")

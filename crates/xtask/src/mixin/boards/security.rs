@@ -63,6 +63,21 @@ pub(super) const BOARD: Board = Board {
             ],
         },
         Row {
+            title: "Sealed secrets",
+            panels: &[
+                lines("Sealed resources", "short", "Resources whose content is encrypted in the store.", &[(
+                    "max by (instance) (chancery_secrets_sealed)", "{{instance}}",
+                )]),
+                lines("Sealed resources that are not open", "short", "More than 0: the replica lacks a key.", &[(
+                    "max by (instance) (chancery_secrets_unopened)", "{{instance}}",
+                )])
+                .alerts(&["ChancerySecretsUnavailable"]),
+                lines("Ages of the data keys", "s", "The ages of the newest and of the oldest data key.", &[(
+                    "max by (kind) (chancery_keys_age_seconds)", "{{kind}}",
+                )]),
+            ],
+        },
+        Row {
             title: "Other systems",
             panels: &[
                 lines("Streams to MCP sources", "short", "1 if a replica has a stream to the source. Only the leader has one.", &[(
