@@ -10,7 +10,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use chancery_audit::{Decision, Event, Port, Target};
+use chancery_audit::{Decision, Event, Port, Target, source_text};
 use chancery_proto::admin::v1 as pb;
 use http::{Extensions, HeaderMap, header};
 use serde_json::Value;
@@ -46,6 +46,12 @@ impl Caller {
         let Self { source, user_agent } = self;
         Event { source, user_agent, ..event }
     }
+}
+
+/// Returns the address of the caller of the present request; empty if it has none.
+pub(crate) fn source() -> String {
+    let source = CALLER.try_with(|caller| caller.source).ok().flatten();
+    source.map(source_text).unwrap_or_default()
 }
 
 /// Keeps the caller while its request is served.

@@ -62,6 +62,7 @@ impl Service {
             hash: entry.hash.map(|hash| hash.to_string()).unwrap_or_default(),
             previous_hash: entry.previous_hash.map(|hash| hash.to_string()).unwrap_or_default(),
             restored_from: entry.restored_from.map(|revision| revision.0),
+            source: entry.meta.source.clone(),
         });
         Ok(pb::ListHistoryResponse { entries: entries.collect() })
     }

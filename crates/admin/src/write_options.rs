@@ -11,7 +11,7 @@ use chancery_proto::admin::v1 as pb;
 use chancery_store::RequestId;
 
 use crate::{
-    AdminError,
+    AdminError, audited,
     changes::Effect,
     nodes::millis,
     service::Freshness,
@@ -100,6 +100,7 @@ pub(crate) fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminE
             time_ms: millis(SystemTime::now()),
             validation: options.validation,
             confirmed: Vec::new(),
+            source: audited::source(),
         },
     })
 }

@@ -97,6 +97,13 @@ pub struct Event {
 /// The principal of an event before authentication, and of a port without it.
 const ANONYMOUS: &str = "anonymous";
 
+/// Returns the text of an address, in logs and in the history.
+#[must_use]
+pub fn source_text(source: SocketAddr) -> String {
+    // Some systems show IPv4 clients of an IPv6 socket as mapped addresses.
+    SocketAddr::new(source.ip().to_canonical(), source.port()).to_string()
+}
+
 impl Event {
     /// Creates an event that happens now and was allowed, of an anonymous principal.
     #[must_use]

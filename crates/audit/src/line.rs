@@ -4,7 +4,11 @@ use chancery_model::is_unprintable;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::{event::Event, policy::Level, time};
+use crate::{
+    event::{Event, source_text},
+    policy::Level,
+    time,
+};
 
 /// The maximum length of a text in a record, in bytes. Longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 512;
@@ -49,10 +53,7 @@ pub(crate) fn body(event: &Event, level: Level) -> String {
         decision: decision.word(),
         reason: decision.reason(),
         principal: short(&event.principal),
-        // Some systems show IPv4 clients of an IPv6 socket as mapped addresses.
-        source: source.map(|source| {
-            std::net::SocketAddr::new(source.ip().to_canonical(), source.port()).to_string()
-        }),
+        source: source.map(source_text),
         user_agent: short(&event.user_agent),
         request_id: short(&event.request_id),
         scope: short(&target.scope),

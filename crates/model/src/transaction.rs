@@ -102,6 +102,8 @@ pub struct TransactionMeta {
     pub validation: String,
     /// The names of the guards that the transaction trips and that the author confirmed.
     pub confirmed: Vec<String>,
+    /// The address from which the author sent the transaction; empty if it came over no network.
+    pub source: String,
 }
 
 /// A set of changes that take effect together. Deletes apply first, then prunes, then upserts.

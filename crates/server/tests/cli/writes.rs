@@ -73,6 +73,9 @@ fn applied_resources_can_be_listed_changed_and_pruned() {
     let history = server.json(&["history"], "");
     assert_eq!(history["entries"][2]["label"], "4fe1");
     assert_eq!(history["entries"][0]["author"], "tester");
+    let source: std::net::SocketAddr =
+        history["entries"][0]["source"].as_str().unwrap().parse().unwrap();
+    assert!(source.ip().is_loopback() && source.port() > 0, "{source}");
     assert_eq!(server.terminate().0, Some(0));
 }
 

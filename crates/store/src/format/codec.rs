@@ -671,6 +671,7 @@ pub(crate) fn meta_to_proto(meta: &TransactionMeta) -> pb::TransactionMeta {
         time_ms: meta.time_ms,
         validation: meta.validation.clone(),
         confirmed: meta.confirmed.clone(),
+        source: meta.source.clone(),
     }
 }
 
@@ -683,5 +684,6 @@ pub(crate) fn meta_from_proto(message: pb::TransactionMeta) -> TransactionMeta {
         time_ms: message.time_ms,
         validation: message.validation,
         confirmed: message.confirmed,
+        source: message.source,
     }
 }

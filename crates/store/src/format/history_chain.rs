@@ -39,7 +39,8 @@ impl HistoryHash {
         meta: &TransactionMeta,
         summary: &Summary,
     ) -> Self {
-        let TransactionMeta { label, author, reason, time_ms, validation, confirmed } = meta;
+        let TransactionMeta { label, author, reason, time_ms, validation, confirmed, source } =
+            meta;
         let Summary { revision: _, changed, removed, unchanged, assignments, access } = *summary;
         let mut hash = Context::new(&SHA256);
         hash.update(FORMAT);
@@ -57,6 +58,11 @@ impl HistoryHash {
             text(one);
         }
         confirmed.iter().for_each(|guard| text(guard));
+        if !source.is_empty() {
+            // No length begins with this byte, so a source cannot look like a guard.
+            hash.update(&[1]);
+            hash.update(source.as_bytes());
+        }
         let mut bytes = [0; 32];
         bytes.copy_from_slice(hash.finish().as_ref());
         Self(bytes)
@@ -118,6 +124,7 @@ mod tests {
             time_ms: 5,
             validation: "warn".into(),
             confirmed: vec!["mass-deletion".into()],
+            source: String::new(),
         }
     }
 
@@ -148,6 +155,7 @@ mod tests {
             TransactionMeta { validation: "off".into(), ..meta() },
             TransactionMeta { confirmed: vec![], ..meta() },
             TransactionMeta { confirmed: vec!["mass-".into(), "deletion".into()], ..meta() },
+            TransactionMeta { source: "10.0.0.1:7".into(), ..meta() },
         ];
         for meta in &changed {
             assert_ne!(hash(meta, &summary), original, "{meta:?}");

@@ -66,6 +66,7 @@ pub(super) async fn run(
             "VALIDATION",
             "CONFIRMED",
             "ACCESS",
+            "SOURCE",
         ];
         let mut table = Table::new(headings);
         for entry in &history.entries {
@@ -81,6 +82,7 @@ pub(super) async fn run(
                 entry.validation.clone(),
                 entry.confirmed.join(","),
                 entry.access.to_string(),
+                entry.source.clone(),
             ]);
         }
         table.write(out, "")

@@ -145,6 +145,7 @@ fn computed(entry: &pb::HistoryEntry, previous: HistoryHash) -> HistoryHash {
         time_ms: entry.time_ms,
         validation: entry.validation.clone(),
         confirmed: entry.confirmed.clone(),
+        source: entry.source.clone(),
     };
     let revision = Revision(entry.revision);
     let summary = Summary {
