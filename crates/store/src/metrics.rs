@@ -124,7 +124,7 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_secrets_unopened",
         MetricKind::Gauge,
-        "Sealed resources that this replica cannot open. Their types are unavailable; any value other than 0 is an alarm",
+        "Sealed resources that this replica cannot open. Their types are unavailable to clients that see them. Alert on a value above 0",
     ),
     Metric::new(
         "chancery_store_log_bytes",

@@ -25,12 +25,12 @@ const PAGE: &str = "docs/attacks.md";
 const INTRO: &str = "\
 # Attacks
 
-Each attack that Chancery was designed against, the expected answer, and the tests that carry out the attack. *Refused* means that the
-attacker receives no configuration, and that a metric counts the refusal. `cargo xtask attacks` generates this page from
+This page lists the attacks that Chancery is designed to resist, the expected response, and the tests that carry out each attack. *Refused* means that
+the attacker receives no configuration, and that a metric counts the refusal. `cargo xtask attacks` generates this page from
 the doc comments of the tests and from `crates/xtask/src/attacks/attacks.txt`. `cargo xtask verify` fails if the page is outdated, or if an attack has
 neither a test nor a reason.
 
-| attack | | answer | tests |
+| number | attack | response | tests |
 |---|---|---|---|
 ";
 

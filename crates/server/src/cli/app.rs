@@ -64,7 +64,8 @@ pub(crate) enum Command {
     /// Check files, connection, certificates, clocks and cluster, and say what to do
     ///
     /// Each check is ok, a warning, failed, or unknown if it could not be made. The exit code is 0 if no check failed,
-    /// and 1 otherwise. The command checks each server of --server, and the cluster as the first one that answers sees it.
+    /// and 1 otherwise. The command checks each server of --server. The first server that answers reports on the
+    /// cluster.
     #[command(after_help = examples(&["doctor", "doctor --context prod -o json"]))]
     Doctor,
     /// List and change contexts: named sets of connection settings

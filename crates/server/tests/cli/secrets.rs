@@ -40,7 +40,7 @@ fn secret(name: &str, value: &str) -> String {
     )
 }
 
-/// Returns a manifest with a cluster whose TLS certificate has its key in the resource.
+/// Returns a manifest with a route configuration that adds a secret header.
 fn cluster_with_header(name: &str, value: &str) -> String {
     format!(
         "resources:\n- \"@type\": type.googleapis.com/envoy.config.route.v3.RouteConfiguration\n  name: {name}\n  \

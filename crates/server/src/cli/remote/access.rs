@@ -30,7 +30,7 @@ pub(crate) enum Access {
         /// Name of the rule
         name: String,
     },
-    /// Explain the rights of an identity, and what a node receives with it
+    /// Explain the rights of an identity, and whether a node may receive its scopes
     ///
     /// The contacted replica knows only the nodes that are connected to it.
     #[command(after_help = examples(&["access explain spiffe://prod.example/ns/shop/sa/cart shop/cart/1"]))]
@@ -42,8 +42,8 @@ pub(crate) enum Access {
     },
     /// Take all rights from an identity, on all replicas
     ///
-    /// Adds an access rule with the name `revoked/IDENTITY`. The streams of the identity end, and its new streams are
-    /// refused. It keeps the configuration that it has. To give the rights back, delete the rule.
+    /// Adds an access rule with the name `revoked/IDENTITY`. The open streams of the identity end, and new ones are
+    /// refused. Its clients keep their configuration. To give the rights back, delete the rule.
     #[command(after_help = examples(&["access revoke spiffe://prod.example/ns/shop/sa/cart --reason 'key was lost'"]))]
     Revoke {
         /// Identity, such as `token:ci`

@@ -87,13 +87,15 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Token(tokens::Token),
     /// Show and change the keys that seal secrets at rest
+    ///
+    /// A sealed resource is encrypted before it is stored and replicated (`[secrets]` in the configuration).
     #[command(subcommand)]
     Keys(keys::Keys),
     /// Show the identity of the caller, and its rights
     Whoami,
     /// Ask whether the caller may use an operation
     ///
-    /// The exit code is 0 if it may, and 1 if not.
+    /// The exit code is 0 if the caller may use it, and 1 if not. `chancery whoami` lists the verbs that it may use.
     #[command(after_help = examples(&["can-i apply mesh cluster web", "can-i members --as token:ci"]))]
     CanI(access::CanI),
     /// Show the newest revisions, or check their hashes

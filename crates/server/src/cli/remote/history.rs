@@ -23,7 +23,7 @@ pub(crate) struct History {
     /// Check the hashes of all revisions that the history has, instead of showing revisions
     ///
     /// The hash of a revision covers its entry and all revisions before it. It is equal on all replicas. Prints the
-    /// newest one as REVISION:HASH. Exit code 1 means that an entry does not have its hash.
+    /// newest one as REVISION:HASH. Exit code 1 means that an entry does not match its hash.
     #[arg(long, conflicts_with = "limit")]
     verify: bool,
     /// With --verify, require that this revision has this hash

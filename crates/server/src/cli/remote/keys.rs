@@ -14,7 +14,10 @@ const CALLS_PER_SECOND: u32 = 2;
 /// The subcommands of `keys`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Keys {
-    /// Show the keys of secrets, and what they seal
+    /// Show the keys that seal secrets, and the number of resources of each key
+    ///
+    /// RESOURCES is the number of resources that a data key seals. ENCRYPTED BY names its key-encryption key. HERE shows
+    /// whether the contacted replica can use the data key.
     Status {
         #[command(flatten)]
         read: Read,
@@ -24,19 +27,20 @@ pub(crate) enum Keys {
     /// Creates the keys of the cluster if it has none. `keys reseal` then seals the existing secrets with the new key.
     #[command(after_help = examples(&["keys rotate"]))]
     Rotate,
-    /// Seal all secrets with the newest data key, in the background of other writes
+    /// Seal all secrets with the newest data key, at a limited rate
     ///
-    /// Also seals secrets that are stored as they are. Versions and revisions stay the same, and clients are sent
+    /// Also seals secrets that are stored unencrypted. Versions and revisions stay the same, and clients receive
     /// nothing. The command can be interrupted and repeated.
     #[command(after_help = examples(&["keys reseal", "keys reseal --rate 50"]))]
     Reseal {
-        /// Maximum number of resources per second
+        /// Seal at most N resources per second; the maximum is 2000
         #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=2000))]
         rate: u32,
     },
-    /// Encrypt all keys with the key that is configured first
+    /// Encrypt all keys with the current key-encryption key
     ///
-    /// Use it after a new key was put first into `secrets.key_file` of all replicas, or after a change of the source.
+    /// Use this command after you add a new key as the first line of `secrets.key_file` on all replicas, or change the
+    /// source of keys. `secrets.kms_socket` encrypts, or else `secrets.credential`, or else `secrets.key_file`.
     #[command(after_help = examples(&["keys rewrap"]))]
     Rewrap,
     /// Delete a data key that seals nothing

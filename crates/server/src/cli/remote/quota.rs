@@ -17,7 +17,7 @@ use crate::cli::{
 pub(crate) enum Quota {
     /// List the quotas with their use; `-o yaml` prints a manifest
     ///
-    /// The columns show USED/LIMIT, and only USED without a limit. BODY is the limit for one resource.
+    /// The columns show USED/LIMIT, or USED if there is no limit. BODY is the maximum size of one resource in bytes.
     List {
         #[command(flatten)]
         read: Read,

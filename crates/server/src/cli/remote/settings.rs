@@ -32,8 +32,8 @@ pub(crate) struct ConnectionFlags {
     pub(super) server: Option<String>,
     /// Use the connection settings of this context (`chancery context`)
     ///
-    /// Other flags override the context. Without this flag, CHANCERY_CONTEXT names the context, otherwise
-    /// `chancery context use`. Variables override a context that they or `chancery context use` name.
+    /// Other flags override the context. Variables such as CHANCERY_SERVER override it too, unless this flag names it.
+    /// Without this flag, CHANCERY_CONTEXT names the context, otherwise `chancery context use`.
     ///
     /// [env: CHANCERY_CONTEXT]
     #[arg(long, global = true, value_name = "NAME")]

@@ -16,7 +16,8 @@ use crate::{
 pub(crate) enum Token {
     /// Create a token, whose identity is `token:NAME`
     ///
-    /// The token is shown once and not stored. A name may have two tokens, so that a new one can replace an old one.
+    /// The token is shown once. Replicas store only its digest. A name may have two tokens, so that a new token can
+    /// replace an old one.
     #[command(after_help = examples(&[
         "token create ci --out ci.token",
         "token create edge --valid-for 24h",
@@ -36,7 +37,7 @@ pub(crate) enum Token {
         #[command(flatten)]
         read: Read,
     },
-    /// Delete the tokens of a name, or one of them; streams and calls with it end
+    /// Delete the tokens of a name, or one of them; their streams and calls end
     #[command(after_help = examples(&["token delete ci", "token delete ci --id 5c1f0a9e33b7d210"]))]
     Delete {
         /// Name of the tokens
