@@ -102,7 +102,7 @@ impl Persister {
                 return Ok(Some(job));
             }
         }
-        self.write(job).inspect_err(|_| self.fail())?;
+        self.write(job).inspect_err(|error| self.fail_io(error))?;
         Ok(None)
     }
 
@@ -133,8 +133,8 @@ impl Persister {
                 job
             };
             let cost = job.cost();
-            if self.write(job).is_err() {
-                self.fail();
+            if let Err(error) = self.write(job) {
+                self.fail_io(&error);
                 return;
             }
             self.0.waiting.lock().bytes -= cost;
@@ -152,23 +152,26 @@ impl Persister {
 
     /// Drops the jobs that wait. Nothing is written from here on, because a later batch must not be stored without
     /// the ones before it.
-    fn fail(&self) {
+    fn fail(&self, report: impl FnOnce(&Failure)) {
         let mut waiting = self.0.waiting.lock();
+        // Whoever knows of the failure can add no job.
+        report(&self.0.parts.failure);
         *waiting = Waiting { has_failed: true, ..Waiting::default() };
         self.0.done.notify_all();
     }
 
+    fn fail_io(&self, error: &io::Error) {
+        self.fail(|failure| failure.set_io("the state cannot be written", error));
+    }
+
     fn write(&self, job: Job) -> io::Result<()> {
         let Job { mut image, steps, is_large, .. } = job;
-        let Parts { published, digests, failure, .. } = &self.0.parts;
+        let Parts { published, digests, .. } = &self.0.parts;
         image.tally = published.stored().tally;
         let pieces = if is_large { Pieces::Several } else { Pieces::One };
-        let written = self.0.writer.write(&mut image, &steps, pieces, digests);
-        let written = written.and_then(|()| {
-            published.set_stored(image);
-            self.0.writer.settle()
-        });
-        written.inspect_err(|error| failure.set_io("the state cannot be written", error))
+        self.0.writer.write(&mut image, &steps, pieces, digests)?;
+        published.set_stored(image);
+        self.0.writer.settle()
     }
 
     /// Replaces the stored image. Waits until no job does; the caller adds none meanwhile.
@@ -190,8 +193,8 @@ struct FailOnPanic<'a>(&'a Persister);
 impl Drop for FailOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.0.parts.failure.set("the state cannot be written: its thread has panicked");
-            self.0.fail();
+            let reason = "the state cannot be written: its thread has panicked";
+            self.0.fail(|failure| failure.set(reason));
         }
     }
 }
