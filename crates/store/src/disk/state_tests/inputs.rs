@@ -252,8 +252,10 @@ pub(super) fn transactions() -> impl Strategy<Value = Transaction> {
         )| {
             let label = label.map(Arc::from);
             let (validation, confirmed) = (author.clone(), vec![author.clone()]);
+            let source = author.clone();
             let reason = "why".into();
-            let meta = TransactionMeta { label, author, reason, time_ms, validation, confirmed };
+            let meta =
+                TransactionMeta { label, author, reason, time_ms, validation, confirmed, source };
             Transaction {
                 deletes,
                 prune,
