@@ -1,6 +1,11 @@
 //! The configuration that the chart gives to each replica: `chancery config check` accepts it without warnings.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -8,8 +13,10 @@ use serde_json::Value;
 use super::render::{Chart, name_of, of_kind};
 use crate::proc;
 
-/// Where the chart mounts the certificates of the ports.
-const CERTIFICATES: &str = "/etc/chancery/tls/";
+/// Where the chart mounts the certificates of the ports, in `tls`, and the keys of secrets, in `keys`.
+const MOUNTS: &str = "/etc/chancery/";
+/// A file with a key-encryption key.
+const KEY_FILE: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n";
 /// The files of `chancery dev certs` that stand for the Secret of each port: tls.crt, tls.key and ca.crt.
 const FILES: [(&str, [&str; 3]); 3] = [
     ("xds", ["server.pem", "server.key", "ca.pem"]),
@@ -19,28 +26,28 @@ const FILES: [(&str, [&str; 3]); 3] = [
 
 /// Checks the first and the last replica of each StatefulSet.
 pub(super) fn check(chart: &Chart, program: &Path, objects: &[Value]) -> Result<()> {
-    let certificates = certificates(chart, program)?;
+    let mounts = mounts(chart, program)?;
     for set in of_kind(objects, "StatefulSet") {
         let spec = &set["spec"];
         let first =
             spec["ordinals"]["start"].as_u64().context("the StatefulSet has no first index")?;
         let n = spec["replicas"].as_u64().context("the StatefulSet has no number of replicas")?;
         for index in [first, first + n - 1] {
-            let replica = Replica { set, objects, index, certificates: &certificates };
+            let replica = Replica { set, objects, index, mounts: &mounts };
             replica.check(chart, program).with_context(|| format!("{} {index}", name_of(set)))?;
         }
     }
     Ok(())
 }
 
-/// Creates the Secrets of the ports once, and returns the directory that stands for [`CERTIFICATES`].
-fn certificates(chart: &Chart, program: &Path) -> Result<String> {
-    let dir = chart.scratch.join("tls");
+/// Creates the content of the Secrets once, and returns the directory that stands for [`MOUNTS`].
+fn mounts(chart: &Chart, program: &Path) -> Result<String> {
+    let dir = chart.scratch.join("mounts");
     if !dir.is_dir() {
         let made = chart.scratch.join("certs");
         proc::output(Command::new(program).args(["dev", "certs", "--dir"]).arg(&made))?;
         for (port, files) in FILES {
-            let to = dir.join(port);
+            let to = dir.join("tls").join(port);
             fs::create_dir_all(&to).with_context(|| format!("create {}", to.display()))?;
             for (from, to) in
                 files.into_iter().zip(["tls.crt", "tls.key", "ca.crt"].map(|name| to.join(name)))
@@ -49,6 +56,11 @@ fn certificates(chart: &Chart, program: &Path) -> Result<String> {
                     .with_context(|| format!("create {}", to.display()))?;
             }
         }
+        let key_file = dir.join("keys/secrets.key");
+        fs::create_dir(dir.join("keys")).context("create the directory of keys")?;
+        fs::write(&key_file, KEY_FILE).context("write a key file")?;
+        fs::set_permissions(&key_file, Permissions::from_mode(0o600))
+            .context("protect the keys")?;
     }
     Ok(format!("{}/", dir.display()))
 }
@@ -58,14 +70,14 @@ struct Replica<'a> {
     set: &'a Value,
     objects: &'a [Value],
     index: u64,
-    certificates: &'a str,
+    mounts: &'a str,
 }
 
 impl Replica<'_> {
     fn check(&self, chart: &Chart, program: &Path) -> Result<()> {
         let container = &self.set["spec"]["template"]["spec"]["containers"][0];
         let file = chart.scratch.join("chancery.toml");
-        let text = self.file().replace(CERTIFICATES, self.certificates);
+        let text = self.file().replace(MOUNTS, self.mounts);
         fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
         let mut check = Command::new(program);
         check.env_clear().args(["config", "check", "--config"]).arg(&file);
@@ -84,7 +96,7 @@ impl Replica<'_> {
                 pod_name.clone_from(&value);
             }
             let value = value.replace("$(POD_NAME)", &pod_name);
-            check.env(name, value.replace(CERTIFICATES, self.certificates));
+            check.env(name, value.replace(MOUNTS, self.mounts));
         }
         let said = proc::output(&mut check)?;
         ensure!(said == "the configuration is valid\n", "`chancery config check` warns:\n{said}");
