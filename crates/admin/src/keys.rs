@@ -186,6 +186,9 @@ impl Service {
             KeyOp::Retire(_) => 3,
         });
         checked.content = Some([b"keys".to_vec(), kinds.take(1).collect()].concat());
+        if checked.meta.reason.is_empty() {
+            checked.meta.reason = keys.first().map(reason).unwrap_or_default();
+        }
         let transaction = Transaction { keys, ..transaction(&checked) };
         let result = self.commit(transaction, checked, Input::default()).await;
         self.metrics.on_write(&result);
@@ -227,6 +230,16 @@ impl Service {
         }
         let next = next.map(|next| next.encode_to_vec()).unwrap_or_default();
         Ok(pb::ResealSecretsResponse { resealed, next: next.into(), unopened })
+    }
+}
+
+/// Returns what the history says of a change of keys without a reason of its author.
+fn reason(op: &KeyOp) -> String {
+    match op {
+        KeyOp::Create { .. } => "create the keys of secrets".to_owned(),
+        KeyOp::Add(key) => format!("add data key {}", key.id.0),
+        KeyOp::Rewrap { to, .. } => format!("encrypt the keys with {}", to.kek),
+        KeyOp::Retire(id) => format!("retire data key {}", id.0),
     }
 }
 

@@ -388,6 +388,9 @@ impl Service {
         let size = size(&transaction);
         let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
         if checked.effect == Effect::DryRun {
+            if let Some(error) = self.replica.sealing_refusal(&transaction) {
+                return Err(not_committed(&error));
+            }
             let access_effects = self.access_effects(&before, &tried.state).await?;
             let response = self.dry_run(before, tried, transaction.preconditions, size).await?;
             let mut response = pb::WriteResponse { access_effects, ..response };

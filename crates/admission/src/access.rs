@@ -342,6 +342,16 @@ impl Reader<'_> {
                     let rule = format!("{verb} concerns the whole cluster; remove the scopes");
                     faults.push(Fault::new(rule).within("scopes"));
                 }
+                (Some(scoped), Some(global)) => {
+                    let rule = format!(
+                        "{global} concerns the whole cluster, and {scoped} concerns scopes; put them into two entries"
+                    );
+                    faults.push(Fault::new(rule).within("verbs"));
+                }
+                (None, Some(verb)) if !(grant.types.is_empty() && grant.names.is_empty()) => {
+                    let rule = format!("{verb} concerns the whole cluster; remove types and names");
+                    faults.push(Fault::new(rule).within("verbs"));
+                }
                 _ => {}
             }
         }

@@ -120,6 +120,10 @@ fn stamp(path: &Path) -> Option<Stamp> {
 
 fn read(path: &Path) -> Result<(Policy, Hash), PolicyError> {
     let unreadable = |source| PolicyError::Read { path: path.to_owned(), source };
+    // Opening a named pipe would wait for its writer.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(unreadable(io::Error::other("it is not a regular file")));
+    }
     let mut text = String::new();
     let file = File::open(path).map_err(unreadable)?;
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;

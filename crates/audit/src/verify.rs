@@ -109,8 +109,12 @@ pub fn verify(paths: &[PathBuf], range: &Range) -> Result<Report, VerifyError> {
     let files = open_all(paths)?;
     let paths: Vec<PathBuf> = files.iter().map(|file| file.path.clone()).collect();
     let range = range.with_expected();
-    let mut check = Check { range, chain: None, previous: None, records: 0, first: None };
+    let mut check =
+        Check { range, chain: None, before: None, previous: None, records: 0, first: None };
     let problem = check.run(files)?;
+    if problem.as_ref().is_some_and(|problem| problem.kind == ProblemKind::Altered) {
+        check.drop_last();
+    }
     let last = check.chain.as_ref().and_then(Chain::head).filter(|_| check.records > 0);
     let (records, first) = (check.records, check.first);
     Ok(Report { files: paths, records, first, last, problem })
@@ -196,6 +200,8 @@ struct Check {
     range: Range,
     /// The chain up to the last checked record.
     chain: Option<Chain>,
+    /// The chain before the last checked record.
+    before: Option<Chain>,
     /// The place of the last checked record.
     previous: Option<(PathBuf, u64)>,
     records: u64,
@@ -249,12 +255,19 @@ impl Check {
         }
         let chain = Chain::after(seq, line);
         self.check_expected(&chain, seq, &place)?;
-        self.chain = Some(chain);
+        self.before = self.chain.replace(chain);
         self.previous = Some(place);
         self.records += 1;
         self.first.get_or_insert(seq);
         let is_last = self.range.to.is_some_and(|to| seq >= to);
         Ok(!is_last)
+    }
+
+    /// Does not count the last record, which the next one shows to be altered.
+    fn drop_last(&mut self) {
+        self.records = self.records.saturating_sub(1);
+        self.chain = self.before;
+        self.first = self.first.filter(|_| self.records > 0);
     }
 
     fn check_first(&self, seq: u64, prev: Hash, place: &(PathBuf, u64)) -> Result<(), Problem> {

@@ -55,6 +55,12 @@ pub enum KekError {
         "no configured source has the key `{0}`; add it to the key file, or configure its source"
     )]
     Unknown(String),
+    /// No source has a key that is still in memory.
+    #[error(
+        "no configured source has the key `{0}` now: the replica uses its copy in memory, and cannot open secrets after \
+         a restart; add the key to the key file again, or run `chancery keys rewrap`"
+    )]
+    Lost(String),
     /// No source is configured.
     #[error("no key is configured; set secrets.key_file, secrets.credential or secrets.kms_socket")]
     None,

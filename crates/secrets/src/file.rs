@@ -6,11 +6,12 @@
 use std::{
     fs,
     io::Read,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use rustix::fs::OFlags;
 use zeroize::Zeroizing;
 
 use crate::key::Key;
@@ -74,23 +75,30 @@ pub enum KeyFileError {
     },
 }
 
-/// Inode, modification time and length of a file, which detect a replaced file.
+/// Inode, modification time, length, mode and owner of a file, which detect a changed file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp(u64, i64, i64, u64);
+pub(crate) struct Stamp(u64, i64, i64, u64, u32, u32);
 
 impl Stamp {
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let file = fs::metadata(path).ok()?;
-        Some(Self(file.ino(), file.mtime(), file.mtime_nsec(), file.len()))
+        let changed = (file.mtime(), file.mtime_nsec());
+        Some(Self(file.ino(), changed.0, changed.1, file.len(), file.mode(), file.uid()))
     }
 }
 
 /// Reads the keys of a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<Key>, KeyFileError> {
     let unreadable = |source| KeyFileError::Read { path: path.to_owned(), source };
-    let mut file = fs::File::open(path).map_err(unreadable)?;
+    // Opening a named pipe would wait for its writer.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let mut file =
+        fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     // Of the open file: another one may take its name meanwhile.
     let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(unreadable(std::io::Error::other("it is not a regular file")));
+    }
     let (mode, owner, len) = (metadata.mode() & 0o777, metadata.uid(), metadata.len());
     if mode & mode_excess(owner) != 0 {
         return Err(KeyFileError::Mode { path: path.to_owned(), mode });
@@ -173,6 +181,20 @@ mod tests {
             let error = read(file(&text, 0o600).path()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
             assert!(!error.contains("secret") && !error.contains(short), "{error}");
+        }
+        let pipe = tempfile::tempdir().unwrap();
+        let pipe = pipe.path().join("key");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        for other in [pipe.as_path(), Path::new("/dev/null"), Path::new("/")] {
+            let error = read(other).unwrap_err().to_string();
+            assert!(error.ends_with(": it is not a regular file"), "{error}");
         }
         let missing = read(Path::new("/nowhere/key")).unwrap_err();
         assert!(matches!(missing, KeyFileError::Read { .. }), "{missing}");

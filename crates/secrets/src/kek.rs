@@ -118,6 +118,14 @@ impl Keks {
         }
     }
 
+    /// Returns whether no source has a key-encryption key. A plugin is not asked.
+    pub(crate) fn lacks(&self, name: &str) -> bool {
+        match name.starts_with(KMS_PREFIX) {
+            true => !self.0.iter().any(|source| matches!(source, Source::Kms(_))),
+            false => self.loaded(name).is_none(),
+        }
+    }
+
     fn loaded(&self, name: &str) -> Option<Key> {
         self.0.iter().find_map(|source| match source {
             Source::Keys { loaded, .. } => {

@@ -46,6 +46,15 @@ impl Ring {
         self.data.get(&id)
     }
 
+    /// Returns an unwrapped key of a cluster.
+    pub(crate) fn key(&self, keys: &Keys, target: KeyTarget) -> Option<Key> {
+        let key = match target {
+            KeyTarget::Mac => self.mac(),
+            KeyTarget::Data(id) => self.data(id),
+        };
+        key.filter(|_| self.sealing_id == keys.sealing_id).cloned()
+    }
+
     fn has(&self, target: KeyTarget) -> bool {
         match target {
             KeyTarget::Mac => self.mac.is_some(),

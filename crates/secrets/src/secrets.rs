@@ -59,6 +59,12 @@ pub enum KeysError {
          key, or write through another replica"
     )]
     Locked(String),
+    /// The replica cannot unwrap the keys of the cluster, so it must not add one.
+    #[error(
+        "cannot add a data key: this replica cannot unwrap the keys of the cluster ({0}), and the other replicas could \
+         not unwrap the new one; repair its key, or use another replica"
+    )]
+    Stranger(String),
     /// The key-encryption key failed.
     #[error(transparent)]
     Kek(#[from] KekError),
@@ -171,11 +177,10 @@ impl Secrets {
         let ring = self.0.ring.read();
         let unwrapped = newest.and_then(|id| Some((id, ring.data(id)?, ring.mac()?)));
         let Some((id, data, mac)) = unwrapped else {
-            if !self.has_source() {
-                return Err(KeysError::NoSource);
-            }
-            let reason = self.0.failure.lock().clone();
-            return Err(KeysError::Locked(reason.unwrap_or_else(|| "not yet".to_owned())));
+            return Err(match self.has_source() {
+                true => KeysError::Locked(self.reason()),
+                false => KeysError::NoSource,
+            });
         };
         let path = Path { sealing_id: keys.sealing_id, scope, key };
         Ok(Sealed {
@@ -184,6 +189,35 @@ impl Secrets {
             body_len: u32::try_from(body.len()).map_err(|_| SealError::Long)?,
             bytes: cipher::seal_body(data, id, &path, body)?,
         })
+    }
+
+    /// Returns why a write of these drafts would be refused.
+    #[must_use]
+    pub fn refusal(&self, keys: &Keys, upserts: &[Upsert]) -> Option<KeysError> {
+        let can_seal = match keys.exist() {
+            true => self.has_unwrapped(keys),
+            // The write creates the keys.
+            false => self.has_source(),
+        };
+        if can_seal || !self.may_seal(keys) {
+            return None;
+        }
+        let is_secret =
+            |Upsert { draft, .. }: &Upsert| (self.0.finder)(&draft.key.type_url, &draft.body);
+        upserts.iter().any(is_secret).then(|| match self.has_source() {
+            true => KeysError::Locked(self.reason()),
+            false => KeysError::NoSource,
+        })
+    }
+
+    /// Returns whether the replica has the keys for new secrets.
+    fn has_unwrapped(&self, keys: &Keys) -> bool {
+        let ring = self.0.ring.read();
+        ring.mac().is_some() && keys.newest().is_some_and(|newest| ring.data(newest.id).is_some())
+    }
+
+    fn reason(&self) -> String {
+        self.0.failure.lock().clone().unwrap_or_else(|| "not yet".to_owned())
     }
 
     /// Opens a sealed body; `None` if this replica lacks the key, or if the body is not the one that was sealed.
@@ -245,6 +279,10 @@ impl Secrets {
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
+        // The keys in memory work until the replica restarts.
+        let lost = || wrapped_keys(keys).find(|(_, wrapped)| self.0.keks.lacks(&wrapped.kek));
+        let failure =
+            failure.or_else(|| lost().map(|(_, one)| KekError::Lost(one.kek.to_string())));
         let text = failure.map(|error| error.to_string());
         let before = std::mem::replace(&mut *self.0.failure.lock(), text.clone());
         match text {
@@ -277,8 +315,11 @@ impl Secrets {
     /// Returns the operation that adds a data key.
     ///
     /// # Errors
-    /// Fails if the key-encryption key is not available.
+    /// Fails if the key-encryption key, or the keys of the cluster, are not available.
     pub async fn rotate(&self, keys: &Keys) -> Result<KeyOp, KeysError> {
+        if !self.has_unwrapped(keys) {
+            return Err(KeysError::Stranger(self.reason()));
+        }
         self.data_key(keys.sealing_id, DataKeyId(keys.next)).await.map(KeyOp::Add)
     }
 
@@ -292,7 +333,7 @@ impl Secrets {
     /// Returns the operations that wrap all keys with the current key-encryption key.
     ///
     /// # Errors
-    /// Fails if a key-encryption key is not available.
+    /// Fails if a key is neither in memory nor can be unwrapped.
     pub async fn rewrap(&self, keys: &Keys) -> Result<Vec<KeyOp>, KeysError> {
         // A file that was just replaced counts.
         self.0.keks.reload().map_err(KekError::from)?;
@@ -303,7 +344,11 @@ impl Secrets {
                 continue;
             }
             let path = wrap_path(keys.sealing_id, target);
-            let key = self.0.keks.unwrap(path, from).await?;
+            let unwrapped = self.0.ring.read().key(keys, target);
+            let key = match unwrapped {
+                Some(key) => key,
+                None => self.0.keks.unwrap(path, from).await?,
+            };
             let to = self.0.keks.wrap(path, &key).await?;
             ops.push(KeyOp::Rewrap { target, from: from.clone(), to });
         }

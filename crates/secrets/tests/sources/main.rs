@@ -140,6 +140,43 @@ async fn replica_without_the_key_seals_and_opens_nothing() {
     }
 }
 
+/// A data key that only one replica can unwrap would stop all others from storing secrets.
+#[tokio::test]
+async fn replica_with_another_key_adds_no_data_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let secrets = replica(vec![KekSource::File(key_file(dir.path(), &[1]))]);
+    let mut cluster = Cluster::new();
+    cluster.apply(vec![secrets.create().await.unwrap()]);
+    let stranger = replica(vec![KekSource::File(key_file(dir.path(), &[2]))]);
+    stranger.refresh(&cluster.keys()).await;
+    let error = stranger.rotate(&cluster.keys()).await.unwrap_err().to_string();
+    assert!(error.starts_with("cannot add a data key: this replica cannot unwrap"), "{error}");
+}
+
+/// A file that lacks the key in use is reported while the key is still in memory. Rewrapping repairs it.
+#[tokio::test]
+async fn lost_key_is_reported_before_a_restart_and_rewrapped_from_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = key_file(dir.path(), &[1]);
+    let secrets = replica(vec![KekSource::File(path.clone())]);
+    let mut cluster = Cluster::new();
+    cluster.apply(vec![secrets.create().await.unwrap()]);
+    secrets.refresh(&cluster.keys()).await;
+    let sealed = seal(&secrets, &cluster, "secret").unwrap();
+    assert_eq!(secrets.status(&cluster.keys()).1, None);
+    key_file(dir.path(), &[2]);
+    secrets.refresh(&cluster.keys()).await;
+    let failure = secrets.status(&cluster.keys()).1.unwrap();
+    assert!(failure.contains("cannot open secrets after a restart"), "{failure}");
+    seal(&secrets, &cluster, "other").unwrap();
+    cluster.apply(secrets.rewrap(&cluster.keys()).await.unwrap());
+    secrets.refresh(&cluster.keys()).await;
+    assert_eq!(secrets.status(&cluster.keys()).1, None);
+    let fresh = replica(vec![KekSource::File(path)]);
+    fresh.refresh(&cluster.keys()).await;
+    assert_eq!(open(&fresh, &cluster, &sealed).unwrap(), "secret");
+}
+
 #[tokio::test]
 async fn kms_plugin_wraps_and_unwraps_keys() {
     let dir = tempfile::tempdir().unwrap();

@@ -141,7 +141,8 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
-    let mut out = BufWriter::new(io::stdout().lock());
+    // Not locked: the audit log of `serve` may write to the standard output, too.
+    let mut out = BufWriter::new(io::stdout());
     let mut answer = Answer { out: &mut out, output: cli.output };
     match cli.command {
         Command::Serve(serve) => serve.run(&mut answer)?,

@@ -52,6 +52,26 @@ fn administrator_sets_up_rules_and_tokens() {
         done.out.ends_with("0 changed, 0 removed, 0 unchanged, 1 access rule or quota\n"),
         "{done:?}"
     );
+    for (entry, expected) in [
+        (
+            json!({"verbs": ["get", "backup"], "scopes": ["team/**"]}),
+            "allow[0].verbs: backup concerns the whole cluster, and get concerns scopes; put them into two entries",
+        ),
+        (
+            json!({"verbs": ["backup"], "scopes": ["team/**"]}),
+            "allow[0].scopes: backup concerns the whole cluster; remove the scopes",
+        ),
+        (
+            json!({"verbs": ["backup"], "types": ["cluster"]}),
+            "allow[0].verbs: backup concerns the whole cluster; remove types and names",
+        ),
+        (json!({"verbs": ["get"]}), "allow[0].scopes: is missing: get concerns scopes"),
+    ] {
+        let rule = json!({"access": [{"name": "x", "identity": "token:x", "allow": [entry]}]});
+        let done =
+            server.run_with_input(&["--server", &address, "apply", "-f", "-"], &rule.to_string());
+        assert!(done.code == 1 && done.err.contains(expected), "{done:?}");
+    }
     let listed = admin(&["access", "list", "-o", "yaml"]);
     let again = server.run_with_input(&["--server", &address, "apply", "-f", "-"], &listed.out);
     assert!(again.code == 0 && !again.out.contains("access rule"), "{again:?} {listed:?}");

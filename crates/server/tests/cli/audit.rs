@@ -152,6 +152,22 @@ fn changed_audit_log_is_found_by_verify() {
     );
 }
 
+/// The server holds the standard output only while it writes a line.
+#[test]
+fn standard_output_takes_records_while_the_server_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let environment = [("CHANCERY_AUDIT_SINKS", "stdout"), ("CHANCERY_AUDIT_MODE", "strict")];
+    let server = Server::start_with(&dir.path().join("data"), &environment);
+    let done = server.run_with_input(&["apply", "-f", "-"], &clusters(&["a"], "1s"));
+    assert_eq!(done.code, 0, "{done:?}");
+    let (code, rest) = server.terminate();
+    let is_record = |line: &&str| line.starts_with('{');
+    let records: Vec<Value> =
+        rest.lines().filter(is_record).map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(code, Some(0));
+    assert_eq!(decisions(&records), ["apply pending", "apply allowed", "stop allowed"]);
+}
+
 #[test]
 fn strict_audit_log_refuses_writes_while_no_sink_takes_records() {
     let dir = tempfile::tempdir().unwrap();

@@ -73,7 +73,11 @@ impl Server {
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
-        stdout.read_line(&mut line).unwrap();
+        // Records of an audit log may precede the addresses.
+        while !line.contains("xds=") {
+            line.clear();
+            assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the replica has ended");
+        }
         let address = |name: &str| {
             let word = line.split_whitespace().find_map(|word| word.strip_prefix(name));
             word.unwrap_or_else(|| panic!("no {name} in {line:?}")).to_owned()

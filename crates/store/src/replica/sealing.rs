@@ -1,6 +1,9 @@
 //! The sealing of secrets on the replica that takes a write, before anything of them leaves it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use chancery_model::{Keys, Transaction, TransactionMeta, Upsert};
 use chancery_secrets::{KeysError, Secrets};
@@ -72,12 +75,20 @@ impl Replica {
         .await
     }
 
+    /// Returns why this replica would refuse to seal a transaction.
+    #[must_use]
+    pub fn sealing_refusal(&self, transaction: &Transaction) -> Option<TransactError> {
+        self.secrets().refusal(&self.keys(), &transaction.upserts).map(|error| failed(&error))
+    }
+
     /// Creates the keys of the cluster, unless another replica does.
     async fn create_keys(&self) -> Result<(), TransactError> {
         let create = self.secrets().create().await.map_err(|error| failed(&error))?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let meta = TransactionMeta {
             author: AUTHOR.to_owned(),
             reason: "create the keys of secrets".to_owned(),
+            time_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             ..TransactionMeta::default()
         };
         let transaction = Transaction { keys: vec![create], meta, ..Transaction::default() };

@@ -58,7 +58,8 @@ pub(super) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let mut client = KeysServiceClient::new(channel);
-    let options = None;
+    let author = std::env::var("USER").unwrap_or_default();
+    let options = Some(pb::WriteOptions { author, ..pb::WriteOptions::default() });
     let (done, text) = match command {
         Keys::Status { read } => return status(client, read, answer).await,
         Keys::Reseal { rate } => return reseal(client, rate, answer).await,
@@ -98,6 +99,7 @@ async fn status(
         if status.keys.is_empty() {
             return writeln!(out, "no data keys");
         }
+        let here = |unwrapped| if unwrapped { "available" } else { "missing" }.to_owned();
         let mut table = Table::new(["KEY", "CREATED", "RESOURCES", "ENCRYPTED BY", "HERE"]);
         for key in &status.keys {
             table.row([
@@ -105,9 +107,11 @@ async fn status(
                 timestamp(key.created_ms),
                 key.resources.to_string(),
                 key.kek.clone(),
-                if key.unwrapped { "available" } else { "missing" }.to_owned(),
+                here(key.unwrapped),
             ]);
         }
+        let (kek, unwrapped) = (status.digest_kek.clone(), status.digest_unwrapped);
+        table.row(["digests".to_owned(), "-".to_owned(), "-".to_owned(), kek, here(unwrapped)]);
         table.write(out, "")
     })
 }
