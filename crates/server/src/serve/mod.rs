@@ -1,14 +1,17 @@
 //! The command `chancery serve`: starts the components, runs them, and stops them in order.
 //!
-//! Order of the start: store, shards, admin port, catching up with the cluster (OPS-04), xDS port,
-//! ready line. When the store is open, its state is loaded and the replica is a member of a cluster.
+//! Order of the start: admin port, store, shards, catching up with the cluster (OPS-04), xDS port,
+//! ready line. Until the store is open, the admin port answers only probes. When the store is open, its
+//! state is loaded and the replica is a member of a cluster.
 //!
 //! Order of the end (OPS-15): leadership moves to another replica, the replica is no longer ready,
 //! streams of clients, admin requests, shards, store. Each step of the end has a time limit.
 
+mod admin_port;
 mod audit;
 mod body;
 mod descriptors;
+mod event_loops;
 mod files;
 mod listen;
 mod log;
@@ -19,22 +22,25 @@ mod read_index;
 mod remote_sinks;
 mod running;
 mod security;
+mod service_manager;
 mod signals;
 mod store;
 mod unix_socket;
 
-use std::{io::Write, time::Duration};
+use std::{io::Write, net::SocketAddr, time::Duration};
 
 use chancery_audit::Audit;
 use chancery_model::Printable;
 use chancery_store::Replica;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::{runtime::Handle, time::Instant};
+use tokio::{net::TcpSocket, runtime::Handle, time::Instant};
 use tracing::{debug, info, warn};
 
 use crate::{cli::Failure, config::Loaded};
+use admin_port::AdminPort;
 pub(crate) use listen::Limits;
 use metrics::VERSION;
+use ports::take_port;
 use running::{Ended, Running, Shared};
 use signals::Signals;
 use store::Opened;
@@ -106,10 +112,28 @@ async fn serve_audited(
     let connections = [config.xds.connections_max, config.admin.connections_max];
     let raft = config.raft.connections_max;
     files::raise_limit(connections.into_iter().fold(raft, usize::saturating_add));
+    let xds = take_port("xds.address", config.xds.address)?;
+    let mut port = AdminPort::open(config, audit, &metrics, admin)?;
+    service_manager::start(&port, config.shutdown.timeout.duration());
+    let ended = serve_store(loaded, metrics, audit, (&mut port, xds), &mut signals, out).await;
+    port.end().await;
+    ended
+}
+
+/// Opens the store, runs the other components, and closes the store.
+async fn serve_store(
+    loaded: &Loaded,
+    metrics: PrometheusHandle,
+    audit: &Audit,
+    (port, xds): (&mut AdminPort, (TcpSocket, SocketAddr)),
+    signals: &mut Signals,
+    out: &mut dyn Write,
+) -> Result<Closed, Failure> {
+    let config = &loaded.config;
     descriptors::load(&config.xds.descriptor_sets)?;
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
-    let opened = store::open(loaded, &mut signals).await?;
+    let opened = store::open(loaded, &port.progress, signals).await?;
     // The warm-up runs parallel to the start of the store and ends before the ready line. The first
     // write is then as fast as the second. If the warm-up fails, the first write reports the error.
     let is_warm = warm_up.await.is_ok();
@@ -121,13 +145,13 @@ async fn serve_audited(
         }
         Opened::Ended(_, Some(replica)) => (replica, Ok(())),
         Opened::Replica(replica) => {
-            let shared = Shared { config, metrics, admin, audit };
-            let ended = run_parts(shared, &replica, out, &mut signals).await;
+            let shared = Shared { config, metrics, audit, port, xds };
+            let ended = run_parts(shared, &replica, out, signals).await;
             (replica, ended)
         }
     };
     info!("closing the store");
-    let closed = store::close(&replica, &mut signals).await;
+    let closed = store::close(&replica, signals).await;
     if closed.is_ok() {
         info!("stopped");
     }
@@ -173,7 +197,7 @@ async fn run_parts(
 }
 
 /// Prints the ready line on standard output. The replica continues if nobody reads it.
-fn announce(running: &Running, replica: &Replica, out: &mut dyn Write) {
+fn announce(running: &Running<'_>, replica: &Replica, out: &mut dyn Write) {
     if running.xds.is_none() {
         return;
     }
@@ -181,7 +205,7 @@ fn announce(running: &Running, replica: &Replica, out: &mut dyn Write) {
         "" => "none",
         address => address,
     };
-    let (xds, admin) = (running.xds_address, running.admin_address);
+    let (xds, admin) = (running.xds_address, running.port.address);
     info!(%xds, %admin, raft, "ready");
     let line = format!("chancery ready xds={xds} admin={admin} raft={raft}");
     if let Err(error) = writeln!(out, "{line}").and_then(|()| out.flush()) {

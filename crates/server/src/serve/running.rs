@@ -2,7 +2,6 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
 use chancery_admin::AdminDeps;
 use chancery_audit::{Audit, Port};
 use chancery_auth::Authenticator;
@@ -12,47 +11,36 @@ use chancery_store::{CaughtUp, Removal, Replica};
 use chancery_tls::PortTls;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::{
-    net::{TcpListener, TcpSocket},
-    runtime::Handle,
+    net::TcpSocket,
     task::JoinHandle,
     time::{Instant, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{error, info, warn};
 
 use super::{
-    audit, listen,
+    admin_port::{ADMIN_TIMEOUT, AdminPort},
+    audit,
     mcp_sources::McpSources,
     metrics::{self, VERSION},
-    ports::{listen_on, take_port},
+    ports::listen_on,
     read_index::LeaderReadIndex,
     remote_sinks,
     security::{open_auth, open_tls, warn_of_open_ports},
     signals::Signals,
-    unix_socket,
 };
 use crate::{cli::Failure, config::Config};
 
-/// The maximum time for shards to end after their streams.
-const SHARDS_TIMEOUT: Duration = Duration::from_secs(2);
-/// The minimum time for admin requests to end after the streams, even if the streams have used up
-/// the common time limit.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum time for another replica to take over leadership. The store gives up earlier.
 const STEP_DOWN_TIMEOUT: Duration = Duration::from_secs(4);
-const ADMIN: listen::Kind = listen::Kind {
-    port: "admin",
-    too_many: "all connections are busy with requests (admin.connections_max)",
-    is_for_streams: false,
-};
 
 /// The parts that the components have in common.
 pub(super) struct Shared<'a> {
     pub(super) config: &'a Config,
     pub(super) metrics: PrometheusHandle,
-    /// The threads of the admin port.
-    pub(super) admin: &'a Handle,
     pub(super) audit: &'a Audit,
+    pub(super) port: &'a mut AdminPort,
+    /// The socket of the discovery services, which refuses connections.
+    pub(super) xds: (TcpSocket, SocketAddr),
 }
 
 /// The reason why a replica ends.
@@ -69,9 +57,9 @@ impl Ended {
 }
 
 /// The running components of a replica.
-pub(super) struct Running {
+pub(super) struct Running<'a> {
     pub(super) xds_address: SocketAddr,
-    pub(super) admin_address: SocketAddr,
+    pub(super) port: &'a mut AdminPort,
     fanout: Fanout,
     load_reports: Option<LoadReports>,
     /// The socket of the discovery services. It is taken when they start.
@@ -82,57 +70,39 @@ pub(super) struct Running {
     auth: Authenticator,
     /// `None` until the replica has caught up.
     pub(super) xds: Option<JoinHandle<io::Result<()>>>,
-    admin: JoinHandle<()>,
-    /// Cancelled when the discovery services start: the replica is ready.
-    started: CancellationToken,
-    /// Cancelled at the start of the shutdown: the replica is no longer ready, and ends the streams
-    /// of its clients.
-    drain: CancellationToken,
-    /// Cancelled after the streams have ended.
-    stop_admin: CancellationToken,
-    /// Cancelled when nothing can reach the shards.
-    stop_shards: CancellationToken,
-    shards: TaskTracker,
 }
 
-impl Running {
+impl<'a> Running<'a> {
     /// Starts all components except the discovery services. Their port is bound, but refuses
     /// connections.
-    pub(super) async fn start(shared: Shared<'_>, replica: Replica) -> Result<Self, Failure> {
-        let Shared { config, metrics, admin: admin_runtime, audit } = shared;
-        let (xds_socket, xds_address) = take_port("xds.address", config.xds.address)?;
-        let (admin_socket, admin_address) = take_port("admin.address", config.admin.address)?;
-        let admin_listener = {
-            let _admin = admin_runtime.enter();
-            listen_on("admin.address", admin_socket, admin_address)?
-        };
-        let (drain, stop_admin) = (CancellationToken::new(), CancellationToken::new());
-        let (shards, stop_shards) = (TaskTracker::new(), CancellationToken::new());
-        audit::keep_fresh(audit, &shards, &stop_shards);
-        let open_tls = |files, port| open_tls(files, audit, port, &shards, &stop_shards);
-        let admin_tls = open_tls(config.admin.tls(), Port::Admin)?;
+    pub(super) async fn start(shared: Shared<'a>, replica: Replica) -> Result<Self, Failure> {
+        let Shared { config, metrics, audit, port, xds: (xds_socket, xds_address) } = shared;
+        let (shards, stop_shards) = (&port.tasks, &port.stop_tasks);
+        audit::keep_fresh(audit, shards, stop_shards);
+        let open_tls = |files, port| open_tls(files, audit, port, shards, stop_shards);
         let xds_tls = open_tls(config.xds.tls(), Port::Xds)?;
         let mcp_tls = open_tls(config.mcp.tls(), Port::Mcp)?;
-        let auth = open_auth(config, &shards, &stop_shards)?;
+        let auth = open_auth(config, shards, stop_shards)?;
         warn_of_open_ports(config);
-        let started = CancellationToken::new();
         chancery_xds::register_metrics();
         let state = replica.watch();
         let timeout = config.xds.catch_up_timeout.duration();
         let fresh = LeaderReadIndex { replica: replica.clone(), timeout };
         let observer = audit::observe_clients(audit);
         let settings = chancery_fanout::Config { observer, ..config.fanout() };
-        let fanout = Fanout::spawn(settings, state, &shards, stop_shards.clone())
-            .with_fresh(Arc::new(fresh));
+        let fanout =
+            Fanout::spawn(settings, state, shards, stop_shards.clone()).with_fresh(Arc::new(fresh));
+        watch_event_loops(port, &replica, &fanout);
         shards.spawn(metrics::run_upkeep(metrics.clone(), stop_shards.clone()));
         let load_reports = config.load_reports().map_err(Failure::new)?;
-        let mcp = McpSources::start(config, &replica, mcp_tls, &shards, &drain)?;
+        let mcp = McpSources::start(config, &replica, mcp_tls, shards, &port.drain)?;
         let (router, update_references) = chancery_admin::router(&AdminDeps {
-            replica,
+            replica: replica.clone(),
             fanout: fanout.clone(),
             metrics: Arc::new(move || metrics.render()),
-            started: started.clone(),
-            drain: drain.clone(),
+            liveness: port.event_loops.liveness(),
+            readiness: port.readiness.clone(),
+            drain: port.drain.clone(),
             request_bytes_max: config.admin.request_bytes_max.bytes(),
             hosts: config.admin_hosts(),
             version: VERSION,
@@ -145,13 +115,13 @@ impl Running {
             access: config.admin_access(&auth),
             audit: audit.clone(),
         });
-        admin_runtime.spawn(update_references);
-        let stop = stop_admin.clone();
-        let admin = serve_admin(config, admin_listener, admin_tls, router, admin_runtime, stop)?;
-        info!(admin = %admin_address, "the admin API is up");
+        port.runtime.spawn(update_references);
+        port.readiness.on_open(replica);
+        port.routes.replace(router);
+        info!(admin = %port.address, "the admin API is up");
         Ok(Self {
             xds_address,
-            admin_address,
+            port,
             fanout,
             load_reports,
             xds_socket: Some(xds_socket),
@@ -159,12 +129,6 @@ impl Running {
             xds_tls,
             auth,
             xds: None,
-            admin,
-            started,
-            drain,
-            stop_admin,
-            stop_shards,
-            shards,
         })
     }
 
@@ -194,7 +158,7 @@ impl Running {
         let Some(socket) = self.xds_socket.take() else { return Ok(()) };
         let listener = listen_on("xds.address", socket, self.xds_address)?;
         let (fanout, stop, drain) =
-            (self.fanout.clone(), self.drain.clone(), self.drain.child_token());
+            (self.fanout.clone(), self.port.drain.clone(), self.port.drain.child_token());
         let load_reports = self.load_reports.clone();
         let (tls, auth) = (self.xds_tls.clone(), Some(self.auth.clone()));
         let settings = chancery_xds::Config { tls, auth, load_reports, ..config.xds() };
@@ -221,7 +185,7 @@ impl Running {
                 }
             }
         }));
-        self.started.cancel();
+        self.port.started.cancel();
         Ok(())
     }
 
@@ -240,7 +204,7 @@ impl Running {
                 Ok(Err(error)) => format!("the discovery services have failed: {error}"),
                 Err(error) => format!("the discovery services have failed: {error}"),
             }),
-            ended = &mut self.admin => Ended::Part(match ended {
+            ended = &mut self.port.served => Ended::Part(match ended {
                 Ok(()) => "the admin API has ended".to_owned(),
                 Err(error) => format!("the admin API has failed: {error}"),
             }),
@@ -250,6 +214,7 @@ impl Running {
     /// Stops all components except the store. First another replica takes over leadership, so that
     /// no write must wait for an election.
     pub(super) async fn stop(mut self, config: &Config, replica: &Replica, reason: &Ended) {
+        self.port.stopping.cancel();
         match reason {
             Ended::Signal(signal) => info!(signal, "draining"),
             Ended::Part(reason) => error!(%reason, "draining"),
@@ -257,7 +222,7 @@ impl Running {
         if timeout(STEP_DOWN_TIMEOUT, replica.step_down()).await.is_err() {
             warn!("no other replica has taken over leadership within {STEP_DOWN_TIMEOUT:?}");
         }
-        self.drain.cancel();
+        self.port.drain.cancel();
         let patience = config.shutdown.timeout.duration();
         let start = Instant::now();
         if let Some(xds) = self.xds.as_mut().filter(|xds| !xds.is_finished())
@@ -266,44 +231,26 @@ impl Running {
             warn!("streams have not ended within {patience:?}; aborting them");
             xds.abort();
         }
-        self.stop_admin.cancel();
+        // Requests may end after the streams, even if the streams have used up the common time limit.
         let left = patience.saturating_sub(start.elapsed()).max(ADMIN_TIMEOUT);
-        if !self.admin.is_finished() && timeout(left, &mut self.admin).await.is_err() {
-            warn!("admin requests have not ended within {left:?}; aborting them");
-            self.admin.abort();
-        }
-        self.stop_shards.cancel();
-        self.shards.close();
-        if timeout(SHARDS_TIMEOUT, self.shards.wait()).await.is_err() {
-            warn!("shards have not ended within {SHARDS_TIMEOUT:?}");
-        }
+        self.port.close(left).await;
+        self.port.end_tasks().await;
     }
 }
 
-/// Serves the admin API on its port, and on its UNIX socket if it has one.
-fn serve_admin(
-    config: &Config,
-    listener: TcpListener,
-    tls: Option<PortTls>,
-    router: Router,
-    runtime: &Handle,
-    stop: CancellationToken,
-) -> Result<JoinHandle<()>, Failure> {
-    let connections_max = config.admin.connections_max;
-    let limits = config.admin_limits();
-    let socket = {
-        let _runtime = runtime.enter();
-        config.admin.socket().map(unix_socket::bind).transpose()?
-    };
-    let (by_socket, stop_socket) = (router.clone(), stop.clone());
-    let socket = async move {
-        if let Some(socket) = socket {
-            unix_socket::serve(socket, ADMIN, by_socket, connections_max, limits, stop_socket)
-                .await;
-        }
-    };
-    let port = listen::serve(listener, ADMIN, tls.into(), router, connections_max, limits, stop);
-    Ok(runtime.spawn(async move {
-        tokio::join!(port, socket);
-    }))
+/// Watches the threads of Raft and the shards, which carry the streams.
+fn watch_event_loops(port: &AdminPort, replica: &Replica, fanout: &Fanout) {
+    let watch = (&port.runtime, &port.stop_tasks);
+    let raft = replica.clone();
+    port.event_loops.watch("the threads of Raft".to_owned(), watch.0, watch.1, move || {
+        let raft = raft.clone();
+        async move { raft.turn().await }
+    });
+    for shard in 0..fanout.n_shards() {
+        let fanout = fanout.clone();
+        port.event_loops.watch(format!("shard {shard}"), watch.0, watch.1, move || {
+            let fanout = fanout.clone();
+            async move { fanout.turn(shard).await }
+        });
+    }
 }
