@@ -100,7 +100,7 @@ impl Service {
             resources: status.n_resources,
             scopes: self.replica.state().scopes.len() as u64,
             streams: self.fanout.n_streams() as u64,
-            ready: self.readiness().is_ok(),
+            ready: self.readiness.check().is_ok(),
             failure: status.failure.unwrap_or_default(),
             version: self.version.to_owned(),
             members,

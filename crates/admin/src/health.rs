@@ -22,7 +22,7 @@ pub(crate) struct GrpcHealth(pub(crate) Service);
 
 impl GrpcHealth {
     fn status(&self, service: &str) -> ServingStatus {
-        match (SERVICES.contains(&service), self.0.readiness()) {
+        match (SERVICES.contains(&service), self.0.readiness.check()) {
             (false, _) => ServingStatus::ServiceUnknown,
             (true, Ok(())) => ServingStatus::Serving,
             (true, Err(_)) => ServingStatus::NotServing,

@@ -8,7 +8,7 @@ use axum::{
     Router,
     body::{Body, to_bytes},
     extract::{
-        FromRequestParts, Path, Query, Request,
+        FromRequestParts, Path, Query, RawQuery, Request,
         rejection::{PathRejection, QueryRejection},
     },
     middleware,
@@ -19,13 +19,13 @@ use bytes::Bytes;
 use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use futures::{Stream, StreamExt, stream};
-use http::{HeaderValue, Method, StatusCode, Uri, header, request::Parts};
-use tokio::sync::Semaphore;
+use http::{HeaderMap, HeaderValue, Method, Uri, header, request::Parts};
 
 use crate::{
     AdminDeps, AdminError, audited, authenticate, bounds, csds, guard,
     json::JsonMessage,
     params::Params,
+    probes::Probes,
     resources::{Listing, parse_type},
     service::Service,
 };
@@ -34,8 +34,7 @@ use crate::{
 #[derive(Clone)]
 struct Http {
     service: Service,
-    metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    metrics_permit: Arc<Semaphore>,
+    probes: Probes,
     request_bytes_max: u64,
 }
 
@@ -88,8 +87,11 @@ pub const HTTP_PATHS: &[&str] = &[
 pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> Router {
     let http = Http {
         service: service.clone(),
-        metrics: Arc::clone(&deps.metrics),
-        metrics_permit: Arc::new(Semaphore::new(1)),
+        probes: Probes::new(
+            Arc::clone(&deps.liveness),
+            service.readiness.clone(),
+            Arc::clone(&deps.metrics),
+        ),
         request_bytes_max: deps.request_bytes_max,
     };
     let ours = HTTP_PATHS
@@ -664,31 +666,15 @@ async fn metrics(http: Http) -> Response {
     if let Err(error) = http.service.authorize(Verb::Metrics, Target::Cluster) {
         return error.into_response();
     }
-    let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    // One page at a time, on another thread: many requests at once must not delay `/healthz`.
-    let permit = http.metrics_permit.acquire_owned().await;
-    let render = tokio::task::spawn_blocking(move || {
-        let page = (http.metrics)();
-        drop(permit);
-        page
-    });
-    match render.await {
-        Ok(page) => ([(header::CONTENT_TYPE, content_type)], page).into_response(),
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
+    http.probes.metrics().await
 }
 
-/// Answers as long as the process works.
-async fn healthz() -> &'static str {
-    "ok\n"
+async fn healthz(http: Http, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    http.probes.healthz(query.as_deref(), &headers)
 }
 
-/// Returns whether the replica accepts streams.
-async fn readyz(http: Http) -> Response {
-    match http.service.readiness() {
-        Ok(()) => "ready\n".into_response(),
-        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
-    }
+async fn readyz(http: Http, RawQuery(query): RawQuery, headers: HeaderMap) -> Response {
+    http.probes.readyz(query.as_deref(), &headers)
 }
 
 async fn unknown_path(method: Method, uri: Uri, request: Request) -> Response {

@@ -18,6 +18,8 @@ use crate::{
     external::{External, settings::ExternalValidator},
     known_clients::KnownClients,
     metrics::Metrics,
+    probes::{Liveness, RenderMetrics},
+    readiness::Readiness,
     references::{ReferenceSettings, SharedIndex},
     wait::Waits,
     work::Work,
@@ -54,10 +56,12 @@ pub struct AdminDeps {
     /// The streams of clients.
     pub fanout: Fanout,
     /// Renders the metrics in the text format of Prometheus.
-    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Cancelled when the replica accepts streams. Before that it is not ready.
-    pub started: CancellationToken,
-    /// Cancelled when the replica begins to drain. After that it is not ready.
+    pub metrics: RenderMetrics,
+    /// Whether the event loops turn.
+    pub liveness: Liveness,
+    /// Whether the replica accepts streams.
+    pub readiness: Readiness,
+    /// Cancelled when the replica begins to drain. Watches and waits then end.
     pub drain: CancellationToken,
     /// The maximum size of a request, in bytes.
     pub request_bytes_max: u64,
@@ -97,7 +101,7 @@ impl std::fmt::Debug for AdminDeps {
 pub(crate) struct Service {
     pub(crate) replica: Replica,
     pub(crate) fanout: Fanout,
-    pub(crate) started: CancellationToken,
+    pub(crate) readiness: Readiness,
     pub(crate) drain: CancellationToken,
     pub(crate) version: &'static str,
     pub(crate) work: Work,
@@ -124,7 +128,7 @@ impl Service {
         Self {
             replica: deps.replica.clone(),
             fanout: deps.fanout.clone(),
-            started: deps.started.clone(),
+            readiness: deps.readiness.clone(),
             drain: deps.drain.clone(),
             version: deps.version,
             work: Work::new(),
@@ -183,20 +187,5 @@ impl Service {
                 _ => format!("{error}; --stale (stale=true) reads the state of this replica"),
             })
         })
-    }
-
-    /// Returns whether the replica accepts streams, or the reason why it does not. A replica is
-    /// ready without a leader, because it serves the state that it has.
-    pub(crate) fn readiness(&self) -> Result<(), String> {
-        if self.drain.is_cancelled() {
-            return Err("the replica is shutting down".to_owned());
-        }
-        match self.replica.failure() {
-            Some(failure) => Err(format!("the store has failed: {failure}")),
-            None if self.started.is_cancelled() => Ok(()),
-            None => {
-                Err("the replica is starting: it has not caught up with its cluster".to_owned())
-            }
-        }
     }
 }

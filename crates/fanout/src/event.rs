@@ -70,6 +70,11 @@ pub(crate) enum Event {
         /// Receives one page.
         reply: oneshot::Sender<Page<Concerned, Cursor>>,
     },
+    /// A check that the shard handles events.
+    Ping {
+        /// Receives the answer.
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// Events that a shard has taken from its inboxes but not handled yet, by lane.
@@ -98,7 +103,10 @@ impl Event {
     pub(crate) fn slot(&self) -> Option<&Arc<StreamSlot>> {
         match self {
             Self::Request { slot, .. } | Self::HalfClose { slot } => Some(slot),
-            Self::Status { .. } | Self::Contents { .. } | Self::Concerned { .. } => None,
+            Self::Status { .. }
+            | Self::Contents { .. }
+            | Self::Concerned { .. }
+            | Self::Ping { .. } => None,
         }
     }
 
@@ -116,7 +124,7 @@ impl Event {
                     request;
                 cost_of(subscribe.len() + unsubscribe.len() + initial_resource_versions.len())
             }
-            Self::HalfClose { .. } => 1,
+            Self::HalfClose { .. } | Self::Ping { .. } => 1,
             Self::Status { .. } | Self::Contents { .. } | Self::Concerned { .. } => page,
         }
     }

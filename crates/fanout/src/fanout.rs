@@ -262,6 +262,22 @@ impl Fanout {
         self.shared.streams.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of shards.
+    #[must_use]
+    pub fn n_shards(&self) -> usize {
+        self.shared.shards.len()
+    }
+
+    /// Returns when a shard has handled an event that was sent now. Waits forever if the shard has ended.
+    pub async fn turn(&self, shard: usize) {
+        let (reply, answer) = oneshot::channel();
+        let Some(shard) = self.shared.shards.get(shard) else { return };
+        let sent = shard.inboxes.updates.send(Sent::now(Event::Ping { reply })).await;
+        if sent.is_err() || answer.await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Returns the status of every stream. The shards answer at slightly different times.
     pub async fn nodes(&self) -> Vec<StreamStatus> {
         let mut streams = Vec::new();

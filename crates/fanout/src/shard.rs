@@ -332,6 +332,7 @@ impl Shard {
             Event::Concerned { change, from, reply } => {
                 drop(reply.send(self.concerned_page(&change, from)));
             }
+            Event::Ping { reply } => drop(reply.send(())),
         }
     }
 

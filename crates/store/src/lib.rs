@@ -33,6 +33,7 @@ mod failure;
 mod format;
 mod metrics;
 mod open;
+mod open_progress;
 mod replica;
 mod replication;
 mod status;
@@ -50,6 +51,7 @@ pub use format::{
     request_id::{RequestId, RequestIdError},
 };
 pub use metrics::METRICS;
+pub use open_progress::{OpenProgress, OpenStage};
 pub use replica::{
     CaughtUp, Replica,
     cluster::{Member, MemberChange, Report, Role},

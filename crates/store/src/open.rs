@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc};
 
 use crate::{
-    Config, OpenError, ShutdownError,
+    Config, OpenError, OpenProgress, ShutdownError,
     disk::{
         database::Database,
         directory::Directory,
@@ -62,9 +62,9 @@ pub(crate) struct Threads {
 type Started = (Arc<Core>, Arc<Database>, Flusher, Directory, Start);
 
 /// Opens the directory, joins a cluster if one is configured, and starts Raft.
-pub(crate) async fn open(config: Config) -> Result<Running, OpenError> {
+pub(crate) async fn open(config: Config, progress: &OpenProgress) -> Result<Running, OpenError> {
     let runtime = OwnRuntime::new()?;
-    let opened = open_on(runtime.get(), config).await;
+    let opened = open_on(runtime.get(), config, progress).await;
     let runtime = runtime.take();
     match opened {
         Ok(((core, database, flusher, directory, start), service)) => {
@@ -119,9 +119,13 @@ async fn blocking_open<T: Send + 'static>(
     done.map_err(|error| OpenError::Failed(error.to_string()))?
 }
 
-async fn open_on(runtime: &Runtime, config: Config) -> Result<(Started, Service), OpenError> {
-    let blocking = config.clone();
-    let opened = blocking_open(move || Parts::open(&blocking)).await?;
+async fn open_on(
+    runtime: &Runtime,
+    config: Config,
+    progress: &OpenProgress,
+) -> Result<(Started, Service), OpenError> {
+    let (blocking, reporting) = (config.clone(), progress.clone());
+    let opened = blocking_open(move || Parts::open(&blocking, &reporting)).await?;
     let tls = config.tls.clone().map(Tls::new).transpose()?;
     let message_bytes_max = config.transaction_bytes_max + MESSAGE_BYTES_MORE;
     let identity = match &opened {
@@ -152,9 +156,13 @@ async fn open_on(runtime: &Runtime, config: Config) -> Result<(Started, Service)
             *parts
         }
         Opened::Fresh(directory) => {
+            if !config.join.is_empty() || config.peers.len() > 1 {
+                progress.on_joining();
+            }
             begin(runtime, &config, directory, address.clone(), peers.clone()).await?
         }
     };
+    progress.on_starting();
     let started = start(runtime, config, parts, address, peers, process).await?;
     Ok((started, service))
 }

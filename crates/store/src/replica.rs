@@ -17,8 +17,8 @@ use prost::Message;
 use tokio::sync::watch;
 
 use crate::{
-    Backup, BackupError, BackupSource, Config, HistoryEntry, OpenError, ReadError, RequestId,
-    ShutdownError, Status, TransactError,
+    Backup, BackupError, BackupSource, Config, HistoryEntry, OpenError, OpenProgress, ReadError,
+    RequestId, ShutdownError, Status, TransactError,
     disk::{
         directory::{Directory, DirectoryPurpose},
         image::Image,
@@ -76,18 +76,33 @@ impl Replica {
     /// Fails if the settings are invalid, or if the directory cannot be used or is damaged. The
     /// directory is then unchanged.
     pub async fn open(config: Config) -> Result<Self, OpenError> {
-        Self::open_with(config, true).await
+        Self::open_reporting(config, &OpenProgress::default()).await
+    }
+
+    /// Opens the replica as [`Replica::open`] does, and reports its progress.
+    ///
+    /// # Errors
+    /// As [`Replica::open`].
+    pub async fn open_reporting(
+        config: Config,
+        progress: &OpenProgress,
+    ) -> Result<Self, OpenError> {
+        Self::open_with(config, true, progress).await
     }
 
     /// Opens the replica without asking the members what it has acknowledged.
     #[cfg(test)]
     pub(crate) async fn open_unasked(config: Config) -> Result<Self, OpenError> {
-        Self::open_with(config, false).await
+        Self::open_with(config, false, &OpenProgress::default()).await
     }
 
-    async fn open_with(config: Config, asks: bool) -> Result<Self, OpenError> {
+    async fn open_with(
+        config: Config,
+        asks: bool,
+        progress: &OpenProgress,
+    ) -> Result<Self, OpenError> {
         config.validate()?;
-        let Running { core, threads, start, service } = open::open(config).await?;
+        let Running { core, threads, start, service } = open::open(config, progress).await?;
         // While the replica forms a cluster, it admits nobody: until the cluster is durable, an
         // interrupted start would form another cluster.
         let forms = matches!(start, Start::Form);
@@ -121,6 +136,13 @@ impl Replica {
 
     pub(crate) fn core(&self) -> &Arc<Core> {
         &self.0.core
+    }
+
+    /// Returns when a thread of Raft's runtime has taken a new task. Waits forever after a shutdown.
+    pub async fn turn(&self) {
+        if self.0.core.calls.runtime.spawn(async {}).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Returns the database, for tests that block it.

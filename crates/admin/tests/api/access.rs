@@ -1,12 +1,19 @@
 //! Access rules on the admin port: every method and path checks the rights of its caller.
 
-use axum::body::Body;
+use std::sync::Arc;
+
+use axum::{Router, body::Body};
+use chancery_admin::{EarlyDeps, Readiness, early_router};
+use chancery_audit::Audit;
 use chancery_auth::TransportPeer;
+use chancery_fanout::AccessControl;
 use chancery_proto::FILE_DESCRIPTOR_SET;
+use chancery_store::OpenProgress;
 use http::{Request, StatusCode};
 use prost::Message;
 use prost_types::FileDescriptorSet;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     external::script,
@@ -125,6 +132,10 @@ async fn grpc_status(server: &Server, who: Who<'_>, path: &str) -> i32 {
 
 /// Returns the gRPC status of a call with an empty message, and the bytes of its responses.
 pub(crate) async fn grpc_call(server: &Server, who: Who<'_>, path: &str) -> (i32, Vec<u8>) {
+    call(&server.router, who, path).await
+}
+
+async fn call(router: &Router, who: Who<'_>, path: &str) -> (i32, Vec<u8>) {
     let mut call = request(who, "POST", path, "");
     *call.version_mut() = http::Version::HTTP_2;
     *call.body_mut() = Body::from(vec![0; 5]);
@@ -132,7 +143,7 @@ pub(crate) async fn grpc_call(server: &Server, who: Who<'_>, path: &str) -> (i32
     call.headers_mut().insert("te", "trailers".parse().unwrap());
     use http_body_util::BodyExt as _;
     use tower::ServiceExt as _;
-    let response = server.router.clone().oneshot(call).await.unwrap();
+    let response = router.clone().oneshot(call).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK, "{path}");
     let number = |headers: &http::HeaderMap| {
         Some(headers.get("grpc-status")?.to_str().unwrap().parse::<i32>().unwrap())
@@ -159,6 +170,7 @@ const OK: i32 = 0;
 const INVALID_ARGUMENT: i32 = 3;
 const PERMISSION_DENIED: i32 = 7;
 const UNIMPLEMENTED: i32 = 12;
+const UNAVAILABLE: i32 = 14;
 const UNAUTHENTICATED: i32 = 16;
 
 /// Attack 24: no method and no path answers without a credential, except the probes.
@@ -178,6 +190,59 @@ async fn every_door_needs_a_credential() {
         }
     }
     server.stop().await;
+}
+
+/// Attacks 24 and 66: before the access rules are loaded, only the probes answer, whoever calls. Afterwards, the same port
+/// checks every caller.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn early_port_answers_only_probes() {
+    use tower::ServiceExt as _;
+    let status = async |router: &Router, who, method: &str, uri: &str| {
+        let response = router.clone().oneshot(request(who, method, uri, "")).await.unwrap();
+        response.status().as_u16()
+    };
+    for control in [AccessControl::Off, AccessControl::Enforced] {
+        let readiness = Readiness::new(
+            OpenProgress::default(),
+            CancellationToken::new(),
+            CancellationToken::new(),
+        );
+        let (router, switch) = early_router(EarlyDeps {
+            liveness: Arc::new(|| Ok(())),
+            readiness,
+            metrics: Arc::new(String::new),
+            hosts: Vec::new(),
+            control,
+            audit: Audit::off(),
+        });
+        for who in [Who::Nobody, Who::Admin, Who::Token("chy_guessed")] {
+            for path in methods() {
+                assert_eq!(call(&router, who, &path).await.0, UNAVAILABLE, "{path}");
+            }
+            for path in chancery_admin::HTTP_PATHS.iter().chain(&["/unknown"]) {
+                let uri = path.replace("{*id}", "x");
+                for method in ["GET", "POST", "DELETE"] {
+                    let expected = match (method, uri.as_str(), control) {
+                        ("GET", "/healthz", _) | ("GET", "/metrics", AccessControl::Off) => 200,
+                        (_, "/healthz", _) | ("POST" | "DELETE", "/readyz", _) => 405,
+                        (_, "/metrics", AccessControl::Off) => 405,
+                        _ => 503,
+                    };
+                    let got = status(&router, who, method, &uri).await;
+                    assert_eq!(got, expected, "{method} {uri} {control:?} {who:?}");
+                }
+            }
+        }
+        let mut from_page = request(Who::Nobody, "POST", "/v1/apply", "");
+        from_page.headers_mut().insert("origin", "https://evil.example".parse().unwrap());
+        assert_eq!(router.clone().oneshot(from_page).await.unwrap().status(), 403);
+
+        let server = Server::start_enforced().await;
+        switch.replace(server.router.clone());
+        assert_eq!(status(&router, Who::Admin, "GET", "/v1/whoami").await, 200);
+        assert_eq!(status(&router, Who::Nobody, "GET", "/v1/whoami").await, 401);
+        server.stop().await;
+    }
 }
 
 /// Attack 24: every operation checks the rights of its caller. A new one without a check fails this test.

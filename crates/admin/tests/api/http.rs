@@ -359,11 +359,18 @@ async fn monitoring_is_answered_and_a_draining_replica_is_not_ready() {
     let get = |uri: &str| Request::builder().uri(uri).body(Body::empty()).unwrap();
     assert_eq!(server.send(get("/metrics")).await.1, "chancery_test 1\n");
     assert_eq!(server.send(get("/healthz")).await.0, 200);
-    assert_eq!(server.send(get("/readyz")).await.0, 200);
+    assert_eq!(server.send(get("/readyz")).await, (http::StatusCode::OK, "ready\n".to_owned()));
+    let json = server.done("GET", "/readyz?format=json", "").await;
+    assert_eq!(json, json!({"ready": true}));
+    let mut accepting = get("/healthz");
+    accepting.headers_mut().insert("accept", "application/json".parse().unwrap());
+    assert_eq!(server.send(accepting).await.1, "{\"healthy\":true}\n");
     server.drain.cancel();
     assert_eq!(server.send(get("/healthz")).await.0, 200);
-    let (status, body) = server.send(get("/readyz")).await;
-    assert_eq!((status.as_u16(), body.as_str()), (503, "the replica is shutting down\n"));
+    let (status, body) = server.call("GET", "/readyz", "").await;
+    let message = "the replica is shutting down";
+    let expected = json!({"ready": false, "reason": "draining", "message": message});
+    assert_eq!((status.as_u16(), body), (503, expected));
     server.stop().await;
 }
 

@@ -3,7 +3,9 @@
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use axum::{Router, body::Body};
-use chancery_admin::{AdminAccess, AdminDeps, ExternalValidator, GuardSettings, ReferenceSettings};
+use chancery_admin::{
+    AdminAccess, AdminDeps, ExternalValidator, GuardSettings, Readiness, ReferenceSettings,
+};
 use chancery_admission::Validation;
 use chancery_audit::Audit;
 use chancery_auth::{AuthSettings, Authenticator};
@@ -13,7 +15,7 @@ use chancery_mcp::Sources;
 use chancery_model::{Node, Principal};
 use chancery_proto::{admin::v1::admin_client::AdminClient, discovery::DeltaDiscoveryResponse};
 use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request as Discovery, StreamKind};
-use chancery_store::{Config, Replica};
+use chancery_store::{Config, OpenProgress, Replica};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use prost::Message;
@@ -170,12 +172,15 @@ impl Server {
         let tracker = TaskTracker::new();
         let fanout = Fanout::spawn(config, replica.watch(), &tracker, shards.clone());
         let drain = CancellationToken::new();
+        let readiness = Readiness::new(OpenProgress::default(), started, drain.clone());
+        readiness.on_open(replica.clone());
         let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
         let (router, _update) = chancery_admin::router(&AdminDeps {
-            started,
             replica: replica.clone(),
             fanout: fanout.clone(),
             metrics,
+            liveness: Arc::new(|| Ok(())),
+            readiness,
             drain: drain.clone(),
             request_bytes_max: REQUEST_BYTES_MAX,
             hosts: vec!["chancery.example".to_owned()],

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use chancery_store::{OpenError, Replica};
+use chancery_store::{OpenError, OpenProgress, Replica};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -23,8 +23,12 @@ pub(super) enum Opened {
 }
 
 /// Opens the store. It may wait for other replicas without a limit; a signal ends the wait.
-pub(super) async fn open(loaded: &Loaded, signals: &mut Signals) -> Result<Opened, Failure> {
-    let opening = open_and_listen(loaded);
+pub(super) async fn open(
+    loaded: &Loaded,
+    progress: &OpenProgress,
+    signals: &mut Signals,
+) -> Result<Opened, Failure> {
+    let opening = open_and_listen(loaded, progress);
     tokio::pin!(opening);
     let signal = tokio::select! {
         opened = &mut opening => return opened.map(Opened::Replica),
@@ -45,10 +49,10 @@ pub(super) async fn open(loaded: &Loaded, signals: &mut Signals) -> Result<Opene
 
 /// Opens the store. If the default address is in use, possibly by another replica on the same
 /// machine, a cluster of one replica continues without listening.
-async fn open_and_listen(loaded: &Loaded) -> Result<Replica, Failure> {
+async fn open_and_listen(loaded: &Loaded, progress: &OpenProgress) -> Result<Replica, Failure> {
     let config = loaded.config.store();
     let must_listen = loaded.is_given("raft.address") || loaded.config.raft.names_others();
-    let (address, source) = match Replica::open(config.clone()).await {
+    let (address, source) = match Replica::open_reporting(config.clone(), progress).await {
         Ok(replica) => return Ok(replica),
         Err(OpenError::Listen { address, source }) => (address, source),
         Err(error) => return Err(Failure::new(error)),
@@ -58,7 +62,7 @@ async fn open_and_listen(loaded: &Loaded) -> Result<Replica, Failure> {
         return Err(Failure::new(refused));
     }
     let alone = chancery_store::Config { listen: None, ..config };
-    let replica = Replica::open(alone).await.map_err(Failure::new)?;
+    let replica = Replica::open_reporting(alone, progress).await.map_err(Failure::new)?;
     let status = replica.status();
     if status.voters.len() + status.learners.len() > 1 {
         drop(replica.shutdown().await);

@@ -1,6 +1,6 @@
 //! A replica whose log or state differs from that of the cluster, as seen by clients and operators.
 
-use std::{fs, net::TcpStream, path::Path, thread, time::Duration};
+use std::{fs, path::Path, thread, time::Duration};
 
 use chancery_model::types::CLUSTER;
 use chancery_proto::{
@@ -228,11 +228,13 @@ fn replica_with_rolled_back_directory_stops_and_leader_stays_ready() {
         let status = replicas[leader].run(&["cluster", "status"], "").out;
         status.contains(&format!("replica {id} has diverged: it lacks log entry")).then_some(())
     });
-    // The replica detects the divergence before it opens its admin port.
-    eventually("the admin port is open", || TcpStream::connect(&replicas[old].admin).ok());
-    let (status, text) = http_get(&replicas[old].admin, "/readyz");
-    assert_eq!(status, 503);
-    assert!(text.contains("its data directory is an older copy"), "{text}");
+    // The replica detects the divergence before its store is open.
+    let text = eventually("the replica reports it", || {
+        let (status, text) = http_get(&replicas[old].admin, "/readyz");
+        assert_eq!(status, 503, "{text}");
+        text.contains("its data directory is an older copy").then_some(text)
+    });
+    assert!(text.contains("\"reason\":\"diverged\""), "{text}");
     assert!(text.contains("empty its data directory"), "{text}");
     assert!(
         replicas[old].child.as_mut().unwrap().try_wait().unwrap().is_none(),

@@ -12,6 +12,7 @@ mod connections;
 mod contexts;
 mod diverged;
 mod doctor;
+mod early;
 mod guards;
 mod lb_policy;
 mod leaderless;

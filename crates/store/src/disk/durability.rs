@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use prost::Message;
 
 use crate::{
-    OpenError,
+    OpenError, OpenProgress, OpenStage,
     disk::{
         database::{Access, Batch, Database},
         directory::{Directory, DirectoryPurpose},
@@ -176,6 +176,23 @@ pub(super) type Records = BTreeMap<(Family, Vec<u8>), Vec<u8>>;
 
 pub(super) fn records(image: &Image) -> Records {
     image.records().map(|Record { family, key, record }| ((family, key), record)).collect()
+}
+
+/// A start counts every record of the log and the state, and knows their number before it reads them.
+#[tokio::test]
+async fn start_reports_every_record_that_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::create(dir.path());
+    store.commit(&[form(0), put(1, "a", "x"), put(2, "b", "y"), blank(1, 3)]).await;
+    let (records, mark) = (store.image().tally.records, store.mark());
+    assert!(records > 4, "resources, index and history");
+    store.close();
+    let progress = OpenProgress::default();
+    let (directory, identity) = Directory::open_existing(dir.path()).unwrap();
+    assert_eq!(progress.stage(), OpenStage::Opening);
+    drop(recovery::read_reporting(&directory, identity, mark, &progress).unwrap());
+    let total = records + 4;
+    assert_eq!(progress.stage(), OpenStage::Reading { read: total, total });
 }
 
 /// Entries are acknowledged when they are on disk and the high-water mark includes them. The mark

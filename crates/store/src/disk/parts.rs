@@ -5,7 +5,7 @@ use std::path::Path;
 use chancery_model::Incarnation;
 
 use crate::{
-    Config, OpenError,
+    Config, OpenError, OpenProgress,
     disk::{
         database::{Access, Batch, Database},
         directory::{Directory, DirectoryPurpose, Found, change, damaged},
@@ -70,23 +70,29 @@ pub(crate) enum Opened {
 impl Parts {
     /// Opens the directory. Changes nothing before it has determined that the directory can be
     /// used.
-    pub(crate) fn open(config: &Config) -> Result<Opened, OpenError> {
+    pub(crate) fn open(config: &Config, progress: &OpenProgress) -> Result<Opened, OpenError> {
         let (directory, found) = Directory::open(&config.data_dir, Some(config.replica_id))?;
         match found {
             Found::Replica(identity) => {
                 if let Some(reason) = directory.diverged()? {
                     return Err(OpenError::Diverged { path: config.data_dir.clone(), reason });
                 }
-                Self::load(directory, identity).map(|parts| Opened::Replica(Box::new(parts)))
+                let parts = Self::load(directory, identity, progress)?;
+                Ok(Opened::Replica(Box::new(parts)))
             }
             Found::Fresh => Ok(Opened::Fresh(directory)),
             Found::Unrestored => Err(OpenError::Unrestored { path: config.data_dir.clone() }),
         }
     }
 
-    fn load(directory: Directory, identity: Identity) -> Result<Self, OpenError> {
+    fn load(
+        directory: Directory,
+        identity: Identity,
+        progress: &OpenProgress,
+    ) -> Result<Self, OpenError> {
         let mut high_water = read_mark(&directory, identity, HighWater::open)?;
-        let (database, recovered) = recovery::recover(&directory, identity, high_water.mark())?;
+        let (database, recovered) =
+            recovery::recover(&directory, identity, high_water.mark(), progress)?;
         // A killed process may have left a mark that is not synced. A new mark is written to one
         // slot only while the other slot is synced.
         high_water.resync().map_err(|source| OpenError::Io {

@@ -19,7 +19,7 @@ use chancery_proto::raft::v1 as pb;
 use prost::Message;
 
 use crate::{
-    OpenError,
+    OpenError, OpenProgress,
     disk::{
         database::{Access, Database, Deleted},
         directory::{Directory, damaged},
@@ -57,13 +57,14 @@ pub(crate) fn recover(
     directory: &Directory,
     identity: Identity,
     mark: Mark,
+    progress: &OpenProgress,
 ) -> Result<(Database, Recovered), OpenError> {
-    let (database, recovered) = read(directory, identity, mark)?;
+    let (database, recovered) = read_reporting(directory, identity, mark, progress)?;
     let root = directory.path();
-    let seen = Reader { root, database: &database }.fingerprint()?;
+    let seen = Reader { root, database: &database, progress }.fingerprint()?;
     drop(database);
     let database = open(root, &directory.database(), Access::ReadWrite)?;
-    if (Reader { root, database: &database }).fingerprint()? != seen {
+    if (Reader { root, database: &database, progress }).fingerprint()? != seen {
         let detail = "it had another log or state when opened for writing than when read";
         return Err(damaged(root, "the database", detail));
     }
@@ -75,6 +76,16 @@ pub(crate) fn read(
     directory: &Directory,
     identity: Identity,
     mark: Mark,
+) -> Result<(Database, Recovered), OpenError> {
+    read_reporting(directory, identity, mark, &OpenProgress::default())
+}
+
+/// Reads and checks a database as [`read`] does, and reports the progress.
+pub(crate) fn read_reporting(
+    directory: &Directory,
+    identity: Identity,
+    mark: Mark,
+    progress: &OpenProgress,
 ) -> Result<(Database, Recovered), OpenError> {
     let path = directory.database();
     let root = directory.path();
@@ -91,7 +102,7 @@ pub(crate) fn read(
         return Err(damaged(root, &what, detail));
     }
     let database = open(root, &path, Access::ReadOnly)?;
-    let recovered = Reader { root, database: &database }.read_all(identity, mark)?;
+    let recovered = Reader { root, database: &database, progress }.read_all(identity, mark)?;
     Ok((database, recovered))
 }
 
@@ -129,6 +140,7 @@ fn open(root: &Path, path: &Path, access: Access) -> Result<Database, OpenError>
 struct Reader<'a> {
     root: &'a Path,
     database: &'a Database,
+    progress: &'a OpenProgress,
 }
 
 impl Reader<'_> {
@@ -179,6 +191,7 @@ impl Reader<'_> {
             }
         };
         let applied_id = applied.id.as_ref().map(log_id_from_proto);
+        self.progress.on_reading(self.records(purged, &applied)?);
         let (ends, size) = self.read_log(
             Ends { purged, last: None, vote },
             &[
@@ -217,6 +230,21 @@ impl Reader<'_> {
             ));
         }
         Ok(Recovered { ends, size, image, generation })
+    }
+
+    /// Returns the number of records of the log and the state.
+    fn records(
+        &self,
+        purged: Option<LogId>,
+        applied: &pb::AppliedRecord,
+    ) -> Result<u64, OpenError> {
+        let last = self.database.last_key(Family::Log);
+        let last = last.map_err(|error| self.damaged("the log", error))?;
+        // The check of the log reports an invalid key.
+        let last = last.and_then(|key| key.as_ref().try_into().ok()).map(u64::from_be_bytes);
+        let next = purged.map_or(0, |id| id.index + 1);
+        let entries = last.map_or(0, |last| last.saturating_add(1).saturating_sub(next));
+        Ok(entries.saturating_add(applied.records))
     }
 
     fn check_vote(&self, found: Option<Vote>, mark: Option<Vote>) -> Result<(), OpenError> {
@@ -286,6 +314,7 @@ impl Reader<'_> {
                 return Err(self.damaged(what, detail));
             }
             size.append(index, record.len());
+            self.progress.on_read();
             let entry = entry_from_record(index, record)
                 .map_err(|error| self.damaged(what, format!("entry {index}: {error}")))?;
             let id = entry.log_id;
@@ -363,6 +392,7 @@ impl Reader<'_> {
                 let (key, record) = item
                     .map_err(|error| self.damaged(what, format!("{}: {error}", family.name())))?;
                 loader.add(family, &key, record).map_err(|error| self.damaged(what, error))?;
+                self.progress.on_read();
             }
         }
         loader.finish(applied).map_err(|error| self.damaged(what, error))

@@ -2,7 +2,8 @@
 //!
 //! A replica with an empty directory either forms a cluster or joins one. Its configuration decides:
 //! - Without any address, it forms a cluster of one, which others can join.
-//! - With addresses to join (`join`), it asks there until a leader admits it.
+//! - With addresses to join (`join`), it asks there until a leader admits it. A name may resolve to several replicas, such
+//!   as the name of a headless service. The replica then asks each of them.
 //! - With a list of all replicas (`peers`, for a StatefulSet), the first replica forms the cluster if all
 //!   others report that they are in none. All others join. A first replica that has lost its data finds that
 //!   the others are in a cluster, and joins it.
@@ -12,6 +13,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -33,10 +35,46 @@ use crate::{
 
 /// The time between two rounds of calls.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
+/// The maximum time to resolve a name.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum duration of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which the same progress message is logged again.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A place at which a replica may answer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    address: String,
+    /// One of several sockets to which the name in `address` resolves.
+    at: Option<SocketAddr>,
+}
+
+impl Place {
+    /// Returns the places of an address that resolves to these sockets.
+    fn of(address: &str, sockets: &[SocketAddr]) -> Vec<Self> {
+        let place = |at| Self { address: address.to_owned(), at };
+        match sockets {
+            [] | [_] => vec![place(None)],
+            several => several.iter().map(|at| place(Some(*at))).collect(),
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.at {
+            Some(at) => write!(f, "{} ({at})", self.address),
+            None => f.write_str(&self.address),
+        }
+    }
+}
+
+/// Returns the sockets to which an address resolves. If it does not, the connection reports the reason.
+async fn resolve(address: &str) -> Vec<SocketAddr> {
+    let resolved = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host(address)).await;
+    resolved.ok().and_then(Result::ok).into_iter().flatten().collect()
+}
 
 /// A replica without data that forms or joins a cluster.
 pub(crate) struct Joiner<'a> {
@@ -143,19 +181,23 @@ impl Joiner<'_> {
         addresses: &[String],
         progress: &mut Progress,
     ) -> Result<Option<Bootstrap>, OpenError> {
-        let mut addresses = addresses.to_vec();
+        let mut places = Vec::new();
+        for address in addresses {
+            places.extend(Place::of(address, &resolve(address).await));
+        }
         let mut tried = BTreeSet::new();
         let mut reasons = BTreeMap::new();
-        while let Some(address) = addresses.pop() {
-            if !tried.insert(address.clone()) {
+        while let Some(place) = places.pop() {
+            if !tried.insert(place.clone()) {
                 continue;
             }
-            if address == self.address {
+            let address = place.to_string();
+            if place.address == self.address {
                 reasons.insert(address, "this replica itself".to_owned());
                 continue;
             }
             use pb::join_response::Result;
-            match self.request_join(&address).await {
+            match self.request_join(&place).await {
                 Ok(answer) => match answer.result {
                     Some(Result::Joined(joined)) => return self.joined(&joined).map(Some),
                     Some(Result::Refused(refused)) => {
@@ -165,7 +207,7 @@ impl Joiner<'_> {
                     Some(Result::NotLeader(_)) if !answer.leader_address.is_empty() => {
                         let reason = format!("the leader is at {}", answer.leader_address);
                         reasons.insert(address, reason);
-                        addresses.push(answer.leader_address);
+                        places.push(Place { address: answer.leader_address, at: None });
                     }
                     Some(Result::NotLeader(_)) | None => {
                         let reason = "the cluster has no leader at present".to_owned();
@@ -181,14 +223,17 @@ impl Joiner<'_> {
         Ok(None)
     }
 
-    async fn request_join(&self, address: &str) -> Result<pb::JoinResponse, String> {
+    async fn request_join(&self, place: &Place) -> Result<pb::JoinResponse, String> {
         let peer = pb::Peer {
             replica_id: self.config.replica_id,
             address: self.address.to_owned(),
             learner: self.config.learner,
             instance: self.instance,
         };
-        let client = self.peers.client(address, Lane::Control);
+        let client = match place.at {
+            Some(at) => self.peers.client_at(&place.address, at),
+            None => self.peers.client(&place.address, Lane::Control),
+        };
         let mut client = client.map_err(|status| status.message().to_owned())?;
         let call =
             client.join(pb::JoinRequest { peer: Some(peer), protocol: Some(protocol::own()) });
@@ -247,7 +292,11 @@ pub(crate) fn no_effect(
 ) -> Option<String> {
     let members: Vec<(u64, &str)> =
         membership.nodes().map(|(id, peer)| (*id, peer.address.as_str())).collect();
-    let is_member = |address: &String| members.iter().any(|(_, known)| known == address);
+    // The name of a headless service is the end of the names of its replicas.
+    let is_at = |known: &str, address: &str| {
+        known.strip_suffix(address).is_some_and(|host| host.is_empty() || host.ends_with('.'))
+    };
+    let is_member = |address: &String| members.iter().any(|(_, known)| is_at(known, address));
     if config.join.is_empty() || members.is_empty() || config.join.iter().any(is_member) {
         return None;
     }
@@ -298,10 +347,27 @@ mod tests {
         assert_eq!(unknown, None, "the members are not known yet");
         assert_eq!(warning(&[], &["a:1"]), None);
         assert_eq!(warning(&["x:1", "b:1"], &["a:1", "b:1"]), None);
+        assert_eq!(warning(&["raft.svc:1"], &["a-1.raft.svc:1"]), None, "a headless service");
+        assert!(warning(&["raft.svc:1"], &["draft.svc:1"]).is_some());
         assert_eq!(
             warning(&["x:1"], &["a:1", ""]).unwrap(),
             "`raft.join` has no effect: /data belongs to cluster 07070707070707070707070707070707 with replicas 1 \
              at \"a:1\", 2 at \"\", none of which is in [\"x:1\"]; empty the directory to join another cluster"
+        );
+    }
+
+    #[test]
+    fn name_of_several_replicas_is_one_place_for_each() {
+        let sockets: Vec<SocketAddr> =
+            ["10.0.0.1:1", "[fd00::1]:1"].map(|socket| socket.parse().unwrap()).to_vec();
+        let shown = |sockets: &[SocketAddr]| {
+            Place::of("raft.example:1", sockets).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&[]), ["raft.example:1"]);
+        assert_eq!(shown(&sockets[..1]), ["raft.example:1"], "the name is resolved again later");
+        assert_eq!(
+            shown(&sockets),
+            ["raft.example:1 (10.0.0.1:1)", "raft.example:1 ([fd00::1]:1)"]
         );
     }
 

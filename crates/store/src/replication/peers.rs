@@ -1,6 +1,6 @@
 //! The connections to other replicas.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
 use chancery_tls::HANDSHAKE_TIMEOUT;
@@ -137,19 +137,39 @@ impl Peers {
         let channel = match channels.get(&(address.to_owned(), lane)) {
             Some(channel) => channel.clone(),
             None => {
-                let channel = self.connect(address, lane)?;
+                let channel = self.connect(address, None, lane)?;
                 channels.insert((address.to_owned(), lane), channel.clone());
                 channel
             }
         };
-        let max = self.0.message_bytes_max;
-        Ok(ReplicationClient::new(channel)
-            .max_decoding_message_size(max)
-            .max_encoding_message_size(max))
+        Ok(self.client_of(channel))
     }
 
-    fn connect(&self, address: &str, lane: Lane) -> Result<Channel, Status> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
+    /// Returns a client of one of the replicas to which the name in `address` resolves. The connection ends with the
+    /// client.
+    pub(crate) fn client_at(&self, address: &str, at: SocketAddr) -> Result<Client, Status> {
+        Ok(self.client_of(self.connect(address, Some(at), Lane::Control)?))
+    }
+
+    fn client_of(&self, channel: Channel) -> Client {
+        let max = self.0.message_bytes_max;
+        ReplicationClient::new(channel)
+            .max_decoding_message_size(max)
+            .max_encoding_message_size(max)
+    }
+
+    fn connect(
+        &self,
+        address: &str,
+        at: Option<SocketAddr>,
+        lane: Lane,
+    ) -> Result<Channel, Status> {
+        let authority = match (at, &self.0.tls) {
+            (Some(at), None) => at.to_string(),
+            // The certificate of the replica has the name.
+            _ => address.to_owned(),
+        };
+        let endpoint = Endpoint::from_shared(format!("http://{authority}")).map_err(|error| {
             Status::invalid_argument(format!(
                 "{address:?} is not the address of a replica: {error}"
             ))
@@ -167,7 +187,7 @@ impl Peers {
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(8 << 20);
         Ok(match &self.0.tls {
-            Some(tls) => connection::connect_lazily(&endpoint, address, tls),
+            Some(tls) => connection::connect_lazily(&endpoint, address, at, tls),
             None => endpoint.connect_lazy(),
         })
     }

@@ -90,11 +90,6 @@ const REFUSALS: &[(&[&str], &str)] = &[
     ),
     (&["config.xds=1"], "at '/config/xds': got number, want object"),
     (
-        &["livenessProbe.periodSeconds=10"],
-        "livenessProbe is set without startupProbe: a replica that loads its state or waits for others has no admin port \
-         yet, and would be restarted forever; set a startupProbe with enough time",
-    ),
-    (
         &["metrics.serviceMonitor.enabled=true"],
         "metrics.serviceMonitor.enabled is true, and networkPolicy.metricsFrom is empty: Prometheus could not connect; set \
          metricsFrom to the pods of Prometheus",

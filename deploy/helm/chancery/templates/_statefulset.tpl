@@ -116,8 +116,10 @@ spec:
         {{- with $values.livenessProbe }}
         livenessProbe: {{- include "chancery.probe" (dict "root" $ "probe" . "path" "/healthz" "port" "admin") | nindent 10 }}
         {{- end }}
+        {{- with $values.readinessProbe }}
         {{- /* The xDS port accepts connections exactly while the replica is ready. */}}
-        readinessProbe: {{- include "chancery.probe" (dict "root" $ "probe" $values.readinessProbe "path" "/readyz" "port" "xds") | nindent 10 }}
+        readinessProbe: {{- include "chancery.probe" (dict "root" $ "probe" . "path" "/readyz" "port" "xds") | nindent 10 }}
+        {{- end }}
         resources: {{- toYaml $values.resources | nindent 10 }}
         securityContext: {{- toYaml $values.securityContext | nindent 10 }}
         volumeMounts:

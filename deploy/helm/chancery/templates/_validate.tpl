@@ -4,7 +4,6 @@
 {{- include "chancery.validateReplicas" . -}}
 {{- include "chancery.validateConfig" . -}}
 {{- include "chancery.validatePorts" . -}}
-{{- include "chancery.validatePods" . -}}
 {{- include "chancery.validateMetrics" . -}}
 {{- include "chancery.validateBackup" . -}}
 {{- if .Values.console.enabled -}}
@@ -87,12 +86,6 @@
 {{- if not $isOpen -}}
 {{- fail (printf "the %s port has no TLS: its traffic would cross the network unencrypted and unauthenticated; set tls.%s.existingSecret or tls.%s.certManager, or config.%s.allow_plaintext to true if the network is trusted" $port $port $port $port) -}}
 {{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{- define "chancery.validatePods" -}}
-{{- if and .Values.livenessProbe (not .Values.startupProbe) -}}
-{{- fail "livenessProbe is set without startupProbe: a replica that loads its state or waits for others has no admin port yet, and would be restarted forever; set a startupProbe with enough time" -}}
 {{- end -}}
 {{- end -}}
 

@@ -20,7 +20,7 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The maximum time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time for one of several servers to answer the first, cheap request.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// These times bound how long a server that vanishes during a request goes unnoticed.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);

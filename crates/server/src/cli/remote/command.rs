@@ -4,7 +4,7 @@ use clap::Subcommand;
 
 use super::{
     access, apply, assignments, backup, client::Servers, cluster, conformance, delete, describe,
-    explain, get, history, import, keys, lb_policy, load, mcp, mirror, node, nodes, quota,
+    explain, get, health, history, import, keys, lb_policy, load, mcp, mirror, node, nodes, quota,
     settings::Settings, tokens, version,
 };
 use crate::cli::{
@@ -119,6 +119,12 @@ pub(crate) enum Command {
         "conformance --list",
     ]))]
     Conformance(conformance::Conformance),
+    /// Ask whether a replica works, or whether it serves clients
+    ///
+    /// Asks the server for /healthz or, with --ready, for /readyz, which need no token. The exit code is 0 if the answer is
+    /// good, and 1 otherwise. Of several servers, one with a good answer suffices.
+    #[command(after_help = examples(&["health", "health --ready --server unix:/run/chancery/admin.sock"]))]
+    Health(health::Health),
     /// Save the state of the cluster to a file
     #[command(after_help = examples(&["backup chancery.bak", "backup - | gzip > chancery.bak.gz"]))]
     Backup(backup::Backup),
@@ -174,6 +180,7 @@ impl Command {
             Self::History(history) => history::run(history, connect.await?, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,
             Self::Conformance(kit) => conformance::run(kit, servers, answer).await,
+            Self::Health(health) => health::run(&health, servers, answer).await,
             Self::Backup(backup) => backup::run(&backup, servers, answer).await,
             Self::Version => version::run(connect.await.ok(), answer).await,
         }

@@ -15,6 +15,7 @@ mod describe;
 mod doctor;
 mod explain;
 mod get;
+mod health;
 mod history;
 mod history_check;
 mod import;

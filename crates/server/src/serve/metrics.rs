@@ -1,0 +1,73 @@
+//! The metrics of the process: their recorder, and the buckets of histograms.
+
+use std::time::Duration;
+
+use chancery_metrics::{Metric, MetricKind};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::Failure;
+
+/// The version of this program.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The metrics of the binary itself.
+const METRICS: &[Metric] = &[Metric::new(
+    "chancery_build_info",
+    MetricKind::Gauge,
+    "Always 1; the label version is the version of the program",
+)];
+/// The interval at which histograms process their samples, whether or not anybody reads the
+/// metrics.
+const METRICS_UPKEEP: Duration = Duration::from_secs(5);
+/// The upper bounds of histogram buckets for times, in seconds. They range from an fsync on a fast
+/// disk to the time that a client waits.
+const SECONDS: [f64; 18] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0, 30.0, 60.0,
+];
+/// The upper bounds of histogram buckets for sizes, in bytes. One bound is the default message
+/// limit of gRPC clients. Full states are larger.
+const BYTES: [f64; 10] = [
+    256.0,
+    1024.0,
+    4096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+
+/// Starts recording.
+///
+/// # Errors
+/// If another recorder is installed.
+pub(super) fn start() -> Result<PrometheusHandle, Failure> {
+    let fail = |error| Failure::new(format_args!("cannot start metrics: {error}"));
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+        .and_then(|builder| {
+            builder.set_buckets_for_metric(Matcher::Suffix("_bytes".to_owned()), &BYTES)
+        })
+        .and_then(PrometheusBuilder::install_recorder)
+        .map_err(|error| fail(error.to_string()))?;
+    chancery_metrics::describe(METRICS);
+    chancery_tls::register_metrics();
+    chancery_auth::register_metrics();
+    chancery_secrets::register_metrics();
+    metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
+    Ok(handle)
+}
+
+/// Processes the samples of histograms until `stop`.
+pub(super) async fn run_upkeep(metrics: PrometheusHandle, stop: CancellationToken) {
+    let mut ticks = tokio::time::interval(METRICS_UPKEEP);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => metrics.run_upkeep(),
+        }
+    }
+}
