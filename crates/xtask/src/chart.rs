@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 
 mod api_server;
 mod bootstrap;
+mod config_schema;
 mod golden;
 mod live;
 mod mixin;
@@ -34,6 +35,7 @@ pub(crate) fn run(paths: &Paths, program: &Path, golden: Golden) -> Result<()> {
     let chart = Chart::new(paths, &scratch)?;
     mixin::check_copies(paths, golden)?;
     readme::check(&chart, golden)?;
+    config_schema::check(&chart, paths, program)?;
     let cases = chart.cases()?;
     for case in &cases {
         chart.lint(case)?;

@@ -108,6 +108,11 @@ pub(crate) enum Command {
         "completions bash > /etc/bash_completion.d/chancery",
     ]))]
     Completions(local::Completions),
+    /// Write the manual pages of all commands and of the configuration file
+    ///
+    /// Creates DIR if it does not exist, and replaces pages of the same name. `man ./DIR/chancery.1` shows a page.
+    #[command(args = no_server(), after_help = examples(&["man /usr/local/share/man"]))]
+    Man(local::Man),
 }
 
 /// Runs the command of the process's arguments.
@@ -155,6 +160,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Audit(audit) => audit.run(&mut answer)?,
         Command::Config(config) => config.run(&mut answer)?,
         Command::Dev(dev) => dev.run(&mut answer)?,
+        Command::Man(man) => man.run(Cli::command())?,
         Command::Completions(shell) => shell.run(Cli::command(), &mut answer)?,
     }
     out.flush()?;

@@ -8,7 +8,7 @@ use chancery_audit::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    bounds::{FREE, GIB, HOUR, KIB, Key, MINUTE, bytes, count, time},
+    bounds::{FREE, GIB, HOUR, KIB, Key, MINUTE, bytes, count, time, words},
     units::{ByteSize, Span},
 };
 
@@ -35,7 +35,7 @@ pub(super) const KEYS: &[Key] = &[
     ),
     (
         "mode",
-        FREE,
+        words(&[ASYNC, STRICT]),
         "async: operations never wait for the audit log, and records that find its queue full are dropped. strict: an operation is refused if no sink takes its record.",
     ),
     (

@@ -7,18 +7,29 @@ use chancery_auth::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::bounds::{FREE, Key, count};
+use super::bounds::{Field, Form, Key, count, optional, required, tables};
+
+/// The fields of an entry of `issuers` or `clusters`.
+const ISSUER: &[Field] = &[
+    required("name", Form::Text),
+    required("url", Form::Text),
+    optional("audience", Form::Texts),
+    optional("algorithms", Form::Texts),
+    optional("jwks_file", Form::Text),
+    optional("jwks_url", Form::Text),
+    optional("jwks_ca", Form::Text),
+];
 
 /// The keys of the section, each with its bounds and its description.
 pub(super) const KEYS: &[Key] = &[
     (
         "issuers",
-        FREE,
+        tables(ISSUER),
         "The issuers of JSON Web Tokens, as {name, url, audience, algorithms, jwks_file or jwks_url, jwks_ca}. The principal of a token is jwt:NAME/SUBJECT. url: its exact claim iss. audience ([\"chancery\"]): it must name one of them. algorithms ([\"RS256\", \"ES256\"]): also RS384, RS512, PS256, ES384, EdDSA. jwks_file: the public keys; the file is read again when it changes. jwks_url: https://, or http:// on loopback; it is requested every 5 minutes. jwks_ca: the CAs of its server (PEM), instead of the system's.",
     ),
     (
         "clusters",
-        FREE,
+        tables(ISSUER),
         "The Kubernetes clusters whose service accounts have identities, with the keys of issuers. The principal of a token is k8s:NAME/NAMESPACE/ACCOUNT. It must be bound, as a projected token is, to one of the audiences.",
     ),
     (

@@ -5,7 +5,9 @@ use toml::{Table, Value};
 
 use super::{
     Config, access, audit, auth,
-    bounds::{FREE, GIB, HOUR, KIB, Key, MIB, MINUTE, SECOND, bytes, count, time},
+    bounds::{
+        Bounds, FREE, GIB, HOUR, KIB, Key, LISTEN, MIB, MINUTE, SECOND, bytes, count, time, words,
+    },
     mcp, secrets, tls,
 };
 
@@ -66,7 +68,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             ),
             (
                 "address",
-                FREE,
+                LISTEN,
                 "The address to listen on for other replicas. If it is not set and the default is in use, a cluster of one replica continues without it.",
             ),
             (
@@ -129,7 +131,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         &[
             (
                 "address",
-                FREE,
+                LISTEN,
                 "The address to listen on for xDS clients. Port 0 selects a free port.",
             ),
             (
@@ -155,7 +157,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             tls::CLIENT_CA_CN,
             (
                 "tls_min",
-                FREE,
+                words(&["1.2", "1.3"]),
                 "The lowest TLS version: 1.2 or 1.3. Envoy connects with at most 1.2 unless its bootstrap sets tls_maximum_protocol_version.",
             ),
             (
@@ -427,7 +429,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         &[
             (
                 "address",
-                FREE,
+                LISTEN,
                 "The address to listen on for the command line, the HTTP API and metrics. Port 0 selects a free port.",
             ),
             (
@@ -525,7 +527,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         &[
             (
                 "mode",
-                FREE,
+                words(&["enforce", "warn", "off"]),
                 "The treatment of resources that clients would reject: enforce refuses the write, warn stores them and reports the findings, off does not check them. All replicas need the same value.",
             ),
             (
@@ -545,7 +547,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             ),
             (
                 "external_input",
-                FREE,
+                words(&["bootstrap", "manifest"]),
                 "The input of external_command: bootstrap (of Envoy, in JSON) or manifest.",
             ),
             (
@@ -570,7 +572,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
         &[
             (
                 "mode",
-                FREE,
+                words(&["enforce", "warn", "off"]),
                 "The treatment of references to resources that are missing in the views of nodes: warn reports them, enforce refuses the write, off does not check them. All replicas need the same value.",
             ),
             (
@@ -590,7 +592,11 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 FREE,
                 "The log level: error, warn, info, debug, trace or off; also per module: info,chancery_xds=debug.",
             ),
-            ("format", FREE, "The log format: text or json. The log goes to standard error."),
+            (
+                "format",
+                words(&["text", "json"]),
+                "The log format: text or json. The log goes to standard error.",
+            ),
         ],
     ),
     (
@@ -608,6 +614,12 @@ pub(super) fn table(config: &Config) -> Table {
     Table::try_from(config).expect("all keys are text, and TOML can represent all values")
 }
 
+/// Returns the description of a key with its range.
+pub(super) fn about(bounds: &Bounds, meaning: &str) -> String {
+    let range = bounds.range().map(|range| format!(" The value is {range}."));
+    format!("{meaning}{}", range.unwrap_or_default())
+}
+
 /// Converts a configuration to a TOML file, with a comment for each key.
 pub(super) fn render(config: &Config) -> String {
     let table = table(config);
@@ -619,9 +631,7 @@ pub(super) fn render(config: &Config) -> String {
         for (key, bounds, meaning) in *keys {
             let value = table.get(*section).and_then(|section| section.get(key));
             let value = value.map(Value::to_string).unwrap_or_default();
-            let range = bounds.range().map(|range| format!(" The value is {range}."));
-            let range = range.unwrap_or_default();
-            out.push_str(&format!("# {meaning}{range}\n{key} = {value}\n"));
+            out.push_str(&format!("# {}\n{key} = {value}\n", about(bounds, meaning)));
         }
     }
     out

@@ -14,7 +14,7 @@ use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsPort, check_ser
 use serde::{Deserialize, Serialize};
 
 use super::{
-    bounds::{FREE, GIB, KIB, Key, bytes},
+    bounds::{FREE, Form, GIB, KIB, Key, bytes, optional, required, tables},
     units::ByteSize,
 };
 
@@ -22,7 +22,17 @@ use super::{
 pub(super) const KEYS: &[Key] = &[
     (
         "sources",
-        FREE,
+        tables(&[
+            required("name", Form::Text),
+            optional("address", Form::Text),
+            optional("listen", Form::Listen),
+            optional("peer_names", Form::Texts),
+            required("scope", Form::Text),
+            required("collections", Form::Texts),
+            optional("incremental", Form::Flag),
+            optional("deletion_percent", Form::Count),
+            optional("deletion_resources_min", Form::Count),
+        ]),
         "The MCP sources whose collections the leader stores in scopes, as {name, address or listen, peer_names, scope, collections, incremental, deletion_percent, deletion_resources_min}. address: the leader connects to the source. listen: the source connects. peer_names: with listen, the certificate of the source needs one of these SPIFFE IDs or DNS names. incremental (true): the source may send incremental responses. A message that deletes more than deletion_percent (50) of a collection of at least deletion_resources_min (20) resources is held until it is confirmed. All replicas need the same sources.",
     ),
     (

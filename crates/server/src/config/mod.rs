@@ -13,9 +13,11 @@ mod error;
 mod guards;
 mod keys;
 mod load;
+mod manual;
 mod mcp;
 mod raft;
 mod rules;
+mod schema;
 mod secrets;
 mod tls;
 mod units;
@@ -32,8 +34,10 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use error::{ConfigError, Source};
 pub(crate) use load::{FlagValue, Flags, Loaded, NamedFiles, Refused, list, load};
+pub(crate) use manual::manual;
 pub(crate) use raft::Raft;
 pub(crate) use rules::LISTEN_RULE;
+pub(crate) use schema::schema;
 pub(crate) use tls::{TlsClientCert, TlsMin};
 pub(crate) use units::{ByteSize, Span};
 

@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Admin, Config, Xds,
-    bounds::{FREE, Key},
+    bounds::{FREE, Key, words},
 };
 
 // The keys of both ports, each with its bounds and its description.
 pub(super) const CLIENT_CERT: Key = (
     "tls_client_cert",
-    FREE,
+    words(&["required", "optional"]),
     "Whether clients need a certificate if tls_client_ca is set: required, or optional for clients with tokens. A client with an invalid certificate is always rejected.",
 );
 pub(super) const CRL: Key = (

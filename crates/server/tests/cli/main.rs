@@ -18,6 +18,7 @@ mod lb_policy;
 mod leaderless;
 mod lifecycle;
 mod lint;
+mod manual;
 mod mcp;
 mod metrics;
 mod mirror;

@@ -1,4 +1,4 @@
-//! The commands `config check` and `config print`.
+//! The commands `config check`, `config print` and `config schema`.
 
 use chancery_model::Printable;
 use clap::Subcommand;
@@ -8,8 +8,9 @@ use crate::{
     cli::{
         answer::{Answer, Output},
         failure::Failure,
+        help::{examples, no_output},
     },
-    config::{Loaded, NamedFiles},
+    config::{self, Loaded, NamedFiles},
 };
 
 /// The subcommands of `config`.
@@ -30,6 +31,12 @@ pub(crate) enum Config {
         #[command(flatten)]
         config: ConfigFlags,
     },
+    /// Print the JSON Schema of the configuration file, for editors and checks
+    ///
+    /// The schema (draft 7) has every key with its type, default and description, and rejects all other keys. It does
+    /// not express rules about several keys; `config check` does.
+    #[command(arg = no_output(), after_help = examples(&["config schema > chancery.schema.json"]))]
+    Schema,
 }
 
 impl Config {
@@ -37,6 +44,7 @@ impl Config {
     pub(crate) fn run(self, answer: &mut Answer<'_>) -> Result<(), Failure> {
         match self {
             Self::Check { config } => check(&config.load(NamedFiles::Check)?, answer),
+            Self::Schema => answer.json(&config::schema()),
             Self::Print { config } => print(&config.load(NamedFiles::Ignore)?, answer),
         }
     }

@@ -8,6 +8,7 @@ mod config_flags;
 mod context;
 mod dev;
 mod lint;
+mod man;
 mod restore;
 mod serve;
 
@@ -18,5 +19,6 @@ pub(crate) use config::Config;
 pub(crate) use context::ContextCommand;
 pub(crate) use dev::Dev;
 pub(crate) use lint::Lint;
+pub(crate) use man::Man;
 pub(crate) use restore::Restore;
 pub(crate) use serve::Serve;
