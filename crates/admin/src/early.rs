@@ -67,7 +67,6 @@ impl RouteSwitch {
 }
 
 /// Returns the routes of the admin port from the start of a replica on, and the switch to those of [`crate::router`].
-#[must_use]
 pub fn early_router(deps: EarlyDeps) -> (Router, RouteSwitch) {
     let switch = RouteSwitch(Arc::default());
     let (early, later) = (routes(deps), Arc::clone(&switch.0));
