@@ -8,7 +8,8 @@ use tonic::Code;
 
 use super::power_cut_tests::{DEADLINE, config, end, put, start, trio, until};
 use crate::{
-    Backup, BackupCheck, ChangeError, MemberChange, OpenError, ReadError, Replica, TransactError,
+    Backup, BackupCheck, ChangeError, MemberChange, OpenError, OpenProgress, ReadError, Replica,
+    TransactError,
     disk::{
         database::Batch,
         directory::Directory,
@@ -31,7 +32,8 @@ fn tamper(dir: &Path, replica_id: u64, name: &str) {
     let (directory, identity) =
         Directory::open_existing(&dir.join(replica_id.to_string())).unwrap();
     let mark = HighWater::open(&directory.high_water(), identity.cluster_id).unwrap().mark();
-    let (database, recovered) = recovery::recover(&directory, identity, mark).unwrap();
+    let (database, recovered) =
+        recovery::recover(&directory, identity, mark, &OpenProgress::default()).unwrap();
     let Recovered { mut image, generation, .. } = recovered;
     let (mut edits, mut batch) = (Vec::new(), Batch::default());
     let transaction = Box::new(put(name));
