@@ -24,12 +24,12 @@ impl ServiceManager {
         Self(socket)
     }
 
-    /// Returns the lines up to the first one that begins with `last`.
-    fn lines_until(&self, last: &str) -> Vec<String> {
-        let (mut lines, mut buffer) = (Vec::new(), [0; 4096]);
+    /// Returns the lines until each of `last` has arrived.
+    fn lines_until(&self, last: &[&str]) -> Vec<String> {
+        let (mut lines, mut buffer): (Vec<String>, _) = (Vec::new(), [0; 4096]);
         let start = Instant::now();
-        while !lines.iter().any(|line: &String| line.starts_with(last)) {
-            assert!(start.elapsed() < DEADLINE, "no {last:?} in {lines:?}");
+        while !last.iter().all(|last| lines.iter().any(|line| line == last)) {
+            assert!(start.elapsed() < DEADLINE, "not all of {last:?} in {lines:?}");
             match self.0.recv(&mut buffer) {
                 Ok(n) => {
                     let text = std::str::from_utf8(&buffer[..n]).unwrap();
@@ -56,9 +56,8 @@ fn replica_that_waits_for_its_cluster_answers_probes_only() {
         ("CHANCERY_ADMIN_SOCKET", socket.clone()),
     ];
     replica.start(&["--join", &first.raft]);
-    let told = manager.lines_until("WATCHDOG=1");
     let waits = "this replica has no data, and waits until a cluster admits it";
-    let told = [told, manager.lines_until(&format!("STATUS={waits}"))].concat();
+    let told = manager.lines_until(&["WATCHDOG=1", &format!("STATUS={waits}")]);
     assert!(told.contains(&"EXTEND_TIMEOUT_USEC=60000000".to_owned()), "{told:?}");
     assert!(!told.contains(&"READY=1".to_owned()), "{told:?}");
 
@@ -88,7 +87,7 @@ fn replica_that_waits_for_its_cluster_answers_probes_only() {
     }
 
     first.start_and_wait(&[]);
-    let told = manager.lines_until("READY=1");
+    let told = manager.lines_until(&["READY=1"]);
     assert!(told.contains(&"STATUS=ready".to_owned()), "{told:?}");
     replica.wait_ready();
     assert_eq!(http_get(&replica.admin, "/readyz"), (200, "ready\n".to_owned()));
@@ -99,7 +98,7 @@ fn replica_that_waits_for_its_cluster_answers_probes_only() {
     );
     replica.json(&["get"]);
     replica.terminate();
-    let told = manager.lines_until("STOPPING=1");
+    let told = manager.lines_until(&["STOPPING=1"]);
     assert!(told.iter().any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")), "{told:?}");
 }
 

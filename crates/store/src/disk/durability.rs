@@ -184,13 +184,14 @@ async fn start_reports_every_record_that_it_reads() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::create(dir.path());
     store.commit(&[form(0), put(1, "a", "x"), put(2, "b", "y"), blank(1, 3)]).await;
-    let (records, mark) = (store.image().tally.records, store.mark());
-    assert!(records > 4, "resources, index and history");
+    let mark = store.mark();
     store.close();
     let progress = OpenProgress::default();
     let (directory, identity) = Directory::open_existing(dir.path()).unwrap();
     assert_eq!(progress.stage(), OpenStage::Opening);
-    drop(recovery::read_reporting(&directory, identity, mark, &progress).unwrap());
+    let (_, recovered) = recovery::read_reporting(&directory, identity, mark, &progress).unwrap();
+    let records = recovered.image.tally.records;
+    assert!(records > 4, "resources, index and history");
     let total = records + 4;
     assert_eq!(progress.stage(), OpenStage::Reading { read: total, total });
 }
