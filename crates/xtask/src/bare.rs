@@ -135,20 +135,9 @@ struct Root {
 }
 
 impl Root {
-    /// Installs the `minbase` variant of this machine's Debian release, from this machine's mirror.
+    /// Installs Debian, and gives the root access to the package registries.
     fn make(&self) -> Result<()> {
-        fs::create_dir_all(&self.dir).with_context(|| format!("create {}", self.dir.display()))?;
-        let release = fs::read_to_string("/etc/os-release").context("read /etc/os-release")?;
-        let suite = release
-            .lines()
-            .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
-            .context("/etc/os-release has no VERSION_CODENAME")?;
-        let mut command = Command::new("debootstrap");
-        command.args(["--variant=minbase", suite]).arg(&self.dir).stdout(Stdio::null());
-        if let Some(mirror) = mirror(suite) {
-            command.arg(mirror);
-        }
-        proc::run(&mut command)?;
+        make_root(&self.dir, &[])?;
         for path in APT_FILES.iter().chain(NETWORK_FILES) {
             copy_into(Path::new(path), &self.dir)?;
         }
@@ -245,6 +234,26 @@ impl Root {
         ensure!(status.success(), "the demo failed after SIGINT: {status}");
         Ok(())
     }
+}
+
+/// Installs the `minbase` variant of this machine's Debian release, and more packages, from this machine's mirror.
+pub(crate) fn make_root(dir: &Path, packages: &[&str]) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    let release = fs::read_to_string("/etc/os-release").context("read /etc/os-release")?;
+    let suite = release
+        .lines()
+        .find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+        .context("/etc/os-release has no VERSION_CODENAME")?;
+    let mut command = Command::new("debootstrap");
+    command.arg("--variant=minbase");
+    if !packages.is_empty() {
+        command.arg(format!("--include={}", packages.join(",")));
+    }
+    command.arg(suite).arg(dir).stdout(Stdio::null());
+    if let Some(mirror) = mirror(suite) {
+        command.arg(mirror);
+    }
+    proc::run(&mut command)
 }
 
 /// Sends SIGINT to xtask, which is a descendant of `unshare`.

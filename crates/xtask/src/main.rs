@@ -25,6 +25,7 @@ mod fuzz;
 mod metrics_page;
 mod mixin;
 mod mutants;
+mod package;
 mod paths;
 mod proc;
 mod program;
@@ -67,6 +68,13 @@ usage: cargo xtask <command>
                          the bugs with these numbers
   chart [--update]       check the Helm chart: lint, schemas of Kubernetes, golden files, refusals, and the
                          configuration that it renders; --update writes the golden files first
+  image [--check] [--dev] write the container image as an OCI layout, without a daemon; --check writes it twice, and
+                         runs a replica from it; --dev uses a debug build
+  dist [--check] [--dev] write all files of a release: archive, Debian package, image, chart, mixin, schema, protos,
+                         component list and checksums; --check writes them twice and compares them
+  install [--dev]        follow docs/install-systemd.md in three Debian roots with systemd and the Debian package,
+                         until two Envoys are connected (about 5 minutes besides the build); needs root
+  packages               check the systemd units, the Dockerfile and the Compose file
   corpus [--cases REGEX] [--only CLIENT,..]
                          ask Envoy and the gRPC clients about every case in corpus/admission, and write
                          its verdicts.json (about 5 minutes on two idle cores)
@@ -138,6 +146,10 @@ fn run() -> Result<ExitCode> {
         }
         ["chart"] => helm_chart(&paths, Golden::Compare)?,
         ["chart", "--update"] => helm_chart(&paths, Golden::Write)?,
+        ["image", flags @ ..] => package::image(&paths, flags)?,
+        ["dist", flags @ ..] => package::dist(&paths, flags)?,
+        ["install", flags @ ..] => package::install(&paths, flags)?,
+        ["packages"] => package::check_files(&paths)?,
         ["corpus", rest @ ..] => corpus::run(&paths, rest)?,
         ["fuzz", rest @ ..] => fuzz::run(&paths, rest)?,
         ["bare"] => bare::run(&paths, bare::Machine::Bare)?,

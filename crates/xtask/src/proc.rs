@@ -159,6 +159,21 @@ impl Guard {
         }
     }
 
+    /// Waits until the child ends, for at most `max`.
+    pub(crate) fn wait_for(&mut self, max: Duration) -> Result<ExitStatus> {
+        let end = Instant::now() + max;
+        loop {
+            let ended = self.child.try_wait();
+            if let Some(status) = ended.with_context(|| format!("wait for {}", self.name))? {
+                return Ok(status);
+            }
+            if Instant::now() > end {
+                bail!("{} did not end within {} s", self.name, max.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Returns the child's standard output, if it is a pipe.
     pub(crate) fn stdout(&mut self) -> Result<std::process::ChildStdout> {
         self.child.stdout.take().with_context(|| format!("{} has no output pipe", self.name))

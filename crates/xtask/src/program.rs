@@ -2,9 +2,11 @@
 
 use std::{
     collections::BTreeSet,
+    env, fs,
     io::{BufRead as _, BufReader},
-    path::PathBuf,
-    process::Stdio,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::{Mutex, PoisonError},
     time::Instant,
 };
@@ -20,6 +22,9 @@ use crate::{
 };
 
 const PACKAGE: &str = "chancery-server";
+
+/// The flags with which cargo reports what it has compiled.
+const MESSAGES: [&str; 2] = ["--quiet", "--message-format=json-render-diagnostics"];
 
 /// The build profile of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,14 +51,67 @@ impl Profile {
 /// Builds the program and returns its path.
 pub(crate) fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     let (name, dir) = profile.names();
-    say!("building chancery, profile `{name}`; the first build takes minutes");
+    let mut cargo = paths.cargo("build");
+    cargo.args(["--package", PACKAGE, "--profile", name]);
+    cargo.args(MESSAGES);
+    compile(paths, &format!("chancery, profile `{name}`"), cargo)?;
+    Ok(paths.target.join(dir).join("chancery"))
+}
+
+/// Builds the program without shared libraries and symbols, and returns its path.
+///
+/// Only the last step, the linking, differs from [`build`]: the packages below it are the same. The program needs no file
+/// of the system that runs it. It resolves host names by `/etc/hosts` and DNS, without other modules of NSS.
+pub(crate) fn build_static(paths: &Paths, profile: Profile) -> Result<PathBuf> {
+    let (name, dir) = profile.names();
+    let libraries = paths.target.join("static-libraries");
+    find_static_cpp(&libraries)?;
+    let mut cargo = paths.cargo("rustc");
+    cargo.args(["--package", PACKAGE, "--bin", "chancery", "--profile", name]);
+    cargo.args(MESSAGES);
+    cargo.args(["--", "-Ctarget-feature=+crt-static", "-L"]).arg(&libraries);
+    compile(paths, &format!("chancery as a static program, profile `{name}`"), cargo)?;
+    // Cargo uses one name for both forms of the program, so the static one gets a name of its own.
+    let program = paths.target.join(dir).join("chancery");
+    let stripped = paths.target.join(dir).join("chancery-static");
+    proc::run(Command::new("strip").arg("--strip-all").arg("-o").arg(&stripped).arg(&program))?;
+    fs::remove_file(&program).with_context(|| format!("remove {}", program.display()))?;
+    check_static(&stripped)?;
+    Ok(stripped)
+}
+
+/// Fills a directory with the static C++ library, and nothing else.
+///
+/// The build script of RocksDB asks for a shared library. The linker searches one directory after the other, and finds
+/// this one first.
+fn find_static_cpp(dir: &Path) -> Result<()> {
+    const NAME: &str = "libstdc++.a";
+    let compiler = env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let library = proc::output(Command::new(compiler).arg(format!("-print-file-name={NAME}")))?;
+    let library = Path::new(library.trim());
+    ensure!(library.is_absolute(), "the C++ compiler has no {NAME}; install libstdc++-dev");
+    fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+    let link = dir.join(NAME);
+    if !link.exists() {
+        symlink(library, &link).with_context(|| format!("create {}", link.display()))?;
+    }
+    Ok(())
+}
+
+/// Fails if the program needs a dynamic linker.
+fn check_static(program: &Path) -> Result<()> {
+    let headers = proc::output(Command::new("readelf").arg("-lW").arg(program))?;
+    ensure!(!headers.contains("INTERP"), "{} is not a static program", program.display());
+    Ok(())
+}
+
+/// Runs cargo, and shows how much is compiled.
+fn compile(paths: &Paths, what: &str, mut cargo: Command) -> Result<()> {
+    say!("building {what}; the first build takes minutes");
     let tree = ["--package", PACKAGE, "--edges=normal,build", "--prefix=none", "--format={p}"];
     let tree = proc::output(paths.cargo("tree").args(tree))?;
     let built = Mutex::new(Built::new(&tree));
     let lock = || built.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut cargo = paths.cargo("build");
-    cargo.args(["--package", PACKAGE, "--profile", name]);
-    cargo.args(["--quiet", "--message-format=json-render-diagnostics"]);
     let start = Instant::now();
     progress::show(
         "compiling chancery",
@@ -70,7 +128,7 @@ pub(crate) fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
         },
     )?;
     say!("built chancery in {}", progress::time(start.elapsed()));
-    Ok(paths.target.join(dir).join("chancery"))
+    Ok(())
 }
 
 /// The packages that take much longer to compile than others, in the time of an average package.

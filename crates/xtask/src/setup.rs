@@ -14,11 +14,13 @@ mod chart;
 mod clients;
 mod oracle;
 mod packages;
+mod packaging;
 mod prometheus;
 mod rocksdb;
 
 pub(crate) use chart::ChartTools;
 use packages::{Need, install, is_root, missing};
+pub(crate) use packaging::FileCheckers;
 
 use crate::{paths::Paths, proc, say::say};
 
@@ -73,6 +75,24 @@ pub(crate) fn promtool(paths: &Paths) -> Result<PathBuf> {
 pub(crate) fn prometheus(paths: &Paths) -> Result<PathBuf> {
     let _one_at_a_time = lock(paths)?;
     prometheus::program(paths, "prometheus")
+}
+
+/// Installs the tools that read, unpack and run an image. Fails without root permissions.
+pub(crate) fn image_tools(paths: &Paths) -> Result<()> {
+    let _one_at_a_time = lock(paths)?;
+    packaging::image_tools()
+}
+
+/// Installs systemd's checker of units.
+pub(crate) fn unit_tools(paths: &Paths) -> Result<()> {
+    let _one_at_a_time = lock(paths)?;
+    packaging::unit_tools()
+}
+
+/// Installs the checkers of the Dockerfile and of the Compose file.
+pub(crate) fn file_checkers(paths: &Paths) -> Result<FileCheckers> {
+    let _one_at_a_time = lock(paths)?;
+    packaging::file_checkers(paths)
 }
 
 /// Installs the dependencies of `cargo xtask bare`. Fails without root permissions.

@@ -3,7 +3,8 @@
 use anyhow::{Result, bail};
 
 use crate::{
-    attacks, conformance, metrics_page, mixin, mutants, paths::Paths, proc, say::say, setup, tidy,
+    attacks, conformance, metrics_page, mixin, mutants, package, paths::Paths, proc, say::say,
+    setup, tidy,
 };
 
 /// Runs all checks except the tests. Cheap checks come first.
@@ -30,6 +31,8 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
     }
     say!("verify: unit tests of the alerts");
     mixin::test(paths)?;
+    say!("verify: systemd units, Dockerfile and Compose file");
+    package::check_files(paths)?;
     setup::build_needs(paths)?;
     say!("verify: clippy, with warnings as errors");
     proc::run(paths.cargo("clippy").args([

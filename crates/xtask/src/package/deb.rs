@@ -1,0 +1,75 @@
+//! The Debian package: an `ar` archive of two compressed archives, and scripts from `deploy/debian`.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use super::{archive::Tree, release::Release};
+use crate::paths::Paths;
+
+const SOURCES: &str = "deploy/debian";
+/// The scripts that dpkg runs.
+const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
+/// The number of the package among those of one version.
+const REVISION: u32 = 1;
+
+/// Returns the name of the file.
+pub(super) fn file_name(release: &Release) -> String {
+    format!("chancery_{}_amd64.deb", version(release))
+}
+
+fn version(release: &Release) -> String {
+    format!("{}-{REVISION}", release.version)
+}
+
+/// Returns the package with these files. Paths are relative to the root directory.
+pub(super) fn write(paths: &Paths, release: &Release, data: &Tree) -> Result<Vec<u8>> {
+    let source = |name: &str| {
+        let path = paths.root.join(SOURCES).join(name);
+        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    };
+    let kib = data.files().map(|(_, content)| content.len().div_ceil(1024)).sum::<usize>();
+    let mut control = Tree::default();
+    let fields = source("control")?.replace("{{VERSION}}", &version(release));
+    control.file("control", 0o644, fields.replace("{{SIZE}}", &kib.to_string()));
+    control.file("conffiles", 0o644, source("conffiles")?);
+    for script in SCRIPTS {
+        control.file(script, 0o755, source(script)?);
+    }
+    let members = [
+        ("debian-binary", b"2.0\n".to_vec()),
+        ("control.tar.gz", control.tar_gz("", release.epoch)?),
+        ("data.tar.gz", data.tar_gz("", release.epoch)?),
+    ];
+    Ok(ar(&members, release.epoch))
+}
+
+/// Returns an archive in the format of `ar`, whose members begin at even offsets.
+fn ar(members: &[(&str, Vec<u8>)], epoch: u64) -> Vec<u8> {
+    let mut archive = b"!<arch>\n".to_vec();
+    for (name, content) in members {
+        let size = content.len();
+        let header = format!("{name:<16}{epoch:<12}{0:<6}{0:<6}{1:<8}{size:<10}`\n", 0, "100644");
+        archive.extend(header.bytes());
+        archive.extend(content);
+        if size % 2 == 1 {
+            archive.push(b'\n');
+        }
+    }
+    archive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_begin_at_even_offsets() {
+        let archive = ar(&[("a", b"x".to_vec()), ("b", b"yz".to_vec())], 7);
+        let text = String::from_utf8(archive).unwrap();
+        let expected = "!<arch>\n\
+            a               7           0     0     100644  1         `\nx\n\
+            b               7           0     0     100644  2         `\nyz";
+        assert_eq!(text, expected);
+    }
+}

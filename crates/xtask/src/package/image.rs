@@ -1,0 +1,170 @@
+//! The container image as an OCI layout: one layer with the static program, and nothing that could run besides it.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::{
+    archive::{Tree, gzip, sha256},
+    release::Release,
+    root_certificates,
+};
+
+/// The user and the group of the process, as in other images without a shell.
+const USER: u64 = 65532;
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+/// Writes the layout into the directory, and returns the digest of the manifest.
+pub(super) fn write(release: &Release, program: &[u8], dir: &Path) -> Result<String> {
+    let layout = layout(release, program)?;
+    for (path, content) in layout.tree.files() {
+        let path = dir.join(path);
+        let parent = path.parent().context("a file has no directory")?;
+        fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&path, content))
+            .with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(layout.digest)
+}
+
+/// An image, as the files of its layout.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) tree: Tree,
+    /// The digest of the manifest, by which a registry names the image.
+    pub(super) digest: String,
+}
+
+/// Returns the layout of the image with this program.
+pub(super) fn layout(release: &Release, program: &[u8]) -> Result<Layout> {
+    let tar = root_files(program).tar("", release.epoch)?;
+    let diff = format!("sha256:{}", sha256(&tar));
+    let mut blobs = Blobs::default();
+    let layer = blobs.add(LAYER, gzip(&tar)?);
+    let config = blobs.add(CONFIG, serde_json::to_vec(&config(release, &diff))?);
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": config,
+        "layers": [layer],
+        "annotations": labels(release),
+    });
+    let mut manifest = blobs.add(MANIFEST, serde_json::to_vec(&manifest)?);
+    let digest = manifest["digest"].as_str().context("a descriptor has no digest")?.to_owned();
+    manifest["platform"] = json!({"architecture": "amd64", "os": "linux"});
+    manifest["annotations"] = json!({
+        "org.opencontainers.image.ref.name": release.version,
+        "io.containerd.image.name": format!("docker.io/library/chancery:{}", release.version),
+    });
+    // A release that also builds other architectures adds their manifests here.
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest]});
+    blobs.0.file("index.json", 0o644, serde_json::to_vec(&index)?);
+    blobs.0.file("oci-layout", 0o644, r#"{"imageLayoutVersion":"1.0.0"}"#);
+    Ok(Layout { tree: blobs.0, digest })
+}
+
+/// The blobs of a layout, by digest.
+#[derive(Debug, Default)]
+struct Blobs(Tree);
+
+impl Blobs {
+    /// Adds a blob and returns its descriptor.
+    fn add(&mut self, media_type: &str, content: Vec<u8>) -> Value {
+        let (digest, size) = (sha256(&content), content.len());
+        self.0.file(&format!("blobs/sha256/{digest}"), 0o644, content);
+        json!({"mediaType": media_type, "digest": format!("sha256:{digest}"), "size": size})
+    }
+}
+
+/// Returns the root file system.
+fn root_files(program: &[u8]) -> Tree {
+    let mut root = Tree::default();
+    root.file("chancery", 0o755, program);
+    root.file(
+        "etc/passwd",
+        0o644,
+        format!(
+            "root:x:0:0:root:/:/sbin/nologin\nchancery:x:{USER}:{USER}:chancery:/data:/sbin/nologin\n"
+        ),
+    );
+    root.file("etc/group", 0o644, format!("root:x:0:\nchancery:x:{USER}:\n"));
+    root.file("etc/nsswitch.conf", 0o644, "passwd: files\ngroup: files\nhosts: files dns\n");
+    root.file("etc/ssl/certs/ca-certificates.crt", 0o644, root_certificates::bundle());
+    root.dir("tmp", 0o1777);
+    root.dir_of("data", 0o700, USER);
+    root
+}
+
+fn config(release: &Release, diff: &str) -> Value {
+    json!({
+        "created": release.created(),
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {
+            "User": format!("{USER}:{USER}"),
+            "Entrypoint": ["/chancery"],
+            "Cmd": ["serve"],
+            "Env": [
+                "PATH=/",
+                "CHANCERY_STORE_DATA_DIR=/data",
+                "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt",
+            ],
+            "WorkingDir": "/",
+            "StopSignal": "SIGTERM",
+            "ExposedPorts": {"18000/tcp": {}, "18001/tcp": {}, "18002/tcp": {}},
+            "Volumes": {"/data": {}},
+            "Labels": labels(release),
+        },
+        "rootfs": {"type": "layers", "diff_ids": [diff]},
+        "history": [{"created": release.created(), "created_by": "cargo xtask image"}],
+    })
+}
+
+fn labels(release: &Release) -> Value {
+    json!({
+        "org.opencontainers.image.title": "chancery",
+        "org.opencontainers.image.description": "An xDS control plane for Envoy and gRPC clients",
+        "org.opencontainers.image.version": release.version,
+        "org.opencontainers.image.revision": release.revision,
+        "org.opencontainers.image.created": release.created(),
+        "org.opencontainers.image.licenses": "Apache-2.0",
+        "org.opencontainers.image.vendor": "The Chancery authors",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_depends_on_program_and_release_only() {
+        let release =
+            |epoch| Release { version: "1.2.3".to_owned(), revision: "c0ffee".to_owned(), epoch };
+        let digest = |epoch, program: &[u8]| layout(&release(epoch), program).unwrap().digest;
+        assert_eq!(digest(1, b"program"), digest(1, b"program"));
+        assert_ne!(digest(1, b"program"), digest(2, b"program"));
+        assert_ne!(digest(1, b"program"), digest(1, b"another"));
+    }
+
+    #[test]
+    fn process_is_not_root_and_owns_only_its_data() {
+        let release =
+            Release { version: "1.2.3".to_owned(), revision: "c0ffee".to_owned(), epoch: 0 };
+        let config = config(&release, "sha256:0");
+        assert_eq!(config["config"]["User"], "65532:65532");
+        assert_eq!(config["config"]["Labels"]["org.opencontainers.image.version"], "1.2.3");
+        let tar = root_files(b"program").tar("", 0).unwrap();
+        let mut archive = tar::Archive::new(tar.as_slice());
+        let owned: Vec<_> = (archive.entries().unwrap())
+            .map(Result::unwrap)
+            .filter(|entry| entry.header().uid().unwrap() == USER)
+            .map(|entry| entry.path().unwrap().display().to_string())
+            .collect();
+        assert_eq!(owned, ["data/"]);
+    }
+}

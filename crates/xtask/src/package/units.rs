@@ -1,0 +1,77 @@
+//! The check of the systemd units: systemd accepts them, and they expose little of the machine.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::{paths::Paths, proc, say::say, setup};
+
+const UNITS: &str = "deploy/systemd";
+/// The services, whose exposure is measured.
+const SERVICES: &[&str] = &["chancery.service", "chancery-backup.service"];
+const TIMER: &str = "chancery-backup.timer";
+/// The program in the units. It is not installed on this machine, so that the check names another one.
+const PROGRAM: &str = "/usr/bin/chancery";
+const SUBSTITUTE: &str = "/bin/true";
+/// The maximum exposure, from 0 (safe) to 10, in tenths.
+const EXPOSURE_MAX: u32 = 15;
+
+/// Checks the units.
+pub(super) fn check(paths: &Paths) -> Result<()> {
+    setup::unit_tools(paths)?;
+    let dir = super::scratch::fresh_dir(paths, "units")?;
+    for unit in SERVICES.iter().chain([&TIMER]) {
+        let path = paths.root.join(UNITS).join(unit);
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        fs::write(dir.join(unit), text.replace(PROGRAM, SUBSTITUTE))
+            .with_context(|| format!("copy {unit}"))?;
+    }
+    let units: Vec<_> = SERVICES.iter().chain([&TIMER]).map(|unit| dir.join(unit)).collect();
+    let mut verify = Command::new("systemd-analyze");
+    // The manual pages of the program are not installed.
+    let verified = verify.args(["verify", "--man=no"]).args(&units).output();
+    let verified = verified.context("start systemd-analyze")?;
+    // An unknown key is only a warning of systemd.
+    let warnings = String::from_utf8_lossy(&verified.stderr);
+    ensure!(
+        verified.status.success() && warnings.is_empty(),
+        "systemd-analyze verify rejects the units:\n{warnings}"
+    );
+    for service in SERVICES {
+        let exposure = exposure(&dir.join(service))?;
+        ensure!(
+            exposure <= EXPOSURE_MAX,
+            "systemd-analyze gives {service} the exposure {}.{}, and at most {}.{} is allowed",
+            exposure / 10,
+            exposure % 10,
+            EXPOSURE_MAX / 10,
+            EXPOSURE_MAX % 10
+        );
+        say!("{service}: exposure {}.{}", exposure / 10, exposure % 10);
+    }
+    Ok(())
+}
+
+/// Returns the exposure that systemd computes, in tenths.
+fn exposure(service: &std::path::Path) -> Result<u32> {
+    let mut analyze = Command::new("systemd-analyze");
+    let report = proc::output(analyze.args(["security", "--offline=yes"]).arg(service))?;
+    parse_exposure(&report).with_context(|| format!("no exposure in the report:\n{report}"))
+}
+
+fn parse_exposure(report: &str) -> Option<u32> {
+    let (_, rest) = report.rsplit_once("Overall exposure level for ")?;
+    let (_, rest) = rest.split_once(": ")?;
+    let (whole, tenths) = rest.split_whitespace().next()?.split_once('.')?;
+    Some(whole.parse::<u32>().ok()? * 10 + tenths.parse::<u32>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn exposure_is_the_number_at_the_end() {
+        let report = "x 0.2\n\n→ Overall exposure level for a.service: 1.3 OK :-)\n";
+        assert_eq!(super::parse_exposure(report), Some(13));
+        assert_eq!(super::parse_exposure("nothing"), None);
+    }
+}

