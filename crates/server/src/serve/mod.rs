@@ -18,6 +18,7 @@ mod read_index;
 mod remote_sinks;
 mod signals;
 mod store;
+mod traces;
 mod unix_socket;
 
 use std::{
@@ -51,6 +52,7 @@ use crate::{
     cli::Failure,
     config::{Config, Loaded},
 };
+pub(crate) use files::open_files_needed;
 pub(crate) use listen::Limits;
 use mcp_sources::McpSources;
 use ports::{listen_on, take_port};
@@ -153,6 +155,7 @@ fn start_metrics() -> Result<PrometheusHandle, Failure> {
     chancery_tls::register_metrics();
     chancery_auth::register_metrics();
     chancery_secrets::register_metrics();
+    chancery_trace::register_metrics();
     metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
     Ok(handle)
 }
@@ -181,9 +184,7 @@ async fn serve_audited(
         .map_err(|error| Failure::new(format_args!("cannot install signal handlers: {error}")))?;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
-    let connections = [config.xds.connections_max, config.admin.connections_max];
-    let raft = config.raft.connections_max;
-    files::raise_limit(connections.into_iter().fold(raft, usize::saturating_add));
+    files::raise_limit(config);
     descriptors::load(&config.xds.descriptor_sets)?;
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
@@ -355,6 +356,7 @@ impl Running {
             .with_fresh(Arc::new(fresh));
         shards.spawn(run_metrics_upkeep(metrics.clone(), stop_shards.clone()));
         let load_reports = config.load_reports().map_err(Failure::new)?;
+        let tracer = traces::start(config, &replica, &shards, &stop_shards)?;
         let mcp = McpSources::start(config, &replica, mcp_tls, &shards, &drain)?;
         let (router, update_references) = chancery_admin::router(&AdminDeps {
             replica,
@@ -373,6 +375,8 @@ impl Running {
             external: config.validation.external(),
             access: config.admin_access(&auth),
             audit: audit.clone(),
+            log: log::filter(),
+            tracer,
         });
         admin_runtime.spawn(update_references);
         let stop = stop_admin.clone();
