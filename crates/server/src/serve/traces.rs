@@ -17,7 +17,9 @@ pub(super) fn start(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<Tracer, Failure> {
-    let Some(settings) = config.trace.settings(config.raft.replica_id) else { return Ok(Tracer::default()) };
+    let Some(settings) = config.trace.settings(config.raft.replica_id) else {
+        return Ok(Tracer::default());
+    };
     if let Some(rule) = endpoint_rule(&settings.endpoint) {
         // The configuration is checked. A variable may be meant for other programs.
         warn!(
