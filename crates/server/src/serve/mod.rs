@@ -347,18 +347,17 @@ impl Running {
         warn_of_open_ports(config);
         let started = CancellationToken::new();
         chancery_xds::register_metrics();
-        let state = replica.watch();
         let timeout = config.xds.catch_up_timeout.duration();
         let fresh = LeaderReadIndex { replica: replica.clone(), timeout };
         let observer = audit::observe_clients(audit);
         let settings = chancery_fanout::Config { observer, ..config.fanout() };
-        let fanout = Fanout::spawn(settings, state, &shards, stop_shards.clone())
+        let fanout = Fanout::spawn(settings, replica.watch(), &shards, stop_shards.clone())
             .with_fresh(Arc::new(fresh));
         shards.spawn(run_metrics_upkeep(metrics.clone(), stop_shards.clone()));
         let load_reports = config.load_reports().map_err(Failure::new)?;
-        let tracer = traces::start(config, &replica, &shards, &stop_shards)?;
         let mcp = McpSources::start(config, &replica, mcp_tls, &shards, &drain)?;
         let (router, update_references) = chancery_admin::router(&AdminDeps {
+            tracer: traces::start(config, &replica, &shards, &stop_shards)?,
             replica,
             fanout: fanout.clone(),
             metrics: Arc::new(move || metrics.render()),
@@ -376,7 +375,6 @@ impl Running {
             access: config.admin_access(&auth),
             audit: audit.clone(),
             log: log::filter(),
-            tracer,
         });
         admin_runtime.spawn(update_references);
         let stop = stop_admin.clone();

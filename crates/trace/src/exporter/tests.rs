@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use super::*;
-use crate::{Kind, TraceParent, Tracer};
+use crate::{Kind, Span, TraceParent, Tracer};
 
 /// A receiver that rejects one span per request, or fails.
 #[derive(Clone, Default)]
