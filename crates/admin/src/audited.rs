@@ -12,10 +12,14 @@ use axum::{
 };
 use chancery_audit::{Decision, Event, Port, Target, source_text};
 use chancery_proto::admin::v1 as pb;
+use chancery_trace::TraceParent;
 use http::{Extensions, HeaderMap, header};
 use serde_json::Value;
 
-use crate::{AdminError, service::Service};
+use crate::{AdminError, operation_log, service::Service, write_trace::WriteTrace};
+
+/// The header of W3C Trace Context.
+const TRACEPARENT: &str = "traceparent";
 
 /// The maximum number of names in the details of a record.
 const NAMES_MAX: usize = 20;
@@ -30,6 +34,8 @@ tokio::task_local! {
 pub(crate) struct Caller {
     source: Option<SocketAddr>,
     user_agent: String,
+    /// The trace of the caller, which a write continues.
+    traceparent: Option<TraceParent>,
 }
 
 impl Caller {
@@ -38,12 +44,19 @@ impl Caller {
         let source = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
         let user_agent = headers.get(header::USER_AGENT);
         let user_agent = user_agent.map(|value| String::from_utf8_lossy(value.as_bytes()));
-        Self { source, user_agent: user_agent.unwrap_or_default().into_owned() }
+        let user_agent = user_agent.unwrap_or_default().into_owned();
+        // Several headers contradict each other.
+        let mut parents = headers.get_all(TRACEPARENT).iter();
+        let traceparent = match (parents.next(), parents.next()) {
+            (Some(parent), None) => parent.to_str().ok().and_then(TraceParent::parse),
+            _ => None,
+        };
+        Self { source, user_agent, traceparent }
     }
 
     /// Adds the caller to an event.
     pub(crate) fn add_to(self, event: Event) -> Event {
-        let Self { source, user_agent } = self;
+        let Self { source, user_agent, .. } = self;
         Event { source, user_agent, ..event }
     }
 }
@@ -157,12 +170,15 @@ pub(crate) struct SecretsRead<'a> {
 struct Running<'a> {
     service: &'a Service,
     event: Option<Event>,
+    is_dry_run: bool,
 }
 
 impl Running<'_> {
     fn end(mut self, decision: Decision, add: impl FnOnce(Event) -> Event) {
         if let Some(event) = self.event.take() {
-            self.service.audit.note(add(Event { decision, ..now(event) }));
+            let event = add(Event { decision, ..now(event) });
+            operation_log::log(&event, self.is_dry_run);
+            self.service.audit.note(event);
         }
     }
 }
@@ -171,7 +187,9 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Some(event) = self.event.take() {
             let decision = Decision::Unknown("abandoned");
-            self.service.audit.note(Event { decision, ..now(event) });
+            let event = Event { decision, ..now(event) };
+            operation_log::log(&event, self.is_dry_run);
+            self.service.audit.note(event);
         }
     }
 }
@@ -207,7 +225,13 @@ impl Service {
                 .detail("assignments", response.assignments)
                 .detail("access", response.access)
         };
-        self.audited_with(operation, run, describe).await
+        let parent = CALLER.try_with(|caller| caller.traceparent).ok().flatten();
+        let is_write = operation.kind == Kind::Write;
+        let Some(trace) = is_write.then(|| self.tracer.start(parent)).flatten() else {
+            return self.audited_with(operation, run, describe).await;
+        };
+        let verb = operation.event.verb;
+        WriteTrace::new(trace).around(verb, self.audited_with(operation, run, describe)).await
     }
 
     /// Records a read of secrets. If the audit log is strict, waits until it has the record.
@@ -250,7 +274,8 @@ impl Service {
         let caller = CALLER.try_with(Caller::clone).unwrap_or_default();
         let principal = self.caller.identity.principal.to_string();
         let event = Event { principal, ..caller.add_to(operation.event) };
-        let running = Running { service: self, event: Some(event.clone()) };
+        let is_dry_run = operation.kind == Kind::DryRun;
+        let running = Running { service: self, event: Some(event.clone()), is_dry_run };
         // A dry run changes nothing.
         let is_counted = operation.kind == Kind::Write;
         if is_counted && let Err(error) = self.count_write() {

@@ -48,6 +48,7 @@ shapes!(
     ListTokensResponse,
     LoadSettings,
     LoadStatus,
+    LogFilter,
     McpStatus,
     NodeStatus,
     ResealSecretsResponse,

@@ -38,11 +38,14 @@ pub mod json;
 mod keys;
 mod known_clients;
 mod load;
+mod log_filter;
+mod log_service;
 mod mcp;
 mod members;
 mod metrics;
 mod node_groups;
 mod nodes;
+mod operation_log;
 mod params;
 mod probes;
 mod readiness;
@@ -61,6 +64,7 @@ mod write_guards;
 mod write_input;
 mod write_options;
 mod write_profiles;
+mod write_trace;
 
 use axum::Router;
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -69,7 +73,8 @@ use chancery_proto::{
     admin::v1::{
         access_service_server::AccessServiceServer, admin_server::AdminServer,
         backup_service_server::BackupServiceServer, keys_service_server::KeysServiceServer,
-        load_service_server::LoadServiceServer, mcp_service_server::McpServiceServer,
+        load_service_server::LoadServiceServer, log_service_server::LogServiceServer,
+        mcp_service_server::McpServiceServer,
     },
 };
 use futures::{FutureExt, future::BoxFuture};
@@ -83,6 +88,7 @@ pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use external::settings::{ExternalInput, ExternalValidator};
 #[doc(hidden)]
 pub use http::HTTP_PATHS;
+pub use log_filter::{LogFilter, LogFilterState};
 pub use metrics::METRICS;
 pub use probes::{Liveness, RenderMetrics};
 pub use readiness::{NotReady, NotReadyReason, Readiness};
@@ -135,6 +141,7 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
             LoadServiceServer::new(load::GrpcLoad(service.clone()))
                 .max_encoding_message_size(usize::MAX),
         )
+        .add_service(LogServiceServer::new(log_service::GrpcLog(service.clone())))
         .add_service(McpServiceServer::new(mcp::GrpcMcp(service.clone())))
         .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
         .add_service(reflection().build_v1().expect(READABLE))

@@ -9,6 +9,7 @@ use chancery_load::LoadReports;
 use chancery_mcp::Sources;
 use chancery_model::State;
 use chancery_store::{ReadError, Replica};
+use chancery_trace::Tracer;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +18,7 @@ use crate::{
     caller::{AdminAccess, Caller},
     external::{External, settings::ExternalValidator},
     known_clients::KnownClients,
+    log_filter::LogFilter,
     metrics::Metrics,
     probes::{Liveness, RenderMetrics},
     readiness::Readiness,
@@ -31,6 +33,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum number of answers about clients that are collected at a time. Further requests wait.
 const CSDS_ANSWERS_MAX: usize = 2;
+
+/// The maximum number of traced writes that wait for clients at a time. The traces of further ones lack this part.
+const TRACED_WAITS_MAX: usize = 16;
 
 /// The required freshness of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +90,10 @@ pub struct AdminDeps {
     pub access: AdminAccess,
     /// The audit log.
     pub audit: Audit,
+    /// The log of the process, if its filter may change.
+    pub log: Option<Arc<dyn LogFilter>>,
+    /// The traces of writes.
+    pub tracer: Tracer,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -121,6 +130,10 @@ pub(crate) struct Service {
     /// The caller of the current request.
     pub(crate) caller: Arc<Caller>,
     pub(crate) audit: Audit,
+    pub(crate) log: Option<Arc<dyn LogFilter>>,
+    pub(crate) tracer: Tracer,
+    /// Bounds the traced writes that wait for clients at a time.
+    pub(crate) traced_waits: Arc<Semaphore>,
 }
 
 impl Service {
@@ -147,6 +160,9 @@ impl Service {
             access: Arc::new(deps.access.clone()),
             caller: Arc::new(Caller::unrestricted()),
             audit: deps.audit.clone(),
+            log: deps.log.clone(),
+            tracer: deps.tracer.clone(),
+            traced_waits: Arc::new(Semaphore::new(TRACED_WAITS_MAX)),
         }
     }
 

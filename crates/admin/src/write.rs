@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use chancery_admission::{
@@ -37,6 +37,7 @@ use crate::{
     write_input::{Input, reading_size},
     write_options::{Checked, check},
     write_profiles::{checked_clients, refused},
+    write_trace::WriteTrace,
 };
 
 /// The maximum number of files in one request.
@@ -386,7 +387,9 @@ impl Service {
             input = Input { warnings: input.warnings, ..Input::default() };
         }
         let size = size(&transaction);
-        let wait = checked.wait.map(|timeout| (timeout, NamedResources::of(&transaction)));
+        let wait = checked.wait;
+        let is_awaited = wait.is_some() || WriteTrace::current().is_some();
+        let named = is_awaited.then(|| NamedResources::of(&transaction));
         if checked.effect == Effect::DryRun {
             if let Some(error) = self.replica.sealing_refusal(&transaction) {
                 return Err(not_committed(&error));
@@ -412,13 +415,28 @@ impl Service {
                 summary.changed + summary.removed + summary.assignments + summary.access;
             response.repeated = response.changes_omitted > 0 && summary.revision <= before.revision;
         }
-        if let Some((timeout, named)) = wait {
+        if let Some(named) = named {
             let now = self.replica.state();
             let find = move || changed_names::change(summary, &named, &before, &tried, &now);
-            let change = self.work.run(size, find).await?;
-            response.wait = Some(self.wait(change, timeout).await);
+            response.wait = self.await_clients(size, find, wait).await?;
         }
         Ok(response)
+    }
+
+    /// Waits for the clients that a change concerns, if the author asks for that. The trace of the write waits in the
+    /// background.
+    async fn await_clients(
+        &self,
+        size: Size,
+        find: impl FnOnce() -> Change + Send + 'static,
+        wait: Option<Duration>,
+    ) -> Result<Option<pb::WaitResult>, AdminError> {
+        let change = self.work.run(size, find).await?;
+        if let Some(trace) = WriteTrace::current() {
+            self.trace_acknowledgment(trace, change.clone());
+        }
+        let Some(timeout) = wait else { return Ok(None) };
+        Ok(Some(self.wait(change, timeout).await))
     }
 
     /// Commits a transaction.
@@ -428,8 +446,11 @@ impl Service {
         transaction: Transaction,
         size: Size,
     ) -> Result<Summary, AdminError> {
-        let start = Instant::now();
+        let (start, proposed) = (Instant::now(), SystemTime::now());
         let summary = self.propose(&checked, transaction, size).await?;
+        if let Some(trace) = WriteTrace::current() {
+            trace.committed(proposed, self.replica.apply_time(summary.revision));
+        }
         self.metrics.write_seconds.record(start.elapsed());
         let author = checked.meta.author;
         debug!(revision = %summary.revision, summary.changed, summary.removed, author, "written");

@@ -41,6 +41,7 @@ mod status;
 pub use chancery_tls::{TlsError, TlsFile};
 pub use config::{Config, ConfigError, REPLICA_ID_MAX, TlsConfig};
 pub use disk::{
+    apply_times::ApplyTime,
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };

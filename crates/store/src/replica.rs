@@ -10,15 +10,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chancery_model::{Outcome, State, Transaction};
+use chancery_model::{Outcome, Revision, State, Transaction};
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::watch;
 
 use crate::{
-    Backup, BackupError, BackupSource, Config, HistoryEntry, OpenError, OpenProgress, ReadError,
-    RequestId, ShutdownError, Status, TransactError,
+    ApplyTime, Backup, BackupError, BackupSource, Config, HistoryEntry, OpenError, OpenProgress,
+    ReadError, RequestId, ShutdownError, Status, TransactError,
     disk::{
         directory::{Directory, DirectoryPurpose},
         image::Image,
@@ -371,6 +371,17 @@ impl Replica {
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<State>> {
         self.0.core.storage.published.watch()
+    }
+
+    /// Remembers when each revision is applied, for [`Replica::apply_time`].
+    pub fn remember_apply_times(&self) {
+        self.0.core.storage.published.times().turn_on();
+    }
+
+    /// Returns when this replica applied one of the newest revisions, if the times are remembered.
+    #[must_use]
+    pub fn apply_time(&self, revision: Revision) -> Option<ApplyTime> {
+        self.0.core.storage.published.times().of(revision)
     }
 
     /// Returns the newest `limit` revisions, newest first. The history keeps [`crate::HISTORY_MAX`]

@@ -16,6 +16,7 @@ use chancery_model::{Node, Principal};
 use chancery_proto::{admin::v1::admin_client::AdminClient, discovery::DeltaDiscoveryResponse};
 use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request as Discovery, StreamKind};
 use chancery_store::{Config, OpenProgress, Replica};
+use chancery_trace::Tracer;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use prost::Message;
@@ -193,6 +194,8 @@ impl Server {
             access,
             external,
             audit,
+            log: None,
+            tracer: Tracer::default(),
         });
         Self { router, fanout, drain, reports, replica, shards, _directory: directory }
     }

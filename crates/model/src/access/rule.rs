@@ -92,6 +92,8 @@ verbs! {
     KeysWrite = "keys.write", false;
     /// Names another author of a write.
     Impersonate = "impersonate", false;
+    /// Changes the filter of the log.
+    LogWrite = "log.write", false;
     /// Reads metrics.
     Metrics = "metrics", false;
 }

@@ -65,9 +65,23 @@ pub(crate) enum Command {
     ///
     /// Each check is ok, a warning, failed, or unknown if it could not be made. The exit code is 0 if no check failed,
     /// and 1 otherwise. The command checks each server of --server. The first server that answers reports on the
-    /// cluster.
-    #[command(after_help = examples(&["doctor", "doctor --context prod -o json"]))]
-    Doctor,
+    /// cluster. With --config, it also checks the configuration, and the limits of its replica on this machine.
+    #[command(after_help = examples(&[
+        "doctor",
+        "doctor --context prod -o json",
+        "doctor --config /etc/chancery/chancery.toml",
+    ]))]
+    Doctor(remote::Doctor),
+    /// Collect what somebody else needs to understand a problem, in one archive
+    ///
+    /// The archive has the versions, health, metrics, cluster, numbers of nodes, history and log filter of each server of
+    /// --server, and the result of `doctor`. `manifest.json` says which parts are missing, and why. The archive has no
+    /// secrets: no tokens, keys, contents of resources, or names of nodes. Read it before you give it to others.
+    #[command(after_help = examples(&[
+        "debug-bundle problem.tar.gz",
+        "debug-bundle problem.tar.gz --config /etc/chancery/chancery.toml --server 10.0.0.1:18001,10.0.0.2:18001",
+    ]))]
+    DebugBundle(remote::DebugBundle),
     /// List and change contexts: named sets of connection settings
     ///
     /// The file is $CHANCERY_CONTEXTS, otherwise $XDG_CONFIG_HOME/chancery/contexts.toml, otherwise
@@ -152,7 +166,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Serve(serve) => serve.run(&mut answer)?,
         Command::Remote(command) => command.run(&cli.connection.resolve()?, &mut answer)?,
-        Command::Doctor => remote::doctor(&cli.connection, &mut answer)?,
+        Command::Doctor(doctor) => remote::doctor(&doctor, &cli.connection, &mut answer)?,
+        Command::DebugBundle(bundle) => {
+            remote::debug_bundle(&bundle, &cli.connection, &mut answer)?;
+        }
         Command::Context(command) => command.run(&cli.connection, &mut answer)?,
         Command::Bootstrap(bootstrap) => bootstrap.run(&mut answer)?,
         Command::Restore(restore) => restore.run(&mut answer)?,

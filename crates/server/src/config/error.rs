@@ -12,7 +12,8 @@ use chancery_model::{has_private_key, is_unprintable};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
     Default,
-    File(PathBuf),
+    /// A file, and the line of the key in it.
+    File(PathBuf, usize),
     Environment(String),
     Flag(&'static str),
 }
@@ -21,7 +22,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("the default"),
-            Self::File(path) => write!(f, "{}", shown(path)),
+            Self::File(path, line) => write!(f, "{}:{line}", shown(path)),
             Self::Environment(variable) => write!(f, "{variable}"),
             Self::Flag(flag) => f.write_str(flag),
         }
@@ -50,18 +51,38 @@ pub(crate) enum ConfigError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{}:{line}: {}", shown(path), without_private_key(message))]
     Syntax { path: PathBuf, line: usize, message: String },
-    #[error(
-        "{}: [{}] is not a section; the sections are {known}",
-        shown(path),
-        without_private_key(section)
-    )]
-    Section { path: PathBuf, section: String, known: String },
-    #[error(
-        "{}: {section}.{} is not a key; the keys of [{section}] are {known}",
-        shown(path),
-        without_private_key(key)
-    )]
-    Key { path: PathBuf, section: String, key: String, known: String },
+    #[error("{}:{line}: [{}] is not a section; {hint}", shown(path), without_private_key(section))]
+    Section { path: PathBuf, line: usize, section: String, hint: String },
+    #[error("{}:{line}: {section}.{} is not a key; {hint}", shown(path), without_private_key(key))]
+    Key { path: PathBuf, line: usize, section: String, key: String, hint: String },
     #[error("{key} = {} (from {from}): {rule}", without_private_key(value))]
     Value { key: String, value: String, from: Source, rule: String },
+}
+
+impl ConfigError {
+    /// Returns the file and the line of the problem, if it is in a file.
+    pub(crate) fn place(&self) -> Option<(&Path, Option<usize>)> {
+        match self {
+            Self::Read { path, .. } => Some((path.as_path(), None)),
+            Self::Syntax { path, line, .. }
+            | Self::Section { path, line, .. }
+            | Self::Key { path, line, .. } => Some((path.as_path(), Some(*line))),
+            Self::Value { from: Source::File(path, line), .. } => {
+                Some((path.as_path(), Some(*line)))
+            }
+            Self::Value { .. } => None,
+        }
+    }
+
+    /// Returns the name of the key, if the problem concerns one.
+    pub(crate) fn key(&self) -> Option<String> {
+        match self {
+            Self::Read { .. } | Self::Syntax { .. } => None,
+            Self::Section { section, .. } => Some(without_private_key(section).into_owned()),
+            Self::Key { section, key, .. } => {
+                Some(format!("{section}.{}", without_private_key(key)))
+            }
+            Self::Value { key, .. } => Some(key.clone()),
+        }
+    }
 }

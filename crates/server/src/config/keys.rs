@@ -8,7 +8,7 @@ use super::{
     bounds::{
         Bounds, FREE, GIB, HOUR, KIB, Key, LISTEN, MIB, MINUTE, SECOND, bytes, count, time, words,
     },
-    mcp, secrets, tls,
+    mcp, secrets, tls, trace,
 };
 
 /// The range of HTTP/2 windows (RFC 9113, 6.9.1).
@@ -590,15 +590,16 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "level",
                 FREE,
-                "The log level: error, warn, info, debug, trace or off; also per module: info,chancery_xds=debug.",
+                "The log level: error, warn, info, debug, trace or off; also per module: info,chancery_xds=debug. `chancery log level` changes it while the replica runs.",
             ),
             (
                 "format",
                 words(&["text", "json"]),
-                "The log format: text or json. The log goes to standard error.",
+                "The log format: text or json, with one object per line. The log goes to standard error. Text has colors on a terminal, unless NO_COLOR is set.",
             ),
         ],
     ),
+    ("trace", trace::KEYS),
     (
         "shutdown",
         &[(

@@ -13,8 +13,10 @@ use toml::{Table, Value};
 use super::{
     Config, ConfigError, Source,
     keys::{KEYS, render, table},
+    named_files,
     rules::{LISTEN_RULE, rules},
-    unknown_variables,
+    source_file::SourceFile,
+    suggestions, unknown_variables,
 };
 use crate::read_text::read_text;
 
@@ -56,6 +58,14 @@ impl Loaded {
         self.sources.contains_key(key)
     }
 
+    /// Returns the configuration as a TOML file with comments, without values that may be secret.
+    pub(crate) fn render_redacted(&self) -> String {
+        let mut config = self.config.clone();
+        config.validation.redact();
+        config.auth.redact();
+        render(&config)
+    }
+
     /// Returns the configuration as a TOML file with comments.
     pub(crate) fn render(&self) -> String {
         render(&self.config)
@@ -83,7 +93,7 @@ pub(crate) enum NamedFiles {
 ///
 /// # Errors
 /// Returns all errors: unknown sections and keys, values that break a rule, and unusable files. If
-/// the configuration file cannot be read or parsed, only that error is returned.
+/// the configuration file cannot be read or parsed, only those errors are returned.
 pub(crate) fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -97,7 +107,7 @@ pub(crate) fn load(
     let refused = |errors| Refused { errors, warnings };
     let mut errors = match file {
         Ok(errors) => errors.unwrap_or_default(),
-        Err(error) => return Err(refused(vec![error])),
+        Err(errors) => return Err(refused(errors)),
     };
     for FlagValue { section, key, value, flag } in &flags.values {
         values.set(section, key, value.clone(), Source::Flag(flag));
@@ -126,38 +136,44 @@ impl Values {
     }
 
     /// Takes over the values of a file. Returns an error for each unknown section and key.
-    fn overlay_file(&mut self, path: &Path) -> Result<Vec<ConfigError>, ConfigError> {
+    fn overlay_file(&mut self, path: &Path) -> Result<Vec<ConfigError>, Vec<ConfigError>> {
         let mut errors = Vec::new();
         let text = fs::File::open(path)
             .and_then(|file| read_text(file, FILE_BYTES_MAX))
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let file: Table = text.parse().map_err(|error: toml::de::Error| {
-            let at = error.span().map_or(0, |span| span.start.min(text.len()));
-            let line = 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
-            let message = error.message().replace('\n', "; ");
-            ConfigError::Syntax { path: path.to_owned(), line, message }
+            .map_err(|source| vec![ConfigError::Read { path: path.to_owned(), source }])?;
+        let file = SourceFile::parse(&text).map_err(|errors| {
+            let syntax = |(line, message)| ConfigError::Syntax { path: path.into(), line, message };
+            errors.into_iter().map(syntax).collect::<Vec<_>>()
         })?;
-        for (section, keys) in file {
-            let Some(known) = self.keys(&section) else {
-                let known = self.table.keys().cloned().collect::<Vec<_>>().join(", ");
-                errors.push(ConfigError::Section { path: path.to_owned(), section, known });
+        let source = |section: &str, key: &str| {
+            let line = file.line(section, Some(key)).or_else(|| file.line(section, None));
+            Source::File(path.to_owned(), line.unwrap_or(1))
+        };
+        for (section, keys) in &file.table {
+            let Some(known) = self.keys(section) else {
+                let hint = suggestions::section(section, &self.table);
+                let line = file.line(section, None).unwrap_or(1);
+                let (path, section) = (path.to_owned(), section.clone());
+                errors.push(ConfigError::Section { path, line, section, hint });
                 continue;
             };
-            let known = known.keys().cloned().collect::<Vec<_>>();
+            let known = known.clone();
             let Value::Table(keys) = keys else {
                 let rule = format!("is a section; write [{section}] and its keys below");
-                let (value, from) = (keys.to_string(), Source::File(path.to_owned()));
-                errors.push(ConfigError::Value { key: section, value, from, rule });
+                let (value, from) = (keys.to_string(), source(section, ""));
+                errors.push(ConfigError::Value { key: section.clone(), value, from, rule });
                 continue;
             };
             for (key, value) in keys {
-                if !known.contains(&key) {
-                    let known = known.join(", ");
-                    let (path, section) = (path.to_owned(), section.clone());
-                    errors.push(ConfigError::Key { path, section, key, known });
+                let from = source(section, key);
+                if known.contains_key(key) {
+                    self.set(section, key, value.clone(), from);
                     continue;
                 }
-                self.set(&section, &key, value, Source::File(path.to_owned()));
+                let hint = suggestions::key(section, key, &self.table);
+                let line = file.line(section, Some(key)).unwrap_or(1);
+                let (path, section, key) = (path.to_owned(), section.clone(), key.clone());
+                errors.push(ConfigError::Key { path, line, section, key, hint });
             }
         }
         Ok(errors)
@@ -228,10 +244,14 @@ impl Values {
             let policy = config.audit.unusable_policy();
             errors
                 .extend(policy.map(|error| self.refuse("audit", "policy_file", error.to_string())));
+            let broken = named_files::unusable(&config).into_iter();
+            errors.extend(broken.map(|(section, key, error)| self.refuse(section, key, error)));
         }
         if files == NamedFiles::Check {
             let broken = config.secrets.unusable_files().into_iter();
             errors.extend(broken.map(|(key, error)| self.refuse("secrets", key, error)));
+            let broken = named_files::missing_program(&config).into_iter();
+            errors.extend(broken.map(|error| self.refuse("validation", "external_command", error)));
         }
         errors
     }

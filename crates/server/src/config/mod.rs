@@ -15,11 +15,15 @@ mod keys;
 mod load;
 mod manual;
 mod mcp;
+mod named_files;
 mod raft;
 mod rules;
 mod schema;
 mod secrets;
+mod source_file;
+mod suggestions;
 mod tls;
+mod trace;
 mod units;
 mod unknown_variables;
 mod validation;
@@ -35,10 +39,12 @@ use serde::{Deserialize, Serialize};
 pub(crate) use error::{ConfigError, Source};
 pub(crate) use load::{FlagValue, Flags, Loaded, NamedFiles, Refused, list, load};
 pub(crate) use manual::manual;
+pub(crate) use named_files::read_descriptor_set;
 pub(crate) use raft::Raft;
-pub(crate) use rules::LISTEN_RULE;
+pub(crate) use rules::{LISTEN_RULE, log_level_rules};
 pub(crate) use schema::schema;
 pub(crate) use tls::{TlsClientCert, TlsMin};
+pub(crate) use trace::endpoint_rule;
 pub(crate) use units::{ByteSize, Span};
 
 /// The whole configuration.
@@ -59,6 +65,7 @@ pub(crate) struct Config {
     pub(crate) secrets: secrets::SecretsSection,
     pub(crate) audit: audit::Audit,
     pub(crate) log: Log,
+    pub(crate) trace: trace::Trace,
     pub(crate) shutdown: Shutdown,
 }
 
@@ -327,9 +334,7 @@ impl Default for Admin {
 
 impl Default for Log {
     fn default() -> Self {
-        // At level "info", openraft logs details for its developers. At every start it warns about
-        // messages that it correctly ignores.
-        Self { level: "info,openraft=error".into(), format: LogFormat::Text }
+        Self { level: "info".into(), format: LogFormat::Text }
     }
 }
 

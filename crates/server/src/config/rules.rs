@@ -65,7 +65,8 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
     broken.extend(references.map(|(key, rule)| ("references", key, rule)));
     broken.extend(config.secrets.rules().into_iter().map(|(key, rule)| ("secrets", key, rule)));
     broken.extend(config.audit.rules().into_iter().map(|(key, rule)| ("audit", key, rule)));
-    broken.extend(level_rules(&log.level).map(|rule| ("log", "level", rule)));
+    broken.extend(config.trace.rules().map(|rule| ("trace", "otlp_endpoint", rule)));
+    broken.extend(log_level_rules(&log.level).into_iter().map(|rule| ("log", "level", rule)));
     broken
 }
 
@@ -144,7 +145,7 @@ const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 /// Returns an error for each invalid item of a list of levels. The log library would take an
 /// unknown word for a module, and log nothing.
-fn level_rules(text: &str) -> impl Iterator<Item = String> {
+pub(crate) fn log_level_rules(text: &str) -> Vec<String> {
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     let is_module = |word: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-');
@@ -155,9 +156,15 @@ fn level_rules(text: &str) -> impl Iterator<Item = String> {
         Some((module, level)) => !is_module(module) || !is_level(level),
     };
     let levels = LEVELS.join(", ");
-    text.split(',').map(str::trim).filter(is_wrong).map(move |wrong| {
-        format!("{wrong:?} is neither a level ({levels}) nor one for a module (chancery_xds=debug)")
-    })
+    text.split(',')
+        .map(str::trim)
+        .filter(is_wrong)
+        .map(move |wrong| {
+            format!(
+                "{wrong:?} is neither a level ({levels}) nor one for a module (chancery_xds=debug)"
+            )
+        })
+        .collect()
 }
 
 #[cfg(test)]

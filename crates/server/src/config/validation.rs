@@ -30,6 +30,9 @@ pub(crate) struct Validation {
 /// The entry of `profiles` for all other scopes.
 const OTHER_SCOPES: &str = "*";
 
+/// The text instead of a value that may be secret.
+const REDACTED: &str = "[redacted]";
+
 /// The values of `external_input`.
 const INPUTS: [(&str, ExternalInput); 2] =
     [("bootstrap", ExternalInput::Bootstrap), ("manifest", ExternalInput::Manifest)];
@@ -72,6 +75,13 @@ impl Validation {
             broken.push(("external_input", format!("{found:?} must be bootstrap or manifest")));
         }
         broken
+    }
+
+    /// Removes the arguments of the external validator, which may be secret.
+    pub(super) fn redact(&mut self) {
+        for argument in self.external_command.iter_mut().skip(1) {
+            REDACTED.clone_into(argument);
+        }
     }
 
     fn input(&self) -> Option<ExternalInput> {

@@ -1,11 +1,8 @@
 //! The descriptor sets that operators configure (`xds.descriptor_sets`).
 
-use std::{fs, io::Read};
+use std::fmt::Display;
 
-use crate::cli::Failure;
-
-/// The maximum size of a descriptor set in bytes. The whole Envoy API takes 4 MB.
-const BYTES_MAX: u64 = 64 << 20;
+use crate::{cli::Failure, config::read_descriptor_set};
 
 /// Adds the descriptors in the files to those of Envoy.
 ///
@@ -15,19 +12,11 @@ pub(super) fn load(paths: &[String]) -> Result<(), Failure> {
     if paths.is_empty() {
         return Ok(());
     }
-    let fail = |path: &str, reason: &dyn std::fmt::Display| {
+    let fail = |path: &str, reason: &dyn Display| {
         Failure::new(format_args!("cannot use {path} (xds.descriptor_sets): {reason}"))
     };
-    let mut sets = Vec::new();
-    for path in paths {
-        let mut set = Vec::new();
-        let file = fs::File::open(path).map_err(|error| fail(path, &error))?;
-        file.take(BYTES_MAX + 1).read_to_end(&mut set).map_err(|error| fail(path, &error))?;
-        if set.len() as u64 > BYTES_MAX {
-            return Err(fail(path, &format_args!("it has more than {BYTES_MAX} bytes")));
-        }
-        sets.push(set);
-    }
+    let read = |path: &String| read_descriptor_set(path).map_err(|error| fail(path, &error));
+    let sets = paths.iter().map(read).collect::<Result<Vec<_>, _>>()?;
     chancery_proto::add_descriptor_sets(&sets)
         .map_err(|(index, reason)| fail(paths.get(index).map_or("", String::as_str), &reason))
 }

@@ -6,13 +6,22 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, info};
 
+use crate::config::Config;
+
 /// Open files other than connections of clients: those of the store, the listeners and the log.
 const OWN_FILES: u64 = 2048;
 
+/// Returns the number of files that a replica with all connections has open.
+pub(crate) fn open_files_needed(config: &Config) -> u64 {
+    let ports = [config.xds.connections_max, config.admin.connections_max];
+    let connections = ports.into_iter().fold(config.raft.connections_max, usize::saturating_add);
+    u64::try_from(connections).unwrap_or(u64::MAX).saturating_add(OWN_FILES)
+}
+
 /// Raises the limit as far as possible, and logs if that is less than the connections need.
-pub(crate) fn raise_limit(connections_max: usize) {
+pub(super) fn raise_limit(config: &Config) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let needed = u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(OWN_FILES);
+    let needed = open_files_needed(config);
     // `None` means unlimited. The kernel has its own limit anyway, so that `needed` is requested.
     let wanted = maximum.unwrap_or(needed).max(current.unwrap_or(0));
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });

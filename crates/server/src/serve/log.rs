@@ -1,18 +1,204 @@
-//! The log on standard error, as text or JSON.
+//! The log on standard error, as text or JSON, and its filter.
+//!
+//! docs/logs.md lists the fields. The filter may change while the replica runs. A temporary change ends by itself.
 
-use std::io;
+use std::{
+    env,
+    io::{self, IsTerminal as _},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use tracing_subscriber::{EnvFilter, fmt};
+use chancery_admin::{LogFilter, LogFilterState};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::info;
+use tracing_subscriber::{
+    EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload,
+    util::SubscriberInitExt as _,
+};
 
-use crate::config::{Log, LogFormat};
+use crate::config::{self, Log, LogFormat};
+
+/// The libraries that write lines for their developers, with their levels while the log has the level info or a less
+/// detailed one. openraft warns at every start about messages that it correctly ignores.
+const QUIET: [(&str, &str); 6] = [
+    ("openraft", "error"),
+    ("h2", "warn"),
+    ("hyper", "warn"),
+    ("hyper_util", "warn"),
+    ("tonic", "warn"),
+    ("rustls", "warn"),
+];
+/// The level of the same libraries while the log has the level trace. At trace, h2 writes the headers of requests,
+/// and headers contain tokens.
+const DETAILED: &str = "debug";
+
+/// The filter of the log.
+struct Filter {
+    handle: reload::Handle<EnvFilter, Registry>,
+    configured: String,
+    now: Mutex<Now>,
+}
+
+/// The filter of the process, which has one log.
+static FILTER: OnceLock<Arc<Filter>> = OnceLock::new();
+
+/// The filter in force.
+struct Now {
+    filter: String,
+    /// When the configured filter returns.
+    until: Option<Instant>,
+    /// The number of changes. The end of a temporary change has no effect after another change.
+    n_changes: u64,
+}
 
 /// Starts logging. A second call fails.
-pub(crate) fn start(log: &Log) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&log.level).map_err(|error| error.to_string())?;
-    let builder = fmt().with_env_filter(filter).with_writer(io::stderr);
-    let started = match log.format {
-        LogFormat::Text => builder.with_ansi(false).try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+pub(super) fn start(log: &Log) -> Result<(), String> {
+    let (filter, handle) = reload::Layer::new(env_filter(&log.level)?);
+    let lines = fmt::layer().with_writer(io::stderr);
+    let lines = match log.format {
+        LogFormat::Text => lines.with_ansi(has_colors()).boxed(),
+        LogFormat::Json => {
+            lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
+        }
     };
-    started.map_err(|error| error.to_string())
+    let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    started.map_err(|error| error.to_string())?;
+    let now = Now { filter: log.level.clone(), until: None, n_changes: 0 };
+    let filter = Filter { handle, configured: log.level.clone(), now: Mutex::new(now) };
+    FILTER.set(Arc::new(filter)).map_err(|_| "logging has started before".to_owned())
+}
+
+/// Returns the filter of the log, if logging has started.
+pub(super) fn filter() -> Option<Arc<dyn LogFilter>> {
+    FILTER.get().map(|filter| Arc::clone(filter) as Arc<dyn LogFilter>)
+}
+
+/// Returns whether lines of text have colors: on a terminal, unless `NO_COLOR` is set (no-color.org).
+fn has_colors() -> bool {
+    io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Returns a filter with the levels of libraries, unless the filter names them.
+fn env_filter(filter: &str) -> Result<EnvFilter, String> {
+    EnvFilter::try_new(complete(filter)).map_err(|error| error.to_string())
+}
+
+fn complete(filter: &str) -> String {
+    let directives: Vec<&str> = filter.split(',').map(str::trim).collect();
+    let level = directives.iter().rev().find(|directive| !directive.contains('='));
+    let level = level.copied().unwrap_or("off").to_ascii_lowercase();
+    let named = |library: &str| {
+        let of = |directive: &&str| directive.split(['=', ':']).next() == Some(library);
+        directives.iter().any(of)
+    };
+    let quiet = QUIET.iter().filter(|(library, _)| !named(library));
+    let added = quiet.filter_map(|(library, least)| match level.as_str() {
+        "trace" => Some(format!("{library}={DETAILED}")),
+        "info" => Some(format!("{library}={least}")),
+        "warn" if *least == "error" => Some(format!("{library}={least}")),
+        _ => None,
+    });
+    directives
+        .iter()
+        .map(|directive| (*directive).to_owned())
+        .chain(added)
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+impl Filter {
+    fn apply(&self, filter: &str, until: Option<Instant>, now: &mut Now) -> Result<(), String> {
+        let new = env_filter(filter)?;
+        self.handle.reload(new).map_err(|error| error.to_string())?;
+        filter.clone_into(&mut now.filter);
+        now.until = until;
+        now.n_changes += 1;
+        Ok(())
+    }
+
+    /// Returns to the configured filter, unless there was another change.
+    fn end(&self, n_changes: u64) {
+        let mut now = self.now.lock();
+        if now.n_changes == n_changes && self.apply(&self.configured, None, &mut now).is_ok() {
+            info!(filter = self.configured, "the configured log filter is in force again");
+        }
+    }
+}
+
+impl LogFilter for Filter {
+    fn state(&self) -> LogFilterState {
+        let now = self.now.lock();
+        LogFilterState {
+            filter: now.filter.clone(),
+            configured: self.configured.clone(),
+            returns_in: now.until.map(|until| until.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    fn set(&self, filter: &str, lasts: Option<Duration>) -> Result<LogFilterState, String> {
+        let filter = if filter.is_empty() { self.configured.as_str() } else { filter };
+        if let Some(rule) = config::log_level_rules(filter).into_iter().next() {
+            return Err(rule);
+        }
+        let until = lasts.map(|lasts| Instant::now() + lasts);
+        let n_changes = {
+            let mut now = self.now.lock();
+            self.apply(filter, until, &mut now)?;
+            now.n_changes
+        };
+        if let Some(until) = until {
+            tokio::spawn(async move {
+                tokio::time::sleep_until(until).await;
+                if let Some(filter) = FILTER.get() {
+                    filter.end(n_changes);
+                }
+            });
+        }
+        Ok(self.state())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_a_temporary_filter_does_not_end_a_later_one() {
+        let (_layer, handle) = reload::Layer::new(env_filter("info").unwrap());
+        let now = Now { filter: "info".to_owned(), until: None, n_changes: 0 };
+        let filter = Filter { handle, configured: "info".to_owned(), now: Mutex::new(now) };
+        let set = |text: &str| filter.apply(text, None, &mut filter.now.lock()).unwrap();
+        let in_force = || filter.state().filter;
+        set("debug");
+        set("error");
+        filter.end(1);
+        assert_eq!(in_force(), "error");
+        filter.end(2);
+        assert_eq!(in_force(), "info");
+        assert!(filter.set("debg", None).is_err());
+        assert_eq!(in_force(), "info");
+    }
+
+    #[test]
+    fn libraries_are_quiet_at_info_open_at_debug_and_without_headers_at_trace() {
+        let quiet = "openraft=error,h2=warn,hyper=warn,hyper_util=warn,tonic=warn,rustls=warn";
+        for (given, complete_filter) in [
+            ("info", format!("info,{quiet}")),
+            ("INFO", format!("INFO,{quiet}")),
+            ("warn", "warn,openraft=error".to_owned()),
+            ("debug", "debug".to_owned()),
+            ("off", "off".to_owned()),
+            ("info,h2=debug", format!("info,h2=debug,{}", quiet.replace("h2=warn,", ""))),
+            ("debug,openraft=error", "debug,openraft=error".to_owned()),
+            ("chancery_xds=trace", "chancery_xds=trace".to_owned()),
+        ] {
+            assert_eq!(complete(given), complete_filter, "{given}");
+        }
+        let detailed = complete("trace");
+        assert!(
+            detailed.ends_with("h2=debug,hyper=debug,hyper_util=debug,tonic=debug,rustls=debug")
+        );
+    }
 }

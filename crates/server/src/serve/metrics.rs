@@ -57,6 +57,7 @@ pub(super) fn start() -> Result<PrometheusHandle, Failure> {
     chancery_tls::register_metrics();
     chancery_auth::register_metrics();
     chancery_secrets::register_metrics();
+    chancery_trace::register_metrics();
     metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
     Ok(handle)
 }

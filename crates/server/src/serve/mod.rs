@@ -25,6 +25,7 @@ mod security;
 mod service_manager;
 mod signals;
 mod store;
+mod traces;
 mod unix_socket;
 
 use std::{io::Write, net::SocketAddr, time::Duration};
@@ -38,6 +39,7 @@ use tracing::{debug, info, warn};
 
 use crate::{cli::Failure, config::Loaded};
 use admin_port::AdminPort;
+pub(crate) use files::open_files_needed;
 pub(crate) use listen::Limits;
 use metrics::VERSION;
 use ports::take_port;
@@ -109,9 +111,7 @@ async fn serve_audited(
         .map_err(|error| Failure::new(format_args!("cannot install signal handlers: {error}")))?;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
-    let connections = [config.xds.connections_max, config.admin.connections_max];
-    let raft = config.raft.connections_max;
-    files::raise_limit(connections.into_iter().fold(raft, usize::saturating_add));
+    files::raise_limit(config);
     let xds = take_port("xds.address", config.xds.address)?;
     let mut port = AdminPort::open(config, audit, &metrics, admin)?;
     service_manager::start(&port, config.shutdown.timeout.duration());

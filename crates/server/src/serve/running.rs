@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 
 use super::{
     admin_port::{ADMIN_TIMEOUT, AdminPort},
-    audit,
+    audit, log,
     mcp_sources::McpSources,
     metrics::{self, VERSION},
     ports::listen_on,
@@ -27,6 +27,7 @@ use super::{
     remote_sinks,
     security::{open_auth, open_tls, warn_of_open_ports},
     signals::Signals,
+    traces,
 };
 use crate::{cli::Failure, config::Config};
 
@@ -114,6 +115,8 @@ impl<'a> Running<'a> {
             external: config.validation.external(),
             access: config.admin_access(&auth),
             audit: audit.clone(),
+            tracer: traces::start(config, &replica, shards, stop_shards)?,
+            log: log::filter(),
         });
         port.runtime.spawn(update_references);
         port.readiness.on_open(replica);

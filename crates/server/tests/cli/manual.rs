@@ -38,7 +38,29 @@ fn every_command_has_a_manual_page() {
 }
 
 #[test]
-fn schema_is_printed_without_a_configuration() {
+fn problems_of_a_configuration_are_listed_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("chancery.toml");
+    let check = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let mut command = chancery();
+        command.args(["config", "check", "-o", "json", "--config"]).arg(&file);
+        let done = run(command, "");
+        (done.code, serde_json::from_str::<Value>(&done.out).unwrap(), done.err)
+    };
+    let (code, report, err) = check("[log]\nlevel = 'info'\n");
+    assert_eq!((code, &report["valid"], err.as_str()), (0, &Value::Bool(true), ""));
+    let (code, report, err) = check("[xds]\nadress = 'x'\n[shutdown]\ntimeout = '0s'\n");
+    assert_eq!((code, err.as_str()), (1, "error: the configuration has 2 problems\n"));
+    let path = file.display().to_string();
+    let expected = serde_json::json!([
+        {"file": path, "line": 2, "key": "xds.adress",
+         "message": format!("{path}:2: xds.adress is not a key; did you mean xds.address?")},
+        {"file": path, "line": 4, "key": "shutdown.timeout",
+         "message": format!("shutdown.timeout = \"0s\" (from {path}:4): must be from 1s to 10m")},
+    ]);
+    assert_eq!(report["problems"], expected);
+    // The schema needs no server and no valid configuration.
     let mut command = chancery();
     command.args(["config", "schema"]);
     let schema: Value = serde_json::from_str(&run(command, "").out).unwrap();

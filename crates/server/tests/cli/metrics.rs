@@ -96,6 +96,7 @@ fn described() -> Families {
         chancery_tls::METRICS,
         chancery_auth::METRICS,
         chancery_secrets::METRICS,
+        chancery_trace::METRICS,
     ];
     let mut all: Families = tables
         .into_iter()

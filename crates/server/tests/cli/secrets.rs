@@ -1,7 +1,7 @@
 //! Sealed secrets: real processes, whose files, logs and connections are searched byte by byte.
 
 mod capture;
-mod clients;
+pub(crate) mod clients;
 mod cluster;
 mod keys;
 
@@ -92,7 +92,10 @@ fn secret_without_a_key_is_found_on_disk() {
 fn published_secret_is_nowhere_on_disk() {
     let dir = tempfile::tempdir().unwrap();
     let key = key_file(dir.path(), "keys", &[1]);
-    let server = start(dir.path(), &key);
+    // Every line of the log is searched, too.
+    let trace =
+        [("CHANCERY_SECRETS_KEY_FILE", key.to_str().unwrap()), ("CHANCERY_LOG_LEVEL", "trace")];
+    let server = Server::start_with(&dir.path().join("data"), &trace);
     publish(&server, &secret("token", FIRST));
     publish(&server, &clusters(&[PLAIN], "1s"));
     publish(&server, &cluster_with_header("route", FIRST));

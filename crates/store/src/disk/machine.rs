@@ -16,9 +16,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::SystemTime,
 };
 
-use chancery_model::{Keys, Outcome};
+use chancery_model::{Keys, Outcome, Revision};
 use chancery_secrets::Secrets;
 use futures::{Stream, TryStreamExt};
 use openraft::{
@@ -208,38 +209,49 @@ impl Machine {
     /// long, and the threads of the runtime must answer heartbeats.
     async fn apply_elsewhere(&self, entries: Vec<EntryResponder<Types>>) -> io::Result<()> {
         let machine = self.clone();
-        let applied = tokio::task::spawn_blocking(move || machine.apply_all(entries));
+        let committed = self.0.published.times().now();
+        let applied = tokio::task::spawn_blocking(move || machine.apply_all(entries, committed));
         applied.await.map_err(|error| {
             self.0.failure.set(format!("committed entries cannot be applied: {error}"));
             io::Error::other(error)
         })?
     }
 
-    fn apply_all(&self, entries: Vec<EntryResponder<Types>>) -> io::Result<()> {
+    /// Applies entries. `committed` is the time at which they arrived, if it is remembered.
+    fn apply_all(
+        &self,
+        entries: Vec<EntryResponder<Types>>,
+        committed: Option<SystemTime>,
+    ) -> io::Result<()> {
         let _changing = self.0.changing.lock();
         let mut pending = self.pending();
         for (entry, responder) in entries {
             if entry_record_len(&entry) >= LARGE_BYTES && !pending.steps.is_empty() {
                 // The entries before a large one do not wait for it.
-                self.commit(pending)?;
+                self.commit(pending, committed)?;
                 pending = self.pending();
             }
             let response = self.apply_entry(&mut pending, entry)?;
             pending.responses.push((responder, response));
             if pending.bytes >= BATCH_BYTES {
-                self.commit(pending)?;
+                self.commit(pending, committed)?;
                 pending = self.pending();
             }
         }
-        if pending.responses.is_empty() { Ok(()) } else { self.commit(pending) }
+        match pending.responses.is_empty() {
+            true => Ok(()),
+            false => self.commit(pending, committed),
+        }
     }
 
     /// Stores the pending image, publishes it, and sends the responses. A large change, and one behind it, is
     /// published first: its records are written meanwhile.
-    fn commit(&self, pending: Pending) -> io::Result<()> {
+    fn commit(&self, pending: Pending, committed: Option<SystemTime>) -> io::Result<()> {
         let Pending { image, steps, bytes, is_large, responses, n_commits } = pending;
+        let revisions = steps.first().zip(steps.last()).map(|(a, b)| (a.revision, b.revision));
         let job = Job { image: image.clone(), steps, bytes, is_large };
         let waiting = self.0.persister.persist(job)?;
+        self.remember(committed, revisions);
         self.publish(image);
         self.0.metrics.commits_total.increment(n_commits);
         for (responder, response) in responses {
@@ -251,6 +263,14 @@ impl Machine {
             self.0.persister.persist_later(job);
         }
         Ok(())
+    }
+
+    /// Remembers when revisions are applied, if `committed` is known. The author of a write asks for the time as soon as
+    /// the state is published.
+    fn remember(&self, committed: Option<SystemTime>, revisions: Option<(Revision, Revision)>) {
+        if let (Some(committed), Some((first, last))) = (committed, revisions) {
+            self.0.published.times().record(first, last, committed);
+        }
     }
 
     fn publish(&self, image: Image) {

@@ -17,6 +17,7 @@
 //! | `storage` | the storage of a running replica |
 //! | `space` | the reserve of free disk space |
 
+pub(crate) mod apply_times;
 pub(crate) mod backup;
 #[cfg(test)]
 mod conformance;

@@ -6,7 +6,7 @@ use chancery_model::{Revision, State};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use crate::disk::image::Image;
+use crate::disk::{apply_times::ApplyTimes, image::Image};
 
 /// The applied state, and the stored one. Stays readable after the state machine has ended. Cheap to clone.
 #[derive(Clone)]
@@ -21,6 +21,7 @@ struct Shared {
     state: watch::Sender<Arc<State>>,
     /// The tasks that wait for an entry to be applied, by its index. Each is woken once.
     waiting: Mutex<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
+    times: ApplyTimes,
 }
 
 impl Published {
@@ -29,7 +30,13 @@ impl Published {
         let state = watch::Sender::new(Arc::new(image.state.clone()));
         let stored = watch::Sender::new(image.clone());
         let (image, waiting) = (Mutex::new(image), Mutex::default());
-        Self(Arc::new(Shared { image, stored, state, waiting }))
+        let times = ApplyTimes::default();
+        Self(Arc::new(Shared { image, stored, state, waiting, times }))
+    }
+
+    /// Returns when the newest entries were applied.
+    pub(crate) fn times(&self) -> &ApplyTimes {
+        &self.0.times
     }
 
     /// Returns the newest image. Its tally may be that of an earlier one.

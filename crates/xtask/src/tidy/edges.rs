@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-tls", &["chancery-metrics"]),
     ("chancery-auth", &["chancery-metrics", "chancery-model", "chancery-net", "chancery-tls"]),
     ("chancery-secrets", &["chancery-metrics", "chancery-model"]),
+    ("chancery-trace", &["chancery-metrics"]),
     ("chancery-load", &["chancery-metrics", "chancery-model", "chancery-proto"]),
     (
         "chancery-store",
@@ -83,6 +84,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-fanout",
             "chancery-load",
             "chancery-mcp",
+            "chancery-trace",
         ],
     ),
     (
@@ -107,6 +109,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-tls",
             "chancery-auth",
             "chancery-conformance",
+            "chancery-trace",
         ],
     ),
     // The kit checks a server from outside, and shares only the messages with it.

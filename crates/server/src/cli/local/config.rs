@@ -2,6 +2,7 @@
 
 use chancery_model::Printable;
 use clap::Subcommand;
+use serde_json::{Value, json};
 
 use super::config_flags::ConfigFlags;
 use crate::{
@@ -9,8 +10,9 @@ use crate::{
         answer::{Answer, Output},
         failure::Failure,
         help::{examples, no_output},
+        text::count,
     },
-    config::{self, Loaded, NamedFiles},
+    config::{self, ConfigError, Loaded, NamedFiles, Refused},
 };
 
 /// The subcommands of `config`.
@@ -18,8 +20,8 @@ use crate::{
 pub(crate) enum Config {
     /// Check whether `serve` would accept the configuration
     ///
-    /// Reports all problems together, also those of the certificate files that the configuration
-    /// names. Warns about environment variables that set no key.
+    /// Reports all problems together, each with its file, line and key, also those of the files that the configuration
+    /// names. Warns about environment variables that set no key. `-o json` prints the problems as a list.
     Check {
         #[command(flatten)]
         config: ConfigFlags,
@@ -43,7 +45,10 @@ impl Config {
     /// Runs the subcommand.
     pub(crate) fn run(self, answer: &mut Answer<'_>) -> Result<(), Failure> {
         match self {
-            Self::Check { config } => check(&config.load(NamedFiles::Check)?, answer),
+            Self::Check { config } => match answer.output {
+                Output::Text => check(&config.load(NamedFiles::Check)?, answer),
+                _ => check_as_json(config.try_load(NamedFiles::Check)?, answer),
+            },
             Self::Schema => answer.json(&config::schema()),
             Self::Print { config } => print(&config.load(NamedFiles::Ignore)?, answer),
         }
@@ -51,15 +56,36 @@ impl Config {
 }
 
 fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
-    if answer.output == Output::Text {
-        return answer.text(|out| {
-            for warning in &loaded.warnings {
-                writeln!(out, "warning: {}", Printable(warning))?;
-            }
-            writeln!(out, "the configuration is valid")
-        });
+    answer.text(|out| {
+        for warning in &loaded.warnings {
+            writeln!(out, "warning: {}", Printable(warning))?;
+        }
+        writeln!(out, "the configuration is valid")
+    })
+}
+
+fn check_as_json(result: Result<Loaded, Refused>, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    let (errors, warnings) = match result {
+        Ok(loaded) => (Vec::new(), loaded.warnings),
+        Err(Refused { errors, warnings }) => (errors, warnings),
+    };
+    let problems: Vec<Value> = errors.iter().map(problem).collect();
+    answer.json(&json!({
+        "valid": errors.is_empty(), "problems": problems, "warnings": warnings,
+    }))?;
+    answer.out.flush()?;
+    match errors.len() as u64 {
+        0 => Ok(()),
+        n => Err(Failure::new(format_args!("the configuration has {}", count(n, "problem")))),
     }
-    answer.json(&serde_json::json!({"valid": true, "warnings": loaded.warnings}))
+}
+
+fn problem(error: &ConfigError) -> Value {
+    let (file, line) = error.place().map_or((None, None), |(path, line)| (Some(path), line));
+    json!({
+        "file": file.map(|path| path.display().to_string()), "line": line, "key": error.key(),
+        "message": error.to_string(),
+    })
 }
 
 fn print(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {

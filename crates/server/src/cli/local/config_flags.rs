@@ -73,6 +73,12 @@ pub(crate) struct ConfigFlags {
 impl ConfigFlags {
     /// Loads the configuration from these flags, the environment and the file.
     pub(super) fn load(self, files: NamedFiles) -> Result<Loaded, Failure> {
+        self.try_load(files)?
+            .map_err(|Refused { errors, warnings }| Failure::lines(errors).with_warnings(warnings))
+    }
+
+    /// Loads the configuration. The inner result has the problems of the configuration.
+    pub(super) fn try_load(self, files: NamedFiles) -> Result<Result<Loaded, Refused>, Failure> {
         // Values that are not UTF-8 are rejected. Otherwise they would silently be ignored or changed.
         let not_text = |name: &str, value: &OsStr| {
             Failure::new(format_args!("{name} is {value:?}, which is not UTF-8 text"))
@@ -92,8 +98,7 @@ impl ConfigFlags {
             None => None,
             Some(path) => Some(path.into_string().map_err(|path| not_text("--data-dir", &path))?),
         };
-        config::load(&self.values(data_dir), environment, files)
-            .map_err(|Refused { errors, warnings }| Failure::lines(errors).with_warnings(warnings))
+        Ok(config::load(&self.values(data_dir), environment, files))
     }
 
     /// Returns the values of the flags. `data_dir` is the directory as text.

@@ -4,8 +4,8 @@ use clap::Subcommand;
 
 use super::{
     access, apply, assignments, backup, client::Servers, cluster, conformance, delete, describe,
-    explain, get, health, history, import, keys, lb_policy, load, mcp, mirror, node, nodes, quota,
-    settings::Settings, tokens, version,
+    explain, get, health, history, import, keys, lb_policy, load, log, mcp, mirror, node, nodes,
+    quota, settings::Settings, tokens, version,
 };
 use crate::cli::{
     answer::Answer,
@@ -62,6 +62,9 @@ pub(crate) enum Command {
     /// Clients report to the replica to which they are connected, and replicas do not exchange reports.
     #[command(after_help = examples(&["load", "load --cluster 'web*' --localities"]))]
     Load(load::Load),
+    /// Show and change which lines a replica logs
+    #[command(subcommand)]
+    Log(log::Log),
     /// Show the MCP sources, and confirm held deletions
     #[command(subcommand)]
     Mcp(mcp::Mcp),
@@ -162,6 +165,7 @@ impl Command {
             Self::Import(import) => import::run(import, servers, answer).await,
             Self::Mirror(mirror) => mirror::run(mirror, servers.security(), answer).await,
             Self::Load(load) => load::run(load, servers.any_channel().await?, answer).await,
+            Self::Log(command) => log::run(command, servers.any_channel().await?, answer).await,
             Self::Mcp(command) => mcp::run(command, servers.any_channel().await?, answer).await,
             Self::LbPolicy(command) => lb_policy::run(command, servers, answer).await,
             Self::Assignments(command) => assignments::run(command, servers, answer).await,

@@ -7,8 +7,12 @@ mod cluster;
 mod date;
 mod local;
 mod ports;
+mod replica;
 mod server;
 
+use std::path::PathBuf;
+
+use clap::Args;
 use serde_json::{Value, json};
 
 use self::check::{Check, Outcome};
@@ -27,13 +31,26 @@ use chancery_proto::admin::v1 as pb;
 /// The checks of a server and of the cluster, which need settings and a server that answers.
 const OF_CLUSTER: [&str; 7] = ["leader", "quorum", "replicas", "lag", "readiness", "disk", "ports"];
 
+/// The arguments of `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Also check this configuration file, and the limits of its replica on this machine
+    #[arg(long, value_name = "FILE", env = "CHANCERY_CONFIG", hide_env_values = true)]
+    config: Option<PathBuf>,
+}
+
 /// Makes all checks. Fails if one of them fails.
-pub(crate) fn run(flags: &ConnectionFlags, answer: &mut Answer<'_>) -> Result<(), Failure> {
+pub(crate) fn run(
+    doctor: &Doctor,
+    flags: &ConnectionFlags,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format_args!("cannot start the async runtime: {error}")))?;
-    let checks = runtime.block_on(all(flags));
+    let mut checks = runtime.block_on(all(flags));
+    checks.extend(doctor.config.as_deref().into_iter().flat_map(replica::checks));
     let n = |outcome| checks.iter().filter(|check| check.outcome == outcome).count() as u64;
     let failed = n(Outcome::Failed);
     match answer.output {
@@ -57,6 +74,13 @@ pub(crate) fn run(flags: &ConnectionFlags, answer: &mut Answer<'_>) -> Result<()
         0 => Ok(()),
         n => Err(Failure::new(format_args!("{} failed", count(n, "check")))),
     }
+}
+
+/// Returns all checks as JSON.
+pub(super) async fn report(flags: &ConnectionFlags) -> Value {
+    let checks = all(flags).await;
+    let failed = checks.iter().filter(|check| check.outcome == Outcome::Failed).count() as u64;
+    to_json(&checks, failed)
 }
 
 fn to_json(checks: &[Check], failed: u64) -> Value {

@@ -102,7 +102,7 @@ const SAMPLES: &[&str] = &[
     "[{name = 'a', jwks_file = '/k'}]",
 ];
 
-/// What the loader accepts, the schema accepts. What the schema rejects, the loader rejects.
+/// The loader rejects every file that the schema rejects.
 #[test]
 fn schema_rejects_no_file_that_the_loader_accepts() {
     let schema = schema();

@@ -17,13 +17,13 @@ const SECRETS: &str = "/envoy.service.secret.v3.SecretDiscoveryService/DeltaSecr
 
 /// The end of a stream.
 #[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) code: tonic::Code,
-    pub(super) message: String,
+pub(crate) struct Ended {
+    pub(crate) code: tonic::Code,
+    pub(crate) message: String,
 }
 
 /// A client that acknowledges every response.
-pub(super) struct Client {
+pub(crate) struct Client {
     runtime: Runtime,
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     responses: mpsc::Receiver<Result<DeltaDiscoveryResponse, tonic::Status>>,
@@ -35,7 +35,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Opens a stream for secrets, or for all types.
-    pub(super) fn open(address: &str, type_url: Option<&str>) -> Self {
+    pub(crate) fn open(address: &str, type_url: Option<&str>) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -71,7 +71,7 @@ impl Client {
     }
 
     /// Subscribes to names; to the wildcard without names.
-    pub(super) fn subscribe(&self, type_url: &str, names: &[&str]) {
+    pub(crate) fn subscribe(&self, type_url: &str, names: &[&str]) {
         let node = chancery_proto::node::Node { id: "n".into(), ..Default::default() };
         self.send(DeltaDiscoveryRequest {
             node: Some(node.encode_to_vec().into()),
@@ -92,13 +92,13 @@ impl Client {
     }
 
     /// Rejects the last response.
-    pub(super) fn reject(&self, type_url: &str, message: &str) {
+    pub(crate) fn reject(&self, type_url: &str, message: &str) {
         let error = Status { code: 3, message: message.into(), ..Default::default() };
         self.answer(type_url, Some(error));
     }
 
     /// Returns the bytes of the resources in the next response of a type.
-    pub(super) fn next(&mut self, type_url: &str) -> Result<Vec<u8>, Ended> {
+    pub(crate) fn next(&mut self, type_url: &str) -> Result<Vec<u8>, Ended> {
         if let Some(early) = self.early.get_mut(type_url).and_then(Vec::pop) {
             return Ok(early);
         }
@@ -126,18 +126,18 @@ impl Client {
     }
 
     /// Subscribes to one name and returns the next response.
-    pub(super) fn get(&mut self, type_url: &str, name: &str) -> Vec<u8> {
+    pub(crate) fn get(&mut self, type_url: &str, name: &str) -> Vec<u8> {
         self.subscribe(type_url, &[name]);
         self.next(type_url).unwrap()
     }
 
     /// Returns the number of responses of a type that were not awaited.
-    pub(super) fn n_early(&self, type_url: &str) -> usize {
+    pub(crate) fn n_early(&self, type_url: &str) -> usize {
         self.early.get(type_url).map_or(0, Vec::len)
     }
 
     /// Returns the number of removals that the client has received.
-    pub(super) fn n_removed(&self) -> usize {
+    pub(crate) fn n_removed(&self) -> usize {
         self.n_removed
     }
 }

@@ -1,0 +1,57 @@
+//! The archive of a bundle: tar, compressed with gzip. It gets its name when it is complete.
+
+use std::{
+    fs::Permissions,
+    io::{self, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use flate2::{Compression, write::GzEncoder};
+use tempfile::NamedTempFile;
+
+use crate::cli::time::now;
+
+/// The permissions of the archive and of its files.
+const MODE: u32 = 0o600;
+/// The directory in the archive.
+const ROOT: &str = "chancery-debug";
+
+/// An archive that is being written.
+pub(super) struct Archive {
+    path: PathBuf,
+    builder: tar::Builder<GzEncoder<NamedTempFile>>,
+}
+
+impl Archive {
+    /// Creates a temporary file beside `path`.
+    pub(super) fn create(path: &Path) -> io::Result<Self> {
+        if path.symlink_metadata().is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists already"));
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let file = tempfile::Builder::new()
+            .prefix(".chancery-debug-")
+            .suffix(".tmp")
+            .permissions(Permissions::from_mode(MODE))
+            .tempfile_in(parent.unwrap_or(Path::new(".")))?;
+        let builder = tar::Builder::new(GzEncoder::new(file, Compression::default()));
+        Ok(Self { path: path.to_owned(), builder })
+    }
+
+    pub(super) fn add(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(MODE);
+        header.set_mtime(now() / 1000);
+        self.builder.append_data(&mut header, format!("{ROOT}/{name}"), content)
+    }
+
+    /// Completes the archive and gives it its name.
+    pub(super) fn finish(self) -> io::Result<()> {
+        let mut file = self.builder.into_inner()?.finish()?;
+        file.flush()?;
+        file.as_file().sync_all()?;
+        file.persist_noclobber(&self.path).map(drop).map_err(|error| error.error)
+    }
+}

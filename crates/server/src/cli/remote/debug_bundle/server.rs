@@ -1,0 +1,135 @@
+//! The parts of one server.
+
+use std::{collections::BTreeMap, fmt::Display, time::Duration};
+
+use bytes::Bytes;
+use chancery_admin::json::JsonMessage;
+use chancery_proto::admin::v1::{self as pb, log_service_client::LogServiceClient};
+use http_body_util::{BodyExt as _, Limited};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tonic::{Status, codegen::http::Request};
+use tower::ServiceExt as _;
+
+use super::part::{PART_BYTES_MAX, Part};
+use crate::cli::remote::{
+    client::{admin, refusal},
+    connector::Channel,
+};
+
+/// The maximum time of each part.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The number of revisions of the history.
+const HISTORY: u32 = 200;
+/// The maximum number of programs by which nodes are counted.
+const AGENTS_MAX: usize = 100;
+/// The parts of a server.
+const NAMES: [&str; 8] = [
+    "version.json",
+    "healthz.txt",
+    "readyz.txt",
+    "metrics.txt",
+    "cluster.json",
+    "nodes.json",
+    "history.json",
+    "log.json",
+];
+
+/// Returns the parts of a server that cannot be asked.
+pub(super) fn missing(directory: &str, reason: &str) -> Vec<Part> {
+    let part = |name| Part::new(format!("{directory}/{name}"), Err(reason.to_owned()));
+    NAMES.map(part).into()
+}
+
+/// Asks a server for all parts.
+pub(super) async fn parts(directory: &str, server: &str, channel: Channel) -> Vec<Part> {
+    let [version, healthz, readyz, metrics, cluster, nodes, history, log] =
+        NAMES.map(|name| format!("{directory}/{name}"));
+    let client = || admin(channel.clone());
+    let version_of = async {
+        let response = client().get_version(pb::GetVersionRequest {}).await;
+        let mut value = response.map_err(|status| said(&status))?.into_inner().to_json();
+        value["server"] = server.into();
+        Ok(value)
+    };
+    let cluster_of = async {
+        let response = client().get_cluster(pb::GetClusterRequest {}).await;
+        response.map(|done| done.into_inner().to_json()).map_err(|status| said(&status))
+    };
+    let history_of = async {
+        // Without a leader, the history of this replica says more than an error.
+        let request = pb::ListHistoryRequest { limit: HISTORY, stale: true };
+        let response = client().list_history(request).await;
+        response.map(|done| done.into_inner().to_json()).map_err(|status| said(&status))
+    };
+    let log_of = async {
+        let mut client = LogServiceClient::new(channel.clone());
+        let response = client.get_log_filter(pb::GetLogFilterRequest {}).await;
+        response.map(|done| done.into_inner().to_json()).map_err(|status| said(&status))
+    };
+    vec![
+        Part::json(version, in_time(version_of).await),
+        Part::new(healthz, in_time(page(&channel, "/healthz")).await),
+        Part::new(readyz, in_time(page(&channel, "/readyz")).await),
+        Part::new(metrics, in_time(page(&channel, "/metrics")).await),
+        Part::json(cluster, in_time(cluster_of).await),
+        Part::json(nodes, in_time(summary(channel.clone())).await),
+        Part::json(history, in_time(history_of).await),
+        Part::json(log, in_time(log_of).await),
+    ]
+}
+
+async fn in_time<T>(part: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    match timeout(TIMEOUT, part).await {
+        Ok(result) => result,
+        Err(_) => Err(format!("there was no answer within {TIMEOUT:?}")),
+    }
+}
+
+fn said(status: &Status) -> String {
+    refusal(status).lines.join("; ")
+}
+
+/// Returns the status and the body of a path of the HTTP API.
+async fn page(channel: &Channel, path: &str) -> Result<Vec<u8>, String> {
+    let request = Request::get(path).body(tonic::body::Body::empty());
+    let request = request.map_err(|error| error.to_string())?;
+    let failed = |error: &dyn Display| format!("the request failed: {error}");
+    let response = channel.clone().oneshot(request).await.map_err(|error| failed(&error))?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), PART_BYTES_MAX);
+    let body: Bytes = body.collect().await.map_err(|error| failed(&error))?.to_bytes();
+    let is_answer = status.is_success() || path != "/metrics";
+    match is_answer {
+        true => {
+            Ok([format!("# HTTP status {}\n", status.as_u16()).into_bytes(), body.to_vec()]
+                .concat())
+        }
+        false => Err(format!("the server answers {status}")),
+    }
+}
+
+/// Returns the numbers of nodes and streams. Names, addresses and subscriptions of clients stay on the server.
+async fn summary(channel: Channel) -> Result<Value, String> {
+    let response = admin(channel).list_nodes(pb::ListNodesRequest::default()).await;
+    let mut pieces = response.map_err(|status| said(&status))?.into_inner();
+    let (mut states, mut agents) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
+    let (mut protocols, mut nodes, mut rejections) = (BTreeMap::<String, u64>::new(), 0_u64, 0_u64);
+    while let Some(piece) = pieces.message().await.map_err(|status| said(&status))? {
+        for node in piece.nodes {
+            nodes += 1;
+            *states.entry(node.state).or_default() += 1;
+            let is_known = agents.len() < AGENTS_MAX || agents.contains_key(&node.user_agent);
+            let agent = if is_known { node.user_agent } else { "others".to_owned() };
+            *agents.entry(agent).or_default() += 1;
+            for stream in node.streams {
+                rejections += stream.nacks.len() as u64;
+                *protocols.entry(stream.protocol).or_default() += 1;
+            }
+        }
+    }
+    Ok(json!({
+        "nodes": nodes, "by_state": states, "by_user_agent": agents, "streams_by_protocol": protocols,
+        "last_rejections": rejections,
+    }))
+}

@@ -1,0 +1,53 @@
+//! The checks of a configuration, and of its replica on this machine.
+
+use std::path::Path;
+
+use super::check::Check;
+use crate::{
+    cli::{remote::local_replica::LocalReplica, text::count},
+    config::{Config, Flags, NamedFiles, load},
+    serve::open_files_needed,
+};
+
+/// Makes the checks `config` and `limits`.
+pub(super) fn checks(path: &Path) -> [Check; 2] {
+    const NAME: &str = "config";
+    let flags = Flags { file: Some(path.to_owned()), values: Vec::new() };
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    match load(&flags, variables, NamedFiles::Check) {
+        Ok(loaded) => {
+            let config = match loaded.warnings.as_slice() {
+                [] => Check::ok(NAME, format!("{} is valid", path.display())),
+                [warning, ..] => {
+                    Check::warning(NAME, warning.clone(), "see `chancery config check`")
+                }
+            };
+            [config, limits(&loaded.config)]
+        }
+        Err(refused) => {
+            let n = count(refused.errors.len() as u64, "problem");
+            let first = refused.errors.first().map(ToString::to_string).unwrap_or_default();
+            let detail = format!("{} has {n}, such as {first}", path.display());
+            let config = Check::failed(NAME, detail, "see `chancery config check`");
+            [config, Check::unknown("limits", "the configuration is not valid")]
+        }
+    }
+}
+
+/// Checks that the process may open a file for each connection.
+fn limits(config: &Config) -> Check {
+    const NAME: &str = "limits";
+    let limit = LocalReplica::find(&config.store.data_dir).and_then(|found| found.open_files_max());
+    let needed = open_files_needed(config);
+    match limit {
+        Err(reason) => Check::unknown(NAME, reason),
+        Ok(Some(limit)) if limit < needed => Check::warning(
+            NAME,
+            format!("the replica may open {limit} files, and its connections may need {needed}"),
+            "raise LimitNOFILE of its service, or lower connections_max of its ports",
+        ),
+        Ok(Some(limit)) => Check::ok(NAME, format!("the replica may open {limit} files")),
+        Ok(None) => Check::ok(NAME, "the replica may open any number of files"),
+    }
+}

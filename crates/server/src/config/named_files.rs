@@ -1,0 +1,65 @@
+//! Checks of the files and directories that a configuration names, except those of TLS, issuers and secrets.
+
+use std::{env, fs, io::Read as _, path::Path};
+
+use chancery_audit::SinkSettings;
+
+use super::Config;
+
+/// The maximum size of a descriptor set in bytes. The whole Envoy API takes 4 MB.
+const DESCRIPTOR_SET_BYTES_MAX: u64 = 64 << 20;
+
+/// Reads a descriptor set (`xds.descriptor_sets`).
+///
+/// # Errors
+/// Returns the reason why the file cannot be used.
+pub(crate) fn read_descriptor_set(path: &str) -> Result<Vec<u8>, String> {
+    let mut set = Vec::new();
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut file = file.take(DESCRIPTOR_SET_BYTES_MAX + 1);
+    file.read_to_end(&mut set).map_err(|error| error.to_string())?;
+    match set.len() as u64 > DESCRIPTOR_SET_BYTES_MAX {
+        true => Err(format!("it has more than {DESCRIPTOR_SET_BYTES_MAX} bytes")),
+        false => Ok(set),
+    }
+}
+
+/// Returns the section, the key and the reason for each path without which a replica does not start.
+pub(super) fn unusable(config: &Config) -> Vec<(&'static str, &'static str, String)> {
+    let mut unusable = Vec::new();
+    let data_dir = &config.store.data_dir;
+    if data_dir.exists() && !data_dir.is_dir() {
+        let text = "is a file; give the path of a directory";
+        unusable.push(("store", "data_dir", text.to_owned()));
+    }
+    for path in &config.xds.descriptor_sets {
+        let error = read_descriptor_set(path).err();
+        unusable.extend(error.map(|error| {
+            ("xds", "descriptor_sets", format!("cannot read {path}: {error}; correct the path"))
+        }));
+    }
+    for sink in config.audit.sinks.iter().filter_map(|sink| sink.parse().ok()) {
+        if let SinkSettings::File(path) = sink
+            && let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
+            && !parent.is_dir()
+        {
+            let text = format!("{} is not a directory; create it", parent.display());
+            unusable.push(("audit", "sinks", text));
+        }
+    }
+    unusable
+}
+
+/// Returns why the program of the external validator cannot be started.
+pub(super) fn missing_program(config: &Config) -> Option<String> {
+    let program = config.validation.external_command.first().filter(|name| !name.is_empty())?;
+    let is_found = match program.contains('/') {
+        true => Path::new(program).is_file(),
+        false => {
+            let path = env::var_os("PATH").unwrap_or_default();
+            env::split_paths(&path).any(|directory| directory.join(program).is_file())
+        }
+    };
+    let text = "is not a file, nor a program in PATH; correct the path, or install the program";
+    (!is_found).then(|| format!("{program:?} {text}"))
+}

@@ -1,0 +1,109 @@
+//! The log of a replica: its fields, and its filter.
+
+use std::{fs, path::Path, time::Instant};
+
+use serde_json::Value;
+
+use crate::support::{DEADLINE, Server, clusters};
+
+/// Returns the lines of the log with a message.
+fn lines(log: &Path, message: &str) -> Vec<Value> {
+    let text = fs::read_to_string(log).unwrap();
+    let lines = text.lines().map(|line| {
+        serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("{line:?} is not JSON"))
+    });
+    lines.filter(|line| line["message"] == message).collect()
+}
+
+#[test]
+fn operations_are_logged_with_caller_outcome_and_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("data.log");
+    let server = Server::start_with(&dir.path().join("data"), &[("CHANCERY_LOG_FORMAT", "json")]);
+    server.json(&["apply", "-f", "-"], &clusters(&["a", "b"], "1s"));
+    server.json(&["apply", "-f", "-", "--dry-run"], &clusters(&["c"], "1s"));
+    assert_eq!(server.run(&["delete", "cluster", "none"]).code, 1);
+    assert_eq!(server.run(&["cluster", "remove", "7"]).code, 1);
+
+    let found = lines(&log, "operation");
+    let [apply, delete, remove] = found.as_slice() else { panic!("{found:#?}") };
+    let mut fields: Vec<&str> = apply.as_object().unwrap().keys().map(String::as_str).collect();
+    fields.sort_unstable();
+    let expected = [
+        "author",
+        "changed",
+        "level",
+        "message",
+        "operation",
+        "outcome",
+        "principal",
+        "removed",
+        "request_id",
+        "revision",
+        "scope",
+        "source",
+        "target",
+        "timestamp",
+    ];
+    assert_eq!(fields, expected, "{apply}");
+    let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+    assert_eq!(text(apply, "operation") + &text(apply, "outcome"), "applyallowed");
+    assert_eq!((&apply["changed"], &apply["level"]), (&2.into(), &"INFO".into()));
+    assert_eq!(apply["revision"], server.json(&["history"], "")["entries"][0]["revision"]);
+    let time = text(apply, "timestamp");
+    assert!(time.len() == "2026-11-26T11:14:51.123456Z".len() && time.ends_with('Z'), "{time}");
+    assert_eq!(text(delete, "outcome") + &text(delete, "reason"), "refusednot_found");
+    assert_eq!(text(delete, "name"), "none");
+    assert_eq!(text(remove, "operation") + &text(remove, "outcome"), "member.removerefused");
+    // Libraries are quiet at info.
+    let text = fs::read_to_string(&log).unwrap();
+    let mut quiet = text.lines().filter(|line| line.contains("\"level\":\"INFO\""));
+    assert!(quiet.all(|line| line.contains("\"target\":\"chancery")), "{text}");
+}
+
+#[test]
+fn log_level_changes_while_the_replica_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("data.log");
+    let server = Server::start(&dir.path().join("data"));
+    let level = |args: &[&str]| server.run(&[["log", "level"].as_slice(), args].concat());
+    assert_eq!(level(&[]).out, "replica 1 logs with the configured filter \"info\"\n");
+    let dry_run = || {
+        server.json(&["apply", "-f", "-", "--dry-run"], &clusters(&["a"], "1s"));
+        fs::read_to_string(&log).unwrap().matches("DEBUG chancery_admin::operation_log").count()
+    };
+    assert_eq!(dry_run(), 0);
+    let done = level(&["info,chancery_admin=debug"]);
+    assert_eq!(
+        done.out,
+        "replica 1 logs with the filter \"info,chancery_admin=debug\" until it restarts; the configured filter is \
+         \"info\"\n"
+    );
+    assert_eq!(dry_run(), 1);
+    let done = level(&["debg"]);
+    assert_eq!(done.code, 1);
+    assert!(
+        done.err.contains(
+            "the log filter is not valid: \"debg\" is neither a level (error, warn, info, debug, trace, off) nor one \
+             for a module (chancery_xds=debug)"
+        ),
+        "{}",
+        done.err
+    );
+    let done = level(&["off", "--for", "25h"]);
+    assert!(done.err.contains("the time of a log filter must be from 1s to 24h"), "{}", done.err);
+    let done = level(&["warn", "--for", "1s"]);
+    assert_eq!(
+        done.out,
+        "replica 1 logs with the filter \"warn\" for 1s, and then with the configured filter \"info\"\n"
+    );
+    let start = Instant::now();
+    while level(&[]).out != "replica 1 logs with the configured filter \"info\"\n" {
+        assert!(start.elapsed() < DEADLINE, "the filter does not return: {:?}", level(&[]));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert!(level(&["error"]).out.contains("logs with the filter \"error\" until"));
+    assert_eq!(level(&[""]).out, "replica 1 logs with the configured filter \"info\"\n");
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(!text.contains('\u{1b}'), "a file has no colors");
+}
