@@ -12,12 +12,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 mod chart;
 mod clients;
+mod cluster;
 mod oracle;
 mod packages;
 mod prometheus;
 mod rocksdb;
 
 pub(crate) use chart::ChartTools;
+pub(crate) use cluster::ClusterTools;
 use packages::{Need, install, is_root, missing};
 
 use crate::{paths::Paths, proc, say::say};
@@ -33,6 +35,12 @@ pub(crate) fn all(paths: &Paths) -> Result<()> {
 pub(crate) fn chart_tools(paths: &Paths) -> Result<ChartTools> {
     let _one_at_a_time = lock(paths)?;
     chart::install_tools(paths)
+}
+
+/// Installs an API server of Kubernetes, which is compiled once, and what it needs.
+pub(crate) fn cluster_tools(paths: &Paths) -> Result<ClusterTools> {
+    let _one_at_a_time = lock(paths)?;
+    cluster::install_tools(paths)
 }
 
 /// Installs the dependencies of the demo, which needs only some of the real clients.
