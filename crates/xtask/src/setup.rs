@@ -66,7 +66,7 @@ pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
 /// comparison.
 pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
-    install(&missing(&[ETCD]))?;
+    install(&missing(&[cluster::ETCD]))?;
     prometheus::program(paths, "prometheus")?;
     clients::install_all(paths)
 }
@@ -104,12 +104,6 @@ const LIBCLANG: Need =
 pub(crate) const PROBE_LIBCLANG_COMMAND: &str = "probe-libclang";
 /// The headers that `rocksdb/c.h` includes, for which bindgen generates bindings.
 const PROBE_HEADER: &str = "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n";
-
-const ETCD: Need = Need {
-    what: "etcd",
-    package: "etcd-server",
-    is_installed: || proc::succeeds(Command::new("etcd").arg("--version")),
-};
 
 const DEBOOTSTRAP: Need = Need {
     what: "debootstrap",

@@ -21,6 +21,11 @@ use crate::{paths::Paths, proc, say::say};
 const PINS: &str = "crates/xtask/src/setup/cluster";
 const KUBERNETES: &str = "k8s.io/kubernetes";
 
+pub(super) const ETCD: Need = Need {
+    what: "etcd",
+    package: "etcd-server",
+    is_installed: || proc::succeeds(Command::new("etcd").arg("--version")),
+};
 const OPENSSL: Need = Need {
     what: "openssl",
     package: "openssl",
@@ -40,7 +45,7 @@ pub(crate) struct ClusterTools {
 
 /// Installs the tools. The caller holds the lock.
 pub(super) fn install_tools(paths: &Paths) -> Result<ClusterTools> {
-    install(&missing(&[super::ETCD, OPENSSL]))?;
+    install(&missing(&[ETCD, OPENSSL]))?;
     let pins = paths.root.join(PINS);
     let mut wanted = String::new();
     for file in ["go.mod", "go.sum", "crds.txt"] {
