@@ -10,8 +10,10 @@ use anyhow::{Context as _, Result};
 
 mod api_server;
 mod bootstrap;
+mod cluster;
 mod config_schema;
 mod golden;
+mod installed;
 mod live;
 mod mixin;
 mod page;
@@ -60,4 +62,9 @@ pub(crate) fn run(paths: &Paths, program: &Path, golden: Golden) -> Result<()> {
         cases.len()
     );
     Ok(())
+}
+
+/// Checks the chart with a real API server of Kubernetes.
+pub(crate) fn run_installed(paths: &Paths) -> Result<()> {
+    installed::check(paths)
 }

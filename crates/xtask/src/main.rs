@@ -51,7 +51,8 @@ usage: cargo xtask <command>
                          uses a debug build
   build                  build the optimized program for production, and print its path
   test [--long] [ARGS]   run setup, then all tests; ARGS are passed to `cargo test` (-p selects one
-                         package); --long runs the long forms of tests and plants all bugs
+                         package); --long runs the long forms of tests and `chart --apiserver`, and plants
+                         all bugs
   verify                 run all checks except the tests; changes no file
   fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md,
                          docs/attacks.md, docs/metrics.md and the dashboards
@@ -68,6 +69,8 @@ usage: cargo xtask <command>
                          the bugs with these numbers
   chart [--update]       check the Helm chart: lint, schemas of Kubernetes, golden files, refusals, and the
                          configuration that it renders; --update writes the golden files first
+  chart --apiserver      install, upgrade and uninstall the Helm chart with a real API server of Kubernetes,
+                         which is compiled once (10 minutes on two cores)
   image [--check] [--dev] write the container image as an OCI layout, without a daemon; --check writes it twice, and
                          runs a replica from it; --dev uses a debug build
   dist [--check] [--dev] write all files of a release: archive, Debian package, image, chart, mixin, schema, protos,
@@ -145,6 +148,7 @@ fn run() -> Result<ExitCode> {
             mutants::run(&paths, Which::Only(&numbers))?;
         }
         ["chart"] => helm_chart(&paths, Golden::Compare)?,
+        ["chart", "--apiserver"] => chart::run_installed(&paths)?,
         ["chart", "--update"] => helm_chart(&paths, Golden::Write)?,
         ["image", flags @ ..] => package::image(&paths, flags)?,
         ["dist", flags @ ..] => package::dist(&paths, flags)?,
@@ -187,7 +191,8 @@ fn conformance_kit(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
 }
 
 /// Runs the tests, with cargo's own output. Arguments that xtask does not know go to `cargo test`.
-/// Without such arguments, the command also checks the demo, the mixin and the Helm chart.
+/// Without such arguments, the command also checks the demo, the mixin and the Helm chart. The long form plants bugs, and
+/// installs the chart in an API server.
 fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     setup::all(paths)?;
     let call = TestCall::parse(args);
@@ -209,6 +214,7 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     }
     if call.rest.is_empty() && call.is_long {
         mutants::run(paths, Which::All)?;
+        chart::run_installed(paths)?;
     }
     if call.rest.is_empty() {
         say!("checking the demo with a real Envoy and a real gRPC client");

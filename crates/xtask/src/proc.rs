@@ -3,13 +3,14 @@
 use std::{
     fs::File,
     io::{Read as _, Seek as _, SeekFrom},
+    net::{Ipv4Addr, TcpListener},
     os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 /// Returns the command as a shell-like line.
 pub(crate) fn shown(command: &Command) -> String {
@@ -186,4 +187,31 @@ impl Drop for Guard {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Repeats a step until it has a result, for at most `max`.
+pub(crate) fn eventually<T>(
+    max: Duration,
+    failure: &str,
+    mut step: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let end = Instant::now() + max;
+    loop {
+        if let Some(result) = step()? {
+            return Ok(result);
+        }
+        ensure!(Instant::now() < end, "{failure} after {} s", max.as_secs());
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Returns free addresses of the loopback interface. All are reserved until all are known.
+pub(crate) fn free_addresses<const N: usize>() -> Result<[String; N]> {
+    let mut listeners = Vec::new();
+    for _ in 0..N {
+        listeners.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?);
+    }
+    let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
+    let addresses = addresses.collect::<Result<Vec<_>>>()?;
+    addresses.try_into().map_err(|_| anyhow!("the number of addresses differs"))
 }

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 mod chart;
 mod clients;
+mod cluster;
 mod oracle;
 mod packages;
 mod packaging;
@@ -19,6 +20,7 @@ mod prometheus;
 mod rocksdb;
 
 pub(crate) use chart::ChartTools;
+pub(crate) use cluster::ClusterTools;
 use packages::{Need, install, is_root, missing};
 pub(crate) use packaging::FileCheckers;
 
@@ -35,6 +37,12 @@ pub(crate) fn all(paths: &Paths) -> Result<()> {
 pub(crate) fn chart_tools(paths: &Paths) -> Result<ChartTools> {
     let _one_at_a_time = lock(paths)?;
     chart::install_tools(paths)
+}
+
+/// Installs an API server of Kubernetes, which is compiled once, and what it needs.
+pub(crate) fn cluster_tools(paths: &Paths) -> Result<ClusterTools> {
+    let _one_at_a_time = lock(paths)?;
+    cluster::install_tools(paths)
 }
 
 /// Installs the dependencies of the demo, which needs only some of the real clients.
@@ -60,7 +68,7 @@ pub(crate) fn build_needs(paths: &Paths) -> Result<()> {
 /// comparison.
 pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
-    install(&missing(&[ETCD]))?;
+    install(&missing(&[cluster::ETCD]))?;
     prometheus::program(paths, "prometheus")?;
     clients::install_all(paths)
 }
@@ -116,12 +124,6 @@ const LIBCLANG: Need =
 pub(crate) const PROBE_LIBCLANG_COMMAND: &str = "probe-libclang";
 /// The headers that `rocksdb/c.h` includes, for which bindgen generates bindings.
 const PROBE_HEADER: &str = "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n";
-
-const ETCD: Need = Need {
-    what: "etcd",
-    package: "etcd-server",
-    is_installed: || proc::succeeds(Command::new("etcd").arg("--version")),
-};
 
 const DEBOOTSTRAP: Need = Need {
     what: "debootstrap",

@@ -13,11 +13,7 @@ pub(super) fn check(chart: &Chart) -> Result<usize> {
     let url = server.url();
     let live = ["--dry-run=server", "--kube-apiserver", &url];
     let said = refusals::refusal(chart, &live)?;
-    let expected = format!(
-        "replicaCount is 3, and the StatefulSet {NAMESPACE}/{name} has 5 replicas: the others would remain voters, \
-         and the cluster could lose its majority; run `chancery cluster remove` for the replicas 4 to 5, the highest \
-         first, and then set allowShrink to true"
-    );
+    let expected = refusal(&name);
     ensure!(said.contains(&expected), "a smaller cluster is not refused: {said}");
     for allowed in ["allowShrink=true", "replicaCount=5", "replicaCount=7"] {
         // After the templates, Helm asks this server for more than it knows.
@@ -27,4 +23,13 @@ pub(super) fn check(chart: &Chart) -> Result<usize> {
     }
     ensure!(server.lookups() == 4, "Helm looked up the StatefulSet {} times", server.lookups());
     Ok(1)
+}
+
+/// Returns the sentence that refuses three replicas for a StatefulSet with five.
+pub(super) fn refusal(name: &str) -> String {
+    format!(
+        "replicaCount is 3, and the StatefulSet {NAMESPACE}/{name} has 5 replicas: the others would remain voters, \
+         and the cluster could lose its majority; run `chancery cluster remove` for the replicas 4 to 5, the highest \
+         first, and then set allowShrink to true"
+    )
 }

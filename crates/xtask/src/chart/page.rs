@@ -7,13 +7,14 @@ use anyhow::{Context as _, Result, ensure};
 use super::render::{Chart, RELEASE, succeeded};
 use crate::paths::Paths;
 
-const PAGE: &str = "docs/kubernetes.md";
+pub(super) const PAGE: &str = "docs/kubernetes.md";
+
+/// A block of YAML, with the number of its first line.
+type Block = (usize, String);
 
 /// Checks the examples.
 pub(super) fn check(chart: &Chart, paths: &Paths) -> Result<()> {
-    let page = fs::read_to_string(paths.root.join(PAGE)).with_context(|| format!("read {PAGE}"))?;
-    let (objects, values): (Vec<_>, Vec<_>) =
-        blocks(&page).into_iter().partition(|(_, block)| block.starts_with("apiVersion:"));
+    let (objects, values) = examples(paths)?;
     ensure!(!objects.is_empty() && !values.is_empty(), "{PAGE} has no examples");
     for (line, block) in &values {
         let file = chart.scratch.join("example.yaml");
@@ -29,8 +30,14 @@ pub(super) fn check(chart: &Chart, paths: &Paths) -> Result<()> {
     Ok(())
 }
 
+/// Returns the examples of objects, and those of values.
+pub(super) fn examples(paths: &Paths) -> Result<(Vec<Block>, Vec<Block>)> {
+    let page = fs::read_to_string(paths.root.join(PAGE)).with_context(|| format!("read {PAGE}"))?;
+    Ok(blocks(&page).into_iter().partition(|(_, block)| block.starts_with("apiVersion:")))
+}
+
 /// Returns the YAML blocks of a page without their indentation, each with the number of its first line.
-fn blocks(page: &str) -> Vec<(usize, String)> {
+fn blocks(page: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut lines = page.lines().zip(1..);
     while let Some((line, number)) = lines.next() {

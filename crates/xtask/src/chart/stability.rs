@@ -10,7 +10,7 @@ use crate::paths::Paths;
 
 const VALUES: &str = "learners.yaml";
 /// Changes that an upgrade may contain.
-const UPGRADE: [&str; 14] = [
+pub(super) const UPGRADE: [&str; 14] = [
     "--set",
     "image.tag=0.2.0",
     "--set",

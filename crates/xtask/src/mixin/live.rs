@@ -7,11 +7,10 @@ use std::{
     fmt::Write as _,
     fs,
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::PathBuf,
     process::Stdio,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
@@ -20,7 +19,7 @@ use serde_json::Value;
 use super::{boards::BOARDS, dashboards};
 use crate::{
     paths::Paths,
-    proc::{self, Guard},
+    proc::{self, Guard, eventually, free_addresses},
     program::{self, Profile},
     say::say,
     setup,
@@ -62,7 +61,7 @@ pub(super) fn check(paths: &Paths, rule_files: &[PathBuf; 2]) -> Result<()> {
     let log = |name: &str| fs::File::create(dir.join(name)).context("create a log");
     serve.stdout(Stdio::null()).stderr(log("replica.log")?);
     let mut replica = Guard::spawn("the replica", &mut serve)?;
-    eventually("the replica has no metrics", || {
+    eventually(STEP, "the replica has no metrics", || {
         replica.expect_running()?;
         Ok(get(&admin, "/metrics").is_ok().then_some(()))
     })?;
@@ -77,7 +76,7 @@ pub(super) fn check(paths: &Paths, rule_files: &[PathBuf; 2]) -> Result<()> {
         .stderr(log("prometheus.log")?);
     let mut monitor = Guard::spawn("Prometheus", &mut monitor)?;
     let mut run = || -> Result<()> {
-        eventually("Prometheus has scraped the replica less than 8 times", || {
+        eventually(STEP, "Prometheus has scraped the replica less than 8 times", || {
             monitor.expect_running()?;
             let result = query(&web, "count_over_time(chancery_build_info[1m]) >= 8");
             Ok(result.is_ok_and(|result| !result.is_empty()).then_some(()))
@@ -102,7 +101,7 @@ fn configuration([alerts, recording]: &[PathBuf; 2], admin: &str) -> String {
 
 /// Fails if Prometheus cannot evaluate a rule, or if an alert fires.
 fn rules(web: &str) -> Result<()> {
-    let rules = eventually("Prometheus has not evaluated all rules", || {
+    let rules = eventually(STEP, "Prometheus has not evaluated all rules", || {
         let groups: Value = serde_json::from_str(&get(web, "/api/v1/rules")?)?;
         let groups = groups["data"]["groups"].as_array().cloned().unwrap_or_default();
         let rules: Vec<Value> = groups
@@ -176,27 +175,4 @@ fn get(address: &str, path: &str) -> Result<String> {
     let (head, body) = answer.split_once("\r\n\r\n").context("the answer has no body")?;
     ensure!(head.split(' ').nth(1) == Some("200"), "{path}: {head}\n{body}");
     Ok(body.to_owned())
-}
-
-/// Repeats a step until it has a result.
-fn eventually<T>(failure: &str, mut step: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let end = Instant::now() + STEP;
-    loop {
-        if let Some(result) = step()? {
-            return Ok(result);
-        }
-        ensure!(Instant::now() < end, "{failure} after {} s", STEP.as_secs());
-        thread::sleep(Duration::from_millis(200));
-    }
-}
-
-/// Returns free addresses of the loopback interface. All are reserved until all are known.
-fn free_addresses<const N: usize>() -> Result<[String; N]> {
-    let mut listeners = Vec::new();
-    for _ in 0..N {
-        listeners.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?);
-    }
-    let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?.to_string()));
-    let addresses = addresses.collect::<Result<Vec<_>>>()?;
-    addresses.try_into().map_err(|_| anyhow!("the number of addresses differs"))
 }

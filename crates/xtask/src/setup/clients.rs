@@ -4,11 +4,7 @@
 //! changed pin reinstalls that client only. The exception is Python, whose directory contains the
 //! other clients.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -22,7 +18,7 @@ use crate::{paths::Paths, proc, say::say};
 const PINS: &str = "crates/server/tests/clients";
 
 /// The minimum minor version of Go 1. It equals the version in `go.mod`.
-const GO_MINOR_MIN: u32 = 26;
+pub(super) const GO_MINOR_MIN: u32 = 26;
 
 pub(super) const PYTHON: Need = Need {
     what: "python3 with venv",
@@ -39,7 +35,8 @@ const NPM: Need = Need {
     package: "npm",
     is_installed: || proc::succeeds(Command::new("npm").arg("--version")),
 };
-const GO: Need = Need { what: "Go", package: "golang-go", is_installed: || go().is_some() };
+pub(super) const GO: Need =
+    Need { what: "Go", package: "golang-go", is_installed: || go().is_some() };
 
 /// Installs all clients. The caller holds the lock.
 pub(super) fn install_all(paths: &Paths) -> Result<()> {
@@ -157,7 +154,7 @@ pub(super) fn python() -> Option<&'static str> {
 }
 
 /// Returns a Go that is new enough.
-fn go() -> Option<&'static str> {
+pub(super) fn go() -> Option<&'static str> {
     ["go", "/usr/local/go/bin/go"].into_iter().find(|go| {
         proc::output(Command::new(go).args(["env", "GOVERSION"]))
             .is_ok_and(|version| go_minor(&version).is_some_and(|minor| minor >= GO_MINOR_MIN))
@@ -172,7 +169,7 @@ fn go_minor(version: &str) -> Option<u32> {
 
 /// Returns the minor version that the package manager would install, or `None` if the system already
 /// has a Go that is new enough.
-fn packaged_go_minor() -> Result<Option<u32>> {
+pub(super) fn packaged_go_minor() -> Result<Option<u32>> {
     if go().is_some() {
         return Ok(None);
     }
@@ -195,7 +192,7 @@ pub(super) fn is_stamped(stamp: &Path, wanted: &str) -> bool {
 }
 
 /// Creates an empty directory, and removes an existing one.
-fn create_empty(dir: &PathBuf) -> Result<()> {
+pub(super) fn create_empty(dir: &Path) -> Result<()> {
     if dir.exists() {
         fs::remove_dir_all(dir).with_context(|| format!("remove {}", dir.display()))?;
     }
