@@ -193,7 +193,7 @@ fn copy_once(from: &Path, to: &Path) -> io::Result<()> {
 /// Returns whether a start finds a replica. Panics if the start fails.
 fn has_replica(data_dir: &Path) -> bool {
     let config = Config { data_dir: data_dir.to_owned(), replica_id: 2, ..Config::default() };
-    match Parts::open(&config) {
+    match Parts::open(&config, &crate::OpenProgress::default()) {
         Ok(Opened::Replica(_)) => true,
         Ok(Opened::Fresh(_)) => false,
         Err(error) => panic!("{error}"),
@@ -242,7 +242,11 @@ fn second_attempt_to_join_leaves_a_startable_directory_at_every_write() {
     };
     let begin = |data_dir: &Path| {
         let config = Config { data_dir: data_dir.to_owned(), replica_id: 2, ..Config::default() };
-        let Opened::Fresh(directory) = Parts::open(&config).unwrap() else { unreachable!() };
+        let Opened::Fresh(directory) =
+            Parts::open(&config, &crate::OpenProgress::default()).unwrap()
+        else {
+            unreachable!()
+        };
         let beginning = Bootstrap::Joined { identity, vote: Vote::new_committed(7, 1) };
         drop(Parts::begin(directory, beginning, 2).unwrap());
     };

@@ -31,7 +31,8 @@ fn tamper(dir: &Path, replica_id: u64, name: &str) {
     let (directory, identity) =
         Directory::open_existing(&dir.join(replica_id.to_string())).unwrap();
     let mark = HighWater::open(&directory.high_water(), identity.cluster_id).unwrap().mark();
-    let (database, recovered) = recovery::recover(&directory, identity, mark).unwrap();
+    let (database, recovered) =
+        recovery::recover(&directory, identity, mark, &crate::OpenProgress::default()).unwrap();
     let Recovered { mut image, generation, .. } = recovered;
     let (mut edits, mut batch) = (Vec::new(), Batch::default());
     let transaction = Box::new(put(name));
