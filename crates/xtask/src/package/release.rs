@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(created(0), "1970-01-01T00:00:00Z");
         assert_eq!(created(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(created(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(created(1_795_717_953), "2026-11-26T17:12:33Z");
+        assert_eq!(created(1_795_717_953), "2026-11-26T18:32:33Z");
     }
 
     #[test]
