@@ -110,7 +110,11 @@ fn one_case(cluster: &Cluster, chart: &Chart, case: &Case) -> Result<usize> {
     // The pod of `helm test` needs the service account of the release. Helm owns the fields of the other objects.
     dry_run(cluster, chart, &case.manifest, &["--force-conflicts"])?;
     cluster.helm(&["upgrade", RELEASE, &dir, "-f", &values])?.without_warnings()?;
-    ensure!(cluster.objects()? == installed, "a repeated upgrade changes objects");
+    // The API server writes a claim again even if nothing changes.
+    let changed = cluster.objects()?.into_iter().find(|(name, version)| {
+        !name.starts_with("PersistentVolumeClaim/") && installed.get(name) != Some(version)
+    });
+    ensure!(changed.is_none(), "a repeated upgrade changes {changed:?}");
     uninstall(cluster, &case.manifest, &before)?;
     Ok(n_objects)
 }
