@@ -140,9 +140,10 @@ fn admin_port_answers_http_and_json_log_is_optional() {
     assert!(get("/v1/nodes/a%2Fb").starts_with("HTTP/1.1 404"), "an id with a slash");
     assert_eq!(server.terminate().0, Some(0));
 
+    fs::write(data.join("IDENTITY"), "no identity").unwrap();
     let mut command = chancery();
     command.args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir"]);
-    command.arg(data.join("IDENTITY")).env("CHANCERY_LOG_FORMAT", "json");
+    command.arg(&data).env("CHANCERY_LOG_FORMAT", "json");
     let failed = run(command, "");
     assert_eq!(failed.code, 1);
     let (log, errors): (Vec<&str>, Vec<&str>) =
