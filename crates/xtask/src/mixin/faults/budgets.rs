@@ -73,7 +73,7 @@ impl Stage {
     /// Starts clients, one after the other, that receive the scope `edge` from the first replica. They replace those that run.
     pub(super) fn fleet(&mut self, args: &[&str]) -> Result<()> {
         let address = self.cluster.xds(1);
-        let usual = ["subscribe", address.as_str(), "--streams", "16", "--arrive", "0.4"];
+        let usual = ["subscribe", address.as_str(), "--streams", "32", "--arrive", "0.2"];
         self.client("fleet", &[&usual, args].concat())
     }
 
