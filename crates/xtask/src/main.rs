@@ -64,6 +64,9 @@ usage: cargo xtask <command>
   dashboards             write deploy/mixin/dashboards from the table in crates/xtask/src/mixin/boards
   alerts [--live]        check deploy/mixin, and run the unit tests of the alerts with promtool; --live
                          builds the program, and checks the rules and dashboards with a real Prometheus
+  alerts --faults [--only NAME,..]
+                         make each alert fire with a real fault, and recover with the step of its runbook;
+                         needs root and strace (about 15 minutes on two cores)
   mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
                          write docs/mutants.md; groups: protocol, store, server; --only N,N plants
                          the bugs with these numbers
@@ -138,6 +141,10 @@ fn run() -> Result<ExitCode> {
             mixin::test(&paths)?;
         }
         ["alerts", "--live"] => mixin::check_live(&paths)?,
+        ["alerts", "--faults"] => mixin::check_faults(&paths, &[])?,
+        ["alerts", "--faults", "--only", names] => {
+            mixin::check_faults(&paths, &names.split(',').collect::<Vec<_>>())?;
+        }
         ["mutants"] => mutants::run(&paths, Which::All)?,
         ["mutants", "--group", name] => mutants::run(&paths, Which::Group(name))?,
         ["mutants", "--only", numbers] => {

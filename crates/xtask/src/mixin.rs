@@ -13,7 +13,9 @@ use crate::{metrics_page, paths::Paths, proc, say::say, setup, source};
 mod boards;
 mod coverage;
 mod dashboards;
+mod faults;
 mod live;
+mod monitor;
 mod query;
 mod rules;
 
@@ -120,6 +122,11 @@ pub(crate) fn test(paths: &Paths) -> Result<()> {
 /// Checks the mixin with a real Prometheus and a real replica.
 pub(crate) fn check_live(paths: &Paths) -> Result<()> {
     live::check(paths, &[paths.root.join(ALERTS), paths.root.join(RECORDING)])
+}
+
+/// Injects the fault of each alert, or of those in `only`, and fails if an alert does not fire or recover.
+pub(crate) fn check_faults(paths: &Paths, only: &[&str]) -> Result<()> {
+    faults::check(paths, &[paths.root.join(ALERTS), paths.root.join(RECORDING)], only)
 }
 
 /// Reads the rules, and the metrics that queries can use.

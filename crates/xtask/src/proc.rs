@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{Read as _, Seek as _, SeekFrom},
+    io::{Read as _, Seek as _, SeekFrom, Write as _},
     net::{Ipv4Addr, TcpListener},
     os::unix::process::CommandExt as _,
     path::Path,
@@ -173,6 +173,13 @@ impl Guard {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Writes a line to the child's standard input, which is a pipe.
+    pub(crate) fn write_line(&mut self, line: &str) -> Result<()> {
+        let input = self.child.stdin.as_mut();
+        let input = input.with_context(|| format!("{} has no input pipe", self.name))?;
+        writeln!(input, "{line}").with_context(|| format!("write to {}", self.name))
     }
 
     /// Returns the child's standard output, if it is a pipe.

@@ -1,7 +1,7 @@
 """A source of MCP by grpcio, whose messages come from standard input.
 
-Without arguments it listens, and prints {"port": N} when it is ready. With HOST:PORT as its argument, it connects to a
-sink there, again whenever the stream ends. It prints each request of a sink as one line of JSON. Each line of standard
+Without arguments it listens, and prints {"port": N} when it is ready. `--port N` selects the port. With HOST:PORT as its
+argument, it connects to a sink there, again whenever the stream ends. It prints each request of a sink as one line of JSON. Each line of standard
 input is a message in the JSON form of istio.mcp.v1alpha1.Resources. It ends at the end of standard input.
 """
 
@@ -37,7 +37,7 @@ def messages(is_active):
             pass
 
 
-def listen():
+def listen(port):
     def establish(requests, context):
         threading.Thread(target=show, args=(requests,), daemon=True).start()
         yield from messages(context.is_active)
@@ -51,7 +51,7 @@ def listen():
         f"{mcp.PACKAGE}.ResourceSource", {"EstablishResourceStream": method}
     )
     server = grpc.server(futures.ThreadPoolExecutor(4), handlers=[service])
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     print(json.dumps({"port": port}), flush=True)
     return server
@@ -73,10 +73,12 @@ def connect(address):
 
 
 def main():
-    if len(sys.argv) > 1:
+    if sys.argv[1:2] == ["--port"]:
+        server = listen(int(sys.argv[2]))
+    elif len(sys.argv) > 1:
         threading.Thread(target=connect, args=(sys.argv[1],), daemon=True).start()
     else:
-        server = listen()  # Without a reference, grpcio ends the server.
+        server = listen(0)  # Without a reference, grpcio ends the server.
     for line in sys.stdin:
         OUTBOX.put(json_format.Parse(line, mcp.Resources()))
 

@@ -68,8 +68,22 @@ fn complaints_of(
     complaints
 }
 
+/// Returns the title and the text of each query of all panels. The variables of the boards select all series.
+pub(super) fn queries() -> impl Iterator<Item = (&'static str, String)> {
+    let panels = BOARDS.iter().flat_map(|board| board.rows).flat_map(|row| row.panels);
+    let queries =
+        panels.flat_map(|panel| panel.queries.iter().map(|(expr, _)| (panel.title, *expr)));
+    queries.map(|(title, expr)| {
+        let text = query(expr).replace("$__rate_interval", "10s");
+        let text = ["$cluster", "$job", "$instance"]
+            .iter()
+            .fold(text, |text, variable| text.replace(variable, ".*"));
+        (title, text)
+    })
+}
+
 /// Returns a query with the variables of the board as labels of each series.
-pub(super) fn query(expr: &str) -> String {
+fn query(expr: &str) -> String {
     let mut query = String::new();
     let mut rest = expr;
     while let Some(at) = PREFIXES.iter().filter_map(|prefix| rest.find(prefix)).min() {

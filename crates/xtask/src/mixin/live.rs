@@ -3,30 +3,21 @@
 //! Prometheus evaluates all rules without an error, no alert fires, and each query of a dashboard has data.
 //! [`EMPTY`] lists the exceptions.
 
-use std::{
-    fmt::Write as _,
-    fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
-    path::PathBuf,
-    process::Stdio,
-    time::Duration,
-};
+use std::{fs, path::PathBuf, process::Stdio};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use super::{boards::BOARDS, dashboards};
+use super::{
+    dashboards,
+    monitor::{Api, Monitor, eventually, get},
+};
 use crate::{
     paths::Paths,
-    proc::{self, Guard, eventually, free_addresses},
+    proc::{self, Guard, free_addresses},
     program::{self, Profile},
     say::say,
-    setup,
 };
-
-/// The time limit for one step.
-const STEP: Duration = Duration::from_secs(60);
 
 /// Parts of queries that have no data without clients, each with the reason.
 const EMPTY: &[(&str, &str)] = &[
@@ -51,38 +42,29 @@ const ENVIRONMENT: [(&str, &str); 2] = [
 /// Runs the check. `rule_files` are the rule files.
 pub(super) fn check(paths: &Paths, rule_files: &[PathBuf; 2]) -> Result<()> {
     let chancery = program::build(paths, Profile::Dev)?;
-    let prometheus = setup::prometheus(paths)?;
     let dir = paths.target.join(format!("mixin-live-{}", std::process::id()));
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let [xds, admin, raft, web] = free_addresses()?;
     let mut serve = proc::leashed(&chancery);
     serve.args(["serve", "--xds", &xds, "--admin", &admin, "--raft", &raft, "--data-dir"]);
     serve.arg(dir.join("replica")).envs(ENVIRONMENT);
-    let log = |name: &str| fs::File::create(dir.join(name)).context("create a log");
-    serve.stdout(Stdio::null()).stderr(log("replica.log")?);
+    let log = fs::File::create(dir.join("replica.log")).context("create a log")?;
+    serve.stdout(Stdio::null()).stderr(log);
     let mut replica = Guard::spawn("the replica", &mut serve)?;
-    eventually(STEP, "the replica has no metrics", || {
+    eventually("the replica has no metrics", || {
         replica.expect_running()?;
         Ok(get(&admin, "/metrics").is_ok().then_some(()))
     })?;
-    let config = dir.join("prometheus.yml");
-    fs::write(&config, configuration(rule_files, &admin)).context("write the configuration")?;
-    let mut monitor = proc::leashed(&prometheus);
-    monitor
-        .arg(format!("--config.file={}", config.display()))
-        .arg(format!("--storage.tsdb.path={}", dir.join("data").display()))
-        .arg(format!("--web.listen-address={web}"))
-        .stdout(Stdio::null())
-        .stderr(log("prometheus.log")?);
-    let mut monitor = Guard::spawn("Prometheus", &mut monitor)?;
+    let mut monitor = Monitor::start(paths, &dir, &configuration(rule_files, &admin), &web)?;
+    let api = monitor.api();
     let mut run = || -> Result<()> {
-        eventually(STEP, "Prometheus has scraped the replica less than 8 times", || {
+        eventually("Prometheus has scraped the replica less than 8 times", || {
             monitor.expect_running()?;
-            let result = query(&web, "count_over_time(chancery_build_info[1m]) >= 8");
+            let result = api.query("count_over_time(chancery_build_info[1m]) >= 8");
             Ok(result.is_ok_and(|result| !result.is_empty()).then_some(()))
         })?;
-        rules(&web)?;
-        queries(&web)
+        rules(&api)?;
+        queries(&api)
     };
     run().with_context(|| format!("the logs are in {}", dir.display()))?;
     drop((replica, monitor));
@@ -100,9 +82,9 @@ fn configuration([alerts, recording]: &[PathBuf; 2], admin: &str) -> String {
 }
 
 /// Fails if Prometheus cannot evaluate a rule, or if an alert fires.
-fn rules(web: &str) -> Result<()> {
-    let rules = eventually(STEP, "Prometheus has not evaluated all rules", || {
-        let groups: Value = serde_json::from_str(&get(web, "/api/v1/rules")?)?;
+fn rules(api: &Api) -> Result<()> {
+    let rules = eventually("Prometheus has not evaluated all rules", || {
+        let groups = api.get("/api/v1/rules")?;
         let groups = groups["data"]["groups"].as_array().cloned().unwrap_or_default();
         let rules: Vec<Value> = groups
             .iter()
@@ -122,26 +104,19 @@ fn rules(web: &str) -> Result<()> {
 }
 
 /// Fails if a query of a dashboard has no data, and no reason.
-fn queries(web: &str) -> Result<()> {
-    let panels = BOARDS.iter().flat_map(|board| board.rows).flat_map(|row| row.panels);
+fn queries(api: &Api) -> Result<()> {
     let mut complaints = Vec::new();
     let mut unused: Vec<&str> = EMPTY.iter().map(|(part, _)| *part).collect();
     let mut n_queries = 0;
-    for (panel, (expr, _)) in panels.flat_map(|panel| panel.queries.iter().map(move |q| (panel, q)))
-    {
-        let text = dashboards::query(expr)
-            .replace("$__rate_interval", "10s")
-            .replace("$cluster", ".*")
-            .replace("$job", ".*")
-            .replace("$instance", ".*");
+    for (title, text) in dashboards::queries() {
         n_queries += 1;
-        let result = query(web, &text).with_context(|| format!("panel {:?}", panel.title))?;
+        let result = api.query(&text).with_context(|| format!("panel {title:?}"))?;
         if !result.is_empty() {
             continue;
         }
         match EMPTY.iter().find(|(part, _)| text.contains(part)) {
             Some((part, _)) => unused.retain(|other| other != part),
-            None => complaints.push(format!("panel {:?} has no data: {text}", panel.title)),
+            None => complaints.push(format!("panel {title:?} has no data: {text}")),
         }
     }
     complaints.extend(unused.iter().map(|part| format!("EMPTY: queries with {part:?} have data")));
@@ -150,29 +125,4 @@ fn queries(web: &str) -> Result<()> {
     }
     say!("Prometheus answered {n_queries} queries of the dashboards");
     Ok(())
-}
-
-/// Returns the series that a query finds.
-fn query(web: &str, text: &str) -> Result<Vec<Value>> {
-    let encoded = text.bytes().fold(String::new(), |mut encoded, byte| {
-        write!(encoded, "%{byte:02X}").expect("writing to a String cannot fail");
-        encoded
-    });
-    let answer: Value = serde_json::from_str(&get(web, &format!("/api/v1/query?query={encoded}"))?)
-        .context("parse the answer of Prometheus")?;
-    let result = answer["data"]["result"].as_array().cloned();
-    result.ok_or_else(|| anyhow!("{text}: {answer}"))
-}
-
-/// Returns the body of the answer to `GET path`, if the status is 200.
-fn get(address: &str, path: &str) -> Result<String> {
-    let address: SocketAddr = address.parse().context("parse an address")?;
-    let mut stream = TcpStream::connect_timeout(&address, STEP).context("connect")?;
-    stream.set_read_timeout(Some(STEP)).context("set a time limit")?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n").context("send a request")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).context("read an answer")?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("the answer has no body")?;
-    ensure!(head.split(' ').nth(1) == Some("200"), "{path}: {head}\n{body}");
-    Ok(body.to_owned())
 }

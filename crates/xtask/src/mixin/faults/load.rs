@@ -1,0 +1,122 @@
+//! Replicas without CPU time or file descriptors.
+
+use std::{process::Command, time::Duration};
+
+use anyhow::{Context as _, Result};
+
+use super::{
+    super::monitor::eventually,
+    budgets::EDGE,
+    scenario::{Group, Scenario, alert},
+    stage::Stage,
+};
+use crate::proc;
+
+/// The number of clients of a busy replica.
+const CLIENTS: f64 = 100.0;
+
+pub(super) const GROUP: Group = Group {
+    name: "load",
+    prepare,
+    scenarios: &[
+        Scenario {
+            alerts: &[alert("ChanceryShardBusy", &[("instance", "@2")])],
+            also: &[],
+            is_early: false,
+            fault: "clients change large subscriptions without a pause",
+            repair: "the clients end",
+            inject: Stage::flood,
+            recover: |stage| {
+                stage.stop("flood");
+                Ok(())
+            },
+        },
+        Scenario {
+            alerts: &[alert("ChanceryRequestsWait", &[])],
+            also: &[],
+            is_early: false,
+            fault: "a replica with busy clients gets little CPU time",
+            repair: "the machine has CPU time, and the clients use another replica",
+            inject: |stage| {
+                stage.busy_clients(2)?;
+                // The clients must be established before the flood.
+                eventually("the clients have no streams", || {
+                    let streams = stage.cluster.metric(2, "chancery_xds_streams");
+                    Ok(streams.is_some_and(|n| n >= CLIENTS).then_some(()))
+                })?;
+                stage.flood()?;
+                let pid = stage.cluster.pid(2)?.to_string();
+                let script = "kill -STOP \"$0\"; sleep 1.4; kill -CONT \"$0\"";
+                stage.repeat("pauses", Duration::from_millis(500), move || {
+                    proc::succeeds(Command::new("sh").args(["-c", script, &pid]));
+                });
+                Ok(())
+            },
+            recover: |stage| {
+                stage.stop("pauses");
+                stage.stop("flood");
+                stage.busy_clients(3)
+            },
+        },
+        Scenario {
+            alerts: &[alert(
+                "ChanceryCannotAccept",
+                &[("instance", "@3"), ("severity", "critical")],
+            )],
+            also: &[],
+            is_early: false,
+            fault: "a replica has no more file descriptors, and clients connect",
+            repair: "the limit of open files is raised",
+            inject: |stage| {
+                let pid = stage.cluster.pid(3)?;
+                let files = std::fs::read_dir(format!("/proc/{pid}/fd")).context("list files")?;
+                limit_files(pid, files.count())?;
+                let address = stage.cluster.xds(3);
+                let mut connections = Vec::new();
+                stage.repeat("connections", Duration::from_millis(100), move || {
+                    connections.extend(std::net::TcpStream::connect(&address));
+                    let n = connections.len();
+                    connections.drain(..n.saturating_sub(20));
+                });
+                Ok(())
+            },
+            recover: |stage| {
+                limit_files(stage.cluster.pid(3)?, 4096)?;
+                stage.stop("connections");
+                Ok(())
+            },
+        },
+    ],
+};
+
+fn prepare(stage: &mut Stage) -> Result<()> {
+    stage.cluster.set("CHANCERY_XDS_SHARDS", "1");
+    stage.cluster.start_all()?;
+    stage.cluster.lead(1)?;
+    stage.cluster.apply(EDGE)
+}
+
+/// Sets the limit of open files of a process.
+fn limit_files(pid: u32, n: usize) -> Result<()> {
+    let limit = format!("--nofile={n}:");
+    proc::run(Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]))
+}
+
+impl Stage {
+    /// Starts clients of a replica, and an author whose writes concern them.
+    fn busy_clients(&mut self, id: usize) -> Result<()> {
+        let address = self.cluster.xds(id);
+        self.client("fleet", &["subscribe", &address, "--streams", &CLIENTS.to_string()])?;
+        let admin = self.cluster.admin(1);
+        self.client(
+            "author",
+            &["write", &admin, "--rate", "10", "--extra", "10", "--scope", "edge"],
+        )
+    }
+
+    /// Starts clients of the second replica that change their subscriptions without a pause.
+    fn flood(&mut self) -> Result<()> {
+        let address = self.cluster.xds(2);
+        self.client("flood", &["flood", &address, "--streams", "16", "--names", "300"])
+    }
+}
