@@ -141,7 +141,7 @@ fn cleaned<'a>(
     let mut seen = HashSet::new();
     let mut secrets_of = |type_url: &TypeUrl, resource: &Arc<Resource>| {
         if seen.insert(Arc::as_ptr(resource)) {
-            // What was sent is opened.
+            // The session sends only opened resources.
             let body = resource.body().unwrap_or_default();
             bodies_bytes += body.len();
             if bodies_bytes <= BODIES_BYTES_MAX {

@@ -94,7 +94,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Key>, KeyFileError> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut file =
         fs::OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
-    // Of the open file: another one may take its name meanwhile.
+    // Checks the file that is open, because another file may take its name.
     let metadata = file.metadata().map_err(unreadable)?;
     if !metadata.is_file() {
         return Err(unreadable(std::io::Error::other("it is not a regular file")));

@@ -60,8 +60,8 @@ pub(crate) fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
 
 /// Builds the program without shared libraries and symbols, and returns its path.
 ///
-/// Only the last step, the linking, differs from [`build`]: the packages below it are the same. The program needs no file
-/// of the system that runs it. It resolves host names by `/etc/hosts` and DNS, without other modules of NSS.
+/// Only the last step, the linking, differs from [`build`]: the packages below it are the same. The program runs
+/// on a system without libraries. It finds host names in `/etc/hosts` and DNS, and uses no other module of NSS.
 pub(crate) fn build_static(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     let (name, dir) = profile.names();
     let libraries = paths.target.join("static-libraries");

@@ -41,6 +41,14 @@ impl Cluster {
         Self(State::new(Incarnation(1)))
     }
 
+    /// Returns a cluster whose keys a replica has created and unwrapped.
+    async fn with_keys_of(secrets: &Secrets) -> Self {
+        let mut cluster = Self::new();
+        cluster.apply(vec![secrets.create().await.unwrap()]);
+        secrets.refresh(&cluster.keys()).await;
+        cluster
+    }
+
     fn keys(&self) -> Arc<Keys> {
         Arc::clone(&self.0.keys)
     }
@@ -94,9 +102,7 @@ async fn rotation_rewrap_and_a_replaced_file_keep_everything_readable() {
     let dir = tempfile::tempdir().unwrap();
     let path = key_file(dir.path(), &[1]);
     let secrets = replica(vec![KekSource::File(path.clone())]);
-    let mut cluster = Cluster::new();
-    cluster.apply(vec![secrets.create().await.unwrap()]);
-    secrets.refresh(&cluster.keys()).await;
+    let mut cluster = Cluster::with_keys_of(&secrets).await;
     let old = seal(&secrets, &cluster, "old").unwrap();
     cluster.apply(vec![secrets.rotate(&cluster.keys()).await.unwrap()]);
     secrets.refresh(&cluster.keys()).await;
@@ -119,9 +125,7 @@ async fn rotation_rewrap_and_a_replaced_file_keep_everything_readable() {
 async fn replica_without_the_key_seals_and_opens_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let secrets = replica(vec![KekSource::File(key_file(dir.path(), &[1]))]);
-    let mut cluster = Cluster::new();
-    cluster.apply(vec![secrets.create().await.unwrap()]);
-    secrets.refresh(&cluster.keys()).await;
+    let cluster = Cluster::with_keys_of(&secrets).await;
     let sealed = seal(&secrets, &cluster, "secret").unwrap();
     let path = key_file(dir.path(), &[2]);
     for (sources, expected) in [
@@ -159,9 +163,7 @@ async fn lost_key_is_reported_before_a_restart_and_rewrapped_from_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = key_file(dir.path(), &[1]);
     let secrets = replica(vec![KekSource::File(path.clone())]);
-    let mut cluster = Cluster::new();
-    cluster.apply(vec![secrets.create().await.unwrap()]);
-    secrets.refresh(&cluster.keys()).await;
+    let mut cluster = Cluster::with_keys_of(&secrets).await;
     let sealed = seal(&secrets, &cluster, "secret").unwrap();
     assert_eq!(secrets.status(&cluster.keys()).1, None);
     key_file(dir.path(), &[2]);
@@ -211,9 +213,7 @@ async fn keys_move_from_a_file_to_a_plugin() {
     let dir = tempfile::tempdir().unwrap();
     let file = KekSource::File(key_file(dir.path(), &[1]));
     let secrets = replica(vec![file.clone()]);
-    let mut cluster = Cluster::new();
-    cluster.apply(vec![secrets.create().await.unwrap()]);
-    secrets.refresh(&cluster.keys()).await;
+    let mut cluster = Cluster::with_keys_of(&secrets).await;
     let sealed = seal(&secrets, &cluster, "secret").unwrap();
     let socket = dir.path().join("kms.sock");
     let _plugin = Plugin::start(&socket, "key-1");

@@ -43,8 +43,8 @@ pub(super) struct AdminPort {
     pub(super) started: CancellationToken,
     /// Cancelled when the process begins to end, before leadership moves to another replica.
     pub(super) stopping: CancellationToken,
-    /// Cancelled at the start of the shutdown: the replica is no longer ready, and ends the streams
-    /// of its clients.
+    /// Cancelled at the start of the shutdown. The replica then ends all streams of clients, and is not
+    /// ready.
     pub(super) drain: CancellationToken,
     /// Ends when the port is closed.
     pub(super) served: JoinHandle<()>,

@@ -1,8 +1,8 @@
 //! Each alert with a real fault that makes it fire, and the step of its runbook that makes it recover.
 //!
 //! Clusters of three replicas run beside one Prometheus, which evaluates the rules with shorter durations ([`scale`]).
-//! Each group of scenarios has its own cluster, which the label `cluster` names. Two groups run at a time, because most
-//! of the time passes in windows of the rules. At the end, each query of a dashboard must have had data.
+//! Each group of scenarios has its own cluster, which the label `cluster` names. Two groups run at a time, because
+//! each scenario mostly waits until Prometheus evaluates its rules. At the end, each query of a dashboard must have had data.
 //!
 //! Invariants:
 //! - A fault is what happens in production: a stopped process, a full file system, a failed system call, a client that

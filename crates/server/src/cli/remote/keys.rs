@@ -136,7 +136,7 @@ async fn reseal(
             break;
         }
         from = next;
-        // What is not sealed needs no pause.
+        // The command pauses only for resources that the server has sealed again.
         let pause = Duration::from_secs_f64(resealed as f64 / f64::from(rate));
         tokio::time::sleep(pause.saturating_sub(start.elapsed())).await;
     }
