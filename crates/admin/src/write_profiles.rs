@@ -5,11 +5,11 @@ use std::{collections::BTreeSet, sync::Arc};
 use chancery_admission::{
     ClientProfile, ConnectedClients, Problem, ProfileSource, Profiles, Validation, ValidationMode,
 };
-use chancery_fanout::StreamStatus;
+use chancery_fanout::ClientGroup;
 use chancery_model::{ScopeName, Transaction};
 use chancery_proto::admin::v1 as pb;
 
-use crate::{AdminError, error::problem, nodes::INLINE_STREAMS_MAX, service::Service, work::Size};
+use crate::{AdminError, error::problem, nodes::INLINE_STREAMS_MAX, service::Service};
 
 impl Service {
     /// Returns the modes of validation for a call, with the clients of all scopes. A call without validation
@@ -29,23 +29,17 @@ impl Service {
         if is_large && let Some(clients) = self.clients.recent() {
             return clients;
         }
-        let streams = self.fanout.nodes().await;
-        let collected = match is_large {
-            false => Ok(collect(&streams)),
-            true => self.work.run(Size::Large, move || collect(&streams)).await,
-        };
-        // While the replica shuts down, nothing is known about its clients.
-        let clients = Arc::new(collected.unwrap_or_default());
+        let clients = Arc::new(collect(&self.fanout.clients().await));
         self.clients.put(&clients);
         clients
     }
 }
 
-fn collect(streams: &[StreamStatus]) -> ConnectedClients {
+fn collect(groups: &BTreeSet<ClientGroup>) -> ConnectedClients {
     let mut clients = ConnectedClients::new();
-    for stream in streams {
-        let profile = ClientProfile::of_user_agent(&stream.node.user_agent);
-        for scope in &stream.scopes {
+    for group in groups {
+        let profile = ClientProfile::of_user_agent(&group.user_agent);
+        for scope in &group.scopes {
             match clients.get_mut(scope) {
                 Some(profiles) => drop(profiles.insert(profile)),
                 None => drop(clients.insert(scope.clone(), BTreeSet::from([profile]))),

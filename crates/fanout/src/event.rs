@@ -14,7 +14,7 @@ use crate::{
     concern::{Change, Concerned, Cursor},
     page::Page,
     stream_slot::StreamSlot,
-    stream_status::StreamStatus,
+    stream_status::{ClientGroup, StreamStatus},
 };
 
 /// An event with the time at which it was sent. Time spent waiting for a full inbox counts.
@@ -49,6 +49,13 @@ pub(crate) enum Event {
         from: usize,
         /// Receives one page.
         reply: oneshot::Sender<Page<StreamStatus>>,
+    },
+    /// A query for the clients of all streams.
+    Clients {
+        /// The place of the first stream of the page.
+        from: usize,
+        /// Receives one page.
+        reply: oneshot::Sender<Page<ClientGroup>>,
     },
     /// A query for the resources of one type of a stream.
     Contents {
@@ -104,6 +111,7 @@ impl Event {
         match self {
             Self::Request { slot, .. } | Self::HalfClose { slot } => Some(slot),
             Self::Status { .. }
+            | Self::Clients { .. }
             | Self::Contents { .. }
             | Self::Concerned { .. }
             | Self::Ping { .. } => None,
@@ -125,7 +133,10 @@ impl Event {
                 cost_of(subscribe.len() + unsubscribe.len() + initial_resource_versions.len())
             }
             Self::HalfClose { .. } | Self::Ping { .. } => 1,
-            Self::Status { .. } | Self::Contents { .. } | Self::Concerned { .. } => page,
+            Self::Status { .. }
+            | Self::Clients { .. }
+            | Self::Contents { .. }
+            | Self::Concerned { .. } => page,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The handle to the shards.
 
 use std::{
-    collections::HashSet,
+    collections::{BTreeSet, HashSet},
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
 };
@@ -16,7 +16,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    AccessControl, Change, ConcernedSession, Config, End, Progress, RequestSink, ResponseSource,
+    AccessControl, Change, ClientGroup, ConcernedSession, Config, End, Progress, RequestSink, ResponseSource,
     StreamInfo, StreamRef, StreamStatus, Unacknowledged,
     arrivals::Arrivals,
     client_events::ClientEvent,
@@ -284,6 +284,14 @@ impl Fanout {
         self.ask(|from, reply| Event::Status { from, reply }, |page| streams.extend(page.items))
             .await;
         streams
+    }
+
+    /// Returns the clients of all streams in groups. The shards answer at slightly different times.
+    pub async fn clients(&self) -> BTreeSet<ClientGroup> {
+        let mut groups = BTreeSet::new();
+        self.ask(|from, reply| Event::Clients { from, reply }, |page| groups.extend(page.items))
+            .await;
+        groups
     }
 
     /// Returns one page of the resources of one type of a stream, after the name `after`. `None` if

@@ -105,4 +105,4 @@ pub use status::{
 };
 pub use stream::{RequestSink, ResponseSource, Stopped, StreamCloser};
 pub use stream_slot::{Delivery, StreamInfo};
-pub use stream_status::{StreamRef, StreamStatus};
+pub use stream_status::{ClientGroup, StreamRef, StreamStatus};

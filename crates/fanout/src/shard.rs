@@ -328,6 +328,7 @@ impl Shard {
             Event::HalfClose { slot } => self.on_half_close(&slot, now),
             // The receiver of the reply may be gone.
             Event::Status { from, reply } => drop(reply.send(self.status_page(from))),
+            Event::Clients { from, reply } => drop(reply.send(self.clients_page(from))),
             Event::Contents { .. } => self.on_contents(event, now),
             Event::Concerned { change, from, reply } => {
                 drop(reply.send(self.concerned_page(&change, from)));

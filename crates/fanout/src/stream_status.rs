@@ -14,6 +14,15 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct StreamRef(pub(crate) Arc<StreamSlot>);
 
+/// Clients with equal user agents that see the same scopes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientGroup {
+    /// The scopes that the nodes see.
+    pub scopes: Vec<ScopeName>,
+    /// [`Node::user_agent`] of the nodes.
+    pub user_agent: String,
+}
+
 /// The status of one stream.
 #[derive(Debug, Clone)]
 pub struct StreamStatus {

@@ -10,7 +10,7 @@ use chancery_protocol::{DeltaRequest, Request};
 
 use self::harness::{Client, ShardHarness, answer, decode, text};
 use super::*;
-use crate::{Delivery, End, EndCode, SecretFinder, UnacknowledgedState};
+use crate::{ClientGroup, Delivery, End, EndCode, SecretFinder, UnacknowledgedState};
 
 mod concern;
 mod counting;
@@ -284,6 +284,32 @@ fn turn_work_is_bounded() {
     harness.settle();
     harness.put("default", CLUSTER, &[("a", "1")]);
     assert_eq!(left(&mut harness, 3), [(3, true), (1, true), (0, false)]);
+}
+
+/// Writes ask for the clients, so the answer is bounded by the number of their kinds.
+#[test]
+fn clients_are_listed_once_for_each_user_agent_and_scopes() {
+    let mut harness = ShardHarness::with(Config { turn_work_max: 1, ..Config::default() });
+    let clients: Vec<Client> = (0..20).map(|_| harness.open()).collect();
+    for (n, client) in clients.iter().enumerate() {
+        let user_agent = if n < 18 { "envoy 1.40.0" } else { "gRPC Go 1.82.1" }.to_owned();
+        let node = Node { id: format!("n{n}"), user_agent, ..Node::default() };
+        let request = DeltaRequest { type_url: CLUSTER.to_owned(), ..DeltaRequest::default() };
+        let (slot, request) = (Arc::clone(&client.slot), Request::Delta(request));
+        let node = Some(Arc::new(node));
+        let event = Event::Request { slot, request, node, permit: None };
+        harness.shard.handle(event, harness.now());
+    }
+    let (mut from, mut pages) = (Some(0), Vec::new());
+    while let Some(place) = from {
+        let page = harness.shard.clients_page(place);
+        let shown = |group: &ClientGroup| format!("{} {}", group.scopes[0], group.user_agent);
+        pages.push(page.items.iter().map(shown).collect::<Vec<_>>());
+        from = page.next;
+    }
+    let (envoy, grpc) = ("default envoy 1.40.0", "default gRPC Go 1.82.1");
+    assert_eq!(pages[..3], [vec![envoy], vec![envoy], vec![envoy, grpc]]);
+    assert!(pages[3..].iter().all(Vec::is_empty), "{pages:?}");
 }
 
 /// SOTW-111: a half-closed stream ends with OK after the pending response.
