@@ -12,11 +12,11 @@ pub(super) const BOARD: Board = Board {
             panels: &[
                 stat("Streams", "short", "Streams that have sent a request.", &[("sum(chancery_xds_streams)", "")])
                     .alerts(&["ChanceryStreamsLost"]),
-                stat("Rejecting streams", "short", "Streams on which a rejection stands. These clients keep the previous version.", &[(
+                stat("Rejecting streams", "short", "Streams whose client rejects (NACK) a response, and keeps the previous version.", &[(
                     "sum(chancery_xds_rejecting_streams)", "",
                 )])
                 .alerts(&["ChanceryClientsReject"]),
-                stat("Longest silence", "s", "The longest time for which a client has owed an answer.", &[(
+                stat("Longest silence", "s", "The longest time for which a client has left a response unanswered.", &[(
                     "max(chancery_xds_oldest_unanswered_seconds)", "",
                 )])
                 .alerts(&["ChanceryClientSilent"]),
@@ -29,7 +29,7 @@ pub(super) const BOARD: Board = Board {
                     ("max(chancery_raft_voters)", "all"),
                 ])
                 .alerts(&["ChanceryVoterDown"]),
-                stat("Revision", "short", "The revision of the state. Each write that changes something makes it greater.", &[(
+                stat("Revision", "short", "The revision of the state. Each write that changes something increases it.", &[(
                     "max(chancery_store_revision)", "",
                 )]),
             ],
@@ -37,13 +37,13 @@ pub(super) const BOARD: Board = Board {
         Row {
             title: "Objectives",
             panels: &[
-                lines("Slow changes", "percentunit", "The part of changes that take longer than 5 s until the client acknowledges them. The objective is 1% over 30 days.", &[
+                lines("Slow changes", "percentunit", "The share of changes that take longer than 5 s until the client acknowledges them. The objective is 1% over 30 days.", &[
                     ("chancery:push_slow:ratio_rate1h", "{{job}} 1 hour"),
                     ("chancery:push_slow:ratio_rate6h", "{{job}} 6 hours"),
                     ("chancery:push_slow:ratio_rate3d", "{{job}} 3 days"),
                 ])
                 .alerts(&["ChanceryPushBudgetBurnsFast", "ChanceryPushBudgetBurnsSlowly"]),
-                lines("Failed writes", "percentunit", "The part of writes that fail for a reason that their authors did not cause. The objective is 0.1% over 30 days.", &[
+                lines("Failed writes", "percentunit", "The share of writes that fail for a reason that their authors did not cause. The objective is 0.1% over 30 days.", &[
                     ("chancery:write_failed:ratio_rate1h", "{{job}} 1 hour"),
                     ("chancery:write_failed:ratio_rate6h", "{{job}} 6 hours"),
                     ("chancery:write_failed:ratio_rate3d", "{{job}} 3 days"),

@@ -5,7 +5,7 @@ use super::table::{Board, Row, lines};
 pub(super) const BOARD: Board = Board {
     uid: "chancery-pushes",
     title: "Chancery / Streams and pushes",
-    description: "The way of a change to the clients, step by step, and the streams of the clients.",
+    description: "The steps from a change to its acknowledgment, and the streams of the clients.",
     rows: &[
         Row {
             title: "From the change to the acknowledgment (slowest 1%)",
@@ -39,7 +39,7 @@ pub(super) const BOARD: Board = Board {
                     "histogram_quantile(0.99, sum by (le) (rate(chancery_xds_first_sync_seconds_bucket[$__rate_interval])))", "slowest 1%",
                 )])
                 .alerts(&["ChanceryFirstSyncSlow"]),
-                lines("Streams that do not take data", "short", "Streams that have something to send and whose transport does not take it.", &[(
+                lines("Streams that do not take data", "short", "Streams with a response that waits because the transport does not accept it.", &[(
                     "sum by (instance) (chancery_xds_blocked_streams)", "{{instance}}",
                 )])
                 .alerts(&["ChanceryClientsReadSlowly"]),
@@ -72,7 +72,7 @@ pub(super) const BOARD: Board = Board {
                     ("sum(rate(chancery_xds_acks_total[$__rate_interval]))", "accepted"),
                     ("sum(rate(chancery_xds_nacks_total[$__rate_interval]))", "rejected"),
                 ]),
-                lines("Responses that were unnecessary", "reqps", "Responses that the server did not have to send, by reason.", &[(
+                lines("Avoided responses", "reqps", "Responses that the server did not have to send, by reason.", &[(
                     "sum by (reason) (rate(chancery_xds_suppressed_resends_total[$__rate_interval]))", "{{reason}}",
                 )]),
                 lines("Large responses", "short", "Responses of more than 4 MiB in an hour. gRPC clients reject them by default.", &[(
@@ -88,7 +88,7 @@ pub(super) const BOARD: Board = Board {
         Row {
             title: "Shards",
             panels: &[
-                lines("Work of shards", "percentunit", "The part of one core that each shard uses.", &[(
+                lines("Work of shards", "percentunit", "The share of one core that each shard uses.", &[(
                     "rate(chancery_xds_shard_turn_seconds_sum[$__rate_interval])", "{{instance}} {{shard}}",
                 )])
                 .alerts(&["ChanceryShardBusy"]),

@@ -5,7 +5,7 @@ use super::table::{Board, Row, lines};
 pub(super) const BOARD: Board = Board {
     uid: "chancery-security",
     title: "Chancery / Security and admission",
-    description: "Who is refused and why, certificates, the audit log, and what other systems bring in.",
+    description: "Refused callers, certificates, the audit log, sealed secrets, and resources of other systems.",
     rows: &[
         Row {
             title: "Access",
@@ -28,7 +28,7 @@ pub(super) const BOARD: Board = Board {
                 lines("Attempts to read keys", "reqps", "Attempts to read the keys of an issuer, by result.", &[(
                     "sum by (issuer, result) (rate(chancery_jwks_fetches_total[$__rate_interval]))", "{{issuer}} {{result}}",
                 )]),
-                lines("Refused writes", "reqps", "Writes that the admission refused. refused_precondition: an expectation of the author does not hold.", &[(
+                lines("Refused writes", "reqps", "Writes that the replica refused. refused_precondition: a precondition of the write does not hold.", &[(
                     "sum by (outcome) (rate(chancery_admin_writes_total{outcome=~\"refused_.*\"}[$__rate_interval]))", "{{outcome}}",
                 )]),
             ],
@@ -44,7 +44,7 @@ pub(super) const BOARD: Board = Board {
                     "sum by (instance, port, result) (increase(chancery_tls_reloads_total[1h]))", "{{instance}} {{port}} {{result}}",
                 )])
                 .alerts(&["ChanceryCertificateFilesUnusable"]),
-                lines("Connections that lost their certificate", "reqps", "Connections that end because the certificate of their client is no longer valid.", &[(
+                lines("Connections ended because of a certificate", "reqps", "Connections that end because the certificate of their client is no longer valid.", &[(
                     "sum by (port, reason) (rate(chancery_tls_ended_connections_total[$__rate_interval]))", "{{port}} {{reason}}",
                 )]),
             ],
@@ -68,7 +68,7 @@ pub(super) const BOARD: Board = Board {
                 lines("Sealed resources", "short", "Resources whose content is encrypted in the store.", &[(
                     "max by (instance) (chancery_secrets_sealed)", "{{instance}}",
                 )]),
-                lines("Sealed resources that are not open", "short", "More than 0: the replica lacks a key.", &[(
+                lines("Sealed resources that cannot be opened", "short", "Sealed resources that the replica cannot open, because it lacks a key.", &[(
                     "max by (instance) (chancery_secrets_unopened)", "{{instance}}",
                 )])
                 .alerts(&["ChancerySecretsUnavailable"]),
