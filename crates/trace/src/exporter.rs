@@ -23,7 +23,7 @@ use crate::{
 const BATCH_MAX: usize = 512;
 /// The time for which the first span of a batch waits for others.
 const BATCH_DELAY: Duration = Duration::from_millis(500);
-/// The maximum time of a request. The spans of a failed request are not sent again, because the next ones wait.
+/// The maximum time of a request. The exporter does not repeat a failed request, because further spans wait.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The minimum time between two lines of the log about a receiver that fails.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);

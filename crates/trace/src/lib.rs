@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Without a receiver, [`Tracer::start`] is one comparison and allocates nothing.
-//! - A write never waits for a receiver. Spans that find the queue full are counted and dropped.
+//! - A write never waits for a receiver. If the queue is full, the tracer counts the span and drops it.
 //! - There is one trace per sampled write, and none per client or stream.
 //! - A span has names, counts and revisions, and never the content of a resource.
 

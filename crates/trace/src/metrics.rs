@@ -8,12 +8,12 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_trace_spans_total",
         MetricKind::Counter,
-        "Spans of traces by result: sent, rejected by the receiver, failed (not sent), or dropped because the queue was full",
+        "Spans of traces, by result. sent: the receiver accepted the span. rejected: the receiver rejected it. failed: its batch was not sent. dropped: the queue was full",
     ),
     Metric::new(
         "chancery_trace_exports_total",
         MetricKind::Counter,
-        "Batches of spans by result: ok, or failed because the receiver did not take the batch in time",
+        "Batches of spans, by result: ok, or failed because the receiver returned an error or did not answer in time",
     ),
 ];
 

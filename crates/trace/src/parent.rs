@@ -9,7 +9,7 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Parses the value of the header. Returns `None` for an invalid value, which must be ignored.
+    /// Parses the value of the header. Returns `None` for an invalid value, which the caller ignores.
     ///
     /// Future versions may have further fields at the end, and version `ff` is invalid.
     #[must_use]

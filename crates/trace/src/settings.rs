@@ -5,7 +5,7 @@
 pub struct Settings {
     /// The address of the receiver: `http://HOST:PORT`.
     pub endpoint: String,
-    /// The share of writes that are traced, in percent. The decision of a caller with a trace comes first.
+    /// The percentage of writes that are traced. If the caller has a trace, the sampling flag of its trace decides instead.
     pub sample_percent: u8,
     /// The attributes of the process, such as `service.name`.
     pub resource: Vec<(String, String)>,

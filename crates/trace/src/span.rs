@@ -21,7 +21,7 @@ pub enum Attribute {
 pub enum Kind {
     /// The handling of a request.
     Server,
-    /// A part of it.
+    /// A part of the handling of a request.
     Internal,
 }
 

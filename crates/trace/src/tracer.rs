@@ -1,4 +1,4 @@
-//! The start of traces, and which writes are traced.
+//! The start of traces, and the choice of the writes that are traced.
 
 use std::sync::Arc;
 
@@ -33,7 +33,8 @@ impl std::fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Starts a task that sends spans. It ends when `stop` is cancelled, after one attempt to send the rest.
+    /// Starts a task that sends spans. The task ends when `stop` is cancelled, after one attempt to send the spans in the
+    /// queue.
     ///
     /// # Errors
     /// Returns the reason if the endpoint is not a URL.
@@ -50,7 +51,7 @@ impl Tracer {
         Ok(Self(Some(Arc::new(Inner { sample_percent, queue, counters }))))
     }
 
-    /// Returns whether there is a receiver.
+    /// Returns whether a receiver is configured.
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.0.is_some()
@@ -100,7 +101,7 @@ impl Trace {
         self.send(self.root, span);
     }
 
-    /// Sends a part of the write.
+    /// Sends the span of a part of the write.
     pub fn child(&self, span: Span) {
         let place = Place { span_id: random_id(), parent: Some(self.root.span_id), ..self.root };
         self.send(place, span);

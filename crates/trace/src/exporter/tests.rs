@@ -91,7 +91,7 @@ async fn spans_arrive_as_one_tree_when_the_exporter_ends() {
     assert!(!root.span_id.is_empty() && root.span_id != child.span_id);
 }
 
-/// A receiver that fails costs spans, which are counted. The caller does not notice.
+/// If a receiver fails, spans are lost and counted. The caller does not notice.
 #[tokio::test]
 async fn failures_and_a_full_queue_are_counted_and_do_not_block() {
     let endpoint = serve(Receiver { fails: true, ..Receiver::default() }).await;
