@@ -1,8 +1,8 @@
 //! The admin port while a replica opens its store.
 //!
 //! The port has the same certificates, limits and protection against web pages as later. Only the probes answer, and
-//! `/metrics` if access rules do not apply. Everything else is unavailable, whoever calls: the access rules and the tokens
-//! are part of the state that is being loaded.
+//! `/metrics` if access rules do not apply. All other requests fail as unavailable, regardless of the caller: the access
+//! rules and the tokens are part of the state that is being loaded.
 
 use std::{
     convert::Infallible,

@@ -86,7 +86,7 @@ impl Probes {
     }
 }
 
-/// Answers with 200. The text is for those who have always read it.
+/// Answers with 200, with a text unless the client asks for JSON.
 fn positive(format: Format, text: &'static str, body: &serde_json::Value) -> Response {
     match format {
         Format::Text => text.into_response(),

@@ -38,7 +38,7 @@ pub struct NotReady {
     /// The part of the data that is loaded, from 0 to 1; `None` if the replica does not load, or does not know how much
     /// there is.
     pub progress: Option<f64>,
-    /// The reason for people.
+    /// The reason as a sentence.
     pub message: String,
 }
 

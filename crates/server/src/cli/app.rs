@@ -72,7 +72,7 @@ pub(crate) enum Command {
         "doctor --config /etc/chancery/chancery.toml",
     ]))]
     Doctor(remote::Doctor),
-    /// Collect what somebody else needs to understand a problem, in one archive
+    /// Collect the data that others need to investigate a problem, in one archive
     ///
     /// The archive has the versions, health, metrics, cluster, numbers of nodes, history and log filter of each server of
     /// --server, and the result of `doctor`. `manifest.json` says which parts are missing, and why. The archive has no
@@ -125,7 +125,7 @@ pub(crate) enum Command {
     /// Write the manual pages of all commands and of the configuration file
     ///
     /// Creates DIR if it does not exist, and replaces pages of the same name. `man ./DIR/chancery.1` shows a page.
-    #[command(args = no_server(), after_help = examples(&["man /usr/local/share/man"]))]
+    #[command(args = no_server(), after_help = examples(&["man ./pages"]))]
     Man(local::Man),
 }
 

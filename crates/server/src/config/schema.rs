@@ -1,7 +1,7 @@
 //! The JSON Schema of the configuration file, for editors and for checks without this program.
 //!
-//! It comes from the same table as the printed configuration. It accepts every file that `serve` accepts. It does not
-//! express rules about several keys, sizes and times that are out of range, and the forms of texts.
+//! The schema comes from the same table as the printed configuration, and accepts every file that `serve` accepts. It does
+//! not check the ranges of sizes and times with a unit, the syntax of texts, and rules about several keys.
 
 use serde_json::{Map, Value, json};
 use toml::Value as TomlValue;

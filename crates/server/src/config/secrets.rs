@@ -16,7 +16,7 @@ pub(super) const KEYS: &[Key] = &[
     (
         "key_file",
         FREE,
-        "The file with the keys that encrypt the keys of secrets: 32 bytes in base64 per line. The first key encrypts, and all decrypt. Other users must not be able to read it. The file is read again when it changes.",
+        "The file with key-encryption keys, which encrypt the keys of secrets: 32 bytes in base64 per line. The first key encrypts, and all keys decrypt. Other users must not be able to read the file. The file is read again when it changes.",
     ),
     (
         "credential",
@@ -31,7 +31,7 @@ pub(super) const KEYS: &[Key] = &[
     (
         "require",
         FREE,
-        "Whether a replica without a source of keys refuses resources with secrets. Without it, such a replica stores them as they are, until another replica of the cluster has sealed some.",
+        "Whether a replica without key_file, credential and kms_socket refuses resources with secrets. If false, such a replica stores them unencrypted, until the cluster has keys.",
     ),
 ];
 

@@ -11,16 +11,16 @@ pub(super) const KEYS: &[Key] = &[
     (
         "otlp_endpoint",
         FREE,
-        "The OTLP receiver (gRPC) of the traces of writes, as http://HOST:PORT. If it is empty, the variable OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT counts; without all of them, nothing is traced.",
+        "The OTLP receiver (gRPC) of the traces of writes, as http://HOST:PORT. If it is empty, the variable OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is used, or else OTEL_EXPORTER_OTLP_ENDPOINT. If all three are empty, no write is traced.",
     ),
     (
         "sample_percent",
         count(0, 100),
-        "The share of writes that are traced. A write with a traceparent follows the decision of its author instead.",
+        "The percentage of writes that are traced. If a write has a header traceparent, its sampling flag decides instead.",
     ),
 ];
 
-/// The standard variables, the first one that is set counts.
+/// The standard variables. The first one that is set is used.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 const RESOURCE_ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";

@@ -58,7 +58,7 @@ pub(super) struct AdminPort {
 }
 
 impl AdminPort {
-    /// Opens the port. It says that the replica loads its data.
+    /// Opens the port. Its probes report that the replica is loading its data.
     pub(super) fn open(
         config: &Config,
         audit: &Audit,
@@ -128,7 +128,7 @@ impl AdminPort {
         }
     }
 
-    /// Closes the port. Requests have `patience` to end. A second call has no effect.
+    /// Closes the port. Aborts requests that have not ended after `patience`. A second call has no effect.
     pub(super) async fn close(&mut self, patience: Duration) {
         self.stop.cancel();
         if !self.served.is_finished() && timeout(patience, &mut self.served).await.is_err() {

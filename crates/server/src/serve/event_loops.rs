@@ -1,7 +1,7 @@
 //! Whether the event loops of the process turn, for `/healthz` and the watchdog of the service manager.
 //!
-//! A watcher of a loop asks it every second for a sign of life. A loop that gives none for [`STALLED_AFTER`] seconds has
-//! stalled. The watchers count ticks of their own runtime instead of reading a clock. A process that was suspended
+//! A watcher runs a small task on each loop every second. If a loop has not run the task for [`STALLED_AFTER`] seconds, it
+//! has stalled. The watchers count ticks of their own runtime instead of reading a clock. A process that was suspended
 //! therefore does not look stalled when it continues.
 
 use std::{
@@ -21,9 +21,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The time between two questions to a loop, and the unit in which a wait is counted.
+/// The interval between two tasks of a watcher, and the unit in which it counts the wait.
 const TICK: Duration = Duration::from_secs(1);
-/// The number of ticks without an answer after which a loop has stalled.
+/// The number of ticks after which a loop that has not run the task has stalled.
 const STALLED_AFTER: u64 = 30;
 
 /// The event loops of the process. Clones share them.
@@ -33,12 +33,12 @@ pub(super) struct EventLoops(Arc<Mutex<Vec<EventLoop>>>);
 #[derive(Debug)]
 struct EventLoop {
     name: String,
-    /// The number of ticks for which the loop has not answered.
+    /// The number of ticks since the watcher gave the loop a task that it has not run.
     silent: Arc<AtomicU64>,
 }
 
 impl EventLoops {
-    /// Watches a loop until `stop`, on `runtime`. `turn` returns when the loop has turned.
+    /// Watches a loop until `stop`, on `runtime`. The future of `turn` ends when the loop has run its task.
     pub(super) fn watch<F: Future<Output = ()> + Send + 'static>(
         &self,
         name: String,
@@ -58,7 +58,7 @@ impl EventLoops {
         Arc::new(move || loops.check())
     }
 
-    /// Fails with a sentence that names a loop that does not turn, and for how long.
+    /// Fails with a sentence that names the loop that has not turned for the longest time, if it has stalled.
     pub(super) fn check(&self) -> Result<(), String> {
         let loops = self.0.lock();
         let waits = loops.iter().map(|one| (one.silent.load(Ordering::Relaxed), &one.name));

@@ -47,7 +47,7 @@ static FILTER: OnceLock<Arc<Filter>> = OnceLock::new();
 /// The filter in force.
 struct Now {
     filter: String,
-    /// When the configured filter returns.
+    /// The time at which the configured filter returns.
     until: Option<Instant>,
     /// The number of changes. The end of a temporary change has no effect after another change.
     n_changes: u64,
@@ -67,7 +67,7 @@ pub(super) fn start(log: &Log) -> Result<(), String> {
     started.map_err(|error| error.to_string())?;
     let now = Now { filter: log.level.clone(), until: None, n_changes: 0 };
     let filter = Filter { handle, configured: log.level.clone(), now: Mutex::new(now) };
-    FILTER.set(Arc::new(filter)).map_err(|_| "logging has started before".to_owned())
+    FILTER.set(Arc::new(filter)).map_err(|_| "logging has already started".to_owned())
 }
 
 /// Returns the filter of the log, if logging has started.

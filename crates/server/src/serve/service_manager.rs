@@ -22,7 +22,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// The interval at which a start that progresses asks for more time, and the time that it asks for.
 const EXTEND_INTERVAL: Duration = Duration::from_secs(10);
 const EXTENSION: Duration = Duration::from_secs(60);
-/// The time that the end takes in addition to `shutdown.timeout`: moving leadership, and closing the store.
+/// The time for a shutdown in addition to `shutdown.timeout`: to transfer leadership, and to close the store.
 const STOP_EXTRA: Duration = Duration::from_secs(25);
 /// The maximum length of the status in bytes. systemd ignores messages of more than 4 KiB.
 const STATUS_BYTES_MAX: usize = 1000;
@@ -76,14 +76,14 @@ async fn send(messages: Vec<String>) -> io::Result<()> {
 /// Chooses the messages to the service manager.
 #[derive(Debug)]
 struct Reporter {
-    /// The time within which the service manager expects a sign of life.
+    /// The interval within which the service manager expects `WATCHDOG=1`.
     watchdog: Option<Duration>,
-    /// The maximum time of the end.
+    /// The maximum duration of the shutdown.
     stop_time: Duration,
     status: String,
     is_ready: bool,
     is_stopping: bool,
-    /// The time of the last sign of life, and of the last request for more time.
+    /// The times of the last `WATCHDOG=1` and of the last request for more time.
     fed: Option<Instant>,
     extended: Option<Instant>,
 }
@@ -156,7 +156,7 @@ impl Reporter {
 }
 
 /// Returns whether a replica that is not ready for this reason may take more time to start. A replica that has diverged
-/// stays up to say why it serves nothing: a restart would not help.
+/// keeps running to report the reason: a restart would not help.
 fn may_wait(reason: NotReadyReason) -> bool {
     match reason {
         NotReadyReason::Loading

@@ -21,7 +21,7 @@ pub(super) fn start(
         return Ok(Tracer::default());
     };
     if let Some(rule) = endpoint_rule(&settings.endpoint) {
-        // The configuration is checked. A variable may be meant for other programs.
+        // `config check` has checked the key, so the value is that of a variable, which may be for other programs.
         warn!(
             address = settings.endpoint,
             "no write is traced: the OTLP endpoint of the environment {rule}"

@@ -36,7 +36,7 @@ pub(crate) enum Config {
     /// Print the JSON Schema of the configuration file, for editors and checks
     ///
     /// The schema (draft 7) has every key with its type, default and description, and rejects all other keys. It does
-    /// not express rules about several keys; `config check` does.
+    /// not check the ranges of sizes and times, or rules about several keys. `config check` checks all of them.
     #[command(arg = no_output(), after_help = examples(&["config schema > chancery.schema.json"]))]
     Schema,
 }

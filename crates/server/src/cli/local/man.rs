@@ -12,7 +12,7 @@ use crate::{cli::failure::Failure, config};
 /// The arguments of `man`.
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Directory for the pages
+    /// Write the pages to this directory
     dir: PathBuf,
 }
 

@@ -1,9 +1,9 @@
-//! The command `debug-bundle`: what somebody else needs to understand a problem, in one archive.
+//! The command `debug-bundle`: the data that others need to investigate a problem, in one archive.
 //!
 //! Invariants:
-//! - Each part is in the archive, or the manifest says why not.
+//! - Each part is in the archive, or the manifest says why it is missing.
 //! - No part has a secret: neither tokens, keys and certificates, nor the content of resources. Nodes are counted.
-//! - Each part has a maximum size, and a part that exceeds it is cut.
+//! - Each part has a maximum size. The command truncates a part that exceeds it.
 
 mod archive;
 mod local;
@@ -83,7 +83,7 @@ async fn collect(command: &DebugBundle, flags: &ConnectionFlags) -> Vec<Part> {
     for (index, server) in settings.server.split(',').map(str::trim).enumerate() {
         let directory = format!("server-{}", index + 1);
         if index == SERVERS_MAX {
-            let reason = format!("only the first {SERVERS_MAX} servers are asked");
+            let reason = format!("only the first {SERVERS_MAX} servers are contacted");
             parts.push(Part::new(directory, Err(reason)));
             break;
         }
@@ -138,13 +138,13 @@ fn show(path: &Path, manifest: &Value, answer: &mut Answer<'_>) -> Result<(), Fa
             let name = row["part"].as_str().unwrap_or_default();
             match row["reason"].as_str() {
                 Some(reason) => writeln!(out, "{name} is missing: {reason}")?,
-                None if row["cut"] == true => writeln!(out, "{name} is cut at 8 MiB")?,
+                None if row["cut"] == true => writeln!(out, "{name} is truncated to 8 MiB")?,
                 None => {}
             }
         }
         writeln!(
             out,
-            "it has no secrets; read it before you give it to others, because it has host names"
+            "it has no secrets, but names of hosts, scopes and authors; read it before you give it to others"
         )
     })
 }

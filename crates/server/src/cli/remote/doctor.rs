@@ -152,7 +152,8 @@ async fn of_cluster(server: &str, security: &Security, channel: Channel) -> Vec<
             vec![Check::failed("cluster", detail, "see the log of the server")]
         }
     };
-    checks
-        .extend(OF_CLUSTER.map(|name| Check::unknown(name, "the server does not tell its status")));
+    checks.extend(
+        OF_CLUSTER.map(|name| Check::unknown(name, "the server does not report its status")),
+    );
     checks
 }

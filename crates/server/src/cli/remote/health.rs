@@ -1,4 +1,4 @@
-//! The command `health`: asks the probes of the admin port, for containers without a shell.
+//! The command `health`: requests the probes of the admin port, for containers without a shell.
 
 use axum::body::{Body, to_bytes};
 use chancery_model::Printable;
@@ -92,7 +92,7 @@ async fn probe(server: &str, servers: &Servers, path: &str) -> Result<Probed, Fa
     };
     match timeout(ANSWER_TIMEOUT, asked).await {
         Ok(probed) => probed,
-        Err(_) => Err(failed(&format!("it has not done so within {ANSWER_TIMEOUT:?}"))),
+        Err(_) => Err(failed(&format!("it has sent nothing for {ANSWER_TIMEOUT:?}"))),
     }
 }
 

@@ -42,7 +42,9 @@ impl LocalReplica {
         let soft = line.and_then(|rest| rest.split_whitespace().next());
         match soft {
             Some("unlimited") => Ok(None),
-            Some(limit) => limit.parse().map(Some).map_err(|_| "the limit is no number".to_owned()),
+            Some(limit) => {
+                limit.parse().map(Some).map_err(|_| "the limit is not a number".to_owned())
+            }
             None => Err("the kernel shows no limit of open files".to_owned()),
         }
     }

@@ -1,4 +1,4 @@
-//! The archive of a bundle: tar, compressed with gzip. It gets its name when it is complete.
+//! The archive of a bundle: tar, compressed with gzip. The file is written atomically.
 
 use std::{
     fs::Permissions,
@@ -47,7 +47,7 @@ impl Archive {
         self.builder.append_data(&mut header, format!("{ROOT}/{name}"), content)
     }
 
-    /// Completes the archive and gives it its name.
+    /// Completes the temporary file, and renames it.
     pub(super) fn finish(self) -> io::Result<()> {
         let mut file = self.builder.into_inner()?.finish()?;
         file.flush()?;

@@ -9,7 +9,7 @@ pub(super) const PART_BYTES_MAX: usize = 8 << 20;
 pub(super) struct Part {
     /// The name of its file.
     pub(super) name: String,
-    /// The content, or the reason why it could not be had.
+    /// The content, or the reason why it is missing.
     pub(super) content: Result<Vec<u8>, String>,
 }
 

@@ -21,7 +21,7 @@ use crate::cli::remote::{
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The number of revisions of the history.
 const HISTORY: u32 = 200;
-/// The maximum number of programs by which nodes are counted.
+/// The maximum number of user agents that are counted separately.
 const AGENTS_MAX: usize = 100;
 /// The parts of a server.
 const NAMES: [&str; 8] = [
@@ -35,13 +35,13 @@ const NAMES: [&str; 8] = [
     "log.json",
 ];
 
-/// Returns the parts of a server that cannot be asked.
+/// Returns the parts of a server that cannot be reached.
 pub(super) fn missing(directory: &str, reason: &str) -> Vec<Part> {
     let part = |name| Part::new(format!("{directory}/{name}"), Err(reason.to_owned()));
     NAMES.map(part).into()
 }
 
-/// Asks a server for all parts.
+/// Requests all parts from a server.
 pub(super) async fn parts(directory: &str, server: &str, channel: Channel) -> Vec<Part> {
     let [version, healthz, readyz, metrics, cluster, nodes, history, log] =
         NAMES.map(|name| format!("{directory}/{name}"));

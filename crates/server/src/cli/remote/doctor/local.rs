@@ -11,7 +11,7 @@ use crate::cli::{
     time::now,
 };
 
-/// The permissions of a secret file that nobody except its owner and group needs.
+/// The permissions that a secret file must not have: writing by its group, and any access by others.
 const MODE_EXCESS: u32 = 0o027;
 const DAY: i64 = 86_400;
 /// The remaining time below which a check warns, unless the certificate lives for a short time.
@@ -99,7 +99,7 @@ pub(super) fn of_validity(name: &'static str, whose: &str, validity: Validity, n
         return Check::failed(name, detail, "replace the certificate");
     }
     let detail = format!("{whose} expires in {}", span(left));
-    // Certificates that live for hours are replaced after two thirds of their time, or before.
+    // Operators replace certificates that are valid for hours after at most two thirds of that time.
     let warning = (not_after.saturating_sub(not_before) / 3).min(WARNING_DAYS * DAY);
     match left < warning {
         true => Check::warning(name, detail, "replace the certificate"),

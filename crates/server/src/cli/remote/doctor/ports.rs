@@ -58,7 +58,7 @@ fn of_page(page: &str, status: &pb::ClusterStatus) -> Check {
     let mut ports: Vec<(&str, f64)> =
         ports.filter_map(|(port, seconds)| Some((port, seconds.parse().ok()?))).collect();
     if ports.is_empty() {
-        return Check::unknown(NAME, "the metrics do not tell which ports use TLS");
+        return Check::unknown(NAME, "the metrics do not show which ports use TLS");
     }
     // The metric of a port without TLS is infinite.
     ports.retain(|(_, seconds)| seconds.is_finite());
@@ -81,7 +81,7 @@ fn of_page(page: &str, status: &pb::ClusterStatus) -> Check {
         let (id, address) = (member.replica_id, &member.address);
         return Check::warning(
             NAME,
-            format!("replicas talk without TLS, and replica {id} has the address {address}"),
+            format!("the replicas use no TLS, and replica {id} has the address {address}"),
             "set raft.tls_cert, raft.tls_key and raft.tls_ca",
         );
     }
@@ -99,10 +99,10 @@ fn of_page(page: &str, status: &pb::ClusterStatus) -> Check {
     let names: Vec<&str> = ports.iter().map(|(port, _)| *port).collect();
     match has_tls("xds") {
         true => Check::ok(NAME, format!("these ports use TLS: {}", names.join(", "))),
-        // The API does not tell the address of the port.
+        // The API does not report the address of the port.
         false => Check::unknown(
             NAME,
-            "the xDS port uses no TLS, which is safe on loopback only; the server does not tell its address",
+            "the xDS port uses no TLS, which is safe on loopback only; the server does not report its address",
         ),
     }
 }

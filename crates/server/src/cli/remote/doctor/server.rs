@@ -169,7 +169,9 @@ async fn answered(server: &str, security: &Security, checks: &mut Vec<Check>) ->
 fn of_clock(headers: &MetadataMap, now: i64) -> Check {
     const NAME: &str = "clock";
     let date = headers.get("date").and_then(|date| date.to_str().ok()).and_then(date::parse);
-    let Some(date) = date else { return Check::unknown(NAME, "the server does not tell its time") };
+    let Some(date) = date else {
+        return Check::unknown(NAME, "the server does not report its time");
+    };
     let difference = now.abs_diff(date);
     let direction = if date < now { "behind" } else { "ahead of" };
     match difference > CLOCK_DIFFERENCE_MAX {
