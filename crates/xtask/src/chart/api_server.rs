@@ -1,4 +1,4 @@
-//! As much of an API server of Kubernetes as Helm needs to look up one StatefulSet.
+//! A minimal API server of Kubernetes, in which Helm can look up one StatefulSet.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},

@@ -1,4 +1,4 @@
-//! The bootstrap in the notes of the chart: Envoy accepts it.
+//! The check that Envoy accepts the bootstrap in the notes of the chart.
 
 use std::{fs, process::Command};
 

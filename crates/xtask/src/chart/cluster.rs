@@ -93,12 +93,12 @@ impl Cluster {
         succeeded(&mut call)
     }
 
-    /// Calls Helm, which succeeds.
+    /// Calls Helm, and fails if Helm fails.
     pub(super) fn helm<A: AsRef<OsStr>>(&self, args: &[A]) -> Result<Said> {
         succeeded(&mut self.call(&self.helm, args))
     }
 
-    /// Calls Helm, which refuses, and returns its reason.
+    /// Calls Helm, which must refuse the call, and returns its reason.
     pub(super) fn helm_refuses<A: AsRef<OsStr>>(&self, args: &[A]) -> Result<String> {
         let mut call = self.call(&self.helm, args);
         let Output { status, stderr, .. } = call.output().context("start helm")?;

@@ -1,4 +1,4 @@
-//! Refusals that depend on what runs: Helm looks up the StatefulSet of the release.
+//! Refusals that depend on the running StatefulSet of the release, which Helm looks up.
 
 use anyhow::{Result, ensure};
 
@@ -16,7 +16,7 @@ pub(super) fn check(chart: &Chart) -> Result<usize> {
     let expected = refusal(&name);
     ensure!(said.contains(&expected), "a smaller cluster is not refused: {said}");
     for allowed in ["allowShrink=true", "replicaCount=5", "replicaCount=7"] {
-        // After the templates, Helm asks this server for more than it knows.
+        // After rendering, Helm requests objects that this server does not have.
         let said = refusals::refusal(chart, &[live.as_slice(), &["--set", allowed]].concat())?;
         ensure!(!said.contains("execution error"), "{allowed} is refused: {said}");
         ensure!(said.contains("unable to build kubernetes objects"), "{allowed}: {said}");

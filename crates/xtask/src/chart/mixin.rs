@@ -8,7 +8,7 @@ use super::golden::Golden;
 use super::render::{CHART, Chart, of_kind};
 use crate::paths::Paths;
 
-/// Files that the chart has a copy of.
+/// Files of which the chart has a copy.
 struct Copies {
     /// The directory of the originals.
     original: &'static str,

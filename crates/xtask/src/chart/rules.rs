@@ -112,7 +112,7 @@ fn containers(pod: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Each Secret, ConfigMap and claim with a name of the release exists, or cert-manager creates it.
+/// Checks that each Secret, ConfigMap and claim with a name of the release exists, or that cert-manager creates it.
 fn references(objects: &[Value]) -> Result<()> {
     let made = |kind: &'static str| of_kind(objects, kind).map(name_of);
     let issued =

@@ -1,4 +1,4 @@
-//! The configuration that the chart gives to each replica: `chancery config check` accepts it without warnings.
+//! The check that `chancery config check` accepts the configuration of each replica without warnings.
 
 use std::{
     fs::{self, Permissions},

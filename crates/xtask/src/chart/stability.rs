@@ -37,7 +37,7 @@ const MUTABLE: [&str; 7] = [
     "updateStrategy",
 ];
 
-/// Checks them.
+/// Checks upgrades, changes of the number of replicas, and a second release.
 pub(super) fn check(chart: &Chart, paths: &Paths) -> Result<()> {
     let before = chart.objects(paths, VALUES, &[])?;
     let after = chart.objects(paths, VALUES, &UPGRADE)?;
@@ -78,7 +78,7 @@ fn immutable(set: &Value) -> Vec<(&String, &Value)> {
     fields.filter(|(name, _)| !MUTABLE.contains(&name.as_str())).collect()
 }
 
-/// Two releases in one namespace have no object in common.
+/// Checks that two releases in one namespace have no object in common.
 fn other_release(chart: &Chart) -> Result<()> {
     let names = |release: &str| -> Result<BTreeSet<String>> {
         let values = chart.dir.join("ci/access-rules.yaml");

@@ -5,8 +5,8 @@
 //! each scenario mostly waits until Prometheus evaluates its rules. At the end, each query of a dashboard must have had data.
 //!
 //! Invariants:
-//! - A fault is what happens in production: a stopped process, a full file system, a failed system call, a client that
-//!   breaks the rules. The program has no switches for it.
+//! - Faults are those of production: a stopped process, a full file system, a failed system call, a client that breaks the
+//!   rules. The program has no switches for them.
 //! - A critical alert that a scenario does not list fails the scenario.
 
 use std::{

@@ -10,7 +10,7 @@ use crate::paths::Paths;
 const SOURCES: &str = "deploy/debian";
 /// The scripts that dpkg runs.
 const SCRIPTS: &[&str] = &["postinst", "prerm", "postrm"];
-/// The number of the package among those of one version.
+/// The Debian revision: it counts the packages of one version.
 const REVISION: u32 = 1;
 
 /// Returns the name of the file.

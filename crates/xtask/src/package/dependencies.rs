@@ -19,7 +19,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 pub(super) struct Dependency {
     pub(super) name: String,
     pub(super) version: String,
-    /// The expression of SPDX in its manifest.
+    /// The SPDX license expression in its manifest.
     pub(super) license: String,
     /// The directory with its sources.
     pub(super) dir: PathBuf,

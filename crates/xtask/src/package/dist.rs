@@ -115,7 +115,7 @@ struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// Reads the program, and lets it print the files that describe it.
+    /// Reads the program, and runs it to write completions, manual pages and the schema of the configuration.
     fn read(paths: &'a Paths, release: &'a Release, program: &Path) -> Result<Self> {
         let run =
             |args: &[&str]| proc::output(Command::new(program).args(args)).map(String::into_bytes);

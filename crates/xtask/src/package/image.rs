@@ -1,4 +1,4 @@
-//! The container image as an OCI layout: one layer with the static program, and nothing that could run besides it.
+//! The container image as an OCI layout: one layer, in which the static program is the only executable file.
 
 use std::{fs, path::Path};
 

@@ -61,7 +61,7 @@ exec /lib/systemd/systemd --system --unit=multi-user.target
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) root: PathBuf,
-    /// The number of systemd's process on this machine.
+    /// The ID of systemd's process, as this machine sees it.
     systemd: u32,
     /// The exported variables of earlier scripts.
     exports: String,
@@ -148,7 +148,7 @@ impl Machine {
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Waits until the child of `unshare` is systemd, and returns its number.
+/// Waits until the child of `unshare` is systemd, and returns its process ID.
 fn find_systemd(processes: &mut Guard) -> Result<u32> {
     let deadline = Instant::now() + STEP;
     let children = format!("/proc/{0}/task/{0}/children", processes.id());

@@ -1,4 +1,4 @@
-//! The check of the systemd units: systemd accepts them, and they expose little of the machine.
+//! The check of the systemd units: systemd accepts them, and their exposure is low.
 
 use std::{fs, process::Command};
 
@@ -10,7 +10,7 @@ const UNITS: &str = "deploy/systemd";
 /// The services, whose exposure is measured.
 const SERVICES: &[&str] = &["chancery.service", "chancery-backup.service"];
 const TIMER: &str = "chancery-backup.timer";
-/// The program in the units. It is not installed on this machine, so that the check names another one.
+/// The program in the units. It is not installed on this machine, so the check replaces it with another one.
 const PROGRAM: &str = "/usr/bin/chancery";
 const SUBSTITUTE: &str = "/bin/true";
 /// The maximum exposure, from 0 (safe) to 10, in tenths.

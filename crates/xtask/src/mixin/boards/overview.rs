@@ -1,4 +1,4 @@
-//! The board for the first look: is the fleet in sync, and is the cluster healthy?
+//! The board "Overview": the state of the clients and of the cluster.
 
 use super::table::{Board, Kind, Row, lines, stat};
 

@@ -1,4 +1,4 @@
-//! The board for streams and pushes: which step takes the time, and what do clients answer?
+//! The board "Streams and pushes": the duration of each step of a push, and the answers of clients.
 
 use super::table::{Board, Row, lines};
 

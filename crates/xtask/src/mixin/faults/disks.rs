@@ -124,7 +124,7 @@ fn prepare(stage: &mut Stage) -> Result<()> {
     stage.cluster.start_all()?;
     stage.cluster.apply(EDGE)?;
     let disk = stage.cluster.dir.join("disk-1");
-    // The thread has no use for an error: without a growing file, the alert does not fire.
+    // The thread ignores errors: if the file does not grow, the alert does not fire, and the scenario fails.
     stage.repeat("filling", STEP_PAUSE, move || drop(Stage::fill(&disk, "filler", STEP)));
     stage.author(3, 5, "edge")
 }

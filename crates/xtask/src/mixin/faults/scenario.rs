@@ -82,7 +82,7 @@ pub(super) struct Run<'a> {
     pub(super) group: &'a Group,
     pub(super) api: &'a Api,
     pub(super) stage: Stage,
-    /// The alerts that fire still, with the times until they fired and since the repair.
+    /// The alerts that still fire, with the times until they fired and since the repair.
     late: Vec<(&'static Alert, Duration, Instant)>,
     pub(super) shown: Vec<Shown>,
 }
@@ -116,7 +116,7 @@ impl<'a> Run<'a> {
             }
         }
         for name in scenario.also {
-            proc::eventually(LIMIT, &format!("{name} fires still after the repair"), || {
+            proc::eventually(LIMIT, &format!("{name} still fires after the repair"), || {
                 Ok((!self.is_firing(&alert(name, &[]))?).then_some(()))
             })?;
         }
@@ -165,7 +165,7 @@ impl<'a> Run<'a> {
         repaired: Instant,
         limit: Duration,
     ) -> Result<()> {
-        proc::eventually(limit, &format!("{} fires still after its repair", alert.name), || {
+        proc::eventually(limit, &format!("{} still fires after its repair", alert.name), || {
             Ok((!self.is_firing(alert)?).then_some(()))
         })?;
         let resolved_after = repaired.elapsed();

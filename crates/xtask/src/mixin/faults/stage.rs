@@ -1,4 +1,4 @@
-//! The place of a scenario: a cluster, a Prometheus, and the processes that cause faults.
+//! The environment of a scenario: a cluster, a Prometheus, and the processes that cause faults.
 
 use std::{
     collections::BTreeMap,
@@ -136,7 +136,7 @@ impl Stage {
         self.running.remove(name);
     }
 
-    /// Lets a replica's system calls fail or wait: `fault` is an argument of `strace --inject`. The trace can be limited to a file.
+    /// Makes system calls of a replica fail or wait: `fault` is an argument of `strace --inject`. The trace can be limited to a file.
     pub(super) fn inject(&mut self, id: usize, fault: &str, file: Option<&Path>) -> Result<()> {
         let name = format!("strace-{id}");
         let mut strace = proc::leashed(Path::new("strace"));
