@@ -16,8 +16,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    AccessControl, Change, ClientGroup, ConcernedSession, Config, End, Progress, RequestSink, ResponseSource,
-    StreamInfo, StreamRef, StreamStatus, Unacknowledged,
+    AccessControl, Change, ClientGroup, ConcernedSession, Config, End, Progress, RequestSink,
+    ResponseSource, StreamInfo, StreamRef, StreamStatus, Unacknowledged,
     arrivals::Arrivals,
     client_events::ClientEvent,
     concern::Concerned,
