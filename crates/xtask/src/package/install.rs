@@ -166,6 +166,8 @@ impl Machines {
                 ensure!(state.contains(expected), "the unit lacks {expected}:\n{state}");
             }
         }
+        // A backup replaces the one of the same day of the week before.
+        self.0[0].run("systemctl start chancery-backup")?;
         let backups = self.0[0].run("stat --format %s /var/backups/chancery/*.bak")?;
         let sizes: Vec<_> = backups.lines().collect();
         ensure!(matches!(sizes.as_slice(), [size] if *size != "0"), "the backups are {sizes:?}");
