@@ -143,22 +143,16 @@ fn build_in(dir: TempDir, high_water: HighWater) -> (Guard, LogStore, Machine) {
         Flusher::spawn(Arc::clone(&database), high_water, failure.clone(), metrics.clone())
             .unwrap();
     let size = Arc::new(Mutex::new(LogSize::default()));
-    let log = LogStore::new(
-        Arc::clone(&database),
-        jobs,
-        Ends::default(),
-        size,
-        failure.clone(),
-        metrics.clone(),
-    );
     let machine = Machine::new(
-        database,
+        Arc::clone(&database),
         Image::new(),
         0,
         failure.clone(),
-        metrics,
+        metrics.clone(),
         chancery_secrets::Secrets::default(),
     );
+    let (ends, ahead) = (Ends::default(), machine.ahead());
+    let log = LogStore::new(database, jobs, ends, size, ahead, failure.clone(), metrics);
     (Guard { _dir: dir, flusher: Some(flusher), failure }, log, machine)
 }
 

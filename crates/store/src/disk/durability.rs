@@ -73,11 +73,12 @@ impl Store {
         let (flusher, jobs) =
             Flusher::spawn(shared, high_water, failure.clone(), metrics.clone()).unwrap();
         let size = Arc::new(Mutex::new(LogSize::default()));
-        let (shared, ends) = (Arc::clone(&database), Ends::default());
-        let log = LogStore::new(shared, jobs, ends, size, failure.clone(), metrics.clone());
         let shared = Arc::clone(&database);
         let secrets = chancery_secrets::Secrets::default();
-        let machine = Machine::new(shared, Image::new(), 0, failure.clone(), metrics, secrets);
+        let machine =
+            Machine::new(shared, Image::new(), 0, failure.clone(), metrics.clone(), secrets);
+        let (shared, ends, ahead) = (Arc::clone(&database), Ends::default(), machine.ahead());
+        let log = LogStore::new(shared, jobs, ends, size, ahead, failure.clone(), metrics);
         Self { directory, database, log, machine, flusher, failure }
     }
 

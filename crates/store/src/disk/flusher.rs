@@ -31,13 +31,16 @@ use crate::{
     disk::{
         database::{Batch, Database},
         high_water::{HighWater, Mark},
+        persister::LARGE_BYTES,
         recent::Recent,
     },
     failure::Failure,
     format::{
         keys::{PURGED_KEY, VOTE_KEY, purged_record},
         raft::{Entry, LogId, Types, Vote},
-        raft_codec::{entry_to_record, log_id_from_proto, log_key, vote_to_proto},
+        raft_codec::{
+            entry_record_len, entry_to_stored, log_id_from_proto, log_key, vote_to_proto,
+        },
         record::{self, Family},
     },
     metrics::StoreMetrics,
@@ -245,6 +248,10 @@ impl State {
         for job in jobs {
             match job {
                 Job::Append { entries, callback, since, permit } => {
+                    if entries.iter().any(|entry| entry_record_len(entry) >= LARGE_BYTES) {
+                        // The entries before a large one do not wait for it.
+                        self.finish(std::mem::take(&mut group));
+                    }
                     for entry in entries {
                         self.append(&mut group, &entry);
                     }
@@ -278,7 +285,7 @@ impl State {
     }
 
     fn append(&self, group: &mut Group, entry: &Entry) {
-        let record = entry_to_record(entry);
+        let record = entry_to_stored(entry);
         let key = log_key(entry.log_id.index);
         self.database.put(&mut group.batch, Family::Log, &key, &record);
         group.bytes += record.len();

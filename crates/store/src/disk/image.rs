@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use chancery_model::{
-    Access, Applied, Change, ChangeKind, Incarnation, Outcome, PreparedTransaction, Resource,
-    ResourceKey, Revision, ScopeName, State, Summary, TransactionMeta,
+    Access, Applied, Change, ChangeKind, Incarnation, Outcome, Resource, ResourceKey, Revision,
+    ScopeName, State, Summary, TransactionMeta,
 };
 use chancery_proto::raft::v1 as pb;
 use imbl::{OrdMap, OrdSet};
@@ -122,12 +122,18 @@ impl Image {
                 (Response::Done, Effect::None)
             }
             EntryPayload::Normal(command) => match command.take_prepared() {
-                Some(Prepared { transaction, request }) => self.run_prepared(transaction, request),
+                Some(prepared) => self.run_prepared(prepared),
                 None => self.run(decode_command(&command.bytes)?),
             },
         };
         self.applied = Some(id);
         Ok(done)
+    }
+
+    /// Applies a prepared entry of the log, except that the tally stays that of the image before.
+    pub(crate) fn advance_prepared(&mut self, id: LogId, prepared: Prepared) -> (Response, Effect) {
+        self.applied = Some(id);
+        self.run_prepared(prepared)
     }
 
     /// Applies a command, except that the tally stays that of the image before. Total.
@@ -155,11 +161,8 @@ impl Image {
     }
 
     /// Applies a prepared transaction as [`Image::run`] applies one, with the same result.
-    fn run_prepared(
-        &mut self,
-        mut transaction: Box<PreparedTransaction>,
-        request: Option<Request>,
-    ) -> (Response, Effect) {
+    fn run_prepared(&mut self, prepared: Prepared) -> (Response, Effect) {
+        let Prepared { mut transaction, request } = prepared;
         if let Some(response) = self.seen(request.as_ref()) {
             return (response, Effect::None);
         }

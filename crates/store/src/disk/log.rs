@@ -32,15 +32,17 @@ use tokio::sync::oneshot;
 
 use crate::{
     disk::{
+        ahead::Ahead,
         database::{Database, Deleted},
         flusher::{self, Job, Sender},
         log_size::LogSize,
+        persister::LARGE_BYTES,
         recent::Recent,
     },
     failure::Failure,
     format::{
         raft::{Entry, LogId, Types, Vote},
-        raft_codec::{entry_from_record, entry_record_len, log_key},
+        raft_codec::{entry_from_record, entry_record_len, entry_stored_len, log_key},
         record::Family,
     },
     metrics::{StoreMetrics, gauge_value},
@@ -90,6 +92,7 @@ struct Inner {
     /// start of the log.
     swept: AtomicBool,
     size: Arc<Mutex<LogSize>>,
+    ahead: Ahead,
     failure: Failure,
     metrics: StoreMetrics,
 }
@@ -102,13 +105,14 @@ impl LogStore {
         jobs: Sender,
         ends: Ends,
         size: Arc<Mutex<LogSize>>,
+        ahead: Ahead,
         failure: Failure,
         metrics: StoreMetrics,
     ) -> Self {
         metrics.last_log_index.set(gauge_value(ends.last_or_purged().map_or(0, |id| id.index)));
         jobs.shared().set_written(ends.last_or_purged().map_or(0, |id| id.index + 1));
         let (ends, swept) = (Mutex::new(ends), AtomicBool::new(false));
-        Self(Arc::new(Inner { database, jobs, ends, swept, size, failure, metrics }))
+        Self(Arc::new(Inner { database, jobs, ends, swept, size, ahead, failure, metrics }))
     }
 
     fn recent(&self) -> MutexGuard<'_, Recent> {
@@ -298,7 +302,7 @@ impl RaftLogStorage<Types> for LogStore {
         {
             let (mut size, mut recent) = (self.0.size.lock(), self.recent());
             for (entry, len) in entries.iter().zip(lens) {
-                size.append(entry.log_id.index, len);
+                size.append(entry.log_id.index, entry_stored_len(entry));
                 recent.append(entry.clone(), len);
             }
         }
@@ -306,6 +310,8 @@ impl RaftLogStorage<Types> for LogStore {
             self.0.ends.lock().last = Some(last);
             self.0.metrics.last_log_index.set(gauge_value(last.index));
         }
+        let is_large = |entry: &&Entry| entry_record_len(entry) >= LARGE_BYTES;
+        entries.iter().filter(is_large).for_each(|entry| self.0.ahead.begin(entry));
         self.0.jobs.send(Job::Append { entries, callback, since, permit })
     }
 
@@ -319,6 +325,7 @@ impl RaftLogStorage<Types> for LogStore {
         answer(truncated).await?;
         self.0.size.lock().truncate(from);
         self.recent().truncate(from);
+        self.0.ahead.drop_from(from);
         let mut ends = self.0.ends.lock();
         if ends.last.is_some_and(|end| end.index >= from) {
             // A purged entry is no longer in the log.

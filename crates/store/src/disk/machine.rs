@@ -30,12 +30,13 @@ use parking_lot::Mutex;
 
 use crate::{
     disk::{
+        ahead::{Ahead, AppliedAhead},
         database::Database,
         digest::Digests,
         image::Image,
         persister::{Job, LARGE_BYTES, Parts, Persister},
         progress::Progress,
-        published::Published,
+        published::{ImageNumber, Published},
         snapshot::{Snapshot, SnapshotData},
         state_writer::{BATCH_BYTES, Step},
     },
@@ -58,6 +59,7 @@ struct Inner {
     #[cfg(test)]
     database: Arc<Database>,
     published: Published,
+    ahead: Ahead,
     digests: Arc<Digests>,
     /// The progress of installing snapshots.
     progress: Progress,
@@ -73,6 +75,8 @@ struct Inner {
 
 /// Entries that have been applied to a copy of the image.
 struct Pending {
+    /// The number of the published image to which the entries are applied.
+    base: ImageNumber,
     image: Image,
     steps: Vec<Step>,
     bytes: usize,
@@ -113,6 +117,7 @@ impl Machine {
             database,
             digests,
             has_snapshot,
+            ahead: Ahead::new(published.clone(), secrets.clone()),
             published,
             persister,
             progress,
@@ -136,6 +141,11 @@ impl Machine {
         self.0.published.clone()
     }
 
+    /// Returns the value that applies large entries ahead of their turn.
+    pub(crate) fn ahead(&self) -> Ahead {
+        self.0.ahead.clone()
+    }
+
     /// Returns the digests of the applied positions.
     pub(crate) fn digests(&self) -> Arc<Digests> {
         Arc::clone(&self.0.digests)
@@ -156,8 +166,10 @@ impl Machine {
     }
 
     fn pending(&self) -> Pending {
+        let (base, image) = self.0.published.newest_numbered();
         Pending {
-            image: self.0.published.newest(),
+            base,
+            image,
             steps: Vec::new(),
             bytes: 0,
             is_large: false,
@@ -170,13 +182,23 @@ impl Machine {
     fn apply_entry(&self, pending: &mut Pending, entry: Entry) -> io::Result<Response> {
         let applied = entry.log_id;
         let len = entry_record_len(&entry);
+        let ahead = match len >= LARGE_BYTES && pending.steps.is_empty() {
+            true => self.0.ahead.take(&entry, pending.base),
+            false => None,
+        };
         let keys = Arc::clone(&pending.image.state.keys);
         let mut unopened = std::mem::take(&mut pending.image.unopened);
-        let (response, effect) = pending.image.advance(entry).map_err(|error| {
-            let reason = format!("log entry {} cannot be applied: {error}", applied.index);
-            self.0.failure.set(&reason);
-            io::Error::new(io::ErrorKind::InvalidData, reason)
-        })?;
+        let (response, effect) = match ahead {
+            Some(AppliedAhead { image, response, effect, .. }) => {
+                pending.image = image;
+                (response, effect)
+            }
+            None => pending.image.advance(entry).map_err(|error| {
+                let reason = format!("log entry {} cannot be applied: {error}", applied.index);
+                self.0.failure.set(&reason);
+                io::Error::new(io::ErrorKind::InvalidData, reason)
+            })?,
+        };
         self.open_new(&mut pending.image, &keys);
         if !unopened.is_empty() {
             for change in effect.changes() {
@@ -247,7 +269,7 @@ impl Machine {
     /// Stores the pending image, publishes it, and sends the responses. A large change, and one behind it, is
     /// published first: its records are written meanwhile.
     fn commit(&self, pending: Pending, committed: Option<SystemTime>) -> io::Result<()> {
-        let Pending { image, steps, bytes, is_large, responses, n_commits } = pending;
+        let Pending { image, steps, bytes, is_large, responses, n_commits, .. } = pending;
         let revisions = steps.first().zip(steps.last()).map(|(a, b)| (a.revision, b.revision));
         let job = Job { image: image.clone(), steps, bytes, is_large };
         let waiting = self.0.persister.persist(job)?;
@@ -358,6 +380,7 @@ impl RaftStateMachine<Types> for Machine {
                 machine.0.failure.set_io("a snapshot cannot be written", error);
             })?;
             machine.0.has_snapshot.store(true, Ordering::Release);
+            machine.0.ahead.drop_from(0);
             // Publishing drops the previous image, still on this thread.
             machine.publish(image);
             Ok(())

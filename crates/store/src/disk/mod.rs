@@ -5,7 +5,7 @@
 //! | `directory`, `high_water` | the data directory, and its files beside the database |
 //! | `database`, `wal` | RocksDB, and a check of its files |
 //! | `log`, `recent`, `flusher`, `log_size` | the Raft log; its newest entries in memory; the thread that writes and syncs it |
-//! | `machine`, `published` | applies entries, publishes the state |
+//! | `machine`, `ahead`, `published` | applies entries, a large one ahead of its turn; publishes the state |
 //! | `persister`, `state_writer` | write the records of the state |
 //! | `image`, `effect` | the state as one value, and the effect of an entry |
 //! | `records`, `tally`, `loader` | the records of the state |
@@ -17,6 +17,9 @@
 //! | `storage` | the storage of a running replica |
 //! | `space` | the reserve of free disk space |
 
+pub(crate) mod ahead;
+#[cfg(test)]
+mod ahead_tests;
 pub(crate) mod apply_times;
 pub(crate) mod backup;
 #[cfg(test)]

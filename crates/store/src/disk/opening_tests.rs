@@ -22,7 +22,7 @@ use crate::{
 };
 
 const KEY: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
-/// The number of secrets, whose records make a large change.
+/// The number of secrets, which make a large entry.
 const N_SECRETS: u64 = 3000;
 
 fn write_key(path: &Path) {
@@ -54,7 +54,7 @@ async fn entries(author: &Secrets) -> [Entry; 3] {
     let state = State::new(Incarnation(77)).apply(&creates).state;
     author.refresh(&state.keys).await;
     let upsert = |n: u64| {
-        let body = Bytes::from(format!("secret {n}"));
+        let body = Bytes::from(format!("secret {n}: {}", "x".repeat(200)));
         Upsert { scope: scope(), draft: ResourceDraft::new(key(&format!("s{n:04}")), body) }
     };
     let mut upserts: Vec<Upsert> = (0..N_SECRETS).map(upsert).collect();
@@ -98,6 +98,30 @@ async fn late_key_opens_what_was_applied_without_it() {
     assert_eq!(counts(&without), (N_SECRETS, 0));
     assert_eq!(without.published().state().revision, Revision(2));
     assert_eq!(frames(&without), frames(&with));
+}
+
+/// Decrypting many secrets takes long, so it must not delay later entries.
+#[tokio::test(flavor = "multi_thread")]
+async fn sealed_resources_of_a_large_entry_are_opened_while_the_log_writes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key");
+    write_key(&key);
+    let [form, creates, writes] = entries(&secrets(&key)).await;
+    let writes = prepared(writes, 2);
+    let machine = machine(&dir.path().join("with"), secrets(&key));
+    let before = [form, creates].map(|entry| Ok((entry, None)));
+    RaftStateMachine::apply(&mut machine.clone(), futures::stream::iter(before)).await.unwrap();
+    machine.ahead().begin(&writes);
+    let ahead = loop {
+        match machine.ahead().state_at(2) {
+            Some(state) => break state,
+            None => tokio::task::yield_now().await,
+        }
+    };
+    assert_eq!(ahead.n_sealed(), (N_SECRETS, 0));
+    assert_eq!(machine.published().state().n_sealed(), (0, 0));
+    apply(&machine, vec![writes]).await;
+    assert!(machine.published().state().scopes.ptr_eq(&ahead.scopes), "it was opened again");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,6 +22,7 @@ use crate::{
     failpoint::Point,
     failure::Failure,
     format::{
+        packed::pack,
         prepared::{Preparation, Prepared},
         raft::{EncodedCommand, Entry, log_id},
     },
@@ -41,17 +42,19 @@ fn put_many(index: u64, value: u8) -> Entry {
     transacting(index, Transaction { upserts, ..Transaction::default() })
 }
 
-/// Returns the entry as a leader appends it: prepared.
+/// Returns the entry as a leader appends it: prepared and compressed.
 pub(super) fn prepared(entry: Entry, revision: u64) -> Entry {
     let EntryPayload::Normal(command) = entry.payload else { return entry };
     let prepared = Prepared::new(&command.bytes, Revision(revision)).unwrap();
     let preparation = Arc::new(Preparation::done(prepared));
-    let payload = EntryPayload::Normal(EncodedCommand::with(command.bytes, preparation));
+    let packed = pack(&command.bytes);
+    let command = EncodedCommand::with(command.bytes, preparation).packed_as(packed);
+    let payload = EntryPayload::Normal(command);
     Entry { log_id: entry.log_id, payload }
 }
 
 /// Returns the records of the state after entries that are applied one by one, in memory.
-fn expected(entries: &[Entry]) -> (Records, Image) {
+pub(super) fn expected(entries: &[Entry]) -> (Records, Image) {
     let mut image = Image::new();
     for entry in entries {
         image.apply_entry(entry.clone()).unwrap();

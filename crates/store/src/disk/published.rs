@@ -8,6 +8,10 @@ use tokio::sync::{oneshot, watch};
 
 use crate::disk::{apply_times::ApplyTimes, image::Image};
 
+/// The number of a published image. Two images with one number are the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ImageNumber(u64);
+
 /// The applied state, and the stored one. Stays readable after the state machine has ended. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Published(Arc<Shared>);
@@ -15,7 +19,7 @@ pub(crate) struct Published(Arc<Shared>);
 struct Shared {
     /// Only the state machine's task changes the image, while it holds the lock of `state`. Anyone
     /// reads it.
-    image: Mutex<Image>,
+    image: Mutex<(ImageNumber, Image)>,
     /// The newest image that is stored.
     stored: watch::Sender<Image>,
     state: watch::Sender<Arc<State>>,
@@ -29,7 +33,7 @@ impl Published {
     pub(crate) fn new(image: Image) -> Self {
         let state = watch::Sender::new(Arc::new(image.state.clone()));
         let stored = watch::Sender::new(image.clone());
-        let (image, waiting) = (Mutex::new(image), Mutex::default());
+        let (image, waiting) = (Mutex::new((ImageNumber(0), image)), Mutex::default());
         let times = ApplyTimes::default();
         Self(Arc::new(Shared { image, stored, state, waiting, times }))
     }
@@ -41,6 +45,11 @@ impl Published {
 
     /// Returns the newest image. Its tally may be that of an earlier one.
     pub(crate) fn newest(&self) -> Image {
+        self.newest_numbered().1
+    }
+
+    /// Returns the newest image with its number.
+    pub(crate) fn newest_numbered(&self) -> (ImageNumber, Image) {
         self.0.image.lock().clone()
     }
 
@@ -70,17 +79,17 @@ impl Published {
 
     /// Returns the revision that the next transaction will make.
     pub(crate) fn next_revision(&self) -> Revision {
-        Revision(self.0.image.lock().state.revision.0 + 1)
+        Revision(self.0.image.lock().1.state.revision.0 + 1)
     }
 
     /// Returns the index of the last applied entry, or 0.
     pub(crate) fn applied(&self) -> u64 {
-        self.0.image.lock().applied.map_or(0, |id| id.index)
+        self.0.image.lock().1.applied.map_or(0, |id| id.index)
     }
 
     /// Returns whether the cluster has been formed.
     pub(crate) fn is_formed(&self) -> bool {
-        self.0.image.lock().cluster_id.is_some()
+        self.0.image.lock().1.cluster_id.is_some()
     }
 
     /// Returns when the entry at an index has been applied.
@@ -126,7 +135,11 @@ impl Published {
         // in its new form, and then reads the other, sees the new form of both. No code takes the
         // locks in the other order.
         self.0.state.send_if_modified(|published| {
-            std::mem::swap(&mut *self.0.image.lock(), &mut replaced);
+            {
+                let mut newest = self.0.image.lock();
+                newest.0.0 += 1;
+                std::mem::swap(&mut newest.1, &mut replaced);
+            }
             // Opened and resealed resources are another form of the same revision.
             let new = published.revision != state.revision
                 || published.incarnation != state.incarnation

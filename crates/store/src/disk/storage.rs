@@ -66,9 +66,11 @@ impl Storage {
         let (flusher, jobs) =
             Flusher::spawn(Arc::clone(database), high_water, failure(), metrics())?;
         let (data, size) = (Arc::clone(database), Arc::clone(&log_size));
-        let log = LogStore::new(data, jobs, ends, size, failure(), metrics());
-        let (data, secrets) = (Arc::clone(database), || config.secrets.clone());
-        let machine = Machine::new(data, image, generation, failure(), metrics(), secrets());
+        let secrets = || config.secrets.clone();
+        let machine =
+            Machine::new(Arc::clone(database), image, generation, failure(), metrics(), secrets());
+        let ahead = machine.ahead();
+        let log = LogStore::new(data, jobs, ends, size, ahead, failure(), metrics());
         let (has_tried, has_tried_keys) = watch::channel(false);
         let opener = Opener { machine: machine.clone(), secrets: secrets(), has_tried };
         let storage = Self {

@@ -10,6 +10,7 @@ pub(crate) mod history_chain;
 pub(crate) mod identity;
 pub(crate) mod keys;
 pub(crate) mod keys_codec;
+pub(crate) mod packed;
 pub(crate) mod prepared;
 pub(crate) mod quota_codec;
 pub(crate) mod raft;

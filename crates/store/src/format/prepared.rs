@@ -20,7 +20,7 @@ pub(crate) struct Prepared {
     pub(crate) request: Option<Request>,
 }
 
-/// The preparation of one command: in progress, held, or taken.
+/// The preparation of one command: in progress, held, lent, or taken.
 #[derive(Debug)]
 pub(crate) struct Preparation {
     step: Mutex<Step>,
@@ -31,6 +31,8 @@ pub(crate) struct Preparation {
 enum Step {
     InProgress,
     Done(Prepared),
+    /// The command is applied ahead of its turn.
+    Lent,
     /// Nothing was prepared, or it was taken.
     Empty,
 }
@@ -75,15 +77,24 @@ impl Preparation {
 
     /// Takes the result once it is there.
     pub(crate) fn take(&self) -> Option<Prepared> {
+        self.replace(Step::Empty)
+    }
+
+    /// Takes the result once it is there, to apply the command ahead of its turn.
+    pub(crate) fn lend(&self) -> Option<Prepared> {
+        self.replace(Step::Lent)
+    }
+
+    fn replace(&self, by: Step) -> Option<Prepared> {
         let mut step = self.step.lock();
         self.done.wait_while(&mut step, |step| matches!(step, Step::InProgress));
-        match std::mem::replace(&mut *step, Step::Empty) {
+        match std::mem::replace(&mut *step, by) {
             Step::Done(prepared) => Some(prepared),
-            Step::InProgress | Step::Empty => None,
+            Step::InProgress | Step::Lent | Step::Empty => None,
         }
     }
 
-    /// Returns whether there is, or will be, a result to take.
+    /// Returns whether there is, or will be, a result that is not taken.
     pub(crate) fn is_held(&self) -> bool {
         !matches!(*self.step.lock(), Step::Empty)
     }

@@ -7,6 +7,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{Outcome, Revision};
+use chancery_proto::raft::v1 as pb;
 use openraft::alias::{
     CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, StoredMembershipOf, VoteOf,
 };
@@ -34,6 +35,8 @@ pub(crate) type SnapshotMeta = SnapshotMetaOf<Types>;
 #[derive(Clone)]
 pub(crate) struct EncodedCommand {
     pub(crate) bytes: Bytes,
+    /// The form in which the log stores the command, if it is compressed.
+    pub(crate) packed: Option<Arc<pb::PackedCommand>>,
     /// The work that was done before the turn of the command, in memory only.
     preparation: Option<Arc<Preparation>>,
 }
@@ -41,12 +44,17 @@ pub(crate) struct EncodedCommand {
 impl EncodedCommand {
     /// Creates a command that is not prepared.
     pub(crate) fn new(bytes: Bytes) -> Self {
-        Self { bytes, preparation: None }
+        Self { bytes, packed: None, preparation: None }
     }
 
     /// Creates a command that is prepared.
     pub(crate) fn with(bytes: Bytes, preparation: Arc<Preparation>) -> Self {
-        Self { bytes, preparation: Some(preparation) }
+        Self { bytes, packed: None, preparation: Some(preparation) }
+    }
+
+    /// Adds the form in which the log stores the command.
+    pub(crate) fn packed_as(self, packed: Option<pb::PackedCommand>) -> Self {
+        Self { packed: packed.map(Arc::new), ..self }
     }
 
     /// Takes what was prepared. Waits while the preparation is in progress, so it must be called on a thread that
@@ -55,7 +63,13 @@ impl EncodedCommand {
         self.preparation.as_ref()?.take()
     }
 
-    /// Returns whether this holds prepared work, or work in progress, that nobody has taken.
+    /// Takes what was prepared, to apply the command ahead of its turn. Waits like
+    /// [`EncodedCommand::take_prepared`]. The command counts as prepared until that is called.
+    pub(crate) fn lend_prepared(&self) -> Option<Prepared> {
+        self.preparation.as_ref()?.lend()
+    }
+
+    /// Returns whether this holds prepared work, or work in progress, that was not taken in its turn.
     pub(crate) fn is_prepared(&self) -> bool {
         self.preparation.as_ref().is_some_and(|preparation| preparation.is_held())
     }

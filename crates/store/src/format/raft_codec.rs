@@ -7,6 +7,7 @@ use chancery_proto::raft::v1 as pb;
 use openraft::EntryPayload;
 
 use crate::format::{
+    packed::unpack,
     raft::{
         EncodedCommand, Entry, LogId, Membership, Peer, StoredMembership, Vote, log_id, term_of,
     },
@@ -43,12 +44,32 @@ pub(crate) fn vote_from_proto(message: &pb::Vote) -> Vote {
     }
 }
 
-/// Returns the record of an entry, to be stored under the key of its index.
+/// Returns the record of an entry that the log stores under the key of its index.
+pub(crate) fn entry_to_stored(entry: &Entry) -> Vec<u8> {
+    record::seal(Family::Log, &log_key(entry.log_id.index), &stored_to_proto(entry))
+}
+
+/// Returns the length of the record that the log stores.
+pub(crate) fn entry_stored_len(entry: &Entry) -> usize {
+    record::sealed_len(&stored_to_proto(entry))
+}
+
+fn stored_to_proto(entry: &Entry) -> pb::LogEntry {
+    match &entry.payload {
+        EntryPayload::Normal(EncodedCommand { packed: Some(packed), .. }) => pb::LogEntry {
+            id: Some(log_id_to_proto(&entry.log_id)),
+            payload: Some(pb::log_entry::Payload::Packed(pb::PackedCommand::clone(packed))),
+        },
+        _ => entry_to_proto(entry),
+    }
+}
+
+/// Returns the record of an entry that is sent to another replica.
 pub(crate) fn entry_to_record(entry: &Entry) -> Vec<u8> {
     record::seal(Family::Log, &log_key(entry.log_id.index), &entry_to_proto(entry))
 }
 
-/// Returns the length of the record of an entry, without copying the entry.
+/// Returns the length of the record of an entry that is sent, without copying the entry.
 pub(crate) fn entry_record_len(entry: &Entry) -> usize {
     record::sealed_len(&entry_to_proto(entry))
 }
@@ -75,6 +96,9 @@ pub(crate) fn entry_from_record(index: u64, bytes: Bytes) -> Result<Entry, Recor
         Some(pb::log_entry::Payload::Blank(_)) => EntryPayload::Blank,
         Some(pb::log_entry::Payload::Command(command)) => {
             EntryPayload::Normal(EncodedCommand::new(command))
+        }
+        Some(pb::log_entry::Payload::Packed(packed)) => {
+            EntryPayload::Normal(EncodedCommand::new(unpack(&packed)?))
         }
         Some(pb::log_entry::Payload::Membership(membership)) => {
             EntryPayload::Membership(membership_from_proto(membership)?)
@@ -179,6 +203,31 @@ mod tests {
         let record = round_trip(EntryPayload::Membership(membership));
         let bytes = "12120801".to_owned() + "1203613a31" + "1801" + "210807060504030201";
         assert!(record.ends_with(&bytes), "{record}");
+    }
+
+    /// The format since the log compresses large commands. Other replicas receive the command itself.
+    #[test]
+    fn packed_command_is_stored_but_not_sent() {
+        // 4 literals, and a match of 12 bytes at distance 4; 5 literals.
+        let lz4 = Bytes::from_static(b"\x48abcd\x04\x00\x50vwxyz");
+        let bytes = Bytes::from_static(b"abcdabcdabcdabcdvwxyz");
+        let packed = pb::PackedCommand { len: bytes.len() as u64, lz4 };
+        let command = EncodedCommand::new(bytes.clone()).packed_as(Some(packed));
+        let entry = Entry { log_id: log_id(3, 300), payload: EntryPayload::Normal(command) };
+        let (stored, sent) = (entry_to_stored(&entry), entry_to_record(&entry));
+        assert_eq!(
+            (stored.len(), sent.len()),
+            (entry_stored_len(&entry), entry_record_len(&entry))
+        );
+        let plain = EntryPayload::Normal(EncodedCommand::new(bytes));
+        let plain = Entry { log_id: log_id(3, 300), payload: plain };
+        assert_eq!(sent, entry_to_record(&plain));
+        assert_eq!(
+            hex::encode(&stored[9..]),
+            "0a05080310ac022a110815120d4861626364040050767778797a"
+        );
+        let read = entry_from_record(300, stored.into()).unwrap();
+        assert_eq!((read.log_id, &read.payload), (plain.log_id, &plain.payload));
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::{
     },
     failure::Failure,
     format::{
+        packed::pack,
         prepared::{PREPARED_BYTES_MIN, Preparation, Prepared},
         raft::{EncodedCommand, Response},
     },
@@ -256,13 +257,14 @@ impl Forwarder {
         }
         let revision = self.published.next_revision();
         let bytes = command.clone();
-        let prepared = tokio::task::spawn_blocking(move || Prepared::new(&bytes, revision)).await;
-        match prepared {
-            Ok(Some(prepared)) => {
-                EncodedCommand::with(command, Arc::new(Preparation::done(prepared)))
+        let prepare = move || (Prepared::new(&bytes, revision), pack(&bytes));
+        match tokio::task::spawn_blocking(prepare).await {
+            Ok((Some(prepared), packed)) => {
+                let preparation = Arc::new(Preparation::done(prepared));
+                EncodedCommand::with(command, preparation).packed_as(packed)
             }
             // Applying the command reports the reason.
-            Ok(None) | Err(_) => EncodedCommand::new(command),
+            Ok((None, _)) | Err(_) => EncodedCommand::new(command),
         }
     }
 

@@ -1,0 +1,171 @@
+//! Applies a large entry while the entry is written to the log.
+//!
+//! The effect of an entry follows from the entry and the image before it. Both are known when the entry is in the
+//! log and the one before it is applied. The entry itself becomes durable and committed later, which takes long if
+//! it is large. Meanwhile it is applied to a copy of the image. In its turn, the result only has to be published.
+//!
+//! Invariants:
+//! - Nobody sees the result before the turn of the entry.
+//! - The result is used only if the published image is still the one from which it was made. Otherwise the entry is
+//!   applied in its turn.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chancery_secrets::Secrets;
+use imbl::OrdSet;
+use openraft::EntryPayload;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    disk::{
+        effect::Effect,
+        image::Image,
+        published::{ImageNumber, Published},
+    },
+    format::raft::{Entry, LogId, Response},
+};
+
+/// Applies large entries ahead of their turn. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Ahead(Arc<Inner>);
+
+struct Inner {
+    published: Published,
+    secrets: Secrets,
+    /// The entries in the log that are not applied, by index.
+    jobs: Mutex<BTreeMap<u64, Job>>,
+    /// Notified when a job is done or dropped.
+    ended: Condvar,
+}
+
+struct Job {
+    id: LogId,
+    step: Step,
+}
+
+enum Step {
+    /// The entries before it are not applied.
+    Waiting,
+    InProgress,
+    Done(Box<AppliedAhead>),
+}
+
+/// The result of applying an entry to a published image.
+pub(crate) struct AppliedAhead {
+    /// The number of the published image.
+    base: ImageNumber,
+    /// The image after the entry. Its unopened resources are those of the entry alone.
+    pub(crate) image: Image,
+    pub(crate) response: Response,
+    pub(crate) effect: Effect,
+}
+
+impl Ahead {
+    /// Creates a value that applies entries to the published images, and opens their sealed resources.
+    pub(crate) fn new(published: Published, secrets: Secrets) -> Self {
+        let (jobs, ended) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Inner { published, secrets, jobs, ended }))
+    }
+
+    /// Begins to apply a prepared entry that was appended to the log, once the entries before it are applied.
+    pub(crate) fn begin(&self, entry: &Entry) {
+        let (id, index) = (entry.log_id, entry.log_id.index);
+        let is_prepared =
+            matches!(&entry.payload, EntryPayload::Normal(command) if command.is_prepared());
+        let Some(previous) = index.checked_sub(1).filter(|_| is_prepared) else { return };
+        self.0.jobs.lock().insert(index, Job { id, step: Step::Waiting });
+        let (ahead, entry) = (self.clone(), entry.clone());
+        tokio::spawn(async move {
+            ahead.0.published.wait_applied(previous).await;
+            // A failure of the thread ends the job.
+            drop(tokio::task::spawn_blocking(move || ahead.run(entry)).await);
+        });
+    }
+
+    /// Drops the results of the entries from an index on, which are not applied next.
+    pub(crate) fn drop_from(&self, from: u64) {
+        self.0.jobs.lock().retain(|index, _| *index < from);
+        self.0.ended.notify_all();
+    }
+
+    /// Takes the result for an entry whose turn it is, if it was made from the image with the given number. Waits
+    /// for a result in progress.
+    pub(crate) fn take(&self, entry: &Entry, base: ImageNumber) -> Option<AppliedAhead> {
+        let id = &entry.log_id;
+        let mut jobs = self.0.jobs.lock();
+        let in_progress = |jobs: &mut BTreeMap<u64, Job>| {
+            jobs.get(&id.index).is_some_and(|job| matches!(job.step, Step::InProgress))
+        };
+        self.0.ended.wait_while(&mut jobs, in_progress);
+        let later = jobs.split_off(&(id.index + 1));
+        let job = std::mem::replace(&mut *jobs, later).remove(&id.index)?;
+        match job.step {
+            Step::Done(result) if job.id == *id && result.base == base => {
+                release(entry);
+                Some(*result)
+            }
+            Step::Done(_) | Step::Waiting | Step::InProgress => None,
+        }
+    }
+
+    fn run(&self, entry: Entry) {
+        let id = entry.log_id;
+        let (base, mut image) = self.0.published.newest_numbered();
+        let _ends = EndOnDrop { ahead: self, id };
+        let EntryPayload::Normal(command) = &entry.payload else { return };
+        let follows = image.applied.map(|applied| applied.index + 1) == Some(id.index);
+        if !follows || !self.advance(&id, Step::InProgress) {
+            return;
+        }
+        // Without it, as after an error, the entry is applied in its turn.
+        let Some(prepared) = command.lend_prepared() else { return };
+        image.unopened = OrdSet::new();
+        let (response, effect) = image.advance_prepared(id, prepared);
+        // If keys arrive later, the state machine opens the rest.
+        image.open_sealed(&self.0.secrets);
+        self.advance(&id, Step::Done(Box::new(AppliedAhead { base, image, response, effect })));
+    }
+
+    /// Moves the job of an entry to its next step. Returns whether there is such a job.
+    fn advance(&self, id: &LogId, step: Step) -> bool {
+        let mut jobs = self.0.jobs.lock();
+        let job = jobs.get_mut(&id.index).filter(|job| job.id == *id);
+        job.map(|job| job.step = step).is_some()
+    }
+}
+
+#[cfg(test)]
+impl Ahead {
+    /// Returns the state after an entry that is applied ahead of its turn.
+    pub(crate) fn state_at(&self, index: u64) -> Option<chancery_model::State> {
+        match &self.0.jobs.lock().get(&index)?.step {
+            Step::Done(result) => Some(result.image.state.clone()),
+            Step::Waiting | Step::InProgress => None,
+        }
+    }
+}
+
+/// Lets the log drop an entry from memory.
+fn release(entry: &Entry) {
+    if let EntryPayload::Normal(command) = &entry.payload {
+        drop(command.take_prepared());
+    }
+}
+
+/// Ends a job that has no result, also after a panic.
+struct EndOnDrop<'a> {
+    ahead: &'a Ahead,
+    id: LogId,
+}
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        let Self { ahead, id } = self;
+        let mut jobs = ahead.0.jobs.lock();
+        let has_no_result = |job: &Job| job.id == *id && !matches!(job.step, Step::Done(_));
+        if jobs.get(&id.index).is_some_and(has_no_result) {
+            jobs.remove(&id.index);
+        }
+        ahead.0.ended.notify_all();
+    }
+}
