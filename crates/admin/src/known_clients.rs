@@ -7,10 +7,10 @@ use std::{
 
 use chancery_admission::ConnectedClients;
 
-/// With more streams than `INLINE_STREAMS_MAX`, the streams are listed again after this time.
+/// With more streams than `INLINE_STREAMS_MAX`, the clients are listed again after this time.
 const CLIENTS_AGE_MAX: Duration = Duration::from_secs(10);
 
-/// The clients of each scope, as the latest list of streams shows them.
+/// The clients of each scope in the latest list.
 #[derive(Clone, Default)]
 pub(crate) struct KnownClients(Arc<Mutex<Option<Listed>>>);
 

@@ -9,7 +9,7 @@ use chancery_fanout::ClientGroup;
 use chancery_model::{ScopeName, Transaction};
 use chancery_proto::admin::v1 as pb;
 
-use crate::{AdminError, error::problem, nodes::INLINE_STREAMS_MAX, service::Service};
+use crate::{AdminError, error::problem, nodes::INLINE_STREAMS_MAX, service::Service, work::Size};
 
 impl Service {
     /// Returns the modes of validation for a call, with the clients of all scopes. A call without validation
@@ -29,7 +29,14 @@ impl Service {
         if is_large && let Some(clients) = self.clients.recent() {
             return clients;
         }
-        let clients = Arc::new(collect(&self.fanout.clients().await));
+        let groups = self.fanout.clients().await;
+        // Clients choose their user agents, so there may be as many groups as streams.
+        let collected = match groups.len() > INLINE_STREAMS_MAX {
+            false => Ok(collect(&groups)),
+            true => self.work.run(Size::Large, move || collect(&groups)).await,
+        };
+        // While the replica shuts down, nothing is known about its clients.
+        let clients = Arc::new(collected.unwrap_or_default());
         self.clients.put(&clients);
         clients
     }

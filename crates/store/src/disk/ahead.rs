@@ -32,7 +32,7 @@ pub(crate) struct Ahead(Arc<Inner>);
 struct Inner {
     published: Published,
     secrets: Secrets,
-    /// The entries in the log that are not applied, by index.
+    /// The large prepared entries in the log that are not applied, by index.
     jobs: Mutex<BTreeMap<u64, Job>>,
     /// Notified when a job is done or dropped.
     ended: Condvar,
@@ -67,38 +67,53 @@ impl Ahead {
         Self(Arc::new(Inner { published, secrets, jobs, ended }))
     }
 
-    /// Begins to apply a prepared entry that was appended to the log, once the entries before it are applied.
-    pub(crate) fn begin(&self, entry: &Entry) {
-        let (id, index) = (entry.log_id, entry.log_id.index);
+    /// Begins to apply a prepared entry that was appended to the log, once the entries before it are applied. `recent`
+    /// returns the entry if the log still has it in memory.
+    pub(crate) fn begin(
+        &self,
+        entry: &Entry,
+        recent: impl FnOnce() -> Option<Entry> + Send + 'static,
+    ) {
+        let id = entry.log_id;
         let is_prepared =
             matches!(&entry.payload, EntryPayload::Normal(command) if command.is_prepared());
-        let Some(previous) = index.checked_sub(1).filter(|_| is_prepared) else { return };
-        self.0.jobs.lock().insert(index, Job { id, step: Step::Waiting });
-        let (ahead, entry) = (self.clone(), entry.clone());
+        let Some(previous) = id.index.checked_sub(1).filter(|_| is_prepared) else { return };
+        let replaced = self.0.jobs.lock().insert(id.index, Job { id, step: Step::Waiting });
+        free(replaced);
+        let ahead = self.clone();
         tokio::spawn(async move {
             ahead.0.published.wait_applied(previous).await;
+            let run = move || {
+                if let Some(entry) = recent().filter(|entry| entry.log_id == id) {
+                    ahead.run(&entry);
+                }
+            };
             // A failure of the thread ends the job.
-            drop(tokio::task::spawn_blocking(move || ahead.run(entry)).await);
+            drop(tokio::task::spawn_blocking(run).await);
         });
     }
 
     /// Drops the results of the entries from an index on, which are not applied next.
     pub(crate) fn drop_from(&self, from: u64) {
-        self.0.jobs.lock().retain(|index, _| *index < from);
+        let dropped = self.0.jobs.lock().split_off(&from);
         self.0.ended.notify_all();
+        free(dropped);
     }
 
     /// Takes the result for an entry whose turn it is, if it was made from the image with the given number. Waits
     /// for a result in progress.
     pub(crate) fn take(&self, entry: &Entry, base: ImageNumber) -> Option<AppliedAhead> {
         let id = &entry.log_id;
-        let mut jobs = self.0.jobs.lock();
-        let in_progress = |jobs: &mut BTreeMap<u64, Job>| {
-            jobs.get(&id.index).is_some_and(|job| matches!(job.step, Step::InProgress))
+        let mut past = {
+            let mut jobs = self.0.jobs.lock();
+            let in_progress = |jobs: &mut BTreeMap<u64, Job>| {
+                jobs.get(&id.index).is_some_and(|job| matches!(job.step, Step::InProgress))
+            };
+            self.0.ended.wait_while(&mut jobs, in_progress);
+            let later = jobs.split_off(&(id.index + 1));
+            std::mem::replace(&mut *jobs, later)
         };
-        self.0.ended.wait_while(&mut jobs, in_progress);
-        let later = jobs.split_off(&(id.index + 1));
-        let job = std::mem::replace(&mut *jobs, later).remove(&id.index)?;
+        let job = past.remove(&id.index)?;
         match job.step {
             Step::Done(result) if job.id == *id && result.base == base => {
                 release(entry);
@@ -108,13 +123,13 @@ impl Ahead {
         }
     }
 
-    fn run(&self, entry: Entry) {
+    fn run(&self, entry: &Entry) {
         let id = entry.log_id;
         let (base, mut image) = self.0.published.newest_numbered();
         let _ends = EndOnDrop { ahead: self, id };
         let EntryPayload::Normal(command) = &entry.payload else { return };
         let follows = image.applied.map(|applied| applied.index + 1) == Some(id.index);
-        if !follows || !self.advance(&id, Step::InProgress) {
+        if !follows || self.advance(&id, Step::InProgress).is_some() {
             return;
         }
         // Without it, as after an error, the entry is applied in its turn.
@@ -123,15 +138,26 @@ impl Ahead {
         let (response, effect) = image.advance_prepared(id, prepared);
         // If keys arrive later, the state machine opens the rest.
         image.open_sealed(&self.0.secrets);
-        self.advance(&id, Step::Done(Box::new(AppliedAhead { base, image, response, effect })));
+        let result = AppliedAhead { base, image, response, effect };
+        drop(self.advance(&id, Step::Done(Box::new(result))));
     }
 
-    /// Moves the job of an entry to its next step. Returns whether there is such a job.
-    fn advance(&self, id: &LogId, step: Step) -> bool {
+    /// Moves the job of an entry to its next step. Returns the step if there is no such job.
+    fn advance(&self, id: &LogId, step: Step) -> Option<Step> {
         let mut jobs = self.0.jobs.lock();
-        let job = jobs.get_mut(&id.index).filter(|job| job.id == *id);
-        job.map(|job| job.step = step).is_some()
+        match jobs.get_mut(&id.index).filter(|job| job.id == *id) {
+            Some(job) => {
+                job.step = step;
+                None
+            }
+            None => Some(step),
+        }
     }
+}
+
+/// Frees results, which takes long, on a thread for blocking work.
+fn free(results: impl Send + 'static) {
+    drop(tokio::task::spawn_blocking(move || drop(results)));
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Tests of large entries that are applied ahead of their turn: nobody sees that, and it changes no result.
 
-use std::{slice, sync::Arc};
+use std::{slice, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chancery_model::{ResourceDraft, Revision, State, Transaction, Upsert};
@@ -10,12 +10,19 @@ use proptest::prelude::*;
 
 use crate::{
     disk::{
+        database::Deleted,
         durability::{Store, delete_all, form, found, key, mark, put, records, scope, transacting},
         persister_tests::{expected, prepared},
     },
     failpoint::Point,
-    format::raft::{Entry, log_id},
+    format::{
+        raft::{Entry, log_id},
+        raft_codec::log_key,
+        record::Family,
+    },
 };
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A large change: resources whose bodies have 800 bytes of the given value.
 fn put_large(index: u64, value: u8) -> Entry {
@@ -30,12 +37,15 @@ fn put_large(index: u64, value: u8) -> Entry {
 /// Returns the state after an entry that is applied ahead of its turn, once it is.
 async fn state_ahead(store: &Store, index: u64) -> State {
     let ahead = store.machine.ahead();
-    loop {
-        match ahead.state_at(index) {
-            Some(state) => return state,
-            None => tokio::task::yield_now().await,
+    let applied = async {
+        loop {
+            match ahead.state_at(index) {
+                Some(state) => return state,
+                None => tokio::task::yield_now().await,
+            }
         }
-    }
+    };
+    tokio::time::timeout(PATIENCE, applied).await.expect("the entry is not applied ahead")
 }
 
 fn is_prepared(entry: &Entry) -> bool {
@@ -67,6 +77,25 @@ async fn large_entry_is_applied_while_it_is_written_and_visible_in_its_turn() {
     assert!(records(&stored) == records_expected, "another state is stored");
     assert_eq!(stored.digest(), expected.digest());
     drop((published, database));
+    store.close();
+}
+
+/// A message to another replica, whose length is limited, has the entries of one read.
+#[tokio::test(flavor = "multi_thread")]
+async fn read_from_the_database_is_limited_by_the_length_of_plain_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::create(dir.path());
+    store.commit(&[form(0)]).await;
+    for index in 1..=3 {
+        let large = prepared(put_large(index, 1), index);
+        store.append(slice::from_ref(&large)).await.unwrap().unwrap();
+    }
+    let first = log_key(1);
+    let records = store.database.scan(Family::Log, &first, None, Deleted::Skip);
+    let stored: usize = records.map(|record| record.unwrap().1.len()).sum();
+    assert!(stored < 600_000, "the commands are not compressed: {stored} bytes");
+    let read = store.log.read_database(1, 4, 1 << 20).unwrap();
+    assert_eq!(read.iter().map(|entry| entry.log_id.index).collect::<Vec<_>>(), [1]);
     store.close();
 }
 

@@ -42,7 +42,7 @@ use crate::{
     failure::Failure,
     format::{
         raft::{Entry, LogId, Types, Vote},
-        raft_codec::{entry_from_record, entry_record_len, entry_stored_len, log_key},
+        raft_codec::{entry_from_stored, entry_record_len, log_key},
         record::Family,
     },
     metrics::{StoreMetrics, gauge_value},
@@ -178,22 +178,23 @@ impl LogStore {
         from.max(self.0.ends.lock().purged.map_or(0, |id| id.index + 1))
     }
 
-    fn read_database(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
+    pub(super) fn read_database(&self, from: u64, to: u64, bytes: usize) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let mut len = 0;
         let (start, end) = (log_key(from), log_key(to));
         for item in self.0.database.scan(Family::Log, &start, Some(&end), Deleted::Skip) {
             let (key, record) = item.inspect_err(|error| self.0.failure.set(error))?;
-            len += record.len();
-            if len > bytes && !entries.is_empty() {
-                break;
-            }
             let index = <[u8; 8]>::try_from(&key[..]).map_or(0, u64::from_be_bytes);
-            let entry = entry_from_record(index, record).map_err(|error| {
+            let entry = entry_from_stored(index, record).map_err(|error| {
                 let reason = format!("log entry {index} is damaged: {error}");
                 self.0.failure.set(&reason);
                 io::Error::new(io::ErrorKind::InvalidData, reason)
             })?;
+            // A message to another replica has this length, not that of the compressed command.
+            len += entry_record_len(&entry);
+            if len > bytes && !entries.is_empty() {
+                break;
+            }
             entries.push(entry);
         }
         Ok(entries)
@@ -302,7 +303,7 @@ impl RaftLogStorage<Types> for LogStore {
         {
             let (mut size, mut recent) = (self.0.size.lock(), self.recent());
             for (entry, len) in entries.iter().zip(lens) {
-                size.append(entry.log_id.index, entry_stored_len(entry));
+                size.append(entry.log_id.index, len);
                 recent.append(entry.clone(), len);
             }
         }
@@ -310,8 +311,12 @@ impl RaftLogStorage<Types> for LogStore {
             self.0.ends.lock().last = Some(last);
             self.0.metrics.last_log_index.set(gauge_value(last.index));
         }
-        let is_large = |entry: &&Entry| entry_record_len(entry) >= LARGE_BYTES;
-        entries.iter().filter(is_large).for_each(|entry| self.0.ahead.begin(entry));
+        for entry in entries.iter().filter(|entry| entry_record_len(entry) >= LARGE_BYTES) {
+            // The task has no part in keeping the entry in memory.
+            let (log, index) = (self.downgrade(), entry.log_id.index);
+            let recent = move || log.upgrade()?.recent().read(index, index + 1, usize::MAX)?.pop();
+            self.0.ahead.begin(entry, recent);
+        }
         self.0.jobs.send(Job::Append { entries, callback, since, permit })
     }
 

@@ -111,7 +111,8 @@ async fn sealed_resources_of_a_large_entry_are_opened_while_the_log_writes_it() 
     let machine = machine(&dir.path().join("with"), secrets(&key));
     let before = [form, creates].map(|entry| Ok((entry, None)));
     RaftStateMachine::apply(&mut machine.clone(), futures::stream::iter(before)).await.unwrap();
-    machine.ahead().begin(&writes);
+    let recent = writes.clone();
+    machine.ahead().begin(&writes, move || Some(recent));
     let ahead = loop {
         match machine.ahead().state_at(2) {
             Some(state) => break state,

@@ -133,7 +133,8 @@ async fn nothing_is_stored_after_a_large_change_that_cannot_be_stored() {
 async fn crash_at_any_write_of_a_large_change_leaves_a_state_of_one_entry() {
     let (dir, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut store = Store::create(dir.path());
-    let all = [form(0), put_many(1, 1), put_many(2, 2), delete_all(3), put(4, "r00001", "4")];
+    let (first, second) = (prepared(put_many(1, 1), 1), prepared(put_many(2, 2), 1));
+    let all = [form(0), first, second, delete_all(3), put(4, "r00001", "4")];
     store.commit(&all[..2]).await;
     store.machine.published().stored_at(1).await;
     store.append(&all[2..]).await.unwrap().unwrap();

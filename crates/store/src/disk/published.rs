@@ -28,6 +28,15 @@ struct Shared {
     times: ApplyTimes,
 }
 
+impl Shared {
+    /// Exchanges the newest image for another, which gets the next number.
+    fn exchange(&self, image: &mut Image) {
+        let mut newest = self.image.lock();
+        newest.0.0 += 1;
+        std::mem::swap(&mut newest.1, image);
+    }
+}
+
 impl Published {
     /// Creates the state that a start has found.
     pub(crate) fn new(image: Image) -> Self {
@@ -135,11 +144,7 @@ impl Published {
         // in its new form, and then reads the other, sees the new form of both. No code takes the
         // locks in the other order.
         self.0.state.send_if_modified(|published| {
-            {
-                let mut newest = self.0.image.lock();
-                newest.0.0 += 1;
-                std::mem::swap(&mut newest.1, &mut replaced);
-            }
+            self.0.exchange(&mut replaced);
             // Opened and resealed resources are another form of the same revision.
             let new = published.revision != state.revision
                 || published.incarnation != state.incarnation

@@ -37,7 +37,8 @@ use crate::{
         keys::{APPLIED_KEY, PURGED_KEY, VOTE_KEY, state_key},
         raft::{LogId, Vote, term_of},
         raft_codec::{
-            entry_from_record, log_id_from_proto, log_key, vote_from_proto, vote_to_proto,
+            entry_from_stored, entry_record_len, log_id_from_proto, log_key, vote_from_proto,
+            vote_to_proto,
         },
         record::{self, Family},
     },
@@ -121,7 +122,7 @@ pub(crate) fn apply_rest(
     let entries = database.scan(Family::Log, &from, None, Deleted::Skip);
     for (index, item) in (first..).zip(entries) {
         let (_, record) = item.map_err(|error| wrong(index, &error))?;
-        let entry = entry_from_record(index, record).map_err(|error| wrong(index, &error))?;
+        let entry = entry_from_stored(index, record).map_err(|error| wrong(index, &error))?;
         image.apply_entry(entry).map_err(|error| wrong(index, &error))?;
     }
     Ok(())
@@ -313,10 +314,10 @@ impl Reader<'_> {
                 let detail = format!("entries {next} to {} are missing", index - 1);
                 return Err(self.damaged(what, detail));
             }
-            size.append(index, record.len());
             self.progress.on_read();
-            let entry = entry_from_record(index, record)
+            let entry = entry_from_stored(index, record)
                 .map_err(|error| self.damaged(what, format!("entry {index}: {error}")))?;
+            size.append(index, entry_record_len(&entry));
             let id = entry.log_id;
             if term_of(&id) < term {
                 let detail = format!(

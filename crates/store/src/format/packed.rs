@@ -12,11 +12,14 @@ use crate::format::record::RecordError;
 /// The maximum number of bytes that LZ4 restores from one. It bounds the memory that reading a record takes.
 const RATIO_MAX: u64 = 255;
 
-/// Compresses a command. Returns `None` if that saves less than a quarter.
+/// Compresses a command. Returns `None` if that saves less than a quarter, or if the command cannot be restored: the
+/// log of a single replica is the only place that has it.
 pub(crate) fn pack(command: &[u8]) -> Option<pb::PackedCommand> {
     let lz4 = lz4_flex::block::compress(command);
     let is_shorter = lz4.len() < command.len() / 4 * 3;
-    is_shorter.then(|| pb::PackedCommand { len: command.len() as u64, lz4: lz4.into() })
+    let packed =
+        is_shorter.then(|| pb::PackedCommand { len: command.len() as u64, lz4: lz4.into() })?;
+    unpack(&packed).is_ok_and(|restored| restored == command).then_some(packed)
 }
 
 /// Returns the command that was compressed.
