@@ -114,7 +114,9 @@ pub(super) const GROUP: Group = Group {
             fault: "clients receive 5 MB in one response",
             repair: "the clients receive fewer scopes",
             inject: |stage| stage.cluster.apply(&bulk(640)),
-            recover: |stage| stage.cluster.apply(LIGHT),
+            recover: |stage| {
+                stage.cluster.apply_confirmed(LIGHT, &["--confirm", "view-change"])
+            },
         },
         Scenario {
             alerts: &[

@@ -208,10 +208,15 @@ impl Cluster {
 
     /// Publishes a manifest.
     pub(super) fn apply(&self, manifest: &str) -> Result<()> {
+        self.apply_confirmed(manifest, &[])
+    }
+
+    /// Applies a manifest, and confirms that the guards in `confirm`, such as `--confirm view-change`, may be tripped.
+    pub(super) fn apply_confirmed(&self, manifest: &str, confirm: &[&str]) -> Result<()> {
         let file = self.dir.join("manifest.yaml");
         fs::write(&file, manifest).context("write a manifest")?;
         eventually("the manifest is not published", || {
-            let applied = self.run(&["apply", "--file", "manifest.yaml"]);
+            let applied = self.run(&[&["apply", "--file", "manifest.yaml"], confirm].concat());
             match applied {
                 Ok(_) => Ok(Some(())),
                 // An election can be in progress.

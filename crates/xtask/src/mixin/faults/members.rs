@@ -122,7 +122,8 @@ pub(super) const GROUP: Group = Group {
         },
         Scenario {
             alerts: &[alert("ChanceryStatesDiffer", &[("severity", "critical")])],
-            also: &[],
+            // The leader informs the replica that it lacks acknowledged entries, and the replica stops serving.
+            also: &["ChanceryStoreFailed"],
             is_early: false,
             fault: "an older copy replaces the data directory of a follower",
             repair: "the directory is emptied, and the replica joins again",
