@@ -23,6 +23,7 @@ pub(super) fn check(paths: &Paths) -> Result<()> {
     for unit in SERVICES.iter().chain([&TIMER]) {
         let path = paths.root.join(UNITS).join(unit);
         let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        check_rules(unit, &text)?;
         fs::write(dir.join(unit), text.replace(PROGRAM, SUBSTITUTE))
             .with_context(|| format!("copy {unit}"))?;
     }
@@ -52,6 +53,20 @@ pub(super) fn check(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
+/// Checks that nothing runs before the program.
+///
+/// `serve` checks its configuration itself. It also starts where another check would fail: without its keys, a replica
+/// serves everything but secrets.
+fn check_rules(unit: &str, text: &str) -> Result<()> {
+    for line in text.lines() {
+        ensure!(
+            !line.starts_with("ExecStartPre=") && !line.starts_with("ExecCondition="),
+            "{unit}: `{line}` can keep a replica down that `serve` would start; remove it"
+        );
+    }
+    Ok(())
+}
+
 /// Returns the exposure that systemd computes, in tenths.
 fn exposure(service: &std::path::Path) -> Result<u32> {
     let mut analyze = Command::new("systemd-analyze");
@@ -68,6 +83,17 @@ fn parse_exposure(report: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn command_before_the_program_is_refused() {
+        let start = "[Service]\nExecStart=/usr/bin/chancery serve\n";
+        super::check_rules("a.service", start).unwrap();
+        let before = format!("{start}ExecStartPre=/usr/bin/chancery config check\n");
+        let refused = super::check_rules("a.service", &before).unwrap_err().to_string();
+        let expected = "a.service: `ExecStartPre=/usr/bin/chancery config check` can keep a replica down that `serve` \
+                        would start; remove it";
+        assert_eq!(refused, expected);
+    }
+
     #[test]
     fn exposure_is_the_number_at_the_end() {
         let report = "x 0.2\n\n→ Overall exposure level for a.service: 1.3 OK :-)\n";
