@@ -7,6 +7,7 @@ use std::{
 };
 
 use chancery_model::{has_private_key, is_unprintable};
+use toml::Value;
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,11 +56,31 @@ pub(crate) enum ConfigError {
     Section { path: PathBuf, line: usize, section: String, hint: String },
     #[error("{}:{line}: {section}.{} is not a key; {hint}", shown(path), without_private_key(key))]
     Key { path: PathBuf, line: usize, section: String, key: String, hint: String },
-    #[error("{key} = {} (from {from}): {rule}", without_private_key(value))]
+    #[error("{key} = {value} (from {from}): {rule}")]
     Value { key: String, value: String, from: Source, rule: String },
 }
 
+/// The maximum length of a value in an error. The middle of a longer value is not shown.
+const VALUE_CHARS_MAX: usize = 1000;
+
+/// Returns the value as text, without a private key, and at most [`VALUE_CHARS_MAX`] characters of it.
+fn shown_value(value: &Value) -> String {
+    let text = value.to_string();
+    let text = without_private_key(&text);
+    let half = VALUE_CHARS_MAX / 2;
+    let Some((start, _)) = text.char_indices().nth(half) else { return text.into_owned() };
+    match text.char_indices().nth_back(half - 1) {
+        Some((end, _)) if end > start => format!("{}…{}", &text[..start], &text[end..]),
+        _ => text.into_owned(),
+    }
+}
+
 impl ConfigError {
+    /// Creates the error of a value that breaks a rule.
+    pub(super) fn value(key: &str, value: &Value, from: Source, rule: String) -> Self {
+        Self::Value { key: key.to_owned(), value: shown_value(value), from, rule }
+    }
+
     /// Returns the file and the line of the problem, if it is in a file.
     pub(crate) fn place(&self) -> Option<(&Path, Option<usize>)> {
         match self {

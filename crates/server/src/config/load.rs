@@ -11,9 +11,10 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::{
-    Config, ConfigError, Source,
+    Config, ConfigError, Refused, Source,
+    bounds::Bounds,
     keys::{KEYS, render, table},
-    named_files,
+    named_files::{self, NamedFiles},
     rules::{LISTEN_RULE, rules},
     source_file::SourceFile,
     suggestions, unknown_variables,
@@ -72,55 +73,34 @@ impl Loaded {
     }
 }
 
-/// A rejected configuration.
-#[derive(Debug)]
-pub(crate) struct Refused {
-    pub(crate) errors: Vec<ConfigError>,
-    /// Findings that are not errors.
-    pub(crate) warnings: Vec<String>,
-}
-
-/// Whether the files that a configuration names are checked with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NamedFiles {
-    Check,
-    /// Checks those without which a replica does not start. Without its keys, a replica serves everything but secrets.
-    CheckForStart,
-    Ignore,
-}
-
 /// Loads and checks a configuration. `environment` contains all variables of the process.
 ///
 /// # Errors
-/// Returns all errors: unknown sections and keys, values that break a rule, and unusable files. If
-/// the configuration file cannot be read or parsed, only those errors are returned.
+/// Returns the problems: unknown sections and keys, values that break a rule, and unusable files. If
+/// the configuration file cannot be read or parsed, only those problems are returned.
 pub(crate) fn load(
     flags: &Flags,
     environment: impl IntoIterator<Item = (String, String)>,
     files: NamedFiles,
 ) -> Result<Loaded, Refused> {
-    let mut values =
-        Values { table: table(&Config::default()), sources: BTreeMap::new(), warnings: Vec::new() };
-    let file = flags.file.as_deref().map(|path| values.overlay_file(path)).transpose();
-    values.overlay_environment(environment);
-    let warnings = values.warnings.clone();
-    let refused = |errors| Refused { errors, warnings };
-    let mut errors = match file {
-        Ok(errors) => errors.unwrap_or_default(),
-        Err(errors) => return Err(refused(errors)),
-    };
+    let mut values = Values { table: table(&Config::default()), sources: BTreeMap::new() };
+    let mut found = Refused::default();
+    let is_parsed = flags.file.as_deref().is_none_or(|path| values.overlay_file(path, &mut found));
+    values.overlay_environment(environment, &mut found);
+    if !is_parsed {
+        return Err(found);
+    }
     for FlagValue { section, key, value, flag } in &flags.values {
         values.set(section, key, value.clone(), Source::Flag(flag));
     }
-    errors.extend(values.problems(files));
-    if errors.is_empty() { values.check().map_err(refused) } else { Err(refused(errors)) }
+    values.find_problems(files, &mut found);
+    if found.errors.is_empty() { values.finish(found) } else { Err(found) }
 }
 
 #[derive(Clone)]
 struct Values {
     table: Table,
     sources: BTreeMap<String, Source>,
-    warnings: Vec<String>,
 }
 
 impl Values {
@@ -135,51 +115,71 @@ impl Values {
         }
     }
 
-    /// Takes over the values of a file. Returns an error for each unknown section and key.
-    fn overlay_file(&mut self, path: &Path) -> Result<Vec<ConfigError>, Vec<ConfigError>> {
-        let mut errors = Vec::new();
-        let text = fs::File::open(path)
-            .and_then(|file| read_text(file, FILE_BYTES_MAX))
-            .map_err(|source| vec![ConfigError::Read { path: path.to_owned(), source }])?;
-        let file = SourceFile::parse(&text).map_err(|errors| {
-            let syntax = |(line, message)| ConfigError::Syntax { path: path.into(), line, message };
-            errors.into_iter().map(syntax).collect::<Vec<_>>()
-        })?;
+    /// Takes over the values of a file. Finds unknown sections and keys. Returns whether the file has values.
+    fn overlay_file(&mut self, path: &Path, found: &mut Refused) -> bool {
+        let text = match fs::File::open(path).and_then(|file| read_text(file, FILE_BYTES_MAX)) {
+            Ok(text) => text,
+            Err(source) => {
+                found.add(|| ConfigError::Read { path: path.to_owned(), source });
+                return false;
+            }
+        };
+        let file = match SourceFile::parse(&text) {
+            Ok(file) => file,
+            Err(errors) => {
+                for (line, error) in errors {
+                    let message = || error.message().replace('\n', "; ");
+                    found.add(|| ConfigError::Syntax {
+                        path: path.into(),
+                        line,
+                        message: message(),
+                    });
+                }
+                return false;
+            }
+        };
         let source = |section: &str, key: &str| {
             let line = file.line(section, Some(key)).or_else(|| file.line(section, None));
             Source::File(path.to_owned(), line.unwrap_or(1))
         };
         for (section, keys) in &file.table {
             let Some(known) = self.keys(section) else {
-                let hint = suggestions::section(section, &self.table);
-                let line = file.line(section, None).unwrap_or(1);
-                let (path, section) = (path.to_owned(), section.clone());
-                errors.push(ConfigError::Section { path, line, section, hint });
+                found.add(|| {
+                    let hint = suggestions::section(section, &self.table);
+                    let line = file.line(section, None).unwrap_or(1);
+                    let (path, section) = (path.to_owned(), section.clone());
+                    ConfigError::Section { path, line, section, hint }
+                });
                 continue;
             };
             let known = known.clone();
             let Value::Table(keys) = keys else {
-                let rule = format!("is a section; write [{section}] and its keys below");
-                let (value, from) = (keys.to_string(), source(section, ""));
-                errors.push(ConfigError::Value { key: section.clone(), value, from, rule });
+                let rule = || format!("is a section; write [{section}] and its keys below");
+                found.add(|| ConfigError::value(section, keys, source(section, ""), rule()));
                 continue;
             };
             for (key, value) in keys {
-                let from = source(section, key);
                 if known.contains_key(key) {
-                    self.set(section, key, value.clone(), from);
+                    self.set(section, key, value.clone(), source(section, key));
                     continue;
                 }
-                let hint = suggestions::key(section, key, &self.table);
-                let line = file.line(section, Some(key)).unwrap_or(1);
-                let (path, section, key) = (path.to_owned(), section.clone(), key.clone());
-                errors.push(ConfigError::Key { path, line, section, key, hint });
+                found.add(|| {
+                    let hint = suggestions::key(section, key, &self.table);
+                    let line = file.line(section, Some(key)).unwrap_or(1);
+                    let (path, section, key) = (path.to_owned(), section.clone(), key.clone());
+                    ConfigError::Key { path, line, section, key, hint }
+                });
             }
         }
-        Ok(errors)
+        true
     }
 
-    fn overlay_environment(&mut self, given: impl IntoIterator<Item = (String, String)>) {
+    /// Takes over the values of variables. Warns about those that set no key.
+    fn overlay_environment(
+        &mut self,
+        given: impl IntoIterator<Item = (String, String)>,
+        found: &mut Refused,
+    ) {
         let mut names = BTreeMap::new();
         for (section, keys) in &self.table {
             for (key, value) in keys.as_table().into_iter().flatten() {
@@ -192,10 +192,8 @@ impl Values {
         // The map sorts the variables, so that CHANCERY_LOG_LEVEL always overrides CHANCERY_LOG.
         let given: BTreeMap<String, String> =
             given.into_iter().filter(|(name, _)| unknown_variables::is_ours(name)).collect();
-        let warnings: Vec<String> = (given.keys().filter(|name| !names.contains_key(*name)))
-            .filter_map(|name| warning(name))
-            .collect();
-        self.warnings.extend(warnings);
+        let unknown = given.keys().filter(|name| !names.contains_key(*name));
+        found.warnings.extend(unknown.filter_map(|name| warning(name)));
         let level = ("log".to_owned(), "level".to_owned(), Value::String(String::new()));
         names.insert("CHANCERY_LOG".to_owned(), level);
         for (name, text) in given {
@@ -206,10 +204,9 @@ impl Values {
         }
     }
 
-    /// Returns an error for each value that breaks a rule. A value with an error of its own is
-    /// replaced by the default before rules about several values are checked.
-    fn problems(&self, files: NamedFiles) -> Vec<ConfigError> {
-        let mut errors = Vec::new();
+    /// Finds the values that break a rule. A value with an error of its own is replaced by the default before rules about
+    /// several values are checked.
+    fn find_problems(&self, files: NamedFiles, found: &mut Refused) {
         let mut rest = self.clone();
         for (section, keys) in KEYS {
             for (key, bounds, _) in *keys {
@@ -223,37 +220,66 @@ impl Values {
                         "contains a private key, which is not shown; give the path of its file"
                             .to_owned()
                     }
-                    Err(error) => type_rule(section, key, value, error.message()),
+                    Err(error) => type_rule((section, key), value, bounds, error.message()),
                     Ok(_) if bounds.allow(value) => continue,
                     Ok(_) => format!("must be {}", bounds.range().unwrap_or_default()),
                 };
-                errors.push(self.refuse(section, key, rule));
+                found.add(|| self.refuse(section, key, rule));
                 rest.reset(section, key);
             }
         }
-        let Ok(config) = Config::deserialize(rest.table) else { return errors };
-        let broken = rules(&config).into_iter();
-        errors.extend(broken.map(|(section, key, rule)| self.refuse(section, key, rule)));
+        let Ok(config) = Config::deserialize(rest.table) else { return };
+        for (section, key, rule) in rules(&config) {
+            found.add(|| self.refuse(section, key, rule));
+        }
         if files != NamedFiles::Ignore {
-            let broken = config.unusable_tls_files().into_iter();
-            errors.extend(
-                broken.map(|(section, key, error)| self.refuse(section, key, error.to_string())),
-            );
-            let broken = config.auth.unusable_files().into_iter();
-            errors.extend(broken.map(|(key, error)| self.refuse("auth", key, error)));
-            let policy = config.audit.unusable_policy();
-            errors
-                .extend(policy.map(|error| self.refuse("audit", "policy_file", error.to_string())));
-            let broken = named_files::unusable(&config).into_iter();
-            errors.extend(broken.map(|(section, key, error)| self.refuse(section, key, error)));
+            self.find_unusable_files(&config, files, found);
         }
-        if files == NamedFiles::Check {
-            let broken = config.secrets.unusable_files().into_iter();
-            errors.extend(broken.map(|(key, error)| self.refuse("secrets", key, error)));
-            let broken = named_files::missing_program(&config).into_iter();
-            errors.extend(broken.map(|error| self.refuse("validation", "external_command", error)));
+    }
+
+    /// Finds the files that a replica cannot use.
+    fn find_unusable_files(&self, config: &Config, files: NamedFiles, found: &mut Refused) {
+        for (section, key, error) in config.unusable_tls_files() {
+            found.add(|| self.refuse(section, key, error.to_string()));
         }
-        errors
+        for (key, error) in config.auth.unusable_files() {
+            found.add(|| self.refuse("auth", key, error));
+        }
+        if let Some(error) = config.audit.unusable_policy() {
+            found.add(|| self.refuse("audit", "policy_file", error.to_string()));
+        }
+        for (section, key, error) in named_files::unusable(config, files) {
+            found.add(|| self.refuse(section, key, error));
+        }
+        let credential = config.secrets.missing_directory();
+        if files == NamedFiles::CheckForStart {
+            if let Some(error) = credential {
+                found.add(|| self.refuse("secrets", "credential", error.to_owned()));
+            }
+            return;
+        }
+        let mut warn = |section, key, text| {
+            found.warnings.push(self.refuse(section, key, text).to_string());
+        };
+        for (key, error) in config.secrets.unusable_files() {
+            let text = "; a replica starts without these keys, and serves everything but secrets";
+            warn("secrets", key, error + text);
+        }
+        if let Some(error) = named_files::missing_program(config) {
+            let effect = match config.validation.external_required {
+                true => "refuses all writes",
+                false => "does not check writes with it",
+            };
+            let text = format!("{error}; a replica starts, and {effect}");
+            warn("validation", "external_command", text);
+        }
+        for (section, key, text) in named_files::created_at_start(config) {
+            warn(section, key, text);
+        }
+        if credential.is_some() {
+            let text = "was not checked, because systemd provides credentials only to its units";
+            warn("secrets", "credential", text.to_owned());
+        }
     }
 
     fn value(&self, section: &str, key: &str) -> Option<&Value> {
@@ -271,17 +297,21 @@ impl Values {
         }
     }
 
-    fn check(self) -> Result<Loaded, Vec<ConfigError>> {
-        let config = Config::deserialize(self.table.clone())
-            .map_err(|error| vec![self.refuse("", "", error.message().to_owned())])?;
-        Ok(Loaded { config, warnings: self.warnings, sources: self.sources })
+    fn finish(self, mut found: Refused) -> Result<Loaded, Refused> {
+        match Config::deserialize(self.table.clone()) {
+            Ok(config) => Ok(Loaded { config, warnings: found.warnings, sources: self.sources }),
+            Err(error) => {
+                found.add(|| self.refuse("", "", error.message().to_owned()));
+                Err(found)
+            }
+        }
     }
 
     fn refuse(&self, section: &str, key: &str, rule: String) -> ConfigError {
         let name = format!("{section}.{key}");
-        let value = self.value(section, key).map(Value::to_string).unwrap_or_default();
+        let none = Value::String(String::new());
         let from = self.sources.get(&name).cloned().unwrap_or(Source::Default);
-        ConfigError::Value { key: name, value, from, rule }
+        ConfigError::value(&name, self.value(section, key).unwrap_or(&none), from, rule)
     }
 }
 
@@ -315,7 +345,12 @@ pub(crate) fn list<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
     Value::Array(items.into_iter().map(|item| Value::String(item.to_owned())).collect())
 }
 
-fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
+fn type_rule(
+    (section, key): (&str, &str),
+    value: &Value,
+    bounds: &Bounds,
+    message: &str,
+) -> String {
     if message.contains("socket address") {
         return match section {
             "raft" => format!("{LISTEN_RULE}; put a host name into raft.advertise"),
@@ -338,12 +373,14 @@ fn type_rule(section: &str, key: &str, value: &Value, message: &str) -> String {
     }
     match (value, message.split_once("expected ")) {
         // The text after the last `expected` names the expected type.
-        (_, Some((_, "u64" | "usize"))) => {
-            // Replica IDs start at 1. TOML cannot represent larger numbers.
-            let min = u8::from(key == "replica_id");
-            format!("is not a whole number from {min} to {}", i64::MAX)
+        (_, Some((_, "u64" | "usize" | "u32"))) => {
+            let range =
+                format!("a whole number from {} to {}", bounds.range.start(), bounds.range.end());
+            match bounds.or_zero {
+                true => format!("is neither 0 nor {range}"),
+                false => format!("is not {range}"),
+            }
         }
-        (_, Some((_, "u32"))) => format!("is not a whole number from 0 to {}", u32::MAX),
         (_, Some((_, "a boolean"))) => "is neither true nor false".to_owned(),
         (_, Some((_, "a sequence"))) => "is not a list such as [\"a\", \"b\"]".to_owned(),
         _ => message.trim().replace('\n', "; "),

@@ -17,6 +17,7 @@ mod manual;
 mod mcp;
 mod named_files;
 mod raft;
+mod refused;
 mod rules;
 mod schema;
 mod secrets;
@@ -37,10 +38,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use error::{ConfigError, Source};
-pub(crate) use load::{FlagValue, Flags, Loaded, NamedFiles, Refused, list, load};
+pub(crate) use load::{FlagValue, Flags, Loaded, list, load};
 pub(crate) use manual::manual;
-pub(crate) use named_files::read_descriptor_set;
+pub(crate) use named_files::{NamedFiles, read_descriptor_set};
 pub(crate) use raft::Raft;
+pub(crate) use refused::Refused;
 pub(crate) use rules::{LISTEN_RULE, log_level_rules};
 pub(crate) use schema::schema;
 pub(crate) use tls::{TlsClientCert, TlsMin};

@@ -6,6 +6,16 @@ use chancery_audit::SinkSettings;
 
 use super::Config;
 
+/// Whether the files that a configuration names are checked with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NamedFiles {
+    /// Checks all of them, for a report. Problems with which a replica starts are warnings.
+    Check,
+    /// Checks those without which a replica does not start. Without its keys, a replica serves everything but secrets.
+    CheckForStart,
+    Ignore,
+}
+
 /// The maximum size of a descriptor set in bytes. The whole Envoy API takes 4 MB.
 const DESCRIPTOR_SET_BYTES_MAX: u64 = 64 << 20;
 
@@ -25,7 +35,10 @@ pub(crate) fn read_descriptor_set(path: &str) -> Result<Vec<u8>, String> {
 }
 
 /// Returns the section, the key and the reason for each path without which a replica does not start.
-pub(super) fn unusable(config: &Config) -> Vec<(&'static str, &'static str, String)> {
+pub(super) fn unusable(
+    config: &Config,
+    files: NamedFiles,
+) -> Vec<(&'static str, &'static str, String)> {
     let mut unusable = Vec::new();
     let data_dir = &config.store.data_dir;
     if data_dir.exists() && !data_dir.is_dir() {
@@ -38,16 +51,46 @@ pub(super) fn unusable(config: &Config) -> Vec<(&'static str, &'static str, Stri
             ("xds", "descriptor_sets", format!("cannot read {path}: {error}; correct the path"))
         }));
     }
+    if let Some((parent, text)) = missing_parent(config.admin.socket())
+        && (files == NamedFiles::CheckForStart || !is_created_at_start(parent))
+    {
+        unusable.push(("admin", "socket", text));
+    }
     for sink in config.audit.sinks.iter().filter_map(|sink| sink.parse().ok()) {
         if let SinkSettings::File(path) = sink
-            && let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty())
-            && !parent.is_dir()
+            && let Some((_, text)) = missing_parent(Some(&path))
         {
-            let text = format!("{} is not a directory; create it", parent.display());
             unusable.push(("audit", "sinks", text));
         }
     }
     unusable
+}
+
+/// Returns the section, the key and the finding for each path that does not exist yet, and that the service manager
+/// creates when it starts a replica.
+pub(super) fn created_at_start(config: &Config) -> Vec<(&'static str, &'static str, String)> {
+    let parent = missing_parent(config.admin.socket()).map(|(parent, _)| parent);
+    let parent = parent.filter(|parent| is_created_at_start(parent));
+    let text = |parent: &Path| {
+        let parent = parent.display();
+        format!(
+            "{parent} does not exist; the unit of the replica has to create it (RuntimeDirectory=)"
+        )
+    };
+    parent.map(|parent| ("admin", "socket", text(parent))).into_iter().collect()
+}
+
+/// Returns the directory of a file, and the problem, if the directory does not exist.
+fn missing_parent(path: Option<&Path>) -> Option<(&Path, String)> {
+    let parent = path?.parent().filter(|parent| !parent.as_os_str().is_empty())?;
+    (!parent.is_dir())
+        .then(|| (parent, format!("{} is not a directory; create it", parent.display())))
+}
+
+/// Returns whether a directory does not exist while its service is stopped. systemd deletes it then
+/// (`RuntimeDirectory=`).
+fn is_created_at_start(directory: &Path) -> bool {
+    directory.starts_with("/run") && !directory.exists()
 }
 
 /// Returns why the program of the external validator cannot be started.

@@ -48,18 +48,18 @@ pub(crate) struct SecretsSection {
 impl SecretsSection {
     /// Returns the key and the rule of each value that is not valid.
     pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
-        let name = &self.credential;
-        let mut broken = Vec::new();
-        if name.contains('/') {
-            broken.push(("credential", "is a path; give the name of a credential".to_owned()));
-        } else if !name.is_empty() && env::var_os(CREDENTIALS_DIRECTORY).is_none() {
-            let rule = format!(
-                "needs systemd, which sets {CREDENTIALS_DIRECTORY}; start the server as its service, or set \
-                 secrets.key_file"
-            );
-            broken.push(("credential", rule));
-        }
-        broken
+        let rule = "is a path; give the name of a credential";
+        self.credential.contains('/').then(|| ("credential", rule.to_owned())).into_iter().collect()
+    }
+
+    /// Returns why this process cannot read the credential, if one is set. An operator's command has none of the
+    /// credentials of the unit.
+    pub(super) fn missing_directory(&self) -> Option<&'static str> {
+        let is_missing =
+            !self.credential.is_empty() && env::var_os(CREDENTIALS_DIRECTORY).is_none();
+        is_missing.then_some(
+            "needs systemd, which sets CREDENTIALS_DIRECTORY; start the server as its service, or set secrets.key_file",
+        )
     }
 
     fn sources(&self) -> Vec<(&'static str, KekSource)> {

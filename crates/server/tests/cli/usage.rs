@@ -179,6 +179,13 @@ fn the_configuration_is_checked_and_printed_with_what_overrides_it() {
         assert!(missing.err.contains(&format!("error: raft.{key} = ")), "{missing:?}");
     }
 
+    // A file without which `serve` starts is a warning.
+    fs::write(&file, "[secrets]\nkey_file = \"/none/keys\"\n").unwrap();
+    let reduced = config(&["check"]);
+    assert_eq!(reduced.code, 0, "{reduced:?}");
+    assert!(reduced.out.starts_with("warning: secrets.key_file = \"/none/keys\" (from "));
+    assert!(reduced.out.ends_with("the configuration is valid\n"), "{reduced:?}");
+
     fs::write(&file, "[xds]\nack_timeout = \"soon\"\n[log]\nformat = \"xml\"\n").unwrap();
     let refused = config(&["check"]);
     assert_eq!((refused.code, refused.out.as_str()), (1, ""));

@@ -21,7 +21,11 @@ pub(crate) enum Config {
     /// Check whether `serve` would accept the configuration
     ///
     /// Reports all problems together, each with its file, line and key, also those of the files that the configuration
-    /// names. Warns about environment variables that set no key. `-o json` prints the problems as a list.
+    /// names. Of more than 100 problems, it counts the others. `-o json` prints the problems as a list.
+    ///
+    /// Warnings do not change the exit code. They concern environment variables that set no key, and files without
+    /// which `serve` starts: the keys of secrets, and the program of the external validator. They also concern what
+    /// only systemd provides, which a command outside of the unit cannot check.
     Check {
         #[command(flatten)]
         config: ConfigFlags,
@@ -65,16 +69,17 @@ fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {
 }
 
 fn check_as_json(result: Result<Loaded, Refused>, answer: &mut Answer<'_>) -> Result<(), Failure> {
-    let (errors, warnings) = match result {
-        Ok(loaded) => (Vec::new(), loaded.warnings),
-        Err(Refused { errors, warnings }) => (errors, warnings),
+    let found = match result {
+        Ok(loaded) => Refused { warnings: loaded.warnings, ..Refused::default() },
+        Err(refused) => refused,
     };
-    let problems: Vec<Value> = errors.iter().map(problem).collect();
+    let problems: Vec<Value> = found.errors.iter().map(problem).collect();
     answer.json(&json!({
-        "valid": errors.is_empty(), "problems": problems, "warnings": warnings,
+        "valid": problems.is_empty(), "problems": problems, "more_problems": found.n_more,
+        "warnings": found.warnings,
     }))?;
     answer.out.flush()?;
-    match errors.len() as u64 {
+    match found.n_problems() {
         0 => Ok(()),
         n => Err(Failure::new(format_args!("the configuration has {}", count(n, "problem")))),
     }

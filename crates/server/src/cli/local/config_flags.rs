@@ -74,7 +74,7 @@ impl ConfigFlags {
     /// Loads the configuration from these flags, the environment and the file.
     pub(super) fn load(self, files: NamedFiles) -> Result<Loaded, Failure> {
         self.try_load(files)?
-            .map_err(|Refused { errors, warnings }| Failure::lines(errors).with_warnings(warnings))
+            .map_err(|refused| Failure::lines(refused.lines()).with_warnings(refused.warnings))
     }
 
     /// Loads the configuration. The inner result has the problems of the configuration.

@@ -14,8 +14,7 @@ fn load_with(file: &str, environment: &[(&str, &str)]) -> Result<Loaded, String>
     let flags = Flags { file: Some(path.clone()), values: vec![] };
     let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
     load(&flags, environment, NamedFiles::Check).map_err(|refused| {
-        let lines: Vec<String> = refused.errors.iter().map(ToString::to_string).collect();
-        let text = lines.join("\n").replace(path.to_str().unwrap(), "FILE");
+        let text = refused.lines().join("\n").replace(path.to_str().unwrap(), "FILE");
         // Only `every_problem_is_reported_with_its_line_and_advice` compares the lines.
         let line = regex::Regex::new(r"\(from FILE:[0-9]+\)").unwrap();
         line.replace_all(&text, "(from FILE)").into_owned()
@@ -38,7 +37,7 @@ fn every_problem_is_reported_with_its_line_and_advice() {
     };
     let file = "level = 'debug'\n[xds]\nadress = 'x'\nstreams-max = 5\nlevle = 1\ndata_dir = '/d'\n\n\
                 [shutdown]\ntimeout = '0s'\n[validaton]\nmode = 'off'\n[validation]\n\
-                external_command = ['/none/check']\n[audit]\nsinks = ['file:/none/audit']\n";
+                external_command = []\n[audit]\nsinks = ['file:/none/audit']\n";
     let found = problems(file, &[("CHANCERY_ADMIN_CONNECTIONS_MAX", "many")]);
     let expected = [
         "FILE:1: [level] is not a section; level is a key of [log]; write it below [log]",
@@ -46,12 +45,10 @@ fn every_problem_is_reported_with_its_line_and_advice() {
         "FILE:3: xds.adress is not a key; did you mean xds.address?",
         "FILE:6: xds.data_dir is not a key; did you mean store.data_dir?",
         "FILE:4: xds.streams-max is not a key; did you mean xds.streams_max?",
-        "admin.connections_max = \"many\" (from CHANCERY_ADMIN_CONNECTIONS_MAX): is not a whole number from 0 to \
-         9223372036854775807",
+        "admin.connections_max = \"many\" (from CHANCERY_ADMIN_CONNECTIONS_MAX): is not a whole number from 1 to \
+         100000",
         "shutdown.timeout = \"0s\" (from FILE:9): must be from 1s to 10m",
         "audit.sinks = [\"file:/none/audit\"] (from FILE:15): /none is not a directory; create it",
-        "validation.external_command = [\"/none/check\"] (from FILE:13): \"/none/check\" is not a file, nor a program \
-         in PATH; correct the path, or install the program",
     ];
     for problem in expected {
         assert!(found.iter().any(|found| found == problem), "{problem}: {found:#?}");
@@ -81,7 +78,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         ),
         (
             "[store]\nsnapshot_log_entries = -1",
-            "store.snapshot_log_entries = -1 (from FILE): is not a whole number from 0 to 9223372036854775807".to_owned(),
+            "store.snapshot_log_entries = -1 (from FILE): is not a whole number from 1 to 100000000".to_owned(),
         ),
         (
             "[xds]\nallow_plaintext = 'yes'",
@@ -131,7 +128,9 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
         "raft.connections_max = 0 (from CHANCERY_RAFT_CONNECTIONS_MAX): must be from 256 to 65536"
     );
     let error = load_with("[xds]\nrequests_burst_max = -1", &[]).unwrap_err();
-    assert!(error.ends_with("is not a whole number from 0 to 4294967295"), "{error}");
+    assert!(error.ends_with("is not a whole number from 1 to 10000000"), "{error}");
+    let error = load_with("[xds]\nshards = 'x'", &[]).unwrap_err();
+    assert!(error.ends_with("is not a whole number from 0 to 1024"), "{error}");
 }
 
 /// XDSTP-25: the authorities are configured as in names, also percent-encoded or empty.
@@ -253,11 +252,7 @@ fn value_out_of_its_range_is_rejected_with_the_range() {
 #[test]
 fn least_and_greatest_values_are_accepted() {
     for end in [0, 1] {
-        let mut values = Values {
-            table: table(&Config::default()),
-            sources: BTreeMap::new(),
-            warnings: Vec::new(),
-        };
+        let mut values = Values { table: table(&Config::default()), sources: BTreeMap::new() };
         for (section, keys) in KEYS {
             for (key, bounds, _) in *keys {
                 let value = values.value(section, key).unwrap();
@@ -275,8 +270,10 @@ fn least_and_greatest_values_are_accepted() {
                 }
             }
         }
-        assert_eq!(values.problems(NamedFiles::Check).len(), 0);
-        let config = values.check().unwrap().config;
+        let mut found = Refused::default();
+        values.find_problems(NamedFiles::Check, &mut found);
+        assert_eq!(found.n_problems(), 0);
+        let config = values.finish(found).unwrap().config;
         config.store().validate().unwrap();
         config.fanout().validate().unwrap();
         config.xds().validate().unwrap();
@@ -577,4 +574,87 @@ fn file_that_is_too_large_or_not_regular_is_reported() {
     let file = "[raft]\ntls_cert = '/dev/null'\ntls_key = '/dev/null'\ntls_ca = '/dev/null'";
     let error = load_with(file, &[]).unwrap_err();
     assert_eq!(error.matches("in /dev/null: it is not a regular file").count(), 3, "{error}");
+}
+
+/// A report about a file of the maximum size has a bound, whatever is wrong with it.
+#[test]
+fn problems_beyond_the_maximum_are_counted() {
+    let one = "[xds]\nunknown_key_00000=1\n";
+    assert_eq!(load_with(one, &[]).unwrap_err().lines().count(), 1);
+    let listed = |head: &str, line: fn(usize) -> String, tail: &str, n: usize| {
+        let text = head.to_owned() + &(0..n).map(line).collect::<String>() + tail;
+        let size = text.len() as u64;
+        assert!(size <= FILE_BYTES_MAX, "{head:?}: {size}");
+        let error = load_with(&text, &[]).unwrap_err();
+        let mut lines: Vec<_> = error.lines().map(str::to_owned).collect();
+        let more =
+            format!("the configuration has {} more problems; correct those above first", n - 100);
+        assert_eq!((lines.len(), lines.pop()), (101, Some(more)), "{head:?}");
+        assert!(lines.iter().all(|line| line.len() < 3000), "{head:?}");
+        lines.pop().unwrap()
+    };
+    let last = listed("[xds]\n", |i| format!("unknown_key_{i:05}=1\n"), "", 50_000);
+    assert!(last.starts_with("FILE:101: xds.unknown_key_00099 is not a key; "), "{last}");
+    let last = listed("", |i| format!("[section_{i:05}]\n"), "", 10_000);
+    assert!(last.starts_with("FILE:100: [section_00099] is not a section; "), "{last}");
+    let last = listed("", |i| format!("key{i:05} = \n"), "", 10_000);
+    assert!(last.starts_with("FILE:100: "), "{last}");
+    // Each error has the value of the whole list, cut to a maximum.
+    let last = listed("[admin]\nhosts = [\n", |i| format!("'!{i:05}',\n"), "]\n", 10_000);
+    assert!(last.starts_with("admin.hosts = [\"!00000\", "), "{last}");
+    assert!(last.ends_with(": \"!00099\" is not a host name without a port"), "{last}");
+}
+
+/// A report has warnings about what does not keep a replica down, or what only its unit has.
+#[test]
+fn problems_with_which_a_replica_starts_are_warnings() {
+    let load_for = |file: &str, files| {
+        let mut written = tempfile::NamedTempFile::new().unwrap();
+        written.write_all(file.as_bytes()).unwrap();
+        let path = written.path().to_owned();
+        let text = |lines: Vec<String>| {
+            let name = |line: String| line.replace(path.to_str().unwrap(), "FILE");
+            lines.into_iter().map(name).collect::<Vec<_>>()
+        };
+        let flags = Flags { file: Some(path.clone()), values: vec![] };
+        match load(&flags, [], files) {
+            Ok(loaded) => (Vec::new(), text(loaded.warnings)),
+            Err(refused) => (text(refused.lines()), text(refused.warnings)),
+        }
+    };
+    let file = "[secrets]\nkey_file = '/none/keys'\ncredential = 'keys'\n\
+                [validation]\nexternal_command = ['/none/check']\n\
+                [admin]\nsocket = '/run/none/admin.sock'\n";
+    let (errors, warnings) = load_for(file, NamedFiles::Check);
+    assert_eq!(errors, [""; 0]);
+    let (keys, others) = warnings.split_first().unwrap();
+    assert!(keys.starts_with("secrets.key_file = \"/none/keys\" (from FILE:2): "), "{keys}");
+    let effect = "; a replica starts without these keys, and serves everything but secrets";
+    assert!(keys.ends_with(effect), "{keys}");
+    let expected = [
+        "validation.external_command = [\"/none/check\"] (from FILE:5): \"/none/check\" is not a file, nor a program \
+         in PATH; correct the path, or install the program; a replica starts, and refuses all writes",
+        "admin.socket = \"/run/none/admin.sock\" (from FILE:7): /run/none does not exist; the unit of the replica \
+         has to create it (RuntimeDirectory=)",
+        "secrets.credential = \"keys\" (from FILE:3): was not checked, because systemd provides credentials only to \
+         its units",
+    ];
+    assert_eq!(others, expected);
+    let optional = file.replace("[admin]", "external_required = false\n[admin]");
+    let (_, warnings) = load_for(&optional, NamedFiles::Check);
+    assert!(warnings[1].ends_with("; a replica starts, and does not check writes with it"));
+    // A replica needs the credential and the directory of its socket.
+    let (errors, warnings) = load_for(file, NamedFiles::CheckForStart);
+    let expected = [
+        "admin.socket = \"/run/none/admin.sock\" (from FILE:7): /run/none is not a directory; create it",
+        "secrets.credential = \"keys\" (from FILE:3): needs systemd, which sets CREDENTIALS_DIRECTORY; start the \
+         server as its service, or set secrets.key_file",
+    ];
+    assert_eq!((errors.as_slice(), warnings.len()), (expected.map(str::to_owned).as_slice(), 0));
+    assert_eq!(load_for(file, NamedFiles::Ignore), (Vec::new(), Vec::new()));
+    // No service manager creates another directory.
+    let (errors, _) = load_for("[admin]\nsocket = '/none/admin.sock'\n", NamedFiles::Check);
+    let expected =
+        "admin.socket = \"/none/admin.sock\" (from FILE:2): /none is not a directory; create it";
+    assert_eq!(errors, [expected]);
 }

@@ -26,7 +26,7 @@ pub(super) fn checks(path: &Path) -> [Check; 2] {
             [config, limits(&loaded.config)]
         }
         Err(refused) => {
-            let n = count(refused.errors.len() as u64, "problem");
+            let n = count(refused.n_problems(), "problem");
             let first = refused.errors.first().map(ToString::to_string).unwrap_or_default();
             let detail = format!("{} has {n}, such as {first}", path.display());
             let config = Check::failed(NAME, detail, "see `chancery config check`");
