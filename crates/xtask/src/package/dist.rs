@@ -37,6 +37,9 @@ const COMPLETIONS: &[(&str, &str)] = &[
 ];
 const UNITS: &[&str] = &["chancery.service", "chancery-backup.service", "chancery-backup.timer"];
 
+/// The variables of the unit.
+const DEFAULT: &str = "deploy/debian/default";
+
 /// Writes all files into a directory, and returns the directory.
 pub(super) fn write(paths: &Paths, release: &Release, program: &Path) -> Result<PathBuf> {
     let files = Sources::read(paths, release, program)?.files()?;
@@ -63,6 +66,7 @@ pub(super) fn check(paths: &Paths, release: &Release, program: &Path) -> Result<
         ensure!(deb.contains(path), "the Debian package lacks {path}:\n{deb}");
     }
     check_archive(&dir, release)?;
+    check_variables(paths, program)?;
     let chart = dir.join(format!("chancery-{}.tgz", release.version));
     let tools = setup::chart_tools(paths)?;
     check_chart(&tools, &chart)?;
@@ -81,6 +85,36 @@ fn check_archive(dir: &Path, release: &Release) -> Result<()> {
     let expected = format!("chancery {}", release.version);
     ensure!(version.trim() == expected, "the program prints {version:?} instead of {expected:?}");
     Ok(())
+}
+
+/// Checks that the program accepts the variables that `/etc/default/chancery` suggests.
+fn check_variables(paths: &Paths, program: &Path) -> Result<()> {
+    let file =
+        fs::read_to_string(paths.root.join(DEFAULT)).with_context(|| format!("read {DEFAULT}"))?;
+    let variables = suggested(&file)?;
+    let mut check = Command::new(program);
+    let printed = proc::output(check.env_clear().envs(variables).args(["config", "check"]))?;
+    let expected = "the configuration is valid\n";
+    ensure!(
+        printed == expected,
+        "with the variables of {DEFAULT}, `config check` prints:\n{printed}"
+    );
+    Ok(())
+}
+
+/// Returns the variables in the comments of the file, with their values.
+fn suggested(file: &str) -> Result<Vec<(&str, &str)>> {
+    let lines = file.lines().filter_map(|line| line.strip_prefix('#')?.split_once('='));
+    let variables: Vec<_> = lines.filter(|(name, _)| !name.contains(' ')).collect();
+    ensure!(!variables.is_empty(), "{DEFAULT} suggests no variable");
+    for (name, _) in &variables {
+        let is_known = name.starts_with("CHANCERY_") || *name == "TOKIO_WORKER_THREADS";
+        ensure!(
+            is_known,
+            "{DEFAULT} suggests {name}, which has no effect; write CHANCERY_SECTION_KEY"
+        );
+    }
+    Ok(variables)
 }
 
 fn check_chart(tools: &ChartTools, chart: &Path) -> Result<()> {
@@ -205,7 +239,7 @@ impl<'a> Sources<'a> {
         for (path, source) in [
             ("usr/lib/sysusers.d/chancery.conf", "deploy/systemd/chancery.sysusers"),
             ("usr/share/doc/chancery/examples/chancery.toml", "deploy/systemd/chancery.toml"),
-            ("etc/default/chancery", "deploy/debian/default"),
+            ("etc/default/chancery", DEFAULT),
         ] {
             tree.file(path, 0o644, self.source(source)?);
         }
@@ -242,5 +276,20 @@ impl<'a> Sources<'a> {
 
     fn source(&self, path: &str) -> Result<Vec<u8>> {
         fs::read(self.paths.root.join(path)).with_context(|| format!("read {path}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variable_without_effect_is_refused() {
+        let file = "# Text with A=b.\n#TOKIO_WORKER_THREADS=4\n#CHANCERY_LOG_LEVEL=info\n";
+        let expected = [("TOKIO_WORKER_THREADS", "4"), ("CHANCERY_LOG_LEVEL", "info")];
+        assert_eq!(suggested(file).unwrap(), expected);
+        let refused = suggested(&file.replace("CHANCERY_LOG_LEVEL", "RUST_LOG")).unwrap_err();
+        let expected = "deploy/debian/default suggests RUST_LOG, which has no effect; write CHANCERY_SECTION_KEY";
+        assert_eq!(refused.to_string(), expected);
     }
 }
