@@ -3,6 +3,7 @@
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
 
 use crate::{paths::Paths, proc, say::say, setup};
 
@@ -22,6 +23,7 @@ pub(super) fn check(paths: &Paths) -> Result<()> {
     proc::output(schema.arg(&file))?;
     let compose = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
     check_rules(&compose)?;
+    check_order(&compose)?;
     for path in mounted(&compose) {
         ensure!(dir.join(path).exists(), "{DIR}/compose.yaml mounts {path}, which does not exist");
     }
@@ -52,6 +54,30 @@ fn check_rules(compose: &str) -> Result<()> {
         for port in list.split(',').map(|port| port.trim().trim_matches('"')) {
             ensure!(port.starts_with(LOOPBACK), "the port {port} is reachable from other machines");
         }
+    }
+    Ok(())
+}
+
+/// Checks that a service depends on the success of each service that ends.
+///
+/// Otherwise, `docker compose up --wait` waits until the service that ends is healthy, and fails when it has ended.
+fn check_order(compose: &str) -> Result<()> {
+    let file: Value = serde_saphyr::from_str(compose).context("parse the Compose file")?;
+    let services = file["services"].as_object().context("the Compose file has no services")?;
+    let is_awaited = |name: &str| {
+        services.values().any(|service| {
+            service["depends_on"][name]["condition"] == "service_completed_successfully"
+        })
+    };
+    let ending = services.iter().filter(|(_, service)| service["restart"] == "on-failure");
+    let ending: Vec<_> = ending.map(|(name, _)| name.as_str()).collect();
+    ensure!(!ending.is_empty(), "the Compose file has no service that publishes resources");
+    for name in ending {
+        ensure!(
+            is_awaited(name),
+            "the service {name} ends, and `docker compose up --wait` fails; let another service depend on it with \
+             `condition: service_completed_successfully`"
+        );
     }
     Ok(())
 }
@@ -92,6 +118,21 @@ mod tests {
             "the image ${D:-r/d:latest} has no variable with a version as its default"
         );
         assert_eq!(refused("127.0.0.1:3", "3"), "the port 3:4 is reachable from other machines");
+    }
+
+    #[test]
+    fn service_that_ends_needs_a_service_that_waits_for_it() {
+        const FILE: &str = "\
+            x-publish: &publish {restart: on-failure}\n\
+            x-replicas: &replicas\n  a: {condition: service_healthy}\n\
+            services:\n  a: {restart: always}\n  publish: {<<: *publish, command: [apply]}\n  \
+              envoy:\n    depends_on:\n      <<: *replicas\n      \
+                publish: {condition: service_completed_successfully}\n";
+        check_order(FILE).unwrap();
+        let refused = check_order(&FILE.replace("completed_successfully", "started")).unwrap_err();
+        let expected = "the service publish ends, and `docker compose up --wait` fails; let another service depend on \
+                        it with `condition: service_completed_successfully`";
+        assert_eq!(refused.to_string(), expected);
     }
 
     #[test]
