@@ -14,6 +14,8 @@ use super::{
 /// The user and the group of the process, as in other images without a shell.
 const USER: u64 = 65532;
 
+/// The file that Docker reads instead of `index.json`, unless it uses the image store of containerd.
+const DOCKER_MANIFEST: &str = "manifest.json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
@@ -47,6 +49,12 @@ pub(super) fn layout(release: &Release, program: &[u8]) -> Result<Layout> {
     let mut blobs = Blobs::default();
     let layer = blobs.add(LAYER, gzip(&tar)?);
     let config = blobs.add(CONFIG, serde_json::to_vec(&config(release, &diff))?);
+    let docker = json!([{
+        "Config": path(&config)?,
+        "RepoTags": [tag(release)],
+        "Layers": [path(&layer)?],
+    }]);
+    blobs.0.file(DOCKER_MANIFEST, 0o644, serde_json::to_vec(&docker)?);
     let manifest = json!({
         "schemaVersion": 2,
         "mediaType": MANIFEST,
@@ -66,6 +74,17 @@ pub(super) fn layout(release: &Release, program: &[u8]) -> Result<Layout> {
     blobs.0.file("index.json", 0o644, serde_json::to_vec(&index)?);
     blobs.0.file("oci-layout", 0o644, r#"{"imageLayoutVersion":"1.0.0"}"#);
     Ok(Layout { tree: blobs.0, digest })
+}
+
+/// Returns the name that `docker load` gives to the image.
+pub(super) fn tag(release: &Release) -> String {
+    format!("chancery:{}", release.version)
+}
+
+/// Returns the path of a blob in the layout.
+fn path(descriptor: &Value) -> Result<String> {
+    let digest = descriptor["digest"].as_str().context("a descriptor has no digest")?;
+    Ok(format!("blobs/{}", digest.replace(':', "/")))
 }
 
 /// The blobs of a layout, by digest.
@@ -149,6 +168,23 @@ mod tests {
         assert_eq!(digest(1, b"program"), digest(1, b"program"));
         assert_ne!(digest(1, b"program"), digest(2, b"program"));
         assert_ne!(digest(1, b"program"), digest(1, b"another"));
+    }
+
+    #[test]
+    fn manifest_of_docker_names_the_config_and_the_layer() {
+        let release =
+            Release { version: "1.2.3".to_owned(), revision: "c0ffee".to_owned(), epoch: 0 };
+        let tree = layout(&release, b"program").unwrap().tree;
+        let files: std::collections::BTreeMap<_, _> = tree.files().collect();
+        let manifest: Value = serde_json::from_slice(files[DOCKER_MANIFEST]).unwrap();
+        assert_eq!(manifest[0]["RepoTags"], json!(["chancery:1.2.3"]));
+        let config: Value =
+            serde_json::from_slice(files[manifest[0]["Config"].as_str().unwrap()]).unwrap();
+        let layer = files[manifest[0]["Layers"][0].as_str().unwrap()];
+        let mut tar = Vec::new();
+        std::io::copy(&mut flate2::read::GzDecoder::new(layer), &mut tar).unwrap();
+        let diff = format!("sha256:{}", sha256(&tar));
+        assert_eq!(config["rootfs"]["diff_ids"], json!([diff]));
     }
 
     #[test]

@@ -38,13 +38,18 @@ pub(super) fn run(paths: &Paths, release: &Release, program: &[u8]) -> Result<()
     let scratch = super::scratch::fresh_dir(paths, "image-check")?;
     let layout = scratch.join("layout");
     let digest = image::write(release, program, &layout)?;
-    let again = image::layout(release, program)?.digest;
+    let again = image::layout(release, program)?;
     ensure!(
-        digest == again,
-        "the image is not reproducible: its digest was {digest}, then {again}"
+        digest == again.digest,
+        "the image is not reproducible: its digest was {digest}, then {}",
+        again.digest
     );
     let name = format!("{}:{}", layout.display(), release.version);
     inspect(&name, release, &digest)?;
+    let archive = scratch.join("image.tar");
+    fs::write(&archive, again.tree.tar("", release.epoch)?)
+        .with_context(|| format!("write {}", archive.display()))?;
+    inspect_as_docker(&archive, release)?;
     let bundle = scratch.join("bundle");
     let mut unpack = Command::new("umoci");
     proc::output(unpack.args(["unpack", "--image", &name]).arg(&bundle))?;
@@ -74,6 +79,17 @@ fn inspect(name: &str, release: &Release, digest: &str) -> Result<()> {
     let process = &config["config"];
     ensure!(process["User"] == "65532:65532", "the image runs as {}", process["User"]);
     ensure!(process["StopSignal"] == "SIGTERM", "the image stops by {}", process["StopSignal"]);
+    Ok(())
+}
+
+/// Checks that the archive has the image in the form that Docker reads without the image store of containerd.
+fn inspect_as_docker(archive: &Path, release: &Release) -> Result<()> {
+    let name = format!("docker-archive:{}:{}", archive.display(), image::tag(release));
+    let mut skopeo = Command::new("skopeo");
+    let config = proc::output(skopeo.args(["inspect", "--config"]).arg(&name))?;
+    let config: Value = serde_json::from_str(&config).context("parse the output of skopeo")?;
+    let user = &config["config"]["User"];
+    ensure!(user == "65532:65532", "as an archive of Docker, the image runs as {user}");
     Ok(())
 }
 
