@@ -1,4 +1,4 @@
-//! The packages that are linked into the program, from cargo's metadata and `Cargo.lock`.
+//! The packages that are linked into the program, or whose data the image contains, from cargo's metadata and `Cargo.lock`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,9 @@ use serde_json::Value;
 
 use crate::{paths::Paths, proc};
 
-const PROGRAM: &str = "chancery-server";
+pub(super) const PROGRAM: &str = "chancery-server";
+/// The package with the root certificates of the image, which the program does not use.
+pub(super) const ROOT_CERTIFICATES: &str = "webpki-root-certs";
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// A package of the program.
@@ -29,8 +31,9 @@ pub(super) struct Dependency {
     pub(super) uses: Vec<(String, String)>,
 }
 
-/// Returns the program's package and everything that is linked into it, sorted by name and version.
-pub(super) fn linked(paths: &Paths) -> Result<Vec<Dependency>> {
+/// Returns the program's package and everything that is linked into it, and the package with the root certificates of
+/// the image. The packages are sorted by name and version.
+pub(super) fn contained(paths: &Paths) -> Result<Vec<Dependency>> {
     let mut cargo = paths.cargo("metadata");
     let metadata =
         proc::output(cargo.args(["--locked", "--format-version=1", "--filter-platform", TARGET]))?;
@@ -47,8 +50,11 @@ fn select(metadata: &Value, checksums: &BTreeMap<(&str, &str), &str>) -> Result<
     let nodes: BTreeMap<String, Value> = (list(&metadata["resolve"]["nodes"]).into_iter())
         .map(|node| (text(&node["id"]).to_owned(), node))
         .collect();
-    let program = packages.iter().find(|(_, package)| package["name"] == PROGRAM);
-    let mut open = vec![program.context("cargo's metadata lacks the program")?.0.clone()];
+    let id = |name: &str| {
+        let found = packages.iter().find(|(_, package)| package["name"] == name);
+        found.map(|(id, _)| id.clone()).with_context(|| format!("cargo's metadata lacks {name}"))
+    };
+    let mut open = vec![id(PROGRAM)?, id(ROOT_CERTIFICATES)?];
     let mut seen = BTreeSet::new();
     let mut found = Vec::new();
     while let Some(id) = open.pop() {
@@ -116,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_linked_packages_are_selected() {
+    fn only_linked_packages_and_root_certificates_are_selected() {
         let package = |name: &str, kind: &str| {
             json!({"id": name, "name": name, "version": "1.0.0", "license": "MIT/Apache-2.0",
                 "manifest_path": format!("/{name}/Cargo.toml"), "targets": [{"kind": [kind]}]})
@@ -124,18 +130,20 @@ mod tests {
         let dep = |name: &str, kind: Value| json!({"pkg": name, "dep_kinds": [{"kind": kind}]});
         let metadata = json!({
             "packages": [package(PROGRAM, "bin"), package("a", "lib"), package("b", "lib"),
-                package("macro", "proc-macro"), package("tool", "lib"), package("other", "lib")],
+                package("macro", "proc-macro"), package("tool", "lib"), package("other", "lib"),
+                package(ROOT_CERTIFICATES, "lib")],
             "resolve": {"nodes": [
                 {"id": PROGRAM, "deps": [dep("a", Value::Null), dep("tool", json!("build")),
                     dep("macro", Value::Null)]},
                 {"id": "a", "deps": [dep("b", Value::Null), dep("other", json!("dev"))]},
                 {"id": "b", "deps": []},
+                {"id": ROOT_CERTIFICATES, "deps": []},
             ]},
         });
         let lock = "[[package]]\nname = \"b\"\nversion = \"1.0.0\"\nchecksum = \"c0ffee\"\n";
         let found = select(&metadata, &checksums(lock)).unwrap();
         let names: Vec<_> = found.iter().map(|found| found.name.as_str()).collect();
-        assert_eq!(names, ["a", "b", PROGRAM]);
+        assert_eq!(names, ["a", "b", PROGRAM, ROOT_CERTIFICATES]);
         assert_eq!(found[1].checksum.as_deref(), Some("c0ffee"));
         assert_eq!(found[0].license, "MIT OR Apache-2.0");
         assert_eq!(found[0].uses, [("b".to_owned(), "1.0.0".to_owned())]);

@@ -170,7 +170,7 @@ impl<'a> Sources<'a> {
             generated.contains_key("share/man/man1/chancery.1.gz"),
             "the program wrote no manual page chancery.1"
         );
-        let dependencies = dependencies::linked(paths)?;
+        let dependencies = dependencies::contained(paths)?;
         Ok(Self {
             paths,
             release,

@@ -23,6 +23,8 @@ const SYSTEM: &str = "\
 The program also contains parts of the GNU C Library (LGPL-2.1-or-later) and of libstdc++ and libgcc
 (GPL-3.0-or-later with the GCC Runtime Library Exception 3.1), in the versions of the component list. The source code
 of the program is available, so that it can be linked again with a modified version of these libraries.
+
+The container image also contains the root certificates of Mozilla, from the package webpki-root-certs.
 ";
 
 /// Returns the text.

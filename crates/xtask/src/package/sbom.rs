@@ -5,7 +5,10 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::{dependencies::Dependency, release::Release};
+use super::{
+    dependencies::{Dependency, PROGRAM, ROOT_CERTIFICATES},
+    release::Release,
+};
 use crate::proc;
 
 /// Returns the document.
@@ -48,7 +51,9 @@ fn document(release: &Release, dependencies: &[Dependency], system: &[Value]) ->
         })
         .collect();
     let mut direct: Vec<_> = system.iter().map(|library| library["bom-ref"].clone()).collect();
-    direct.push(Value::from(purl("chancery-server", &release.version)));
+    let of_release = [PROGRAM, ROOT_CERTIFICATES];
+    let named = dependencies.iter().filter(|found| of_release.contains(&found.name.as_str()));
+    direct.extend(named.map(|found| Value::from(purl(&found.name, &found.version))));
     graph.push(json!({"ref": root, "dependsOn": direct}));
     json!({
         "bomFormat": "CycloneDX",
@@ -110,6 +115,7 @@ mod tests {
         let dependencies = [
             dependency("chancery-server", "1.0.0", &[("sys", "1.0.0+2")]),
             dependency("sys", "1.0.0+2", &[]),
+            dependency(ROOT_CERTIFICATES, "1.0.11", &[]),
         ];
         let document = document(&release, &dependencies, &[library("glibc", "2.36", "MIT")]);
         let known: Vec<_> = (document["components"].as_array().unwrap().iter())
@@ -117,9 +123,18 @@ mod tests {
             .collect();
         assert_eq!(
             known,
-            ["pkg:cargo/chancery-server@1.0.0", "pkg:cargo/sys@1.0.0%2B2", "glibc@2.36"]
+            [
+                "pkg:cargo/chancery-server@1.0.0",
+                "pkg:cargo/sys@1.0.0%2B2",
+                "pkg:cargo/webpki-root-certs@1.0.11",
+                "glibc@2.36"
+            ]
         );
         let graph = document["dependencies"].as_array().unwrap();
+        let direct = &graph.last().unwrap()["dependsOn"];
+        let expected =
+            ["glibc@2.36", "pkg:cargo/chancery-server@1.0.0", "pkg:cargo/webpki-root-certs@1.0.11"];
+        assert_eq!(*direct, json!(expected));
         let used = graph.iter().flat_map(|node| node["dependsOn"].as_array().unwrap());
         for reference in used {
             assert!(known.contains(reference), "{reference} is no component");
