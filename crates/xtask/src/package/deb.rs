@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use super::{archive::Tree, release::Release};
+use super::{archive::Tree, md5::md5, release::Release};
 use crate::paths::Paths;
 
 const SOURCES: &str = "deploy/debian";
@@ -33,6 +33,8 @@ pub(super) fn write(paths: &Paths, release: &Release, data: &Tree) -> Result<Vec
     let fields = source("control")?.replace("{{VERSION}}", &version(release));
     control.file("control", 0o644, fields.replace("{{SIZE}}", &kib.to_string()));
     control.file("conffiles", 0o644, source("conffiles")?);
+    let settings: Vec<_> = source("conffiles")?.lines().map(str::to_owned).collect();
+    control.file("md5sums", 0o644, md5sums(data, &settings));
     for script in SCRIPTS {
         control.file(script, 0o755, source(script)?);
     }
@@ -42,6 +44,12 @@ pub(super) fn write(paths: &Paths, release: &Release, data: &Tree) -> Result<Vec
         ("data.tar.gz", data.tar_gz("", release.epoch)?),
     ];
     Ok(ar(&members, release.epoch))
+}
+
+/// Returns the checksums with which `dpkg --verify` finds changed files. dpkg itself records those of settings.
+fn md5sums(data: &Tree, settings: &[String]) -> String {
+    let files = data.files().filter(|(path, _)| !settings.contains(&format!("/{path}")));
+    files.map(|(path, content)| format!("{}  {path}\n", md5(content))).collect()
 }
 
 /// Returns an archive in the format of `ar`, whose members begin at even offsets.
@@ -62,6 +70,15 @@ fn ar(members: &[(&str, Vec<u8>)], epoch: u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checksums_cover_all_files_except_settings() {
+        let mut data = Tree::default();
+        data.file("etc/default/a", 0o644, "x");
+        data.file("usr/bin/a", 0o755, "message digest");
+        let sums = md5sums(&data, &["/etc/default/a".to_owned()]);
+        assert_eq!(sums, "f96b697d7cb7938d525a2f31aaf161d0  usr/bin/a\n");
+    }
 
     #[test]
     fn members_begin_at_even_offsets() {

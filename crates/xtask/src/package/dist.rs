@@ -65,6 +65,7 @@ pub(super) fn check(paths: &Paths, release: &Release, program: &Path) -> Result<
     for path in ["usr/bin/chancery", "usr/lib/systemd/system/chancery.service"] {
         ensure!(deb.contains(path), "the Debian package lacks {path}:\n{deb}");
     }
+    check_md5sums(&dir, release)?;
     check_archive(&dir, release)?;
     check_variables(paths, program)?;
     let chart = dir.join(format!("chancery-{}.tgz", release.version));
@@ -72,6 +73,18 @@ pub(super) fn check(paths: &Paths, release: &Release, program: &Path) -> Result<
     check_chart(&tools, &chart)?;
     fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
     say!("the {} files of the release are correct, and two runs wrote equal bytes", files.len());
+    Ok(())
+}
+
+/// Unpacks the Debian package, and compares its files with its checksums.
+fn check_md5sums(dir: &Path, release: &Release) -> Result<()> {
+    let unpacked = dir.join("deb");
+    let mut dpkg = Command::new("dpkg-deb");
+    proc::output(dpkg.arg("--raw-extract").arg(dir.join(deb::file_name(release))).arg(&unpacked))?;
+    let mut md5sum = Command::new("md5sum");
+    let checked = md5sum.current_dir(&unpacked).args(["--check", "--strict", "DEBIAN/md5sums"]);
+    let checked = proc::output(checked)?;
+    ensure!(checked.contains("usr/bin/chancery: OK"), "md5sums lacks the program:\n{checked}");
     Ok(())
 }
 
