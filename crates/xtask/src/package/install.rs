@@ -182,6 +182,9 @@ impl Machines {
             Ok(status.contains("3 of 3 voters answer").then_some(()))
         })?;
         let last = &mut self.0[2];
+        let changed = last.run("dpkg --verify chancery")?;
+        ensure!(changed.is_empty(), "dpkg --verify reports changed files:\n{changed}");
+        last.run("systemctl enable chancery-backup.timer")?;
         last.run("dpkg --remove chancery")?;
         let left = "test -e /etc/default/chancery && test -d /var/lib/chancery";
         last.run(&format!("{left} && ! test -e /usr/bin/chancery"))?;
@@ -189,8 +192,7 @@ impl Machines {
         let purged = last.run("dpkg --purge chancery")?;
         ensure!(purged.contains("/var/lib/chancery is kept"), "dpkg --purge printed:\n{purged}");
         last.run("! test -e /etc/default/chancery && test -d /var/lib/chancery")?;
-        let units =
-            last.run("ls /etc/systemd/system /etc/systemd/system/multi-user.target.wants")?;
+        let units = last.run("ls -R /etc/systemd/system")?;
         ensure!(!units.contains("chancery"), "the removed package left units:\n{units}");
         Ok(())
     }
