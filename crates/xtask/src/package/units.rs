@@ -10,6 +10,10 @@ const UNITS: &str = "deploy/systemd";
 /// The services, whose exposure is measured.
 const SERVICES: &[&str] = &["chancery.service", "chancery-backup.service"];
 const TIMER: &str = "chancery-backup.timer";
+/// The files with a configuration of the unit.
+const CONFIGURATIONS: &[&str] = &["deploy/systemd/chancery.toml", "docs/install-systemd.md"];
+/// The only key that has to agree with the unit. It is the path of `StateDirectory=`.
+const DATA_DIR: &str = "data_dir = \"/var/lib/chancery\"";
 /// The program in the units. It is not installed on this machine, so the check replaces it with another one.
 const PROGRAM: &str = "/usr/bin/chancery";
 const SUBSTITUTE: &str = "/bin/true";
@@ -19,6 +23,11 @@ const EXPOSURE_MAX: u32 = 15;
 /// Checks the units.
 pub(super) fn check(paths: &Paths) -> Result<()> {
     setup::unit_tools(paths)?;
+    for file in CONFIGURATIONS {
+        let text =
+            fs::read_to_string(paths.root.join(file)).with_context(|| format!("read {file}"))?;
+        check_data_dir(file, &text)?;
+    }
     let dir = super::scratch::fresh_dir(paths, "units")?;
     for unit in SERVICES.iter().chain([&TIMER]) {
         let path = paths.root.join(UNITS).join(unit);
@@ -53,12 +62,25 @@ pub(super) fn check(paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Checks that nothing runs before the program.
+/// Checks that a configuration has the directory of the unit, also for commands that run outside of the unit.
+fn check_data_dir(file: &str, text: &str) -> Result<()> {
+    ensure!(
+        text.lines().any(|line| line == DATA_DIR),
+        "{file}: the configuration does not set the directory of the unit; write `{DATA_DIR}`"
+    );
+    Ok(())
+}
+
+/// Checks that nothing runs before the program, and that the unit sets no key of the configuration.
 ///
 /// `serve` checks its configuration itself. It also starts where another check would fail: without its keys, a replica
-/// serves everything but secrets.
+/// serves everything but secrets. Commands do not see the variables of the unit.
 fn check_rules(unit: &str, text: &str) -> Result<()> {
     for line in text.lines() {
+        ensure!(
+            !line.starts_with("Environment=CHANCERY_"),
+            "{unit}: `{line}` is unknown to `chancery doctor`; set the key in the configuration file"
+        );
         ensure!(
             !line.starts_with("ExecStartPre=") && !line.starts_with("ExecCondition="),
             "{unit}: `{line}` can keep a replica down that `serve` would start; remove it"
@@ -84,13 +106,26 @@ fn parse_exposure(report: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn command_before_the_program_is_refused() {
+    fn command_before_the_program_and_key_in_the_unit_are_refused() {
         let start = "[Service]\nExecStart=/usr/bin/chancery serve\n";
         super::check_rules("a.service", start).unwrap();
         let before = format!("{start}ExecStartPre=/usr/bin/chancery config check\n");
-        let refused = super::check_rules("a.service", &before).unwrap_err().to_string();
+        let refused = |text: &str| super::check_rules("a.service", text).unwrap_err().to_string();
         let expected = "a.service: `ExecStartPre=/usr/bin/chancery config check` can keep a replica down that `serve` \
                         would start; remove it";
+        assert_eq!(refused(&before), expected);
+        let set = format!("{start}Environment=CHANCERY_STORE_DATA_DIR=/d\n");
+        let expected = "a.service: `Environment=CHANCERY_STORE_DATA_DIR=/d` is unknown to `chancery doctor`; set the \
+                        key in the configuration file";
+        assert_eq!(refused(&set), expected);
+    }
+
+    #[test]
+    fn configuration_without_directory_of_the_unit_is_refused() {
+        super::check_data_dir("a.toml", "[store]\ndata_dir = \"/var/lib/chancery\"\n").unwrap();
+        let refused = super::check_data_dir("a.toml", "[store]\n").unwrap_err().to_string();
+        let expected = "a.toml: the configuration does not set the directory of the unit; write `data_dir = \
+                        \"/var/lib/chancery\"`";
         assert_eq!(refused, expected);
     }
 
