@@ -15,6 +15,8 @@ use crate::proc;
 
 /// Where the chart mounts the certificates of the ports, in `tls`, and the keys of secrets, in `keys`.
 const MOUNTS: &str = "/etc/chancery/";
+/// The volume of a replica, in which a UNIX socket may be.
+const DATA: &str = "\"/data/";
 /// A file with a key-encryption key.
 const KEY_FILE: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n";
 /// The files of `chancery dev certs` that stand for the Secret of each port: tls.crt, tls.key and ca.crt.
@@ -77,7 +79,8 @@ impl Replica<'_> {
     fn check(&self, chart: &Chart, program: &Path) -> Result<()> {
         let container = &self.set["spec"]["template"]["spec"]["containers"][0];
         let file = chart.scratch.join("chancery.toml");
-        let text = self.file().replace(MOUNTS, self.mounts);
+        let text =
+            self.file().replace(MOUNTS, self.mounts).replace(DATA, &format!("\"{}", self.mounts));
         fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
         let mut check = Command::new(program);
         check.env_clear().args(["config", "check", "--config"]).arg(&file);

@@ -21,6 +21,9 @@ const N_MACHINES: usize = 3;
 const ENVOYS: &[usize] = &[1, 2];
 /// The address at which both Envoys listen.
 const LISTENER: &str = "127.0.0.1:10000";
+/// Adds the socket of the documents, whose directory only the unit creates.
+const ADD_SOCKET: &str =
+    r#"sed -i 's|^\[admin\]$|&\nsocket = "/run/chancery/admin.sock"|' /etc/chancery/chancery.toml"#;
 const STEP: Duration = Duration::from_secs(60);
 
 /// Installs the package on three machines, as the page says, and checks the result.
@@ -182,7 +185,9 @@ impl Machines {
 
     /// Restarts a replica, and removes the package from another machine.
     fn check_restart_and_removal(&mut self) -> Result<()> {
+        self.0[1].run(ADD_SOCKET)?;
         self.0[1].run("systemctl restart chancery")?;
+        self.0[1].run("chancery --server unix:/run/chancery/admin.sock health")?;
         self.wait_for("all voters answer after a restart", |first| {
             let status = first.run("chancery cluster status --check")?;
             Ok(status.contains("3 of 3 voters answer").then_some(()))
