@@ -4,7 +4,9 @@
 
 use std::{
     env,
+    fs::File,
     io::{self, IsTerminal as _},
+    os::fd::AsFd as _,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -12,12 +14,13 @@ use std::{
 use chancery_admin::{LogFilter, LogFilterState};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{field, info, warn};
 use tracing_subscriber::{
     EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload,
     util::SubscriberInitExt as _,
 };
 
+use super::log_writer::LogWriter;
 use crate::config::{self, Log, LogFormat};
 
 /// The libraries that write lines for their developers, with their levels while the log has the level info or a less
@@ -43,6 +46,8 @@ struct Filter {
 
 /// The filter of the process, which has one log.
 static FILTER: OnceLock<Arc<Filter>> = OnceLock::new();
+/// The writer of the log.
+static WRITER: OnceLock<LogWriter> = OnceLock::new();
 
 /// The filter in force.
 struct Now {
@@ -56,7 +61,12 @@ struct Now {
 /// Starts logging. A second call fails.
 pub(super) fn start(log: &Log) -> Result<(), String> {
     let (filter, handle) = reload::Layer::new(env_filter(&log.level)?);
-    let lines = fmt::layer().with_writer(io::stderr);
+    // The writer does not lock `io::stderr`, which a blocked write would hold.
+    let stderr = io::stderr().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
+    let writer =
+        LogWriter::start(log.format, File::from(stderr)).map_err(|error| error.to_string())?;
+    let writer = WRITER.get_or_init(|| writer).clone();
+    let lines = fmt::layer().with_writer(writer);
     let lines = match log.format {
         LogFormat::Text => lines.with_ansi(has_colors()).boxed(),
         LogFormat::Json => {
@@ -68,6 +78,11 @@ pub(super) fn start(log: &Log) -> Result<(), String> {
     let now = Now { filter: log.level.clone(), until: None, n_changes: 0 };
     let filter = Filter { handle, configured: log.level.clone(), now: Mutex::new(now) };
     FILTER.set(Arc::new(filter)).map_err(|_| "logging has already started".to_owned())
+}
+
+/// Waits until all lines are written, or for `patience`. Returns whether they are written.
+pub(super) fn flush(patience: Duration) -> bool {
+    WRITER.get().is_none_or(|writer| writer.flush(patience))
 }
 
 /// Returns the filter of the log, if logging has started.
@@ -145,6 +160,13 @@ impl LogFilter for Filter {
         let until = lasts.map(|lasts| Instant::now() + lasts);
         let n_changes = {
             let mut now = self.now.lock();
+            // The new filter may omit all later lines.
+            warn!(
+                filter,
+                previous = now.filter.as_str(),
+                lasts = lasts.map(field::debug),
+                "the log filter changes"
+            );
             self.apply(filter, until, &mut now)?;
             now.n_changes
         };

@@ -6,16 +6,24 @@ use chancery_metrics::{Metric, MetricKind};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
 
+use super::log_writer;
 use crate::cli::Failure;
 
 /// The version of this program.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The metrics of the binary itself.
-const METRICS: &[Metric] = &[Metric::new(
-    "chancery_build_info",
-    MetricKind::Gauge,
-    "Always 1; the label version is the version of the program",
-)];
+const METRICS: &[Metric] = &[
+    Metric::new(
+        "chancery_build_info",
+        MetricKind::Gauge,
+        "Always 1; the label version is the version of the program",
+    ),
+    Metric::new(
+        "chancery_log_lines_dropped_total",
+        MetricKind::Counter,
+        "Lines of the log that were lost, because standard error did not accept them in time",
+    ),
+];
 /// The interval at which histograms process their samples, whether or not anybody reads the
 /// metrics.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
@@ -59,6 +67,7 @@ pub(super) fn start() -> Result<PrometheusHandle, Failure> {
     chancery_secrets::register_metrics();
     chancery_trace::register_metrics();
     metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
+    metrics::counter!(log_writer::DROPPED).increment(0);
     Ok(handle)
 }
 

@@ -15,6 +15,7 @@ mod event_loops;
 mod files;
 mod listen;
 mod log;
+mod log_writer;
 mod mcp_sources;
 mod metrics;
 mod ports;
@@ -28,7 +29,7 @@ mod store;
 mod traces;
 mod unix_socket;
 
-use std::{io::Write, net::SocketAddr, time::Duration};
+use std::{io::Write, net::SocketAddr, process, time::Duration};
 
 use chancery_audit::Audit;
 use chancery_model::Printable;
@@ -56,6 +57,8 @@ const ADMIN_THREADS: usize = 2;
 const THREADS_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same, if the process ends while threads load the store.
 const LOADING_TIMEOUT: Duration = Duration::from_secs(30);
+/// The maximum time to write the last lines of the log.
+const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs a replica until a signal ends it.
 ///
@@ -63,6 +66,15 @@ const LOADING_TIMEOUT: Duration = Duration::from_secs(30);
 /// Fails if the replica cannot start or cannot end cleanly.
 pub(crate) fn run(loaded: Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     log::start(&loaded.config.log).map_err(Failure::new)?;
+    let ended = run_logged(&loaded, out);
+    if let (false, Err(failure)) = (log::flush(LOG_TIMEOUT), &ended) {
+        // Nobody reads standard error, so printing the failure would wait forever.
+        process::exit(i32::from(failure.exit.code()));
+    }
+    ended
+}
+
+fn run_logged(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     for warning in &loaded.warnings {
         warn!("{}", Printable(warning));
     }
@@ -78,25 +90,37 @@ pub(crate) fn run(loaded: Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format_args!("cannot start threads: {error}")))?;
-    let result = runtime.block_on(serve(&loaded, metrics, admin.handle(), out));
-    admin.shutdown_timeout(THREADS_TIMEOUT);
-    runtime.shutdown_timeout(match result {
-        Ok(Closed::Yes) | Err(_) => THREADS_TIMEOUT,
-        Ok(Closed::NeverOpen) => LOADING_TIMEOUT,
-    });
-    result.map(drop)
+    let mut signals = None;
+    let ended = runtime.block_on(serve(loaded, metrics, admin.handle(), &mut signals, out));
+    if let (Ok(Closed::NeverOpen), Some(signals)) = (&ended, signals) {
+        // The threads of the other runtime still receive signals.
+        admin.spawn(signals::end_at_next(signals));
+        runtime.shutdown_timeout(LOADING_TIMEOUT);
+        admin.shutdown_timeout(THREADS_TIMEOUT);
+    } else {
+        admin.shutdown_timeout(THREADS_TIMEOUT);
+        runtime.shutdown_timeout(THREADS_TIMEOUT);
+    }
+    ended.map(|_| info!("stopped"))
 }
 
 async fn serve(
     loaded: &Loaded,
     metrics: PrometheusHandle,
     admin: &Handle,
+    signals: &mut Option<Signals>,
     out: &mut dyn Write,
 ) -> Result<Closed, Failure> {
     let audit = audit::start(&loaded.config).await?;
-    let ended = serve_audited(loaded, metrics, admin, &audit, out).await;
-    audit::stop(&audit, &ended).await;
-    ended
+    let signals =
+        signals.insert(Signals::new().map_err(|error| {
+            Failure::new(format_args!("cannot install signal handlers: {error}"))
+        })?);
+    let ended = serve_audited(loaded, metrics, admin, &audit, signals, out).await;
+    tokio::select! {
+        () = audit::stop(&audit, &ended) => ended,
+        _ = signals.next() => signals::end_now(),
+    }
 }
 
 async fn serve_audited(
@@ -104,20 +128,21 @@ async fn serve_audited(
     metrics: PrometheusHandle,
     admin: &Handle,
     audit: &Audit,
+    signals: &mut Signals,
     out: &mut dyn Write,
 ) -> Result<Closed, Failure> {
     let config = &loaded.config;
-    let mut signals = Signals::new()
-        .map_err(|error| Failure::new(format_args!("cannot install signal handlers: {error}")))?;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
     files::raise_limit(config);
     let xds = take_port("xds.address", config.xds.address)?;
     let mut port = AdminPort::open(config, audit, &metrics, admin)?;
     service_manager::start(&port, config.shutdown.timeout.duration());
-    let ended = serve_store(loaded, metrics, audit, (&mut port, xds), &mut signals, out).await;
-    port.end().await;
-    ended
+    let ended = serve_store(loaded, metrics, audit, (&mut port, xds), signals, out).await;
+    tokio::select! {
+        () = port.end() => ended,
+        _ = signals.next() => signals::end_now(),
+    }
 }
 
 /// Opens the store, runs the other components, and closes the store.
@@ -139,11 +164,8 @@ async fn serve_store(
     let is_warm = warm_up.await.is_ok();
     debug!(is_warm, time = ?start.elapsed(), "descriptors are read");
     let (replica, ended) = match opened {
-        Opened::Ended(signal, None) => {
-            info!(signal, "stopped");
-            return Ok(Closed::NeverOpen);
-        }
-        Opened::Ended(_, Some(replica)) => (replica, Ok(())),
+        Opened::Ended(None) => return Ok(Closed::NeverOpen),
+        Opened::Ended(Some(replica)) => (replica, Ok(())),
         Opened::Replica(replica) => {
             let shared = Shared { config, metrics, audit, port, xds };
             let ended = run_parts(shared, &replica, out, signals).await;
@@ -152,9 +174,6 @@ async fn serve_store(
     };
     info!("closing the store");
     let closed = store::close(&replica, signals).await;
-    if closed.is_ok() {
-        info!("stopped");
-    }
     // The first error explains more.
     ended.and(closed).map(|()| Closed::Yes)
 }

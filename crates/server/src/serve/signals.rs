@@ -1,8 +1,13 @@
 //! SIGTERM and SIGINT: the first one drains, the second one ends the process at once.
 
-use std::io;
+use std::{io, time::Duration};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::log;
+
+/// The maximum time to write the last lines of the log.
+const LOG_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The signals that end a replica.
 pub(crate) struct Signals {
@@ -28,9 +33,16 @@ impl Signals {
     }
 }
 
+/// Ends the process at the next signal.
+pub(crate) async fn end_at_next(mut signals: Signals) {
+    signals.next().await;
+    end_now()
+}
+
 /// Ends the process at once, without the destructors of libraries. These must not run while the
 /// threads of the libraries run. Acknowledged writes are durable.
 pub(crate) fn end_now() -> ! {
+    log::flush(LOG_TIMEOUT);
     let killed =
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     // A process may always kill itself.

@@ -19,7 +19,7 @@ const OPEN_GRACE: Duration = Duration::from_secs(1);
 pub(super) enum Opened {
     Replica(Replica),
     /// A signal arrived while the store was being opened. The replica, if any, must be closed.
-    Ended(&'static str, Option<Replica>),
+    Ended(Option<Replica>),
 }
 
 /// Opens the store. It may wait for other replicas without a limit; a signal ends the wait.
@@ -37,11 +37,11 @@ pub(super) async fn open(
     info!(signal, "ending before the store is open");
     tokio::select! {
         opened = timeout(OPEN_GRACE, opening) => match opened {
-            Ok(Ok(replica)) => Ok(Opened::Ended(signal, Some(replica))),
+            Ok(Ok(replica)) => Ok(Opened::Ended(Some(replica))),
             Ok(Err(failure)) => Err(failure),
             // Dropping the future stops all requests to other replicas. This replica has not
             // acknowledged anything.
-            Err(_) => Ok(Opened::Ended(signal, None)),
+            Err(_) => Ok(Opened::Ended(None)),
         },
         _ = signals.next() => signals::end_now(),
     }

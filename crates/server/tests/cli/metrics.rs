@@ -110,6 +110,12 @@ fn described() -> Families {
         "Always 1; the label version is the version of the program".to_owned(),
     );
     all.insert("chancery_build_info".to_owned(), build);
+    let dropped = (
+        "counter".to_owned(),
+        "Lines of the log that were lost, because standard error did not accept them in time"
+            .to_owned(),
+    );
+    all.insert("chancery_log_lines_dropped_total".to_owned(), dropped);
     all
 }
 

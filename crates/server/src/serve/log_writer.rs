@@ -1,0 +1,254 @@
+//! The writer of the log: a bounded queue of lines, and a thread that writes them to standard error.
+//!
+//! Invariant: a thread that logs never waits for the reader of standard error. If the queue is full, lines are dropped
+//! and counted. No line has a character that reorders or hides text.
+
+use std::{
+    borrow::Cow,
+    io::{self, Write},
+    mem,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use chancery_model::is_unprintable;
+use metrics::counter;
+use parking_lot::{Condvar, Mutex};
+use tracing::warn;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::config::LogFormat;
+
+/// The maximum size of the queue. The lines that the thread is writing have at most the same size.
+const QUEUE_BYTES_MAX: usize = 4 << 20;
+/// The size of a buffer that the thread keeps for the next lines.
+const BUFFER_BYTES_KEPT: usize = 64 << 10;
+/// The pause before another attempt, if standard error does not block and has no space.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The metric of the lines that were lost.
+pub(super) const DROPPED: &str = "chancery_log_lines_dropped_total";
+
+/// The queue of the log.
+#[derive(Debug, Clone)]
+pub(super) struct LogWriter(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    format: LogFormat,
+    queue: Mutex<Queue>,
+    /// Notified when the queue is no longer empty.
+    filled: Condvar,
+    /// Notified when the thread has written all lines that it had taken.
+    written: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Complete lines.
+    lines: Vec<u8>,
+    is_writing: bool,
+    /// The number of dropped lines that no line of the log reports yet.
+    dropped: u64,
+}
+
+impl LogWriter {
+    /// Starts the thread, which writes to `out`.
+    ///
+    /// # Errors
+    /// If the thread cannot start.
+    pub(super) fn start(format: LogFormat, out: impl Write + Send + 'static) -> io::Result<Self> {
+        let writer = Self(Arc::new(Shared {
+            format,
+            queue: Mutex::default(),
+            filled: Condvar::default(),
+            written: Condvar::default(),
+        }));
+        let shared = writer.clone();
+        thread::Builder::new().name("chancery-log".to_owned()).spawn(move || shared.run(out))?;
+        Ok(writer)
+    }
+
+    /// Waits until all lines are written, or for `patience`. Returns whether they are written.
+    pub(super) fn flush(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut queue = self.0.queue.lock();
+        while queue.is_writing || !queue.lines.is_empty() {
+            if self.0.written.wait_until(&mut queue, deadline).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn push(&self, line: &[u8]) {
+        let line = escaped(self.0.format, line);
+        let mut queue = self.0.queue.lock();
+        if queue.lines.len() + line.len() > QUEUE_BYTES_MAX {
+            queue.dropped += 1;
+            drop(queue);
+            counter!(DROPPED).increment(1);
+            return;
+        }
+        queue.lines.extend_from_slice(&line);
+        drop(queue);
+        self.0.filled.notify_one();
+    }
+
+    fn run(&self, mut out: impl Write) {
+        let mut lines = Vec::new();
+        loop {
+            {
+                let mut queue = self.0.queue.lock();
+                queue.is_writing = false;
+                self.0.written.notify_all();
+                while queue.lines.is_empty() {
+                    self.0.filled.wait(&mut queue);
+                }
+                queue.is_writing = true;
+                mem::swap(&mut queue.lines, &mut lines);
+            }
+            let lost = write_lines(&mut out, &lines);
+            if lost > 0 {
+                counter!(DROPPED).increment(lost);
+                self.0.queue.lock().dropped += lost;
+            } else {
+                self.report();
+            }
+            lines.clear();
+            lines.shrink_to(BUFFER_BYTES_KEPT);
+        }
+    }
+
+    /// Reports dropped lines, when standard error accepts lines again.
+    fn report(&self) {
+        let dropped = mem::take(&mut self.0.queue.lock().dropped);
+        if dropped > 0 {
+            warn!(
+                dropped,
+                "lines of the log were dropped, because standard error did not accept them in time"
+            );
+        }
+    }
+}
+
+/// Escapes the characters that a terminal or a viewer acts on, such as bidirectional controls. The formatter escapes those
+/// of ASCII in the values of fields. It writes the others as they are.
+fn escaped(format: LogFormat, line: &[u8]) -> Cow<'_, [u8]> {
+    if line.is_ascii() {
+        return line.into();
+    }
+    let text = String::from_utf8_lossy(line);
+    let is_bad = |c: char| !c.is_ascii() && is_unprintable(c);
+    if !text.contains(is_bad) {
+        return line.into();
+    }
+    let mut out = String::with_capacity(line.len() * 2);
+    for c in text.chars() {
+        match (is_bad(c), format) {
+            (false, _) => out.push(c),
+            (true, LogFormat::Text) => out.extend(c.escape_unicode()),
+            // In JSON, such a character can be in strings only.
+            (true, LogFormat::Json) => {
+                out.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+            }
+        }
+    }
+    out.into_bytes().into()
+}
+
+/// Writes lines. Returns the number of lines that were not written completely.
+fn write_lines(out: &mut impl Write, mut rest: &[u8]) -> u64 {
+    while !rest.is_empty() {
+        match out.write(rest) {
+            Ok(n @ 1..) => rest = rest.get(n..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(PAUSE),
+            Ok(0) | Err(_) => {
+                let n_lines = rest.iter().filter(|byte| **byte == b'\n').count();
+                return u64::try_from(n_lines).unwrap_or(u64::MAX);
+            }
+        }
+    }
+    0
+}
+
+/// One call has one complete line: the formatter of the log writes each line at once.
+impl Write for &LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = &'a Self;
+
+    fn make_writer(&'a self) -> &'a Self {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// An output that accepts each write only when the test permits it.
+    struct Gate {
+        permits: Receiver<io::Result<()>>,
+        written: Sender<Vec<u8>>,
+    }
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.permits.recv().map_err(io::Error::other)??;
+            self.written.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// T9: bidirectional controls and invisible characters of a client's text do not reach the log.
+    #[test]
+    fn characters_that_reorder_or_hide_text_are_escaped() {
+        let line = "é \u{202e}\u{e0041}\n".as_bytes();
+        assert_eq!(escaped(LogFormat::Text, line), "é \\u{202e}\\u{e0041}\n".as_bytes());
+        assert_eq!(escaped(LogFormat::Json, line), "é \\u202e\\udb40\\udc41\n".as_bytes());
+        assert!(matches!(escaped(LogFormat::Text, "é\n".as_bytes()), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn full_queue_drops_lines_without_waiting_and_later_writes_the_others() {
+        let (permit, permits) = channel();
+        let (written, reader) = channel();
+        let writer = LogWriter::start(LogFormat::Text, Gate { permits, written }).unwrap();
+        let line = [vec![b'x'; 1023], vec![b'\n']].concat();
+        // The thread takes the first line and hangs. The queue has space for 4096 lines.
+        writer.push(b"first\n");
+        while !writer.0.queue.lock().lines.is_empty() {
+            thread::yield_now();
+        }
+        (0..5000).for_each(|_| writer.push(&line));
+        assert_eq!(writer.0.queue.lock().dropped, 5000 - 4096);
+        assert!(!writer.flush(Duration::ZERO), "lines that nobody reads are not flushed");
+        permit.send(Ok(())).unwrap();
+        assert_eq!(reader.recv().unwrap(), b"first\n");
+        permit.send(Ok(())).unwrap();
+        assert_eq!(reader.recv().unwrap().len(), 4096 * 1024);
+        assert!(writer.flush(Duration::from_secs(60)));
+        // A broken output loses lines, and the thread continues.
+        permit.send(Err(io::ErrorKind::BrokenPipe.into())).unwrap();
+        writer.push(b"second\nthird\n");
+        assert!(writer.flush(Duration::from_secs(60)));
+        assert_eq!(writer.0.queue.lock().dropped, 2);
+    }
+}
