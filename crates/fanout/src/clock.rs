@@ -11,6 +11,11 @@ pub(crate) struct Now {
 }
 
 impl Now {
+    /// Returns the seconds since the start of the fan-out.
+    pub(crate) fn second(self) -> u64 {
+        self.ms / 1000
+    }
+
     /// Converts a later instant to the protocol's time in milliseconds.
     pub(crate) fn ms_at(self, later: Instant) -> u64 {
         let passed = later.saturating_duration_since(self.instant).as_millis();

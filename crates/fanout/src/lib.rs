@@ -93,6 +93,7 @@ pub use concern::{Change, TouchedNames};
 pub use config::{Config, ConfigError};
 pub use fanout::{Fanout, OpenError};
 pub use freshness::{Behind, Fresh};
+pub use log_limit::RateLimitedLog;
 pub use metrics::{METRICS, access_refused, limit_hit, type_label};
 pub use placement::AccessControl;
 pub use poll::{HeldPoll, Poll, PollView};

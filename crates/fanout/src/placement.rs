@@ -10,7 +10,7 @@ use tracing::warn;
 use crate::{
     client_events::{ClientEvent, ClientEventKind, ClientObserver},
     clock::Now,
-    log_limit::{EscapedText, RateLimitedLog},
+    log_limit::{RateLimitedLog, logged_name},
     metrics::access_refused,
     status::{End, EndCode},
 };
@@ -91,7 +91,7 @@ impl PollAccess {
         peer: SocketAddr,
     ) -> Result<Placement, End> {
         self.control.place(state, Some(identity), node).map_err(|refusal| {
-            let left_out = self.log.lock().take(Now::since(self.start, Instant::now()));
+            let left_out = self.log.lock().take(Now::since(self.start, Instant::now()).second());
             log_refusal(left_out, Some(identity), node, peer, &refusal);
             refused(&self.observer, Some(identity), node, peer, &refusal)
         })
@@ -108,11 +108,9 @@ pub(crate) fn log_refusal(
     refusal: &StreamRefusal,
 ) {
     let Some(left_out) = left_out else { return };
-    let who = EscapedText::text(identity.map_or("", |identity| identity.principal.as_str()));
-    let id = EscapedText::name(&node.id);
-    let reason = refusal.to_string();
-    let reason = EscapedText::text(&reason);
-    warn!(identity = %who, node = %id, %peer, %reason, left_out, "a client has no access");
+    let identity = identity.map_or("", |identity| identity.principal.as_str());
+    let (node, reason) = (logged_name(&node.id), refusal.to_string());
+    warn!(identity, node = &*node, %peer, reason, left_out, "a client has no access");
 }
 
 /// Returns the end of a stream that is refused, counts it, and passes it on.
@@ -166,5 +164,48 @@ impl Drop for CountedStream {
                 counts.remove(&self.principal);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// T9: a client's text cannot end a line of the log, add a field to it, nor color the lines after it.
+    #[test]
+    fn client_text_in_log_is_one_quoted_value() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .without_time()
+            .with_writer(move || writer.clone())
+            .finish();
+        let forged = "a level=ERROR principal=\"root\"\n2026-01-01 INFO all is well\r\u{1b}[2J\u{2028}\u{202e}é";
+        let node = Node { id: forged.to_owned(), ..Node::default() };
+        tracing::subscriber::with_default(subscriber, || {
+            let refusal = StreamRefusal::NoRule;
+            log_refusal(Some(3), None, &node, ([127, 0, 0, 1], 1).into(), &refusal);
+        });
+        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        let quoted = r#"node="a level=ERROR principal=\"root\"\n2026-01-01 INFO all is well\r\u{1b}[2J\u{2028}\u{202e}é""#;
+        assert!(text.contains(quoted), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     entry::{Entry, ScopeList, SinceSent},
     event::Event,
     index::{key, place},
-    log_limit::EscapedText,
+    log_limit::logged_name,
     metrics::{Suppressed, access_refused, limit_hit, type_place},
     offload::INLINE_NAMES_MAX,
     placement::{CHANGED, CountedStream, Placement, log_refusal, refused},
@@ -156,8 +156,8 @@ impl Shard {
     /// Ends a stream because its client sent an invalid request or exceeded a limit.
     fn refuse(&mut self, at: usize, code: EndCode, text: &str, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
-        let (node, peer) = (EscapedText::name(&entry.node.id), entry.slot.info.peer);
-        debug!(%node, %peer, error = %EscapedText::text(text), "stream rejected");
+        let (node, peer) = (logged_name(&entry.node.id), entry.slot.info.peer);
+        debug!(node = &*node, %peer, error = text, "stream rejected");
         entry.slot.end(End::new(code, text.to_owned()));
         self.forget(key(at), now);
     }
@@ -283,10 +283,10 @@ impl Shard {
         let Some(Overdue { type_url, silent_ms }) = entry.session.overdue(now.ms) else {
             return self.watch_silence(at);
         };
-        if let Some(left_out) = self.silence_log.take(now) {
-            let (node, peer) = (EscapedText::name(&entry.node.id), entry.slot.info.peer);
-            let type_url = EscapedText::name(type_url.as_str());
-            warn!(%node, %peer, %type_url, silent_ms, left_out, "closing a stream whose client does not answer");
+        if let Some(left_out) = self.silence_log.take(now.second()) {
+            let (node, peer) = (logged_name(&entry.node.id), entry.slot.info.peer);
+            let type_url = logged_name(type_url.as_str());
+            warn!(node = &*node, %peer, type_url = &*type_url, silent_ms, left_out, "closing a stream whose client does not answer");
         }
         limit_hit("ack_close_after");
         let seconds = silent_ms / 1000;
@@ -466,7 +466,7 @@ impl Shard {
         let identity = slot.info.identity.as_deref();
         let placed = self.config.access.place(self.views.state(), identity, node);
         placed.map_err(|refusal| {
-            let left_out = self.access_log.take(now);
+            let left_out = self.access_log.take(now.second());
             let peer = slot.info.peer;
             log_refusal(left_out, identity, node, peer, &refusal);
             refused(&self.config.observer, identity, node, peer, &refusal)
@@ -514,7 +514,7 @@ impl Shard {
             wake_at: None,
             close_at: None,
         };
-        debug!(node = %EscapedText::name(&entry.node.id), peer = %slot.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
+        debug!(node = &*logged_name(&entry.node.id), peer = %slot.info.peer, assignment = ?entry.assigned.as_ref().map(|(name, _)| name), "stream opened");
         let at = self.sessions.insert(entry);
         slot.set_key(Some(key(at)));
         self.metrics.streams(&slot.info.kind).increment(1.0);
@@ -608,11 +608,10 @@ impl Shard {
             Verdict::Nack { version, code, message } => {
                 self.metrics.of(type_place).nacks.increment(1);
                 entry.since_sent = SinceSent::Rejected;
-                if let Some(left_out) = self.rejection_log.take(now) {
-                    let (node, peer) = (EscapedText::name(&entry.node.id), entry.slot.info.peer);
-                    let (type_url, text) =
-                        (EscapedText::name(type_url.as_str()), EscapedText::text(&message));
-                    warn!(%node, %peer, %type_url, %version, code, %text, left_out, "client rejected a response");
+                if let Some(left_out) = self.rejection_log.take(now.second()) {
+                    let (node, peer) = (logged_name(&entry.node.id), entry.slot.info.peer);
+                    let (type_url, text) = (logged_name(type_url.as_str()), message.as_str());
+                    warn!(node = &*node, %peer, type_url = &*type_url, %version, code, text, left_out, "client rejected a response");
                 }
                 let time = SystemTime::now();
                 entry.record(NackRecord {

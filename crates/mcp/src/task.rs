@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
-use chancery_model::Printable;
 use chancery_net::Backoff;
 use chancery_proto::istio::mcp::v1alpha1::RequestResources;
 use chancery_store::Replica;
@@ -74,13 +73,16 @@ impl Task {
                 (collection.held, collection.last_rejection) = (None, None);
             }
             self.metrics.held_deletions.set(0.0);
-            info!(source = %self.name(), "this replica no longer leads, so it has no stream to the MCP source");
+            info!(
+                source = self.name(),
+                "this replica no longer leads, so it has no stream to the MCP source"
+            );
         }
         self.gate.shut_down();
     }
 
-    fn name(&self) -> Printable<'_> {
-        Printable(&self.remote.sink.source)
+    fn name(&self) -> &str {
+        &self.remote.sink.source
     }
 
     /// Waits until this replica leads.
@@ -132,7 +134,7 @@ impl Task {
         self.catch_up().await?;
         let channel = dial::connect(address, self.tls.clone()).await?;
         let (requests, sent) = Requests::new(self.remote.sink.collections.len(), None);
-        info!(source = %self.name(), address, "a connection to the MCP source is open");
+        info!(source = self.name(), address, "a connection to the MCP source is open");
         let opening = dial::open(channel, sent, self.remote.message_bytes_max);
         self.exchange(sink, requests, opening).await
     }
@@ -154,7 +156,7 @@ impl Task {
             // The gate drops the sender only when the next call of `open` replaces it.
             let Ok(Incoming { peer, mut requests, messages }) = incoming else { continue };
             let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
-            info!(source = %self.name(), peer, "the MCP source has opened a stream");
+            info!(source = self.name(), peer, "the MCP source has opened a stream");
             self.status.lock().peer = peer;
             let ended = match self.catch_up().await {
                 Ok(()) => self.exchange(sink, requests, std::future::ready(Ok(messages))).await,
@@ -179,7 +181,7 @@ impl Task {
         let error = ended.err().unwrap_or_else(|| "the source ended the stream".to_owned());
         self.disconnected(connection);
         self.metrics.errors.increment(1);
-        warn!(source = %self.name(), error = %Printable(&error), ?delay, "no stream to the MCP source");
+        warn!(source = self.name(), error, ?delay, "no stream to the MCP source");
         self.status.lock().last_error = Some(error);
     }
 
@@ -267,7 +269,7 @@ impl Task {
         let confirmed = sink.confirm(&collection, &token, &self.replica.state());
         match confirmed {
             Ok(request) => {
-                info!(source = %self.name(), collection, token, "the deletion is confirmed");
+                info!(source = self.name(), collection, token, "the deletion is confirmed");
                 let until = Instant::now() + CONFIRMATION_LASTS;
                 self.confirmed_until.insert(collection.clone(), until);
                 self.show_held(sink);
@@ -301,10 +303,14 @@ impl Task {
             Some(_) => self.metrics.rejected.increment(1),
         }
         if let Some(reason) = &rejection {
-            let (source, collection) = (self.name(), Printable(name));
-            warn!(%source, %collection, reason = %Printable(reason), "rejected a message of the MCP source");
+            warn!(
+                source = self.name(),
+                collection = name,
+                reason,
+                "rejected a message of the MCP source"
+            );
         } else {
-            debug!(source = %self.name(), collection = %Printable(name), "accepted a message of the MCP source");
+            debug!(source = self.name(), collection = name, "accepted a message of the MCP source");
         }
         let Some(collection) = collection else { return };
         collection.n_accepted += u64::from(rejection.is_none());
