@@ -37,6 +37,7 @@ mod worker;
 pub use audit::{Audit, AuditError, NotTaken};
 pub use chain::{Hash, Head, HeadError};
 pub use event::{Decision, Event, Port, Target, source_text};
+pub use line::truncated;
 pub use metrics::METRICS;
 pub use policy_file::{PolicyError, check_policy_file};
 pub use rotation::Rotation;

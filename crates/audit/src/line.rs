@@ -52,13 +52,13 @@ pub(crate) fn body(event: &Event, level: Level) -> String {
         verb,
         decision: decision.word(),
         reason: decision.reason(),
-        principal: short(&event.principal),
+        principal: truncated(&event.principal),
         source: source.map(source_text),
-        user_agent: short(&event.user_agent),
-        request_id: short(&event.request_id),
-        scope: short(&target.scope),
-        type_name: short(&target.type_name),
-        name: short(&target.name),
+        user_agent: truncated(&event.user_agent),
+        request_id: truncated(&event.request_id),
+        scope: truncated(&target.scope),
+        type_name: truncated(&target.type_name),
+        name: truncated(&target.name),
         details: match level {
             Level::Request => bounded(&event.details),
             Level::None | Level::Metadata => Map::new(),
@@ -68,8 +68,9 @@ pub(crate) fn body(event: &Event, level: Level) -> String {
     printable(&json)
 }
 
-/// Truncates a text.
-fn short(text: &str) -> String {
+/// Truncates a text to 512 bytes. A truncated text ends with its original length.
+#[must_use]
+pub fn truncated(text: &str) -> String {
     let shown = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
     match shown.len() < text.len() {
         true => format!("{shown}… ({} bytes)", text.len()),
