@@ -11,6 +11,7 @@ use std::{
 use chancery_admission::{
     Admitted, Imported, Manifest, Omitted, Options, Problem, Prune, Validation, ValidationMode,
 };
+use chancery_audit::truncated;
 use chancery_fanout::{Change, UnacknowledgedState};
 use chancery_model::{
     Applied, AssignmentOp, Outcome, Precondition, Refusal, ResourceKey, ResourceName, ScopeName,
@@ -453,7 +454,13 @@ impl Service {
         }
         self.metrics.write_seconds.record(start.elapsed());
         let author = checked.meta.author;
-        debug!(revision = %summary.revision, summary.changed, summary.removed, author, "written");
+        debug!(
+            revision = summary.revision.0,
+            changed = summary.changed,
+            removed = summary.removed,
+            author = truncated(&author),
+            "written"
+        );
         Ok(summary)
     }
 
