@@ -8,7 +8,10 @@ use opentelemetry_proto::tonic::{
     resource::v1::Resource,
     trace::v1::{ResourceSpans, ScopeSpans, Span},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tracing::warn;
@@ -25,8 +28,19 @@ const BATCH_MAX: usize = 512;
 const BATCH_DELAY: Duration = Duration::from_millis(500);
 /// The maximum time of a request. The exporter does not repeat a failed request, because further spans wait.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum time of all requests after the process has begun to end.
+const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The minimum time between two lines of the log about a receiver that fails.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How an attempt to send a batch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    /// There was an answer, or none in time.
+    Answered,
+    /// The process ends.
+    Ended,
+}
 
 /// The sender of spans.
 pub(crate) struct Exporter {
@@ -55,8 +69,13 @@ impl Exporter {
         Ok(Self { client, endpoint, resource, spans, counters, warned: None })
     }
 
-    /// Sends spans until `stop` is cancelled.
+    /// Sends spans until `stop` is cancelled, and then the remaining ones for a bounded time.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let end = async {
+            stop.cancelled().await;
+            sleep(LAST_EXPORT_TIMEOUT).await;
+        };
+        tokio::pin!(end);
         let mut batch = Vec::with_capacity(BATCH_MAX);
         loop {
             tokio::select! {
@@ -71,13 +90,15 @@ impl Exporter {
                 () = self.fill(&mut batch) => {}
                 () = stop.cancelled() => break,
             }
-            self.send(&mut batch).await;
+            if self.send(&mut batch, end.as_mut()).await == Sent::Ended {
+                return;
+            }
         }
         while let Ok(span) = self.spans.try_recv() {
             batch.push(span);
         }
         if !batch.is_empty() {
-            self.send(&mut batch).await;
+            self.send(&mut batch, end).await;
         }
     }
 
@@ -93,7 +114,7 @@ impl Exporter {
         drop(timeout(BATCH_DELAY, filled).await);
     }
 
-    async fn send(&mut self, batch: &mut Vec<Span>) {
+    async fn send(&mut self, batch: &mut Vec<Span>, end: impl Future<Output = ()>) -> Sent {
         let spans = std::mem::take(batch);
         let n = spans.len() as u64;
         let scope = InstrumentationScope { name: "chancery".to_owned(), ..Default::default() };
@@ -101,7 +122,14 @@ impl Exporter {
         let resource = Some(self.resource.clone());
         let all = ResourceSpans { resource, scope_spans, ..ResourceSpans::default() };
         let request = ExportTraceServiceRequest { resource_spans: vec![all] };
-        match timeout(EXPORT_TIMEOUT, self.client.export(request)).await {
+        let answer = tokio::select! {
+            answer = timeout(EXPORT_TIMEOUT, self.client.export(request)) => answer,
+            () = end => {
+                self.failed(n, "there was no answer before the end of the process");
+                return Sent::Ended;
+            }
+        };
+        match answer {
             Ok(Ok(response)) => {
                 let rejected = response.into_inner().partial_success;
                 let rejected = rejected.map_or(0, |partial| partial.rejected_spans);
@@ -113,6 +141,7 @@ impl Exporter {
             Ok(Err(status)) => self.failed(n, &format!("{}: {}", status.code(), status.message())),
             Err(_) => self.failed(n, &format!("there was no answer within {EXPORT_TIMEOUT:?}")),
         }
+        Sent::Answered
     }
 
     fn failed(&mut self, n: u64, error: &str) {

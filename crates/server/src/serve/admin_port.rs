@@ -23,7 +23,7 @@ use crate::{cli::Failure, config::Config};
 
 /// The minimum time for admin requests to end.
 pub(super) const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// The maximum time for shards to end after their streams.
+/// The maximum time for shards and other tasks to end after the streams.
 const TASKS_TIMEOUT: Duration = Duration::from_secs(2);
 const ADMIN: listen::Kind = listen::Kind {
     port: "admin",
@@ -119,12 +119,16 @@ impl AdminPort {
         self.end_tasks().await;
     }
 
-    /// Ends the shards and other tasks, when nothing can reach them.
+    /// Ends the shards and other tasks, when nothing can reach them. A second call has no effect.
     pub(super) async fn end_tasks(&mut self) {
+        if self.stop_tasks.is_cancelled() {
+            return;
+        }
         self.stop_tasks.cancel();
         self.tasks.close();
         if timeout(TASKS_TIMEOUT, self.tasks.wait()).await.is_err() {
-            warn!("shards have not ended within {TASKS_TIMEOUT:?}");
+            let tasks = self.tasks.len();
+            warn!(tasks, "shards or other tasks have not ended within {TASKS_TIMEOUT:?}");
         }
     }
 

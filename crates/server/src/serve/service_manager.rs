@@ -53,7 +53,12 @@ pub(super) fn start(port: &AdminPort, shutdown: Duration) {
             let is_stopping = stopping.is_cancelled();
             let messages =
                 reporter.messages(Instant::now(), &readiness.check(), &liveness, is_stopping);
-            if let Err(error) = send(messages).await
+            let sent = tokio::select! {
+                sent = send(messages) => sent,
+                // A service manager that does not read delays no end.
+                () = stop.cancelled() => return,
+            };
+            if let Err(error) = sent
                 && !std::mem::replace(&mut has_warned, true)
             {
                 warn!(%error, "cannot inform the service manager (NOTIFY_SOCKET)");

@@ -1,6 +1,6 @@
 //! Spans against a real OTLP receiver, and against one that fails.
 
-use std::{sync::Mutex, time::SystemTime};
+use std::{future::pending, sync::Mutex, time::SystemTime};
 
 use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTracePartialSuccess, ExportTraceServiceResponse,
@@ -101,15 +101,33 @@ async fn failures_and_a_full_queue_are_counted_and_do_not_block() {
     queue.try_send(otlp_span()).unwrap();
     assert!(queue.try_send(otlp_span()).is_err(), "the queue is full");
     let mut batch = vec![otlp_span()];
-    exporter.send(&mut batch).await;
+    exporter.send(&mut batch, pending()).await;
     assert!(batch.is_empty() && exporter.warned.is_some());
     let first = exporter.warned;
-    exporter.send(&mut vec![otlp_span()]).await;
+    exporter.send(&mut vec![otlp_span()], pending()).await;
     assert_eq!(exporter.warned, first, "the log has one line per minute");
     assert!(
         Exporter::new(&settings("no url".to_owned(), 100), exporter.spans, exporter.counters)
             .is_err()
     );
+}
+
+/// A receiver that accepts connections and never answers does not delay the end of the process.
+#[tokio::test]
+async fn silent_receiver_delays_the_end_for_a_second_at_most() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let (queue, spans) = mpsc::channel(8);
+    let exporter = Exporter::new(&settings(endpoint, 100), spans, Arc::new(Counters::new()));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(exporter.unwrap().run(stop.clone()));
+    queue.send(otlp_span()).await.unwrap();
+    let (_connection, _) = listener.accept().await.unwrap();
+    let start = tokio::time::Instant::now();
+    stop.cancel();
+    running.await.unwrap();
+    let took = start.elapsed();
+    assert!(took < EXPORT_TIMEOUT - LAST_EXPORT_TIMEOUT, "{took:?}");
 }
 
 fn otlp_span() -> opentelemetry_proto::tonic::trace::v1::Span {
