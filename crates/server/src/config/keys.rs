@@ -54,7 +54,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "open_timeout",
                 time(SECOND, 24 * HOUR),
-                "The maximum time that the start may take until the state is loaded and caught up.",
+                "The maximum time of a start to form a new cluster, or to apply what the only voter has committed. Reading the data has no limit.",
             ),
         ],
     ),

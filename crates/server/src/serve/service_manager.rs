@@ -22,6 +22,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// The interval at which a start that progresses asks for more time, and the time that it asks for.
 const EXTEND_INTERVAL: Duration = Duration::from_secs(10);
 const EXTENSION: Duration = Duration::from_secs(60);
+/// The time without progress after which a replica that reads its data, or starts Raft, hangs. It then asks for no more
+/// time.
+const HANGS_AFTER: Duration = Duration::from_secs(5 * 60);
 /// The time for a shutdown in addition to `shutdown.timeout`: to transfer leadership, and to close the store.
 const STOP_EXTRA: Duration = Duration::from_secs(25);
 /// The maximum length of the status in bytes. systemd ignores messages of more than 4 KiB.
@@ -91,6 +94,8 @@ struct Reporter {
     /// The times of the last `WATCHDOG=1` and of the last request for more time.
     fed: Option<Instant>,
     extended: Option<Instant>,
+    /// The reason why the replica is not ready, its progress, and the time of their last change.
+    progress: Option<(NotReadyReason, Option<f64>, Instant)>,
 }
 
 impl Reporter {
@@ -103,6 +108,7 @@ impl Reporter {
             is_stopping: false,
             fed: None,
             extended: None,
+            progress: None,
         }
     }
 
@@ -135,7 +141,8 @@ impl Reporter {
             self.is_ready = true;
             tell(NotifyState::Ready);
         }
-        let asks = may_wait && !self.is_ready && alive.is_ok();
+        let hangs = readiness.as_ref().is_err_and(|reason| self.hangs(now, reason));
+        let asks = may_wait && !hangs && !self.is_ready && alive.is_ok();
         if asks && is_due(self.extended, EXTEND_INTERVAL) {
             self.extended = Some(now);
             tell(NotifyState::ExtendTimeoutUsec(micros(EXTENSION)));
@@ -157,6 +164,21 @@ impl Reporter {
             tell(NotifyState::Watchdog);
         }
         messages
+    }
+
+    /// Returns whether a start has made no progress for too long. Waiting for other replicas is not a hang.
+    fn hangs(&mut self, now: Instant, state: &NotReady) -> bool {
+        let since = match self.progress {
+            Some((reason, progress, since))
+                if (reason, progress) == (state.reason, state.progress) =>
+            {
+                since
+            }
+            _ => now,
+        };
+        self.progress = Some((state.reason, state.progress, since));
+        matches!(state.reason, NotReadyReason::Loading | NotReadyReason::Starting)
+            && now.duration_since(since) >= HANGS_AFTER
     }
 }
 
@@ -231,6 +253,24 @@ mod tests {
             let extends = told.contains(&"EXTEND_TIMEOUT_USEC=60000000".to_owned());
             assert_eq!((extends, told.last().unwrap().as_str()), (asks, "STATUS=a reason"));
         }
+    }
+
+    #[tokio::test]
+    async fn start_that_makes_no_progress_asks_for_no_more_time() {
+        let start = Instant::now();
+        let asks = |reason: NotReadyReason, progress: &dyn Fn(u64) -> f64| {
+            let mut reporter = Reporter::new(None, Duration::ZERO);
+            let mut asks = (0..60).map(|turn| {
+                let progress = Some(progress(turn));
+                let state = Err(NotReady { reason, progress, message: String::new() });
+                let now = start + EXTEND_INTERVAL * u32::try_from(turn).unwrap();
+                reporter.messages(now, &state, &alive(), false) == ["EXTEND_TIMEOUT_USEC=60000000"]
+            });
+            asks.by_ref().filter(|asks| *asks).count()
+        };
+        assert_eq!(asks(NotReadyReason::Loading, &|_| 0.5), 30, "for 5 minutes");
+        assert_eq!(asks(NotReadyReason::Loading, &|turn| turn as f64 / 60.0), 60);
+        assert_eq!(asks(NotReadyReason::Joining, &|_| 0.5), 60);
     }
 
     #[tokio::test]
