@@ -9,6 +9,8 @@ use std::{
 use chancery_model::{has_private_key, is_unprintable};
 use toml::Value;
 
+use super::users::without_user;
+
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -63,15 +65,16 @@ pub(crate) enum ConfigError {
 /// The maximum length of a value in an error. The middle of a longer value is not shown.
 const VALUE_CHARS_MAX: usize = 1000;
 
-/// Returns the value as text, without a private key, and at most [`VALUE_CHARS_MAX`] characters of it.
+/// Returns the value as text, without a private key and the user of an address, and at most [`VALUE_CHARS_MAX`]
+/// characters of it.
 fn shown_value(value: &Value) -> String {
     let text = value.to_string();
-    let text = without_private_key(&text);
+    let text = without_user(&without_private_key(&text));
     let half = VALUE_CHARS_MAX / 2;
-    let Some((start, _)) = text.char_indices().nth(half) else { return text.into_owned() };
+    let Some((start, _)) = text.char_indices().nth(half) else { return text };
     match text.char_indices().nth_back(half - 1) {
         Some((end, _)) if end > start => format!("{}…{}", &text[..start], &text[end..]),
-        _ => text.into_owned(),
+        _ => text,
     }
 }
 

@@ -18,6 +18,7 @@ use super::{
     rules::{LISTEN_RULE, rules},
     source_file::SourceFile,
     suggestions, unknown_variables,
+    users::without_users,
 };
 use crate::read_text::read_text;
 
@@ -64,7 +65,7 @@ impl Loaded {
         let mut config = self.config.clone();
         config.validation.redact();
         config.auth.redact();
-        render(&config)
+        without_users(&render(&config))
     }
 
     /// Returns the configuration as a TOML file with comments.

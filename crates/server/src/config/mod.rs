@@ -27,6 +27,7 @@ mod tls;
 mod trace;
 mod units;
 mod unknown_variables;
+mod users;
 mod validation;
 
 use std::{
@@ -48,6 +49,7 @@ pub(crate) use schema::schema;
 pub(crate) use tls::{TlsClientCert, TlsMin};
 pub(crate) use trace::endpoint_rule;
 pub(crate) use units::{ByteSize, Span};
+pub(crate) use users::without_users;
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use std::{
     io::Read as _,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
+    process::Stdio,
 };
 
 use chancery_model::types::SECRET;
@@ -46,7 +47,7 @@ fn plant(dir: &Path, server: &Server) -> PathBuf {
     let (config, data) = (dir.join("chancery.toml"), dir.join("data"));
     let text = format!(
         "[store]\ndata_dir = {data:?}\n[validation]\nexternal_command = ['check', '{IN_COMMAND}']\n[auth]\nissuers = \
-         [{{name = 'a', url = 'https://idp', jwks_url = 'https://idp/keys?key={IN_URL}'}}]\n"
+         [{{name = 'a', url = 'https://u:{IN_URL}@idp', jwks_url = 'https://idp/keys?key={IN_URL}'}}]\n"
     );
     fs::write(&config, text).unwrap();
     config
@@ -75,6 +76,10 @@ fn bundle_is_complete_and_has_no_planted_secret() {
     let mode = fs::metadata(path("whole.tar.gz")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
+    let disk = json(&whole, "disk.json");
+    let db = disk["files"].as_array().unwrap().iter().find(|file| file["name"] == "db").unwrap();
+    assert!(db["bytes"].as_u64().unwrap() > 4096, "{db}");
+
     // An existing file is not replaced.
     let done = bundle(&server, &config, &path("whole.tar.gz"), &[]);
     assert_eq!(done.code, 1);
@@ -93,6 +98,9 @@ fn bundle_is_complete_and_has_no_planted_secret() {
         }
         assert!(!text.contains("\"web\""), "a name of a resource: {text}");
     }
+    let refused = server.run(&["--server", &format!("http://u:{IN_TOKEN}@h:1"), "version"]);
+    assert!(refused.code == 2 && !refused.err.contains(IN_TOKEN), "{refused:?}");
+    assert!(refused.err.contains("the address of a server contains a user"), "{refused:?}");
     check_doctor(&config, &server);
     assert_eq!(server.terminate().0, Some(0));
 }
@@ -129,6 +137,7 @@ fn check_parts(whole: &BTreeMap<String, String>, server: &Server) {
     let config = &whole["config.toml"];
     assert!(config.contains("[\"check\", \"[redacted]\"]"), "{config}");
     assert!(config.contains("https://idp/keys?[redacted]"), "{config}");
+    assert!(config.contains("https://[redacted]@idp"), "{config}");
 }
 
 /// `doctor` knows the configuration and the process, too.
@@ -165,6 +174,13 @@ fn bundle_says_which_parts_are_missing() {
         assert!(done.out.contains(line), "{done:?}");
     }
     let alone = files(&path);
+    let mut command = chancery();
+    let out = fs::File::create(dir.path().join("out")).unwrap();
+    command.args(["debug-bundle", "-", "--server", "127.0.0.1:1"]).current_dir(dir.path());
+    let done = command.stdout(out).stderr(Stdio::piped()).output().unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    assert!(files(&dir.path().join("out")).keys().eq(alone.keys()));
+    assert!(!dir.path().join("-").exists());
     let manifest = json(&alone, "manifest.json");
     assert_eq!(manifest["complete"], false);
     let parts = manifest["parts"].as_array().unwrap();

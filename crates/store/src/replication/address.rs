@@ -16,6 +16,13 @@ pub fn check_address(address: &str) -> Result<(), String> {
             "the address of a replica has {len} bytes, at most {ADDRESS_BYTES_MAX} are allowed"
         ));
     }
+    if address.contains('@') {
+        // The address is not shown, because it may contain a password.
+        return Err(
+            "the address of a replica contains a user or a password (`@`): expected HOST:PORT"
+                .to_owned(),
+        );
+    }
     let host = address.rsplit_once(':').map_or("", |(host, _)| host);
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
     if ip.is_ok_and(|ip| ip.is_unspecified()) {
@@ -30,5 +37,22 @@ pub fn check_address(address: &str) -> Result<(), String> {
     match valid {
         true => Ok(()),
         false => Err(format!("{address:?} is not the address of a replica: expected HOST:PORT")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_with_a_password_is_refused_without_showing_it() {
+        assert_eq!(check_address("replica-1:18002"), Ok(()));
+        for address in ["u:SECRET@h:1", "SECRET@h:1"] {
+            let error = check_address(address).unwrap_err();
+            assert!(
+                error.contains("contains a user or a password") && !error.contains("SECRET"),
+                "{error}"
+            );
+        }
     }
 }

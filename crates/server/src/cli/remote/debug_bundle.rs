@@ -11,12 +11,18 @@ mod part;
 mod server;
 
 use std::{
-    io,
+    cell::RefCell,
+    collections::BTreeSet,
+    io::{self, IsTerminal as _, Write as _},
     path::{Path, PathBuf},
+    pin::pin,
+    time::Duration,
 };
 
 use clap::Args;
+use futures::future::join_all;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use self::{
     archive::Archive,
@@ -34,13 +40,17 @@ use crate::cli::{
     time::{now, timestamp},
 };
 
+/// The time after which the command says what it waits for.
+const QUIET: Duration = Duration::from_secs(2);
+/// The argument that selects standard output.
+const STANDARD_OUTPUT: &str = "-";
 /// The maximum number of servers whose parts are collected.
 const SERVERS_MAX: usize = 16;
 
 /// The arguments of `debug-bundle`.
 #[derive(Debug, Args)]
 pub(crate) struct DebugBundle {
-    /// Write the archive to this file, which must not exist
+    /// Write the archive to this file, which must not exist; `-` is the standard output
     #[arg(value_name = "FILE.tar.gz")]
     file: PathBuf,
     /// Include this configuration file, and the limits and the disk of its replica on this machine
@@ -54,45 +64,81 @@ pub(crate) fn run(
     flags: &ConnectionFlags,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let archive = Archive::create(&command.file).map_err(|error| failed(&command.file, &error))?;
+    let is_standard_output = command.file == Path::new(STANDARD_OUTPUT);
+    if is_standard_output && io::stdout().is_terminal() {
+        return Err(Failure::new(
+            "cannot write the archive to a terminal; redirect the output, or name a file",
+        ));
+    }
+    let target = (!is_standard_output).then_some(command.file.as_path());
+    let archive = Archive::create(target).map_err(|error| failed(&command.file, &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format_args!("cannot start the async runtime: {error}")))?;
     let parts = runtime.block_on(collect(command, flags));
     let manifest = write(archive, parts).map_err(|error| failed(&command.file, &error))?;
-    show(&command.file, &manifest, answer)
+    match is_standard_output {
+        // The manifest is in the archive.
+        true => Ok(()),
+        false => show(&command.file, &manifest, answer),
+    }
 }
 
 fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(format_args!("cannot write {}: {error}", path.display()))
 }
 
+/// Collects the parts of this machine, of the doctor and of all servers. Says on standard error which servers it waits
+/// for.
 async fn collect(command: &DebugBundle, flags: &ConnectionFlags) -> Vec<Part> {
     let mut parts = local::parts(command.config.as_deref());
-    parts.push(Part::json("doctor.json", Ok(doctor::report(flags).await)));
-    let settings = match flags.resolve() {
-        Ok(settings) => settings,
-        Err(failure) => {
-            let reason = failure.lines.join("; ");
-            parts.extend(server::missing("server", &reason));
-            return parts;
+    let waits_for = RefCell::new(BTreeSet::new());
+    let collected = async { tokio::join!(doctor::report(flags), of_servers(flags, &waits_for)) };
+    let mut collected = pin!(collected);
+    let (report, of_servers) = match timeout(QUIET, &mut collected).await {
+        Ok(collected) => collected,
+        Err(_) => {
+            let names: Vec<String> = waits_for.borrow().iter().map(|name| plain(name)).collect();
+            let whom = if names.is_empty() { "doctor".to_owned() } else { names.join(", ") };
+            // A failure to write to standard error cannot be reported anywhere.
+            drop(writeln!(
+                io::stderr(),
+                "note: waiting for {whom}; each answer may take {:?}",
+                server::TIMEOUT
+            ));
+            collected.await
         }
     };
-    let security = settings.security();
-    for (index, server) in settings.server.split(',').map(str::trim).enumerate() {
+    parts.push(Part::json("doctor.json", Ok(report)));
+    parts.extend(of_servers);
+    parts
+}
+
+/// Collects the parts of all servers at the same time. `waits_for` has the servers that have not answered everything.
+async fn of_servers(flags: &ConnectionFlags, waits_for: &RefCell<BTreeSet<String>>) -> Vec<Part> {
+    let settings = match flags.resolve() {
+        Ok(settings) => settings,
+        Err(failure) => return server::missing("server", &failure.lines.join("; ")),
+    };
+    let security = &settings.security();
+    let servers: Vec<&str> = settings.server.split(',').map(str::trim).collect();
+    let contacted = servers.iter().take(SERVERS_MAX).enumerate();
+    let mut parts = join_all(contacted.map(|(index, &server)| async move {
         let directory = format!("server-{}", index + 1);
-        if index == SERVERS_MAX {
-            let reason = format!("only the first {SERVERS_MAX} servers are contacted");
-            parts.push(Part::new(directory, Err(reason)));
-            break;
-        }
-        match channel(server, &security).await {
-            Ok(channel) => parts.extend(server::parts(&directory, server, channel).await),
-            Err(failure) => {
-                parts.extend(server::missing(&directory, &failure.lines.join("; ")));
-            }
-        }
+        waits_for.borrow_mut().insert(server.to_owned());
+        let parts = match channel(server, security).await {
+            Ok(channel) => server::parts(&directory, server, channel).await,
+            Err(failure) => server::missing(&directory, &failure.lines.join("; ")),
+        };
+        waits_for.borrow_mut().remove(server);
+        parts
+    }))
+    .await
+    .concat();
+    if servers.len() > SERVERS_MAX {
+        let reason = format!("only the first {SERVERS_MAX} servers are contacted");
+        parts.push(Part::new(format!("server-{}", SERVERS_MAX + 1), Err(reason)));
     }
     parts
 }

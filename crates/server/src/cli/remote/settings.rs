@@ -168,6 +168,16 @@ impl Level {
             }
         };
         let server = self.server.unwrap_or_else(|| DEFAULT_SERVER.to_owned());
+        if server
+            .split(',')
+            .any(|server| server.contains('@') && !server.trim().starts_with("unix:"))
+        {
+            // The address is not shown, because it may contain a password.
+            return Err(usage(
+                "the address of a server contains a user or a password, which have no effect; write HOST:PORT, and \
+                 use --token-file or --cert (--server, CHANCERY_SERVER)",
+            ));
+        }
         let files = ClientTlsFiles { ca: self.ca_cert, cert_and_key };
         Ok(Settings { server, files, token: self.token })
     }

@@ -8,8 +8,11 @@ use serde_json::{Value, json};
 use super::part::Part;
 use crate::{
     cli::remote::{client::VERSION, local_replica::LocalReplica},
-    config::{Flags, Loaded, NamedFiles, Refused, load},
+    config::{ConfigError, Flags, Loaded, NamedFiles, Refused, load},
 };
+
+/// The maximum depth of directories whose sizes are added up.
+const DEPTH_MAX: u32 = 8;
 
 /// Returns the parts. Without a configuration file, the replica on this machine is unknown.
 pub(super) fn parts(config: Option<&Path>) -> Vec<Part> {
@@ -40,12 +43,32 @@ pub(super) fn parts(config: Option<&Path>) -> Vec<Part> {
             parts.push(Part::json(names[2], disk(&loaded)));
         }
         Err(Refused { errors, .. }) => {
-            let problems: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            let reason = format!("the configuration is not valid: {}", problems.join("; "));
+            let reason = invalid(path, &errors);
             parts.extend(names.map(|name| Part::new(name, Err(reason.clone()))));
         }
     }
     parts
+}
+
+/// Describes an invalid configuration by the places and the keys of its problems. The rules quote values, which may be
+/// secret.
+fn invalid(path: &Path, errors: &[ConfigError]) -> String {
+    let problems: Vec<String> = errors
+        .iter()
+        .map(|error| {
+            let place = match error.place() {
+                Some((path, Some(line))) => format!("{}:{line}", path.display()),
+                Some((path, None)) => path.display().to_string(),
+                None => "a variable".to_owned(),
+            };
+            error.key().map_or_else(|| place.clone(), |key| format!("{place} ({key})"))
+        })
+        .collect();
+    format!(
+        "the configuration has problems in {}; `chancery config check {}` shows them",
+        problems.join(", "),
+        path.display()
+    )
 }
 
 /// Returns the first lines of a file of the kernel.
@@ -78,7 +101,7 @@ fn disk(loaded: &Loaded) -> Result<Value, String> {
     let mut files: Vec<Value> = entries
         .flatten()
         .map(|entry| {
-            let bytes = entry.metadata().map_or(0, |metadata| metadata.len());
+            let bytes = size(&entry.path(), DEPTH_MAX);
             json!({"name": entry.file_name().to_string_lossy(), "bytes": bytes})
         })
         .collect();
@@ -90,4 +113,53 @@ fn disk(loaded: &Loaded) -> Result<Value, String> {
         "bytes_available": space.f_bavail.saturating_mul(space.f_frsize),
         "inodes_available": space.f_favail, "files": files,
     }))
+}
+
+/// Returns the size of a file, or of all files in a directory and its subdirectories.
+fn size(path: &Path, depth: u32) -> u64 {
+    let Ok(metadata) = path.symlink_metadata() else { return 0 };
+    if !metadata.is_dir() || depth == 0 {
+        return metadata.len();
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| size(&entry.path(), depth - 1)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_of_a_directory_is_that_of_its_files() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("db")).unwrap();
+        fs::write(dir.path().join("db/a"), [0; 5000]).unwrap();
+        fs::write(dir.path().join("b"), [0; 3]).unwrap();
+        assert_eq!(size(dir.path(), DEPTH_MAX), 5003);
+    }
+
+    #[test]
+    fn invalid_configuration_is_described_without_its_values() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("chancery.toml");
+        let broken = |text: &str| {
+            fs::write(&path, text).unwrap();
+            let flags = Flags { file: Some(path.clone()), values: Vec::new() };
+            let refused = load(&flags, [], NamedFiles::Ignore).unwrap_err();
+            invalid(&path, &refused.errors)
+        };
+        let file = path.display();
+        for (text, problems) in [
+            (
+                "[validation]\nexternal_command = 'validator --token=SECRET'\n[raft]\nadvertise = 'u:SECRET@h:1'\n",
+                format!("{file}:2 (validation.external_command), {file}:4 (raft.advertise)"),
+            ),
+            ("[auth]\nissuers = SECRET\n", format!("{file}:2")),
+        ] {
+            let expected = format!(
+                "the configuration has problems in {problems}; `chancery config check {file}` shows them"
+            );
+            assert_eq!(broken(text), expected);
+        }
+    }
 }

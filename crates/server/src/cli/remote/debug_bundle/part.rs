@@ -6,6 +6,7 @@ use serde_json::Value;
 pub(super) const PART_BYTES_MAX: usize = 8 << 20;
 
 /// A part of the archive.
+#[derive(Clone)]
 pub(super) struct Part {
     /// The name of its file.
     pub(super) name: String,

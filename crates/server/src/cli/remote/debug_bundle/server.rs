@@ -18,7 +18,7 @@ use crate::cli::remote::{
 };
 
 /// The maximum time of each part.
-const TIMEOUT: Duration = Duration::from_secs(20);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 /// The number of revisions of the history.
 const HISTORY: u32 = 200;
 /// The maximum number of user agents that are counted separately.
@@ -41,7 +41,7 @@ pub(super) fn missing(directory: &str, reason: &str) -> Vec<Part> {
     NAMES.map(part).into()
 }
 
-/// Requests all parts from a server.
+/// Requests all parts from a server at the same time.
 pub(super) async fn parts(directory: &str, server: &str, channel: Channel) -> Vec<Part> {
     let [version, healthz, readyz, metrics, cluster, nodes, history, log] =
         NAMES.map(|name| format!("{directory}/{name}"));
@@ -67,15 +67,31 @@ pub(super) async fn parts(directory: &str, server: &str, channel: Channel) -> Ve
         let response = client.get_log_filter(pb::GetLogFilterRequest {}).await;
         response.map(|done| done.into_inner().to_json()).map_err(|status| said(&status))
     };
+    let pages = async {
+        tokio::join!(
+            in_time(page(&channel, "/healthz")),
+            in_time(page(&channel, "/readyz")),
+            in_time(page(&channel, "/metrics")),
+        )
+    };
+    let (version_of, pages, cluster_of, nodes_of, history_of, log_of) = tokio::join!(
+        in_time(version_of),
+        pages,
+        in_time(cluster_of),
+        in_time(summary(channel.clone())),
+        in_time(history_of),
+        in_time(log_of),
+    );
+    let (healthz_of, readyz_of, metrics_of) = pages;
     vec![
-        Part::json(version, in_time(version_of).await),
-        Part::new(healthz, in_time(page(&channel, "/healthz")).await),
-        Part::new(readyz, in_time(page(&channel, "/readyz")).await),
-        Part::new(metrics, in_time(page(&channel, "/metrics")).await),
-        Part::json(cluster, in_time(cluster_of).await),
-        Part::json(nodes, in_time(summary(channel.clone())).await),
-        Part::json(history, in_time(history_of).await),
-        Part::json(log, in_time(log_of).await),
+        Part::json(version, version_of),
+        Part::new(healthz, healthz_of),
+        Part::new(readyz, readyz_of),
+        Part::new(metrics, metrics_of),
+        Part::json(cluster, cluster_of),
+        Part::json(nodes, nodes_of),
+        Part::json(history, history_of),
+        Part::json(log, log_of),
     ]
 }
 
@@ -132,4 +148,26 @@ async fn summary(channel: Channel) -> Result<Value, String> {
         "nodes": nodes, "by_state": states, "by_user_agent": agents, "streams_by_protocol": protocols,
         "last_rejections": rejections,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::cli::remote::{client::channel, connector::Security};
+
+    /// A server that accepts connections and never answers costs the time of one part.
+    #[tokio::test]
+    async fn parts_of_a_server_that_hangs_time_out_together() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let channel = channel(&address, &Security::default()).await.unwrap();
+        // From here on, the paused clock advances whenever nothing else happens.
+        tokio::time::pause();
+        let start = Instant::now();
+        let parts = parts("server-1", &address, channel).await;
+        assert!(start.elapsed() <= TIMEOUT + Duration::from_secs(1), "{:?}", start.elapsed());
+        assert!(parts.len() == NAMES.len() && parts.iter().all(|part| part.content.is_err()));
+    }
 }
