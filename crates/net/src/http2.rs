@@ -12,6 +12,8 @@ use crate::bucket::Bucket;
 /// The connection preface of a client (RFC 9113, section 3.4).
 pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEAD_BYTES: usize = 9;
+/// A SETTINGS frame without settings.
+const EMPTY_SETTINGS: [u8; HEAD_BYTES] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 const DATA: u8 = 0;
 const GOAWAY: u8 = 7;
 /// HTTP/2 itself limits these frames.
@@ -91,12 +93,17 @@ impl Frames {
 
 /// Returns a `GOAWAY` frame with `ENHANCE_YOUR_CALM` and a text. Clients log the text.
 pub(crate) fn goaway(text: &str) -> Vec<u8> {
+    // No stream was left unhandled, so the client must not retry any.
+    goaway_after(i32::MAX, text)
+}
+
+/// Returns a `GOAWAY` frame for a connection whose last handled stream is `last_stream`.
+fn goaway_after(last_stream: i32, text: &str) -> Vec<u8> {
     let text = &text.as_bytes()[..text.len().min(255)];
     let len = u8::try_from(8 + text.len()).unwrap_or(u8::MAX);
     let text = &text[..usize::from(len) - 8];
     let mut frame = vec![0, 0, len, GOAWAY, 0, 0, 0, 0, 0];
-    // No stream was left unhandled, so the client must not retry any.
-    frame.extend_from_slice(&i32::MAX.to_be_bytes());
+    frame.extend_from_slice(&last_stream.to_be_bytes());
     frame.extend_from_slice(&ENHANCE_YOUR_CALM.to_be_bytes());
     frame.extend_from_slice(text);
     frame
@@ -105,10 +112,14 @@ pub(crate) fn goaway(text: &str) -> Vec<u8> {
 /// Returns all bytes for a rejected connection: empty settings, and the reason.
 #[must_use]
 pub fn refusal(text: &str) -> Vec<u8> {
-    const EMPTY_SETTINGS: [u8; HEAD_BYTES] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-    let mut bytes = EMPTY_SETTINGS.to_vec();
-    bytes.extend_from_slice(&goaway(text));
-    bytes
+    [EMPTY_SETTINGS.to_vec(), goaway(text)].concat()
+}
+
+/// Returns the same for a connection without a handled request. The client may repeat its requests elsewhere, and its
+/// requests fail with the reason.
+#[must_use]
+pub fn refusal_of_requests(text: &str) -> Vec<u8> {
+    [EMPTY_SETTINGS.to_vec(), goaway_after(0, text)].concat()
 }
 
 #[cfg(test)]

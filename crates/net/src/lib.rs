@@ -25,5 +25,5 @@ pub use backoff::Backoff;
 pub use bucket::Bucket;
 pub use first_bytes::FirstBytes;
 pub use guarded_io::{Disconnect, GuardedIo, Guards};
-pub use http2::refusal;
+pub use http2::{refusal, refusal_of_requests};
 pub use slots::{Eviction, Limits, Slot, SlotLimit, Slots};

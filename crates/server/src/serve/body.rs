@@ -1,19 +1,30 @@
 //! Bodies of the admin port. Request bodies have a time limit, and response bodies keep their
-//! connection busy until they end.
+//! connection busy while the client takes them.
 
 use std::{
+    convert::Infallible,
     pin::Pin,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use axum::body::Bytes;
-use chancery_net::RequestGuard;
+use chancery_net::{Activity, RequestGuard};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, Sleep, sleep, sleep_until},
+};
 
 /// The minimum rate of a body, in bytes per second, after the initial grace time.
 const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
+/// The time that a client has to take the next part of an answer, in addition to the time that depends on the size of
+/// the last part. After it, the answer no longer keeps its connection busy.
+const TAKE_TIME: Duration = Duration::from_secs(1);
+/// The maximum size of an answer that never keeps its connection busy, such as that of a probe or a refusal.
+const SHORT_BYTES_MAX: u64 = 4 << 10;
 
 /// An error of a request body.
 #[derive(Debug, thiserror::Error)]
@@ -80,13 +91,83 @@ impl Body for TimedBody {
     }
 }
 
-/// A response body that keeps its connection busy.
-pub(crate) struct Answer {
-    pub(crate) inner: axum::body::Body,
-    pub(crate) _busy: RequestGuard,
+/// The answers of one connection.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    activity: Arc<Activity>,
+    /// The answers that may keep the connection busy.
+    open: Mutex<Vec<Weak<Mutex<Taking>>>>,
+    /// Notified when an answer begins to keep the connection busy.
+    begun: Notify,
 }
 
-impl Body for Answer {
+/// How far a client has taken an answer.
+#[derive(Debug)]
+struct Taking {
+    /// Keeps the connection busy.
+    busy: Option<RequestGuard>,
+    /// The time by which the client must take the next part. `None` while the server produces it.
+    due: Option<Instant>,
+}
+
+impl Answers {
+    pub(crate) fn new(activity: Arc<Activity>) -> Arc<Self> {
+        Arc::new(Self { activity, open: Mutex::default(), begun: Notify::new() })
+    }
+
+    /// Returns the body of an answer. `busy` is the guard of its request.
+    pub(crate) fn answer(
+        self: &Arc<Self>,
+        inner: axum::body::Body,
+        busy: RequestGuard,
+    ) -> AnswerBody {
+        let is_short = inner.size_hint().upper().is_some_and(|bytes| bytes <= SHORT_BYTES_MAX);
+        let taking = (!is_short).then(|| {
+            let due = Some(Instant::now() + TAKE_TIME);
+            let taking = Arc::new(Mutex::new(Taking { busy: Some(busy), due }));
+            self.open.lock().push(Arc::downgrade(&taking));
+            self.begun.notify_one();
+            taking
+        });
+        AnswerBody { inner, taking, answers: Arc::clone(self) }
+    }
+
+    /// Ends the requests of answers that the client does not take. HTTP/2 does not ask for the next part of an answer
+    /// while the client permits no bytes.
+    pub(crate) async fn release_untaken(&self) -> Infallible {
+        loop {
+            self.begun.notified().await;
+            while self.release(Instant::now()) {
+                sleep(TAKE_TIME).await;
+            }
+        }
+    }
+
+    /// Returns whether there are answers that keep the connection busy.
+    fn release(&self, now: Instant) -> bool {
+        let mut is_busy = false;
+        self.open.lock().retain(|taking| {
+            let Some(taking) = taking.upgrade() else { return false };
+            let mut taking = taking.lock();
+            if taking.due.is_some_and(|due| due <= now) {
+                taking.busy = None;
+            }
+            is_busy |= taking.busy.is_some();
+            true
+        });
+        is_busy
+    }
+}
+
+/// A response body that keeps its connection busy while the client takes it.
+pub(crate) struct AnswerBody {
+    inner: axum::body::Body,
+    /// `None` if the answer is short.
+    taking: Option<Arc<Mutex<Taking>>>,
+    answers: Arc<Answers>,
+}
+
+impl Body for AnswerBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -94,7 +175,24 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
+        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        if let Some(taking) = &self.taking {
+            let mut taking = taking.lock();
+            if taking.busy.is_none() {
+                taking.busy = Some(self.answers.activity.begin());
+                self.answers.begun.notify_one();
+            }
+            taking.due = match &polled {
+                Poll::Pending => None,
+                Poll::Ready(frame) => {
+                    let frame = frame.as_ref().and_then(|frame| frame.as_ref().ok());
+                    let bytes = frame.and_then(|frame| Some(frame.data_ref()?.len() as u64));
+                    let by_size = bytes.unwrap_or_default() / BYTES_PER_SECOND_MIN;
+                    Some(Instant::now() + TAKE_TIME + Duration::from_secs(by_size))
+                }
+            };
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -103,5 +201,54 @@ impl Body for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_net::Timeouts;
+    use http_body_util::BodyExt as _;
+    use tokio::{sync::mpsc, time::advance};
+    use tokio_stream::wrappers::ReceiverStream;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn answer_that_is_not_taken_does_not_keep_its_connection_busy() {
+        let activity = Activity::new(([127, 0, 0, 1], 1).into());
+        let answers = Answers::new(Arc::clone(&activity));
+        let short = answers.answer("healthy\n".into(), activity.begin());
+        assert!(activity.idle_since().is_some(), "a short answer");
+        let (parts, receiver) = mpsc::channel(2);
+        parts.try_send(Ok::<_, Infallible>("a")).unwrap();
+        parts.try_send(Ok("b")).unwrap();
+        let parts_body = axum::body::Body::from_stream(ReceiverStream::new(receiver));
+        let mut long = answers.answer(parts_body, activity.begin());
+        let idle = Duration::from_secs(120);
+        let run = {
+            let (answers, activity) = (Arc::clone(&answers), Arc::clone(&activity));
+            let timeouts = Timeouts { first: idle, idle };
+            tokio::spawn(async move {
+                tokio::select! {
+                    never = answers.release_untaken() => match never {},
+                    unused = activity.unused(timeouts) => unused,
+                }
+            })
+        };
+        tokio::task::yield_now().await;
+        assert_eq!(activity.idle_since(), None);
+        sleep(TAKE_TIME * 2).await;
+        assert!(activity.idle_since().is_some(), "the client takes nothing");
+        long.frame().await.unwrap().unwrap();
+        assert_eq!(activity.idle_since(), None, "the client takes a part");
+        long.frame().await.unwrap().unwrap();
+        let next = tokio::time::timeout(idle * 10, long.frame()).await;
+        assert!(
+            next.is_err() && activity.idle_since().is_none(),
+            "the server produces the next part"
+        );
+        drop((short, long));
+        advance(idle).await;
+        run.await.unwrap();
     }
 }

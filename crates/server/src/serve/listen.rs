@@ -9,6 +9,7 @@ use axum::{Router, body::Body, extract::ConnectInfo};
 use chancery_auth::TransportPeer;
 use chancery_net::{
     Eviction, FirstBytes, GuardedIo, Guards, Port, Slot, SlotLimit, Slots, Timeouts, accept,
+    refusal_of_requests,
 };
 use chancery_tls::{CredentialEnd, Peer, Security, Stream};
 use hyper::{
@@ -31,7 +32,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, warn};
 
-use super::body::{Answer, TimedBody};
+use super::body::{Answers, TimedBody};
 
 /// The interval at which quiet HTTP/2 connections receive a PING. A connection without an answer is
 /// closed.
@@ -49,6 +50,8 @@ const CREDENTIAL_GRACE: Duration = Duration::from_secs(30);
 /// The maximum number of rejected connections that receive an explanation at the same time. Further
 /// ones are closed without it.
 const REFUSALS_MAX: usize = 64;
+/// The first bytes of HTTP/2, as far as they are certain to arrive together.
+const HTTP2: &[u8] = b"PRI";
 pub(super) type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// The maximum times that a connection may spend without progress.
@@ -56,7 +59,7 @@ pub(super) type Failed = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) struct Limits {
     /// From the start of the connection to the end of its first request header.
     pub(crate) header: Duration,
-    /// Without a request after that, and while the client does not read the response.
+    /// Without a request after that. A request whose response the client does not take counts as ended.
     pub(crate) idle: Duration,
     /// For the body of a request, in addition to the time that depends on its size. `None` if a body may last as long
     /// as its connection.
@@ -155,13 +158,20 @@ impl Port for HttpPort {
     }
 }
 
-/// Rejects a connection with an explanation. The function first reads what the client has sent.
-/// Otherwise the close would reset the connection, and the client's kernel would discard the
-/// explanation.
+/// Rejects a connection with an explanation, in the HTTP version of the client. The function first
+/// reads what the client has sent. Otherwise the close would reset the connection, and the client's
+/// kernel would discard the explanation.
 async fn refuse(stream: TcpStream, security: &Security, text: &str) -> io::Result<()> {
     let mut stream = security.accept(stream).await.map_err(io::Error::other)?;
     let mut request = [0; 4096];
-    let _read: usize = stream.read(&mut request).await?;
+    let n_read = stream.read(&mut request).await?;
+    if request[..n_read].starts_with(HTTP2) {
+        stream.write_all(&refusal_of_requests(text)).await?;
+        stream.shutdown().await?;
+        // The request may follow.
+        while stream.read(&mut request).await? > 0 {}
+        return Ok(());
+    }
     explain(&mut stream, "503 Service Unavailable", text).await
 }
 
@@ -237,6 +247,7 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let (activity, timeouts) = (slot.activity(), limits.timeouts());
     let builder = builder();
     let router = TowerToHyperService::new(router);
+    let answers = Answers::new(Arc::clone(activity));
     let service = service_fn(|request: Request<Incoming>| {
         let busy = activity.begin();
         let mut request = request.map(|body| match limits.body {
@@ -252,10 +263,10 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         if let Some(TransportPeer::Certificate(identity)) = &peer {
             request.extensions_mut().insert(Arc::clone(identity));
         }
-        let response = router.call(request);
+        let (response, answers) = (router.call(request), Arc::clone(&answers));
         async move {
             let Ok(response) = response.await;
-            Ok::<_, Infallible>(response.map(|inner| Body::new(Answer { inner, _busy: busy })))
+            Ok::<_, Infallible>(response.map(|inner| Body::new(answers.answer(inner, busy))))
         }
     });
     let guards = Guards { write_timeout: Some(limits.idle), ..Guards::default() };
@@ -271,6 +282,7 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         }
         () = activity.evicted() => Some(PARTING),
         _ = activity.unused(timeouts) => Some(PARTING),
+        never = answers.release_untaken() => match never {},
     };
     connection.as_mut().graceful_shutdown();
     let Some(grace) = grace else { return connection.await };
@@ -278,7 +290,11 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         Ok(ended) => ended,
         // A request has begun in the meantime and is served.
         Err(_) if grace == PARTING && activity.idle_since().is_none() && !kind.is_for_streams => {
-            connection.await
+            tokio::select! {
+                ended = connection => ended,
+                _ = activity.unused(timeouts) => Ok(()),
+                never = answers.release_untaken() => match never {},
+            }
         }
         Err(_) => Ok(()),
     }

@@ -26,6 +26,30 @@ fn until_closed(mut stream: &TcpStream, what: &str) -> Vec<u8> {
     all
 }
 
+/// Requests `/metrics` over HTTP/2 with an initial window of 0 bytes. Returns when the header of the answer has arrived.
+fn without_window(server: &Server) -> TcpStream {
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let len = u8::try_from(payload.len()).unwrap();
+        [&[0, 0, len, kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    // GET, http, and the path and the authority as literals.
+    let fields = [b"\x82\x86\x04\x08/metrics\x01\x09".as_slice(), b"localhost"].concat();
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice();
+    let mut stream = connect(server, &[preface, &settings, &frame(1, 5, 1, &fields)].concat());
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let [high, middle, low, kind, ..] = head;
+        let mut payload =
+            vec![0; usize::from(low) | usize::from(middle) << 8 | usize::from(high) << 16];
+        stream.read_exact(&mut payload).unwrap();
+        if kind == 1 {
+            return stream;
+        }
+    }
+}
+
 const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// Each kind of inactivity has its own time limit.
@@ -99,10 +123,19 @@ fn port_at_connection_limit_answers_health_checks() {
     let refused = health();
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
     assert!(refused.ends_with("all connections are busy with requests (admin.connections_max)\n"));
+    let refused = server.run(&["health"]);
+    let reason = "all connections are busy with requests (admin.connections_max)";
+    assert!(refused.code == 1 && refused.err.contains(reason), "{refused:?}");
     drop(busy);
     let start = Instant::now();
     while !health().starts_with("HTTP/1.1 200") {
         assert!(start.elapsed() < DEADLINE, "no connection is free again");
+    }
+    // Clients of HTTP/2 that permit no byte of the answer to `GET /metrics`.
+    let _stalled: Vec<TcpStream> = (0..4).map(|_| without_window(&server)).collect();
+    let start = Instant::now();
+    while !health().starts_with("HTTP/1.1 200") {
+        assert!(start.elapsed() < DEADLINE, "answers that nobody takes keep all connections busy");
     }
     assert_eq!(server.terminate().0, Some(0));
 }

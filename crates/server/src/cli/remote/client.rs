@@ -191,7 +191,7 @@ async fn unix_channel(path: &str, security: &Security) -> Result<Channel, Failur
 }
 
 /// Returns the text of the innermost error, which explains the failure.
-fn root_cause(error: &(dyn Error + 'static)) -> String {
+pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     causes(error).last().map(|error| message(*error)).unwrap_or_default()
 }
 

@@ -9,7 +9,7 @@ use tonic::codegen::http;
 use tower::ServiceExt;
 
 use super::{
-    client::{ANSWER_TIMEOUT, Servers, channel},
+    client::{ANSWER_TIMEOUT, Servers, channel, root_cause},
     connector,
 };
 use crate::cli::{
@@ -82,7 +82,7 @@ async fn probe(server: &str, servers: &Servers, path: &str) -> Result<Probed, Fa
         let request = request.map_err(|error| failed(&error.to_string()))?;
         let because = |error: &tonic::transport::Error| {
             let advice = connector::advice(error).or_else(|| security.last_advice());
-            failed(&advice.unwrap_or_else(|| error.to_string()))
+            failed(&advice.unwrap_or_else(|| root_cause(error)))
         };
         let response = channel.oneshot(request).await.map_err(|error| because(&error))?;
         let (parts, body) = response.into_parts();
