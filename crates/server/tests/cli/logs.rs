@@ -1,10 +1,10 @@
 //! The log of a replica: its fields, and its filter.
 
-use std::{fs, path::Path, time::Instant};
+use std::{fs, path::Path, process::Stdio, time::Instant};
 
 use serde_json::Value;
 
-use crate::support::{DEADLINE, Server, clusters};
+use crate::support::{DEADLINE, Server, chancery, clusters};
 
 /// Returns the lines of the log with a message.
 fn lines(log: &Path, message: &str) -> Vec<Value> {
@@ -59,6 +59,10 @@ fn operations_are_logged_with_caller_outcome_and_revision() {
     let text = fs::read_to_string(&log).unwrap();
     let mut quiet = text.lines().filter(|line| line.contains("\"level\":\"INFO\""));
     assert!(quiet.all(|line| line.contains("\"target\":\"chancery")), "{text}");
+    assert_eq!(server.terminate().0, Some(0));
+    let text = fs::read_to_string(&log).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["message"], "stopped", "{text}");
 }
 
 #[test]
@@ -102,8 +106,40 @@ fn log_level_changes_while_the_replica_runs() {
         assert!(start.elapsed() < DEADLINE, "the filter does not return: {:?}", level(&[]));
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    assert!(level(&["error"]).out.contains("logs with the filter \"error\" until"));
+    assert!(level(&["off"]).out.contains("logs with the filter \"off\" until"));
     assert_eq!(level(&[""]).out, "replica 1 logs with the configured filter \"info\"\n");
     let text = fs::read_to_string(&log).unwrap();
     assert!(!text.contains('\u{1b}'), "a file has no colors");
+    let change = "the log filter changes filter=\"off\" previous=\"info\"";
+    assert!(text.contains(change), "{text}");
+}
+
+/// A replica does not wait for the reader of its log.
+#[test]
+fn replica_whose_log_nobody_reads_answers_writes_and_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = chancery();
+    command
+        .args(["serve", "--xds", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--raft", "127.0.0.1:0"])
+        .arg("--data-dir")
+        .arg(dir.path().join("data"))
+        .envs([("CHANCERY_LOG_LEVEL", "debug"), ("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB")])
+        .stderr(Stdio::piped());
+    let mut server = Server::spawn(command);
+    let stderr = server.child.stderr.take().unwrap();
+    let start = Instant::now();
+    let (mut last, mut n_unchanged) = (0, 0);
+    // Each command writes lines, so the pipe is full when its size does not change.
+    for turn in 0_u64.. {
+        server.json(&["apply", "-f", "-"], &clusters(&["a"], &format!("{}s", turn + 1)));
+        let size = rustix::io::ioctl_fionread(&stderr).unwrap();
+        n_unchanged = if size == last { n_unchanged + 1 } else { 0 };
+        last = size;
+        if n_unchanged == 3 {
+            break;
+        }
+        assert!(start.elapsed() < DEADLINE, "the pipe is not full: {size} bytes");
+    }
+    assert!(last > 32 << 10, "{last} bytes");
+    assert_eq!(server.terminate().0, Some(0));
 }
