@@ -114,9 +114,7 @@ pub(super) const GROUP: Group = Group {
             fault: "clients receive 5 MB in one response",
             repair: "the clients receive fewer scopes",
             inject: |stage| stage.cluster.apply(&bulk(640)),
-            recover: |stage| {
-                stage.cluster.apply_confirmed(LIGHT, &["--confirm", "view-change"])
-            },
+            recover: |stage| stage.cluster.apply_confirmed(LIGHT, &["--confirm", "view-change"]),
         },
         Scenario {
             alerts: &[
