@@ -1,6 +1,6 @@
 //! Users and passwords in addresses, which no text of the program shows.
 
-/// What replaces a user and a password.
+/// The text that replaces a user and a password.
 const REDACTED: &str = "[redacted]";
 
 /// Returns a text without the users and the passwords of its URLs.
