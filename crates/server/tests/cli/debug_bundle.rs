@@ -67,7 +67,9 @@ fn bundle_is_complete_and_has_no_planted_secret() {
     let server = Server::start(&path("data"));
     let config = plant(dir.path(), &server);
     let done = bundle(&server, &config, &path("whole.tar.gz"), &[]);
-    assert_eq!((done.code, done.err.as_str()), (0, ""), "{done:?}");
+    assert_eq!(done.code, 0, "{done:?}");
+    // A server that answers late on a busy machine is named.
+    assert!(done.err.is_empty() || done.err.starts_with("note: waiting for "), "{done:?}");
     let manifest: Value = serde_json::from_str(&done.out).unwrap();
     assert_eq!(manifest["complete"], true, "{manifest:#}");
     let whole = files(&path("whole.tar.gz"));
@@ -154,8 +156,8 @@ fn check_doctor(config: &Path, server: &Server) {
         (text("status"), text("detail"))
     };
     let (status, detail) = of("config");
-    assert_eq!(status, "failed", "{detail}");
-    assert!(detail.contains("problem"), "{detail}");
+    assert_eq!(status, "warning", "{detail}");
+    assert!(detail.contains("is not a file, nor a program in PATH"), "{detail}");
     assert_eq!(of("limits").0, "unknown");
 }
 

@@ -47,7 +47,8 @@ pub(super) const GROUP: Group = Group {
                 stage.flood()?;
                 let pid = stage.cluster.pid(2)?.to_string();
                 let script = "kill -STOP \"$0\"; sleep 1.4; kill -CONT \"$0\"";
-                stage.repeat("pauses", Duration::from_millis(500), move || {
+                // Most requests that arrive in such a short time are in an inbox when the next pause begins.
+                stage.repeat("pauses", Duration::from_millis(100), move || {
                     proc::succeeds(Command::new("sh").args(["-c", script, &pid]));
                 });
                 Ok(())

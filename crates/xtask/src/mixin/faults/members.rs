@@ -5,7 +5,7 @@ use std::{fs, process::Command, time::Duration};
 use anyhow::{Context as _, Result};
 
 use super::{
-    super::monitor::get,
+    super::monitor::{eventually, get},
     budgets::EDGE,
     cluster::REPLICAS,
     scenario::{Group, Scenario, alert},
@@ -137,6 +137,10 @@ pub(super) const GROUP: Group = Group {
                 stage.cluster.start(3)?;
                 stage.cluster.expect_ready()?;
                 stage.cluster.apply(&EDGE.replace("good", "newer"))?;
+                eventually("the follower lacks the change", || {
+                    let revision = |id| stage.cluster.metric(id, "chancery_store_revision");
+                    Ok((revision(3) == revision(1)).then_some(()))
+                })?;
                 stage.cluster.kill(3);
                 stage.cluster.empty(3)?;
                 fs::rename(copy, data).context("replace a directory")?;
