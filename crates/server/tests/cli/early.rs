@@ -1,17 +1,23 @@
 //! A replica before its store is open: the admin port, `chancery health`, and the messages to the service manager.
 
 use std::{
+    fs,
     io::ErrorKind,
+    net::TcpStream,
     os::unix::net::UnixDatagram,
     path::Path,
     time::{Duration, Instant},
 };
 
+use rustix::{
+    fs::{CWD, FileType, Mode, mknodat},
+    process::Signal,
+};
 use serde_json::{Value, json};
 
 use crate::{
     cluster::{Replica, eventually},
-    support::{DEADLINE, http_get},
+    support::{DEADLINE, http_get, signal},
 };
 
 /// The socket of a service manager.
@@ -115,4 +121,28 @@ fn signal_ends_a_replica_that_waits_for_its_cluster() {
     replica.terminate();
     let gone = replica.run(&["health"], "");
     assert!(gone.code == 1 && gone.err.contains("cannot reach the server"), "{gone:?}");
+}
+
+/// After the first signal, threads may still read the store. The second signal does not wait for them.
+#[test]
+fn second_signal_ends_a_replica_whose_store_does_not_open() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replica = Replica::new(root.path(), 1);
+    replica.start_and_wait(&[]);
+    replica.terminate();
+    // Opening a FIFO without a writer blocks.
+    let current = replica.directory.join("db/CURRENT");
+    fs::remove_file(&current).unwrap();
+    mknodat(CWD, &current, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    replica.start(&[]);
+    let is_open = || TcpStream::connect(&replica.admin).is_ok();
+    eventually("the admin port opens", || is_open().then_some(()));
+    signal(replica.child.as_ref().unwrap(), Signal::TERM);
+    eventually("the admin port closes", || (!is_open()).then_some(()));
+    let start = Instant::now();
+    let child = replica.child.as_mut().unwrap();
+    signal(child, Signal::TERM);
+    eventually("the replica ends", || child.try_wait().unwrap());
+    // Without the second signal, the replica waits for 30 s.
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
