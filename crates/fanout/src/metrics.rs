@@ -130,8 +130,8 @@ pub const METRICS: &[Metric] = &[
         "chancery_xds_inbox_wait_seconds",
         MetricKind::Histogram,
         "Time that a request waited for its shard, including the wait for space in the \
-         inbox: the longest wait in each turn. Lane updates is for established streams \
-         and admin, bulk for new streams and large requests.",
+         inbox: the longest wait in each turn. Lane updates is for established streams, \
+         bulk for new streams and large requests. Queries of the admin API do not count.",
     ),
     Metric::new(
         "chancery_xds_queue_wait_seconds",
