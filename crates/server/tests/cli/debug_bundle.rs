@@ -158,7 +158,8 @@ fn check_doctor(config: &Path, server: &Server) {
     let (status, detail) = of("config");
     assert_eq!(status, "warning", "{detail}");
     assert!(detail.contains("is not a file, nor a program in PATH"), "{detail}");
-    assert_eq!(of("limits").0, "unknown");
+    // Whether the limit of open files suffices depends on the machine.
+    assert_ne!(of("limits").0, "unknown");
 }
 
 #[test]
