@@ -304,9 +304,7 @@ impl Shard {
 
     fn on_lane(&mut self, events: &mut VecDeque<Sent>, lane: Lane, mut budget: Budget, now: Now) {
         // Queries of the admin API would hide that requests wait.
-        if let Some(Sent { at, event }) = events.front()
-            && event.slot().is_some()
-        {
+        if let Some(Sent { at, .. }) = events.iter().find(|sent| sent.event.slot().is_some()) {
             let waited = now.instant.saturating_duration_since(*at);
             self.metrics.inbox_wait_seconds(lane).record(waited.as_secs_f64());
         }

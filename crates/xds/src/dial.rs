@@ -91,7 +91,8 @@ pub async fn serve_remote_sink(
         let Err(error) = stream.await else { return };
         counter!("chancery_mcp_sink_failures_total").increment(1);
         let pause = backoff.after(begun.elapsed());
-        warn!(address = remote.address, %error, ?pause, "no stream to a sink; connecting again");
+        let error = error.to_string();
+        warn!(address = remote.address, error, ?pause, "no stream to a sink; connecting again");
         tokio::select! {
             () = stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}

@@ -81,6 +81,7 @@ fn shown_value(value: &Value) -> String {
 impl ConfigError {
     /// Creates the error of a value that breaks a rule.
     pub(super) fn value(key: &str, value: &Value, from: Source, rule: String) -> Self {
+        let rule = without_user(&rule);
         Self::Value { key: key.to_owned(), value: shown_value(value), from, rule }
     }
 

@@ -21,17 +21,16 @@ pub(crate) fn without_users(text: &str) -> String {
     out + rest
 }
 
-/// Returns a value without the user and the password of an address: a URL, or `USER:PASSWORD@HOST`.
-pub(super) fn without_user(value: &str) -> String {
-    let (start, rest) = value.split_at(value.len() - value.trim_start_matches('"').len());
-    match rest.rsplit_once('@') {
-        Some((user, host))
-            if user.contains(':') && !user.contains(|c: char| c.is_whitespace() || c == '/') =>
-        {
-            format!("{start}{REDACTED}@{host}")
+/// Returns a text without the users and the passwords of its addresses: of URLs, and of `USER:PASSWORD@HOST`.
+pub(super) fn without_user(text: &str) -> String {
+    let ends_address = |c: char| c.is_whitespace() || "\"',[]{}".contains(c);
+    let words = text.split_inclusive(ends_address).map(|word| match word.rsplit_once('@') {
+        Some((user, host)) if user.contains(':') && !user.contains('/') => {
+            format!("{REDACTED}@{host}")
         }
-        _ => without_users(value),
-    }
+        _ => word.to_owned(),
+    });
+    without_users(&words.collect::<String>())
 }
 
 #[cfg(test)]
@@ -53,6 +52,9 @@ mod tests {
             ("http://u:p@h:1", "http://[redacted]@h:1"),
             ("jwt:corp/anna@h", "jwt:corp/anna@h"),
             ("anna@h", "anna@h"),
+            ("[\"1=a:1\", \"2=u:p@b:2\"]", "[\"1=a:1\", \"[redacted]@b:2\"]"),
+            ("{ address = \"u:p@h:1\", n = 1 }", "{ address = \"[redacted]@h:1\", n = 1 }"),
+            ("\"http://u:p@h\" is not https", "\"http://[redacted]@h\" is not https"),
         ] {
             assert_eq!(without_user(value), expected);
         }

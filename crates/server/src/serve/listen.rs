@@ -273,6 +273,7 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let io = GuardedIo::new(stream, first_bytes, Arc::clone(activity), guards);
     let connection = builder.serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
+    let mut is_evicted = false;
     let grace = tokio::select! {
         ended = connection.as_mut() => return ended,
         () = stop.cancelled() => None,
@@ -280,7 +281,10 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             debug!(port = kind.port, peer = %activity.peer(), "a connection ends: {}", end.explanation());
             Some(CREDENTIAL_GRACE)
         }
-        () = activity.evicted() => Some(PARTING),
+        () = activity.evicted() => {
+            is_evicted = true;
+            Some(PARTING)
+        }
         _ = activity.unused(timeouts) => Some(PARTING),
         never = answers.release_untaken() => match never {},
     };
@@ -290,10 +294,17 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         Ok(ended) => ended,
         // A request has begun in the meantime and is served.
         Err(_) if grace == PARTING && activity.idle_since().is_none() && !kind.is_for_streams => {
-            tokio::select! {
-                ended = connection => ended,
-                _ = activity.unused(timeouts) => Ok(()),
-                never = answers.release_untaken() => match never {},
+            let served = async {
+                tokio::select! {
+                    ended = connection => ended,
+                    _ = activity.unused(timeouts) => Ok(()),
+                    never = answers.release_untaken() => match never {},
+                }
+            };
+            match is_evicted {
+                // Another connection has its slot.
+                true => timeout(CREDENTIAL_GRACE, served).await.unwrap_or(Ok(())),
+                false => served.await,
             }
         }
         Err(_) => Ok(()),

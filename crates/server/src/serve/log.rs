@@ -7,14 +7,16 @@ use std::{
     fs::File,
     io::{self, IsTerminal as _},
     os::fd::AsFd as _,
+    panic,
     sync::{Arc, OnceLock},
+    thread,
     time::Duration,
 };
 
 use chancery_admin::{LogFilter, LogFilterState};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::{field, info, warn};
+use tracing::{error, field, info, warn};
 use tracing_subscriber::{
     EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload,
     util::SubscriberInitExt as _,
@@ -75,6 +77,14 @@ pub(super) fn start(log: &Log) -> Result<(), String> {
     };
     let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
     started.map_err(|error| error.to_string())?;
+    // The hook of the standard library writes to standard error itself, and waits for its reader.
+    panic::set_hook(Box::new(|panic| {
+        error!(
+            thread = thread::current().name(),
+            panic = panic.to_string(),
+            "a thread has panicked"
+        );
+    }));
     let now = Now { filter: log.level.clone(), until: None, n_changes: 0 };
     let filter = Filter { handle, configured: log.level.clone(), now: Mutex::new(now) };
     FILTER.set(Arc::new(filter)).map_err(|_| "logging has already started".to_owned())

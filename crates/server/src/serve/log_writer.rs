@@ -96,7 +96,7 @@ impl LogWriter {
     }
 
     fn run(&self, mut out: impl Write) {
-        let mut lines = Vec::new();
+        let (mut lines, mut is_accepted) = (Vec::new(), true);
         loop {
             {
                 let mut queue = self.0.queue.lock();
@@ -108,12 +108,15 @@ impl LogWriter {
                 queue.is_writing = true;
                 mem::swap(&mut queue.lines, &mut lines);
             }
+            if is_accepted {
+                // The queue is empty, so the report follows the lines before the dropped ones.
+                self.report();
+            }
             let lost = write_lines(&mut out, &lines);
+            is_accepted = lost == 0;
             if lost > 0 {
                 counter!(DROPPED).increment(lost);
                 self.0.queue.lock().dropped += lost;
-            } else {
-                self.report();
             }
             lines.clear();
             lines.shrink_to(BUFFER_BYTES_KEPT);
