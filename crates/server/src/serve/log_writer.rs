@@ -65,7 +65,7 @@ impl LogWriter {
             written: Condvar::default(),
         }));
         let shared = writer.clone();
-        thread::Builder::new().name("chancery-log".to_owned()).spawn(move || shared.run(out))?;
+        thread::Builder::new().name("chancery-stderr".to_owned()).spawn(move || shared.run(out))?;
         Ok(writer)
     }
 
