@@ -22,7 +22,7 @@ use crate::{
     disk::database::Database, failpoint::Point, format::identity::Identity,
 };
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 /// The time in which an event that must not happen could happen.
 const PATIENCE: Duration = Duration::from_millis(300);
 
