@@ -121,9 +121,14 @@ async fn cluster_formation_without_disk_space_fails() {
     Replica::open(config).await.unwrap().shutdown().await.unwrap();
 }
 
+/// Returns a body that the log cannot compress.
+fn noise(seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..200_000).map(|_| random.byte()).collect()
+}
+
 async fn write_until_refused(replica: &Replica, round: u64) -> (u64, TransactError) {
-    let mut random = Random(round);
-    let body: Vec<u8> = (0..200_000).map(|_| random.byte()).collect();
+    let body = noise(round);
     for n in 0.. {
         if let Err(error) = replica.transact(put(&format!("{round}-{n}"), &body)).await {
             return (n, error);
@@ -171,7 +176,7 @@ async fn full_disk_loses_no_acknowledged_write() {
     let Some(disk) = SmallDisk::mount("48m") else { return };
     let config = Config { free_bytes_min: 0, ..config(&disk.path().join("data")) };
     let replica = Replica::open(config.clone()).await.unwrap();
-    let body = vec![7; 200_000];
+    let body = noise(7);
     let mut acked = Vec::new();
     let error = loop {
         let name = format!("n{}", acked.len());
