@@ -90,34 +90,14 @@ fn outcome(decision: Decision) -> (&'static str, &'static str) {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, sync::Arc};
+    use std::{
+        io::{self, Read as _},
+        sync::Arc,
+    };
 
     use chancery_audit::{Port, Target};
-    use tracing_subscriber::fmt::MakeWriter;
 
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl MakeWriter<'_> for Lines {
-        type Writer = Self;
-
-        fn make_writer(&self) -> Self {
-            self.clone()
-        }
-    }
 
     #[test]
     fn line_of_an_operation_with_long_texts_is_short() {
@@ -125,11 +105,12 @@ mod tests {
         let target = Target { scope: long.clone(), type_name: long.clone(), name: long.clone() };
         let event = Event::new(Port::Admin, "delete").detail("author", long.clone());
         let event = Event { principal: long.clone(), request_id: long, target, ..event };
-        let lines = Lines::default();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(lines.clone());
+        let (mut lines, writer) = io::pipe().unwrap();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(Arc::new(writer));
         let subscriber = subscriber.finish();
         tracing::subscriber::with_default(subscriber, || write(&event, false, 7));
-        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        let mut text = String::new();
+        lines.read_to_string(&mut text).unwrap();
         assert!(text.len() < 20_000, "{} bytes", text.len());
         assert!(text.contains("(10000000 bytes)") && text.ends_with(" left_out=7\n"));
     }

@@ -169,33 +169,18 @@ impl Drop for CountedStream {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
+    use std::io::{self, Read as _};
 
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     /// T9: a client's text cannot end a line of the log, add a field to it, nor color the lines after it.
     #[test]
     fn client_text_in_log_is_one_quoted_value() {
-        let lines = Lines::default();
-        let writer = lines.clone();
+        let (mut lines, writer) = io::pipe().unwrap();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
             .without_time()
-            .with_writer(move || writer.clone())
+            .with_writer(Arc::new(writer))
             .finish();
         let forged = "a level=ERROR principal=\"root\"\n2026-01-01 INFO all is well\r\u{1b}[2J\u{2028}\u{202e}é";
         let node = Node { id: forged.to_owned(), ..Node::default() };
@@ -203,7 +188,8 @@ mod tests {
             let refusal = StreamRefusal::NoRule;
             log_refusal(Some(3), None, &node, ([127, 0, 0, 1], 1).into(), &refusal);
         });
-        let text = String::from_utf8(lines.0.lock().clone()).unwrap();
+        let mut text = String::new();
+        lines.read_to_string(&mut text).unwrap();
         let quoted = r#"node="a level=ERROR principal=\"root\"\n2026-01-01 INFO all is well\r\u{1b}[2J\u{2028}\u{202e}é""#;
         assert!(text.contains(quoted), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");

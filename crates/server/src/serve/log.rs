@@ -39,6 +39,9 @@ const QUIET: [(&str, &str); 6] = [
 /// and headers contain tokens.
 const DETAILED: &str = "debug";
 
+/// The maximum time that a thread which panics waits for the writer of the log.
+const PANIC_TIMEOUT: Duration = Duration::from_millis(200);
+
 /// The filter of the log.
 struct Filter {
     handle: reload::Handle<EnvFilter, Registry>,
@@ -77,13 +80,15 @@ pub(super) fn start(log: &Log) -> Result<(), String> {
     };
     let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
     started.map_err(|error| error.to_string())?;
-    // The hook of the standard library writes to standard error itself, and waits for its reader.
+    // The hook of the standard library writes to standard error itself, and waits for its reader without a limit.
     panic::set_hook(Box::new(|panic| {
         error!(
             thread = thread::current().name(),
             panic = panic.to_string(),
             "a thread has panicked"
         );
+        // The process may end before the writer has the line.
+        flush(PANIC_TIMEOUT);
     }));
     let now = Now { filter: log.level.clone(), until: None, n_changes: 0 };
     let filter = Filter { handle, configured: log.level.clone(), now: Mutex::new(now) };

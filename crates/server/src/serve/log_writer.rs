@@ -135,8 +135,8 @@ impl LogWriter {
     }
 }
 
-/// Escapes the characters that a terminal or a viewer acts on, such as bidirectional controls. The formatter escapes those
-/// of ASCII in the values of fields. It writes the others as they are.
+/// Escapes the characters outside of ASCII that a terminal or a viewer acts on, such as bidirectional controls. The
+/// formatter of tracing escapes only the ASCII control characters.
 fn escaped(format: LogFormat, line: &[u8]) -> Cow<'_, [u8]> {
     if line.is_ascii() {
         return line.into();

@@ -302,7 +302,7 @@ impl RaftLogStorage<Types> for LogStore {
         let permit = self.0.jobs.reserve(lens.iter().sum()).await?;
         {
             let (mut size, mut recent) = (self.0.size.lock(), self.recent());
-            for (entry, len) in entries.iter().zip(lens) {
+            for (entry, &len) in entries.iter().zip(&lens) {
                 size.append(entry.log_id.index, len);
                 recent.append(entry.clone(), len);
             }
@@ -311,7 +311,7 @@ impl RaftLogStorage<Types> for LogStore {
             self.0.ends.lock().last = Some(last);
             self.0.metrics.last_log_index.set(gauge_value(last.index));
         }
-        for entry in entries.iter().filter(|entry| entry_record_len(entry) >= LARGE_BYTES) {
+        for (entry, _) in entries.iter().zip(lens).filter(|(_, len)| *len >= LARGE_BYTES) {
             // The task has no part in keeping the entry in memory.
             let (log, index) = (self.downgrade(), entry.log_id.index);
             let recent = move || log.upgrade()?.recent().read(index, index + 1, usize::MAX)?.pop();
