@@ -23,9 +23,10 @@ use http::{HeaderMap, Method, Uri, header};
 use tower::ServiceExt;
 
 use crate::{
-    AdminError, guard,
+    AdminError,
     probes::{Liveness, Probes, RenderMetrics},
     readiness::Readiness,
+    web_pages,
 };
 
 /// The dependencies of the admin port before the store is open.
@@ -88,12 +89,12 @@ fn routes(deps: EarlyDeps) -> Router {
     if control == AccessControl::Off {
         router = router.route("/metrics", only(get(page)));
     }
-    let hosts = guard::Hosts::new(hosts.iter().map(String::as_str));
-    let guard = guard::Guard { hosts, audit };
+    let hosts = web_pages::Hosts::new(hosts.iter().map(String::as_str));
+    let protection = web_pages::Protection { hosts, audit };
     router
         .fallback(unavailable)
         .with_state(probes)
-        .layer(middleware::from_fn_with_state(guard, guard::refuse_web_pages))
+        .layer(middleware::from_fn_with_state(protection, web_pages::refuse))
 }
 
 fn only(methods: MethodRouter<Probes>) -> MethodRouter<Probes> {

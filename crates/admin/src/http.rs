@@ -22,12 +22,13 @@ use futures::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Method, Uri, header, request::Parts};
 
 use crate::{
-    AdminDeps, AdminError, audited, authenticate, bounds, csds, guard,
+    AdminDeps, AdminError, audited, authenticate, bounds, csds,
     json::JsonMessage,
     params::Params,
     probes::Probes,
     resources::{Listing, parse_type},
     service::Service,
+    web_pages,
 };
 
 /// The state of the handlers.
@@ -99,13 +100,13 @@ pub(crate) fn add_routes(router: Router, service: Service, deps: &AdminDeps) -> 
         .fold(Router::new(), |router, path| router.route(path, only(methods(path))));
     let ours = ours.with_state(http);
     let authenticate = middleware::from_fn_with_state(service.clone(), authenticate::authenticate);
-    let hosts = guard::Hosts::new(deps.hosts.iter().map(String::as_str));
-    let guard = guard::Guard { hosts, audit: deps.audit.clone() };
+    let hosts = web_pages::Hosts::new(deps.hosts.iter().map(String::as_str));
+    let protection = web_pages::Protection { hosts, audit: deps.audit.clone() };
     (router.merge(ours).fallback(unknown_path))
         .layer(authenticate)
         .layer(middleware::from_fn(bounds::refuse_many_fields))
         .layer(middleware::from_fn(audited::identify))
-        .layer(middleware::from_fn_with_state(guard, guard::refuse_web_pages))
+        .layer(middleware::from_fn_with_state(protection, web_pages::refuse))
 }
 
 /// Returns the methods of a path of [`HTTP_PATHS`].

@@ -31,7 +31,6 @@ mod external;
 #[doc(hidden)]
 pub mod fuzz;
 mod grpc;
-mod guard;
 mod health;
 mod http;
 pub mod json;
@@ -56,6 +55,7 @@ mod resources;
 mod service;
 mod trial;
 mod wait;
+mod web_pages;
 mod work;
 mod write;
 mod write_access;

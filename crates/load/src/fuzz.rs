@@ -6,7 +6,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use crate::{
-    limited::{Bytes as _, Limits, Owner},
+    node_share::{Bytes as _, Limits, Owner},
     report::Report,
     room::Kind,
     settings::Clusters,

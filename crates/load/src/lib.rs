@@ -12,8 +12,8 @@
 
 #[doc(hidden)]
 pub mod fuzz;
-mod limited;
 mod metrics;
+mod node_share;
 mod report;
 mod reporter;
 mod room;
@@ -23,8 +23,8 @@ mod stats;
 mod streams;
 mod table;
 
-pub use limited::Limits;
 pub use metrics::METRICS;
+pub use node_share::Limits;
 pub use report::{Report, ReportError};
 pub use reporter::{LoadReports, Reporter};
 pub use settings::{Clusters, INTERVAL_MAX, INTERVAL_MIN, Settings, SettingsError};

@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use crate::{
-    limited::{Limits, Owner},
     metrics::{Metrics, Shown},
+    node_share::{Limits, Owner},
     report::{Report, ReportError},
     settings::{Settings, SettingsError},
     show::{self, Query},

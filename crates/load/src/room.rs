@@ -1,7 +1,7 @@
 //! The limits of the sums: which reported items are kept, and what did not fit.
 
 use crate::{
-    limited::{Budget, Bytes, Limited, Limits, Owner, Refused},
+    node_share::{Budget, Bytes, Limited, Limits, Owner, Refused},
     stats::Metric,
 };
 

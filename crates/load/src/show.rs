@@ -5,8 +5,8 @@ use chancery_proto::admin::v1 as pb;
 use tokio::time::Instant;
 
 use crate::{
-    limited::{Bytes, Limited},
     metrics::value,
+    node_share::{Bytes, Limited},
     room::Kind,
     settings::Settings,
     stats::{Cluster, ClusterKey, Counts, Endpoint, Gauges, Locality, LocalityKey, Metric},

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::limited::{Budget, Bytes, Limited};
+use crate::node_share::{Budget, Bytes, Limited};
 
 /// The maximum value of one number in a report. Sums of smaller numbers do not overflow.
 const VALUE_MAX: u64 = 1 << 40;

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    limited::{Limited, Owner},
+    node_share::{Limited, Owner},
     room::{Kind, Room},
     stats::{Cluster, ClusterKey, Gauges, LocalityKey, Totals},
 };

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::{
-    limited::{Limited, Limits, Owner},
+    node_share::{Limited, Limits, Owner},
     report::{ClusterPart, EndpointPart, LocalityPart, Report, ReportError},
     room::{Kind, Room},
     settings::Clusters,

@@ -14,8 +14,8 @@ use crate::{
     source::{self, Source},
 };
 
+mod crate_dependencies;
 mod cycles;
-mod edges;
 mod hostile;
 mod layout;
 mod links;
@@ -36,8 +36,8 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
         "--format-version=1",
         "--locked",
     ]))?;
-    let mut complaints = edges::direct(&edges::packages(&metadata)?);
-    for pure in edges::PURE {
+    let mut complaints = crate_dependencies::direct(&crate_dependencies::packages(&metadata)?);
+    for pure in crate_dependencies::PURE {
         let tree = proc::output(paths.plain_cargo().args([
             "tree",
             "--locked",
@@ -47,7 +47,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
             "--prefix=none",
             "--format={p}",
         ]))?;
-        complaints.extend(edges::reached(pure, &tree));
+        complaints.extend(crate_dependencies::reached(pure, &tree));
     }
     complaints.extend(lint_tables(&files));
     complaints.extend(lengths(&files, LONG_FILES));

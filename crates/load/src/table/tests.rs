@@ -11,7 +11,7 @@ use prost::Message;
 
 use super::*;
 use crate::{
-    limited::{Bytes as _, Owner},
+    node_share::{Bytes as _, Owner},
     show::{self, Query},
 };
 

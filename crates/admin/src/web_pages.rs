@@ -56,7 +56,7 @@ fn normal(name: &str) -> String {
 
 /// The settings of the protection, and the log of its refusals.
 #[derive(Debug, Clone)]
-pub(crate) struct Guard {
+pub(crate) struct Protection {
     pub(crate) hosts: Hosts,
     pub(crate) audit: Audit,
 }
@@ -69,17 +69,19 @@ struct Refusal {
 }
 
 /// Rejects requests of web pages with 403.
-pub(crate) async fn refuse_web_pages(
-    State(guard): State<Guard>,
+pub(crate) async fn refuse(
+    State(protection): State<Protection>,
     request: Request,
     next: Next,
 ) -> Response {
-    match check(&request, &guard.hosts) {
+    match check(&request, &protection.hosts) {
         Ok(()) => next.run(request).await,
         Err(Refusal { reason, text }) => {
             let caller = Caller::of(request.extensions(), request.headers());
             let event = Event::refused(Port::Admin, "request", None, reason);
-            guard.audit.note_stranger(caller.add_to(event).detail("path", request.uri().path()));
+            protection
+                .audit
+                .note_stranger(caller.add_to(event).detail("path", request.uri().path()));
             AdminError::Forbidden(text).into_response()
         }
     }

@@ -218,7 +218,9 @@ pub(super) fn direct(packages: &[Package]) -> Vec<String> {
     for package in packages {
         let name = package.name.as_str();
         let Some(may_use) = allowed.get(name) else {
-            complaints.push(format!("{name}: unknown crate; add it to ALLOWED in tidy/edges.rs"));
+            complaints.push(format!(
+                "{name}: unknown crate; add it to ALLOWED in tidy/crate_dependencies.rs"
+            ));
             continue;
         };
         for (on, reach) in &package.dependencies {
