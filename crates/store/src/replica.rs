@@ -347,7 +347,7 @@ impl Replica {
         self.backup_of(image.map_err(|_| ReadError::Behind(timeout))?, BackupSource::Current)
     }
 
-    /// Returns a backup of the entries that this replica has applied.
+    /// Returns a backup of the state that this replica has stored. It may lack the newest applied entries.
     ///
     /// # Errors
     /// Fails if the replica has no state yet.

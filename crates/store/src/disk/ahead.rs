@@ -1,13 +1,14 @@
-//! Applies a large entry while the entry is written to the log.
+//! Applies large entries early, while the log still writes them.
 //!
-//! The effect of an entry follows from the entry and the image before it. Both are known when the entry is in the
-//! log and the one before it is applied. The entry itself becomes durable and committed later, which takes long if
-//! it is large. Meanwhile it is applied to a copy of the image. In its turn, the result only has to be published.
+//! The effect of an entry depends only on the entry and on the image before it. Both are available once the entry is
+//! appended and all earlier entries are applied. Writing and replicating a large entry takes longer. Meanwhile, a
+//! thread applies the entry to a copy of the image. When the entry is committed and next in log order, the state
+//! machine only publishes the result.
 //!
 //! Invariants:
-//! - Nobody sees the result before the turn of the entry.
-//! - The result is used only if the published image is still the one from which it was made. Otherwise the entry is
-//!   applied in its turn.
+//! - Readers see the result only after all earlier entries are applied and the entry is committed.
+//! - The state machine uses the result only if the published image is still the image to which the entry was applied.
+//!   Otherwise, the state machine applies the entry itself.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,14 +26,14 @@ use crate::{
     format::raft::{Entry, LogId, Response},
 };
 
-/// Applies large entries ahead of their turn. Cheap to clone.
+/// Applies large entries early, in the background. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Ahead(Arc<Inner>);
 
 struct Inner {
     published: Published,
     secrets: Secrets,
-    /// The large prepared entries in the log that are not applied, by index.
+    /// The large prepared entries that are not applied yet, by log index.
     jobs: Mutex<BTreeMap<u64, Job>>,
     /// Notified when a job is done or dropped.
     ended: Condvar,
@@ -44,7 +45,7 @@ struct Job {
 }
 
 enum Step {
-    /// The entries before it are not applied.
+    /// The job waits until all earlier entries are applied.
     Waiting,
     InProgress,
     Done(Box<AppliedAhead>),
@@ -54,21 +55,21 @@ enum Step {
 pub(crate) struct AppliedAhead {
     /// The number of the published image.
     base: ImageNumber,
-    /// The image after the entry. Its unopened resources are those of the entry alone.
+    /// The image after the entry. `Image::unopened` contains only resources that this entry changed.
     pub(crate) image: Image,
     pub(crate) response: Response,
     pub(crate) effect: Effect,
 }
 
 impl Ahead {
-    /// Creates a value that applies entries to the published images, and opens their sealed resources.
+    /// Creates a value that applies entries to copies of published images, and opens their sealed resources.
     pub(crate) fn new(published: Published, secrets: Secrets) -> Self {
         let (jobs, ended) = (Mutex::default(), Condvar::new());
         Self(Arc::new(Inner { published, secrets, jobs, ended }))
     }
 
-    /// Begins to apply a prepared entry that was appended to the log, once the entries before it are applied. `recent`
-    /// returns the entry if the log still has it in memory.
+    /// Applies a prepared entry that was appended to the log, in the background, after all earlier entries are
+    /// applied. `recent` returns the entry if the log still has it in memory.
     pub(crate) fn begin(
         &self,
         entry: &Entry,
@@ -88,20 +89,20 @@ impl Ahead {
                     ahead.run(&entry);
                 }
             };
-            // A failure of the thread ends the job.
+            // After a panic there is no result, and the state machine applies the entry.
             drop(tokio::task::spawn_blocking(run).await);
         });
     }
 
-    /// Drops the results of the entries from an index on, which are not applied next.
+    /// Drops the jobs of all entries from an index on: the log removed the entries, or a snapshot replaced the image.
     pub(crate) fn drop_from(&self, from: u64) {
         let dropped = self.0.jobs.lock().split_off(&from);
         self.0.ended.notify_all();
         free(dropped);
     }
 
-    /// Takes the result for an entry whose turn it is, if it was made from the image with the given number. Waits
-    /// for a result in progress.
+    /// Removes and returns the result for the next entry in log order, if it is based on the image with the number
+    /// `base`. Blocks while the job is in progress. Drops the jobs of earlier entries.
     pub(crate) fn take(&self, entry: &Entry, base: ImageNumber) -> Option<AppliedAhead> {
         let id = &entry.log_id;
         let mut past = {
@@ -132,7 +133,7 @@ impl Ahead {
         if !follows || self.advance(&id, Step::InProgress).is_some() {
             return;
         }
-        // Without it, as after an error, the entry is applied in its turn.
+        // Without a prepared transaction, as after an error, the state machine applies the entry.
         let Some(prepared) = command.lend_prepared() else { return };
         image.unopened = OrdSet::new();
         let (response, effect) = image.advance_prepared(id, prepared);
@@ -142,7 +143,7 @@ impl Ahead {
         drop(self.advance(&id, Step::Done(Box::new(result))));
     }
 
-    /// Moves the job of an entry to its next step. Returns the step if there is no such job.
+    /// Sets the step of the job of an entry. Returns `step` if the job no longer exists.
     fn advance(&self, id: &LogId, step: Step) -> Option<Step> {
         let mut jobs = self.0.jobs.lock();
         match jobs.get_mut(&id.index).filter(|job| job.id == *id) {
@@ -155,14 +156,14 @@ impl Ahead {
     }
 }
 
-/// Frees results, which takes long, on a thread for blocking work.
+/// Drops results on a thread for blocking work, because freeing them takes long.
 fn free(results: impl Send + 'static) {
     drop(tokio::task::spawn_blocking(move || drop(results)));
 }
 
 #[cfg(test)]
 impl Ahead {
-    /// Returns the state after an entry that is applied ahead of its turn.
+    /// Returns the state after an entry that is applied early.
     pub(crate) fn state_at(&self, index: u64) -> Option<chancery_model::State> {
         match &self.0.jobs.lock().get(&index)?.step {
             Step::Done(result) => Some(result.image.state.clone()),
@@ -171,14 +172,14 @@ impl Ahead {
     }
 }
 
-/// Lets the log drop an entry from memory.
+/// Takes the preparation of an entry, so that the log may drop the entry from memory.
 fn release(entry: &Entry) {
     if let EntryPayload::Normal(command) = &entry.payload {
         drop(command.take_prepared());
     }
 }
 
-/// Ends a job that has no result, also after a panic.
+/// Removes a job that has no result when it is dropped, even during a panic.
 struct EndOnDrop<'a> {
     ahead: &'a Ahead,
     id: LogId,

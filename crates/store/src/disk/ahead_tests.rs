@@ -1,4 +1,4 @@
-//! Tests of large entries that are applied ahead of their turn: nobody sees that, and it changes no result.
+//! Tests of large entries that are applied early: readers do not notice, and no result changes.
 
 use std::{slice, sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ fn put_large(index: u64, value: u8) -> Entry {
     transacting(index, Transaction { upserts, ..Transaction::default() })
 }
 
-/// Returns the state after an entry that is applied ahead of its turn, once it is.
+/// Returns the state after an entry that is applied early, once the result exists.
 async fn state_ahead(store: &Store, index: u64) -> State {
     let ahead = store.machine.ahead();
     let applied = async {
@@ -145,7 +145,7 @@ struct Step {
     body: u8,
     /// The revision for which a large entry is prepared.
     guess: u64,
-    /// Whether the step waits until the entry is applied ahead of its turn.
+    /// Whether the step waits until the entry is applied early.
     waits: bool,
     action: Action,
 }
@@ -237,7 +237,7 @@ async fn run(steps: Vec<Step>) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..Default::default() })]
 
-    /// Whatever was applied ahead of its turn, the result is that of the log.
+    /// Entries that are applied early never change the result of the log.
     #[test]
     fn entries_applied_ahead_have_the_effect_of_the_log(steps in steps()) {
         tokio::runtime::Runtime::new().unwrap().block_on(run(steps));

@@ -2,13 +2,14 @@
 //!
 //! Invariants:
 //! - Entries are readable from memory when `append` returns. [`crate::disk::flusher`] writes them, and
-//!   acknowledges them when they are durable. Entries are applied only after they are written, so
-//!   that no state is ever ahead of the log in the database.
+//!   acknowledges them when they are durable. The state machine receives entries only after they are
+//!   written, so that the database never has a state that is ahead of the log. [`crate::disk::ahead`]
+//!   applies large entries earlier, but to a copy that is neither published nor stored.
 //! - No thread of Raft waits for the disk: entries that are not in memory are read on a thread for
 //!   blocking work.
 //! - Truncated entries are deleted one by one, purged entries by range. Damage may undo a range
 //!   deletion, but can then only restore entries before the purge point, which nobody reads.
-//! - The committed position is not stored. The state is stored with every batch of applied entries,
+//! - The committed position is not stored. The applied position is stored with the records of the state,
 //!   in the same WAL, and a restarted replica catches up before it serves.
 
 use std::{
@@ -312,7 +313,7 @@ impl RaftLogStorage<Types> for LogStore {
             self.0.metrics.last_log_index.set(gauge_value(last.index));
         }
         for (entry, _) in entries.iter().zip(lens).filter(|(_, len)| *len >= LARGE_BYTES) {
-            // The task has no part in keeping the entry in memory.
+            // The task has only a weak handle, so it keeps neither the log nor the entry in memory.
             let (log, index) = (self.downgrade(), entry.log_id.index);
             let recent = move || log.upgrade()?.recent().read(index, index + 1, usize::MAX)?.pop();
             self.0.ahead.begin(entry, recent);
@@ -339,8 +340,8 @@ impl RaftLogStorage<Types> for LogStore {
         Ok(())
     }
 
-    /// When this returns, readers no longer see the entries. The flusher deletes them later; a
-    /// restart before that still finds a valid log.
+    /// When this returns, readers no longer see the purged entries. The flusher deletes them later. A
+    /// restart before the deletion finds a valid log.
     async fn purge(&mut self, id: LogId) -> io::Result<()> {
         let purged = self.0.ends.lock().purged.map_or(0, |id| id.index + 1);
         let from = if self.0.swept.swap(true, Ordering::Relaxed) { purged } else { 0 };

@@ -3,12 +3,13 @@
 //!
 //! Invariants:
 //! - The state is published in log order, and only after its entries are committed and in the log of this replica.
-//!   Its records are written in log order, too, together with the position in the log: before it is published,
-//!   except for a large change and the changes behind it ([`crate::disk::persister`]).
-//! - Applying is total. An entry that cannot be decoded stops the replica, and the reason names its
-//!   index. Skipping the entry would let replicas differ.
-//! - Applying an entry does not sync. In the WAL, a purge of the log follows the state that
-//!   includes the purged entries, so no crash keeps only the purge.
+//! - The state is stored in log order, too, together with the applied position. Small changes are stored before they
+//!   are published. A large change, and changes that are queued behind it, are stored later
+//!   ([`crate::disk::persister`]).
+//! - Applying a decoded entry cannot fail. An entry that cannot be decoded stops the replica, and the
+//!   reason names its index. Skipping the entry would let replicas differ.
+//! - Applying an entry does not sync. The WAL contains the records of a state before the purge of the log
+//!   entries that the state includes. A crash therefore never keeps the purge without the records.
 
 use std::{
     io,
@@ -69,7 +70,7 @@ struct Inner {
     failure: Failure,
     metrics: StoreMetrics,
     secrets: Secrets,
-    /// The generation of the keys with which resources were last opened. Held by whoever changes the image.
+    /// The generation of the keys with which resources were last opened. Locked while the image changes.
     changing: Mutex<u64>,
 }
 
@@ -141,7 +142,7 @@ impl Machine {
         self.0.published.clone()
     }
 
-    /// Returns the value that applies large entries ahead of their turn.
+    /// Returns the value that applies large entries early.
     pub(crate) fn ahead(&self) -> Ahead {
         self.0.ahead.clone()
     }
@@ -218,8 +219,8 @@ impl Machine {
         Ok(response)
     }
 
-    /// Opens the sealed resources of an entry, before which the state had the given keys. When other keys arrive,
-    /// [`Machine::open_sealed`] opens the rest.
+    /// Opens the sealed resources of an entry. `keys` are the keys of the state before the entry. When other keys
+    /// arrive, [`Machine::open_sealed`] opens the rest.
     fn open_new(&self, image: &mut Image, keys: &Arc<Keys>) {
         if !Arc::ptr_eq(keys, &image.state.keys) {
             self.0.secrets.refresh_now(&image.state.keys);
@@ -239,7 +240,7 @@ impl Machine {
         })?
     }
 
-    /// Applies entries. `committed` is the time at which they arrived, if it is remembered.
+    /// Applies entries. `committed` is the time at which the entries arrived as committed, if times are recorded.
     fn apply_all(
         &self,
         entries: Vec<EntryResponder<Types>>,
@@ -249,7 +250,7 @@ impl Machine {
         let mut pending = self.pending();
         for (entry, responder) in entries {
             if entry_record_len(&entry) >= LARGE_BYTES && !pending.steps.is_empty() {
-                // The entries before a large one do not wait for it.
+                // Earlier entries do not wait for a large entry.
                 self.commit(pending, committed)?;
                 pending = self.pending();
             }
@@ -266,8 +267,8 @@ impl Machine {
         }
     }
 
-    /// Stores the pending image, publishes it, and sends the responses. A large change, and one behind it, is
-    /// published first: its records are written meanwhile.
+    /// Stores the pending image, publishes it, and sends the responses. A large change, and a change that would be
+    /// queued behind another, is published first, and stored later.
     fn commit(&self, pending: Pending, committed: Option<SystemTime>) -> io::Result<()> {
         let Pending { image, steps, bytes, is_large, responses, n_commits, .. } = pending;
         let revisions = steps.first().zip(steps.last()).map(|(a, b)| (a.revision, b.revision));
@@ -287,8 +288,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Remembers when revisions are applied, if `committed` is known. The author of a write asks for the time as soon as
-    /// the state is published.
+    /// Records when revisions are applied, if `committed` is known. Must be called before the state is published,
+    /// because the trace of a write then reads the time.
     fn remember(&self, committed: Option<SystemTime>, revisions: Option<(Revision, Revision)>) {
         if let (Some(committed), Some((first, last))) = (committed, revisions) {
             self.0.published.times().record(first, last, committed);
@@ -323,7 +324,7 @@ impl Machine {
 impl RaftSnapshotBuilder<Types> for Machine {
     type SnapshotData = SnapshotData;
 
-    /// The stored image is the snapshot. Raft purges the entries that it includes, so it must not be newer.
+    /// The snapshot is the stored image and never newer: Raft may purge the entries that the snapshot includes.
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         self.0.has_snapshot.store(true, Ordering::Release);
         Ok(self.snapshot())
@@ -388,8 +389,8 @@ impl RaftStateMachine<Types> for Machine {
         installed.await.map_err(io::Error::other)?
     }
 
-    /// Returns the newest stored state, which is never older than the last snapshot. A kept snapshot would
-    /// hold all replaced data in memory.
+    /// Returns the newest stored state, which is never older than the last snapshot. Keeping the last
+    /// snapshot instead would keep all replaced data in memory.
     async fn get_current_snapshot(&mut self) -> io::Result<Option<Snapshot>> {
         Ok(self.0.has_snapshot.load(Ordering::Acquire).then(|| self.snapshot()))
     }

@@ -1,14 +1,16 @@
-//! Writes the records of the state to the database, behind the state that is published.
+//! Writes the records of the state to the database, possibly after the state is published.
 //!
-//! The log has an entry before it is applied, and a restart applies it again. So the state may be published before
-//! its records are written. That matters for a large change: the entries behind it take effect while its records
-//! are encoded and written. All other changes are written first and published then, as it costs little.
+//! The log contains an entry before the entry is applied, and a restart can apply the entry again. The state machine
+//! may therefore publish a state before the records are written. For a large change, later entries take effect while
+//! a thread encodes and writes the records. Other changes are written before they are published, which costs little.
 //!
 //! Invariants:
-//! - Records are written in the order of the log, each batch together with the position in the log.
-//! - The tally and the digests follow from the records, so they belong to the stored image. Snapshots and backups
-//!   are made of it. Raft purges no entry that it lacks.
-//! - At most [`WAITING_BYTES_MAX`] bytes of changes wait to be written. Beyond it, applying waits.
+//! - Changes are stored in log order. The batch that makes the records of a change effective also stores the applied
+//!   position ([`crate::disk::state_writer`]).
+//! - The tally and the digests are computed from the records, so they describe the stored image. Snapshots and
+//!   backups contain the stored image. Raft purges only entries that the stored image includes.
+//! - The changes in the queue have at most [`WAITING_BYTES_MAX`] bytes. [`Persister::persist`] blocks while there is no
+//!   space. A change that exceeds the limit is queued alone.
 
 use std::{collections::VecDeque, io, sync::Arc, thread};
 
@@ -26,19 +28,19 @@ use crate::{
     failure::Failure,
 };
 
-/// The size of a change that is published before its records are written, in bytes.
+/// The size from which a change is large, in bytes. A large change is published before its records are written.
 pub(crate) const LARGE_BYTES: usize = 512 << 10;
-/// The maximum size of the entries whose records wait to be written, in bytes. A larger entry waits until no other
-/// one does.
+/// The maximum size of the changes in the queue, in bytes. It includes the change that is being written. A larger
+/// change waits until the queue is empty.
 const WAITING_BYTES_MAX: usize = 64 << 20;
-/// The size that each entry counts in addition, in bytes.
+/// The fixed cost of each entry in the queue, in bytes.
 const ENTRY_BYTES: usize = 1 << 10;
 
 /// Writes the records of the state. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Persister(Arc<Inner>);
 
-/// The parts that a persister reports to.
+/// The values that a persister updates.
 pub(crate) struct Parts {
     pub(crate) published: Published,
     pub(crate) digests: Arc<Digests>,
@@ -56,16 +58,16 @@ struct Inner {
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// The size of the jobs that wait, and of the one in progress.
+    /// The size of the queued jobs, and of the job in progress.
     bytes: usize,
-    /// Whether a thread writes the jobs.
+    /// Whether a thread writes the queued jobs.
     is_running: bool,
     has_failed: bool,
 }
 
-/// Entries that have been applied, to be stored together.
+/// Applied entries whose records are written together.
 pub(crate) struct Job {
-    /// The image after them, except for its tally.
+    /// The image after the entries, except for its tally.
     pub(crate) image: Image,
     pub(crate) steps: Vec<Step>,
     /// The size of the changes.
@@ -88,8 +90,8 @@ impl Persister {
         Self(Arc::new(Inner { parts, writer, waiting, done }))
     }
 
-    /// Writes a job, or returns it if its image is to be published first. The caller then passes it to
-    /// [`Persister::persist_later`]. Waits while too much waits to be written.
+    /// Writes a job and returns `None`. Returns the job if it is large, or if other jobs are queued: the caller then
+    /// publishes the image, and passes the job to [`Persister::persist_later`]. Blocks while the queue is full.
     pub(crate) fn persist(&self, job: Job) -> io::Result<Option<Job>> {
         {
             let mut waiting = self.0.waiting.lock();
@@ -106,7 +108,7 @@ impl Persister {
         Ok(None)
     }
 
-    /// Writes a job after those that wait, on a thread for blocking work.
+    /// Queues a job. A thread for blocking work writes the queued jobs in order. Drops the job after a failure.
     pub(crate) fn persist_later(&self, job: Job) {
         let mut waiting = self.0.waiting.lock();
         if waiting.has_failed {
@@ -120,7 +122,7 @@ impl Persister {
         }
     }
 
-    /// Writes the jobs that wait.
+    /// Writes the queued jobs.
     fn run(&self) {
         let _panics = FailOnPanic(self);
         loop {
@@ -150,11 +152,10 @@ impl Persister {
         Err(io::Error::other(reason.to_owned()))
     }
 
-    /// Drops the jobs that wait. Nothing is written from here on, because a later batch must not be stored without
-    /// the ones before it.
+    /// Drops the queued jobs, and stops writing: a later change must not be stored without the changes before it.
     fn fail(&self, report: impl FnOnce(&Failure)) {
         let mut waiting = self.0.waiting.lock();
-        // Whoever knows of the failure can add no job.
+        // Reported under the lock, so that no job is added after the failure is known.
         report(&self.0.parts.failure);
         *waiting = Waiting { has_failed: true, ..Waiting::default() };
         self.0.done.notify_all();
@@ -174,7 +175,7 @@ impl Persister {
         self.0.writer.settle()
     }
 
-    /// Replaces the stored image. Waits until no job does; the caller adds none meanwhile.
+    /// Replaces the stored image, once the queue is empty. The caller must not add jobs meanwhile.
     pub(crate) fn install(&self, image: &Image, progress: &Progress) -> io::Result<()> {
         let mut waiting = self.0.waiting.lock();
         self.0.done.wait_while(&mut waiting, |waiting| waiting.bytes > 0);
@@ -187,7 +188,7 @@ impl Persister {
     }
 }
 
-/// Records a panic of the thread that writes, so that nobody waits for it.
+/// Marks the persister as failed if the writing thread panics, so that no caller blocks forever.
 struct FailOnPanic<'a>(&'a Persister);
 
 impl Drop for FailOnPanic<'_> {

@@ -1,4 +1,4 @@
-//! The applied state, for everyone outside of the state machine.
+//! The published state and the stored state, which other modules read.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::disk::{apply_times::ApplyTimes, image::Image};
 
-/// The number of a published image. Two images with one number are the same.
+/// The number of a published image. Images with the same number are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ImageNumber(u64);
 

@@ -6,8 +6,8 @@
 //! Invariants:
 //! - The entries are the end of the log, without a gap. The database has the same content for
 //!   written entries.
-//! - They take [`BYTES_MAX`] bytes at most, except for entries that are not in the database yet. An entry that was
-//!   prepared stays until it is applied, with the ones behind it, up to [`PREPARED_BYTES_MAX`].
+//! - They take [`BYTES_MAX`] bytes at most, except for entries that are not in the database yet. A prepared entry and
+//!   all later entries stay until the prepared entry is applied, up to [`PREPARED_BYTES_MAX`].
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,8 @@ use openraft::EntryPayload;
 
 use crate::format::raft::Entry;
 
-/// The maximum size of the kept records, in bytes. Replicas that keep up lag by less.
+/// The maximum size of the kept records, in bytes. A follower that keeps up needs no older
+/// entries.
 const BYTES_MAX: usize = 4 << 20;
 
 /// The maximum size of the kept records if an entry among them was prepared and is not applied, in bytes.

@@ -357,7 +357,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the staging area, whose records replace those in their places.
+    /// Reads the staged records, which replace the records at their final keys.
     fn read_staged(&self) -> Result<Staged, OpenError> {
         let records = staged(self.database).map(|item| {
             item.map(|(family, key, record)| ((family, key), record))

@@ -1,14 +1,17 @@
 //! Writes the records of the state to the database.
 //!
-//! A change takes effect with one batch, which includes the position in the log. A batch of many megabytes would
-//! hold up the log, which shares the database: its entries wait for the batch, and their sync for the bytes of the
-//! batch. So the records of a large change are first written to the *staging area*, in pieces that are synced one by
-//! one. One small batch then makes them count, and they move to their place, again in pieces.
+//! A change takes effect with one batch, which includes the applied position. A batch of many megabytes would delay
+//! the log, which uses the same database: log writes would wait for the batch, and log syncs would include its bytes.
+//! The records of a large change are therefore first written to the *staging area*, in pieces that are synced one by
+//! one. A small batch then makes the staged records effective. Finally, the writer copies them to their final keys,
+//! again in pieces.
 //!
 //! Invariants:
-//! - While [`pb::AppliedRecord::staged`] is set, a record in the staging area takes precedence over the one in its
-//!   place, and an empty one deletes it. Otherwise the staging area does not count.
-//! - The staging area is emptied before records are written to it or to their places.
+//! - While [`pb::AppliedRecord::staged`] is set, a staged record replaces the record at its final key, and an empty
+//!   staged record deletes it. Otherwise, staged records have no effect.
+//! - Effective staged records are copied to their final keys before the next change is written. The batch that clears
+//!   `staged` also empties the staging area. Only a snapshot skips the copy, because it replaces the whole state.
+//! - The first batch of a staged change deletes what an interrupted attempt left in the staging area.
 
 use std::{
     collections::BTreeMap,
@@ -39,11 +42,11 @@ use crate::{
     },
 };
 
-/// The size of a batch of records above which it is written, in bytes. One entry may exceed it.
+/// The size above which a batch is written, in bytes. One entry may exceed it.
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
 /// The size of a piece of a large change, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
-/// The generation of the records in the staging area. The records of a state never have it.
+/// The generation of staged records. The records of a state never have this generation.
 const STAGING: u32 = u32::MAX;
 /// The families of the records of the state.
 const FAMILIES: [Family; 3] = [Family::Resources, Family::Index, Family::History];
@@ -70,14 +73,14 @@ pub(crate) struct StateWriter {
     database: Arc<Database>,
     /// The generation: the key prefix of the records of the current state.
     generation: AtomicU32,
-    /// Whether the staging area is known not to count.
+    /// Whether it is known that no staged records have to be copied. `false` after a start.
     is_settled: AtomicBool,
 }
 
 /// The staged records, by family and key.
 pub(crate) type Staged = BTreeMap<(Family, Bytes), Bytes>;
 
-/// Returns the records in the staging area. An empty one deletes the record with its key.
+/// Returns the staged records, with their final keys. An empty record stands for a deletion.
 pub(crate) fn staged(
     database: &Database,
 ) -> impl Iterator<Item = io::Result<(Family, Bytes, Bytes)>> {
@@ -99,8 +102,8 @@ impl StateWriter {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Writes the effects of entries, with the position in the log. `image` is the image after them; its tally is
-    /// that of the image before, and is brought up to date.
+    /// Writes the effects of entries, and the applied position. `image` is the image after the entries, except that
+    /// its tally is still the previous one. This function updates the tally.
     pub(crate) fn write(
         &self,
         image: &mut Image,
@@ -137,7 +140,7 @@ impl StateWriter {
         self.database.put(batch, Family::Meta, APPLIED_KEY, &record);
     }
 
-    /// Moves the records in the staging area to their places, if they count.
+    /// If `staged` is set, copies the staged records to their final keys. Then clears `staged` and the staging area.
     pub(crate) fn settle(&self) -> io::Result<()> {
         if self.is_settled.load(Ordering::Acquire) {
             return Ok(());
@@ -162,7 +165,8 @@ impl StateWriter {
         Ok(())
     }
 
-    /// Writes the records of another image beside the current ones, then replaces the current ones.
+    /// Writes the records of another image under a new generation. The last batch makes it the current generation,
+    /// and deletes the previous one.
     pub(crate) fn install(&self, image: &Image, progress: &Progress) -> io::Result<()> {
         let old = self.generation();
         let new = if old + 1 < STAGING { old + 1 } else { 0 };
@@ -182,8 +186,8 @@ impl StateWriter {
         self.put_applied(&mut batch, image.applied_to_proto(new));
         let _purging = database.purging.lock();
         if let Some(id) = &image.applied {
-            // Raft purges the log up to here later. A replica that restarts before that purge must
-            // not look for these entries.
+            // Raft purges the log up to this position later. A replica that restarts before must not
+            // require these entries.
             let (key, record) = purged_record(id);
             database.put(&mut batch, Family::Meta, key, &record);
         }
@@ -211,7 +215,7 @@ fn clear(database: &Database, batch: &mut Batch, generation: u32) {
     }
 }
 
-/// Records on their way to the database.
+/// A batch under construction. Writes full pieces by itself.
 struct Output<'a> {
     database: &'a Database,
     generation: u32,
@@ -256,7 +260,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Returns the records that are not written yet.
+    /// Returns the batch of the records that are not written yet.
     fn finish(self) -> io::Result<Batch> {
         match self.error {
             None => Ok(self.batch),

@@ -1,19 +1,19 @@
 //! Large commands in compressed form, as the log stores them.
 //!
-//! The entries behind a large one wait until it is written and synced. Resources repeat their scope, their type and
-//! much of their content, so that a compressed command takes a fraction of that time. It is compressed before it
-//! enters the log.
+//! Later entries wait until a large entry is written and synced. Compression shortens this wait, because resources
+//! repeat their scope, their type and much of their content. The leader compresses a command before it proposes the
+//! entry.
 
 use bytes::Bytes;
 use chancery_proto::raft::v1 as pb;
 
 use crate::format::record::RecordError;
 
-/// The maximum number of bytes that LZ4 restores from one. It bounds the memory that reading a record takes.
+/// The maximum expansion ratio of LZ4. It limits the memory for reading a record.
 const RATIO_MAX: u64 = 255;
 
-/// Compresses a command. Returns `None` if that saves less than a quarter, or if the command cannot be restored: the
-/// log of a single replica is the only place that has it.
+/// Compresses a command. Returns `None` if compression saves less than a quarter, or if decompression does not return
+/// the same bytes. The check matters because the log of a single replica may be the only place that has the command.
 pub(crate) fn pack(command: &[u8]) -> Option<pb::PackedCommand> {
     let lz4 = lz4_flex::block::compress(command);
     let is_shorter = lz4.len() < command.len() / 4 * 3;

@@ -1,8 +1,8 @@
-//! Commands that are prepared before their turn.
+//! Commands that are prepared before they are applied.
 //!
-//! A replica applies commands one after the other. Decoding a large transaction and building its resources takes
-//! most of the time of applying it, and depends on the command alone. It is therefore done before the turn of the
-//! command, so that the commands behind it do not wait.
+//! A replica applies commands one after the other. Most of the time for a large transaction is spent on decoding it
+//! and building its resources. This work depends on the command alone. A thread therefore does it in advance, so
+//! that later commands do not wait for it.
 
 use bytes::Bytes;
 use chancery_model::{PreparedTransaction, Revision};
@@ -10,7 +10,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::format::codec::{Command, Request, decode_command};
 
-/// The length of a command from which it is prepared, in bytes. A shorter one takes about a millisecond to apply.
+/// The minimum length of a command that is prepared, in bytes. A shorter command takes at most about a millisecond
+/// to apply.
 pub(crate) const PREPARED_BYTES_MIN: usize = 128 << 10;
 
 /// A transaction that is ready to be applied.
@@ -20,7 +21,7 @@ pub(crate) struct Prepared {
     pub(crate) request: Option<Request>,
 }
 
-/// The preparation of one command: in progress, held, lent, or taken.
+/// The preparation of one command: in progress, done, lent, or empty.
 #[derive(Debug)]
 pub(crate) struct Preparation {
     step: Mutex<Step>,
@@ -31,15 +32,15 @@ pub(crate) struct Preparation {
 enum Step {
     InProgress,
     Done(Prepared),
-    /// The command is applied ahead of its turn.
+    /// The result was taken to apply the command early. [`Preparation::take`] ends this step.
     Lent,
-    /// Nothing was prepared, or it was taken.
+    /// Nothing was prepared, or the result was taken.
     Empty,
 }
 
 impl Prepared {
-    /// Prepares an encoded command that will probably make the given revision. Returns `None` if it is not a
-    /// transaction; applying it reports the reason.
+    /// Prepares an encoded command for an expected revision. Returns `None` if the command is not a transaction, or
+    /// cannot be decoded: applying it then reports the error.
     pub(crate) fn new(command: &Bytes, revision: Revision) -> Option<Self> {
         let Ok(Command::Transact { transaction, request }) = decode_command(command) else {
             return None;
@@ -60,7 +61,8 @@ impl Preparation {
         Self { step: Mutex::new(Step::InProgress), done: Condvar::new() }
     }
 
-    /// Ends a preparation that was in progress. Without a result, the command is decoded in its turn.
+    /// Ends a preparation that was in progress. Without a result, the command is decoded when it is
+    /// applied.
     pub(crate) fn finish(&self, prepared: Option<Prepared>) {
         *self.step.lock() = prepared.map_or(Step::Empty, Step::Done);
         self.done.notify_all();
@@ -75,12 +77,12 @@ impl Preparation {
         }
     }
 
-    /// Takes the result once it is there.
+    /// Waits until the preparation is complete, and takes the result.
     pub(crate) fn take(&self) -> Option<Prepared> {
         self.replace(Step::Empty)
     }
 
-    /// Takes the result once it is there, to apply the command ahead of its turn.
+    /// Takes the result like [`Preparation::take`], to apply the command early.
     pub(crate) fn lend(&self) -> Option<Prepared> {
         self.replace(Step::Lent)
     }
@@ -94,7 +96,7 @@ impl Preparation {
         }
     }
 
-    /// Returns whether there is, or will be, a result that is not taken.
+    /// Returns whether the entry must stay in memory: its preparation is in progress, done, or lent.
     pub(crate) fn is_held(&self) -> bool {
         !matches!(*self.step.lock(), Step::Empty)
     }

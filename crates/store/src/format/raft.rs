@@ -37,7 +37,7 @@ pub(crate) struct EncodedCommand {
     pub(crate) bytes: Bytes,
     /// The form in which the log stores the command, if it is compressed.
     pub(crate) packed: Option<Arc<pb::PackedCommand>>,
-    /// The work that was done before the turn of the command, in memory only.
+    /// The work that was done before the command is applied, in memory only.
     preparation: Option<Arc<Preparation>>,
 }
 
@@ -63,13 +63,14 @@ impl EncodedCommand {
         self.preparation.as_ref()?.take()
     }
 
-    /// Takes what was prepared, to apply the command ahead of its turn. Waits like
-    /// [`EncodedCommand::take_prepared`]. The command counts as prepared until that is called.
+    /// Takes what was prepared, to apply the command early. Waits like [`EncodedCommand::take_prepared`]. The command
+    /// counts as prepared until `take_prepared` is called.
     pub(crate) fn lend_prepared(&self) -> Option<Prepared> {
         self.preparation.as_ref()?.lend()
     }
 
-    /// Returns whether this holds prepared work, or work in progress, that was not taken in its turn.
+    /// Returns whether the command is prepared or in preparation, and [`EncodedCommand::take_prepared`] has not taken
+    /// the result.
     pub(crate) fn is_prepared(&self) -> bool {
         self.preparation.as_ref().is_some_and(|preparation| preparation.is_held())
     }

@@ -250,7 +250,7 @@ impl Forwarder {
         }
     }
 
-    /// Prepares a large command before it enters the log, so that the commands behind it do not wait for that.
+    /// Prepares and compresses a large command before it is proposed, so that later commands do not wait for this work.
     async fn prepared(&self, command: Bytes) -> EncodedCommand {
         if command.len() < PREPARED_BYTES_MIN {
             return EncodedCommand::new(command);
