@@ -7,9 +7,9 @@
 //! For a session on which a rejection stands, it also costs O(changed names of the type).
 //!
 //! A change of the assignments concerns the sessions whose scopes it changed, and those that it leaves
-//! without an assignment. That query visits each session once, like the reassignment itself. A session
-//! that opened after the change is not known to be moved by it. Such a session is concerned only if it
-//! subscribes to a changed name.
+//! without an assignment. That query visits each session once, like the reassignment itself. For a
+//! session that opened after the change, the shard does not know whether the change affects its scopes.
+//! The change concerns such a session only if the session subscribes to a changed name.
 
 use std::sync::Arc;
 

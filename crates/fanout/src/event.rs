@@ -17,7 +17,8 @@ use crate::{
     stream_status::{ClientGroup, StreamStatus},
 };
 
-/// An event with the time at which it was sent. Time spent waiting for a full inbox counts.
+/// An event with the time at which it was sent. The measured wait includes the time for which the sender waited for
+/// space in the inbox.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Instant,
@@ -33,7 +34,7 @@ pub(crate) enum Event {
         slot: Arc<StreamSlot>,
         /// The request.
         request: Request,
-        /// The client's identity: present in the first request, and whenever it has changed.
+        /// The client's node: `Some` in the first request, and whenever the node has changed.
         node: Option<Arc<Node>>,
         /// The request's part of the transport's memory budget, held until the request is handled.
         permit: Option<OwnedSemaphorePermit>,
@@ -45,14 +46,14 @@ pub(crate) enum Event {
     },
     /// A query for the status of all streams.
     Status {
-        /// The place of the first stream of the page.
+        /// The index of the first session of the page.
         from: usize,
         /// Receives one page.
         reply: oneshot::Sender<Page<StreamStatus>>,
     },
     /// A query for the clients of all streams.
     Clients {
-        /// The place of the first stream of the page.
+        /// The index of the first session of the page.
         from: usize,
         /// Receives one page.
         reply: oneshot::Sender<Page<ClientGroup>>,

@@ -5,8 +5,9 @@
 //! with its other sessions. The session returns through the shard's ready list.
 //!
 //! One thread works for all shards, so that large work uses at most one core. The thread has a low
-//! priority. It ends after some idle time, and its end returns its memory to the system. Short work,
-//! and work that has waited long, comes first.
+//! priority. It ends when it has been idle for a while, which returns its memory to the system. Each job
+//! is queued with the time at which it would end if it started at once, and jobs run in this order.
+//! Short jobs therefore go first, and long jobs do not wait forever.
 //!
 //! The number of streams bounds the queue: a session is queued at most once.
 
@@ -43,7 +44,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    /// The jobs by the time at which they would be done if they started at once, and by number.
+    /// The jobs, by submission time plus estimated duration, and by number.
     jobs: BTreeMap<(Instant, u64), Job>,
     last: u64,
     runs: bool,

@@ -1,4 +1,5 @@
-//! Sessions that are away: on the thread for large work, or partly registered in the index.
+//! Offloaded sessions: sessions that are *away* from their shard, on the thread for large work or partly
+//! registered in the index.
 //!
 //! Handling a request with a million names, planning its response and freeing its session each take
 //! about a second. A shard may only take milliseconds. It therefore hands the session over
@@ -8,8 +9,8 @@
 //! - A request is handled as a whole, and nothing is sent meanwhile. A session that is away is not
 //!   polled, and its further requests wait in order until it is back.
 //! - No change is missed. Changes during the absence are recorded one by one, or as one mark that
-//!   anything may have changed. A name that is not registered yet is not answered yet: its answer will
-//!   be from the state at that time.
+//!   anything may have changed. A name gets its response only after the shard has registered the name,
+//!   from the state at that time.
 //! - The place of a session in its shard stays taken until nothing in the index refers to it.
 
 use std::{collections::VecDeque, sync::Arc};

@@ -12,11 +12,13 @@ use crate::{
     stream_status::{ClientGroup, StreamStatus},
 };
 
-/// The streams in a step of [`Shard::clients_page`]. Grouping a stream takes much less than its status.
+/// The number of streams that [`Shard::clients_page`] groups for the cost of one step. Grouping a stream takes much
+/// less time than building its status.
 const STREAMS_PER_STEP: usize = 8;
 
 impl Shard {
-    /// Returns one page of the groups of clients. A group may be in several pages.
+    /// Returns one page of the groups of clients. The same group may be in several pages, so
+    /// callers merge the pages.
     pub(crate) fn clients_page(&self, from: usize) -> Page<ClientGroup> {
         let streams = self.config.turn_work_max.saturating_mul(STREAMS_PER_STEP);
         let to = from.saturating_add(streams).min(self.sessions.capacity());
@@ -38,8 +40,8 @@ impl Shard {
         Page { next, ..Page::last(entries.map(Entry::status).collect()) }
     }
 
-    /// Answers [`Event::Contents`]. A query for a session that is away waits until the session is
-    /// back. Without an answer, the stream has ended.
+    /// Answers [`Event::Contents`]. A query for an offloaded session waits until the session is back. A
+    /// dropped `reply` means that the stream has ended, or has no such type.
     pub(crate) fn on_contents(&mut self, event: Event, now: Now) {
         let Event::Contents { slot, type_url, after, .. } = &event else { return };
         let Some(at) = slot.key().map(place) else { return };

@@ -1,4 +1,4 @@
-//! The status of one stream for users.
+//! The status of one stream, as the admin API reports it.
 
 use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
@@ -10,14 +10,14 @@ use crate::{
     stream_slot::StreamSlot,
 };
 
-/// The stream of a status, for further queries.
+/// A handle to a stream, for further queries about it.
 #[derive(Debug, Clone)]
 pub struct StreamRef(pub(crate) Arc<StreamSlot>);
 
-/// Clients with equal user agents that see the same scopes.
+/// Clients with equal user agents that receive the same scopes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientGroup {
-    /// The scopes that the nodes see.
+    /// The scopes that these clients receive.
     pub scopes: Vec<ScopeName>,
     /// [`Node::user_agent`] of the nodes.
     pub user_agent: String,
@@ -28,13 +28,14 @@ pub struct ClientGroup {
 pub struct StreamStatus {
     /// The stream.
     pub stream: StreamRef,
-    /// The identity of its session.
+    /// The ID of the session.
     pub id: SessionId,
     /// The node that the client claims to be.
     pub node: Arc<Node>,
     /// The address of the client.
     pub peer: SocketAddr,
-    /// The authenticated identity of the client; `None` for connections that the operator has configured.
+    /// The authenticated identity of the client; `None` for a connection that this replica opens, such as to a remote
+    /// MCP sink.
     pub identity: Option<Arc<Identity>>,
     /// The protocol variant of the stream.
     pub protocol: Protocol,
@@ -42,9 +43,9 @@ pub struct StreamStatus {
     pub type_url: Option<TypeUrl>,
     /// The assignment that applies to the node; `None` if no assignment matches.
     pub assignment: Option<Arc<str>>,
-    /// The scopes that the node sees.
+    /// The scopes that the node receives.
     pub scopes: Vec<ScopeName>,
-    /// The time at which its first request arrived.
+    /// The time at which the first request of the stream arrived.
     pub since: SystemTime,
     /// The subscriptions by type.
     pub subscriptions: Vec<SubscriptionStatus>,
