@@ -1,7 +1,9 @@
 //! The writer of the log: a bounded queue of lines, and a thread that writes them to standard error.
 //!
-//! Invariant: a thread that logs never waits for the reader of standard error. If the queue is full, lines are dropped
-//! and counted. No line has a character that reorders or hides text.
+//! Invariant: a thread that logs never waits for the reader of standard error. If the queue is full, the writer drops
+//! the line and counts it.
+//!
+//! The writer escapes characters that reorder or hide text.
 
 use std::{
     borrow::Cow,
@@ -20,16 +22,16 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::config::LogFormat;
 
-/// The maximum size of the queue. The lines that the thread is writing have at most the same size.
+/// The maximum size of the queue, in bytes. The lines that the thread is writing take at most as much again.
 const QUEUE_BYTES_MAX: usize = 4 << 20;
-/// The size of a buffer that the thread keeps for the next lines.
+/// The capacity of the buffer that the thread keeps between two writes, in bytes.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
-/// The pause before another attempt, if standard error does not block and has no space.
+/// The delay before a retry when standard error is non-blocking and full.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The metric of the lines that were lost.
 pub(super) const DROPPED: &str = "chancery_log_lines_dropped_total";
 
-/// The queue of the log.
+/// A handle to the queue of log lines. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct LogWriter(Arc<Shared>);
 
@@ -39,7 +41,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Notified when the queue is no longer empty.
     filled: Condvar,
-    /// Notified when the thread has written all lines that it had taken.
+    /// Notified when the thread has written or dropped all lines that it took from the queue.
     written: Condvar,
 }
 
@@ -48,7 +50,7 @@ struct Queue {
     /// Complete lines.
     lines: Vec<u8>,
     is_writing: bool,
-    /// The number of dropped lines that no line of the log reports yet.
+    /// The number of dropped lines that the log has not reported yet.
     dropped: u64,
 }
 
@@ -69,7 +71,7 @@ impl LogWriter {
         Ok(writer)
     }
 
-    /// Waits until all lines are written, or for `patience`. Returns whether they are written.
+    /// Waits until the thread has written or dropped all lines, at most for `patience`. Returns whether it has.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut queue = self.0.queue.lock();
@@ -109,7 +111,8 @@ impl LogWriter {
                 mem::swap(&mut queue.lines, &mut lines);
             }
             if is_accepted {
-                // The queue is empty, so the report follows the lines before the dropped ones.
+                // The swap has emptied the queue, so there is space for the report. It follows the lines that were
+                // queued before the first dropped line.
                 self.report();
             }
             let lost = write_lines(&mut out, &lines);
@@ -123,7 +126,7 @@ impl LogWriter {
         }
     }
 
-    /// Reports dropped lines, when standard error accepts lines again.
+    /// Logs the number of dropped lines, if there are any.
     fn report(&self) {
         let dropped = mem::take(&mut self.0.queue.lock().dropped);
         if dropped > 0 {
@@ -160,7 +163,7 @@ fn escaped(format: LogFormat, line: &[u8]) -> Cow<'_, [u8]> {
     out.into_bytes().into()
 }
 
-/// Writes lines. Returns the number of lines that were not written completely.
+/// Writes lines until an error occurs. Returns the number of lines that are not completely written.
 fn write_lines(out: &mut impl Write, mut rest: &[u8]) -> u64 {
     while !rest.is_empty() {
         match out.write(rest) {
@@ -176,7 +179,7 @@ fn write_lines(out: &mut impl Write, mut rest: &[u8]) -> u64 {
     0
 }
 
-/// One call has one complete line: the formatter of the log writes each line at once.
+/// The formatter of the log passes each complete line in one call of `write`.
 impl Write for &LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -220,7 +223,7 @@ mod tests {
         }
     }
 
-    /// T9: bidirectional controls and invisible characters of a client's text do not reach the log.
+    /// Bidirectional controls and invisible characters of a client's text do not reach the log.
     #[test]
     fn characters_that_reorder_or_hide_text_are_escaped() {
         let line = "é \u{202e}\u{e0041}\n".as_bytes();
@@ -242,7 +245,7 @@ mod tests {
         }
         (0..5000).for_each(|_| writer.push(&line));
         assert_eq!(writer.0.queue.lock().dropped, 5000 - 4096);
-        assert!(!writer.flush(Duration::ZERO), "lines that nobody reads are not flushed");
+        assert!(!writer.flush(Duration::ZERO), "flush times out while the output blocks");
         permit.send(Ok(())).unwrap();
         assert_eq!(reader.recv().unwrap(), b"first\n");
         permit.send(Ok(())).unwrap();
