@@ -34,8 +34,8 @@ pub(crate) struct Cli {
 
     /// Print text for people, JSON, or YAML
     ///
-    /// All commands except `serve` and `completions` take a format. `backup`, `restore` and `config`
-    /// print JSON instead of YAML.
+    /// All commands except `serve`, `mirror`, `completions` and `config schema` support this flag. `backup`,
+    /// `restore` and `config` print JSON instead of YAML.
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Output,
 
@@ -49,10 +49,11 @@ pub(crate) enum Command {
     /// Run a replica in the foreground
     ///
     /// When the replica is ready, it prints one line with its addresses. The log goes to standard
-    /// error. SIGTERM or SIGINT drains the replica; a second signal ends it at once.
+    /// error. On SIGTERM or SIGINT, the replica drains its streams and exits. A second signal ends it
+    /// immediately.
     ///
-    /// `chancery config print` shows all configuration keys. Each key can be set in the file or by
-    /// the environment variable `CHANCERY_<SECTION>_<KEY>`. Flags override variables, and variables
+    /// `chancery config print` shows all configuration keys. Set a key in the file, or in the
+    /// environment variable `CHANCERY_<SECTION>_<KEY>`. Flags override variables, and variables
     /// override the file.
     #[command(args = no_server(), arg = no_output(), after_help = examples(&[
         "serve --data-dir /var/lib/chancery",
@@ -63,20 +64,22 @@ pub(crate) enum Command {
     Remote(remote::Command),
     /// Check files, connection, certificates, clocks and cluster, and say what to do
     ///
-    /// Each check is ok, a warning, failed, or unknown if it could not be made. The exit code is 0 if no check failed,
-    /// and 1 otherwise. The command checks each server of --server. The first server that answers reports on the
-    /// cluster. With --config, it also checks the configuration, and the limits of its replica on this machine.
+    /// The result of each check is ok, warning, failed, or unknown if the check could not run. The exit code is 0 if
+    /// no check failed, and 1 otherwise. Unlike most commands, this command contacts each server in the list of
+    /// --server. The first server that answers reports on the cluster. With --config, the command also checks the
+    /// configuration file, and the limits of the local replica that uses it.
     #[command(after_help = examples(&[
         "doctor",
         "doctor --context prod -o json",
         "doctor --config /etc/chancery/chancery.toml",
     ]))]
     Doctor(remote::Doctor),
-    /// Collect the data that others need to investigate a problem, in one archive
+    /// Collect diagnostic data of each server and of this machine in one archive
     ///
-    /// The archive has the versions, health, metrics, cluster, numbers of nodes, history and log filter of each server of
-    /// --server, and the result of `doctor`. `manifest.json` says which parts are missing, and why. The archive has no
-    /// secrets: no tokens, keys, contents of resources, or names of nodes. Read it before you give it to others.
+    /// For each server in the list of --server, the archive contains the version, health, metrics, cluster status,
+    /// node counts, newest revisions and log filter. It also contains the result of `doctor`. `manifest.json` says
+    /// which parts are missing, and why. The archive contains no tokens, keys, resource contents or node names. It
+    /// contains the names of hosts, scopes and authors, so read it before you give it to others.
     #[command(after_help = examples(&[
         "debug-bundle problem.tar.gz",
         "debug-bundle problem.tar.gz --config /etc/chancery/chancery.toml --server 10.0.0.1:18001,10.0.0.2:18001",

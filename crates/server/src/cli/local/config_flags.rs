@@ -37,7 +37,7 @@ pub(crate) struct ConfigFlags {
     admin: Option<SocketAddr>,
     /// Listen on this address for other replicas [default: 127.0.0.1:18002]
     ///
-    /// If the default address is in use, a cluster of one replica continues without it.
+    /// If the default address is in use, a cluster of one replica starts without this port.
     #[arg(long, value_name = "ADDR", value_parser = raft_address)]
     raft: Option<SocketAddr>,
     /// Use this replica ID, at least 1 and unique in the cluster [default: 1]
@@ -49,14 +49,15 @@ pub(crate) struct ConfigFlags {
     advertise: Option<String>,
     /// Join the cluster of these replicas, if the data directory is empty
     ///
-    /// The addresses are those of replication ports, separated by commas. One reachable address
+    /// The addresses are those of replication ports (--raft), separated by commas. One reachable address
     /// is enough.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     join: Vec<String>,
     /// Form a cluster of all these replicas, including this one, if the data directory is empty
     ///
-    /// The entries are separated by commas. The replica with the lowest ID forms the cluster after all
-    /// others have reported that they are in no cluster. The others join it. Not allowed with --join.
+    /// The entries are separated by commas. The replica with the lowest ID forms the cluster once all
+    /// other replicas have reported that they belong to no cluster. The others join it. Not allowed with
+    /// --join.
     #[arg(long, value_name = "ID=HOST:PORT", value_delimiter = ',', conflicts_with = "join")]
     peers: Vec<String>,
     /// Join as a learner, which serves streams and has no vote

@@ -30,14 +30,14 @@ pub(crate) enum Access {
         /// Name of the rule
         name: String,
     },
-    /// Explain the rights of an identity, and whether a node may receive its scopes
+    /// Explain the rights of an identity, and whether a node with it may open a stream
     ///
     /// The contacted replica knows only the nodes that are connected to it.
     #[command(after_help = examples(&["access explain spiffe://prod.example/ns/shop/sa/cart shop/cart/1"]))]
     Explain {
         /// Identity, such as `token:ci` or `spiffe://prod.example/ops/anna`
         identity: String,
-        /// ID of a connected node
+        /// ID of a connected node [default: explain only the rights]
         node: Option<String>,
     },
     /// Take all rights from an identity, on all replicas
@@ -65,7 +65,7 @@ pub(crate) struct CanI {
     r#type: Option<String>,
     /// Name of the resource [default: all names]
     name: Option<String>,
-    /// Ask about this identity instead of the caller
+    /// Check this identity instead of the caller
     #[arg(long = "as", value_name = "IDENTITY")]
     identity: Option<String>,
 }

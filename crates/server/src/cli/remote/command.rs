@@ -65,7 +65,7 @@ pub(crate) enum Command {
     /// Show and change which lines a replica logs
     #[command(subcommand)]
     Log(log::Log),
-    /// Show the MCP sources, and confirm held deletions
+    /// Show the MCP sources, and confirm deletions that a guard holds
     #[command(subcommand)]
     Mcp(mcp::Mcp),
     /// Convert load balancing policies to gRPC service config (gRFC A52)
@@ -89,14 +89,14 @@ pub(crate) enum Command {
     /// Create, list and delete tokens
     #[command(subcommand)]
     Token(tokens::Token),
-    /// Show and change the keys that seal secrets at rest
+    /// Show and change the keys that encrypt stored secrets
     ///
     /// A sealed resource is encrypted before it is stored and replicated (`[secrets]` in the configuration).
     #[command(subcommand)]
     Keys(keys::Keys),
     /// Show the identity of the caller, and its rights
     Whoami,
-    /// Ask whether the caller may use an operation
+    /// Check whether the caller may use an operation
     ///
     /// The exit code is 0 if the caller may use it, and 1 if not. `chancery whoami` lists the verbs that it may use.
     #[command(after_help = examples(&["can-i apply mesh cluster web", "can-i members --as token:ci"]))]
@@ -122,9 +122,9 @@ pub(crate) enum Command {
         "conformance --list",
     ]))]
     Conformance(conformance::Conformance),
-    /// Ask whether a replica works, or whether it serves clients
+    /// Check the liveness of a replica, or its readiness
     ///
-    /// Asks the server for /healthz or, with --ready, for /readyz, which need no token. The exit code is 0 if the answer is
+    /// Requests /healthz or, with --ready, /readyz, which need no token. The exit code is 0 if the answer is
     /// good, and 1 otherwise. Of several servers, one with a good answer suffices.
     #[command(after_help = examples(&["health", "health --ready --server unix:/run/chancery/admin.sock"]))]
     Health(health::Health),

@@ -1,4 +1,4 @@
-//! The command `debug-bundle`: the data that others need to investigate a problem, in one archive.
+//! The command `debug-bundle`: diagnostic data of each server and of this machine in one archive.
 //!
 //! Invariants:
 //! - Each part is in the archive, or the manifest says why it is missing.
@@ -53,7 +53,7 @@ pub(crate) struct DebugBundle {
     /// Write the archive to this file, which must not exist; `-` is the standard output
     #[arg(value_name = "FILE.tar.gz")]
     file: PathBuf,
-    /// Include this configuration file, and the limits and the disk of its replica on this machine
+    /// Also include this configuration file, and the limits and disk space of the local replica that uses it
     #[arg(long, value_name = "FILE", env = "CHANCERY_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
 }

@@ -34,7 +34,7 @@ const OF_CLUSTER: [&str; 7] = ["leader", "quorum", "replicas", "lag", "readiness
 /// The arguments of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
-    /// Also check this configuration file, and the limits of its replica on this machine
+    /// Also check this configuration file, and the limits of the local replica that uses it
     #[arg(long, value_name = "FILE", env = "CHANCERY_CONFIG", hide_env_values = true)]
     config: Option<PathBuf>,
 }

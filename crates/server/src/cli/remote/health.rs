@@ -23,7 +23,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// The arguments of the command.
 #[derive(Debug, Args)]
 pub(crate) struct Health {
-    /// Ask whether the replica serves clients, instead of whether its process works
+    /// Check whether the replica is ready to serve clients, instead of whether its process works
     #[arg(long)]
     ready: bool,
 }

@@ -54,7 +54,7 @@ pub(crate) struct Mirror {
     /// Encoding, and extension, of the files
     #[arg(long, value_enum, default_value = "json")]
     encoding: Encoding,
-    /// Connect to the xDS port at ADDR; a list, separated by commas, is tried in order
+    /// Connect to the xDS port at ADDR; try the addresses of a comma-separated list in order
     ///
     /// ADDR is HOST:PORT, or https://HOST:PORT if the port uses TLS.
     #[arg(

@@ -21,9 +21,9 @@ const DEFAULT_SERVER: &str = "127.0.0.1:18001";
 /// comes before them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ConnectionFlags {
-    /// Connect to the admin port at ADDR; a list, separated by commas, is tried in order
+    /// Connect to the admin port at ADDR; try the addresses of a comma-separated list in order
     ///
-    /// ADDR is HOST:PORT, https://HOST:PORT if the port uses TLS, or unix:PATH for a UNIX socket (admin.socket). In a list, a server that accepts the connection but does not answer within 5s is skipped.
+    /// ADDR is HOST:PORT, https://HOST:PORT if the port uses TLS, or unix:PATH for a UNIX socket (admin.socket). In a list, the command skips a server that accepts the connection but does not answer within 5s.
     ///
     /// [env: CHANCERY_SERVER]
     ///
@@ -32,13 +32,14 @@ pub(crate) struct ConnectionFlags {
     pub(super) server: Option<String>,
     /// Use the connection settings of this context (`chancery context`)
     ///
-    /// Other flags override the context. Variables such as CHANCERY_SERVER override it too, unless this flag names it.
-    /// Without this flag, CHANCERY_CONTEXT names the context, otherwise `chancery context use`.
+    /// Other flags override the context. Variables such as CHANCERY_SERVER override a context that CHANCERY_CONTEXT
+    /// or `chancery context use` selects, but not a context that this flag selects. Without this flag, the command
+    /// uses the context that CHANCERY_CONTEXT selects, or else the context that `chancery context use` selects.
     ///
     /// [env: CHANCERY_CONTEXT]
     #[arg(long, global = true, value_name = "NAME")]
     pub(super) context: Option<String>,
-    /// Send the token in FILE with each request, never without TLS except to a loopback address
+    /// Send the token in FILE with each request; requires TLS, except to a loopback address
     ///
     /// The file is read for each request. CHANCERY_TOKEN can contain the token itself.
     ///
@@ -50,7 +51,7 @@ pub(crate) struct ConnectionFlags {
     /// [env: CHANCERY_CA_CERT]
     #[arg(long, global = true, help_heading = "TLS", value_name = "FILE")]
     pub(super) ca_cert: Option<PathBuf>,
-    /// Show the certificate in FILE (PEM) to https:// servers; requires --cert-key
+    /// Present the certificate in FILE (PEM) to https:// servers; requires --cert-key
     ///
     /// [env: CHANCERY_CERT]
     #[arg(long, global = true, help_heading = "TLS", value_name = "FILE")]
