@@ -1,7 +1,14 @@
 //! Tests of large changes: they are visible before they are stored, and prepared before their turn. Neither may
 //! change the result.
 
-use std::sync::Arc;
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use chancery_model::{ResourceDraft, Revision, Transaction, Upsert};
@@ -18,8 +25,9 @@ use crate::{
         joining::Copies,
         machine::Machine,
         recovery::{self, Recovered},
+        state_writer::staged,
     },
-    failpoint::Point,
+    failpoint::{self, Point, Step},
     failure::Failure,
     format::{
         packed::pack,
@@ -34,11 +42,16 @@ const N_RESOURCES: usize = 6000;
 
 /// A large change: resources whose bodies have 400 bytes of the given value.
 fn put_many(index: u64, value: u8) -> Entry {
+    put_named(index, "r", N_RESOURCES, value)
+}
+
+/// A change of `n` resources whose names begin with `prefix`, and whose bodies have 400 bytes of the given value.
+fn put_named(index: u64, prefix: &str, n: usize, value: u8) -> Entry {
     let upsert = |n: usize| {
         let body = Bytes::from(vec![value; 400]);
-        Upsert { scope: scope(), draft: ResourceDraft::new(key(&format!("r{n:05}")), body) }
+        Upsert { scope: scope(), draft: ResourceDraft::new(key(&format!("{prefix}{n:05}")), body) }
     };
-    let upserts = (0..N_RESOURCES).map(upsert).collect();
+    let upserts = (0..n).map(upsert).collect();
     transacting(index, Transaction { upserts, ..Transaction::default() })
 }
 
@@ -162,26 +175,65 @@ async fn crash_at_any_write_of_a_large_change_leaves_a_state_of_one_entry() {
         recovery::apply_rest(&copy, &database, &mut image).unwrap();
         assert!(records(&image) == states[4], "{shown}: another state at the end");
         drop((database, directory));
-        continue_from(&copy, generation, &all[applied + 1..]).await;
+        continue_from(&copy, generation, &all[applied + 1..], 4).await;
         let image = found(&copy, mark(&copy)).unwrap().image;
         assert!(records(&image) == states[4], "{shown}: another state is stored at the end");
     }
     assert!(found_at[1] >= 4 && found_at[2] >= 4 && found_at[3] >= 1, "{found_at:?}");
 }
 
-/// Continues to apply entries in a directory, as a restarted replica does.
-async fn continue_from(path: &std::path::Path, generation: u32, entries: &[Entry]) {
+/// Continues to apply entries in a directory, as a restarted replica does, until the entry `last` is stored.
+async fn continue_from(path: &Path, generation: u32, entries: &[Entry], last: u64) {
     let image = found(path, mark(path)).unwrap().image;
     let database = Arc::new(Database::open(&path.join("db"), Access::ReadWrite).unwrap());
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
     let secrets = chancery_secrets::Secrets::default();
     let mut machine = Machine::new(database, image, generation, failure, metrics, secrets);
     let entries: Vec<_> = entries.iter().cloned().map(|entry| Ok((entry, None))).collect();
-    let last = 4;
     openraft::storage::RaftStateMachine::apply(&mut machine, futures::stream::iter(entries))
         .await
         .unwrap();
     machine.published().stored_at(last).await;
+}
+
+/// Several entries are written together, and a crash interrupts it after a piece. A restarted replica may write only
+/// the first of these entries. The staged records of the others are then in the way: a start would find them in a state
+/// that is older than they are.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_change_stores_no_staged_record_of_an_interrupted_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = Store::create(dir.path());
+    // The first piece has all records of the first change, and some of the second one.
+    let all = [form(0), put_named(1, "first", 1300, 1), put_named(2, "second", 1000, 1)];
+    store.commit(&all[..1]).await;
+    store.append(&all[1..]).await.unwrap().unwrap();
+    let n_changes = AtomicUsize::new(0);
+    let crash = failpoint::watch(dir.path(), move |step| {
+        // A piece is written and synced. The next batch would make it valid.
+        match step == Step::Change && n_changes.fetch_add(1, Ordering::SeqCst) >= 2 {
+            true => Err(io::Error::other("killed")),
+            false => Ok(()),
+        }
+    });
+    store.apply(&all[1..]).await.unwrap();
+    while store.failure.get().is_none() {
+        tokio::task::yield_now().await;
+    }
+    drop(crash);
+    let is_of = |name: &[u8], key: &[u8]| key.windows(name.len()).any(|part| part == name);
+    let left: Vec<Bytes> = staged(&store.database).map(|item| item.unwrap().1).collect();
+    for name in [&b"first"[..], b"second"] {
+        assert!(left.iter().any(|key| is_of(name, key)), "the crash has left too little");
+    }
+    store.close();
+
+    continue_from(dir.path(), 0, &all[1..2], 1).await;
+    let image = found(dir.path(), mark(dir.path())).unwrap().image;
+    assert_eq!(image.applied, Some(log_id(1, 1)));
+    assert!(records(&image) == expected(&all[..2]).0, "a record of the interrupted write is found");
+    continue_from(dir.path(), 0, &all[2..], 2).await;
+    let image = found(dir.path(), mark(dir.path())).unwrap().image;
+    assert!(records(&image) == expected(&all).0, "another state is stored at the end");
 }
 
 /// L13: preparing a command before its turn changes neither its outcome, nor a record, nor the digest.
