@@ -59,12 +59,16 @@ pub(crate) fn serve(paths: &Paths, profile: Profile) -> Result<()> {
     Ok(())
 }
 
-/// Starts everything, and checks it with a real Envoy and a real gRPC client.
+/// Builds the program, and checks it like [`check_program`].
 pub(crate) fn check(paths: &Paths, profile: Profile) -> Result<()> {
-    let chancery = build(paths, profile)?;
+    check_program(paths, &build(paths, profile)?)
+}
+
+/// Starts everything with a built program, and checks it with a real Envoy and a real gRPC client.
+pub(crate) fn check_program(paths: &Paths, chancery: &Path) -> Result<()> {
     let stop = stop_flag()?;
     let dir = paths.target.join(format!("demo-check-{}", std::process::id()));
-    let demo = Demo::start(paths, &chancery, dir.clone(), &Ports::free()?, stop)?;
+    let demo = Demo::start(paths, chancery, dir.clone(), &Ports::free()?, stop)?;
     demo.drive(paths).with_context(|| format!("the logs are in {}", dir.display()))?;
     demo.end();
     fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;

@@ -140,7 +140,7 @@ fn run() -> Result<ExitCode> {
             mixin::check(&paths)?;
             mixin::test(&paths)?;
         }
-        ["alerts", "--live"] => mixin::check_live(&paths)?,
+        ["alerts", "--live"] => mixin::check_live(&paths, &program::build(&paths, Profile::Dev)?)?,
         ["alerts", "--faults"] => mixin::check_faults(&paths, &[])?,
         ["alerts", "--faults", "--only", names] => {
             mixin::check_faults(&paths, &names.split(',').collect::<Vec<_>>())?;
@@ -225,10 +225,11 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
     }
     if call.rest.is_empty() {
         say!("checking the demo with a real Envoy and a real gRPC client");
-        demo::check(paths, Profile::Dev)?;
+        let program = program::of_tests(paths)?;
+        demo::check_program(paths, &program)?;
         say!("checking the alerts and dashboards with a real Prometheus");
-        mixin::check_live(paths)?;
-        helm_chart(paths, Golden::Compare)?;
+        mixin::check_live(paths, &program)?;
+        chart::run(paths, &program, Golden::Compare)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -120,8 +120,8 @@ pub(crate) fn test(paths: &Paths) -> Result<()> {
 }
 
 /// Checks the mixin with a real Prometheus and a real replica.
-pub(crate) fn check_live(paths: &Paths) -> Result<()> {
-    live::check(paths, &[paths.root.join(ALERTS), paths.root.join(RECORDING)])
+pub(crate) fn check_live(paths: &Paths, chancery: &Path) -> Result<()> {
+    live::check(paths, chancery, &[paths.root.join(ALERTS), paths.root.join(RECORDING)])
 }
 
 /// Injects the fault of each alert, or of those in `only`, and fails if an alert does not fire or recover.

@@ -58,6 +58,16 @@ pub(crate) fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     Ok(paths.target.join(dir).join("chancery"))
 }
 
+/// Returns the program that `cargo test --workspace` has built.
+///
+/// [`build`] selects one package. Other features of dependencies are then enabled, so it would compile most packages
+/// again.
+pub(crate) fn of_tests(paths: &Paths) -> Result<PathBuf> {
+    let program = paths.target.join(Profile::Dev.names().1).join("chancery");
+    ensure!(program.is_file(), "the tests have not built {}", program.display());
+    Ok(program)
+}
+
 /// Builds the program without shared libraries and symbols, and returns its path.
 ///
 /// Only the last step, the linking, differs from [`build`]: the packages below it are the same. The program runs

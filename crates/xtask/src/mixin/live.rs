@@ -3,7 +3,11 @@
 //! Prometheus evaluates all rules without an error, no alert fires, and each query of a dashboard has data.
 //! [`EMPTY`] lists the exceptions.
 
-use std::{fs, path::PathBuf, process::Stdio};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
@@ -15,7 +19,6 @@ use super::{
 use crate::{
     paths::Paths,
     proc::{self, Guard, free_addresses},
-    program::{self, Profile},
     say::say,
 };
 
@@ -39,13 +42,12 @@ const ENVIRONMENT: [(&str, &str); 2] = [
     ),
 ];
 
-/// Runs the check. `rule_files` are the rule files.
-pub(super) fn check(paths: &Paths, rule_files: &[PathBuf; 2]) -> Result<()> {
-    let chancery = program::build(paths, Profile::Dev)?;
+/// Runs the check with a built program.
+pub(super) fn check(paths: &Paths, chancery: &Path, rule_files: &[PathBuf; 2]) -> Result<()> {
     let dir = paths.target.join(format!("mixin-live-{}", std::process::id()));
     fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
     let [xds, admin, raft, web] = free_addresses()?;
-    let mut serve = proc::leashed(&chancery);
+    let mut serve = proc::leashed(chancery);
     serve.args(["serve", "--xds", &xds, "--admin", &admin, "--raft", &raft, "--data-dir"]);
     serve.arg(dir.join("replica")).envs(ENVIRONMENT);
     let log = fs::File::create(dir.join("replica.log")).context("create a log")?;
