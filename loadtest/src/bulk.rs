@@ -3,13 +3,16 @@
 //! Two servers run. Clients watch one of them, where an author changes one cluster at each tick. A round has
 //! three parts: idle, a large transaction at the other server (the control), and the same transaction at the
 //! measured server. The ratio of the last two is the effect of the server; the control takes the same CPUs.
-//! No watching client sees the scope of the large transaction.
+//! No watching client sees the scope of the large transaction. With `--secrets`, the transaction consists of secrets,
+//! which the servers seal.
 //!
 //! Times are measured from when an update was due: to its answer (writes), and to its arrival at each client
 //! (pushes).
 
 use std::{
-    fmt::Write as _,
+    fmt::{self, Write as _},
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     sync::Arc,
     time::{Duration, Instant},
@@ -42,14 +45,27 @@ const SETTLE: Duration = Duration::from_millis(1500);
 const LOOK: Duration = Duration::from_millis(20);
 /// The scope of the large transactions, which no client sees.
 const SCOPE: &str = "loadtest/bulk";
+/// The line of the key file of both servers: 32 bytes in base64.
+const KEY: &str = "bG9hZHRlc3QgbG9hZHRlc3QgbG9hZHRlc3QgbG9hZDA=";
 const MIB: f64 = 1_048_576.0;
 
-/// Publish many clusters at once and measure pushes of another scope, writes and memory
+/// Publish many clusters or secrets at once and measure pushes of another scope, writes and memory
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Clusters in the large transaction
     #[arg(long, default_value_t = 100_000)]
     clusters: usize,
+    /// Publish N sealed secrets instead of clusters [default N: 50000]
+    ///
+    /// Each is a generic secret with 1026 random bytes. Both servers have a key file.
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        default_missing_value = "50000",
+        conflicts_with = "clusters"
+    )]
+    secrets: Option<usize>,
     /// Clients that receive each update
     #[arg(long, default_value_t = 50)]
     clients: usize,
@@ -71,6 +87,15 @@ pub(crate) struct Args {
     /// Maximum growth of the server's memory during a large transaction, in bytes per byte of the manifest
     #[arg(long, default_value_t = 20.0)]
     growth_max: f64,
+}
+
+/// The resources of the large transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Bulk {
+    Clusters(usize),
+    /// Sealed secrets.
+    Secrets(usize),
 }
 
 /// The kinds of parts.
@@ -116,8 +141,8 @@ struct Run {
 impl Args {
     pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         ensure!(
-            self.rounds > 0 && self.clients > 0 && self.clusters > 0,
-            "--rounds, --clients and --clusters must be greater than 0"
+            self.rounds > 0 && self.clients > 0 && self.bulk().len() > 0,
+            "--rounds, --clients, --clusters and --secrets must be greater than 0"
         );
         ensure!(
             self.updates_per_second > 0 && self.resources > 0,
@@ -130,8 +155,8 @@ impl Args {
         for round in 1..=self.rounds {
             for kind in [Kind::Idle, Kind::Elsewhere, Kind::Here] {
                 // The clients of this process must not wait for the manifest.
-                let clusters = self.clusters;
-                let manifest = spawn_blocking(move || manifest(clusters, count(round))).await?;
+                let bulk = self.bulk();
+                let manifest = spawn_blocking(move || bulk.manifest(count(round))).await?;
                 manifest_bytes = manifest.len();
                 sleep(SETTLE).await;
                 parts.push(run.part(kind, idle, manifest).await?);
@@ -142,7 +167,16 @@ impl Args {
         ensure!(written.failed == 0, "{} writes failed: {:?}", written.failed, written.error);
         let complaints = run.clients.complaints();
         ensure!(complaints.is_empty(), "a client failed: {}", complaints.join("; "));
-        self.findings(&parts, manifest_bytes)
+        let mut findings = self.findings(&parts, manifest_bytes)?;
+        if let Bulk::Secrets(n) = self.bulk() {
+            let sealed = run.server.metrics().await?.sum("chancery_secrets_sealed")?;
+            findings.gates.push(Gate::at_least("sealed secrets", sealed, float(count(n))));
+        }
+        Ok(findings)
+    }
+
+    fn bulk(&self) -> Bulk {
+        self.secrets.map_or(Bulk::Clusters(self.clusters), Bulk::Secrets)
     }
 
     async fn start(&self, common: &Common, dir: &Path) -> Result<Run> {
@@ -162,7 +196,8 @@ impl Args {
     }
 
     async fn server(&self, common: &Common, dir: &Path) -> Result<(Server, Author)> {
-        let server = Launch::new(&common.binary, dir, None, "")?.start().await?;
+        let config = self.bulk().config(dir)?;
+        let server = Launch::new(&common.binary, dir, None, &config)?.start().await?;
         let mut author = Author::connect(server.admin).await?;
         author.load(0, self.resources).await?;
         Ok((server, author))
@@ -175,7 +210,7 @@ impl Args {
         };
         let spread = |values: &[f64]| Spread::of(values).context("there are no rounds");
         let mib = float(count(manifest_bytes)) / MIB;
-        writeln!(text, "{} clusters at once, a manifest of {mib:.1} MiB", self.clusters)?;
+        writeln!(text, "{} at once, a manifest of {mib:.1} MiB", self.bulk())?;
         let mut gates = Vec::new();
         let quantities: [(&str, Quantity); 5] = [
             ("pushes p50", |part| part.push_p50_ms),
@@ -208,14 +243,56 @@ impl Args {
         writeln!(text, "peak RSS, MiB: {peak:.0}; growth during the transaction: {growth:.0}")?;
         let what = "growth of RSS per byte of the manifest";
         gates.push(Gate::at_most(what, growth.max / mib, self.growth_max));
-        Ok(Findings { text, data: serde_json::json!({ "parts": parts }), gates })
+        let data = serde_json::json!({
+            "resources": self.bulk(),
+            "manifest_bytes": manifest_bytes,
+            "parts": parts,
+        });
+        Ok(Findings { text, data, gates })
     }
 }
 
-/// Returns the large manifest of a round. Rounds differ in every cluster.
-fn manifest(clusters: usize, round: u64) -> String {
-    let clusters: Vec<String> = (0..clusters).map(|n| resource::eds_cluster(n, round)).collect();
-    format!(r#"{{"scope":"{SCOPE}","resources":[{}]}}"#, clusters.join(","))
+impl fmt::Display for Bulk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Clusters(n) => write!(f, "{n} clusters"),
+            Self::Secrets(n) => write!(f, "{n} sealed secrets"),
+        }
+    }
+}
+
+impl Bulk {
+    fn len(self) -> usize {
+        let (Self::Clusters(n) | Self::Secrets(n)) = self;
+        n
+    }
+
+    /// Returns the manifest of a round. Rounds differ in every resource.
+    fn manifest(self, round: u64) -> String {
+        let resources: Vec<String> = match self {
+            Self::Clusters(n) => (0..n).map(|n| resource::eds_cluster(n, round)).collect(),
+            Self::Secrets(n) => {
+                let mut random = Random::new(round);
+                (0..n).map(|n| resource::secret(n, &mut random)).collect()
+            }
+        };
+        format!(r#"{{"scope":"{SCOPE}","resources":[{}]}}"#, resources.join(","))
+    }
+
+    /// Returns the configuration of a server in this directory. A server of secrets gets its key file there, and accepts
+    /// no secret that it cannot seal.
+    fn config(self, dir: &Path) -> Result<String> {
+        if matches!(self, Self::Clusters(_)) {
+            return Ok(String::new());
+        }
+        std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        let path = dir.join("secrets.key");
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).create_new(true).mode(0o600).open(&path);
+        file.and_then(|mut file| writeln!(file, "{KEY}"))
+            .with_context(|| format!("write {}", path.display()))?;
+        Ok(format!("[secrets]\nkey_file = \"{}\"\nrequire = true\n", path.display()))
+    }
 }
 
 impl Run {

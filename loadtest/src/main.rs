@@ -88,7 +88,7 @@ enum Command {
     Access(access::Args),
     /// Send expensive requests and measure memory and the latency of a healthy client
     Attack(attack::Args),
-    /// Publish many clusters at once and measure pushes of another scope, writes and memory
+    /// Publish many clusters or secrets at once and measure pushes of another scope, writes and memory
     Bulk(bulk::Args),
     /// Measure server CPU per acknowledged delivery in small and large views
     Fanout(fanout::Args),

@@ -25,6 +25,14 @@ impl Random {
         self.number() % n.max(1)
     }
 
+    /// Returns random characters of base64. A multiple of four characters encodes whole bytes.
+    pub(crate) fn base64(&mut self, chars: usize) -> String {
+        const ALPHABET: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let bytes = std::iter::repeat_with(|| self.number().to_le_bytes()).flatten();
+        bytes.take(chars).map(|byte| char::from(ALPHABET[usize::from(byte % 64)])).collect()
+    }
+
     /// Returns a duration of at most `max`, in whole microseconds.
     pub(crate) fn time(&mut self, max: Duration) -> Duration {
         let micros = u64::try_from(max.as_micros()).unwrap_or(u64::MAX);

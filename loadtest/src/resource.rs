@@ -1,9 +1,11 @@
 //! The resources of a load: clusters of about 1 KB, or the same amount in a collection of MCP.
 
-use chancery_model::types::{CLUSTER, ENDPOINT};
+use chancery_model::types::{CLUSTER, ENDPOINT, SECRET};
 use prost::{DecodeError, Message as _};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::random::Random;
 
 /// The scope that every node has by default.
 pub(crate) const SCOPE: &str = "default";
@@ -16,6 +18,8 @@ const STAT_NAME_BYTES: usize = 330;
 pub(crate) const COLLECTION: &str = "istio/networking/v1alpha3/virtualservices";
 /// The length of the text in a resource of the collection. With its name and metadata, the resource has about 1 KB.
 const TEXT_BYTES: usize = 900;
+/// The length of a secret in base64, which encodes 1026 bytes.
+const SECRET_CHARS: usize = 1368;
 
 /// The contents of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,6 +139,14 @@ pub(crate) fn eds_cluster(n: usize, generation: u64) -> String {
         }],
     });
     cluster.to_string()
+}
+
+/// Returns generic secret `n` of 1026 random bytes, as text of about 1.5 KB.
+pub(crate) fn secret(n: usize, random: &mut Random) -> String {
+    let bytes = random.base64(SECRET_CHARS);
+    format!(
+        r#"{{"@type":"{SECRET}","name":"secret-{n:07}","generic_secret":{{"secret":{{"inline_bytes":"{bytes}"}}}}}}"#
+    )
 }
 
 /// Returns endpoints `n`, of about 100 bytes. No cluster of the load refers to them.
