@@ -10,9 +10,7 @@ use tokio_rustls::rustls::pki_types::{
     CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
     pem::{self, PemObject},
 };
-use x509_parser::{
-    certificate::X509Certificate, prelude::FromDer, revocation_list::CertificateRevocationList,
-};
+use x509_parser::{prelude::FromDer, revocation_list::CertificateRevocationList};
 
 use crate::error::{TlsError, TlsFile};
 
@@ -91,20 +89,6 @@ pub(crate) fn read_crls(
         }
     }
     Ok(lists)
-}
-
-/// Returns the Unix time at which the first certificate of a chain expires.
-pub(crate) fn expiry(
-    path: &Path,
-    chain: &[CertificateDer<'static>],
-) -> Result<Option<i64>, TlsError> {
-    let expiry = |certificate: &CertificateDer<'_>| {
-        let (_, certificate) = X509Certificate::from_der(certificate)
-            .map_err(|error| unreadable(TlsFile::Cert, path, error))?;
-        Ok(certificate.validity().not_after.timestamp())
-    };
-    let expiries = chain.iter().map(expiry).collect::<Result<Vec<_>, TlsError>>()?;
-    Ok(expiries.into_iter().min())
 }
 
 pub(crate) fn unreadable(what: TlsFile, path: &Path, error: impl ToString) -> TlsError {

@@ -43,4 +43,4 @@ pub use port::{PortTls, RefusalObserver, check_server_name, host_of};
 pub use security::Security;
 pub use spiffe::trust_domain_rule;
 pub use stream::{HANDSHAKE_TIMEOUT, Stream};
-pub use validity::Validity;
+pub use validity::{Validity, expiry_warning_seconds};

@@ -20,7 +20,8 @@ use tokio_rustls::rustls::{
 use crate::{
     client_verifier::{ClientVerifier, TrustDomains},
     error::{TlsError, TlsFile},
-    files::{Stamp, expiry, read_certificates, read_crls, read_key, unreadable},
+    files::{Stamp, read_certificates, read_crls, read_key, unreadable},
+    validity::Validity,
 };
 
 /// The ports that can use TLS.
@@ -100,8 +101,8 @@ pub(crate) struct Sides {
     pub(crate) client: Option<Arc<ClientConfig>>,
     /// The verifier of the certificates of clients.
     pub(crate) verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// The Unix time at which the certificate expires.
-    pub(crate) expires: Option<i64>,
+    /// The time in which the certificate and its chain are valid.
+    pub(crate) validity: Validity,
 }
 
 /// The CA certificates, and the verifier of certificates that they signed.
@@ -225,25 +226,26 @@ impl TlsConfig {
         };
         let chain = self.read_chain()?;
         let key = self.read_key()?;
-        let expires = expiry(&self.cert, &chain)?;
+        let validity = Validity::of_chain(&chain)
+            .map_err(|reason| unreadable(TlsFile::Cert, &self.cert, reason))?;
         let client = match &authority {
             Some(Authority { roots, verifier, .. }) if self.port.opens_connections() => {
                 match self.port {
                     TlsPort::Raft => self.check_own(&**verifier, &chain)?,
-                    _ => self.warn_of_expiry(expires),
+                    _ => self.warn_of_expiry(validity),
                 }
                 self.check_key(&chain, &key)?;
                 Some(self.client(Arc::clone(roots), chain.clone(), key.clone_key())?)
             }
             _ => {
                 self.check_key(&chain, &key)?;
-                self.warn_of_expiry(expires);
+                self.warn_of_expiry(validity);
                 None
             }
         };
         let verifier = authority.map(|authority| self.client_verifier(authority));
         let server = self.server(verifier.clone(), chain, key)?;
-        Ok(Sides { server: Arc::new(server), client: client.map(Arc::new), verifier, expires })
+        Ok(Sides { server: Arc::new(server), client: client.map(Arc::new), verifier, validity })
     }
 
     fn versions(&self) -> &'static [&'static rustls::SupportedProtocolVersion] {
@@ -408,8 +410,8 @@ impl TlsConfig {
     }
 
     /// Logs an error if the certificate has expired.
-    fn warn_of_expiry(&self, expires: Option<i64>) {
-        if expires.is_some_and(|expires| expires < unix_time()) {
+    fn warn_of_expiry(&self, validity: Validity) {
+        if validity.not_after < unix_time() {
             let (path, peers) = (self.cert.display(), self.port.peers());
             tracing::error!(%path, "{peers} will refuse the certificate of this port: it has expired");
         }

@@ -14,6 +14,12 @@ pub const METRICS: &[Metric] = &[
          its file. Negative after that, +Inf without TLS",
     ),
     Metric::new(
+        "chancery_tls_certificate_lifetime_seconds",
+        MetricKind::Gauge,
+        "Seconds between the start and the end of the validity of the certificate of a port (tls_cert) \
+         with its intermediate certificates. +Inf without TLS",
+    ),
+    Metric::new(
         "chancery_tls_reloads_total",
         MetricKind::Counter,
         "Attempts to read changed certificate files, by port and result. failed: the files are \
@@ -40,6 +46,7 @@ pub const METRICS: &[Metric] = &[
 #[derive(Debug)]
 pub(crate) struct PortMetrics {
     pub(crate) seconds_left: Gauge,
+    pub(crate) lifetime_seconds: Gauge,
     pub(crate) reloaded: Counter,
     pub(crate) reload_failed: Counter,
     /// By [`HandshakeResult`].
@@ -55,6 +62,7 @@ impl PortMetrics {
             |result| counter!("chancery_tls_reloads_total", "port" => port, "result" => result);
         Self {
             seconds_left: gauge!("chancery_tls_certificate_seconds_left", "port" => port),
+            lifetime_seconds: gauge!("chancery_tls_certificate_lifetime_seconds", "port" => port),
             reloaded: reloads("ok"),
             reload_failed: reloads("failed"),
             handshakes: HandshakeResult::ALL.map(|result| {
@@ -75,13 +83,20 @@ impl PortMetrics {
     }
 }
 
-/// Describes the metrics, and shows those of all ports as zero, and as +Inf seconds left.
+/// Describes the metrics, and shows those of all ports: the counters as zero, and the times as +Inf.
 pub fn register_metrics() {
     chancery_metrics::describe(METRICS);
     for port in TlsPort::ALL {
-        let PortMetrics { seconds_left, reloaded, reload_failed, handshakes, ended } =
-            PortMetrics::new(port);
+        let PortMetrics {
+            seconds_left,
+            lifetime_seconds,
+            reloaded,
+            reload_failed,
+            handshakes,
+            ended,
+        } = PortMetrics::new(port);
         seconds_left.set(f64::INFINITY);
+        lifetime_seconds.set(f64::INFINITY);
         for counter in [reloaded, reload_failed].into_iter().chain(handshakes).chain(ended) {
             counter.increment(0);
         }

@@ -120,15 +120,17 @@ impl PortTls {
     }
 
     fn update_gauge(&self) {
-        self.0.metrics.seconds_left.set(self.seconds_left());
+        let validity = self.0.sides.lock().validity;
+        let PortMetrics { seconds_left, lifetime_seconds, .. } = &self.0.metrics;
+        seconds_left.set(seconds(validity.not_after.saturating_sub(unix_time())));
+        lifetime_seconds.set(seconds(validity.lifetime()));
     }
 
     /// Returns the seconds until the certificate in use expires; negative if it has expired.
     #[must_use]
     pub fn seconds_left(&self) -> f64 {
-        let expires = self.0.sides.lock().expires;
-        #[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 seconds")]
-        expires.map_or(f64::INFINITY, |expires| expires.saturating_sub(unix_time()) as f64)
+        let validity = self.0.sides.lock().validity;
+        seconds(validity.not_after.saturating_sub(unix_time()))
     }
 
     /// Reads the files again. Returns at once if another thread is reading them.
@@ -259,6 +261,11 @@ pub fn host_of(address: &str) -> &str {
 /// Fails if the name is neither a DNS name nor an IP address.
 pub fn check_server_name(name: &str) -> Result<(), TlsError> {
     server_name(name).map(drop)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53 seconds")]
+fn seconds(time: i64) -> f64 {
+    time as f64
 }
 
 fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {

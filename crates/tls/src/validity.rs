@@ -10,6 +10,9 @@ use crate::{
     files::{read_certificates, unreadable},
 };
 
+/// The largest remaining time below which operators should replace a certificate.
+const WARNING_SECONDS_MAX: i64 = 14 * 86_400;
+
 /// The time in which a certificate and its chain are valid, in seconds of the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
@@ -19,7 +22,21 @@ pub struct Validity {
     pub not_after: i64,
 }
 
+/// Returns the remaining time below which operators should replace a certificate of this lifetime, in seconds: 14 days,
+/// or a quarter of the lifetime if that is less. Issuers such as cert-manager replace certificates earlier, when a third
+/// of the lifetime remains. The alerts in `deploy/mixin` use the same rule.
+#[must_use]
+pub fn expiry_warning_seconds(lifetime: i64) -> i64 {
+    (lifetime / 4).min(WARNING_SECONDS_MAX)
+}
+
 impl Validity {
+    /// Returns the time from the start to the end, in seconds.
+    #[must_use]
+    pub fn lifetime(&self) -> i64 {
+        self.not_after.saturating_sub(self.not_before)
+    }
+
     /// Reads the certificates of a file.
     ///
     /// # Errors

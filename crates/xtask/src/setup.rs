@@ -85,6 +85,12 @@ pub(crate) fn prometheus(paths: &Paths) -> Result<PathBuf> {
     prometheus::program(paths, "prometheus")
 }
 
+/// Installs what the faults of the alerts need in addition to the demo.
+pub(crate) fn fault_needs(paths: &Paths) -> Result<()> {
+    demo_needs(paths)?;
+    install(&missing(&[FAKETIME]))
+}
+
 /// Installs the tools that read, unpack and run an image. Fails without root permissions.
 pub(crate) fn image_tools(paths: &Paths) -> Result<()> {
     let _one_at_a_time = lock(paths)?;
@@ -129,6 +135,12 @@ const DEBOOTSTRAP: Need = Need {
     what: "debootstrap",
     package: "debootstrap",
     is_installed: || proc::succeeds(Command::new("debootstrap").arg("--version")),
+};
+/// Gives a program another time.
+const FAKETIME: Need = Need {
+    what: "faketime",
+    package: "faketime",
+    is_installed: || proc::succeeds(Command::new("faketime").arg("--version")),
 };
 const GIT: Need = Need {
     what: "git",

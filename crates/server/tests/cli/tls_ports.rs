@@ -159,6 +159,9 @@ fn commands_reach_a_replica_with_tls_on_all_ports() {
         let left = format!("chancery_tls_certificate_seconds_left{{port=\"{port}\"}}");
         let days = metric(&page, &left) / 86_400.0;
         assert!((29.9..=30.0).contains(&days), "{port}: {days}");
+        let lifetime = format!("chancery_tls_certificate_lifetime_seconds{{port=\"{port}\"}}");
+        let days = metric(&page, &lifetime) / 86_400.0;
+        assert!((30.0..30.1).contains(&days), "{port}: {days}");
     }
     assert_eq!(server.terminate().0, Some(0));
 }

@@ -32,7 +32,8 @@ use tokio_rustls::{
 use crate::{
     ClientCertificates, ClientStream, ClientTls, ClientTlsFiles, ConnectError, CredentialEnd,
     HandshakeError, HandshakeResult, MinVersion, PortTls, ServerRefusal, Stream, TlsConfig,
-    TlsError, TlsFile, TlsPort, check_server_name, host_of, material::provider,
+    TlsError, TlsFile, TlsPort, Validity, check_server_name, expiry_warning_seconds, host_of,
+    material::provider,
 };
 
 mod changes;
@@ -488,6 +489,24 @@ fn remaining_time_is_that_of_the_first_certificate_to_expire() {
     assert!((9.9 * year..10.1 * year).contains(&ten_years), "{ten_years}");
     until(2020).write(files.0.path(), "server");
     assert!(left() < 0.0, "an expired certificate does not prevent the start");
+}
+
+#[test]
+fn lifetime_is_the_time_in_which_all_certificates_of_the_chain_are_valid() {
+    let ca = Ca::new("ca");
+    let during = |from, until| {
+        ca.sign(&["127.0.0.1"], |params| {
+            params.not_before = date_time_ymd(from, 1, 1);
+            params.not_after = date_time_ymd(until, 1, 1);
+        })
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("chain.pem");
+    fs::write(&path, during(2021, 2090).cert + &during(2000, 2022).cert).unwrap();
+    let lifetime = Validity::of_file(&path).unwrap().lifetime();
+    assert_eq!(lifetime, 365 * 86_400);
+    assert_eq!(expiry_warning_seconds(lifetime), 14 * 86_400);
+    assert_eq!(expiry_warning_seconds(86_400), 6 * 3600);
 }
 
 #[test]

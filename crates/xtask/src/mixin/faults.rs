@@ -91,7 +91,7 @@ pub(super) fn check(paths: &Paths, rule_files: &[PathBuf; 2], only: &[&str]) -> 
         Some(program) => PathBuf::from(program),
         None => program::build(paths, Profile::Dev)?,
     };
-    setup::demo_needs(paths)?;
+    setup::fault_needs(paths)?;
     let dir = paths.target.join(format!("mixin-faults-{}", std::process::id()));
     fs::create_dir_all(dir.join("targets")).with_context(|| format!("create {}", dir.display()))?;
     let begun = Instant::now();

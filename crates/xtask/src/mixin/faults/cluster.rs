@@ -197,11 +197,21 @@ impl Cluster {
 
     /// Returns a command of `chancery`.
     pub(super) fn command(&self) -> Command {
+        self.connected(Command::new(&self.program))
+    }
+
+    /// Returns a command of `chancery` for which it is another time, in the syntax of `date`.
+    pub(super) fn command_at(&self, time: &str) -> Command {
+        let mut command = Command::new("faketime");
+        command.arg(time).arg(&self.program);
+        self.connected(command)
+    }
+
+    fn connected(&self, mut command: Command) -> Command {
         let servers = match &self.socket {
             Some(socket) => format!("unix:{}", socket.display()),
             None => REPLICAS.map(|id| self.admin(id)).join(","),
         };
-        let mut command = Command::new(&self.program);
         command.current_dir(&self.dir).env("CHANCERY_SERVER", servers);
         command
     }

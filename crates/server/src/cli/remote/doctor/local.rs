@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
-use chancery_tls::{ClientTls, ClientTlsFiles, Validity};
+use chancery_tls::{ClientTls, ClientTlsFiles, Validity, expiry_warning_seconds};
 
 use super::check::Check;
 use crate::cli::{
@@ -14,8 +14,6 @@ use crate::cli::{
 /// The permissions that a secret file must not have: writing by its group, and any access by others.
 const MODE_EXCESS: u32 = 0o027;
 const DAY: i64 = 86_400;
-/// The remaining time below which a check warns, unless the certificate lives for a short time.
-const WARNING_DAYS: i64 = 14;
 
 /// Checks the contexts file and the chosen context.
 pub(super) fn contexts(flags: &ConnectionFlags) -> Check {
@@ -99,9 +97,7 @@ pub(super) fn of_validity(name: &'static str, whose: &str, validity: Validity, n
         return Check::failed(name, detail, "replace the certificate");
     }
     let detail = format!("{whose} expires in {}", span(left));
-    // Operators replace certificates that are valid for hours after at most two thirds of that time.
-    let warning = (not_after.saturating_sub(not_before) / 3).min(WARNING_DAYS * DAY);
-    match left < warning {
+    match left < expiry_warning_seconds(validity.lifetime()) {
         true => Check::warning(name, detail, "replace the certificate"),
         false => Check::ok(name, detail),
     }
@@ -111,7 +107,7 @@ pub(super) fn unix_time() -> i64 {
     i64::try_from(now() / 1000).unwrap_or(i64::MAX)
 }
 
-fn span(seconds: i64) -> String {
+pub(super) fn span(seconds: i64) -> String {
     match seconds {
         ..7200 => format!("{} minutes", seconds / 60),
         7200..172_800 => format!("{} hours", seconds / 3600),
@@ -138,6 +134,7 @@ mod tests {
             (year, 352 * DAY, Outcome::Warning, "c expires in 13 days"),
             (year, 366 * DAY, Outcome::Failed, "c expired 24 hours ago"),
             (hour, 0, Outcome::Ok, "c expires in 60 minutes"),
+            (hour, 2600, Outcome::Ok, "c expires in 16 minutes"),
             (hour, 3000, Outcome::Warning, "c expires in 10 minutes"),
         ] {
             let check = of_validity("x", "c", validity, now);

@@ -2,11 +2,12 @@
 
 use axum::body::{Body, to_bytes};
 use chancery_proto::admin::v1 as pb;
+use chancery_tls::expiry_warning_seconds;
 use tokio::time::timeout;
 use tonic::codegen::http::{Request, StatusCode};
 use tower::ServiceExt as _;
 
-use super::{check::Check, server::TIMEOUT};
+use super::{check::Check, local::span, server::TIMEOUT};
 use crate::cli::{
     address::{self, is_loopback},
     remote::connector::{Channel, Security},
@@ -14,11 +15,10 @@ use crate::cli::{
 
 const NAME: &str = "ports";
 /// The metric of each port: the seconds until its certificate expires, or infinity without TLS.
-const METRIC: &str = "chancery_tls_certificate_seconds_left{port=\"";
+const SECONDS_LEFT: &str = "chancery_tls_certificate_seconds_left{port=\"";
+/// The metric of each port: the lifetime of its certificate, which servers of earlier versions do not have.
+const LIFETIME: &str = "chancery_tls_certificate_lifetime_seconds{port=\"";
 const PAGE_BYTES_MAX: usize = 64 << 20;
-/// The remaining time of a certificate in seconds below which there is a warning. The alert
-/// ChanceryPortCertificateExpires is earlier for certificates that live long.
-const WARNING_SECONDS: f64 = 14.0 * 86_400.0;
 
 /// Checks the ports of the replica that answers.
 pub(super) async fn check(
@@ -54,16 +54,14 @@ async fn page(channel: Channel) -> Result<String, String> {
 }
 
 fn of_page(page: &str, status: &pb::ClusterStatus) -> Check {
-    let ports = page.lines().filter_map(|line| line.strip_prefix(METRIC)?.split_once("\"} "));
-    let mut ports: Vec<(&str, f64)> =
-        ports.filter_map(|(port, seconds)| Some((port, seconds.parse().ok()?))).collect();
+    let lifetimes: Vec<(&str, f64)> = by_port(page, LIFETIME).collect();
+    let mut ports: Vec<(&str, f64)> = by_port(page, SECONDS_LEFT).collect();
     if ports.is_empty() {
         return Check::unknown(NAME, "the metrics do not show which ports use TLS");
     }
     // The metric of a port without TLS is infinite.
     ports.retain(|(_, seconds)| seconds.is_finite());
     ports.sort_by_key(|(port, _)| *port);
-    let days = |seconds: f64| (seconds / 86_400.0).floor();
     let expired = ports.iter().filter(|(_, seconds)| *seconds <= 0.0);
     let expired: Vec<String> = expired.map(|(port, _)| format!("{port}.tls_cert")).collect();
     if !expired.is_empty() {
@@ -85,9 +83,14 @@ fn of_page(page: &str, status: &pb::ClusterStatus) -> Check {
             "set raft.tls_cert, raft.tls_key and raft.tls_ca",
         );
     }
-    let soon = ports.iter().filter(|(_, seconds)| *seconds < WARNING_SECONDS);
-    let soon: Vec<String> = soon
-        .map(|(port, seconds)| format!("{port}.tls_cert expires in {} days", days(*seconds)))
+    let soon: Vec<String> = ports
+        .iter()
+        .filter(|(port, seconds)| {
+            let lifetime = lifetimes.iter().find(|(name, _)| name == port);
+            let lifetime = lifetime.map_or(i64::MAX, |(_, lifetime)| whole(*lifetime));
+            whole(*seconds) < expiry_warning_seconds(lifetime)
+        })
+        .map(|(port, seconds)| format!("{port}.tls_cert expires in {}", span(whole(*seconds))))
         .collect();
     if !soon.is_empty() {
         return Check::warning(
@@ -107,17 +110,36 @@ fn of_page(page: &str, status: &pb::ClusterStatus) -> Check {
     }
 }
 
+/// Returns the samples of a metric with the label `port`.
+fn by_port<'a>(page: &'a str, metric: &str) -> impl Iterator<Item = (&'a str, f64)> {
+    let samples =
+        page.lines().filter_map(move |line| line.strip_prefix(metric)?.split_once("\"} "));
+    samples.filter_map(|(port, seconds)| Some((port, seconds.parse().ok()?)))
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a conversion of floats saturates")]
+fn whole(seconds: f64) -> i64 {
+    seconds as i64
+}
+
 #[cfg(test)]
 mod tests {
     use super::{super::check::Outcome, *};
 
     fn outcome(ports: &[(&str, f64)], address: &str) -> Outcome {
-        let line = |(port, days): &(&str, f64)| format!("{METRIC}{port}\"}} {}\n", days * 86_400.0);
-        let page = ports.iter().map(line).collect::<String>();
+        outcome_of(&page(SECONDS_LEFT, ports), address)
+    }
+
+    fn page(metric: &str, ports: &[(&str, f64)]) -> String {
+        let line = |(port, days): &(&str, f64)| format!("{metric}{port}\"}} {}\n", days * 86_400.0);
+        ports.iter().map(line).collect()
+    }
+
+    fn outcome_of(page: &str, address: &str) -> Outcome {
         let member =
             pb::MemberStatus { address: address.to_owned(), ..pb::MemberStatus::default() };
         let status = pb::ClusterStatus { members: vec![member], ..pb::ClusterStatus::default() };
-        of_page(&page, &status).outcome
+        of_page(page, &status).outcome
     }
 
     #[test]
@@ -132,5 +154,15 @@ mod tests {
         assert_eq!(outcome(&none, "127.0.0.1:18002"), Outcome::Unknown);
         assert_eq!(outcome(&none, "10.0.0.1:18002"), Outcome::Warning);
         assert_eq!(outcome(&[], "127.0.0.1:18002"), Outcome::Unknown);
+    }
+
+    #[test]
+    fn certificate_of_a_day_is_reported_in_its_last_quarter() {
+        let outcome = |days| {
+            let page = page(SECONDS_LEFT, &[("xds", days)]) + &page(LIFETIME, &[("xds", 1.0)]);
+            outcome_of(&page, "127.0.0.1:18002")
+        };
+        assert_eq!(outcome(0.3), Outcome::Ok);
+        assert_eq!(outcome(0.2), Outcome::Warning);
     }
 }
