@@ -20,6 +20,10 @@ use crate::{
 /// The scopes that a node sees, in layers. Nodes with equal scopes share one list per shard.
 pub(crate) type ScopeList = Arc<[ScopeName]>;
 
+/// The value of `Entry::assigned_at` after a change of the node. It differs from every revision, so the shard
+/// computes the scopes again.
+pub(crate) const NEW_NODE: Revision = Revision(u64::MAX);
+
 /// A stream that has sent its first request.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -90,6 +94,10 @@ pub(crate) enum SinceSent {
     Mark,
     /// The client rejected a response.
     Rejected,
+}
+
+pub(crate) fn scopes_of(assigned: &Option<(Arc<str>, ScopeList)>) -> &[ScopeName] {
+    assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
 }
 
 impl Entry {

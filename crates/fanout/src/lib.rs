@@ -50,6 +50,7 @@
 //! state, and one difference of two states. Their size depends on the author, within the view and
 //! `transaction_bytes_max`. After such work, the shard yields.
 
+mod access_changes;
 mod arrivals;
 mod away;
 mod budget;
@@ -75,6 +76,7 @@ mod placement;
 mod poll;
 mod poll_rejections;
 mod queue;
+mod reassign;
 mod rejection;
 mod report;
 mod resume_cache;

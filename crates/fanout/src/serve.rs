@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use chancery_model::{Node, Revision, ScopeName, StreamRights, TypeUrl, types::SECRET};
+use chancery_model::{Node, Revision, StreamRights, TypeUrl, types::SECRET};
 use chancery_protocol::{
     EndpointLists, ErrorKind, LifetimeSupport, Overdue, ProtocolError, Receipt, Request, Response,
     ResumeState, Session, Verdict,
@@ -19,13 +19,13 @@ use crate::{
     changes::ConvergenceTimes,
     client_events::{ClientEvent, ClientEventKind},
     clock::Now,
-    entry::{Entry, ScopeList, SinceSent},
+    entry::{Entry, NEW_NODE, SinceSent, scopes_of},
     event::Event,
     index::{key, place},
     log_limit::logged_name,
     metrics::{Suppressed, access_refused, limit_hit, type_place},
     offload::INLINE_NAMES_MAX,
-    placement::{CHANGED, CountedStream, Placement, log_refusal, refused},
+    placement::{CountedStream, Placement},
     queue::Lane,
     rejection,
     shard::Shard,
@@ -44,10 +44,6 @@ const UNOPENED_WAIT_MS: u64 = 1_000;
 /// The text for clients of a type whose resources are not opened.
 pub const UNOPENED: &str = "this replica cannot open sealed resources of this type, because it lacks their key; they are \
                             unavailable, not absent; connect to another replica, or retry later";
-
-/// The value of `Entry::assigned_at` after a change of the node. It differs from every revision, so the shard
-/// computes the scopes again.
-const NEW_NODE: Revision = Revision(u64::MAX);
 
 impl Shard {
     pub(crate) fn on_request(
@@ -369,110 +365,6 @@ impl Shard {
         }
     }
 
-    /// Computes the session's scopes and rights again if the assignments or the access rules have changed, and
-    /// updates the index. Ends the stream if the client has other rights. Returns the number of updated
-    /// subscriptions.
-    pub(crate) fn reassign(&mut self, at: usize, now: Now) -> usize {
-        let changed = self.views.state().placement_changed();
-        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
-        if entry.away.is_some() {
-            return self.reassign_away(at, changed, now);
-        }
-        if entry.assigned_at == changed {
-            self.set_moving(at, None);
-            return 0;
-        }
-        let is_new_node = entry.assigned_at == NEW_NODE;
-        entry.assigned_at = changed;
-        let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
-        let placement = match self.place(&slot, &node, now) {
-            Ok(placement) => placement,
-            // The client keeps its configuration. Its next stream is refused.
-            Err(_) if !is_new_node => return self.end_access(at, now),
-            Err(end) => {
-                slot.end(end);
-                return self.forget(key(at), now);
-            }
-        };
-        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
-        if placement.rights.as_ref() != entry.rights.as_deref() {
-            return self.end_access(at, now);
-        }
-        let new = placement.assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
-        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
-        let old = std::mem::replace(&mut entry.assigned, new);
-        let mut registered = 0;
-        if old.is_some() != entry.assigned.is_some() || scopes_of(&old) != entry.scopes() {
-            entry.moved_at = changed;
-            let missing = |from: &[ScopeName], other: &[ScopeName]| -> Vec<ScopeName> {
-                from.iter().filter(|scope| !other.contains(scope)).cloned().collect()
-            };
-            let gone = missing(scopes_of(&old), entry.scopes());
-            let come = missing(entry.scopes(), scopes_of(&old));
-            let names = entry.session.n_names();
-            if names > INLINE_NAMES_MAX {
-                self.set_moving(at, Some(changed));
-                self.offload(at, Work::Move { gone, come }, names, now);
-            } else {
-                for interest in entry.session.interest() {
-                    self.index.forget(key(at), &gone, &interest);
-                    self.index.note(key(at), &come, &interest);
-                    registered += 1;
-                }
-                entry.session.on_new_view();
-                self.set_moving(at, None);
-                self.enqueue(at, now);
-            }
-        } else {
-            self.set_moving(at, None);
-        }
-        if let Some((_, scopes)) = old {
-            self.views.release(scopes);
-        }
-        registered
-    }
-
-    /// Checks the rights of a session that is away. A session may be away for long. If its rights were checked only when
-    /// it returns, it would first send a response that its old rights permitted.
-    fn reassign_away(&mut self, at: usize, changed: Revision, now: Now) -> usize {
-        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
-        if entry.assigned_at == changed || entry.away.as_ref().is_none_or(|away| away.is_over()) {
-            return 0;
-        }
-        let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
-        let rights = entry.rights.clone();
-        let placed = self.place(&slot, &node, now);
-        if placed.is_ok_and(|placement| placement.rights.as_ref() == rights.as_deref()) {
-            if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {
-                // This poll reassigns the session.
-                away.poll_when_back();
-            }
-            self.set_moving(at, Some(changed));
-            return 0;
-        }
-        self.end_access(at, now)
-    }
-
-    /// Ends a stream whose client has other rights than before. The client receives OK and nothing more, so it keeps its
-    /// configuration. Returns the number of freed subscriptions.
-    fn end_access(&mut self, at: usize, now: Now) -> usize {
-        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
-        entry.slot.end(End::new(EndCode::AccessChanged, CHANGED));
-        self.forget(key(at), now)
-    }
-
-    /// Returns what the node of a stream receives, or the end of the stream.
-    fn place(&mut self, slot: &StreamSlot, node: &Node, now: Now) -> Result<Placement, End> {
-        let identity = slot.info.identity.as_deref();
-        let placed = self.config.access.place(self.views.state(), identity, node);
-        placed.map_err(|refusal| {
-            let left_out = self.access_log.take(now.second());
-            let peer = slot.info.peer;
-            log_refusal(left_out, identity, node, peer, &refusal);
-            refused(&self.config.observer, identity, node, peer, &refusal)
-        })
-    }
-
     fn open(&mut self, slot: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> Result<usize, End> {
         let Placement { assigned, rights } = self.place(slot, &node, now)?;
         let counted = self.count(slot, &node, rights.as_ref())?;
@@ -650,10 +542,6 @@ impl Entry {
         let waited = |(_, since): (&TypeUrl, u64)| now.ms.saturating_sub(since) >= UNOPENED_WAIT_MS;
         has_one_type && self.session.unopened_since().is_some_and(waited)
     }
-}
-
-fn scopes_of(assigned: &Option<(Arc<str>, ScopeList)>) -> &[ScopeName] {
-    assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
 }
 
 /// Returns the number of bytes that a stream holds for its client's node.

@@ -23,8 +23,8 @@ use std::{
     time::Duration,
 };
 
-use chancery_model::{Revision, State};
-use chancery_view::{Differ, changed_collections};
+use chancery_model::{Revision, ScopeName, State};
+use chancery_view::{Differ, changed_collections_of};
 use slab::Slab;
 use tokio::{
     sync::{mpsc, watch},
@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
+    access_changes::AccessChanges,
     arrivals::Arrivals,
     budget::{Budget, cost_of},
     clock::Now,
@@ -118,7 +119,9 @@ pub(crate) struct Shard {
     /// The streams of identities whose access rule limits them, of all shards.
     pub(crate) identity_streams: IdentityStreams,
     /// The slab index of the next session to reassign after a change of the assignments or access rules.
-    reassign_from: Option<usize>,
+    pub(crate) reassign_from: Option<usize>,
+    /// The changes of the access rules that caused this; `None` if the assignments changed, too.
+    pub(crate) access_changes: Option<AccessChanges>,
     /// The sessions that are not indexed under their new scopes yet, by the revision of the
     /// assignments that may have moved them.
     moving: BTreeSet<(Revision, Key)>,
@@ -187,6 +190,7 @@ impl Shard {
             access_log: RateLimitedLog::default(),
             identity_streams: IdentityStreams::default(),
             reassign_from: None,
+            access_changes: None,
             moving: BTreeSet::new(),
             called: VecDeque::new(),
             indexing: VecDeque::new(),
@@ -350,13 +354,14 @@ impl Shard {
         // The state may arrive before its arrival time is recorded.
         let arrived = self.arrivals.first_after(old.revision).unwrap_or(now.instant);
         if old.placement_changed() != newest.placement_changed() {
-            self.reassign_from = Some(0);
+            self.on_placement_change(&old, newest);
         }
         let is_another = old.incarnation != newest.incarnation || old.revision > newest.revision;
         self.marking = Some(match is_another {
             true => Marking::of_anything(self.sessions.capacity(), old.revision, arrived),
             false => {
-                let changes = changed_collections(&self.differ, &old, newest);
+                let is_seen = |scope: &ScopeName| self.views.sees(scope);
+                let changes = changed_collections_of(&self.differ, &old, newest, is_seen);
                 Marking::of(changes, old.revision, arrived)
             }
         });
@@ -585,18 +590,6 @@ impl Shard {
             entry.queued = Some(now.instant);
             self.queue.push(key(place), entry.lane);
         }
-    }
-
-    /// Computes the scopes of some sessions again. A session that is polled earlier is reassigned at
-    /// that time, so no session is served under old assignments.
-    fn reassign_some(&mut self, now: Now) {
-        let Some(mut at) = self.reassign_from else { return };
-        let mut budget = Budget::new(self.config.turn_work_max);
-        while at < self.sessions.capacity() && !budget.is_spent() {
-            budget.spend(cost_of(self.reassign(at, now)));
-            at += 1;
-        }
-        self.reassign_from = (at < self.sessions.capacity()).then_some(at);
     }
 }
 

@@ -4,7 +4,10 @@
 //! with the same list of scopes share it. A view per session would keep old states in memory for idle
 //! sessions.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    sync::Arc,
+};
 
 use chancery_model::{ScopeName, State};
 use chancery_view::View;
@@ -17,11 +20,13 @@ pub(crate) struct Views {
     last: Option<(ScopeList, View)>,
     /// The lists in use, each once.
     lists: HashSet<ScopeList>,
+    /// The number of places of each scope in these lists.
+    scopes: HashMap<ScopeName, u32>,
 }
 
 impl Views {
     pub(crate) fn new(state: Arc<State>) -> Self {
-        Self { state, last: None, lists: HashSet::new() }
+        Self { state, last: None, lists: HashSet::new(), scopes: HashMap::new() }
     }
 
     pub(crate) fn state(&self) -> &Arc<State> {
@@ -53,7 +58,15 @@ impl Views {
         }
         let list: ScopeList = scopes.into();
         self.lists.insert(Arc::clone(&list));
+        for scope in &*list {
+            *self.scopes.entry(scope.clone()).or_default() += 1;
+        }
         list
+    }
+
+    /// Returns whether any session sees a scope.
+    pub(crate) fn sees(&self, scope: &ScopeName) -> bool {
+        self.scopes.contains_key(scope)
     }
 
     #[cfg(test)]
@@ -69,6 +82,14 @@ impl Views {
         // The two references are this one and the one in the set.
         if Arc::strong_count(&list) == 2 {
             self.lists.remove(&list);
+            for scope in &*list {
+                if let Entry::Occupied(mut places) = self.scopes.entry(scope.clone()) {
+                    *places.get_mut() -= 1;
+                    if *places.get() == 0 {
+                        places.remove();
+                    }
+                }
+            }
         }
     }
 }

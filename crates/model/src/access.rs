@@ -6,11 +6,13 @@
 
 mod change;
 mod decide;
+mod difference;
 mod pattern;
 mod principal;
 mod rule;
 
 pub use decide::{Access, CallerRights, SecretsRight, StreamRefusal, StreamRights, Target};
+pub use difference::AccessDifference;
 pub use pattern::{
     CAPTURES_MAX, IdentityPattern, PATTERN_BYTES_MAX, PatternError, Template, Variables,
 };

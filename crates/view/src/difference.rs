@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use chancery_model::{Collection, Resource, ResourceName, Scope, State};
+use chancery_model::{Collection, Resource, ResourceName, Scope, ScopeName, State};
 
 use crate::{Differ, LayerDelta, Resources, TypeView};
 
@@ -193,6 +193,18 @@ fn contested_names(
 /// O(changes · log M).
 #[must_use]
 pub fn changed_collections(differ: &Differ, from: &State, to: &State) -> Vec<Arc<LayerDelta>> {
+    changed_collections_of(differ, from, to, |_| true)
+}
+
+/// Returns the differences of the collections of some scopes, as [`changed_collections`] does. The changes of other
+/// scopes cost nothing.
+#[must_use]
+pub fn changed_collections_of(
+    differ: &Differ,
+    from: &State,
+    to: &State,
+    has_sessions: impl Fn(&ScopeName) -> bool,
+) -> Vec<Arc<LayerDelta>> {
     use imbl::ordmap::DiffItem;
     // Maps share unchanged nodes, and scopes compare by the revision that changed them.
     let mut out = Vec::new();
@@ -209,6 +221,8 @@ pub fn changed_collections(differ: &Differ, from: &State, to: &State) -> Vec<Arc
     };
     for item in from.scopes.diff(&to.scopes) {
         match item {
+            DiffItem::Add(name, _) | DiffItem::Update { new: (name, _), .. }
+                if !has_sessions(name) => {}
             DiffItem::Add(_, new) => compare(None, new),
             DiffItem::Update { old: (_, old), new: (_, new) } => compare(Some(old), new),
             // `State::apply` never removes a scope. A state that replaces all of the old one, for

@@ -21,6 +21,6 @@ mod resources;
 mod view;
 
 pub use differ::{Differ, LayerDelta};
-pub use difference::{Difference, changed_collections, difference};
+pub use difference::{Difference, changed_collections, changed_collections_of, difference};
 pub use resources::{Resources, ResourcesIter};
 pub use view::{TypeView, View};

@@ -12,6 +12,7 @@ use self::harness::{Client, ShardHarness, answer, decode, text};
 use super::*;
 use crate::{ClientGroup, Delivery, End, EndCode, SecretFinder, UnacknowledgedState};
 
+mod access;
 mod concern;
 mod counting;
 mod fairness;

@@ -9,8 +9,10 @@ use std::{
 
 use bytes::Bytes;
 use chancery_model::{
-    Assignment, AssignmentOp, Identity, Incarnation, Node, NodeMatcher, ResourceDraft, ResourceKey,
-    ResourceName, ScopeName, ScopeTemplate, State, Transaction, TypeUrl, Upsert,
+    AccessOp, AccessRule, Assignment, AssignmentOp, Identity, IdentityPattern, IdentityQuota,
+    Incarnation, Node, NodeBinding, NodeMatcher, ResourceDraft, ResourceKey, ResourceName,
+    ScopeName, ScopeTemplate, SecretsGrant, State, Template, Transaction, TypeUrl, Upsert,
+    Variables,
 };
 use chancery_proto::discovery::DeltaDiscoveryResponse;
 use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request, StreamKind};
@@ -274,6 +276,28 @@ pub(super) fn answer(
         error_detail,
         ..DeltaRequest::default()
     }
+}
+
+/// Returns a rule that lets an identity receive a scope.
+pub(super) fn access_rule(name: &str, identity: &str, scope: &str) -> AccessRule {
+    let identities = vec![IdentityPattern::parse(identity).unwrap()];
+    let variables = Variables { identities: &identities, node: false };
+    let read = vec![Template::parse(scope, variables).unwrap()];
+    AccessRule {
+        name: name.into(),
+        identities,
+        refuse: false,
+        node: NodeBinding::default(),
+        read,
+        secrets: SecretsGrant::default(),
+        allow: Vec::new(),
+        deny: Vec::new(),
+        quota: IdentityQuota::default(),
+    }
+}
+
+pub(super) fn access_change(ops: Vec<AccessOp>) -> Transaction {
+    Transaction { access: ops, ..Transaction::default() }
 }
 
 pub(super) fn scope(name: &str) -> ScopeName {

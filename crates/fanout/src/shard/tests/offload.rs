@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use chancery_model::{
-    AccessOp, AccessRule, Identity, IdentityPattern, IdentityQuota, NodeBinding, Principal,
-    SecretsGrant, Template, Variables,
-};
+use chancery_model::{AccessOp, Identity, Principal};
 
-use super::*;
+use super::{
+    harness::{access_change, access_rule},
+    *,
+};
 use crate::{AccessControl, EndCode};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -219,28 +219,14 @@ fn revoked_session_that_is_away_ends_without_a_response() {
     let config = Config { access: AccessControl::Enforced, ..Config::default() };
     let mut harness = ShardHarness::with(config);
     harness.put("default", ENDPOINT, &[("x000007", "1")]);
-    let identities = vec![IdentityPattern::parse("unix:7").unwrap()];
-    let variables = Variables { identities: &identities, node: false };
-    let read = vec![Template::parse("default", variables).unwrap()];
-    let rule = AccessRule {
-        name: "r".into(),
-        identities,
-        refuse: false,
-        node: NodeBinding::default(),
-        read,
-        secrets: SecretsGrant::default(),
-        allow: Vec::new(),
-        deny: Vec::new(),
-        quota: IdentityQuota::default(),
-    };
-    let change = |op| Transaction { access: vec![op], ..Transaction::default() };
-    harness.apply(&change(AccessOp::PutRule(Box::new(rule))));
+    let rule = access_rule("r", "unix:7", "default");
+    harness.apply(&access_change(vec![AccessOp::PutRule(Box::new(rule))]));
     let identity = Identity { principal: Principal::unix(7), token: None };
     let mut client = harness.open_as(Some(Arc::new(identity)));
     harness.send(&client, Some("n1"), ask(many(100_000)));
     assert_eq!(n_offloaded(&harness), 1, "the session is away");
 
-    harness.apply(&change(AccessOp::DeleteRule("r".into())));
+    harness.apply(&access_change(vec![AccessOp::DeleteRule("r".into())]));
     let now = harness.now();
     harness.shard.turn(now);
     let Poll::Ready(Delivery::End(end)) = client.poll() else { panic!("the stream is open") };

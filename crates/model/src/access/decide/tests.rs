@@ -34,6 +34,13 @@ fn rule(name: &str, identity: &str) -> AccessRule {
     }
 }
 
+fn token(name: &str, n: usize) -> Token {
+    let mut digest = [0; 32];
+    digest[..8].copy_from_slice(&n.to_be_bytes());
+    let digest = TokenDigest(digest);
+    Token { name: name.into(), digest, created_ms: 0, expires_ms: 0, revision: Revision(0) }
+}
+
 fn templates(rule: &AccessRule, sources: &[&str], node: bool) -> Vec<Template> {
     let variables = Variables { identities: &rule.identities, node };
     sources.iter().map(|source| Template::parse(source, variables).unwrap()).collect()
@@ -181,12 +188,6 @@ fn number_of_rules_and_tokens_is_limited() {
     assert_eq!(full.refusal(&[put("r00000".into())]), None);
     let replaced = [AccessOp::DeleteRule("r00000".into()), put("new".into())];
     assert_eq!(full.refusal(&replaced), None);
-    let token = |name: &str, n: usize| {
-        let mut digest = [0; 32];
-        digest[..8].copy_from_slice(&n.to_be_bytes());
-        let digest = TokenDigest(digest);
-        Token { name: name.into(), digest, created_ms: 0, expires_ms: 0, revision: Revision(0) }
-    };
     let two = Access { tokens: vec![token("t", 0), token("t", 1)], ..Access::default() };
     assert_eq!(
         two.refusal(&[AccessOp::AddToken(token("t", 2))]),
@@ -283,6 +284,40 @@ proptest! {
                     prop_assert_eq!(access.permits(&identity(name), *of_verb, target), expected);
                     prop_assert_eq!(rotated.permits(&identity(name), *of_verb, target), expected);
                 }
+            }
+        }
+    }
+
+    /// If the difference of two versions does not concern an identity, both versions give it the same stream.
+    #[test]
+    fn identity_that_no_difference_concerns_has_equal_rights(
+        versions in prop::collection::vec(prop::collection::vec((0..4usize, 0..3usize, 0..3usize, 0..3u8), 0..5), 3),
+        tokens in prop::collection::vec(any::<bool>(), 3),
+    ) {
+        let versions: Vec<Access> = std::iter::zip(&versions, &tokens).map(|(simples, has_token)| {
+            let rules: BTreeMap<String, AccessRule> = simples.iter().map(|(name, who, read, kind)| {
+                let mut rule = rule(&format!("r{name}"), WHO[*who]);
+                rule.read = templates(&rule, &[SCOPES[*read]], true);
+                rule.refuse = *kind == 1;
+                rule.quota.streams = (*kind == 2).then_some(7);
+                (rule.name.to_string(), rule)
+            }).collect();
+            let mut access = access(rules.into_values());
+            access.tokens.extend(has_token.then(|| token("a", 1)));
+            access
+        }).collect();
+        let [first, second, third] = versions.as_slice() else { panic!("{versions:?}") };
+        let mut difference = first.difference(second);
+        difference.extend(&second.difference(third));
+        for who in WHO {
+            let mut identity = identity(who);
+            identity.token = (who == WHO[0]).then_some(token("a", 1).digest);
+            if difference.concerns(&identity) {
+                continue;
+            }
+            for name in SCOPES {
+                let decide = |access: &Access| access.decide_stream(&identity, &node("n"), &[scope(name)], None);
+                prop_assert_eq!(decide(first), decide(third));
             }
         }
     }

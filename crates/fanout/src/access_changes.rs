@@ -1,0 +1,43 @@
+//! Changes of the access rules, and which sessions they leave alone.
+
+use chancery_model::{AccessDifference, Revision, State};
+
+use crate::{entry::NEW_NODE, placement::AccessControl, stream_slot::StreamSlot};
+
+/// The changes of the access rules since a revision. The assignments have not changed since then.
+#[derive(Debug)]
+pub(crate) struct AccessChanges {
+    since: Revision,
+    difference: AccessDifference,
+}
+
+impl AccessChanges {
+    /// Returns the changes between two consecutive states, or `None` if anything else may place sessions elsewhere.
+    pub(crate) fn between(old: &State, newest: &State) -> Option<Self> {
+        let is_of_access_alone = old.assignments.changed == newest.assignments.changed
+            && old.incarnation == newest.incarnation
+            && old.revision <= newest.revision;
+        is_of_access_alone.then(|| Self {
+            since: old.placement_changed(),
+            difference: old.access.difference(&newest.access),
+        })
+    }
+
+    /// Adds the changes up to a later state.
+    pub(crate) fn extend(&mut self, later: &Self) {
+        self.difference.extend(&later.difference);
+    }
+
+    /// Returns whether a session that was placed at a revision has the same rights now.
+    pub(crate) fn leave_alone(
+        &self,
+        placed_at: Revision,
+        slot: &StreamSlot,
+        control: AccessControl,
+    ) -> bool {
+        let identity = slot.info.identity.as_deref().filter(|_| control == AccessControl::Enforced);
+        placed_at >= self.since
+            && placed_at != NEW_NODE
+            && !identity.is_some_and(|identity| self.difference.concerns(identity))
+    }
+}

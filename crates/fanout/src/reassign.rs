@@ -1,0 +1,189 @@
+//! The scopes and rights of a session after a change of the assignments, the access rules, or its node.
+//!
+//! A session whose rights differ ends: the client keeps its configuration, and opens a stream with its new rights.
+//! Sessions that a change of the access rules does not concern are only compared with the change, not placed again.
+
+use std::sync::Arc;
+
+use chancery_model::{Node, Revision, ScopeName, State};
+
+use crate::{
+    access_changes::AccessChanges,
+    budget::{Budget, cost_of},
+    clock::Now,
+    entry::{NEW_NODE, scopes_of},
+    index::key,
+    offload::INLINE_NAMES_MAX,
+    placement::{CHANGED, Placement, log_refusal, refused},
+    shard::Shard,
+    status::{End, EndCode},
+    stream_slot::StreamSlot,
+    work::Work,
+};
+
+/// The number of sessions that are compared with a change of the access rules for the cost of one placement.
+const COMPARISONS_PER_STEP: usize = 8;
+
+impl Shard {
+    /// Starts to place the sessions again after a change of the assignments or the access rules.
+    pub(crate) fn on_placement_change(&mut self, old: &State, newest: &State) {
+        let later = AccessChanges::between(old, newest);
+        let earlier = self.access_changes.take().filter(|_| self.reassign_from.is_some());
+        self.access_changes = match (earlier, later) {
+            // Some sessions may not have been compared with the earlier changes yet.
+            (Some(mut earlier), Some(later)) => {
+                earlier.extend(&later);
+                Some(earlier)
+            }
+            (_, later) => later,
+        };
+        self.reassign_from = Some(0);
+    }
+
+    /// Returns whether a session has the scopes and rights of the newest state, because it was placed with them, or
+    /// because no later change concerns it.
+    pub(crate) fn is_placed(&mut self, at: usize) -> bool {
+        let changed = self.views.state().placement_changed();
+        let Self { sessions, access_changes, config, .. } = self;
+        let Some(entry) = sessions.get_mut(at) else { return true };
+        // A session that is away may have to move. Its return places it again.
+        if entry.away.is_some() {
+            return false;
+        }
+        let leave_alone = |changes: &AccessChanges| {
+            changes.leave_alone(entry.assigned_at, &entry.slot, config.access)
+        };
+        if entry.assigned_at != changed && !access_changes.as_ref().is_some_and(leave_alone) {
+            return false;
+        }
+        entry.assigned_at = changed;
+        if entry.moving_since.is_some() {
+            self.set_moving(at, None);
+        }
+        true
+    }
+
+    /// Computes the scopes of some sessions again. A session that is polled earlier is reassigned at
+    /// that time, so no session is served under old assignments.
+    pub(crate) fn reassign_some(&mut self, now: Now) {
+        let Some(mut at) = self.reassign_from else { return };
+        let most = self.config.turn_work_max.saturating_mul(COMPARISONS_PER_STEP);
+        let mut budget = Budget::new(most);
+        while at < self.sessions.capacity() && !budget.is_spent() {
+            budget.spend(match self.is_placed(at) {
+                true => 1,
+                false => cost_of(self.reassign(at, now)).saturating_mul(COMPARISONS_PER_STEP),
+            });
+            at += 1;
+        }
+        self.reassign_from = (at < self.sessions.capacity()).then_some(at);
+    }
+
+    /// Computes the session's scopes and rights again if the assignments or the access rules have changed, and
+    /// updates the index. Ends the stream if the client has other rights. Returns the number of updated
+    /// subscriptions.
+    pub(crate) fn reassign(&mut self, at: usize, now: Now) -> usize {
+        if self.is_placed(at) {
+            return 0;
+        }
+        let changed = self.views.state().placement_changed();
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        if entry.away.is_some() {
+            return self.reassign_away(at, changed, now);
+        }
+        let is_new_node = entry.assigned_at == NEW_NODE;
+        entry.assigned_at = changed;
+        let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
+        let placement = match self.place(&slot, &node, now) {
+            Ok(placement) => placement,
+            // The client keeps its configuration. Its next stream is refused.
+            Err(_) if !is_new_node => return self.end_access(at, now),
+            Err(end) => {
+                slot.end(end);
+                return self.forget(key(at), now);
+            }
+        };
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        if placement.rights.as_ref() != entry.rights.as_deref() {
+            return self.end_access(at, now);
+        }
+        let new = placement.assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        let old = std::mem::replace(&mut entry.assigned, new);
+        let mut registered = 0;
+        if old.is_some() != entry.assigned.is_some() || scopes_of(&old) != entry.scopes() {
+            entry.moved_at = changed;
+            let missing = |from: &[ScopeName], other: &[ScopeName]| -> Vec<ScopeName> {
+                from.iter().filter(|scope| !other.contains(scope)).cloned().collect()
+            };
+            let gone = missing(scopes_of(&old), entry.scopes());
+            let come = missing(entry.scopes(), scopes_of(&old));
+            let names = entry.session.n_names();
+            if names > INLINE_NAMES_MAX {
+                self.set_moving(at, Some(changed));
+                self.offload(at, Work::Move { gone, come }, names, now);
+            } else {
+                for interest in entry.session.interest() {
+                    self.index.forget(key(at), &gone, &interest);
+                    self.index.note(key(at), &come, &interest);
+                    registered += 1;
+                }
+                entry.session.on_new_view();
+                self.set_moving(at, None);
+                self.enqueue(at, now);
+            }
+        } else {
+            self.set_moving(at, None);
+        }
+        if let Some((_, scopes)) = old {
+            self.views.release(scopes);
+        }
+        registered
+    }
+
+    /// Checks the rights of a session that is away. A session may be away for long. If its rights were checked only when
+    /// it returns, it would first send a response that its old rights permitted.
+    fn reassign_away(&mut self, at: usize, changed: Revision, now: Now) -> usize {
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        if entry.assigned_at == changed || entry.away.as_ref().is_none_or(|away| away.is_over()) {
+            return 0;
+        }
+        let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
+        let rights = entry.rights.clone();
+        let placed = self.place(&slot, &node, now);
+        if placed.is_ok_and(|placement| placement.rights.as_ref() == rights.as_deref()) {
+            if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {
+                // This poll reassigns the session.
+                away.poll_when_back();
+            }
+            self.set_moving(at, Some(changed));
+            return 0;
+        }
+        self.end_access(at, now)
+    }
+
+    /// Ends a stream whose client has other rights than before. The client receives OK and nothing more, so it keeps its
+    /// configuration. Returns the number of freed subscriptions.
+    fn end_access(&mut self, at: usize, now: Now) -> usize {
+        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        entry.slot.end(End::new(EndCode::AccessChanged, CHANGED));
+        self.forget(key(at), now)
+    }
+
+    /// Returns what the node of a stream receives, or the end of the stream.
+    pub(crate) fn place(
+        &mut self,
+        slot: &StreamSlot,
+        node: &Node,
+        now: Now,
+    ) -> Result<Placement, End> {
+        let identity = slot.info.identity.as_deref();
+        let placed = self.config.access.place(self.views.state(), identity, node);
+        placed.map_err(|refusal| {
+            let left_out = self.access_log.take(now.second());
+            let peer = slot.info.peer;
+            log_refusal(left_out, identity, node, peer, &refusal);
+            refused(&self.config.observer, identity, node, peer, &refusal)
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! Changes of access rules: who is placed again, and who is left alone.
+
+use chancery_model::{AccessOp, Identity, Principal, Revision};
+
+use super::{
+    harness::{access_change, access_rule, scope},
+    *,
+};
+use crate::AccessControl;
+
+fn rule(name: &str, uid: u32, refuse: bool) -> AccessOp {
+    let rule = access_rule(name, &format!("unix:{uid}"), "default");
+    AccessOp::PutRule(Box::new(chancery_model::AccessRule { refuse, ..rule }))
+}
+
+/// Opens a stream of each identity `unix:0`, `unix:1` and so on.
+fn streams(n: u32) -> (ShardHarness, Vec<Client>) {
+    let config = Config { access: AccessControl::Enforced, ..Config::default() };
+    let mut harness = ShardHarness::with(config);
+    harness.put("default", CLUSTER, &[("a", "1")]);
+    harness.apply(&access_change((0..n).map(|uid| rule(&format!("r{uid}"), uid, false)).collect()));
+    harness.settle();
+    let clients = (0..n).map(|uid| {
+        let identity = Identity { principal: Principal::unix(uid), token: None };
+        let mut client = harness.open_as(Some(Arc::new(identity)));
+        let request = DeltaRequest { type_url: CLUSTER.to_owned(), ..DeltaRequest::default() };
+        harness.send(&client, Some(&format!("n{uid}")), request);
+        assert_eq!(harness.read(&mut client).len(), 1);
+        client
+    });
+    let clients = clients.collect();
+    (harness, clients)
+}
+
+fn is_open(client: &mut Client) -> bool {
+    !matches!(client.poll(), Poll::Ready(Delivery::End(_)))
+}
+
+/// Attack 46: the second change arrives before the sessions were compared with the first one.
+#[test]
+fn earlier_change_of_rules_is_not_forgotten_when_another_follows() {
+    let (mut harness, mut clients) = streams(3);
+    harness.apply(&access_change(vec![rule("refusal", 1, true)]));
+    assert!(harness.shard.reassign_from.is_some(), "the sessions are not compared yet");
+    harness.apply(&access_change(vec![rule("other", 77, true)]));
+    harness.settle();
+    let open: Vec<bool> = clients.iter_mut().map(is_open).collect();
+    assert_eq!(open, [true, false, true]);
+}
+
+/// Attack 46: nobody else loses a stream when a rule is deleted.
+#[test]
+fn deleted_rule_ends_only_the_streams_that_it_permitted() {
+    let (mut harness, mut clients) = streams(3);
+    harness.apply(&access_change(vec![AccessOp::DeleteRule("r1".into())]));
+    harness.settle();
+    let open: Vec<bool> = clients.iter_mut().map(is_open).collect();
+    assert_eq!(open, [true, false, true]);
+}
+
+/// The rights of other identities are not computed again, but their sessions count as placed.
+#[test]
+fn change_of_one_rule_places_only_the_sessions_that_it_names() {
+    let (mut harness, mut clients) = streams(3);
+    let before: Vec<Revision> =
+        harness.shard.sessions.iter().map(|(_, entry)| entry.assigned_at).collect();
+    // A change that would end every session shows which ones are placed again.
+    for (_, entry) in &mut harness.shard.sessions {
+        entry.rights = None;
+    }
+    harness.apply(&access_change(vec![rule("more", 2, false)]));
+    harness.settle();
+    let open: Vec<bool> = clients.iter_mut().map(is_open).collect();
+    assert_eq!(open, [true, true, false]);
+    let newest = harness.state.placement_changed();
+    assert!(before.iter().all(|revision| *revision < newest));
+    assert!(harness.shard.sessions.iter().all(|(_, entry)| entry.assigned_at == newest));
+    assert_eq!(harness.shard.reached_revision(), harness.state.revision);
+}
+
+/// A change of the assignments places all sessions again, also if the access rules change in the same transaction.
+#[test]
+fn change_of_assignments_and_rules_moves_sessions_that_no_rule_concerns() {
+    let (mut harness, mut clients) = streams(1);
+    let op = rule("other", 77, false);
+    harness.assign("none", "*", &["elsewhere"]);
+    harness.apply(&access_change(vec![op]));
+    harness.settle();
+    assert!(!is_open(&mut clients[0]), "no rule permits the new scope");
+}
+
+#[test]
+fn changes_of_scopes_without_sessions_are_not_compared() {
+    let mut harness = ShardHarness::new();
+    let mut client = harness.subscribe("n1", CLUSTER, &[]);
+    harness.put("default", CLUSTER, &[("a", "1")]);
+    assert_eq!(harness.read(&mut client).len(), 1);
+    let seen = |harness: &ShardHarness, name: &str| harness.shard.views.sees(&scope(name));
+    assert!(seen(&harness, "default") && !seen(&harness, "other"));
+    // The stream moves to a scope whose changes were not compared, and gets its present content.
+    harness.put("other", CLUSTER, &[("b", "1")]);
+    harness.assign("moved", "*", &["other"]);
+    let responses = harness.read(&mut client);
+    assert_eq!(responses.len(), 1);
+    assert_eq!(responses[0].removed_resources, ["a"]);
+    assert_eq!(responses[0].resources.len(), 1);
+    assert!(!seen(&harness, "default") && seen(&harness, "other"));
+    harness.put("other", CLUSTER, &[("b", "2")]);
+    drop(client);
+    harness.settle();
+    assert!(!seen(&harness, "other"));
+}
