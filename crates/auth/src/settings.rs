@@ -2,6 +2,7 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
+use chancery_model::without_credentials;
 use chancery_tls::TlsError;
 
 use crate::key_set::Algorithm;
@@ -145,10 +146,12 @@ impl FromStr for KeyUrl {
     }
 }
 
+/// Shows no query, which may be a credential.
 impl fmt::Display for KeyUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_tls { "https" } else { "http" };
-        write!(f, "{scheme}://{}{}", self.authority(), self.path)
+        let url = format!("{scheme}://{}{}", self.authority(), self.path);
+        f.write_str(&without_credentials(&url))
     }
 }
 
@@ -164,7 +167,10 @@ mod tests {
             Ok("https://idp.example:443/keys".to_owned())
         );
         assert_eq!(shown("https://idp:8443"), Ok("https://idp:8443/".to_owned()));
-        assert_eq!(shown("http://127.0.0.1:80/k?x=1"), Ok("http://127.0.0.1:80/k?x=1".to_owned()));
+        assert_eq!(
+            shown("http://127.0.0.1:80/k?x=1"),
+            Ok("http://127.0.0.1:80/k?[redacted]".to_owned())
+        );
         assert_eq!(shown("http://[::1]:9/k"), Ok("http://[::1]:9/k".to_owned()));
         assert!(shown("http://localhost/k").is_ok());
         for text in

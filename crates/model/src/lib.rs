@@ -13,6 +13,7 @@
 mod access;
 mod assignment;
 mod constraints;
+mod credentials;
 mod hash;
 mod internal_name;
 mod keys;
@@ -52,6 +53,7 @@ pub use constraints::{
     CONSTRAINTS_BYTES_MAX, Conflict, Constraints, ConstraintsError, DynamicParameters,
     VARIANTS_MAX, VariantsBudget, check_variants, example, show_parameters,
 };
+pub use credentials::without_credentials;
 pub use internal_name::{
     base_of, base_of_located, encode_resource_name, escaped_len, has_internal_mark, located_name,
     parameters_of,

@@ -92,16 +92,6 @@ impl Auth {
         issuers.chain(clusters)
     }
 
-    /// Removes the parts of URLs that may be secret.
-    pub(super) fn redact(&mut self) {
-        for issuer in self.issuers.iter_mut().chain(&mut self.clusters) {
-            let url = issuer.jwks_url.as_deref().and_then(|url| url.split_once('?'));
-            if let Some((start, _)) = url {
-                issuer.jwks_url = Some(format!("{start}?[redacted]"));
-            }
-        }
-    }
-
     /// Returns the key and the rule of each value that is not valid.
     pub(super) fn rules(&self) -> Vec<(&'static str, String)> {
         let (mut broken, mut names) = (Vec::new(), BTreeSet::new());

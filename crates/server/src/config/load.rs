@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use chancery_model::has_private_key;
+use chancery_model::{has_private_key, without_credentials};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -18,7 +18,6 @@ use super::{
     rules::{LISTEN_RULE, rules},
     source_file::SourceFile,
     suggestions, unknown_variables,
-    users::without_users,
 };
 use crate::read_text::read_text;
 
@@ -64,8 +63,7 @@ impl Loaded {
     pub(crate) fn render_redacted(&self) -> String {
         let mut config = self.config.clone();
         config.validation.redact();
-        config.auth.redact();
-        without_users(&render(&config))
+        without_credentials(&render(&config))
     }
 
     /// Returns the configuration as a TOML file with comments.

@@ -49,7 +49,6 @@ pub(crate) use schema::schema;
 pub(crate) use tls::{TlsClientCert, TlsMin};
 pub(crate) use trace::endpoint_rule;
 pub(crate) use units::{ByteSize, Span};
-pub(crate) use users::without_users;
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

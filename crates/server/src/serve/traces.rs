@@ -1,5 +1,6 @@
 //! The traces of writes (`[trace]`).
 
+use chancery_model::without_credentials;
 use chancery_store::Replica;
 use chancery_trace::Tracer;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -7,7 +8,7 @@ use tracing::{info, warn};
 
 use crate::{
     cli::Failure,
-    config::{Config, endpoint_rule, without_users},
+    config::{Config, endpoint_rule},
 };
 
 /// Starts the exporter of traces, if a receiver is configured.
@@ -23,7 +24,7 @@ pub(super) fn start(
     if let Some(rule) = endpoint_rule(&settings.endpoint) {
         // `config check` has checked the key, so the value is that of a variable, which may be for other programs.
         warn!(
-            address = without_users(&settings.endpoint),
+            address = without_credentials(&settings.endpoint),
             "no write is traced: the OTLP endpoint of the environment {rule}"
         );
         return Ok(Tracer::default());
@@ -31,6 +32,6 @@ pub(super) fn start(
     let tracer = Tracer::start_exporter(&settings, tasks, stop.clone())
         .map_err(|error| Failure::new(format_args!("cannot start traces: {error}")))?;
     replica.remember_apply_times();
-    info!(address = without_users(&settings.endpoint), "writes are traced");
+    info!(address = without_credentials(&settings.endpoint), "writes are traced");
     Ok(tracer)
 }

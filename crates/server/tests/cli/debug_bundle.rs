@@ -47,7 +47,7 @@ fn plant(dir: &Path, server: &Server) -> PathBuf {
     let (config, data) = (dir.join("chancery.toml"), dir.join("data"));
     let text = format!(
         "[store]\ndata_dir = {data:?}\n[validation]\nexternal_command = ['check', '{IN_COMMAND}']\n[auth]\nissuers = \
-         [{{name = 'a', url = 'https://u:{IN_URL}@idp', jwks_url = 'https://idp/keys?key={IN_URL}'}}]\n"
+         [{{name = 'a', url = 'https://u:a/{IN_URL}@idp', jwks_url = 'https://idp/keys?key={IN_URL}'}}]\n"
     );
     fs::write(&config, text).unwrap();
     config
