@@ -9,7 +9,7 @@ use std::{
 use chancery_model::{has_private_key, is_unprintable};
 use toml::Value;
 
-use super::users::without_user;
+use super::{users::without_user, validation::REDACTED};
 
 /// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,10 +65,21 @@ pub(crate) enum ConfigError {
 /// The maximum length of a value in an error. The middle of a longer value is not shown.
 const VALUE_CHARS_MAX: usize = 1000;
 
-/// Returns the value as text, without a private key and the user of an address, and at most [`VALUE_CHARS_MAX`]
-/// characters of it.
-fn shown_value(value: &Value) -> String {
-    let text = value.to_string();
+/// The key of the external validator, whose arguments may be secret.
+const COMMAND: &str = "validation.external_command";
+
+/// Returns the value of a key as text, without a private key, the user of an address and the arguments of a command. The
+/// text has at most [`VALUE_CHARS_MAX`] characters.
+fn shown_value(key: &str, value: &Value) -> String {
+    let text = match value {
+        Value::Array(words) if key == COMMAND => {
+            without_arguments(words.iter().map(Value::to_string))
+        }
+        Value::String(line) if key == COMMAND => {
+            without_arguments(line.split_whitespace().map(|word| format!("{word:?}")))
+        }
+        _ => value.to_string(),
+    };
     let text = without_user(&without_private_key(&text));
     let half = VALUE_CHARS_MAX / 2;
     let Some((start, _)) = text.char_indices().nth(half) else { return text };
@@ -78,11 +89,20 @@ fn shown_value(value: &Value) -> String {
     }
 }
 
+/// Returns a command with marks instead of its arguments.
+fn without_arguments(words: impl Iterator<Item = String>) -> String {
+    let shown = words.enumerate().map(|(at, word)| match at {
+        0 => word,
+        _ => format!("{REDACTED:?}"),
+    });
+    format!("[{}]", shown.collect::<Vec<_>>().join(", "))
+}
+
 impl ConfigError {
     /// Creates the error of a value that breaks a rule.
     pub(super) fn value(key: &str, value: &Value, from: Source, rule: String) -> Self {
         let rule = without_user(&rule);
-        Self::Value { key: key.to_owned(), value: shown_value(value), from, rule }
+        Self::Value { key: key.to_owned(), value: shown_value(key, value), from, rule }
     }
 
     /// Returns the file and the line of the problem, if it is in a file.

@@ -31,7 +31,7 @@ pub(crate) struct Validation {
 const OTHER_SCOPES: &str = "*";
 
 /// The text instead of a value that may be secret.
-const REDACTED: &str = "[redacted]";
+pub(super) const REDACTED: &str = "[redacted]";
 
 /// The values of `external_input`.
 const INPUTS: [(&str, ExternalInput); 2] =

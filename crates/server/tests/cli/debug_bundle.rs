@@ -157,6 +157,8 @@ fn check_doctor(config: &Path, server: &Server) {
     };
     let (status, detail) = of("config");
     assert_eq!(status, "warning", "{detail}");
+    let command = "external_command = [\"check\", \"[redacted]\"] (from ";
+    assert!(detail.contains(command) && !done.out.contains(IN_COMMAND), "{detail}");
     assert!(detail.contains("is not a file, nor a program in PATH"), "{detail}");
     // Whether the limit of open files suffices depends on the machine.
     assert_ne!(of("limits").0, "unknown");

@@ -56,6 +56,11 @@ fn every_problem_is_reported_with_its_line_and_advice() {
     let unlike: Vec<&String> = found.iter().filter(|text| text.contains("levle")).collect();
     assert!(unlike[0].starts_with("FILE:5: xds.levle is not a key; the keys of [xds] are "));
     assert_eq!((unlike.len(), found.len()), (1, expected.len() + 1), "{found:#?}");
+    // An argument of a command may be a credential.
+    let found = problems("[validation]\nexternal_command = 'check --token=SECRET'\n", &[]);
+    let command = "validation.external_command = [\"check\", \"[redacted]\"] (from FILE:2): is not a list such as \
+                   [\"a\", \"b\"]";
+    assert_eq!(found, [command]);
     // Syntax errors are reported together, each with its line.
     let found = problems("[xds\naddress = 'x'\n[log]\nlevel = \n[admin]\nsocket = 'a\n", &[]);
     let lines: Vec<&str> = found.iter().map(|text| &text[.."FILE:1".len()]).collect();
@@ -623,7 +628,7 @@ fn problems_with_which_a_replica_starts_are_warnings() {
         }
     };
     let file = "[secrets]\nkey_file = '/none/keys'\ncredential = 'keys'\n\
-                [validation]\nexternal_command = ['/none/check']\n\
+                [validation]\nexternal_command = ['/none/check', '--token', 'SECRET']\n\
                 [admin]\nsocket = '/run/none/admin.sock'\n";
     let (errors, warnings) = load_for(file, NamedFiles::Check);
     assert_eq!(errors, [""; 0]);
