@@ -137,7 +137,7 @@ async fn serve_audited(
     files::raise_limit(config);
     let xds = take_port("xds.address", config.xds.address)?;
     let mut port = AdminPort::open(config, audit, &metrics, admin)?;
-    service_manager::start(&port, config.shutdown.timeout.duration());
+    service_manager::start(&port, config);
     let ended = serve_store(loaded, metrics, audit, (&mut port, xds), signals, out).await;
     tokio::select! {
         () = port.end() => ended,

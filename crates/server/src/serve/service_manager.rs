@@ -15,6 +15,7 @@ use tokio::{
 use tracing::warn;
 
 use super::admin_port::AdminPort;
+use crate::config::Config;
 
 const SOCKET: &str = "NOTIFY_SOCKET";
 /// The maximum interval at which the state is computed again.
@@ -22,21 +23,21 @@ const TICK: Duration = Duration::from_secs(1);
 /// The interval at which a start that progresses asks for more time, and the time that it asks for.
 const EXTEND_INTERVAL: Duration = Duration::from_secs(10);
 const EXTENSION: Duration = Duration::from_secs(60);
-/// The time without progress after which a replica that reads its data, or starts Raft, hangs. It then asks for no more
-/// time.
+/// The minimum time without progress after which a replica that reads its data, or starts Raft, hangs. It then asks for
+/// no more time.
 const HANGS_AFTER: Duration = Duration::from_secs(5 * 60);
 /// The time for a shutdown in addition to `shutdown.timeout`: to transfer leadership, and to close the store.
 const STOP_EXTRA: Duration = Duration::from_secs(25);
 /// The maximum length of the status in bytes. systemd ignores messages of more than 4 KiB.
 const STATUS_BYTES_MAX: usize = 1000;
 
-/// Starts the task that informs the service manager, if there is one. `shutdown` is the time limit of the shutdown.
-pub(super) fn start(port: &AdminPort, shutdown: Duration) {
+/// Starts the task that informs the service manager, if there is one.
+pub(super) fn start(port: &AdminPort, config: &Config) {
     if env::var_os(SOCKET).is_none() {
         return;
     }
     let watchdog = sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero());
-    let reporter = Reporter::new(watchdog, shutdown.saturating_add(STOP_EXTRA));
+    let reporter = Reporter::new(watchdog, config);
     let liveness = port.event_loops.liveness();
     let (readiness, started) = (port.readiness.clone(), port.started.clone());
     let (stopping, stop) = (port.stopping.clone(), port.stop_tasks.clone());
@@ -88,6 +89,8 @@ struct Reporter {
     watchdog: Option<Duration>,
     /// The maximum duration of the shutdown.
     stop_time: Duration,
+    /// The maximum duration of a start after the data are read.
+    start_time: Duration,
     status: String,
     is_ready: bool,
     is_stopping: bool,
@@ -99,10 +102,11 @@ struct Reporter {
 }
 
 impl Reporter {
-    fn new(watchdog: Option<Duration>, stop_time: Duration) -> Self {
+    fn new(watchdog: Option<Duration>, config: &Config) -> Self {
         Self {
             watchdog,
-            stop_time,
+            stop_time: config.shutdown.timeout.duration().saturating_add(STOP_EXTRA),
+            start_time: config.store.open_timeout.duration(),
             status: String::new(),
             is_ready: false,
             is_stopping: false,
@@ -177,8 +181,13 @@ impl Reporter {
             _ => now,
         };
         self.progress = Some((state.reason, state.progress, since));
-        matches!(state.reason, NotReadyReason::Loading | NotReadyReason::Starting)
-            && now.duration_since(since) >= HANGS_AFTER
+        let limit = match state.reason {
+            NotReadyReason::Loading => HANGS_AFTER,
+            // The store itself gives up after this time.
+            NotReadyReason::Starting => HANGS_AFTER.max(self.start_time),
+            _ => return false,
+        };
+        now.duration_since(since) >= limit
     }
 }
 
@@ -211,6 +220,15 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::config::Span;
+
+    /// Returns a configuration with `shutdown.timeout` and `store.open_timeout` in seconds.
+    fn config(shutdown: u64, open: u64) -> Config {
+        let mut config = Config::default();
+        config.shutdown.timeout = Span::seconds(shutdown);
+        config.store.open_timeout = Span::seconds(open);
+        config
+    }
 
     fn not_ready(reason: NotReadyReason, message: &str) -> Result<(), NotReady> {
         Err(NotReady { reason, progress: None, message: message.to_owned() })
@@ -222,7 +240,7 @@ mod tests {
 
     #[tokio::test]
     async fn start_asks_for_time_until_it_is_ready_and_end_is_announced_once() {
-        let mut reporter = Reporter::new(None, Duration::from_secs(40));
+        let mut reporter = Reporter::new(None, &config(15, 60));
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let loading = not_ready(NotReadyReason::Loading, "loading: 1 %\nREADY=1");
@@ -247,7 +265,7 @@ mod tests {
         for (reason, asks) in
             [(NotReadyReason::Diverged, true), (NotReadyReason::StoreFailed, false)]
         {
-            let mut reporter = Reporter::new(None, Duration::ZERO);
+            let mut reporter = Reporter::new(None, &Config::default());
             let state = not_ready(reason, "a reason");
             let told = reporter.messages(Instant::now(), &state, &alive(), false);
             let extends = told.contains(&"EXTEND_TIMEOUT_USEC=60000000".to_owned());
@@ -258,8 +276,8 @@ mod tests {
     #[tokio::test]
     async fn start_that_makes_no_progress_asks_for_no_more_time() {
         let start = Instant::now();
-        let asks = |reason: NotReadyReason, progress: &dyn Fn(u64) -> f64| {
-            let mut reporter = Reporter::new(None, Duration::ZERO);
+        let asks = |reason: NotReadyReason, open_timeout, progress: &dyn Fn(u64) -> f64| {
+            let mut reporter = Reporter::new(None, &config(10, open_timeout));
             let mut asks = (0..60).map(|turn| {
                 let progress = Some(progress(turn));
                 let state = Err(NotReady { reason, progress, message: String::new() });
@@ -268,15 +286,17 @@ mod tests {
             });
             asks.by_ref().filter(|asks| *asks).count()
         };
-        assert_eq!(asks(NotReadyReason::Loading, &|_| 0.5), 30, "for 5 minutes");
-        assert_eq!(asks(NotReadyReason::Loading, &|turn| turn as f64 / 60.0), 60);
-        assert_eq!(asks(NotReadyReason::Joining, &|_| 0.5), 60);
+        assert_eq!(asks(NotReadyReason::Loading, 480, &|_| 0.5), 30, "for 5 minutes");
+        assert_eq!(asks(NotReadyReason::Loading, 480, &|turn| turn as f64 / 60.0), 60);
+        assert_eq!(asks(NotReadyReason::Joining, 60, &|_| 0.5), 60);
+        assert_eq!(asks(NotReadyReason::Starting, 60, &|_| 0.5), 30, "for 5 minutes");
+        assert_eq!(asks(NotReadyReason::Starting, 480, &|_| 0.5), 48, "for store.open_timeout");
     }
 
     #[tokio::test]
     async fn watchdog_is_fed_in_half_of_its_time_and_only_while_event_loops_turn() {
         let limit = Duration::from_secs(8);
-        let mut reporter = Reporter::new(Some(limit), Duration::ZERO);
+        let mut reporter = Reporter::new(Some(limit), &Config::default());
         let start = Instant::now();
         let mut fed = Vec::new();
         for second in 0..12 {
