@@ -94,7 +94,7 @@ fn run_logged(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     let ended = runtime.block_on(serve(loaded, metrics, admin.handle(), &mut signals, out));
     if let (Ok(Closed::NeverOpen), Some(signals)) = (&ended, signals) {
         // The threads of the other runtime still receive signals.
-        admin.spawn(signals::end_at_next(signals));
+        admin.spawn(signals::end_at_second(signals));
         runtime.shutdown_timeout(LOADING_TIMEOUT);
         admin.shutdown_timeout(THREADS_TIMEOUT);
     } else {
@@ -119,7 +119,7 @@ async fn serve(
     let ended = serve_audited(loaded, metrics, admin, &audit, signals, out).await;
     tokio::select! {
         () = audit::stop(&audit, &ended) => ended,
-        _ = signals.next() => signals::end_now(),
+        () = signals.second() => signals::end_now(),
     }
 }
 
@@ -141,7 +141,7 @@ async fn serve_audited(
     let ended = serve_store(loaded, metrics, audit, (&mut port, xds), signals, out).await;
     tokio::select! {
         () = port.end() => ended,
-        _ = signals.next() => signals::end_now(),
+        () = signals.second() => signals::end_now(),
     }
 }
 
@@ -207,7 +207,7 @@ async fn run_parts(
     };
     tokio::select! {
         () = running.stop(config, replica, &ended) => {}
-        _ = signals.next() => signals::end_now(),
+        () = signals.second() => signals::end_now(),
     }
     match ended {
         Ended::Signal(_) => Ok(()),

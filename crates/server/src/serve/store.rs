@@ -43,7 +43,7 @@ pub(super) async fn open(
             // acknowledged anything.
             Err(_) => Ok(Opened::Ended(None)),
         },
-        _ = signals.next() => signals::end_now(),
+        () = signals.second() => signals::end_now(),
     }
 }
 
@@ -81,7 +81,7 @@ async fn open_and_listen(loaded: &Loaded, progress: &OpenProgress) -> Result<Rep
 pub(super) async fn close(replica: &Replica, signals: &mut Signals) -> Result<(), Failure> {
     let closed = tokio::select! {
         closed = timeout(CLOSE_TIMEOUT, replica.shutdown()) => closed,
-        _ = signals.next() => signals::end_now(),
+        () = signals.second() => signals::end_now(),
     };
     match closed {
         Ok(Ok(())) => Ok(()),

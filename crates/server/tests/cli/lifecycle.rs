@@ -153,7 +153,8 @@ fn admin_port_answers_http_and_json_log_is_optional() {
     assert!(errors[0].starts_with("error: ") && errors.len() == 1, "{errors:?}");
 }
 
-/// After the first signal the replica waits for requests to end; after the second one it does not.
+/// SIGHUP does not end a replica. After the first signal that does, the replica waits for requests to end; after the
+/// second one it does not.
 #[test]
 fn second_signal_ends_the_process_immediately() {
     let directory = tempfile::tempdir().unwrap();
@@ -162,16 +163,21 @@ fn second_signal_ends_the_process_immediately() {
     let mut half = TcpStream::connect(&server.admin).unwrap();
     half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nres")
         .unwrap();
+    let start = Instant::now();
+    let log = data.with_extension("log");
+    let logs = |text: &str| {
+        while !fs::read_to_string(&log).unwrap().contains(text) {
+            assert!(start.elapsed() < DEADLINE, "the log has no line with {text:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    signal(&server.child, Signal::HUP);
+    logs("a replica reads changed files without a signal; other settings need a restart");
     // The request on `half` is being read before the signal arrives, because a later request on the
     // same port is answered.
     server.json(&["get"], "");
     signal(&server.child, Signal::TERM);
-    let start = Instant::now();
-    let log = data.with_extension("log");
-    while !fs::read_to_string(&log).unwrap().contains("draining") {
-        assert!(start.elapsed() < DEADLINE, "the replica does not drain");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    logs("draining");
     signal(&server.child, Signal::TERM);
     let status = server.child.wait().unwrap();
     assert_eq!(status.signal(), Some(9), "{status:?}");
