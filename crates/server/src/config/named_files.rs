@@ -19,6 +19,9 @@ pub(crate) enum NamedFiles {
 /// The maximum size of a descriptor set in bytes. The whole Envoy API takes 4 MB.
 const DESCRIPTOR_SET_BYTES_MAX: u64 = 64 << 20;
 
+/// The directory that the unit of the packages creates (`RuntimeDirectory=` in deploy/systemd/chancery.service).
+const RUNTIME_DIRECTORY: &str = "/run/chancery";
+
 /// Reads a descriptor set (`xds.descriptor_sets`).
 ///
 /// # Errors
@@ -66,11 +69,12 @@ pub(super) fn unusable(
     unusable
 }
 
-/// Returns the section, the key and the finding for each path that does not exist yet, and that the service manager
-/// creates when it starts a replica.
+/// Returns the section, the key and the finding for each path that does not exist yet, and that a service manager has to
+/// create when it starts a replica. The unit of the packages creates one directory, which is no finding.
 pub(super) fn created_at_start(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     let parent = missing_parent(config.admin.socket()).map(|(parent, _)| parent);
-    let parent = parent.filter(|parent| is_created_at_start(parent));
+    let parent = parent
+        .filter(|parent| is_created_at_start(parent) && *parent != Path::new(RUNTIME_DIRECTORY));
     let text = |parent: &Path| {
         let parent = parent.display();
         format!(

@@ -637,8 +637,9 @@ fn problems_with_which_a_replica_starts_are_warnings() {
     let effect = "; a replica starts without these keys, and serves everything but secrets";
     assert!(keys.ends_with(effect), "{keys}");
     let expected = [
-        "validation.external_command = [\"/none/check\"] (from FILE:5): \"/none/check\" is not a file, nor a program \
-         in PATH; correct the path, or install the program; a replica starts, and refuses all writes",
+        "validation.external_command = [\"/none/check\", \"[redacted]\", \"[redacted]\"] (from FILE:5): \"/none/check\" \
+         is not a file, nor a program in PATH; correct the path, or install the program; a replica starts, and refuses \
+         all writes",
         "admin.socket = \"/run/none/admin.sock\" (from FILE:7): /run/none does not exist; the unit of the replica \
          has to create it (RuntimeDirectory=)",
         "secrets.credential = \"keys\" (from FILE:3): was not checked, because systemd provides credentials only to \
@@ -657,6 +658,13 @@ fn problems_with_which_a_replica_starts_are_warnings() {
     ];
     assert_eq!((errors.as_slice(), warnings.len()), (expected.map(str::to_owned).as_slice(), 0));
     assert_eq!(load_for(file, NamedFiles::Ignore), (Vec::new(), Vec::new()));
+    // The unit of the packages creates one directory, but no directory in it.
+    let unit = include_str!("../../../../../deploy/systemd/chancery.service");
+    assert!(unit.contains("\nRuntimeDirectory=chancery\n"));
+    let of_unit = "[admin]\nsocket = '/run/chancery/admin.sock'\n";
+    assert_eq!(load_for(of_unit, NamedFiles::Check), (Vec::new(), Vec::new()));
+    let within = of_unit.replace("admin.sock", "none/admin.sock");
+    assert_eq!(load_for(&within, NamedFiles::Check).1.len(), 1);
     // No service manager creates another directory.
     let (errors, _) = load_for("[admin]\nsocket = '/none/admin.sock'\n", NamedFiles::Check);
     let expected =
