@@ -16,9 +16,9 @@ use std::{
 use chancery_admin::{LogFilter, LogFilterState};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tracing::{error, field, info, warn};
+use tracing::{Subscriber, error, field, info, warn};
 use tracing_subscriber::{
-    EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload,
+    EnvFilter, Layer, Registry, fmt, layer::SubscriberExt as _, registry::LookupSpan, reload,
     util::SubscriberInitExt as _,
 };
 
@@ -71,13 +71,7 @@ pub(super) fn start(log: &Log) -> Result<(), String> {
     let writer =
         LogWriter::start(log.format, File::from(stderr)).map_err(|error| error.to_string())?;
     let writer = WRITER.get_or_init(|| writer).clone();
-    let lines = fmt::layer().with_writer(writer);
-    let lines = match log.format {
-        LogFormat::Text => lines.with_ansi(has_colors()).boxed(),
-        LogFormat::Json => {
-            lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
-        }
-    };
+    let lines = lines(log.format, writer);
     let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
     started.map_err(|error| error.to_string())?;
     // The hook of the standard library writes to standard error itself, and waits for its reader without a limit.
@@ -93,6 +87,20 @@ pub(super) fn start(log: &Log) -> Result<(), String> {
     let now = Now { filter: log.level.clone(), until: None, n_changes: 0 };
     let filter = Filter { handle, configured: log.level.clone(), now: Mutex::new(now) };
     FILTER.set(Arc::new(filter)).map_err(|_| "logging has already started".to_owned())
+}
+
+/// Returns the layer that formats events as lines.
+fn lines<S>(format: LogFormat, writer: LogWriter) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+{
+    let lines = fmt::layer().with_writer(writer);
+    match format {
+        LogFormat::Text => lines.with_ansi(has_colors()).boxed(),
+        LogFormat::Json => {
+            lines.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed()
+        }
+    }
 }
 
 /// Waits until all lines are written, or for `patience`. Returns whether they are written.
@@ -199,7 +207,70 @@ impl LogFilter for Filter {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Write,
+        mem,
+        sync::mpsc::{Receiver, Sender, channel, sync_channel},
+    };
+
+    use tracing::dispatcher::{self, Dispatch};
+
     use super::*;
+
+    /// Standard error whose reader reads nothing until the test permits it. The thread that writes the log calls it, so
+    /// it also sets the subscriber of this thread.
+    struct Unread {
+        subscriber: Receiver<Dispatch>,
+        permit: Receiver<()>,
+        read: Sender<Vec<u8>>,
+    }
+
+    impl Write for Unread {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // Both channels are closed after the first line.
+            if let Ok(subscriber) = self.subscriber.recv() {
+                mem::forget(dispatcher::set_default(&subscriber));
+                self.permit.recv().map_err(io::Error::other)?;
+            }
+            self.read.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn number_of_dropped_lines_follows_the_lines_that_were_kept() {
+        // Sending the subscriber waits until the thread writes the first line.
+        let (subscribe, subscriber) = sync_channel(0);
+        let ((allow, permit), (read, reader)) = (channel(), channel());
+        let out = Unread { subscriber, permit, read };
+        let writer = LogWriter::start(LogFormat::Json, out).unwrap();
+        let layer = lines(LogFormat::Json, writer.clone());
+        let log = Dispatch::new(tracing_subscriber::registry().with(layer));
+        let filler = "x".repeat(64 << 10);
+        dispatcher::with_default(&log, || {
+            info!("a line that the reader does not take");
+            subscribe.send(log.clone()).unwrap();
+            drop(subscribe);
+            (0..100).for_each(|n| info!(n, filler, "a long line"));
+        });
+        allow.send(()).unwrap();
+        assert!(writer.flush(Duration::from_secs(60)));
+        let text = String::from_utf8(reader.try_iter().flatten().collect()).unwrap();
+        let all: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let kept = all.iter().filter(|line| line["message"] == "a long line").count();
+        assert_eq!(kept, 63, "the queue has 4 MiB");
+        let report = all.last().unwrap();
+        assert_eq!((&report["level"], &report["dropped"]), (&"WARN".into(), &37.into()));
+        assert_eq!(
+            report["message"],
+            "lines of the log were dropped, because standard error did not accept them in time"
+        );
+    }
 
     #[test]
     fn end_of_a_temporary_filter_does_not_end_a_later_one() {
