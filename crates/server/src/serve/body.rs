@@ -23,6 +23,8 @@ const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
 /// The time that a client has to take the next part of an answer, in addition to the time that depends on the size of
 /// the last part. After it, the answer no longer keeps its connection busy.
 const TAKE_TIME: Duration = Duration::from_secs(1);
+/// The maximum size of a part of an answer. An answer that is one large part would end before the client has taken it.
+const PART_BYTES_MAX: usize = 64 << 10;
 /// The maximum size of an answer that never keeps its connection busy, such as that of a probe or a refusal.
 const SHORT_BYTES_MAX: u64 = 4 << 10;
 
@@ -129,7 +131,7 @@ impl Answers {
             self.begun.notify_one();
             taking
         });
-        AnswerBody { inner, taking, answers: Arc::clone(self) }
+        AnswerBody { inner, rest: Bytes::new(), taking, answers: Arc::clone(self) }
     }
 
     /// Ends the requests of answers that the client does not take. HTTP/2 does not ask for the next part of an answer
@@ -160,11 +162,39 @@ impl Answers {
 }
 
 /// A response body that keeps its connection busy while the client takes it.
+///
+/// When the body ends, a slow client still lacks what is in the buffers of the connection: about 400 KiB and one part at
+/// most. These bytes do not keep the connection busy. `admin.idle_timeout` leaves time for them. If the port is full,
+/// the connection may be evicted, and loses them after a second. The buffers do not report when they are empty. If they
+/// kept the connection busy for the longest permitted time, clients that have received everything would keep slots.
 pub(crate) struct AnswerBody {
     inner: axum::body::Body,
+    /// The bytes after the last part.
+    rest: Bytes,
     /// `None` if the answer is short.
     taking: Option<Arc<Mutex<Taking>>>,
     answers: Arc<Answers>,
+}
+
+impl AnswerBody {
+    /// Returns the next part, or the trailers.
+    fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.rest.is_empty() {
+            let frame = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                ended => return Poll::Ready(ended),
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            }
+        }
+        let n = self.rest.len().min(PART_BYTES_MAX);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(n)))))
+    }
 }
 
 impl Body for AnswerBody {
@@ -175,7 +205,7 @@ impl Body for AnswerBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.inner).poll_frame(cx);
+        let polled = self.poll_part(cx);
         if let Some(taking) = &self.taking {
             let mut taking = taking.lock();
             if taking.busy.is_none() {
@@ -196,11 +226,17 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.rest.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let (inner, rest) = (self.inner.size_hint(), self.rest.len() as u64);
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower().saturating_add(rest));
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
     }
 }
 
@@ -250,5 +286,28 @@ mod tests {
         drop((short, long));
         advance(idle).await;
         run.await.unwrap();
+    }
+
+    /// An answer is usually one large part.
+    #[tokio::test(start_paused = true)]
+    async fn large_answer_keeps_its_connection_busy_until_its_last_part_is_taken() {
+        let activity = Activity::new(([127, 0, 0, 1], 1).into());
+        let answers = Answers::new(Arc::clone(&activity));
+        let whole: Vec<u8> = (0..=u8::MAX).cycle().take(PART_BYTES_MAX * 4).collect();
+        let mut answer = answers.answer(whole.clone().into(), activity.begin());
+        let mut taken = Vec::new();
+        while taken.len() < whole.len() {
+            assert_eq!(answer.size_hint().exact(), Some((whole.len() - taken.len()) as u64));
+            assert!(!answer.is_end_stream());
+            let part = answer.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(part.len() <= PART_BYTES_MAX);
+            taken.extend(part);
+            // A client that takes 16 KiB per second is fast enough.
+            advance(Duration::from_secs(4)).await;
+            assert!(answers.release(Instant::now()) && activity.idle_since().is_none());
+        }
+        assert!(answer.is_end_stream() && taken == whole);
+        drop(answer);
+        assert!(activity.idle_since().is_some());
     }
 }
