@@ -186,6 +186,11 @@ impl Guard {
     pub(crate) fn stdout(&mut self) -> Result<std::process::ChildStdout> {
         self.child.stdout.take().with_context(|| format!("{} has no output pipe", self.name))
     }
+
+    /// Returns the child's standard error, if it is a pipe.
+    pub(crate) fn stderr(&mut self) -> Result<std::process::ChildStderr> {
+        self.child.stderr.take().with_context(|| format!("{} has no error pipe", self.name))
+    }
 }
 
 impl Drop for Guard {

@@ -93,6 +93,10 @@ pub(super) const BOARD: Board = Board {
                     "min by (instance, port) (chancery_tls_certificate_seconds_left)", "{{instance}} {{port}}",
                 )])
                 .alerts(&["ChanceryPortCertificateExpires", "ChanceryPortCertificateExpiresInADay"]),
+                lines("Lost lines of the log", "short", "Lines that replicas dropped in 10 minutes, because the reader of standard error is too slow.", &[(
+                    "sum by (instance) (increase(chancery_log_lines_dropped_total[10m]))", "{{instance}}",
+                )])
+                .alerts(&["ChanceryLogLinesLost"]),
             ],
         },
     ],

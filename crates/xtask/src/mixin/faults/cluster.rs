@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{ChildStderr, Command, Stdio},
     time::Duration,
 };
 
@@ -87,6 +87,27 @@ impl Cluster {
 
     /// Starts a replica with another program.
     pub(super) fn start_program(&mut self, id: usize, program: &Path) -> Result<()> {
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join(format!("replica-{id}.log")))
+            .context("open a log")?;
+        self.start_with(id, program, log.into())
+    }
+
+    /// Starts a replica whose standard error is a pipe that nobody reads.
+    pub(super) fn start_unread(&mut self, id: usize) -> Result<()> {
+        let program = self.program.clone();
+        self.start_with(id, &program, Stdio::piped())
+    }
+
+    /// Returns the standard error of a replica that was started with [`Self::start_unread`].
+    pub(super) fn stderr(&mut self, id: usize) -> Result<ChildStderr> {
+        let process = self.processes[id - 1].as_mut();
+        process.with_context(|| format!("replica {id} does not run"))?.stderr()
+    }
+
+    fn start_with(&mut self, id: usize, program: &Path, stderr: Stdio) -> Result<()> {
         let peers = REPLICAS.map(|id| format!("{id}={}", self.raft(id))).join(",");
         let mut serve = proc::leashed(program);
         for (name, _) in std::env::vars_os() {
@@ -98,11 +119,6 @@ impl Cluster {
             let dir = self.dir.display().to_string();
             serve.env(key, value.replace("{dir}", &dir).replace("{id}", &id.to_string()));
         }
-        let log = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.dir.join(format!("replica-{id}.log")))
-            .context("open a log")?;
         serve
             .args(["serve", "--replica-id", &id.to_string(), "--peers", &peers])
             .args(["--xds", &self.xds(id), "--admin", &self.admin(id), "--raft", &self.raft(id)])
@@ -110,7 +126,7 @@ impl Cluster {
             .arg(self.data(id))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log);
+            .stderr(stderr);
         self.processes[id - 1] = Some(Guard::spawn(&format!("replica {id}"), &mut serve)?);
         Ok(())
     }
@@ -225,12 +241,16 @@ impl Cluster {
     pub(super) fn apply_confirmed(&self, manifest: &str, confirm: &[&str]) -> Result<()> {
         let file = self.dir.join("manifest.yaml");
         fs::write(&file, manifest).context("write a manifest")?;
+        // An election or a start can be in progress.
+        let may_pass = |error: &anyhow::Error| {
+            let text = error.to_string();
+            text.contains("leader") || text.contains("retry later")
+        };
         eventually("the manifest is not published", || {
             let applied = self.run(&[&["apply", "--file", "manifest.yaml"], confirm].concat());
             match applied {
                 Ok(_) => Ok(Some(())),
-                // An election can be in progress.
-                Err(error) if error.to_string().contains("leader") => Ok(None),
+                Err(error) if may_pass(&error) => Ok(None),
                 Err(error) => Err(error),
             }
         })

@@ -1,4 +1,4 @@
-//! Replicas without CPU time or file descriptors.
+//! Replicas without CPU time or file descriptors, and one whose log nobody reads.
 
 use std::{process::Command, time::Duration};
 
@@ -87,6 +87,30 @@ pub(super) const GROUP: Group = Group {
                 Ok(())
             },
         },
+        Scenario {
+            alerts: &[alert("ChanceryLogLinesLost", &[("instance", "@3")])],
+            also: &[],
+            is_early: false,
+            fault: "nobody reads the log of a replica with the level trace",
+            repair: "the log is read, and has the configured level",
+            inject: |stage| {
+                // Without an election, no critical alert fires.
+                stage.cluster.lead(1)?;
+                stage.cluster.kill(3);
+                stage.cluster.start_unread(3)?;
+                stage.cluster.expect_ready()?;
+                stage.set_log_level("trace")?;
+                stage.author(3, 50, "edge")
+            },
+            recover: |stage| {
+                let unread = stage.cluster.stderr(3)?;
+                let log = std::fs::File::create(stage.cluster.dir.join("unread-3.log"))?;
+                stage.process("reader", Command::new("cat").stdin(unread).stdout(log))?;
+                stage.set_log_level("")?;
+                stage.stop("author");
+                Ok(())
+            },
+        },
     ],
 };
 
@@ -113,6 +137,15 @@ impl Stage {
             "author",
             &["write", &admin, "--rate", "10", "--extra", "10", "--scope", "edge"],
         )
+    }
+
+    /// Sets the log level of the third replica. An empty level is the configured one.
+    fn set_log_level(&self, level: &str) -> Result<()> {
+        let server = self.cluster.admin(3);
+        // After a start, the replica may not answer yet.
+        eventually("the log level cannot be changed", || {
+            Ok(self.cluster.run(&["log", "level", level, "--server", &server]).ok().map(drop))
+        })
     }
 
     /// Starts clients of the second replica that change their subscriptions without a pause.
