@@ -14,7 +14,7 @@ use crate::cli::{answer::Answer, failure::Failure, help::examples, table::Table,
 /// The subcommands of `mcp`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mcp {
-    /// Show the MCP sources of the contacted replica, and the deletions that a guard holds
+    /// Show the MCP sources of the contacted replica, and the held deletions
     ///
     /// Only the leader has streams to the sources.
     #[command(after_help = examples(&["mcp status", "mcp status -o json"]))]
