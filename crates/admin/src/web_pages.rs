@@ -79,9 +79,8 @@ pub(crate) async fn refuse(
         Err(Refusal { reason, text }) => {
             let caller = Caller::of(request.extensions(), request.headers());
             let event = Event::refused(Port::Admin, "request", None, reason);
-            protection
-                .audit
-                .note_stranger(caller.add_to(event).detail("path", request.uri().path()));
+            let event = caller.add_to(event).detail("path", request.uri().path());
+            protection.audit.note_stranger(event);
             AdminError::Forbidden(text).into_response()
         }
     }
