@@ -14,9 +14,8 @@ pub(crate) struct AccessChanges {
 impl AccessChanges {
     /// Returns the changes between two consecutive states, or `None` if anything else may place sessions elsewhere.
     pub(crate) fn between(old: &State, newest: &State) -> Option<Self> {
-        let is_of_access_alone = old.assignments.changed == newest.assignments.changed
-            && old.incarnation == newest.incarnation
-            && old.revision <= newest.revision;
+        let is_of_access_alone =
+            is_later(old, newest) && old.assignments.changed == newest.assignments.changed;
         is_of_access_alone.then(|| Self {
             since: old.placement_changed(),
             difference: old.access.difference(&newest.access),
@@ -40,4 +39,9 @@ impl AccessChanges {
             && placed_at != NEW_NODE
             && !identity.is_some_and(|identity| self.difference.concerns(identity))
     }
+}
+
+/// Returns whether a state follows another one in the same history.
+pub(crate) fn is_later(old: &State, newest: &State) -> bool {
+    old.incarnation == newest.incarnation && old.revision <= newest.revision
 }

@@ -112,6 +112,9 @@ impl Shard {
         if let Some(session) = session {
             entry.session = session;
         }
+        // The pass over all sessions may not have reached this one. Its response must not follow the loss of its rights.
+        self.reassign_away(at, now);
+        let Some(entry) = self.sessions.get_mut(at) else { return };
         let scopes = || entry.scopes().to_vec();
         let indexing = match done {
             Done::Polled(response, ms) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use chancery_model::{Node, Revision, ScopeName, State};
 
 use crate::{
-    access_changes::AccessChanges,
+    access_changes::{AccessChanges, is_later},
     budget::{Budget, cost_of},
     clock::Now,
     entry::{NEW_NODE, scopes_of},
@@ -28,14 +28,23 @@ impl Shard {
     /// Starts to place the sessions again after a change of the assignments or the access rules.
     pub(crate) fn on_placement_change(&mut self, old: &State, newest: &State) {
         let later = AccessChanges::between(old, newest);
-        let earlier = self.access_changes.take().filter(|_| self.reassign_from.is_some());
-        self.access_changes = match (earlier, later) {
+        let earlier = self.access_changes.take();
+        self.access_changes = match (self.reassign_from, earlier, later) {
+            (None, _, later) => later,
             // Some sessions may not have been compared with the earlier changes yet.
-            (Some(mut earlier), Some(later)) => {
+            (Some(_), Some(mut earlier), Some(later)) => {
                 earlier.extend(&later);
                 Some(earlier)
             }
-            (_, later) => later,
+            (Some(_), _, _) => None,
+        };
+        let first = match is_later(old, newest) {
+            true => Revision(old.revision.0.saturating_add(1)),
+            false => Revision(0),
+        };
+        self.reassign_since = match self.reassign_from {
+            Some(_) => self.reassign_since.min(first),
+            None => first,
         };
         self.reassign_from = Some(0);
     }
@@ -89,7 +98,7 @@ impl Shard {
         let changed = self.views.state().placement_changed();
         let Some(entry) = self.sessions.get_mut(at) else { return 0 };
         if entry.away.is_some() {
-            return self.reassign_away(at, changed, now);
+            return self.reassign_away(at, now);
         }
         let is_new_node = entry.assigned_at == NEW_NODE;
         entry.assigned_at = changed;
@@ -143,7 +152,8 @@ impl Shard {
 
     /// Checks the rights of a session that is away. A session may be away for long. If its rights were checked only when
     /// it returns, it would first send a response that its old rights permitted.
-    fn reassign_away(&mut self, at: usize, changed: Revision, now: Now) -> usize {
+    pub(crate) fn reassign_away(&mut self, at: usize, now: Now) -> usize {
+        let changed = self.views.state().placement_changed();
         let Some(entry) = self.sessions.get_mut(at) else { return 0 };
         if entry.assigned_at == changed || entry.away.as_ref().is_none_or(|away| away.is_over()) {
             return 0;

@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
-    access_changes::AccessChanges,
+    access_changes::{AccessChanges, is_later},
     arrivals::Arrivals,
     budget::{Budget, cost_of},
     clock::Now,
@@ -120,6 +120,8 @@ pub(crate) struct Shard {
     pub(crate) identity_streams: IdentityStreams,
     /// The slab index of the next session to reassign after a change of the assignments or access rules.
     pub(crate) reassign_from: Option<usize>,
+    /// The first revision that may contain such a change, while sessions remain to be reassigned.
+    pub(crate) reassign_since: Revision,
     /// The changes of the access rules that caused this; `None` if the assignments changed, too.
     pub(crate) access_changes: Option<AccessChanges>,
     /// The sessions that are not indexed under their new scopes yet, by the revision of the
@@ -190,6 +192,7 @@ impl Shard {
             access_log: RateLimitedLog::default(),
             identity_streams: IdentityStreams::default(),
             reassign_from: None,
+            reassign_since: Revision(0),
             access_changes: None,
             moving: BTreeSet::new(),
             called: VecDeque::new(),
@@ -356,10 +359,9 @@ impl Shard {
         if old.placement_changed() != newest.placement_changed() {
             self.on_placement_change(&old, newest);
         }
-        let is_another = old.incarnation != newest.incarnation || old.revision > newest.revision;
-        self.marking = Some(match is_another {
-            true => Marking::of_anything(self.sessions.capacity(), old.revision, arrived),
-            false => {
+        self.marking = Some(match is_later(&old, newest) {
+            false => Marking::of_anything(self.sessions.capacity(), old.revision, arrived),
+            true => {
                 let is_seen = |scope: &ScopeName| self.views.sees(scope);
                 let changes = changed_collections_of(&self.differ, &old, newest, is_seen);
                 Marking::of(changes, old.revision, arrived)
@@ -422,7 +424,7 @@ impl Shard {
     /// Returns the revision up to which all sessions have received the changes and are indexed under
     /// their current scopes.
     pub(crate) fn reached_revision(&self) -> Revision {
-        let reassigning = self.reassign_from.map(|_| self.views.state().placement_changed());
+        let reassigning = self.reassign_from.map(|_| self.reassign_since);
         let moving = self.moving.first().map(|(since, _)| *since);
         match reassigning.into_iter().chain(moving).min() {
             Some(since) => self.marked_revision().min(Revision(since.0.saturating_sub(1))),

@@ -89,24 +89,61 @@ fn change_of_assignments_and_rules_moves_sessions_that_no_rule_concerns() {
     assert!(!is_open(&mut clients[0]), "no rule permits the new scope");
 }
 
+/// A node that changes within its stream gets the scopes of the new node, also after a change of rules that does not
+/// concern it.
+#[test]
+fn changed_node_is_placed_after_a_change_of_rules_that_leaves_it_alone() {
+    let mut harness = ShardHarness::new();
+    harness.assign("first", "n1", &["one"]);
+    harness.assign("second", "n2", &["two"]);
+    let client = harness.subscribe("n1", CLUSTER, &[]);
+    harness.apply(&access_change(vec![rule("other", 77, false)]));
+    harness.settle();
+    let request = DeltaRequest { type_url: CLUSTER.to_owned(), ..DeltaRequest::default() };
+    harness.send(&client, Some("n2"), request);
+    let (_, entry) = harness.shard.sessions.iter().next().unwrap();
+    assert_eq!(entry.scopes(), [scope("two")]);
+}
+
+/// The answer to a wait for a write does not omit a session that an earlier change has not moved yet.
+#[test]
+fn revision_is_not_reached_before_all_earlier_moves() {
+    let mut harness = ShardHarness::new();
+    let _clients: Vec<Client> =
+        (0..3).map(|n| harness.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
+    harness.settle();
+    let before = harness.state.revision;
+    harness.assign("moved", "*", &["other"]);
+    harness.put("other", CLUSTER, &[("a", "1")]);
+    harness.apply(&access_change(vec![rule("r", 77, false)]));
+    assert_eq!(harness.shard.reached_revision(), before);
+    harness.settle();
+    assert_eq!(harness.shard.reached_revision(), harness.state.revision);
+}
+
 #[test]
 fn changes_of_scopes_without_sessions_are_not_compared() {
     let mut harness = ShardHarness::new();
-    let mut client = harness.subscribe("n1", CLUSTER, &[]);
-    harness.put("default", CLUSTER, &[("a", "1")]);
-    assert_eq!(harness.read(&mut client).len(), 1);
-    let seen = |harness: &ShardHarness, name: &str| harness.shard.views.sees(&scope(name));
-    assert!(seen(&harness, "default") && !seen(&harness, "other"));
-    // The stream moves to a scope whose changes were not compared, and gets its present content.
-    harness.put("other", CLUSTER, &[("b", "1")]);
+    let mut client = harness.subscribe("n1", ENDPOINT, &["x"]);
+    harness.put("default", ENDPOINT, &[("x", "1")]);
+    let mut received = |harness: &mut ShardHarness| {
+        let responses = harness.read(&mut client);
+        responses.iter().for_each(|response| harness.ack(&client, response));
+        text(&responses)
+    };
+    assert_eq!(received(&mut harness), "x=1");
+    let sees = |harness: &ShardHarness| {
+        ["default", "other"].map(|name| harness.shard.views.sees(&scope(name)))
+    };
+    assert_eq!(sees(&harness), [true, false]);
+    // The stream moves to a scope whose changes were not compared, and receives its present content.
+    harness.put("other", ENDPOINT, &[("x", "2")]);
     harness.assign("moved", "*", &["other"]);
-    let responses = harness.read(&mut client);
-    assert_eq!(responses.len(), 1);
-    assert_eq!(responses[0].removed_resources, ["a"]);
-    assert_eq!(responses[0].resources.len(), 1);
-    assert!(!seen(&harness, "default") && seen(&harness, "other"));
-    harness.put("other", CLUSTER, &[("b", "2")]);
+    assert_eq!(received(&mut harness), "x=2");
+    assert_eq!(sees(&harness), [false, true]);
+    harness.put("other", ENDPOINT, &[("x", "3")]);
+    assert_eq!(received(&mut harness), "x=3");
     drop(client);
     harness.settle();
-    assert!(!seen(&harness, "other"));
+    assert_eq!(sees(&harness), [false, false]);
 }

@@ -239,6 +239,39 @@ fn revoked_session_that_is_away_ends_without_a_response() {
     assert!(harness.shard.index.is_empty());
 }
 
+/// Attack 46: the same for a session that returns with a response before the pass over all sessions reaches it.
+#[test]
+fn revoked_session_that_returns_with_a_response_does_not_send_it() {
+    let config = Config { access: AccessControl::Enforced, ..Config::default() };
+    let mut harness = ShardHarness::with(config);
+    harness.put("default", ENDPOINT, &[("x000007", "1")]);
+    let rule = access_rule("r", "unix:7", "default");
+    harness.apply(&access_change(vec![AccessOp::PutRule(Box::new(rule))]));
+    let identity = Identity { principal: Principal::unix(7), token: None };
+    let mut client = harness.open_as(Some(Arc::new(identity)));
+    harness.send(&client, Some("n1"), ask(many(100_000)));
+    assert_eq!(read_all(&mut harness, &mut client), ["x000007"]);
+    harness.put("default", ENDPOINT, &[("x000007", "2")]);
+    for (_, entry) in &mut harness.shard.sessions {
+        entry.session.on_new_view();
+    }
+    harness.turn();
+    assert_eq!(n_offloaded(&harness), 1, "the response is planned elsewhere");
+    let deadline = Instant::now() + PATIENCE;
+    harness.apply(&access_change(vec![AccessOp::DeleteRule("r".into())]));
+    let delivery = loop {
+        let now = harness.now();
+        harness.shard.on_back(&harness.ready_list, now);
+        if let Poll::Ready(delivery) = client.poll() {
+            break delivery;
+        }
+        assert!(Instant::now() < deadline, "the session does not return");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let Delivery::End(end) = delivery else { panic!("a response: {delivery:?}") };
+    assert_eq!(end.code, EndCode::AccessChanged);
+}
+
 /// The thread for large work also moves a session with many names to other scopes.
 #[test]
 fn large_session_is_moved_to_other_scopes_by_offload() {
