@@ -6,7 +6,7 @@ const REDACTED: &str = "[redacted]";
 /// Returns a text whose URLs have neither users, passwords nor queries, which may be credentials.
 ///
 /// A URL ends at white space. Its user ends at the last `@`, because a password may contain any other character. The
-/// text may therefore lose more than credentials, and never shows one.
+/// text may therefore lose more than credentials. It shows a part of one only if that contains white space.
 #[must_use]
 pub fn without_credentials(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -41,9 +41,10 @@ fn push_url(out: &mut String, url: &str) {
     }
 }
 
-/// Returns what follows a URL in quotes, with the quote.
+/// Returns what follows a URL in quotes or in a list.
 fn closing(end_of_url: &str) -> &str {
-    end_of_url.rfind('"').map_or("", |at| &end_of_url[at..])
+    let closes = |c| matches!(c, '"' | '\'' | ',' | ';' | ']' | '}' | ')');
+    &end_of_url[end_of_url.trim_end_matches(closes).len()..]
 }
 
 #[cfg(test)]
@@ -57,6 +58,7 @@ mod tests {
             ("http://u:p@a, https://v@w@b", "http://[redacted]@a, https://[redacted]@b"),
             ("http://h:1/x a@b", "http://h:1/x a@b"),
             ("https://h/k?a=b#c is", "https://h/k?[redacted] is"),
+            ("'https://h/k?a\"secret'", "'https://h/k?[redacted]'"),
             ("\"https://h/k?a=b\", \"c\"", "\"https://h/k?[redacted]\", \"c\""),
             ("u:p@h", "u:p@h"),
         ] {

@@ -31,10 +31,10 @@ pub fn expiry_warning_seconds(lifetime: i64) -> i64 {
 }
 
 impl Validity {
-    /// Returns the time from the start to the end, in seconds.
+    /// Returns the time from the start to the end, in seconds. It is 0 if the certificates are never valid together.
     #[must_use]
     pub fn lifetime(&self) -> i64 {
-        self.not_after.saturating_sub(self.not_before)
+        self.not_after.saturating_sub(self.not_before).max(0)
     }
 
     /// Reads the certificates of a file.

@@ -73,11 +73,18 @@ const COMMAND: &str = "validation.external_command";
 fn shown_value(key: &str, value: &Value) -> String {
     let text = match value {
         Value::Array(words) if key == COMMAND => {
-            without_arguments(words.iter().map(Value::to_string))
+            let words = words.iter().map(|word| match word {
+                // The first item may contain arguments by mistake.
+                Value::String(text) => text.split_whitespace().next().unwrap_or_default(),
+                _ => REDACTED,
+            });
+            without_arguments(words.map(|word| format!("{word:?}")))
         }
         Value::String(line) if key == COMMAND => {
             without_arguments(line.split_whitespace().map(|word| format!("{word:?}")))
         }
+        // A value of another type, or of the whole section, may contain the command.
+        _ if COMMAND.starts_with(key) => "[redacted]".to_owned(),
         _ => value.to_string(),
     };
     let text = without_user(&without_private_key(&text));

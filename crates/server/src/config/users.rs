@@ -8,9 +8,12 @@ pub(super) fn without_user(text: &str) -> String {
     let ends_address = |c: char| c.is_whitespace() || c == '"' || c == '\'';
     let words = text.split_inclusive(ends_address).map(|word| match word.rsplit_once('@') {
         Some((user, host)) if user.contains(':') && !user.contains("://") => {
-            match Principal::new(word.trim_end_matches(ends_address)) {
-                Ok(_) => word.to_owned(),
-                Err(_) => format!("[redacted]@{host}"),
+            // The user of an address may be called like a kind of principals, such as `token`.
+            let is_principal =
+                user.contains('/') && Principal::new(word.trim_end_matches(ends_address)).is_ok();
+            match is_principal {
+                true => word.to_owned(),
+                false => format!("[redacted]@{host}"),
             }
         }
         _ => word.to_owned(),
@@ -32,6 +35,8 @@ mod tests {
             ("http://u:pa/ss@h:1", "http://[redacted]@h:1"),
             ("\"jwt:corp/anna@h\"", "\"jwt:corp/anna@h\""),
             ("anna@h", "anna@h"),
+            ("\"token:s@h:1\"", "\"[redacted]@h:1\""),
+            ("jwt:s@h:1", "[redacted]@h:1"),
             ("[\"1=a:1\", \"2=u:p@b:2\"]", "[\"1=a:1\", \"[redacted]@b:2\"]"),
             ("{ address = \"u:p@h:1\", n = 1 }", "{ address = \"[redacted]@h:1\", n = 1 }"),
             ("\"http://u:p@h\" is not https", "\"http://[redacted]@h\" is not https"),

@@ -77,8 +77,14 @@ impl Validation {
         broken
     }
 
-    /// Removes the arguments of the external validator, which may be secret.
+    /// Removes the arguments of the external validator, which may be secret. The first item may contain arguments by
+    /// mistake.
     pub(super) fn redact(&mut self) {
+        if let Some(program) = self.external_command.first_mut()
+            && let Some((name, _)) = program.split_once(char::is_whitespace)
+        {
+            *program = format!("{name} {REDACTED}");
+        }
         for argument in self.external_command.iter_mut().skip(1) {
             REDACTED.clone_into(argument);
         }

@@ -22,7 +22,12 @@ use tokio::{
 const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
 /// The time that a client has to take the next part of an answer, in addition to the time that depends on the size of
 /// the last part. After it, the answer no longer keeps its connection busy.
-const TAKE_TIME: Duration = Duration::from_secs(1);
+///
+/// The kernels on both sides buffer several MB for a slow client, and accept the next part when about a third of a buffer
+/// is free. A client that takes 150 KB per second needs 9 s for that.
+const TAKE_TIME: Duration = Duration::from_secs(20);
+/// The interval of checks whether clients take their answers.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum size of a part of an answer. An answer that is one large part would end before the client has taken it.
 const PART_BYTES_MAX: usize = 64 << 10;
 /// The maximum size of an answer that never keeps its connection busy, such as that of a probe or a refusal.
@@ -140,7 +145,7 @@ impl Answers {
         loop {
             self.begun.notified().await;
             while self.release(Instant::now()) {
-                sleep(TAKE_TIME).await;
+                sleep(CHECK_INTERVAL).await;
             }
         }
     }
@@ -163,10 +168,10 @@ impl Answers {
 
 /// A response body that keeps its connection busy while the client takes it.
 ///
-/// When the body ends, a slow client still lacks what is in the buffers of the connection: about 400 KiB and one part at
-/// most. These bytes do not keep the connection busy. `admin.idle_timeout` leaves time for them. If the port is full,
-/// the connection may be evicted, and loses them after a second. The buffers do not report when they are empty. If they
-/// kept the connection busy for the longest permitted time, clients that have received everything would keep slots.
+/// When the body ends, a slow client still lacks what is in the buffers of the connection: a part, and up to several MB
+/// in the kernel. These bytes do not keep the connection busy. `admin.idle_timeout` leaves time for them. If the port is
+/// full, the connection may be evicted, and loses them after a second. The buffers do not report when they are empty. If
+/// they kept the connection busy for the longest permitted time, clients that have received everything would keep slots.
 pub(crate) struct AnswerBody {
     inner: axum::body::Body,
     /// The bytes after the last part.

@@ -111,8 +111,8 @@ impl LogWriter {
                 mem::swap(&mut queue.lines, &mut lines);
             }
             if is_accepted {
-                // The swap has emptied the queue, so there is space for the report. It follows the lines that were
-                // queued before the first dropped line.
+                // The swap has emptied the queue, so the report has space, unless other threads fill the queue first. It
+                // follows the lines that were queued before the first dropped line.
                 self.report();
             }
             let lost = write_lines(&mut out, &lines);

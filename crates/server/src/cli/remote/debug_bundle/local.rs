@@ -65,7 +65,7 @@ fn invalid(path: &Path, errors: &[ConfigError]) -> String {
         })
         .collect();
     format!(
-        "the configuration has problems in {}; `chancery config check {}` shows them",
+        "the configuration has problems in {}; `chancery config check --config {}` shows them",
         problems.join(", "),
         path.display()
     )
@@ -157,7 +157,7 @@ mod tests {
             ("[auth]\nissuers = SECRET\n", format!("{file}:2")),
         ] {
             let expected = format!(
-                "the configuration has problems in {problems}; `chancery config check {file}` shows them"
+                "the configuration has problems in {problems}; `chancery config check --config {file}` shows them"
             );
             assert_eq!(broken(text), expected);
         }
