@@ -1,4 +1,4 @@
-//! Changes of the access rules, and which sessions they leave alone.
+//! Changes of the access rules, and the sessions that they do not concern.
 
 use chancery_model::{AccessDifference, Revision, State};
 
@@ -12,7 +12,8 @@ pub(crate) struct AccessChanges {
 }
 
 impl AccessChanges {
-    /// Returns the changes between two consecutive states, or `None` if anything else may place sessions elsewhere.
+    /// Returns the changes of the access rules between two consecutive states, or `None` if the assignments or the
+    /// history also changed.
     pub(crate) fn between(old: &State, newest: &State) -> Option<Self> {
         let is_of_access_alone =
             is_later(old, newest) && old.assignments.changed == newest.assignments.changed;

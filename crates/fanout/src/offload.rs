@@ -112,7 +112,8 @@ impl Shard {
         if let Some(session) = session {
             entry.session = session;
         }
-        // The pass over all sessions may not have reached this one. Its response must not follow the loss of its rights.
+        // Rights may have changed before the reassignment reached this session. The session must not send a response
+        // under its old rights.
         self.reassign_away(at, now);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let scopes = || entry.scopes().to_vec();

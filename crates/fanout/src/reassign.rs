@@ -1,6 +1,6 @@
 //! The scopes and rights of a session after a change of the assignments, the access rules, or its node.
 //!
-//! A session whose rights differ ends: the client keeps its configuration, and opens a stream with its new rights.
+//! If the rights of a client change, its session ends. The client keeps its configuration, and may open a new stream.
 //! Sessions that a change of the access rules does not concern are only compared with the change, not placed again.
 
 use std::sync::Arc;

@@ -3,10 +3,10 @@
 /// The text that replaces a credential.
 const REDACTED: &str = "[redacted]";
 
-/// Returns a text whose URLs have neither users, passwords nor queries, which may be credentials.
+/// Returns a text with users, passwords and queries removed from its URLs, because they may be credentials.
 ///
 /// A URL ends at white space. Its user ends at the last `@`, because a password may contain any other character. The
-/// text may therefore lose more than credentials. It shows a part of one only if that contains white space.
+/// function may therefore remove more than credentials. A credential may remain only if it contains white space.
 #[must_use]
 pub fn without_credentials(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -16,8 +16,8 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_tls_certificate_lifetime_seconds",
         MetricKind::Gauge,
-        "Seconds between the start and the end of the validity of the certificate of a port (tls_cert) \
-         with its intermediate certificates. +Inf without TLS",
+        "Validity period of a port's certificate chain (tls_cert), in seconds: from the latest start to \
+         the earliest end. +Inf without TLS",
     ),
     Metric::new(
         "chancery_tls_reloads_total",

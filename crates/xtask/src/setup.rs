@@ -136,7 +136,7 @@ const DEBOOTSTRAP: Need = Need {
     package: "debootstrap",
     is_installed: || proc::succeeds(Command::new("debootstrap").arg("--version")),
 };
-/// Gives a program another time.
+/// The program `faketime`, which runs another program with a different clock.
 const FAKETIME: Need = Need {
     what: "faketime",
     package: "faketime",

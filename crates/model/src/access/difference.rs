@@ -19,8 +19,8 @@ const PATTERNS_MAX: usize = 32;
 /// its token did not, its rights are the same.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessDifference {
-    /// The identities of the rules that only one version has, each once. More than [`PATTERNS_MAX`] mean all
-    /// identities.
+    /// The distinct identity patterns of the rules that differ between the versions. If there are more than
+    /// [`PATTERNS_MAX`], every identity may be affected.
     patterns: Vec<IdentityPattern>,
     /// The tokens that only one version has.
     tokens: BTreeSet<TokenDigest>,

@@ -50,7 +50,8 @@ pub(crate) enum Command {
     ///
     /// When the replica is ready, it prints one line with its addresses. The log goes to standard
     /// error. On SIGTERM or SIGINT, the replica drains its streams and exits. A second signal ends it
-    /// immediately. SIGHUP has no effect: the replica reads changed files by itself.
+    /// immediately. SIGHUP only writes a log line: the replica detects changed certificates, keys and
+    /// audit policies, and other settings need a restart.
     ///
     /// `chancery config print` shows all configuration keys. Set a key in the file, or in the
     /// environment variable `CHANCERY_<SECTION>_<KEY>`. Flags override variables, and variables

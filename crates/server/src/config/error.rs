@@ -68,8 +68,8 @@ const VALUE_CHARS_MAX: usize = 1000;
 /// The key of the external validator, whose arguments may be secret.
 const COMMAND: &str = "validation.external_command";
 
-/// Returns the value of a key as text, without a private key, the user of an address and the arguments of a command. The
-/// text has at most [`VALUE_CHARS_MAX`] characters.
+/// Returns the value of a configuration key as text of at most [`VALUE_CHARS_MAX`] characters. Redacts private keys,
+/// users of addresses, and arguments of commands.
 fn shown_value(key: &str, value: &Value) -> String {
     let text = match value {
         Value::Array(words) if key == COMMAND => {

@@ -70,7 +70,7 @@ pub(super) fn unusable(
 }
 
 /// Returns the section, the key and the finding for each path that does not exist yet, and that a service manager has to
-/// create when it starts a replica. The unit of the packages creates one directory, which is no finding.
+/// create when it starts a replica. Omits `/run/chancery`, which the systemd unit of the packages creates.
 pub(super) fn created_at_start(config: &Config) -> Vec<(&'static str, &'static str, String)> {
     let parent = missing_parent(config.admin.socket()).map(|(parent, _)| parent);
     let parent = parent

@@ -28,7 +28,8 @@ const BYTES_PER_SECOND_MIN: u64 = 16 << 10;
 const TAKE_TIME: Duration = Duration::from_secs(20);
 /// The interval of checks whether clients take their answers.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum size of a part of an answer. An answer that is one large part would end before the client has taken it.
+/// The maximum size of a part of an answer. hyper takes a part at once, so an answer of one large part would appear
+/// complete before the client has received it.
 const PART_BYTES_MAX: usize = 64 << 10;
 /// The maximum size of an answer that never keeps its connection busy, such as that of a probe or a refusal.
 const SHORT_BYTES_MAX: u64 = 4 << 10;
@@ -169,9 +170,10 @@ impl Answers {
 /// A response body that keeps its connection busy while the client takes it.
 ///
 /// When the body ends, a slow client still lacks what is in the buffers of the connection: a part, and up to several MB
-/// in the kernel. These bytes do not keep the connection busy. `admin.idle_timeout` leaves time for them. If the port is
-/// full, the connection may be evicted, and loses them after a second. The buffers do not report when they are empty. If
-/// they kept the connection busy for the longest permitted time, clients that have received everything would keep slots.
+/// in the kernel. These bytes do not keep the connection busy. `admin.idle_timeout` leaves time for them. If the port
+/// is full, the connection may be evicted, and loses them after a second. The buffers do not report when they are
+/// empty. If these bytes kept the connection busy for the longest permitted time, clients that have received everything
+/// would keep slots.
 pub(crate) struct AnswerBody {
     inner: axum::body::Body,
     /// The bytes after the last part.

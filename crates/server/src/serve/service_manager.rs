@@ -23,8 +23,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// The interval at which a start that progresses asks for more time, and the time that it asks for.
 const EXTEND_INTERVAL: Duration = Duration::from_secs(10);
 const EXTENSION: Duration = Duration::from_secs(60);
-/// The minimum time without progress after which a replica that reads its data, or starts Raft, hangs. It then asks for
-/// no more time.
+/// The minimum time without progress after which a start counts as hung while it loads data or starts Raft. The replica
+/// then no longer asks for more time.
 const HANGS_AFTER: Duration = Duration::from_secs(5 * 60);
 /// The time for a shutdown in addition to `shutdown.timeout`: to transfer leadership, and to close the store.
 const STOP_EXTRA: Duration = Duration::from_secs(25);

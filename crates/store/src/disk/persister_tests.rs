@@ -196,9 +196,9 @@ async fn continue_from(path: &Path, generation: u32, entries: &[Entry], last: u6
     machine.published().stored_at(last).await;
 }
 
-/// Several entries are written together, and a crash interrupts it after a piece. A restarted replica may write only
-/// the first of these entries. The staged records of the others are then in the way: a start would find them in a state
-/// that is older than they are.
+/// Several entries are written together, and a crash interrupts the write after a piece. A restarted replica may write
+/// only the first of these entries. If the staged records of the other entries remained, recovery would add them to a
+/// state that precedes these entries.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_change_stores_no_staged_record_of_an_interrupted_one() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Changes of access rules: who is placed again, and who is left alone.
+//! Changes of access rules: which sessions are placed again, and which sessions a change does not concern.
 
 use chancery_model::{AccessOp, Identity, Principal, Revision};
 

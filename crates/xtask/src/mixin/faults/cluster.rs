@@ -216,7 +216,7 @@ impl Cluster {
         self.connected(Command::new(&self.program))
     }
 
-    /// Returns a command of `chancery` for which it is another time, in the syntax of `date`.
+    /// Returns a `chancery` command that runs under `faketime`. `time` has the syntax of `date`.
     pub(super) fn command_at(&self, time: &str) -> Command {
         let mut command = Command::new("faketime");
         command.arg(time).arg(&self.program);
