@@ -34,7 +34,7 @@ impl Exit {
                 "With --wait: every session that the write concerns has acknowledged it.",
             ],
             Self::Failed => &[
-                "The command was rejected or failed.",
+                "The command was rejected or failed, or its outcome is unknown.",
                 "With --wait also: written, but a session rejected it, did not answer in time, or",
                 "no longer has an assignment.",
             ],
@@ -46,7 +46,7 @@ impl Exit {
             Self::NotAllAsked => &[
                 "Only with --wait: the write took effect or changed nothing, but it is unknown",
                 "whether all sessions have it:",
-                "- a session ended before it answered, or",
+                "- a session ended before it answered, and its node did not return, or",
                 "- the cluster has other replicas, whose sessions were not asked.",
             ],
             Self::Findings => &["Only `lint`: the input has findings."],
