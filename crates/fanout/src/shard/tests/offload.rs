@@ -213,17 +213,23 @@ fn stream_that_ends_during_offload_frees_its_state() {
     }
 }
 
-/// Attack 46: a session that is away does not return with a response of rights that its client has lost.
-#[test]
-fn revoked_session_that_is_away_ends_without_a_response() {
+/// Opens a stream with many names, which the access rule `r` permits.
+fn large_stream_with_rights() -> (ShardHarness, Client) {
     let config = Config { access: AccessControl::Enforced, ..Config::default() };
     let mut harness = ShardHarness::with(config);
     harness.put("default", ENDPOINT, &[("x000007", "1")]);
     let rule = access_rule("r", "unix:7", "default");
     harness.apply(&access_change(vec![AccessOp::PutRule(Box::new(rule))]));
     let identity = Identity { principal: Principal::unix(7), token: None };
-    let mut client = harness.open_as(Some(Arc::new(identity)));
+    let client = harness.open_as(Some(Arc::new(identity)));
     harness.send(&client, Some("n1"), ask(many(100_000)));
+    (harness, client)
+}
+
+/// Attack 46: a session that is away does not return with a response of rights that its client has lost.
+#[test]
+fn revoked_session_that_is_away_ends_without_a_response() {
+    let (mut harness, mut client) = large_stream_with_rights();
     assert_eq!(n_offloaded(&harness), 1, "the session is away");
 
     harness.apply(&access_change(vec![AccessOp::DeleteRule("r".into())]));
@@ -242,14 +248,7 @@ fn revoked_session_that_is_away_ends_without_a_response() {
 /// Attack 46: the same for a session that returns with a response before the pass over all sessions reaches it.
 #[test]
 fn revoked_session_that_returns_with_a_response_does_not_send_it() {
-    let config = Config { access: AccessControl::Enforced, ..Config::default() };
-    let mut harness = ShardHarness::with(config);
-    harness.put("default", ENDPOINT, &[("x000007", "1")]);
-    let rule = access_rule("r", "unix:7", "default");
-    harness.apply(&access_change(vec![AccessOp::PutRule(Box::new(rule))]));
-    let identity = Identity { principal: Principal::unix(7), token: None };
-    let mut client = harness.open_as(Some(Arc::new(identity)));
-    harness.send(&client, Some("n1"), ask(many(100_000)));
+    let (mut harness, mut client) = large_stream_with_rights();
     assert_eq!(read_all(&mut harness, &mut client), ["x000007"]);
     harness.put("default", ENDPOINT, &[("x000007", "2")]);
     for (_, entry) in &mut harness.shard.sessions {
