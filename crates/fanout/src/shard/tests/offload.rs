@@ -294,6 +294,29 @@ fn large_session_is_moved_to_other_scopes_by_offload() {
     assert!(harness.shard.index.is_empty());
 }
 
+/// The change of the assignments that a session missed while it was away is not hidden by a later change of rules.
+#[test]
+fn session_that_is_away_during_two_changes_moves_when_it_is_back() {
+    let mut harness = ShardHarness::new();
+    harness.assign("own", "*", &["one"]);
+    harness.put("two", ENDPOINT, &[("x000001", "2")]);
+    let mut client = harness.open();
+    harness.send(&client, Some("n1"), ask(many(5_000)));
+    assert_eq!(n_offloaded(&harness), 1, "the session is away");
+    harness.assign("own", "*", &["two"]);
+    let now = harness.now();
+    // The session returns only after the passes of both changes.
+    while harness.shard.reassign_from.is_some() {
+        harness.shard.turn(now);
+    }
+    let rule = access_rule("r", "unix:7", "default");
+    harness.apply(&access_change(vec![AccessOp::PutRule(Box::new(rule))]));
+    while harness.shard.reassign_from.is_some() {
+        harness.shard.turn(now);
+    }
+    assert_eq!(read_all(&mut harness, &mut client), ["x000001"]);
+}
+
 /// L11: a stream over its share is rejected when the memory for subscriptions is used up. Only that
 /// stream ends.
 #[test]
