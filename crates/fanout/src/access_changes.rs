@@ -16,7 +16,7 @@ impl AccessChanges {
     /// history also changed.
     pub(crate) fn between(old: &State, newest: &State) -> Option<Self> {
         let is_of_access_alone =
-            is_later(old, newest) && old.assignments.changed == newest.assignments.changed;
+            newest.follows(old) && old.assignments.changed == newest.assignments.changed;
         is_of_access_alone.then(|| Self {
             since: old.placement_changed(),
             difference: old.access.difference(&newest.access),
@@ -29,7 +29,7 @@ impl AccessChanges {
     }
 
     /// Returns whether a session that was placed at a revision has the same rights now.
-    pub(crate) fn leave_alone(
+    pub(crate) fn keep_rights(
         &self,
         placed_at: Revision,
         slot: &StreamSlot,
@@ -40,9 +40,4 @@ impl AccessChanges {
             && placed_at != NEW_NODE
             && !identity.is_some_and(|identity| self.difference.concerns(identity))
     }
-}
-
-/// Returns whether a state follows another one in the same history.
-pub(crate) fn is_later(old: &State, newest: &State) -> bool {
-    old.incarnation == newest.incarnation && old.revision <= newest.revision
 }

@@ -296,9 +296,7 @@ impl HeldPolls {
                 if self.index.lock().polls.is_empty() {
                     continue;
                 }
-                let is_another =
-                    old.incarnation != newest.incarnation || old.revision > newest.revision;
-                if is_another || old.placement_changed() != newest.placement_changed() {
+                if !newest.follows(&old) || old.placement_changed() != newest.placement_changed() {
                     self.wake_all().await;
                     continue;
                 }

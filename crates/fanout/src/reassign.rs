@@ -8,7 +8,7 @@ use std::sync::Arc;
 use chancery_model::{Node, Revision, ScopeName, State};
 
 use crate::{
-    access_changes::{AccessChanges, is_later},
+    access_changes::AccessChanges,
     budget::{Budget, cost_of},
     clock::Now,
     entry::{NEW_NODE, scopes_of},
@@ -38,7 +38,7 @@ impl Shard {
             }
             (Some(_), _, _) => None,
         };
-        let first = match is_later(old, newest) {
+        let first = match newest.follows(old) {
             true => Revision(old.revision.0.saturating_add(1)),
             false => Revision(0),
         };
@@ -59,10 +59,10 @@ impl Shard {
         if entry.away.is_some() {
             return false;
         }
-        let leave_alone = |changes: &AccessChanges| {
-            changes.leave_alone(entry.assigned_at, &entry.slot, config.access)
+        let keep_rights = |changes: &AccessChanges| {
+            changes.keep_rights(entry.assigned_at, &entry.slot, config.access)
         };
-        if entry.assigned_at != changed && !access_changes.as_ref().is_some_and(leave_alone) {
+        if entry.assigned_at != changed && !access_changes.as_ref().is_some_and(keep_rights) {
             return false;
         }
         entry.assigned_at = changed;

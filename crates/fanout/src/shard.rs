@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config,
-    access_changes::{AccessChanges, is_later},
+    access_changes::AccessChanges,
     arrivals::Arrivals,
     budget::{Budget, cost_of},
     clock::Now,
@@ -359,7 +359,7 @@ impl Shard {
         if old.placement_changed() != newest.placement_changed() {
             self.on_placement_change(&old, newest);
         }
-        self.marking = Some(match is_later(&old, newest) {
+        self.marking = Some(match newest.follows(&old) {
             false => Marking::of_anything(self.sessions.capacity(), old.revision, arrived),
             true => {
                 let is_seen = |scope: &ScopeName| self.views.sees(scope);

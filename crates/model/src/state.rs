@@ -287,6 +287,12 @@ impl State {
         }
     }
 
+    /// Returns whether the state follows an earlier one in the same history, or is equal to it.
+    #[must_use]
+    pub fn follows(&self, earlier: &Self) -> bool {
+        self.incarnation == earlier.incarnation && self.revision >= earlier.revision
+    }
+
     /// Returns the last revision that changed the assignments or the access rules. Until it changes, the
     /// scopes of a node and the rights of an identity stay the same.
     #[must_use]

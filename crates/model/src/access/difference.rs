@@ -47,6 +47,9 @@ impl Access {
             }
         }
         old.for_each(|gone| difference.add(gone));
+        if self.tokens == newer.tokens {
+            return difference;
+        }
         let digests = |access: &Self| access.tokens.iter().map(|token| token.digest).collect();
         let (before, after): (BTreeSet<_>, BTreeSet<_>) = (digests(self), digests(newer));
         difference.tokens = before.symmetric_difference(&after).copied().collect();

@@ -84,7 +84,7 @@ fn shown_value(key: &str, value: &Value) -> String {
             without_arguments(line.split_whitespace().map(|word| format!("{word:?}")))
         }
         // A value of another type, or of the whole section, may contain the command.
-        _ if COMMAND.starts_with(key) => "[redacted]".to_owned(),
+        _ if COMMAND.starts_with(key) => REDACTED.to_owned(),
         _ => value.to_string(),
     };
     let text = without_user(&without_private_key(&text));
