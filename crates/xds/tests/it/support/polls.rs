@@ -144,7 +144,8 @@ pub(crate) async fn post2(
         .unwrap();
     let mut ready = client.clone().ready().await.unwrap();
     let (response, mut send) = ready.send_request(request, false).unwrap();
-    send.send_data(Bytes::from(body.to_owned()), true).unwrap();
+    // A refusal may come before the body, and then it closes the stream. The response says so.
+    drop(send.send_data(Bytes::from(body.to_owned()), true));
     let read = async {
         let response = response.await.unwrap();
         let (parts, mut body) = response.into_parts();
