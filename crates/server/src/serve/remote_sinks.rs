@@ -18,11 +18,8 @@ pub(super) async fn serve_while_leader(
     config: chancery_xds::Config,
     drain: CancellationToken,
 ) {
-    loop {
-        tokio::select! {
-            () = drain.cancelled() => return,
-            () = until_leads(&replica, true) => {}
-        }
+    // A stream that the drain has ended is not opened again.
+    while drain.run_until_cancelled(until_leads(&replica, true)).await.is_some() {
         let stop = drain.child_token();
         let serve = serve_remote_sink(remote.clone(), fanout.clone(), config.clone(), stop.clone());
         tokio::pin!(serve);

@@ -150,7 +150,9 @@ class Server(grpc.GenericRpcHandler):
 
     def establish(self, responses, context):
         self.count(1)
-        context.add_callback(lambda: self.count(-1))
+        if not context.add_callback(lambda: self.count(-1)):
+            # The stream has ended already.
+            self.count(-1)
         try:
             if self.held.args.eager:
                 yield from self.held.first_requests()

@@ -85,7 +85,8 @@ async fn streams_that_write_before_they_read_do_not_hang() {
             }
         }
     }
-    for client in &mut clients {
+    // All read at the same time: the unread responses of some could take up the HTTP/2 window of the connection.
+    futures::future::join_all(clients.iter_mut().map(async |client| {
         loop {
             let response = client.next().await;
             client.ack(&response).await;
@@ -96,7 +97,8 @@ async fn streams_that_write_before_they_read_do_not_hang() {
                 break;
             }
         }
-    }
+    }))
+    .await;
 }
 
 /// SOTW-31: a client that never acknowledges receives the newest state after the timeout. Meanwhile
