@@ -5,7 +5,7 @@
 //! | `directory`, `high_water` | the data directory, and its files beside the database |
 //! | `database`, `wal` | RocksDB, and a check of its files |
 //! | `log`, `recent`, `flusher`, `log_size` | the Raft log; its newest entries in memory; the thread that writes and syncs it |
-//! | `machine`, `ahead`, `published` | apply entries, large ones early; publish the state |
+//! | `machine`, `preparer`, `ahead`, `published` | apply entries, large ones early; publish the state |
 //! | `persister`, `state_writer` | write the records of the state |
 //! | `image`, `effect` | the state as one value, and the effect of an entry |
 //! | `records`, `tally`, `loader` | the records of the state |
@@ -47,6 +47,7 @@ pub(crate) mod parts;
 pub(crate) mod persister;
 #[cfg(test)]
 mod persister_tests;
+pub(crate) mod preparer;
 pub(crate) mod progress;
 pub(crate) mod published;
 pub(crate) mod recent;

@@ -58,7 +58,7 @@ fn put_named(index: u64, prefix: &str, n: usize, value: u8) -> Entry {
 /// Returns the entry as a leader appends it: prepared and compressed.
 pub(super) fn prepared(entry: Entry, revision: u64) -> Entry {
     let EntryPayload::Normal(command) = entry.payload else { return entry };
-    let prepared = Prepared::new(&command.bytes, Revision(revision)).unwrap();
+    let prepared = Prepared::new(&command.bytes, Revision(revision), |_| ()).unwrap();
     let preparation = Arc::new(Preparation::done(prepared));
     let packed = pack(&command.bytes);
     let command = EncodedCommand::with(command.bytes, preparation).packed_as(packed);

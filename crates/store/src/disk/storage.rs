@@ -16,6 +16,7 @@ use crate::{
         log_size::LogSize,
         machine::Machine,
         opening::Opener,
+        preparer::Preparer,
         progress::Progress,
         published::Published,
         recovery::Recovered,
@@ -32,6 +33,7 @@ pub(crate) struct Storage {
     pub(crate) published: Published,
     /// The digests of the newest applied positions.
     pub(crate) digests: Arc<Digests>,
+    pub(crate) preparer: Preparer,
     pub(crate) log: WeakLogStore,
     pub(crate) log_size: Arc<Mutex<LogSize>>,
     pub(crate) space: Arc<Space>,
@@ -76,6 +78,7 @@ impl Storage {
         let storage = Self {
             published: machine.published(),
             digests: machine.digests(),
+            preparer: Preparer::new(machine.published(), secrets()),
             log: log.downgrade(),
             log_size,
             space: Arc::new(Space::new(&config.data_dir, config.free_bytes_min)),

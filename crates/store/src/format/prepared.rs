@@ -5,7 +5,7 @@
 //! that later commands do not wait for it.
 
 use bytes::Bytes;
-use chancery_model::{PreparedTransaction, Revision};
+use chancery_model::{PreparedTransaction, Revision, Upsert};
 use parking_lot::{Condvar, Mutex};
 
 use crate::format::codec::{Command, Request, decode_command};
@@ -39,12 +39,17 @@ enum Step {
 }
 
 impl Prepared {
-    /// Prepares an encoded command for an expected revision. Returns `None` if the command is not a transaction, or
-    /// cannot be decoded: applying it then reports the error.
-    pub(crate) fn new(command: &Bytes, revision: Revision) -> Option<Self> {
-        let Ok(Command::Transact { transaction, request }) = decode_command(command) else {
+    /// Prepares an encoded command for an expected revision. `open` adds the bodies of sealed drafts. Returns `None` if
+    /// the command is not a transaction, or cannot be decoded: applying it then reports the error.
+    pub(crate) fn new(
+        command: &Bytes,
+        revision: Revision,
+        open: impl FnOnce(&mut [Upsert]),
+    ) -> Option<Self> {
+        let Ok(Command::Transact { mut transaction, request }) = decode_command(command) else {
             return None;
         };
+        open(&mut transaction.upserts);
         let transaction = Box::new(PreparedTransaction::new(*transaction, revision));
         Some(Self { transaction, request })
     }

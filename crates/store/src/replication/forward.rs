@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::{
     Config, HISTORY_MAX, TransactError,
     disk::{
+        preparer::Preparer,
         published::Published,
         space::{Full, Space},
         storage::Storage,
@@ -31,7 +32,7 @@ use crate::{
     failure::Failure,
     format::{
         packed::pack,
-        prepared::{PREPARED_BYTES_MIN, Preparation, Prepared},
+        prepared::{PREPARED_BYTES_MIN, Preparation},
         raft::{EncodedCommand, Response},
     },
     metrics::StoreMetrics,
@@ -67,6 +68,7 @@ enum Attempt {
 pub(crate) struct Forwarder {
     node: Arc<RaftNode>,
     published: Published,
+    preparer: Preparer,
     space: Arc<Space>,
     failure: Failure,
     metrics: StoreMetrics,
@@ -94,6 +96,7 @@ impl Forwarder {
         Self {
             node,
             published: storage.published.clone(),
+            preparer: storage.preparer.clone(),
             space: Arc::clone(&storage.space),
             failure,
             metrics,
@@ -255,9 +258,8 @@ impl Forwarder {
         if command.len() < PREPARED_BYTES_MIN {
             return EncodedCommand::new(command);
         }
-        let revision = self.published.next_revision();
-        let bytes = command.clone();
-        let prepare = move || (Prepared::new(&bytes, revision), pack(&bytes));
+        let (preparer, bytes) = (self.preparer.clone(), command.clone());
+        let prepare = move || (preparer.prepare(&bytes), pack(&bytes));
         match tokio::task::spawn_blocking(prepare).await {
             Ok((Some(prepared), packed)) => {
                 let preparation = Arc::new(Preparation::done(prepared));

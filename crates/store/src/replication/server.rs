@@ -7,7 +7,6 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use chancery_model::Revision;
 use chancery_proto::raft::v1::{
     self as pb,
     replication_server::{Replication, ReplicationServer},
@@ -21,10 +20,13 @@ use super::{
     accept, codec, core::Core, hello, instance, protocol, refusal_log::Refusals, tls::Tls,
 };
 use crate::{
-    disk::snapshot::{Decoder, Snapshot},
+    disk::{
+        preparer::Preparer,
+        snapshot::{Decoder, Snapshot},
+    },
     format::{
         identity::Identity,
-        prepared::{PREPARED_BYTES_MIN, Preparation, Prepared},
+        prepared::{PREPARED_BYTES_MIN, Preparation},
         raft::{EncodedCommand, Entry},
         raft_codec::{vote_from_proto, vote_to_proto},
         record::RecordError,
@@ -135,15 +137,16 @@ fn check_header(own: Identity, header: &pb::Header) -> Result<(), String> {
 }
 
 /// Begins to prepare a large command of an entry, which is applied later.
-fn prepare(entry: &mut Entry, revision: Revision) {
+fn prepare(entry: &mut Entry, preparer: &Preparer) {
     let EntryPayload::Normal(command) = &mut entry.payload else { return };
     if command.bytes.len() < PREPARED_BYTES_MIN {
         return;
     }
     let preparation = Arc::new(Preparation::in_progress());
     let (bytes, begun) = (command.bytes.clone(), Begun(Arc::clone(&preparation)));
+    let preparer = preparer.clone();
     *command = EncodedCommand::with(command.bytes.clone(), preparation);
-    tokio::task::spawn_blocking(move || begun.0.finish(Prepared::new(&bytes, revision)));
+    tokio::task::spawn_blocking(move || begun.0.finish(preparer.prepare(&bytes)));
 }
 
 /// Ends a preparation even if its thread panics or never starts.
@@ -171,8 +174,8 @@ impl Replication for Service {
         let from = message.header.as_ref().map_or(0, |header| header.from);
         let (acknowledged, committed) = (message.acknowledged, message.acknowledged_committed);
         let mut request = codec::append_from_proto(message).map_err(invalid)?;
-        let revision = core.storage.published.next_revision();
-        request.entries.iter_mut().for_each(|entry| prepare(entry, revision));
+        let preparer = &core.storage.preparer;
+        request.entries.iter_mut().for_each(|entry| prepare(entry, preparer));
         let previous = request.prev_log_id.map(|id| id.index);
         // Raft skips entries whose log ids it has.
         if let Err(other) = core.storage.log.check(&request.entries, from).await {
