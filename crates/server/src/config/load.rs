@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use chancery_model::{has_private_key, without_credentials};
@@ -272,7 +273,10 @@ impl Values {
             let text = format!("{error}; a replica starts, and {effect}");
             warn("validation", "external_command", text);
         }
-        for (section, key, text) in named_files::created_at_start(config) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let refused = config.certificates_refused_at(i64::try_from(now).unwrap_or(i64::MAX));
+        for (section, key, text) in refused.into_iter().chain(named_files::created_at_start(config))
+        {
             warn(section, key, text);
         }
         if credential.is_some() {

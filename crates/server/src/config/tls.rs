@@ -1,8 +1,13 @@
 //! The TLS keys of the ports for clients and operators. `raft.rs` has those of replicas.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
-use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsError, TlsFile, TlsPort};
+use chancery_tls::{
+    ClientCertificates, MinVersion, TlsConfig, TlsError, TlsFile, TlsPort, Validity,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -117,6 +122,31 @@ impl Admin {
 }
 
 impl Config {
+    /// Returns the section, the key and the finding for each certificate that peers refuse at a time, in seconds of the
+    /// Unix epoch. A replica starts with such a certificate. Omits files that cannot be read.
+    pub(super) fn certificates_refused_at(
+        &self,
+        now: i64,
+    ) -> Vec<(&'static str, &'static str, String)> {
+        let paths = [
+            ("xds", &self.xds.tls_cert),
+            ("admin", &self.admin.tls_cert),
+            ("raft", &self.raft.tls_cert),
+            ("mcp", &self.mcp.tls_cert),
+        ];
+        let refused = |(section, path): (&'static str, &String)| {
+            let Validity { not_before, not_after } = Validity::of_file(Path::new(path)).ok()?;
+            let why = match (now < not_before, now > not_after) {
+                (true, _) => "is not valid yet",
+                (_, true) => "has expired",
+                (false, false) => return None,
+            };
+            let text = format!("{path} {why}; a replica starts, and peers refuse the certificate");
+            Some((section, "tls_cert", text))
+        };
+        paths.into_iter().filter(|(_, path)| !path.is_empty()).filter_map(refused).collect()
+    }
+
     /// Returns the section, the key and the rule of each TLS key that breaks a rule.
     pub(super) fn tls_rules(&self) -> Vec<(&'static str, &'static str, String)> {
         let mut broken = self.xds.tls_keys().rules();
@@ -261,6 +291,26 @@ fn trust_domain(text: &str) -> Result<(&str, &str), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Certificates of rcgen are valid from 1975 to 4096.
+    #[test]
+    fn certificate_outside_of_its_validity_is_found() {
+        let signed = rcgen::generate_simple_self_signed(vec!["a".to_owned()]).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), signed.cert.pem()).unwrap();
+        let path = file.path().display().to_string();
+        let mut config = Config::default();
+        config.admin.tls_cert.clone_from(&path);
+        config.raft.tls_cert = "/none".into();
+        let found = |year: i64| {
+            let found = config.certificates_refused_at((year - 1970) * 31_556_952);
+            found.into_iter().map(|(section, key, text)| format!("{section}.{key}: {text}"))
+        };
+        let effect = "a replica starts, and peers refuse the certificate";
+        assert!(found(1972).eq([format!("admin.tls_cert: {path} is not valid yet; {effect}")]));
+        assert!(found(2026).eq([""; 0]));
+        assert!(found(4100).eq([format!("admin.tls_cert: {path} has expired; {effect}")]));
+    }
 
     #[test]
     fn incomplete_tls_keys_are_rejected() {

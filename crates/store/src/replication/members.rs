@@ -331,19 +331,21 @@ impl Members {
                 break;
             }
         }
-        let Some(to) = able else {
+        let Some(next) = able else {
             return refused(refusal.unwrap_or_else(|| "no other voter answers".to_owned()));
         };
-        if self.node.raft.trigger().transfer_leader(to).await.is_err() {
+        if self.node.raft.trigger().transfer_leader(next).await.is_err() {
             return Attempt::NotLeader;
         }
         loop {
             match self.node.leader() {
-                Some(Leader::There { id, .. }) if id == to => {
-                    return Attempt::Done(Ok(format!("replica {to} leads now")));
+                Some(Leader::There { id, .. }) if id == to || to == 0 => {
+                    return Attempt::Done(Ok(format!("replica {id} leads now")));
                 }
+                // The voter was too slow, and another one was elected, which can transfer leadership to it.
+                Some(Leader::There { .. }) => return Attempt::NotLeader,
                 _ if Instant::now() + POLL_INTERVAL >= deadline => {
-                    return refused(format!("replica {to} has not taken over in time"));
+                    return refused(format!("replica {next} has not taken over in time"));
                 }
                 _ => tokio::time::sleep(POLL_INTERVAL).await,
             }
@@ -427,11 +429,13 @@ impl Members {
                 )) => return Attempt::NotLeader,
                 Err(error) => error,
             };
-            // Another change is in progress, perhaps an automatic one, and ends soon.
+            // Another change is in progress, perhaps an automatic one, or this replica leads since a moment ago. Both
+            // end soon.
             let is_busy = matches!(
                 error,
                 RaftError::APIError(ClientWriteError::ChangeMembershipError(
                     ChangeMembershipError::InProgress(_)
+                        | ChangeMembershipError::UncommittedLeaderLog(_)
                 ))
             );
             if !is_busy || Instant::now() + POLL_INTERVAL >= deadline {

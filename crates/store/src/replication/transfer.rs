@@ -33,11 +33,11 @@ use crate::{
 const PIECE_BYTES: usize = 256 << 10;
 /// The maximum number of encoded pieces that wait for the network. Encoding pauses at this number.
 const PIECES_WAITING: usize = 4;
-/// The number of checks for progress within the stall timeout.
+/// The minimum number of checks for progress within the stall timeout.
 const CHECKS: u32 = 10;
 /// The maximum time for the answer to a Hello call, which asks the receiver for its progress.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// The time without a Hello answer after which the sender gives up.
+/// The time without a Hello answer after which the sender gives up. It includes at least two calls.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Sends a snapshot, and returns the receiver's vote after the receiver has installed it. Gives up
@@ -79,7 +79,8 @@ pub(super) async fn send(
 /// Waits until the transfer stalls for `limit`: the connection took no piece, and the receiver
 /// neither read nor wrote anything. Returns earlier if the receiver does not answer for [`SILENCE`].
 async fn stalls(target: &Target, taken: &Progress, limit: Duration) {
-    let mut checks = tokio::time::interval((limit / CHECKS).max(Duration::from_millis(1)));
+    let interval = (limit / CHECKS).min(SILENCE / 3).max(Duration::from_millis(1));
+    let mut checks = tokio::time::interval(interval);
     checks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut last = (taken.bytes(), 0);
     let mut since = Instant::now();
@@ -111,18 +112,22 @@ async fn ask_progress(target: &Target) -> Option<u64> {
     Some(hello.snapshot_progress)
 }
 
-/// Returns the pieces of a snapshot, encoded while they are sent.
+/// Returns the pieces of a snapshot, encoded while they are sent. Without a connection nobody asks for the first piece,
+/// so attempts to reach a replica that is down encode nothing.
 fn pieces_of(snapshot: SnapshotData) -> impl futures::Stream<Item = Bytes> + Send + 'static {
-    let (sender, receiver) = mpsc::channel(PIECES_WAITING);
-    tokio::task::spawn_blocking(move || {
-        for piece in snapshot::pieces(snapshot.encode(), PIECE_BYTES) {
-            if sender.blocking_send(piece).is_err() {
-                // The sender has given up.
-                return;
+    let pieces = async move {
+        let (sender, receiver) = mpsc::channel(PIECES_WAITING);
+        tokio::task::spawn_blocking(move || {
+            for piece in snapshot::pieces(snapshot.encode(), PIECE_BYTES) {
+                if sender.blocking_send(piece).is_err() {
+                    // The sender has given up.
+                    return;
+                }
             }
-        }
-    });
-    ReceiverStream::new(receiver)
+        });
+        ReceiverStream::new(receiver)
+    };
+    futures::stream::once(pieces).flatten()
 }
 
 #[cfg(test)]

@@ -178,6 +178,12 @@ async fn send_to(habit: Behavior) -> (Result<Vote, Unreachable<Types>>, Duration
     (sent, took)
 }
 
+/// Raft tries again and again to reach a replica that is down. The test has no runtime, so the encoding cannot begin.
+#[test]
+fn snapshot_is_encoded_only_when_its_receiver_is_connected() {
+    drop(pieces_of(SnapshotData(Arc::new(Image::new()))));
+}
+
 /// A snapshot arrives even if it takes many times the stall timeout, with a slow network and with a slow
 /// disk.
 #[tokio::test(flavor = "multi_thread")]
