@@ -10,7 +10,8 @@
 //! - The tally and the digests are computed from the records, so they describe the stored image. Snapshots and
 //!   backups contain the stored image. Raft purges only entries that the stored image includes.
 //! - The changes in the queue have at most [`WAITING_BYTES_MAX`] bytes. [`Persister::persist`] blocks while there is no
-//!   space. A change that exceeds the limit is queued alone.
+//!   space. A change that exceeds the limit is queued alone. The change that is being written is no longer in the queue,
+//!   so later changes do not wait for it.
 
 use std::{collections::VecDeque, io, sync::Arc, thread};
 
@@ -30,8 +31,7 @@ use crate::{
 
 /// The size from which a change is large, in bytes. A large change is published before its records are written.
 pub(crate) const LARGE_BYTES: usize = 512 << 10;
-/// The maximum size of the changes in the queue, in bytes. It includes the change that is being written. A larger
-/// change waits until the queue is empty.
+/// The maximum size of the changes in the queue, in bytes. A larger change waits until the queue is empty.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 /// The fixed cost of each entry in the queue, in bytes.
 const ENTRY_BYTES: usize = 1 << 10;
@@ -51,16 +51,16 @@ struct Inner {
     parts: Parts,
     writer: StateWriter,
     waiting: Mutex<Waiting>,
-    /// Notified when a job is done.
-    done: Condvar,
+    /// Notified when a job leaves the queue, and when no job is left.
+    advanced: Condvar,
 }
 
 #[derive(Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// The size of the queued jobs, and of the job in progress.
+    /// The size of the queued jobs.
     bytes: usize,
-    /// Whether a thread writes the queued jobs.
+    /// Whether a thread writes jobs: there are queued jobs, or one is in progress.
     is_running: bool,
     has_failed: bool,
 }
@@ -86,21 +86,21 @@ impl Persister {
     /// Creates a persister of a database whose records of the state are those of `generation`.
     pub(crate) fn new(database: Arc<Database>, generation: u32, parts: Parts) -> Self {
         let writer = StateWriter::new(database, generation);
-        let (waiting, done) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Inner { parts, writer, waiting, done }))
+        let (waiting, advanced) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Inner { parts, writer, waiting, advanced }))
     }
 
-    /// Writes a job and returns `None`. Returns the job if it is large, or if other jobs are queued: the caller then
-    /// publishes the image, and passes the job to [`Persister::persist_later`]. Blocks while the queue is full.
+    /// Writes a job and returns `None`. Returns the job if it is large, or if other jobs are not written yet: the caller
+    /// then publishes the image, and passes the job to [`Persister::persist_later`]. Blocks while the queue is full.
     pub(crate) fn persist(&self, job: Job) -> io::Result<Option<Job>> {
         {
             let mut waiting = self.0.waiting.lock();
             let cost = job.cost();
-            self.0.done.wait_while(&mut waiting, |waiting| {
+            self.0.advanced.wait_while(&mut waiting, |waiting| {
                 !waiting.has_failed && waiting.bytes > 0 && waiting.bytes + cost > WAITING_BYTES_MAX
             });
             self.check(&waiting)?;
-            if job.is_large || waiting.bytes > 0 {
+            if job.is_large || waiting.is_running {
                 return Ok(Some(job));
             }
         }
@@ -128,19 +128,18 @@ impl Persister {
         loop {
             let job = {
                 let mut waiting = self.0.waiting.lock();
+                self.0.advanced.notify_all();
                 let Some(job) = waiting.jobs.pop_front() else {
                     waiting.is_running = false;
                     return;
                 };
+                waiting.bytes -= job.cost();
                 job
             };
-            let cost = job.cost();
             if let Err(error) = self.write(job) {
                 self.fail_io(&error);
                 return;
             }
-            self.0.waiting.lock().bytes -= cost;
-            self.0.done.notify_all();
         }
     }
 
@@ -158,7 +157,7 @@ impl Persister {
         // Reported under the lock, so that no job is added after the failure is known.
         report(&self.0.parts.failure);
         *waiting = Waiting { has_failed: true, ..Waiting::default() };
-        self.0.done.notify_all();
+        self.0.advanced.notify_all();
     }
 
     fn fail_io(&self, error: &io::Error) {
@@ -175,10 +174,10 @@ impl Persister {
         self.0.writer.settle()
     }
 
-    /// Replaces the stored image, once the queue is empty. The caller must not add jobs meanwhile.
+    /// Replaces the stored image, once all jobs are written. The caller must not add jobs meanwhile.
     pub(crate) fn install(&self, image: &Image, progress: &Progress) -> io::Result<()> {
         let mut waiting = self.0.waiting.lock();
-        self.0.done.wait_while(&mut waiting, |waiting| waiting.bytes > 0);
+        self.0.advanced.wait_while(&mut waiting, |waiting| waiting.is_running);
         self.check(&waiting)?;
         drop(waiting);
         self.0.writer.install(image, progress)?;

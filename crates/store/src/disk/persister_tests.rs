@@ -8,11 +8,13 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
 use chancery_model::{ResourceDraft, Revision, Transaction, Upsert};
 use openraft::{EntryPayload, storage::RaftSnapshotBuilder};
+use tokio::time::timeout;
 
 use crate::{
     disk::{
@@ -24,8 +26,10 @@ use crate::{
         image::Image,
         joining::Copies,
         machine::Machine,
+        persister::{Job, Parts, Persister},
+        published::Published,
         recovery::{self, Recovered},
-        state_writer::staged,
+        state_writer::{self, staged},
     },
     failpoint::{self, Point, Step},
     failure::Failure,
@@ -37,6 +41,7 @@ use crate::{
     metrics::StoreMetrics,
 };
 
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The number of resources of a large change, whose records take several pieces.
 const N_RESOURCES: usize = 6000;
 
@@ -107,6 +112,45 @@ async fn large_change_is_visible_before_it_is_stored() {
     store.close();
     let recovered = found(dir.path(), mark(dir.path())).unwrap();
     assert!(records(&recovered.image) == records_expected, "another state is found");
+}
+
+/// A change of any size is being written. Later changes do not wait for it, until they fill the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn queue_is_limited_without_the_change_that_is_being_written() {
+    const EXCESSIVE: usize = 65 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let database = Arc::new(Database::open(dir.path(), Access::Create).unwrap());
+    let mut image = Image::new();
+    let published = Published::new(image.clone());
+    let (digests, failure) = (Arc::default(), Failure::default());
+    let parts = Parts { published: published.clone(), digests, failure };
+    let persister = Persister::new(Arc::clone(&database), 0, parts);
+    let mut job = |entry: Entry, bytes| {
+        let applied = entry.log_id;
+        let (_, effect) = image.advance(entry).unwrap();
+        let (incarnation, revision) = (image.state.incarnation, image.state.revision);
+        let steps = vec![state_writer::Step { applied, incarnation, revision, effect }];
+        Job { image: image.clone(), steps, bytes, is_large: bytes == EXCESSIVE }
+    };
+    let add = |job| {
+        let persister = persister.clone();
+        tokio::task::spawn_blocking(move || {
+            let later = persister.persist(job).unwrap().expect("it is not queued");
+            persister.persist_later(later);
+        })
+    };
+    let held = database.fail_points.hold(Point::Write);
+    add(job(form(0), EXCESSIVE)).await.unwrap();
+    held.arrival().await;
+    for (index, bytes) in [(1, 10), (2, 10)] {
+        let added = add(job(put(index, "a", "1"), bytes));
+        timeout(PATIENCE, added).await.expect("it waits for the large change").unwrap();
+    }
+    let mut waits = add(job(put(3, "a", "2"), EXCESSIVE));
+    assert!(timeout(Duration::from_millis(200), &mut waits).await.is_err(), "there is no limit");
+    drop(held);
+    timeout(PATIENCE, waits).await.expect("the queue is empty").unwrap();
+    assert_eq!(published.stored_at(3).await.applied, Some(log_id(1, 3)));
 }
 
 /// Nothing is stored after a change that cannot be stored. The change itself stays visible: it is committed, and a
