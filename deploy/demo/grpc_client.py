@@ -24,7 +24,8 @@ def main():
         last = None
         while time.monotonic() < deadline:
             try:
-                answer = hello(b"", timeout=20, wait_for_ready=last is None).decode()
+                timeout = 60 if last is None else 20
+                answer = hello(b"", timeout=timeout, wait_for_ready=last is None).decode()
             except grpc.RpcError as error:
                 print(f"call failed: {error.code().name}: {error.details()}", flush=True)
                 return 1

@@ -11,9 +11,13 @@ use crate::{
     kind::Kind,
     log::Log,
     outcome::{Outcome, Stop, violation},
+    reply::unexpected,
     state::State,
     stream::{Door, Opening, Stream, Variant, full},
 };
+
+/// The maximum number of updates that a server may send before it reads a request.
+pub(crate) const LATE_UPDATES_MAX: u32 = 5;
 
 /// The server under test.
 pub struct Target {
@@ -106,6 +110,34 @@ impl Ctx {
     /// Removes one resource.
     pub(crate) async fn remove(&self, kind: Kind, name: &str) -> Outcome {
         self.set(kind, name, 0).await
+    }
+
+    /// Changes resources until no response follows. A server answers nothing to the request that ended their
+    /// subscription, so that a slow server may read it after a change. `names` are still subscribed to.
+    pub(crate) async fn change_unseen(
+        &self,
+        stream: &mut Stream,
+        (requirement, expected): (&str, &str),
+        names: &[&str],
+        changed: &[(Kind, &str)],
+    ) -> Outcome {
+        for generation in 2..LATE_UPDATES_MAX + 2 {
+            let changes = changed.iter().map(|(kind, name)| (*kind, *name, generation));
+            self.publish(&changes.collect::<Vec<_>>()).await?;
+            let mut last = None;
+            while let Some(reply) = stream.maybe(requirement).await? {
+                stream.ack(&reply, names).await;
+                last = Some(reply);
+            }
+            match last {
+                None => return Ok(()),
+                Some(reply) if generation > LATE_UPDATES_MAX => {
+                    return unexpected(requirement, expected, &reply);
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Publishes resources of one type in generation 1.

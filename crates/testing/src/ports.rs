@@ -22,6 +22,8 @@ use std::{
 /// The ports that can be reserved, below Linux's range for outgoing connections
 /// (`ip_local_port_range`).
 const RANGE: Range<u16> = 12_000..32_000;
+/// The default ports of a replica, on which a test may listen without a reservation.
+const DEFAULTS: Range<u16> = 18_000..18_003;
 
 static NEXT: AtomicU16 = AtomicU16::new(0);
 /// The reservations, kept until the process ends.
@@ -40,6 +42,9 @@ pub fn reserve_port() -> u16 {
         let step = u32::from(NEXT.fetch_add(1, Ordering::Relaxed));
         let index = u16::try_from((offset + step) % len).expect("the range has 20,000 ports");
         let port = RANGE.start + index;
+        if DEFAULTS.contains(&port) {
+            continue;
+        }
         if let Some(reservation) = reserve(port) {
             RESERVED.lock().unwrap_or_else(PoisonError::into_inner).push(reservation);
             return port;

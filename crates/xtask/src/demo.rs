@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The time limit for one step: a start, a first answer, or a moved endpoint.
-const STEP: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_secs(60);
 
 /// The first words of the instructions, which the demo prints once everything runs.
 pub(crate) const READY: &str = "the control plane is up";
@@ -246,7 +246,7 @@ impl Demo {
         let mut envoy = self.envoy(paths);
         let mut envoy = Guard::spawn("envoy", logged(&mut envoy, &self.dir, "envoy")?)?;
         let mut client = self.grpc_client(paths);
-        client.args(["--until", "hello from b", "--seconds", "60"]).stdout(Stdio::piped());
+        client.args(["--until", "hello from b", "--seconds", "120"]).stdout(Stdio::piped());
         let mut client = Guard::spawn("the gRPC client", &mut client)?;
         let answers = lines(&mut client)?;
 

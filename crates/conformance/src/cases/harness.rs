@@ -10,7 +10,7 @@ use super::row::{ADS, BOTH, word};
 use crate::{
     case::{Basis, Case},
     client::Client,
-    ctx::Ctx,
+    ctx::{Ctx, LATE_UPDATES_MAX},
     kind::Kind::{self, Cds, Eds, Lds, Rds},
     outcome::{Outcome, ensure},
     stream::{
@@ -35,9 +35,6 @@ struct Outline {
 const FULL: &[Kind] = &[Cds, Lds];
 const PARTIAL: &[Kind] = &[Rds, Eds];
 const FOUR: &[Kind] = &[Cds, Lds, Rds, Eds];
-
-/// The maximum number of updates that a server may send before it reads a request.
-const LATE_UPDATES_MAX: u32 = 5;
 
 macro_rules! outline {
     ($name:literal, $variants:expr, $kinds:expr, $doors:expr, [$($id:literal),+], $shows:literal, $check:expr) => {
@@ -392,17 +389,28 @@ async fn no_names(ctx: Ctx, variant: Variant, kind: Kind) -> Outcome {
     client.subscribe(kind, &["A", "B"]).await;
     client.until("SOTW-41", kind, &[("A", 1), ("B", 1)]).await?;
     client.subscribe(kind, &[]).await;
-    // A server answers nothing to the request. A slow one may therefore read it after an update.
+    client.settle("SOTW-47").await?;
+    change_unseen(&ctx, &mut client, "SOTW-47", kind, "B").await
+}
+
+/// Changes a resource until the client no longer receives it. A server answers nothing to the request that ended its subscription,
+/// so that a slow server may read it after a change.
+async fn change_unseen(
+    ctx: &Ctx,
+    client: &mut Client,
+    requirement: &str,
+    kind: Kind,
+    name: &str,
+) -> Outcome {
     for generation in 2..LATE_UPDATES_MAX + 2 {
-        client.settle("SOTW-47").await?;
         client.forget(kind);
-        ctx.set(kind, "B", generation).await?;
-        client.settle("SOTW-47").await?;
-        if client.only("SOTW-47", kind, &[]).is_ok() {
+        ctx.set(kind, name, generation).await?;
+        client.settle(requirement).await?;
+        if client.only(requirement, kind, &[]).is_ok() {
             return Ok(());
         }
     }
-    client.only("SOTW-47", kind, &[])
+    client.only(requirement, kind, &[])
 }
 
 async fn one_after_the_other(ctx: Ctx, variant: Variant, kind: Kind) -> Outcome {
@@ -465,8 +473,7 @@ async fn delta_unsubscribe(ctx: Ctx, variant: Variant, kind: Kind) -> Outcome {
     for name in ["B", "A"] {
         client.unsubscribe(kind, name).await;
         client.quiet("DELTA-23", "no response to a request that only unsubscribes").await?;
-        ctx.set(kind, name, 2).await?;
-        client.quiet("DELTA-28", "no response for an unsubscribed resource").await?;
+        change_unseen(&ctx, &mut client, "DELTA-28", kind, name).await?;
     }
     Ok(())
 }

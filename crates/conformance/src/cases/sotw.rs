@@ -457,8 +457,8 @@ async fn dropped(ctx: Ctx) -> Outcome {
     let first = stream.take("SOTW-41", Eds, &["A", "B"], &[("A", 1), ("B", 1)]).await?;
     stream.ask(Ask::ack(&first, &["A"])).await;
     stream.quiet("SOTW-46", "no response to a request that only drops a name").await?;
-    ctx.set(Eds, "B", 2).await?;
-    stream.quiet("SOTW-46", "no response for a dropped name").await
+    let expected = ("SOTW-46", "no response for a dropped name");
+    ctx.change_unseen(&mut stream, expected, &["A"], &[(Eds, "B")]).await
 }
 
 async fn many_names(ctx: Ctx) -> Outcome {

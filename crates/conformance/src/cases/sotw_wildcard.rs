@@ -115,8 +115,8 @@ async fn star_then_empty(ctx: Ctx) -> Outcome {
     let reply = stream.exactly("SOTW-60", Cds, &[("A", 1)]).await?;
     stream.ask(Ask::ack(&reply, &[])).await;
     stream.quiet("SOTW-62", "no response to an empty list after *").await?;
-    ctx.set(Cds, "A", 2).await?;
-    stream.quiet("SOTW-62", "no response after an empty list").await
+    let expected = ("SOTW-62", "no response after an empty list");
+    ctx.change_unseen(&mut stream, expected, &[], &[(Cds, "A")]).await
 }
 
 async fn add_name(ctx: Ctx) -> Outcome {
@@ -142,8 +142,8 @@ async fn end_wildcard(ctx: Ctx) -> Outcome {
         reply.exactly("SOTW-64", Cds, &[("A", 1)])?;
         stream.ack(&reply, &["A"]).await;
     }
-    ctx.set(Cds, "B", 2).await?;
-    stream.quiet("SOTW-64", "no response for a resource that only the wildcard had").await?;
+    let expected = ("SOTW-64", "no response for a resource that only the wildcard had");
+    ctx.change_unseen(&mut stream, expected, &["A"], &[(Cds, "B")]).await?;
     ctx.set(Cds, "A", 2).await?;
     stream.exactly("SOTW-64", Cds, &[("A", 2)]).await.map(drop)
 }
@@ -167,8 +167,8 @@ async fn full_circle(ctx: Ctx) -> Outcome {
             last = reply;
         }
     }
-    ctx.publish(&[(Cds, "A", 2), (Cds, "B", 2)]).await?;
-    stream.quiet("SOTW-65", "no response, because nothing is subscribed").await
+    let expected = ("SOTW-65", "no response, because nothing is subscribed");
+    ctx.change_unseen(&mut stream, expected, &[], &[(Cds, "A"), (Cds, "B")]).await
 }
 
 async fn missing_beside(ctx: Ctx) -> Outcome {

@@ -204,6 +204,8 @@ async fn connection(
         Ok::<_, Failed>((stream, first_bytes))
     };
     let (mut stream, first_bytes) = tokio::select! {
+        // What a client sent in time counts, even if it is read late.
+        biased;
         opened = opened => opened?,
         () = stop.cancelled() => return Ok(()),
         () = activity.evicted() => return Ok(()),
@@ -275,6 +277,7 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     tokio::pin!(connection);
     let mut is_evicted = false;
     let grace = tokio::select! {
+        biased;
         ended = connection.as_mut() => return ended,
         () = stop.cancelled() => None,
         end = expired => {

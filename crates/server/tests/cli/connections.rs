@@ -59,43 +59,51 @@ fn silent_connection_is_closed() {
     let server = Server::start_with(
         &directory.path().join("data"),
         &[
-            ("CHANCERY_ADMIN_HEADER_TIMEOUT", "300ms"),
+            // The complete header of a request has to come within this time.
+            ("CHANCERY_ADMIN_HEADER_TIMEOUT", "2s"),
             ("CHANCERY_ADMIN_IDLE_TIMEOUT", "600ms"),
             ("CHANCERY_ADMIN_BODY_TIMEOUT", "300ms"),
         ],
     );
     let body = b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nres";
-    for (what, say, answer) in [
-        ("silence", b"".as_slice(), ""),
-        ("the start of a version", b"PRI", ""),
-        ("half a header", b"GET /healthz HTTP/1.1\r\nhost:", ""),
-        ("an idle connection of HTTP/1", HEALTH, "HTTP/1.1 200"),
-        (
-            "an idle connection of HTTP/1 with half a header",
-            &[HEALTH, b"GET"].concat(),
-            "HTTP/1.1 200",
-        ),
-        ("half a body", body, "HTTP/1.1 400"),
-    ] {
-        let start = Instant::now();
-        let stream = connect(&server, say);
-        let got = String::from_utf8_lossy(&until_closed(&stream, what)).into_owned();
-        assert!(got.starts_with(answer), "{what}: {got}");
-        assert!(!answer.is_empty() || got.is_empty(), "{what}: {got}");
-        assert!(start.elapsed() >= Duration::from_millis(250), "{what}: it was closed too early");
-    }
+    let idle_with_half_a_header = [HEALTH, b"GET"].concat();
     // HTTP/2: the preface and an empty SETTINGS frame, without a stream.
     let greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-    let start = Instant::now();
-    let got = until_closed(&connect(&server, greeting), "an idle connection of HTTP/2");
-    assert!(!got.is_empty() && start.elapsed() >= Duration::from_millis(550), "{got:?}");
+    let cases = [
+        ("silence", b"".as_slice(), "", 1950),
+        ("the start of a version", b"PRI", "", 1950),
+        ("half a header", b"GET /healthz HTTP/1.1\r\nhost:", "", 1950),
+        ("an idle connection of HTTP/1", HEALTH, "HTTP/1.1 200", 550),
+        (
+            "an idle connection of HTTP/1 with half a header",
+            &idle_with_half_a_header,
+            "HTTP/1.1 200",
+            550,
+        ),
+        ("an idle connection of HTTP/2", greeting, "\0\0", 550),
+        ("half a body", body, "HTTP/1.1 400", 250),
+    ];
+    std::thread::scope(|scope| {
+        for (what, say, answer, milliseconds) in cases {
+            let server = &server;
+            scope.spawn(move || {
+                let start = Instant::now();
+                let stream = connect(server, say);
+                let got = String::from_utf8_lossy(&until_closed(&stream, what)).into_owned();
+                assert!(got.starts_with(answer), "{what}: {got}");
+                assert!(!answer.is_empty() || got.is_empty(), "{what}: {got}");
+                let passed = start.elapsed();
+                assert!(passed >= Duration::from_millis(milliseconds), "{what}: {passed:?}");
+            });
+        }
+    });
     assert_eq!(server.terminate().0, Some(0));
 }
 
 #[test]
 fn port_at_connection_limit_answers_health_checks() {
     let directory = tempfile::tempdir().unwrap();
-    let max = [("CHANCERY_ADMIN_CONNECTIONS_MAX", "4")];
+    let max = [("CHANCERY_ADMIN_CONNECTIONS_MAX", "4"), ("CHANCERY_ADMIN_HEADER_TIMEOUT", "50s")];
     let server = Server::start_with(&directory.path().join("data"), &max);
     let health = || {
         let close = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
@@ -107,7 +115,7 @@ fn port_at_connection_limit_answers_health_checks() {
     assert!(health().starts_with("HTTP/1.1 200"));
     // The oldest connections were closed for the new one, long before their time limit.
     until_closed(&idle[0], "the connection that was idle longest");
-    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(25), "{:?}", start.elapsed());
 
     let begin = b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\ncontent-length: 100\r\n\r\n";
     let busy: Vec<TcpStream> = (0..4)

@@ -194,7 +194,7 @@ fn follower_without_leader_fails() {
     let replicas = joined(root.path());
     let leader = index(&replicas[0].wait_voters(3)["leader"]);
     let left = &replicas[(leader + 1) % 3];
-    assert_eq!(left.run(&["doctor"], "").code, 0);
+    eventually("all replicas answer", || (left.run(&["doctor"], "").code == 0).then_some(()));
     let others = || replicas.iter().filter(|other| other.id != left.id);
     others().for_each(|other| signal(other.child.as_ref().unwrap(), Signal::STOP));
     let done = eventually("the loss of the leader is noticed", || {

@@ -105,15 +105,18 @@ fn descriptors_are_loaded_before_the_ready_line() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
     let server = Server::start_with(&data, &[("CHANCERY_LOG", "info,chancery=debug")]);
-    let log = fs::read_to_string(data.with_extension("log")).unwrap();
-    let line = log.lines().find(|line| line.contains("descriptors are read")).expect(&log);
-    assert!(line.contains("is_warm=true"), "{line}");
+    // The log is complete when the process has ended.
     assert_eq!(server.terminate().0, Some(0));
+    let log = fs::read_to_string(data.with_extension("log")).unwrap();
+    let mut lines = log.lines();
+    let line = lines.find(|line| line.contains("descriptors are read")).expect(&log);
+    assert!(line.contains("is_warm=true"), "{line}");
+    assert!(lines.any(|line| line.contains(" ready xds=")), "{log}");
 
     let server = Server::start(&data);
+    assert_eq!(server.terminate().0, Some(0));
     let log = fs::read_to_string(data.with_extension("log")).unwrap();
     assert!(!log.contains("openraft"), "messages of openraft are not logged: {log}");
-    assert_eq!(server.terminate().0, Some(0));
 }
 
 #[test]

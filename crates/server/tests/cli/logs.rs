@@ -4,15 +4,21 @@ use std::{fs, path::Path, process::Stdio, time::Instant};
 
 use serde_json::Value;
 
-use crate::support::{DEADLINE, Server, chancery, clusters};
+use crate::{
+    cluster::eventually,
+    support::{DEADLINE, Server, chancery, clusters, log_lines, logged},
+};
 
-/// Returns the lines of the log with a message.
-fn lines(log: &Path, message: &str) -> Vec<Value> {
-    let text = fs::read_to_string(log).unwrap();
-    let lines = text.lines().map(|line| {
-        serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("{line:?} is not JSON"))
-    });
-    lines.filter(|line| line["message"] == message).collect()
+/// Waits until the log has `n` lines with a message, and returns all of them.
+fn lines(log: &Path, message: &str, n: usize) -> Vec<Value> {
+    eventually(&format!("{n} lines with {message:?}"), || {
+        let text = log_lines(log);
+        let lines = text.lines().map(|line| {
+            serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("{line:?} is not JSON"))
+        });
+        let found: Vec<Value> = lines.filter(|line| line["message"] == message).collect();
+        (found.len() >= n).then_some(found)
+    })
 }
 
 #[test]
@@ -25,7 +31,7 @@ fn operations_are_logged_with_caller_outcome_and_revision() {
     assert_eq!(server.run(&["delete", "cluster", "none"]).code, 1);
     assert_eq!(server.run(&["cluster", "remove", "7"]).code, 1);
 
-    let found = lines(&log, "operation");
+    let found = lines(&log, "operation", 3);
     let [apply, delete, remove] = found.as_slice() else { panic!("{found:#?}") };
     let mut fields: Vec<&str> = apply.as_object().unwrap().keys().map(String::as_str).collect();
     fields.sort_unstable();
@@ -56,7 +62,7 @@ fn operations_are_logged_with_caller_outcome_and_revision() {
     assert_eq!(text(delete, "name"), "none");
     assert_eq!(text(remove, "operation") + &text(remove, "outcome"), "member.removerefused");
     // Libraries are quiet at info.
-    let text = fs::read_to_string(&log).unwrap();
+    let text = log_lines(&log);
     let mut quiet = text.lines().filter(|line| line.contains("\"level\":\"INFO\""));
     assert!(quiet.all(|line| line.contains("\"target\":\"chancery")), "{text}");
     assert_eq!(server.terminate().0, Some(0));
@@ -72,18 +78,22 @@ fn log_level_changes_while_the_replica_runs() {
     let server = Server::start(&dir.path().join("data"));
     let level = |args: &[&str]| server.run(&[["log", "level"].as_slice(), args].concat());
     assert_eq!(level(&[]).out, "replica 1 logs with the configured filter \"info\"\n");
-    let dry_run = || {
-        server.json(&["apply", "-f", "-", "--dry-run"], &clusters(&["a"], "1s"));
-        fs::read_to_string(&log).unwrap().matches("DEBUG chancery_admin::operation_log").count()
-    };
-    assert_eq!(dry_run(), 0);
+    let dry_run = || server.json(&["apply", "-f", "-", "--dry-run"], &clusters(&["a"], "1s"));
+    dry_run();
     let done = level(&["info,chancery_admin=debug"]);
     assert_eq!(
         done.out,
         "replica 1 logs with the filter \"info,chancery_admin=debug\" until it restarts; the configured filter is \
          \"info\"\n"
     );
-    assert_eq!(dry_run(), 1);
+    dry_run();
+    let detail = "DEBUG chancery_admin::operation_log";
+    let text = eventually("the second dry run is logged", || {
+        let text = log_lines(&log);
+        let (_, after) = text.split_once("the log filter changes")?;
+        after.contains(detail).then(|| text.clone())
+    });
+    assert_eq!(text.matches(detail).count(), 1, "{text}");
     let done = level(&["debg"]);
     assert_eq!(done.code, 1);
     assert!(
@@ -108,10 +118,8 @@ fn log_level_changes_while_the_replica_runs() {
     }
     assert!(level(&["off"]).out.contains("logs with the filter \"off\" until"));
     assert_eq!(level(&[""]).out, "replica 1 logs with the configured filter \"info\"\n");
-    let text = fs::read_to_string(&log).unwrap();
+    let text = logged(&log, "the log filter changes filter=\"off\" previous=\"info\"");
     assert!(!text.contains('\u{1b}'), "a file has no colors");
-    let change = "the log filter changes filter=\"off\" previous=\"info\"";
-    assert!(text.contains(change), "{text}");
 }
 
 /// A replica does not wait for the reader of its log.

@@ -433,13 +433,16 @@ fn only_the_leader_dials_the_source() {
     }
     replicas[2].wait_voters(3);
     let mut stream = script.accept();
+    let sink = stream.receive().sink_node.unwrap().id;
     let leader = index(&replicas[0].json(&["cluster", "status"])["leader"]);
-    assert_eq!(stream.receive().sink_node.unwrap().id, format!("chancery/{}", leader + 1));
+    assert_eq!(sink, format!("chancery/{}", leader + 1));
     stream.send_state("1", &[resource("ns/a", "v1", 1)]);
     assert_eq!(stream.receive().error_detail, None);
     let next = (leader + 1) % 3;
-    let follower = replicas[next].json(&["mcp", "status"]);
-    assert_eq!(follower["sources"][0]["connection"], "follower");
+    eventually("the next leader follows", || {
+        let follower = replicas[next].json(&["mcp", "status"]);
+        (follower["sources"][0]["connection"] == "follower").then_some(())
+    });
     let refused = replicas[next].run(&["mcp", "confirm", "pilot", SERVICES, "0"], "");
     assert!(refused.code != 0 && refused.err.contains("does not lead"), "{refused:?}");
 
@@ -566,6 +569,7 @@ fn sink_follows_a_source_through_a_faulty_proxy() {
         let proxy = FaultyProxy::default();
         let Pair { source, sink, .. } =
             Pair::start_with(root.path(), opens, "", [&[], &[]], |address| proxy.start(&[address]));
+        eventually("a connection", || (proxy.n_connections() > 0).then_some(()));
         for round in 0..8_u32 {
             let first = usize::try_from(round).unwrap();
             source.publish(&contents(first..first + 40, round));

@@ -14,7 +14,7 @@ use std::{
 use chancery_model::types::{CLUSTER, SECRET};
 use clients::{Client, Ended};
 
-use crate::support::{Done, Server, chancery, clusters, http_get, http_post, run};
+use crate::support::{Done, Server, chancery, clusters, http_get, http_post, logged, run};
 
 /// A secret value that is on no other place of the machine.
 const FIRST: &str = "aa5dF1rstSecretValue93c1";
@@ -184,8 +184,7 @@ fn replica_without_its_key_says_unavailable_and_never_absent() {
     assert!(contains(&all.next(SECRET).unwrap(), FIRST));
     assert_eq!(all.n_removed(), 0);
     publish(&server, &secret("other", SECOND));
-    let log = fs::read_to_string(dir.path().join("data.log")).unwrap();
-    assert!(log.contains("keys of secrets are not available"), "{log}");
+    logged(&dir.path().join("data.log"), "keys of secrets are not available");
 }
 
 /// A replica without any source takes no secret as soon as its cluster seals, or if it must not store plain secrets.

@@ -1,7 +1,7 @@
 //! A replica as a separate process, and commands that connect to it.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
@@ -157,6 +157,25 @@ pub(crate) fn run(mut command: Command, input: &str) -> Done {
         code: status.code().unwrap(),
         out: String::from_utf8(stdout).unwrap(),
         err: String::from_utf8(stderr).unwrap(),
+    }
+}
+
+/// Returns the complete lines of a log. A replica may be writing the last line.
+pub(crate) fn log_lines(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap();
+    text.rsplit_once('\n').map(|(lines, _)| lines.to_owned()).unwrap_or_default()
+}
+
+/// Waits until a log has a text, and returns its lines. A replica writes a line some time after the event.
+pub(crate) fn logged(log: &Path, text: &str) -> String {
+    let start = Instant::now();
+    loop {
+        let lines = log_lines(log);
+        if lines.contains(text) {
+            return lines;
+        }
+        assert!(start.elapsed() < DEADLINE, "no {text:?} in {lines}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

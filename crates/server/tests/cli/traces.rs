@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::{
     secrets::clients::Client,
-    support::{DEADLINE, Server, clusters, http_get},
+    support::{DEADLINE, Server, clusters, http_get, logged},
 };
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -174,6 +174,5 @@ fn write_is_traced_from_admission_to_the_acknowledgment_of_its_clients() {
     let metrics = http_get(&server.admin, "/metrics").1;
     assert!(metrics.contains("chancery_trace_exports_total{result=\"failed\"} 0"), "{metrics}");
     assert!(metrics.contains("chancery_trace_spans_total{result=\"sent\"} "), "{metrics}");
-    let log = std::fs::read_to_string(dir.path().join("data.log")).unwrap();
-    assert!(log.contains(&format!("trace_id=\"{TRACE}\"")), "{log}");
+    logged(&dir.path().join("data.log"), &format!("trace_id=\"{TRACE}\""));
 }

@@ -28,6 +28,8 @@ const SHORT_LIVES: [(&str, &str); 2] =
     [("CHANCERY_XDS_CONNECTION_AGE_MAX", "2s"), ("CHANCERY_XDS_CONNECTION_AGE_GRACE", "500ms")];
 /// The number of reconnects of a client.
 const RECONNECTS: usize = 5;
+/// The same for grpc-js where the number does not matter. It waits longer before each further reconnect.
+const RECONNECTS_OF_NODE: usize = 3;
 /// Several times the duration of the reconnects.
 const LIFE: Duration = Duration::from_secs(90);
 
@@ -52,14 +54,15 @@ fn delta_per_type_survives_five_connection_ends() -> Result<()> {
     ages(Mode::DeltaPerType)
 }
 
-/// Calls `change` with 1, 2, ... until the client has reconnected often enough. Returns the number of
-/// changes, which is even.
+/// Calls `change` with 1, 2, ... until the client has reconnected so often. Returns the number of changes, which is
+/// even.
 fn change_until_reconnected(
     tap: &Tap,
+    reconnects: usize,
     mut change: impl FnMut(usize) -> Result<()>,
 ) -> Result<usize> {
     let (mut round, start) = (0, Instant::now());
-    while tap.seen().n_connections <= RECONNECTS || round % 2 == 1 {
+    while tap.seen().n_connections <= reconnects || round % 2 == 1 {
         if start.elapsed() > LIFE {
             bail!("after {LIFE:?} there are {:?}", tap.seen());
         }
@@ -82,7 +85,7 @@ fn ages(mode: Mode) -> Result<()> {
         chancery.wait_for_node("envoy-ages", "synced", &TYPES)?;
         let counts = envoy.change_counts()?;
 
-        let n_changes = change_until_reconnected(&tap, |round| {
+        let n_changes = change_until_reconnected(&tap, RECONNECTS, |round| {
             let to_b = round % 2 == 1;
             chancery.publish(&proxied(mode, port, "one", if to_b { b } else { a }))?;
             load.wait_for_only(if to_b { "b" } else { "a" })
@@ -162,7 +165,7 @@ fn grpc_ages(kind: Kind) -> Result<()> {
         let mut client = GrpcClient::start(dir, kind, NODE, tap.port, SERVICE)?;
         client.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        change_until_reconnected(&tap, |round| {
+        change_until_reconnected(&tap, RECONNECTS, |round| {
             let to_b = round % 2 == 1;
             chancery.publish(&state(if to_b { b.port } else { a.port }))?;
             client.wait_for_only(if to_b { "b" } else { "a" })
@@ -201,7 +204,7 @@ fn drained(mode: Mode) -> Result<()> {
         let counts = envoy.change_counts()?;
 
         chancery.terminate()?;
-        expect_goaway(&tap)?;
+        wait_for("a GOAWAY", STEP, || expect_goaway(&tap).map(Some))?;
         load.wait_for_more(100)?;
         chancery.start_again()?;
         chancery.wait_for_node("envoy-drained", "synced", &TYPES)?;
@@ -321,7 +324,7 @@ fn storm(mode: Mode) -> Result<()> {
         http::wait_for_answer(port)?;
         let load = Load::start(port);
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        let n_rounds = change_until_reconnected(&tap, |round| {
+        let n_rounds = change_until_reconnected(&tap, RECONNECTS, |round| {
             chancery.publish(&state(round))?;
             Ok(())
         })?;
@@ -415,7 +418,8 @@ fn grpc_moves(kind: Kind) -> Result<()> {
         chancery.publish(&state(0))?;
         let mut client = GrpcClient::start(dir, kind, NODE, tap.port, SERVICE)?;
         client.wait_for_only("a")?;
-        let n_rounds = change_until_reconnected(&tap, |round| {
+        let reconnects = if kind == Kind::Node { RECONNECTS_OF_NODE } else { RECONNECTS };
+        let n_rounds = change_until_reconnected(&tap, reconnects, |round| {
             chancery.publish(&state(round))?;
             client.wait_for_more(10)
         })?;

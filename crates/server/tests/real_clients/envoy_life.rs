@@ -16,9 +16,17 @@ use crate::support::{
     upstream, wait_for,
 };
 
-/// Envoy's default timeout for endpoints that do not come again after a change of their cluster is
-/// longer. A change that takes effect within this time did not wait for that timeout.
-const WARMING: Duration = Duration::from_secs(9);
+/// The time that Envoy waits for endpoints that do not come again after a change of their cluster.
+const FETCH: &str = "60s";
+/// A change that takes effect within this time did not wait for that timeout.
+const WARMING: Duration = Duration::from_secs(30);
+
+/// Returns the cluster "two", which changes.
+fn second_cluster(mode: Mode, connect_timeout: &str) -> Value {
+    let mut cluster = cluster(mode, "two", connect_timeout);
+    cluster["eds_cluster_config"]["eds_config"]["initial_fetch_timeout"] = FETCH.into();
+    cluster
+}
 
 /// SOTW-02, SOTW-69, ADS-03, ADS-06, ADS-08, ADS-11: start, a moved endpoint, make-before-break in
 /// one transaction, a changed cluster, and added and removed listeners, on one aggregated SotW
@@ -94,7 +102,7 @@ fn life(mode: Mode) -> Result<()> {
         // One transaction adds a cluster, moves the route to it, and removes the old cluster.
         let second = |connect_timeout| {
             [
-                cluster(mode, "two", connect_timeout),
+                second_cluster(mode, connect_timeout),
                 endpoints("two", a),
                 main_listener.clone(),
                 route("main", "two"),
@@ -137,7 +145,7 @@ fn in_steps(mode: Mode, chancery: &Chancery, listener: &Value, a: u16, b: u16) -
         [
             cluster(mode, "one", "1s"),
             endpoints("one", b),
-            cluster(mode, "two", "1s"),
+            second_cluster(mode, "1s"),
             endpoints("two", a),
             listener.clone(),
             route("main", used),

@@ -204,7 +204,7 @@ fn apply_with_wait_reports_the_nack() -> Result<()> {
 
         let apply = |resource: &serde_json::Value| {
             let manifest = serde_json::json!({"resources": [resource]}).to_string();
-            chancery.cli(&["apply", "-f", "-", "--wait=5s"], &manifest)
+            chancery.cli(&["apply", "-f", "-", "--wait=60s"], &manifest)
         };
         let good = apply(&listener(mode, "second", reserve_port(), "main", "second"))?;
         if good["wait"]["settled"] != true {

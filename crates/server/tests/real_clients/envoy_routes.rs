@@ -21,9 +21,10 @@ use crate::support::{
 };
 
 const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
-/// The maximum duration of a step. Envoy waits 15 s by default for a missing resource, and no step
-/// may need that timeout.
-const PROMPT: Duration = Duration::from_secs(9);
+/// The time that Envoy waits for a missing resource.
+const FETCH: &str = "60s";
+/// The maximum duration of a step. No step may need that timeout.
+const PROMPT: Duration = Duration::from_secs(30);
 
 /// SOTW-73, CLI-E-01, ADS-03: scopes are sent in full over SotW. A changed, added or removed scope
 /// does not affect the others.
@@ -155,8 +156,10 @@ fn virtual_hosts(mode: Mode) -> Result<()> {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
         let port = reserve_port();
         let mut manager = connection_manager(mode, "main", "main");
+        manager["rds"]["config_source"]["initial_fetch_timeout"] = FETCH.into();
         add_on_demand_filter(&mut manager, json!({}));
         let mut vhds = json!({"config_source": mode.config_source()});
+        vhds["config_source"]["initial_fetch_timeout"] = FETCH.into();
         let with = |vhds: &Value, hosts: &[Value]| {
             let base = [
                 cluster(mode, "one", "1s"),

@@ -169,7 +169,7 @@ fn large_state_in_parts_resumes_across_connections() -> Result<()> {
             })?;
         }
         load.wait_for_only("a")?;
-        wait_for("the last version of every cluster", STEP, || {
+        wait_for("the last version of every cluster", 2 * STEP, || {
             let n_warming = envoy.stat("cluster_manager.warming_clusters")?;
             let timeout = format!("{}s", ROUNDS + 1);
             for at in [0, CLUSTERS / 2, CLUSTERS - 1] {

@@ -42,6 +42,13 @@ fn wait_for_succeeded(chancery: &Chancery, name: &str, n: u64) -> Result<()> {
     })
 }
 
+/// Waits until the server has three more reports. The period of the last one began after the call.
+fn wait_for_reports(chancery: &Chancery) -> Result<()> {
+    let n = || chancery.metric("chancery_load_reports_total", "result=\"accepted\"");
+    let before = n()?;
+    wait_for("three reports", STEP, || Ok((n()? >= before + 3.0).then_some(())))
+}
+
 /// LRS-02, LRS-04, LRS-07, LRS-12, LRS-17: Envoy reports exactly the requests that it proxied, by locality and endpoint.
 /// Changed settings reach it on the same stream: clusters that are not listed are not reported.
 #[test]
@@ -61,7 +68,7 @@ fn envoy_reports_the_requests_that_it_proxied() -> Result<()> {
         http::wait_for_answer(port)?;
         let send = |n: u64| (0..n).try_for_each(|_| http::get(port, "/").map(drop));
         // Envoy does not report the first period of a cluster that is new to it.
-        thread::sleep(Duration::from_millis(2500));
+        wait_for_reports(&chancery)?;
         let before = succeeded(&chancery, "one")?;
         let proxied = || envoy.stat("cluster.one.upstream_rq_total");
         let (first, _) = (proxied()?, send(200)?);
@@ -80,16 +87,21 @@ fn envoy_reports_the_requests_that_it_proxied() -> Result<()> {
         }
 
         // Another list: the requests are not reported, and the stream stays open.
-        chancery.cli(&["load", "set", "--clusters", "two"], "")?;
-        thread::sleep(Duration::from_millis(500));
+        let set = |args: &[&str]| {
+            let lists = || envoy.stat("load_reporter.requests");
+            let before = lists()?;
+            chancery.cli(&[["load", "set"].as_slice(), args].concat(), "")?;
+            wait_for("the list in Envoy", STEP, || Ok((lists()? > before).then_some(())))
+        };
+        set(&["--clusters", "two"])?;
         send(50)?;
-        thread::sleep(Duration::from_millis(2500));
+        wait_for_reports(&chancery)?;
         if succeeded(&chancery, "one")? != sent {
             bail!("an unlisted cluster is reported: {:?}", reported(&chancery, "one")?);
         }
         // The cluster is listed again. Its first period begins with the response.
-        chancery.cli(&["load", "set", "--clusters", "one", "--endpoints", "false"], "")?;
-        thread::sleep(Duration::from_millis(2500));
+        set(&["--clusters", "one", "--endpoints", "false"])?;
+        wait_for_reports(&chancery)?;
         send(30)?;
         wait_for_succeeded(&chancery, "one", sent + 30)?;
         let streams = chancery.total("chancery_load_streams")?;
@@ -154,12 +166,11 @@ fn grpc_reports(kind: Kind) -> Result<()> {
 
         // Another list: the client opens another stream, and reports nothing.
         chancery.cli(&["load", "set", "--clusters", "other"], "")?;
-        thread::sleep(Duration::from_millis(3500));
-        let before = succeeded(&chancery, "first")?;
-        thread::sleep(Duration::from_millis(2500));
-        if succeeded(&chancery, "first")? != before {
-            bail!("an unlisted cluster is reported");
-        }
+        let before = wait_for("the end of the reports", STEP, || {
+            let before = succeeded(&chancery, "first")?;
+            thread::sleep(Duration::from_millis(2500));
+            Ok((succeeded(&chancery, "first")? == before).then_some(before))
+        })?;
         chancery.cli(&["load", "set", "--clusters", "*"], "")?;
         wait_for("reports after a change", STEP, || {
             Ok((succeeded(&chancery, "first")? > before).then_some(()))

@@ -267,13 +267,15 @@ fn sink_moves_to_the_next_leader_and_resumes() -> Result<()> {
         let [before, open, _] = sink.streams()?;
         assert_eq!(open, 1, "only one replica connects");
         sink.counts = Counts::default();
-        replicas[0].kill()?;
+        let leader = replicas[0].cli(&["cluster", "status"], "")?["leader"].as_u64();
+        let leader = usize::try_from(leader.context("no leader")?)? - 1;
+        replicas[leader].kill()?;
         wait_for("a stream of the next leader", 2 * STEP, || {
             let [streams, open, _] = sink.streams()?;
             ensure!(streams > before && open == 1, "{streams} streams, {open} open");
             Ok(Some(()))
         })?;
-        replicas[1].publish(&[service("ns/a", TWO), service("ns/b", ONE)])?;
+        replicas[(leader + 1) % 3].publish(&[service("ns/a", TWO), service("ns/b", ONE)])?;
         sink.wait_for_held(&[("ns/a", "two"), ("ns/b", "one")])?;
         assert_eq!(sink.counts.resources, 1, "only what changed: {:?}", sink.counts);
         Ok(())

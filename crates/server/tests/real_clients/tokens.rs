@@ -96,6 +96,18 @@ impl<'a> Fixture<'a> {
         Ok([sum("chancery_xds_stream_ends_total")?, sum("chancery_xds_pushed_resources_total")?])
     }
 
+    /// Waits until the stream of the client began with a token that is still valid for a while. Returns the counts.
+    fn wait_for_fresh_token(&self, key: &JwtKey) -> Result<[f64; 2]> {
+        loop {
+            let (counts, age) = (self.counts()?, fs::metadata(self.dir.join("token"))?.modified()?);
+            if age.elapsed()? < Duration::from_secs(SHORT / 2) {
+                return Ok(counts);
+            }
+            place(self.dir, "token", &token(key, "old", SHORT)?)?;
+            self.wait_for_end(counts[0])?;
+        }
+    }
+
     fn wait_for_end(&self, ended: f64) -> Result<()> {
         let patience = Duration::from_secs(SHORT) + STEP;
         wait_for("the end of the stream", patience, || {
@@ -178,13 +190,13 @@ fn envoy_keeps_its_configuration_while_the_keys_of_its_issuer_are_replaced() -> 
         let (old, new) = (JwtKey::es256(), JwtKey::es256());
         fixture.trust(&[("old", &old)])?;
         fixture.chancery.publish(&proxied(mode, port, "one", a))?;
-        place(dir, "token", &token(&old, "old", SHORT)?)?;
         fixture.bootstrap("envoy")?;
+        place(dir, "token", &token(&old, "old", SHORT)?)?;
         let _envoy = start_envoy(dir)?;
         http::wait_for_answer(port)?;
         fixture.chancery.wait_for_node(NODE, "synced", &TYPES)?;
         let load = Load::start(port);
-        let before = fixture.counts()?;
+        let before = fixture.wait_for_fresh_token(&old)?;
 
         fixture.trust(&[("old", &old), ("new", &new)])?;
         place(dir, "token", &token(&new, "new", LONG)?)?;
@@ -208,14 +220,14 @@ fn c_core_keeps_its_configuration_while_the_keys_of_its_issuer_are_replaced() ->
         let (old, new) = (JwtKey::es256(), JwtKey::es256());
         fixture.trust(&[("old", &old)])?;
         fixture.chancery.publish(&service(SERVICE, "one", a.port))?;
-        place(dir, "token", &token(&old, "old", SHORT)?)?;
         fixture.bootstrap("grpc")?;
+        place(dir, "token", &token(&old, "old", SHORT)?)?;
         let (made, enabled) =
             (dir.join("made.yaml"), [("GRPC_EXPERIMENTAL_XDS_BOOTSTRAP_CALL_CREDS", "true")]);
         let mut client = GrpcClient::start_from(dir, Kind::Python, NODE, SERVICE, &made, &enabled)?;
         client.wait_for_only("a")?;
         fixture.chancery.wait_for_node(NODE, "synced", &TYPES)?;
-        let before = fixture.counts()?;
+        let before = fixture.wait_for_fresh_token(&old)?;
 
         fixture.trust(&[("old", &old), ("new", &new)])?;
         place(dir, "token", &token(&new, "new", LONG)?)?;

@@ -33,11 +33,13 @@ impl FaultyProxy {
                 let Some(target) = targets.next() else { return };
                 // The target may not run yet. The connection is then closed.
                 let Ok(far) = TcpStream::connect(target) else { continue };
-                for (from, to) in [(&near, &far), (&far, &near)] {
-                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let pairs = [(&near, &far), (&far, &near)]
+                    .map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()));
+                // `cut` ends each connection that has forwarded something.
+                connections.lock().unwrap().push([near, far]);
+                for (from, to) in pairs {
                     thread::spawn(move || forward(from, to));
                 }
-                connections.lock().unwrap().push([near, far]);
             }
         });
         address

@@ -17,7 +17,7 @@ use super::{STEP, http, process::Process, wait_for};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
 /// The maximum duration of a start, in a debug build on a busy machine.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(60);
 const COMMAND: Duration = Duration::from_secs(60);
 
 /// The ports of a replica.
@@ -104,7 +104,7 @@ impl Chancery {
     /// Ends the server with SIGTERM. It must drain and exit with 0.
     pub(crate) fn terminate(&mut self) -> Result<()> {
         let mut process = self.process.take().context("the server does not run")?;
-        let status = process.terminate(Duration::from_secs(20))?;
+        let status = process.terminate(STEP)?;
         if !status.success() {
             bail!("the server ended with {status} after SIGTERM");
         }
@@ -221,7 +221,7 @@ impl Chancery {
 
     /// Waits until the node is in this state and subscribes to these types.
     pub(crate) fn wait_for_node(&self, id: &str, state: &str, types: &[&str]) -> Result<()> {
-        wait_for(&format!("node {id} to be {state}"), Duration::from_secs(40), || {
+        wait_for(&format!("node {id} to be {state}"), 2 * STEP, || {
             let subscriptions = self.subscriptions(id)?;
             let has_all = types.iter().all(|wanted| {
                 subscriptions.iter().any(|subscription| subscription["type_url"] == *wanted)

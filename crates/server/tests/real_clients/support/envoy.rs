@@ -4,14 +4,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use super::{
-    http,
+    STEP, http,
     process::{Process, python},
     wait_for,
 };
@@ -147,7 +146,7 @@ impl Envoy {
             .arg("--admin-address-path")
             .arg(&address);
         let mut process = Process::spawn(node, dir, &command)?;
-        let admin = wait_for("Envoy's admin address", Duration::from_secs(20), || {
+        let admin = wait_for("Envoy's admin address", STEP, || {
             process.expect_running()?;
             admin_port(&address)
         })?;

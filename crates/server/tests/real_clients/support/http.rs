@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::{STEP, wait_for};
 
-/// Longer than the 5 s for which Envoy may hold a request until it knows the cluster.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longer than Envoy may hold a request in these tests.
+const TIMEOUT: Duration = STEP;
 
 /// An HTTP response.
 #[derive(Debug)]

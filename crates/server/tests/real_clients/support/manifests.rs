@@ -83,7 +83,7 @@ pub(crate) fn api_listener(name: &str, route: &str) -> Value {
 /// Returns the resources of a proxy that forwards all requests on `port` to one cluster with one endpoint.
 pub(crate) fn proxied(mode: Mode, port: u16, name: &str, upstream: u16) -> [Value; 4] {
     [
-        cluster(mode, name, "1s"),
+        cluster(mode, name, "20s"),
         endpoints(name, upstream),
         listener(mode, "main", port, "main", "main"),
         route("main", name),
@@ -95,7 +95,7 @@ pub(crate) fn service(target: &str, name: &str, port: u16) -> [Value; 4] {
     [
         api_listener(target, "greeter"),
         route("greeter", name),
-        cluster(Mode::SotwAds, name, "1s"),
+        cluster(Mode::SotwAds, name, "20s"),
         endpoints(name, port),
     ]
 }

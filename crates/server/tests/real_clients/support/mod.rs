@@ -22,7 +22,7 @@ pub(crate) mod tls;
 pub(crate) mod upstream;
 
 /// The maximum duration of a step that takes well under a second on a quiet machine.
-pub(crate) const STEP: Duration = Duration::from_secs(20);
+pub(crate) const STEP: Duration = Duration::from_secs(60);
 
 /// Calls `ask` every few milliseconds until it returns an answer. An error of `ask` counts as "not
 /// yet", and the last one becomes part of the message.

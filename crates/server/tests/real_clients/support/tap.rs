@@ -83,9 +83,8 @@ fn splice(client: &TcpStream, server: &TcpStream, seen: &Arc<Mutex<Seen>>) -> Re
         let (from, to, seen) = (from.try_clone()?, to.try_clone()?, Arc::clone(seen));
         thread::spawn(move || {
             drop(forward(&from, &to, side, &seen));
-            // One direction has ended, so that the other one is useless.
-            drop(from.shutdown(Shutdown::Both));
-            drop(to.shutdown(Shutdown::Both));
+            // The other direction may still hold the reason of the end.
+            drop(to.shutdown(Shutdown::Write));
         });
     }
     Ok(())
@@ -94,6 +93,7 @@ fn splice(client: &TcpStream, server: &TcpStream, seen: &Arc<Mutex<Seen>>) -> Re
 fn forward(mut from: &TcpStream, mut to: &TcpStream, side: Side, seen: &Mutex<Seen>) -> Result<()> {
     let mut parser = Parser { skip: if side == Side::Client { PREFACE } else { 0 }, head: vec![] };
     let mut bytes = vec![0; 64 << 10];
+    let mut is_taken = true;
     loop {
         let n_bytes = from.read(&mut bytes)?;
         if n_bytes == 0 {
@@ -107,7 +107,9 @@ fn forward(mut from: &TcpStream, mut to: &TcpStream, side: Side, seen: &Mutex<Se
             _ => (),
         });
         drop(seen);
-        to.write_all(&bytes[..n_bytes])?;
+        // A side that no longer reads may still have bytes to send. A socket that is closed with unread bytes resets
+        // its connection, and the peer loses them.
+        is_taken = is_taken && to.write_all(&bytes[..n_bytes]).is_ok();
     }
 }
 
