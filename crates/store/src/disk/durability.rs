@@ -1,7 +1,14 @@
 //! Tests of durability: what is on disk when the store acknowledges or publishes it, and what a
 //! restart finds.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use chancery_model::{
@@ -46,7 +53,9 @@ use crate::{
 };
 
 /// The time during which an event that must not happen is given the chance to happen.
-const PATIENCE: std::time::Duration = std::time::Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_millis(300);
+/// The maximum time until the threads of a store end.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 const IDENTITY: Identity =
     Identity { cluster_id: [9; 16], replica_id: 1, incarnation: Incarnation(77), instance: 5 };
@@ -87,7 +96,9 @@ impl Store {
         let Self { directory, database, log, machine, flusher, .. } = self;
         drop(log);
         flusher.join().unwrap();
-        drop((machine, database, directory));
+        drop(machine);
+        close(database);
+        drop(directory);
     }
 
     fn mark(&self) -> Mark {
@@ -124,6 +135,15 @@ pub(super) fn mark(path: &Path) -> Mark {
 }
 
 /// Returns what a start finds in a directory.
+/// Closes a database, once the thread that writes the records of the state has ended.
+pub(super) fn close(database: Arc<Database>) {
+    let start = Instant::now();
+    while Arc::strong_count(&database) > 1 {
+        assert!(start.elapsed() < DEADLINE, "the database is still in use");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 pub(super) fn found(path: &Path, mark: Mark) -> Result<Recovered, OpenError> {
     let (directory, identity) = Directory::open_existing(path).unwrap();
     recovery::read(&directory, identity, mark).map(|(_, recovered)| recovered)

@@ -21,7 +21,8 @@ use crate::{
         database::{Access, Database},
         directory::Directory,
         durability::{
-            Records, Store, delete_all, form, found, key, mark, put, records, scope, transacting,
+            Records, Store, close, delete_all, form, found, key, mark, put, records, scope,
+            transacting,
         },
         image::Image,
         joining::Copies,
@@ -232,12 +233,15 @@ async fn continue_from(path: &Path, generation: u32, entries: &[Entry], last: u6
     let database = Arc::new(Database::open(&path.join("db"), Access::ReadWrite).unwrap());
     let (failure, metrics) = (Failure::default(), StoreMetrics::new());
     let secrets = chancery_secrets::Secrets::default();
-    let mut machine = Machine::new(database, image, generation, failure, metrics, secrets);
+    let mut machine =
+        Machine::new(Arc::clone(&database), image, generation, failure, metrics, secrets);
     let entries: Vec<_> = entries.iter().cloned().map(|entry| Ok((entry, None))).collect();
     openraft::storage::RaftStateMachine::apply(&mut machine, futures::stream::iter(entries))
         .await
         .unwrap();
     machine.published().stored_at(last).await;
+    drop(machine);
+    close(database);
 }
 
 /// Several entries are written together, and a crash interrupts the write after a piece. A restarted replica may write
