@@ -179,9 +179,8 @@ async fn write_through_lagging_replica_is_rejected_before_sending() {
     let dir = tempfile::tempdir().unwrap();
     // The leader has more time, for its many writes.
     let soon = |config: &mut Config| {
-        if config.replica_id == 2 {
-            config.transact_timeout = Duration::from_secs(2);
-        }
+        config.transact_timeout =
+            if config.replica_id == 2 { Duration::from_secs(2) } else { DEADLINE };
     };
     let (leader, learner, database) = pair(dir.path(), soon).await;
     let held = database.fail_points.hold(Point::Apply);
