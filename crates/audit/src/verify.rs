@@ -142,28 +142,32 @@ struct Source {
 
 /// Opens the files and their rotated files, in the order of their records. An open file can be renamed.
 fn open_all(paths: &[PathBuf]) -> Result<Vec<Source>, VerifyError> {
-    let mut missing = None;
+    // A file that is missing in one attempt may be rotating. A named file that is missing in each does not exist.
+    let mut absent: Vec<&PathBuf> = paths.iter().collect();
+    let mut missing = Vec::new();
     for _ in 0..OPEN_ATTEMPTS {
         let listed = list(paths)?;
         let mut opened = Vec::new();
-        missing = None;
+        missing.clear();
         for path in &listed {
             match File::open(path) {
                 Ok(file) => opened.push(Source { path: path.clone(), file }),
                 // The oldest file may be deleted at any time, and a rotation begins a new file after it has
                 // renamed the previous one.
                 Err(source) if source.kind() == io::ErrorKind::NotFound => {
-                    missing = Some(VerifyError::Read { path: path.clone(), source });
+                    missing.push((path.clone(), source));
                 }
                 Err(source) => return Err(VerifyError::Read { path: path.clone(), source }),
             }
         }
-        if missing.is_none() && list(paths)? == listed {
+        if missing.is_empty() && list(paths)? == listed {
             return in_order(opened);
         }
+        absent.retain(|path| missing.iter().any(|(gone, _)| gone == *path));
         thread::sleep(LINE_INTERVAL);
     }
-    Err(missing.unwrap_or(VerifyError::Rotating))
+    let absent = missing.into_iter().find(|(path, _)| absent.contains(&path));
+    Err(absent.map_or(VerifyError::Rotating, |(path, source)| VerifyError::Read { path, source }))
 }
 
 fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>, VerifyError> {

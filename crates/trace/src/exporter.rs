@@ -29,7 +29,7 @@ const BATCH_DELAY: Duration = Duration::from_millis(500);
 /// The maximum time of a request. The exporter does not repeat a failed request, because further spans wait.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time of all requests after the process has begun to end.
-const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The minimum time between two lines of the log about a receiver that fails.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -69,11 +69,11 @@ impl Exporter {
         Ok(Self { client, endpoint, resource, spans, counters, warned: None })
     }
 
-    /// Sends spans until `stop` is cancelled, and then the remaining ones for a bounded time.
-    pub(crate) async fn run(mut self, stop: CancellationToken) {
+    /// Sends spans until `stop` is cancelled, and then the remaining ones for `last` at most.
+    pub(crate) async fn run(mut self, stop: CancellationToken, last: Duration) {
         let end = async {
             stop.cancelled().await;
-            sleep(LAST_EXPORT_TIMEOUT).await;
+            sleep(last).await;
         };
         tokio::pin!(end);
         let mut batch = Vec::with_capacity(BATCH_MAX);

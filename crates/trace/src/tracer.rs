@@ -1,6 +1,6 @@
 //! The start of traces, and the choice of the writes that are traced.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use opentelemetry_proto::tonic::trace::v1 as otlp;
 use tokio::sync::mpsc;
@@ -8,7 +8,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Settings, TraceParent,
-    exporter::Exporter,
+    exporter::{Exporter, LAST_EXPORT_TIMEOUT},
     metrics::Counters,
     span::{Place, Span, to_otlp},
 };
@@ -43,10 +43,20 @@ impl Tracer {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Result<Self, String> {
+        Self::start_exporter_until(settings, tasks, stop, LAST_EXPORT_TIMEOUT)
+    }
+
+    /// Starts a task that sends spans. After `stop`, it sends for `last` at most.
+    pub(crate) fn start_exporter_until(
+        settings: &Settings,
+        tasks: &TaskTracker,
+        stop: CancellationToken,
+        last: Duration,
+    ) -> Result<Self, String> {
         let (queue, spans) = mpsc::channel(QUEUE_MAX);
         let counters = Arc::new(Counters::new());
         let exporter = Exporter::new(settings, spans, Arc::clone(&counters))?;
-        tasks.spawn(exporter.run(stop));
+        tasks.spawn(exporter.run(stop, last));
         let sample_percent = settings.sample_percent;
         Ok(Self(Some(Arc::new(Inner { sample_percent, queue, counters }))))
     }

@@ -1,4 +1,4 @@
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Instant};
 
 use serde_json::Value;
 
@@ -9,6 +9,7 @@ use crate::{
     verify::{Range, verify},
 };
 
+/// The time limit of a strict audit log that is expected to refuse.
 const STRICT: Duration = Duration::from_millis(300);
 const CLOSE: Duration = Duration::from_secs(20);
 
@@ -17,7 +18,7 @@ fn settings(dir: &Path) -> Settings {
 }
 
 fn strict(settings: Settings) -> Settings {
-    Settings { mode: Mode::Strict { timeout: STRICT }, sync_interval: Duration::ZERO, ..settings }
+    Settings { mode: Mode::Strict { timeout: CLOSE }, sync_interval: Duration::ZERO, ..settings }
 }
 
 fn records(dir: &Path) -> Vec<Value> {
@@ -59,7 +60,8 @@ async fn strict_audit_log_refuses_when_no_sink_takes_the_record() {
     let dir = tempfile::tempdir().unwrap();
     let nobody = SinkSettings::Syslog(dir.path().join("nobody"));
     let broken = Settings { sinks: vec![nobody.clone()], ..Settings::default() };
-    let audit = Audit::open(&strict(broken.clone())).unwrap();
+    let mode = Mode::Strict { timeout: STRICT };
+    let audit = Audit::open(&Settings { mode, ..strict(broken.clone()) }).unwrap();
     let refused = audit.record(event("apply")).await.unwrap_err();
     assert!(refused.to_string().contains("within 300ms (audit.strict_timeout)"), "{refused}");
     audit.close(CLOSE).await;
@@ -84,9 +86,13 @@ async fn strict_audit_log_refuses_at_once_when_all_queues_are_full() {
         ..Settings::default()
     });
     let audit = audit.unwrap();
-    // The thread may hold one record in addition to the queue.
-    for _ in 0..3 {
-        audit.note(event("apply"));
+    // The thread holds one record, in addition to the one in the queue.
+    let queue = &audit.0.as_ref().unwrap().queues[0];
+    let (mut n_taken, start) = (0, Instant::now());
+    while n_taken < 2 {
+        assert!(start.elapsed() < CLOSE, "{n_taken} records were taken");
+        n_taken += usize::from(queue.push(&Arc::new(Entry::new("{}".to_owned(), None))));
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
     tokio::time::timeout(CLOSE, audit.record(event("apply"))).await.unwrap().unwrap_err();
     audit.close(CLOSE).await;

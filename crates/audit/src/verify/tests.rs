@@ -1,7 +1,11 @@
 use std::{fs, io::Write as _};
 
 use super::*;
-use crate::{file_output::FileOutput, rotation::Rotation, worker::Output as _};
+use crate::{
+    file_output::FileOutput,
+    rotation::{Rotation, rotated_path},
+    worker::Output as _,
+};
 
 struct Log {
     dir: tempfile::TempDir,
@@ -182,6 +186,19 @@ fn torn_end_is_a_problem_unless_the_rest_of_the_line_follows() {
 }
 
 /// A check sees a valid chain at any time, whatever the server writes and rotates meanwhile.
+/// A rotated file may be deleted between its listing and its opening. A link to nothing is always found in this state.
+#[test]
+fn only_a_named_file_is_reported_as_missing() {
+    let log = Log::new(1);
+    let rotated = rotated_path(&log.path(), 1);
+    std::os::unix::fs::symlink("nothing", rotated).unwrap();
+    let error = verify(&[log.path()], &Range::default()).unwrap_err();
+    assert!(matches!(error, VerifyError::Rotating), "{error}");
+    fs::remove_file(log.path()).unwrap();
+    let error = verify(&[log.path()], &Range::default()).unwrap_err();
+    assert!(matches!(&error, VerifyError::Read { path, .. } if *path == log.path()), "{error}");
+}
+
 #[test]
 fn check_during_rotation_finds_no_problem() {
     let dir = tempfile::tempdir().unwrap();

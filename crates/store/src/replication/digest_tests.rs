@@ -6,7 +6,7 @@ use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient
 use openraft::{EntryPayload, async_runtime::WatchReceiver};
 use tonic::Code;
 
-use super::power_cut_tests::{DEADLINE, config, end, put, start, trio, until};
+use super::power_cut_tests::{DEADLINE, config, end, put, reporting_members, start, trio, until};
 use crate::{
     Backup, BackupCheck, ChangeError, MemberChange, OpenError, OpenProgress, ReadError, Replica,
     TransactError,
@@ -75,7 +75,7 @@ async fn replica_outvoted_by_the_others_stops_serving_for_good() {
     assert_eq!(written, TransactError::NotSent(reason.clone()), "it surely has no effect");
     assert_eq!(wrong.leader(), None, "it no longer follows the leader");
 
-    let members = replicas[0].members().await;
+    let members = reporting_members(&replicas[0]).await;
     let reports = members.iter().filter_map(|it| Some((it.replica_id, it.report.as_ref()?)));
     let reported: Vec<_> = reports.map(|(id, report)| (id, report.diverged.clone())).collect();
     assert_eq!(reported, [(1, None), (2, None), (3, Some(reason.clone()))]);

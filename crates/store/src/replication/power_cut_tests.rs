@@ -15,7 +15,7 @@ use chancery_testing::{copy_directory, reserve_address};
 use openraft::async_runtime::WatchReceiver;
 
 use super::codec::header;
-use crate::{Config, Replica, failpoint::Point};
+use crate::{Config, Member, MemberChange, Replica, failpoint::Point};
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -75,8 +75,31 @@ pub(super) async fn trio(dir: &Path) -> Vec<Replica> {
     until("three voters", || replicas.iter().all(|one| one.status().voters.len() == 3)).await;
     replicas[0].transact(put("first")).await.unwrap();
     until("the first write everywhere", || replicas.iter().all(|one| one.state().len() == 1)).await;
-    assert_eq!(replicas[0].leader(), Some(1));
+    lead(&replicas[0]).await;
     replicas
+}
+
+/// Makes a replica the leader. It is the leader already, unless a slow machine has caused an election.
+pub(super) async fn lead(replica: &Replica) {
+    let (id, deadline) = (replica.core().id(), Instant::now() + DEADLINE);
+    while replica.leader() != Some(id) {
+        assert!(Instant::now() < deadline, "replica {id} does not lead");
+        // It fails while there is no leader.
+        drop(replica.change_members(MemberChange::TransferLeader(Some(id))).await);
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Returns the members when all of them have answered. On a slow machine, some do not answer in time at first.
+pub(super) async fn reporting_members(replica: &Replica) -> Vec<Member> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let members = replica.members().await;
+        if members.iter().all(|member| member.report.is_some()) {
+            return members;
+        }
+        assert!(Instant::now() < deadline, "a member does not answer: {members:?}");
+    }
 }
 
 /// L1, L2, L8: the leader loses an unsynced tail of its log, which its followers hold and have committed.

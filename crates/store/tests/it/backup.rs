@@ -15,7 +15,7 @@ use prost::Message;
 use tempfile::TempDir;
 
 use crate::{
-    cluster::{DEADLINE, equal, eventually, open_member, three, voters},
+    cluster::{DEADLINE, equal, eventually, leader, open_member, three, voters},
     full_disk::SmallDisk,
     support::{commit, config, key, memory_dir, open, put, render, scope, state_files},
 };
@@ -193,7 +193,7 @@ async fn directory_backup_includes_unapplied_log_entries() {
     let (dir, mut replicas) = three().await;
     commit(&replicas[0], put("before", b"1")).await;
     equal(&replicas.iter().collect::<Vec<_>>()).await;
-    let leader = replicas[0].leader().unwrap();
+    let leader = leader(&replicas[0]).await;
     let left = replicas.remove(usize::try_from(leader - 1).unwrap());
     for replica in &replicas {
         replica.shutdown().await.unwrap();

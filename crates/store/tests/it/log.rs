@@ -16,34 +16,41 @@ async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Commits 1024 transactions of some writers. Returns the number of commits per sync.
+async fn commits_per_sync(replica: &Replica, n_writers: u64) -> u64 {
+    let (before, per_writer) = (replica.status().fsyncs, 1024 / n_writers);
+    let mut writers = JoinSet::new();
+    for writer in 0..n_writers {
+        let replica = replica.clone();
+        writers.spawn(async move {
+            for n in 0..per_writer {
+                let name = format!("{n_writers}-{writer}-{n}");
+                commit(&replica, put(&name, before.to_string().as_bytes())).await;
+            }
+        });
+    }
+    writers.join_all().await;
+    1024 / (replica.status().fsyncs - before).max(1)
+}
+
 /// Throughput grows with concurrent writers, because one sync serves all writers that wait for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_writers_share_syncs() {
     // On a disk a sync takes time; `/tmp` may be in memory.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let replica = open(dir.path()).await;
-    let mut ratios = Vec::new();
-    for n_writers in [1_u64, 16, 256] {
-        let (before, per_writer) = (replica.status().fsyncs, 1024 / n_writers);
-        let mut writers = JoinSet::new();
-        for writer in 0..n_writers {
-            let replica = replica.clone();
-            writers.spawn(async move {
-                for n in 0..per_writer {
-                    let name = format!("{n_writers}-{writer}-{n}");
-                    commit(&replica, put(&name, b"body")).await;
-                }
-            });
+    let alone = commits_per_sync(&replica, 1).await;
+    assert!(alone <= 1, "one writer alone needs a sync for each commit: {alone}");
+    for (n_writers, least) in [(16, 2), (256, 8)] {
+        let mut ratios = Vec::new();
+        // Writers that get no processor time do not wait for the same sync, so there are several attempts.
+        while ratios.last().is_none_or(|ratio| *ratio < least) {
+            assert!(ratios.len() < 5, "commits per sync of {n_writers} writers: {ratios:?}");
+            ratios.push(commits_per_sync(&replica, n_writers).await);
         }
-        writers.join_all().await;
-        let syncs = replica.status().fsyncs - before;
-        ratios.push((n_writers, 1024 / syncs.max(1)));
     }
     assert_eq!(replica.state().len(), 3 * 1024);
     replica.shutdown().await.unwrap();
-    assert!(ratios[0].1 <= 1, "one writer alone needs a sync for each commit: {ratios:?}");
-    assert!(ratios[1].1 >= 2, "commits per sync: {ratios:?}");
-    assert!(ratios[2].1 >= 8, "commits per sync: {ratios:?}");
 }
 
 /// The log is purged after `snapshot_log_entries`, and a replica restarts from the rest.

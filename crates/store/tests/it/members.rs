@@ -93,8 +93,9 @@ async fn removed_replica_does_not_disturb_the_cluster() {
     assert!(error.to_string().contains("was removed"), "{error}");
     let after = commit(&replicas[0], put("b", b"2")).await;
     assert!(replicas[0].state().revision >= after.revision);
-    assert_eq!((replicas[0].status().term, third.status().term), (before.term, before.term));
-    assert_eq!(replicas[0].status().leader, before.leader);
+    // The others may hold elections on a slow machine. The removed replica holds none, so it knows no later term.
+    let term = third.status().term;
+    assert!(term <= before.term, "it is in term {term}, and was removed in term {}", before.term);
     for replica in [&third, &replicas[0], &replicas[1]] {
         replica.shutdown().await.unwrap();
     }
@@ -158,7 +159,8 @@ async fn returning_replaced_replica_changes_nothing() {
     let addresses = async |replica: &Replica| -> Vec<String> {
         replica.members().await.into_iter().map(|member| member.address).collect()
     };
-    let before = (addresses(&replicas[0]).await, replicas[0].status().term);
+    let before = addresses(&replicas[0]).await;
+    let term = replicas[0].status().term;
     for _ in 0..2 {
         let old = Replica::open(member_config(&elsewhere, 2, &[])).await.unwrap();
         let mut n = 0_u8;
@@ -169,15 +171,16 @@ async fn returning_replaced_replica_changes_nothing() {
                 removal = &mut removal => break removal.expect("the replica must detect its replacement"),
                 _ = commit(&replicas[usize::from(n) % 3], put("b", &[n])) => n = n.wrapping_add(1),
             }
-            assert_eq!(addresses(&replicas[0]).await, before.0);
+            assert_eq!(addresses(&replicas[0]).await, before);
         };
         assert_eq!(removal, Removal::Replaced);
         assert!(old.failure().unwrap().contains("was replaced by another replica"));
         let error = old.transact(put("c", b"1")).await.unwrap_err();
         assert!(error.to_string().contains("was replaced"), "{error}");
+        assert!(old.status().term <= term, "it stood for election");
         old.shutdown().await.unwrap();
     }
-    assert_eq!((addresses(&replicas[0]).await, replicas[0].status().term), before);
+    assert_eq!(addresses(&replicas[0]).await, before);
     // The successor's vote and log count: without replica 3, which leads, writes continue.
     replicas[0].change_members(MemberChange::TransferLeader(Some(3))).await.unwrap();
     replicas.remove(1).shutdown().await.unwrap();
@@ -242,7 +245,12 @@ async fn replica_of_another_cluster_at_the_address_of_a_member_is_reported() {
     let first = Replica::open(config).await.unwrap();
     let expected = format!("replica 1 of another cluster, {}", first.status().cluster_id);
     for replica in &replicas {
-        let members = replica.members().await;
+        let mut members = Vec::new();
+        eventually("the first one answers", async || {
+            members = replica.members().await;
+            members[0].stranger.is_some()
+        })
+        .await;
         assert!(members[0].report.is_none());
         assert_eq!(members[0].stranger.as_ref(), Some(&expected));
         assert!(members[1..].iter().all(|member| member.stranger.is_none()));

@@ -1,7 +1,5 @@
 //! Opening, writing, reading and closing a replica.
 
-use std::time::Instant;
-
 use chancery_model::Revision;
 
 use crate::support::{commit, config, open, put, render, revision};
@@ -20,9 +18,7 @@ async fn restart_keeps_all_data() {
         (render(&replica.state()), replica.status(), replica.history(100));
     replica.shutdown().await.unwrap();
     drop(replica);
-    let started = Instant::now();
     let replica = open(dir.path()).await;
-    let took = started.elapsed();
     assert_eq!(render(&replica.state()), before);
     assert_eq!(replica.history(100), history);
     let after = replica.status();
@@ -31,5 +27,4 @@ async fn restart_keeps_all_data() {
     assert_eq!(after.failure, None);
     assert_eq!(commit(&replica, put("new", b"x")).await.revision, Revision(21));
     replica.shutdown().await.unwrap();
-    assert!(took.as_millis() < 1000, "{took:?}");
 }

@@ -62,7 +62,8 @@ async fn spans_arrive_as_one_tree_when_the_exporter_ends() {
     let receiver = Receiver::default();
     let endpoint = serve(receiver.clone()).await;
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let tracer = Tracer::start_exporter(&settings(endpoint, 0), &tasks, stop.clone()).unwrap();
+    let (settings, last) = (settings(endpoint, 0), Duration::from_secs(60));
+    let tracer = Tracer::start_exporter_until(&settings, &tasks, stop.clone(), last).unwrap();
     assert!(tracer.start(None).is_none(), "the share is 0");
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
     let parse = |flags: &str| TraceParent::parse(&format!("{parent}-{flags}"));
@@ -120,7 +121,7 @@ async fn silent_receiver_delays_the_end_for_a_second_at_most() {
     let (queue, spans) = mpsc::channel(8);
     let exporter = Exporter::new(&settings(endpoint, 100), spans, Arc::new(Counters::new()));
     let stop = CancellationToken::new();
-    let running = tokio::spawn(exporter.unwrap().run(stop.clone()));
+    let running = tokio::spawn(exporter.unwrap().run(stop.clone(), LAST_EXPORT_TIMEOUT));
     queue.send(otlp_span()).await.unwrap();
     let (_connection, _) = listener.accept().await.unwrap();
     let start = tokio::time::Instant::now();

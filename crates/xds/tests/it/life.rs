@@ -51,10 +51,10 @@ async fn goaway_precedes_stream_end_at_maximum_age() {
         ..Config::default()
     };
     let server = Server::with(config, fanout_config()).await;
+    let start = Instant::now();
     let mut client = Frames::start(&server).await;
     client.subscribe(1, "aged").await;
     assert_eq!(goaway(&mut client).await, (NO_ERROR, i32::MAX.unsigned_abs()));
-    let told = Instant::now();
     let mut other = Frames::start(&server).await;
     other.subscribe(1, "other").await;
     other.until(DATA).await;
@@ -62,7 +62,8 @@ async fn goaway_precedes_stream_end_at_maximum_age() {
     // The client has not acknowledged its first response, so the next one waits for the ACK timeout.
     server.until_left(2, 2).await;
     end_of_stream(&mut client).await;
-    assert!(told.elapsed() >= Duration::from_secs(2), "{:?}", told.elapsed());
+    // At least nine tenths of the age, and the grace time.
+    assert!(start.elapsed() >= Duration::from_millis(450 + 3000), "{:?}", start.elapsed());
     client.end().await;
     until("the end is counted", async || server.ends("age") >= 1).await;
 }
@@ -129,9 +130,10 @@ async fn drain_sends_goaway_to_all_and_ends_streams_one_by_one() {
         }))
         .await;
     ends.sort();
-    // The ends are random within three seconds. The probability of all within one second is 3 to the
-    // power of -59.
-    assert!(ends[N - 1] - ends[0] > Duration::from_secs(1), "{ends:?}");
+    // The ends are random within three seconds. The probability that the last is within one second is 3 to the
+    // power of -60. A pause of the machine delays the first end, so the spread has a large margin.
+    assert!(ends[N - 1] > Duration::from_secs(1), "{ends:?}");
+    assert!(ends[N - 1] - ends[0] > Duration::from_millis(100), "{ends:?}");
     drop(clients);
     tokio::time::timeout(PATIENCE, &mut server.task)
         .await

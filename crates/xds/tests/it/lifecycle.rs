@@ -93,7 +93,7 @@ async fn a_drain_does_not_wait_for_clients_that_do_not_read() {
 #[tokio::test]
 async fn connection_ends_at_its_maximum_age() {
     let config = chancery_xds::Config {
-        connection_age_max: Some(Duration::from_millis(300)),
+        connection_age_max: Some(Duration::from_secs(2)),
         connection_age_grace: Duration::from_millis(300),
         ..chancery_xds::Config::default()
     };
@@ -113,7 +113,8 @@ async fn connection_ends_at_its_maximum_age() {
 async fn only_connections_without_streams_are_closed_as_idle() {
     let config = chancery_xds::Config {
         idle_timeout: Duration::from_millis(200),
-        first_stream_timeout: Duration::from_millis(200),
+        // The correct client has to open its stream in this time, too.
+        first_stream_timeout: Duration::from_secs(2),
         close_timeout: Duration::from_millis(200),
         ..chancery_xds::Config::default()
     };

@@ -402,7 +402,8 @@ async fn stalled_large_request_ends_its_stream() {
     bytes.put_u8(0);
     bytes.put_u32(1 << 20);
     bytes.put_bytes(b'a', 500_000);
-    assert!(raw.send_all(bytes.freeze()).await);
+    // After a pause of the machine, the stream may have ended before all is sent.
+    raw.send_all(bytes.freeze()).await;
     let text = "less than 65536 bytes of a large request arrived within 0.2 s (a tenth of \
                 large_request_timeout)";
     assert_eq!(raw.status().await, (8, text.to_owned()));
@@ -449,17 +450,12 @@ async fn large_stream_is_refused_and_small_stream_is_served_when_memory_is_full(
     small.next().await;
     until("a hog is ended", async || server.fanout.n_streams() == 3).await;
     assert_eq!(server.hits("subscriptions_bytes"), 5);
-    let mut ended = 0;
-    for hog in &mut hogs {
-        let end = tokio::time::timeout(Duration::from_millis(200), hog.end()).await;
-        if let Ok(status) = end {
-            assert_eq!(status.code(), tonic::Code::ResourceExhausted);
-            assert!(status.message().contains("the most of all streams"), "{status}");
-            ended += 1;
-        }
-    }
-    assert_eq!(ended, 1);
+    let ends = hogs.iter_mut().map(|hog| Box::pin(hog.end()));
+    let (status, ..) = futures::future::select_all(ends).await;
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+    assert!(status.message().contains("the most of all streams"), "{status}");
     good.is_served(&server).await;
+    assert_eq!(server.fanout.n_streams(), 3, "the other hog is still open");
     drop((hogs, small));
     server.until_left(1, 1).await;
     assert!(held() < 1.0, "{} bytes are held", held());

@@ -38,8 +38,9 @@ fn has_own_network(unshare: &[&str]) -> bool {
 
 async fn lose_the_network() {
     let config = Config {
-        keepalive_interval: Duration::from_millis(700),
-        keepalive_timeout: Duration::from_millis(700),
+        // The correct client meets these times even after a pause of the machine.
+        keepalive_interval: Duration::from_millis(400),
+        keepalive_timeout: Duration::from_millis(1600),
         ..Config::default()
     };
     let server = Server::with(config, fanout_config()).await;
@@ -56,7 +57,7 @@ async fn lose_the_network() {
     let route = ["route", "add", "blackhole", "127.0.0.2/32", "table", "local"];
     assert!(Command::new("ip").args(route).status().unwrap().success());
     server.put(CDS, &[("a", &"x".repeat(40_000))]);
-    until("both connections are closed", async || server.ends("keepalive") == 2).await;
+    until("both connections are closed", async || server.ends("keepalive") >= 2).await;
     good.is_served(&server).await;
     server.until_left(1, 1).await;
     // No packet could tell these clients about the end.

@@ -182,8 +182,8 @@ async fn a_stream_ends_at_the_deadline_that_its_client_set() {
     let mut good = Good::start(&server).await;
     let request = grpc(DELTA_ADS).header("grpc-timeout", "300m").body(()).unwrap();
     let mut raw = call(&server, request).await;
-    raw.send.send_data(subscription("hurried"), false).unwrap();
-    assert_eq!(names(&raw.next().await), Vec::<&str>::new());
+    // After a pause of the machine, the stream may have ended already.
+    drop(raw.send.send_data(subscription("hurried"), false));
     assert_eq!(raw.status().await, (4, "the grpc-timeout of 0.3 s has expired".to_owned()));
     let ends = || server.meter.counter("chancery_xds_stream_ends_total", &[("reason", "deadline")]);
     until("the end is counted", async || ends() == 1).await;

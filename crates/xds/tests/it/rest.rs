@@ -203,11 +203,19 @@ async fn overload_says_when_to_retry() {
     let server = Server::with(config, fanout).await;
     server.put(CDS, &[("a", "1")]);
     let mut client = Http1::connect(&server).await;
-    for status in [200, 200, 429] {
+    // Each second permits a further poll, so a slow machine sends a few more.
+    let mut n_served = 0;
+    let refused = loop {
         let reply = client.post(REST_CDS, &poll("", &[])).await;
-        assert_eq!(reply.status, status);
-        assert_eq!(reply.headers.contains_key("retry-after"), status == 429);
-    }
+        if reply.status != 200 {
+            break reply;
+        }
+        assert!(!reply.headers.contains_key("retry-after"));
+        n_served += 1;
+        assert!(n_served < 1000, "polls are not limited");
+    };
+    assert!(n_served >= 2, "only {n_served} polls are served");
+    assert_eq!((refused.status, refused.headers.contains_key("retry-after")), (429, true));
     let stream = server.sotw(SOTW_CDS).await;
     let reply = Http1::connect(&server).await.post(REST_CDS, &poll("", &[])).await;
     assert_eq!((reply.status, reply.headers["retry-after"].as_str()), (503, "1"));
@@ -369,8 +377,16 @@ async fn rejecting_client_does_not_spin() {
         assert_eq!(client.post(REST_CDS, &old).await.content().1, "2");
         assert!(since.elapsed() >= HOLD);
     }
+    // A change ends the wait.
+    let server = Server::with(holding(PATIENCE), fanout_config()).await;
+    server.put(CDS, &[("a", "1")]);
+    let mut client = Http1::connect(&server).await;
+    let (version, _) = client.post(REST_CDS, &poll("", &[])).await.content();
+    server.put(CDS, &[("a", "2")]);
+    let old = poll(&version, &[]);
+    assert_eq!(client.post(REST_CDS, &old).await.content().1, "2");
     client.send(REST_CDS, &old).await;
-    tokio::time::sleep(HOLD / 10).await;
+    until("it waits", async || server.meter.gauge("chancery_xds_held_polls") > 0.5).await;
     server.put(CDS, &[("a", "3")]);
     assert_eq!(client.reply().await.content().1, "3");
     // A client without a version has just started, and does not wait.

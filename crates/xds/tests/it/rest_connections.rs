@@ -34,23 +34,29 @@ async fn drain_ends_held_polls_and_idle_connections() {
 #[tokio::test]
 async fn http1_connections_without_requests_are_closed() {
     let config = Config {
-        first_stream_timeout: Duration::from_millis(300),
+        // The clients of the second half have to send their requests in this time, too.
+        first_stream_timeout: Duration::from_secs(2),
         idle_timeout: Duration::from_millis(300),
         close_timeout: Duration::from_millis(300),
         ..rest_config()
     };
     let server = Server::with(config, fanout_config()).await;
     server.put(CDS, &[("a", "1")]);
+    let mut clients = Vec::new();
     for bytes in ["P", "POST /v3/discovery:clusters HTTP/1.1\r\nhost:"] {
         let mut client = Http1::connect(&server).await;
         client.0.write_all(bytes.as_bytes()).await.unwrap();
+        clients.push((client, bytes));
+    }
+    for (mut client, bytes) in clients {
         assert!(client.is_closed().await, "{bytes}");
     }
     assert_eq!(server.ends("first_stream"), 2);
     for bytes in ["", "POST /v3/discovery:clusters HTTP/1.1\r\nhost:"] {
         let mut client = Http1::connect(&server).await;
         client.post(REST_CDS, &poll("", &[])).await.content();
-        client.0.write_all(bytes.as_bytes()).await.unwrap();
+        // After a pause of the machine, the connection may be closed already.
+        drop(client.0.write_all(bytes.as_bytes()).await);
         assert!(client.is_closed().await, "{bytes}");
     }
     assert_eq!(server.ends("idle"), 2);
@@ -61,9 +67,10 @@ async fn http1_connections_without_requests_are_closed() {
 #[tokio::test]
 async fn http1_connection_ends_at_its_age() {
     let config = Config {
-        connection_age_max: Some(Duration::from_millis(300)),
+        // Both polls begin before this age, and the second is held beyond it.
+        connection_age_max: Some(Duration::from_secs(2)),
         connection_age_grace: PATIENCE,
-        poll_hold: Duration::from_millis(900),
+        poll_hold: Duration::from_millis(2500),
         ..rest_config()
     };
     let server = Server::with(config, fanout_config()).await;
@@ -181,8 +188,8 @@ async fn large_request_is_served() {
 #[tokio::test]
 async fn slow_readers_of_a_large_state_delay_nobody() {
     let config = Config {
-        keepalive_interval: Duration::from_millis(700),
-        keepalive_timeout: Duration::from_millis(700),
+        keepalive_interval: Duration::from_millis(1500),
+        keepalive_timeout: Duration::from_millis(1500),
         ..rest_config()
     };
     let server = Server::with(config, fanout_config()).await;
@@ -208,7 +215,7 @@ async fn slow_readers_of_a_large_state_delay_nobody() {
         post2(&mut two, REST_CDS, &poll("", &[])).await.content().1.len(),
         24 * (1 << 20) + 23
     );
-    until("the slow clients are cut off", async || server.ends("keepalive") == 5).await;
+    until("the slow clients are cut off", async || server.ends("keepalive") >= 5).await;
     for mut client in slow {
         drop(client.0.read_to_end(&mut Vec::new()).await);
     }

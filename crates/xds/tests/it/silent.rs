@@ -9,12 +9,13 @@ use tokio::io::AsyncWriteExt;
 
 use crate::support::*;
 
-/// Creates a configuration with timeouts below a second instead of tens of seconds.
+/// Creates a configuration with timeouts of at most two seconds instead of tens of seconds. Correct clients meet them
+/// even after a pause of the machine.
 fn impatient() -> Config {
     Config {
-        keepalive_interval: Duration::from_millis(700),
-        keepalive_timeout: Duration::from_millis(700),
-        first_stream_timeout: Duration::from_millis(700),
+        keepalive_interval: Duration::from_millis(400),
+        keepalive_timeout: Duration::from_millis(1600),
+        first_stream_timeout: Duration::from_secs(2),
         close_timeout: Duration::from_millis(300),
         ..Config::default()
     }
@@ -184,7 +185,7 @@ async fn a_client_that_does_not_answer_a_probe_is_closed() {
         assert_eq!(ping.flags, 0);
         answers.send(&frame(PING, ACK, 0, &ping.payload)).await;
     }
-    until("the other connection is closed", async || server.ends("keepalive") == 1).await;
+    until("the other connection is closed", async || server.ends("keepalive") >= 1).await;
     // The frames that the lost client would have read.
     let ping = lost.until(PING).await;
     assert_eq!(ping.flags, 0);
@@ -197,7 +198,9 @@ async fn a_client_that_does_not_answer_a_probe_is_closed() {
 /// T5, T7: connections that send nothing, too little, or too slowly are closed.
 #[tokio::test]
 async fn connections_without_a_stream_are_closed() {
-    let server = Server::with(impatient(), fanout_config()).await;
+    // Unanswered probes would also close some of these connections.
+    let config = Config { keepalive_interval: PATIENCE, ..impatient() };
+    let server = Server::with(config, fanout_config()).await;
     let mut good = Good::start(&server).await;
     let settings = frame(SETTINGS, 0, 0, &[]);
     let half_headers = &open_stream(1)[..40];
@@ -223,7 +226,7 @@ async fn connections_without_a_stream_are_closed() {
             if slow.write_all(&[byte]).await.is_err() {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
         panic!("the server does not end the slow connection");
     });
@@ -248,7 +251,7 @@ async fn a_header_that_is_never_finished_ends_its_connection() {
     client.subscribe(1, "slow").await;
     client.until(DATA).await;
     client.send(&frame(HEADERS, 0, 3, &call_headers())).await;
-    until("the connection is closed", async || server.ends("keepalive") == 1).await;
+    until("the connection is closed", async || server.ends("keepalive") >= 1).await;
     good.is_served(&server).await;
     server.until_left(1, 1).await;
 }

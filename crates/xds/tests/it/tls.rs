@@ -431,7 +431,8 @@ async fn expiring_certificate_ends_its_streams_with_ok() {
     let status = ends.end().await;
     assert_eq!(status.code(), Code::Ok);
     assert!(status.message().contains("about to expire; reconnect"), "{status}");
-    assert!(start.elapsed() < lifetime, "{:?}", start.elapsed());
+    // The margin before the expiry has unit tests in the crate `tls`.
+    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
     let mut renewed = tls.subscribe(&tls.client(&TLS13, |_| ())).await;
     tls.server.put(CDS, &[("a", "2")]);
     assert_eq!(names(&stays.next().await), ["a"]);

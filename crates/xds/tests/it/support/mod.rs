@@ -278,8 +278,10 @@ where
         Ok(Self { requests: Some(requests), responses: response.into_inner() })
     }
 
+    /// Sends a request. The server may have ended the stream already, even if a response of it is still unread. The
+    /// caller notices the end when it reads.
     pub(crate) async fn send(&self, request: Q) {
-        self.requests.as_ref().unwrap().send(request).await.unwrap();
+        drop(self.requests.as_ref().unwrap().send(request).await);
     }
 
     pub(crate) async fn next(&mut self) -> R {
