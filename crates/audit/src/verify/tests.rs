@@ -185,7 +185,6 @@ fn torn_end_is_a_problem_unless_the_rest_of_the_line_follows() {
     assert_eq!(log.check(&Range::default()).problem.unwrap().kind, ProblemKind::TornEnd);
 }
 
-/// A check sees a valid chain at any time, whatever the server writes and rotates meanwhile.
 /// A rotated file may be deleted between its listing and its opening. A link to nothing is always found in this state.
 #[test]
 fn only_a_named_file_is_reported_as_missing() {
@@ -199,6 +198,7 @@ fn only_a_named_file_is_reported_as_missing() {
     assert!(matches!(&error, VerifyError::Read { path, .. } if *path == log.path()), "{error}");
 }
 
+/// A check sees a valid chain at any time, whatever the server writes and rotates meanwhile.
 #[test]
 fn check_during_rotation_finds_no_problem() {
     let dir = tempfile::tempdir().unwrap();
