@@ -142,7 +142,7 @@ struct Source {
 
 /// Opens the files and their rotated files, in the order of their records. An open file can be renamed.
 fn open_all(paths: &[PathBuf]) -> Result<Vec<Source>, VerifyError> {
-    // A file that is missing in one attempt may be rotating. A named file that is missing in each does not exist.
+    // The named files that were missing in every attempt. A file that is missing in one attempt may be in rotation.
     let mut absent: Vec<&PathBuf> = paths.iter().collect();
     let mut missing = Vec::new();
     for _ in 0..OPEN_ATTEMPTS {

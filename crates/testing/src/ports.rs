@@ -32,7 +32,7 @@ static RESERVED: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
 /// Returns an unused port on `127.0.0.1`, reserved for this process and its children.
 ///
 /// # Panics
-/// Panics if all 20,000 ports of the range are taken.
+/// Panics if all ports of the range are taken.
 #[must_use]
 pub fn reserve_port() -> u16 {
     // Concurrent processes start at different offsets.

@@ -69,7 +69,7 @@ impl Exporter {
         Ok(Self { client, endpoint, resource, spans, counters, warned: None })
     }
 
-    /// Sends spans until `stop` is cancelled, and then the remaining ones for `last` at most.
+    /// Sends spans until `stop` is cancelled. Then sends the remaining spans for at most `last`.
     pub(crate) async fn run(mut self, stop: CancellationToken, last: Duration) {
         let end = async {
             stop.cancelled().await;

@@ -46,7 +46,7 @@ impl Tracer {
         Self::start_exporter_until(settings, tasks, stop, LAST_EXPORT_TIMEOUT)
     }
 
-    /// Starts a task that sends spans. After `stop`, it sends for `last` at most.
+    /// Starts a task that sends spans. After `stop` is cancelled, the task sends the remaining spans for at most `last`.
     pub(crate) fn start_exporter_until(
         settings: &Settings,
         tasks: &TaskTracker,

@@ -185,7 +185,8 @@ fn torn_end_is_a_problem_unless_the_rest_of_the_line_follows() {
     assert_eq!(log.check(&Range::default()).problem.unwrap().kind, ProblemKind::TornEnd);
 }
 
-/// A rotated file may be deleted between its listing and its opening. A link to nothing is always found in this state.
+/// Rotation may delete a rotated file after it was listed and before it is opened. A dangling symbolic link is listed, but
+/// cannot be opened either.
 #[test]
 fn only_a_named_file_is_reported_as_missing() {
     let log = Log::new(1);

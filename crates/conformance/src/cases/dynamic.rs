@@ -143,7 +143,7 @@ async fn mismatch(ctx: Ctx, variant: Variant) -> Outcome {
     ctx.set(Eds, "A[env=qa]", 5).await?;
     loop {
         let reply = stream.next("DYN-03", "a response with A[env=qa]@5").await?;
-        // A slow server may say only now that nothing matched.
+        // A slow server may send the empty response to the subscription only after the change.
         if !reply.items.is_empty() {
             return reply.exactly("DYN-03", Eds, &[("A[env=qa]", 5)]);
         }
@@ -213,7 +213,7 @@ async fn unsubscribe(ctx: Ctx) -> Outcome {
     let other = ["A[env=prod,zone=x]", "A[env=test]"];
     stream.ask(Ask { unsubscribe: &other, ..Ask::names(Eds, &[]) }).await;
     stream.quiet("DYN-12", "no response to unsubscribing").await?;
-    // The answer shows that the server has read the request before it.
+    // The response to this request shows that the server has read the previous one.
     stream.ask(Ask::names(Eds, &["B"])).await;
     stream.take("DYN-12", Eds, &[], &[("B", 3)]).await?;
     ctx.publish(&[(Eds, PROD.0, 3), (Eds, TEST.0, 4)]).await?;

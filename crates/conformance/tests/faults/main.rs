@@ -31,7 +31,7 @@ async fn report(fault: Fault, names: &[&str]) -> Report {
     assert_eq!(cases.len(), names.len(), "{names:?}");
     let mut target = target(&server.address.to_string(), adapter);
     if matches!(fault, Fault::ForgetsNames | Fault::PartialState) {
-        // The cases that notice these faults wait for the whole time.
+        // The cases that notice these faults always wait until the timeout ends, so the timeout is short.
         target.timeout = Duration::from_secs(2);
     }
     run(target, cases, 8, std::future::pending()).await

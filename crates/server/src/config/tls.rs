@@ -122,8 +122,8 @@ impl Admin {
 }
 
 impl Config {
-    /// Returns the section, the key and the finding for each certificate that peers refuse at a time, in seconds of the
-    /// Unix epoch. A replica starts with such a certificate. Omits files that cannot be read.
+    /// Returns the section, the key and the problem of each certificate file with a certificate that is not valid at
+    /// `now`, in seconds since the Unix epoch. A replica starts with such a file. Omits files that cannot be read.
     pub(super) fn certificates_refused_at(
         &self,
         now: i64,
@@ -137,11 +137,12 @@ impl Config {
         let refused = |(section, path): (&'static str, &String)| {
             let Validity { not_before, not_after } = Validity::of_file(Path::new(path)).ok()?;
             let why = match (now < not_before, now > not_after) {
-                (true, _) => "is not valid yet",
-                (_, true) => "has expired",
+                (true, _) => "contains a certificate that is not valid yet",
+                (_, true) => "contains an expired certificate",
                 (false, false) => return None,
             };
-            let text = format!("{path} {why}; a replica starts, and peers refuse the certificate");
+            let text =
+                format!("{path} {why}; a replica starts, but peers may refuse the certificate");
             Some((section, "tls_cert", text))
         };
         paths.into_iter().filter(|(_, path)| !path.is_empty()).filter_map(refused).collect()
@@ -294,7 +295,7 @@ mod tests {
 
     /// Certificates of rcgen are valid from 1975 to 4096.
     #[test]
-    fn certificate_outside_of_its_validity_is_found() {
+    fn expired_or_not_yet_valid_certificate_is_reported() {
         let signed = rcgen::generate_simple_self_signed(vec!["a".to_owned()]).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), signed.cert.pem()).unwrap();
@@ -306,10 +307,15 @@ mod tests {
             let found = config.certificates_refused_at((year - 1970) * 31_556_952);
             found.into_iter().map(|(section, key, text)| format!("{section}.{key}: {text}"))
         };
-        let effect = "a replica starts, and peers refuse the certificate";
-        assert!(found(1972).eq([format!("admin.tls_cert: {path} is not valid yet; {effect}")]));
+        let effect = "a replica starts, but peers may refuse the certificate";
+        assert!(found(1972).eq([format!(
+            "admin.tls_cert: {path} contains a certificate that is not valid yet; {effect}"
+        )]));
         assert!(found(2026).eq([""; 0]));
-        assert!(found(4100).eq([format!("admin.tls_cert: {path} has expired; {effect}")]));
+        assert!(
+            found(4100)
+                .eq([format!("admin.tls_cert: {path} contains an expired certificate; {effect}")])
+        );
     }
 
     #[test]

@@ -204,7 +204,7 @@ async fn connection(
         Ok::<_, Failed>((stream, first_bytes))
     };
     let (mut stream, first_bytes) = tokio::select! {
-        // What a client sent in time counts, even if it is read late.
+        // Polled first: bytes that arrived before a time limit count, even if this task runs after the limit.
         biased;
         opened = opened => opened?,
         () = stop.cancelled() => return Ok(()),
@@ -277,8 +277,8 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     tokio::pin!(connection);
     let mut is_evicted = false;
     let grace = tokio::select! {
+        // The connection comes before the time limits, for the same reason as in `connection`.
         biased;
-        ended = connection.as_mut() => return ended,
         () = stop.cancelled() => None,
         end = expired => {
             debug!(port = kind.port, peer = %activity.peer(), "a connection ends: {}", end.explanation());
@@ -288,7 +288,9 @@ pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             is_evicted = true;
             Some(PARTING)
         }
-        _ = activity.unused(timeouts) => Some(PARTING),
+        ended = connection.as_mut() => return ended,
+        // Without a budget of its own, a busy connection could keep the time limit from ending it.
+        _ = tokio::task::unconstrained(activity.unused(timeouts)) => Some(PARTING),
         never = answers.release_untaken() => match never {},
     };
     connection.as_mut().graceful_shutdown();

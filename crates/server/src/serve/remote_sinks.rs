@@ -18,7 +18,7 @@ pub(super) async fn serve_while_leader(
     config: chancery_xds::Config,
     drain: CancellationToken,
 ) {
-    // A stream that the drain has ended is not opened again.
+    // The loop ends when `drain` is cancelled, so that no stream is opened during a shutdown.
     while drain.run_until_cancelled(until_leads(&replica, true)).await.is_some() {
         let stop = drain.child_token();
         let serve = serve_remote_sink(remote.clone(), fanout.clone(), config.clone(), stop.clone());

@@ -71,7 +71,7 @@ fn silent_connection_is_closed() {
     let greeting = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     let cases = [
         ("silence", b"".as_slice(), "", 1950),
-        ("the start of a version", b"PRI", "", 1950),
+        ("the start of HTTP/2", b"PRI", "", 1950),
         ("half a header", b"GET /healthz HTTP/1.1\r\nhost:", "", 1950),
         ("an idle connection of HTTP/1", HEALTH, "HTTP/1.1 200", 550),
         (

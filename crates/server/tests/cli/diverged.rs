@@ -88,7 +88,7 @@ fn check_divergence_reports(replicas: &[Replica], leader: usize, wrong: usize) {
     let id = replicas[wrong].id;
     for replica in replicas {
         // A replica that answers late counts as down meanwhile.
-        eventually("all replicas answer", || {
+        eventually("one replica is shown as diverged and the others as up", || {
             let text = replica.run(&["cluster", "status"], "").out;
             let answers = if replica.id == id { ", which answers," } else { "" };
             let said = format!("warning: replica {id}{answers} has diverged: the log holds");
@@ -96,7 +96,7 @@ fn check_divergence_reports(replicas: &[Replica], leader: usize, wrong: usize) {
             assert!(text.contains("DIVERGED") && !text.contains("still served"), "{text}");
             text.contains("2 of 3 voters answer").then_some(())
         });
-        eventually("all replicas answer", || {
+        eventually("one replica is shown as diverged and the others as up", || {
             let status = replica.json(&["cluster", "status"]);
             let members = status["members"].as_array().unwrap();
             let states: Vec<_> = members.iter().map(|member| member["state"].as_str()).collect();

@@ -439,7 +439,7 @@ fn only_the_leader_dials_the_source() {
     stream.send_state("1", &[resource("ns/a", "v1", 1)]);
     assert_eq!(stream.receive().error_detail, None);
     let next = (leader + 1) % 3;
-    eventually("the next leader follows", || {
+    eventually("the next leader reports that it is a follower", || {
         let follower = replicas[next].json(&["mcp", "status"]);
         (follower["sources"][0]["connection"] == "follower").then_some(())
     });

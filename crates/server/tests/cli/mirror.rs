@@ -628,7 +628,7 @@ fn watched_file_that_is_being_written_removes_nothing() {
         if state() == before {
             break;
         }
-        // This process may have stopped for so long that the file was settled.
+        // If the system suspended this test between two writes, the file was unchanged for the settle time.
         assert!(longest > Duration::from_secs(2), "{:?}, then {:?}", before, state());
     }
     write(1);

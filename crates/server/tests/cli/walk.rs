@@ -201,7 +201,7 @@ impl Walk {
         self.delta.reconnect(false).await;
     }
 
-    /// Returns whether everything has happened often enough for a walk of so many steps.
+    /// Returns whether rejections, comparisons and mirror starts were frequent enough for a walk of `steps` steps.
     fn is_exercised(&self, steps: usize) -> bool {
         let rejections = [self.sotw.n_nacks, self.delta.n_nacks, self.rest.n_rejected];
         rejections.iter().all(|n| *n >= steps / 100)
@@ -308,7 +308,7 @@ async fn clients_of_all_doors_end_in_the_same_state() {
     let mut walk = Walk::start(seed, directory.path()).await;
     let (mut step, mut is_last) = (0, false);
     while !is_last {
-        // A slow walk takes more steps, until it has exercised everything. It ends with a comparison.
+        // A walk continues until it is exercised, for at most twice its steps. The last step is a comparison.
         is_last = step >= steps && (walk.is_exercised(steps) || step >= 2 * steps);
         step += 1;
         let taken = if is_last { walk.settle().await } else { walk.step().await };

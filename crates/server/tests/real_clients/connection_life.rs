@@ -28,7 +28,7 @@ const SHORT_LIVES: [(&str, &str); 2] =
     [("CHANCERY_XDS_CONNECTION_AGE_MAX", "2s"), ("CHANCERY_XDS_CONNECTION_AGE_GRACE", "500ms")];
 /// The number of reconnects of a client.
 const RECONNECTS: usize = 5;
-/// The same for grpc-js where the number does not matter. It waits longer before each further reconnect.
+/// The number of reconnects of grpc-js in the test of moving services. grpc-js waits longer before each reconnect.
 const RECONNECTS_OF_NODE: usize = 3;
 /// Several times the duration of the reconnects.
 const LIFE: Duration = Duration::from_secs(90);
@@ -54,8 +54,8 @@ fn delta_per_type_survives_five_connection_ends() -> Result<()> {
     ages(Mode::DeltaPerType)
 }
 
-/// Calls `change` with 1, 2, ... until the client has reconnected so often. Returns the number of changes, which is
-/// even.
+/// Calls `change` with 1, 2, ... until the client has reconnected `reconnects` times and the number of calls is even.
+/// Returns the number of calls.
 fn change_until_reconnected(
     tap: &Tap,
     reconnects: usize,

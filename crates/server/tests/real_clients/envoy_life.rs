@@ -16,9 +16,9 @@ use crate::support::{
     upstream, wait_for,
 };
 
-/// The time that Envoy waits for endpoints that do not come again after a change of their cluster.
+/// The `initial_fetch_timeout` of the endpoints. A changed cluster waits for it if no endpoints arrive.
 const FETCH: &str = "60s";
-/// A change that takes effect within this time did not wait for that timeout.
+/// The maximum duration of a change that does not wait for [`FETCH`].
 const WARMING: Duration = Duration::from_secs(30);
 
 /// Returns the cluster "two", which changes.

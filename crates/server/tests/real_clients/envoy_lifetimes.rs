@@ -89,7 +89,8 @@ fn in_dir(mode: Mode, dir: &Path) -> Result<()> {
     for (at, of_type) in of_types.into_iter().enumerate() {
         let nacks = chancery.metric("chancery_xds_nacks_total", of_type)?;
         let n = last[at] - first[at];
-        // Three times per lifetime. One renewal may come late.
+        // The server renews at least three times per lifetime, so four renewals are due in one and a half lifetimes.
+        // One of them may be late.
         ensure!(nacks < 1.0 && n >= 3.0, "{n} renewals, {nacks} rejected: {of_type}");
     }
     load.finish_without_failure(50)?;

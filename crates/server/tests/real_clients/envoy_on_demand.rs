@@ -23,9 +23,9 @@ use crate::{
     },
 };
 
-/// The time after which Envoy gives a request up, and a shorter one.
+/// The on-demand timeouts of the two listeners. When the timeout ends, Envoy answers the request with 503.
 const TIMEOUTS: [&str; 2] = ["60s", "1s"];
-/// Less than the longer one.
+/// The maximum duration of an answer that does not wait for the longer timeout.
 const PROMPT: Duration = Duration::from_secs(30);
 
 /// Returns the connection manager of a listener whose requests name their cluster.
@@ -122,7 +122,7 @@ fn on_demand(mode: Mode) -> Result<()> {
         wait_for("the removal of the cluster", STEP, || {
             Ok((envoy.active_cluster_names()? == ["one"]).then_some(()))
         })?;
-        // Envoy still subscribes to the cluster. If it sends no new request, it waits for its own timeout.
+        // Envoy may keep its subscription and send no new request. The request then fails when the timeout ends.
         wait_for("503 for the removed cluster", STEP, || {
             let request = Request::with_header("x-cluster", "two");
             Ok((http::ask(impatient_port, &request)?.status == 503).then_some(()))

@@ -42,7 +42,7 @@ fn wait_for_succeeded(chancery: &Chancery, name: &str, n: u64) -> Result<()> {
     })
 }
 
-/// Waits until the server has three more reports. The period of the last one began after the call.
+/// Waits until the server has received three more reports. The third one covers a period that began after this call.
 fn wait_for_reports(chancery: &Chancery) -> Result<()> {
     let n = || chancery.metric("chancery_load_reports_total", "result=\"accepted\"");
     let before = n()?;

@@ -96,7 +96,8 @@ impl<'a> Fixture<'a> {
         Ok([sum("chancery_xds_stream_ends_total")?, sum("chancery_xds_pushed_resources_total")?])
     }
 
-    /// Waits until the stream of the client began with a token that is still valid for a while. Returns the counts.
+    /// Replaces the token and waits for the end of the stream, until the token file is younger than half the lifetime of
+    /// a token. Returns the counts.
     fn wait_for_fresh_token(&self, key: &JwtKey) -> Result<[f64; 2]> {
         loop {
             let (counts, age) = (self.counts()?, fs::metadata(self.dir.join("token"))?.modified()?);

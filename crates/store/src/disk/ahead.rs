@@ -12,6 +12,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use chancery_secrets::Secrets;
 use imbl::OrdSet;
 use openraft::EntryPayload;
 use parking_lot::{Condvar, Mutex};
@@ -31,6 +32,7 @@ pub(crate) struct Ahead(Arc<Inner>);
 
 struct Inner {
     published: Published,
+    secrets: Secrets,
     /// The large prepared entries that are not applied yet, by log index.
     jobs: Mutex<BTreeMap<u64, Job>>,
     /// Notified when a job is done or dropped.
@@ -60,10 +62,11 @@ pub(crate) struct AppliedAhead {
 }
 
 impl Ahead {
-    /// Creates a value that applies entries to copies of published images.
-    pub(crate) fn new(published: Published) -> Self {
+    /// Creates a value that applies entries to copies of published images, and opens the sealed resources that are not open
+    /// yet.
+    pub(crate) fn new(published: Published, secrets: Secrets) -> Self {
         let (jobs, ended) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(Inner { published, jobs, ended }))
+        Self(Arc::new(Inner { published, secrets, jobs, ended }))
     }
 
     /// Applies a prepared entry that was appended to the log, in the background, after all earlier entries are
@@ -135,6 +138,8 @@ impl Ahead {
         let Some(prepared) = command.lend_prepared() else { return };
         image.unopened = OrdSet::new();
         let (response, effect) = image.advance_prepared(id, prepared);
+        // Preparation opened them, unless their keys were not in the published state yet.
+        image.open_sealed(&self.0.secrets);
         let result = AppliedAhead { base, image, response, effect };
         drop(self.advance(&id, Step::Done(Box::new(result))));
     }

@@ -82,8 +82,8 @@ async fn failed_flush_stops_all_acknowledgments() {
     assert!(failure.contains("cannot be synced"), "{failure}");
 }
 
-/// Polls a future once. Returns whether the thread is free while the future works. The writes of the database wait until
-/// the poll has returned, or for a time after which it evidently waits for them.
+/// Polls a future once while database writes are blocked. Returns whether the poll returned before the future completed.
+/// The writes resume when the poll returns, or after 5 s if the poll itself waits for a write.
 fn works_elsewhere(database: &Database, future: Pin<&mut impl Future>) -> bool {
     let held = database.fail_points.hold(Point::Write);
     let (returned, wait) = mpsc::channel::<()>();

@@ -134,7 +134,6 @@ pub(super) fn mark(path: &Path) -> Mark {
     HighWater::open_read_only(&path.join("HIGHWATER"), IDENTITY.cluster_id).unwrap().mark()
 }
 
-/// Returns what a start finds in a directory.
 /// Closes a database, once the thread that writes the records of the state has ended.
 pub(super) fn close(database: Arc<Database>) {
     let start = Instant::now();
@@ -144,6 +143,7 @@ pub(super) fn close(database: Arc<Database>) {
     }
 }
 
+/// Returns what a start finds in a directory.
 pub(super) fn found(path: &Path, mark: Mark) -> Result<Recovered, OpenError> {
     let (directory, identity) = Directory::open_existing(path).unwrap();
     recovery::read(&directory, identity, mark).map(|(_, recovered)| recovered)

@@ -118,7 +118,7 @@ impl Machine {
             database,
             digests,
             has_snapshot,
-            ahead: Ahead::new(published.clone()),
+            ahead: Ahead::new(published.clone(), secrets.clone()),
             published,
             persister,
             progress,

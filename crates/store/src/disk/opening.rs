@@ -1,4 +1,5 @@
-//! The opening of sealed resources, in memory, after entries were applied.
+//! The opening of sealed resources, in memory, after entries were applied. Those of a large command are opened earlier, by
+//! [`crate::disk::preparer`].
 //!
 //! Opening changes no record and no version. What the log makes of the state never depends on it, so replicas with and
 //! without keys have the same records.

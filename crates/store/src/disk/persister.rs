@@ -9,9 +9,8 @@
 //!   position ([`crate::disk::state_writer`]).
 //! - The tally and the digests are computed from the records, so they describe the stored image. Snapshots and
 //!   backups contain the stored image. Raft purges only entries that the stored image includes.
-//! - The changes in the queue have at most [`WAITING_BYTES_MAX`] bytes. [`Persister::persist`] blocks while there is no
-//!   space. A change that exceeds the limit is queued alone. The change that is being written is no longer in the queue,
-//!   so later changes do not wait for it.
+//! - The queue holds at most [`WAITING_BYTES_MAX`] bytes, or one larger change. [`Persister::persist`] blocks while there
+//!   is no space. The limit does not count the change that is being written, so later changes can be queued meanwhile.
 
 use std::{collections::VecDeque, io, sync::Arc, thread};
 
@@ -51,7 +50,7 @@ struct Inner {
     parts: Parts,
     writer: StateWriter,
     waiting: Mutex<Waiting>,
-    /// Notified when a job leaves the queue, and when no job is left.
+    /// Notified when a job leaves the queue, when the writing thread ends, and after a failure.
     advanced: Condvar,
 }
 

@@ -115,7 +115,7 @@ async fn large_change_is_visible_before_it_is_stored() {
     assert!(records(&recovered.image) == records_expected, "another state is found");
 }
 
-/// A change of any size is being written. Later changes do not wait for it, until they fill the queue.
+/// The limit of the queue does not count the change that is being written. Later changes wait only for space.
 #[tokio::test(flavor = "multi_thread")]
 async fn queue_is_limited_without_the_change_that_is_being_written() {
     const EXCESSIVE: usize = 65 << 20;
@@ -136,7 +136,7 @@ async fn queue_is_limited_without_the_change_that_is_being_written() {
     let add = |job| {
         let persister = persister.clone();
         tokio::task::spawn_blocking(move || {
-            let later = persister.persist(job).unwrap().expect("it is not queued");
+            let later = persister.persist(job).unwrap().expect("the change was written at once");
             persister.persist_later(later);
         })
     };
@@ -145,12 +145,15 @@ async fn queue_is_limited_without_the_change_that_is_being_written() {
     held.arrival().await;
     for (index, bytes) in [(1, 10), (2, 10)] {
         let added = add(job(put(index, "a", "1"), bytes));
-        timeout(PATIENCE, added).await.expect("it waits for the large change").unwrap();
+        timeout(PATIENCE, added).await.expect("a later change waits for the large one").unwrap();
     }
     let mut waits = add(job(put(3, "a", "2"), EXCESSIVE));
-    assert!(timeout(Duration::from_millis(200), &mut waits).await.is_err(), "there is no limit");
+    assert!(
+        timeout(Duration::from_millis(200), &mut waits).await.is_err(),
+        "the queue exceeds its limit"
+    );
     drop(held);
-    timeout(PATIENCE, waits).await.expect("the queue is empty").unwrap();
+    timeout(PATIENCE, waits).await.expect("the change waits, although the queue is empty").unwrap();
     assert_eq!(published.stored_at(3).await.applied, Some(log_id(1, 3)));
 }
 

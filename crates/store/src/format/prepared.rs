@@ -40,7 +40,8 @@ enum Step {
 
 impl Prepared {
     /// Prepares an encoded command for an expected revision. `open` adds the bodies of sealed drafts. Returns `None` if
-    /// the command is not a transaction, or cannot be decoded: applying it then reports the error.
+    /// the command is not a transaction or cannot be decoded. The state machine reports a decoding error when it applies
+    /// the command.
     pub(crate) fn new(
         command: &Bytes,
         revision: Revision,

@@ -76,6 +76,7 @@ async fn rolled_back_follower_stops_and_leader_continues() {
     old.catch_up(DEADLINE).await.expect("it keeps running to report the reason");
     tokio::time::sleep(PATIENCE).await;
     assert_eq!(replicas[0].failure(), None);
+    assert!(old.status().term <= replicas[0].status().term, "the old copy stood for election");
     replicas[1].transact(put("goes on")).await.unwrap();
     let members = reporting_members(&replicas[0]).await;
     let report = members[2].report.as_ref().expect("the replica answers");

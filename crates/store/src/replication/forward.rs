@@ -258,9 +258,11 @@ impl Forwarder {
         if command.len() < PREPARED_BYTES_MIN {
             return EncodedCommand::new(command);
         }
-        let (preparer, bytes) = (self.preparer.clone(), command.clone());
-        let prepare = move || (preparer.prepare(&bytes), pack(&bytes));
-        match tokio::task::spawn_blocking(prepare).await {
+        let (preparer, [plain, bytes]) =
+            (self.preparer.clone(), [command.clone(), command.clone()]);
+        let prepare = tokio::task::spawn_blocking(move || preparer.prepare(&plain));
+        let pack = tokio::task::spawn_blocking(move || pack(&bytes));
+        match tokio::try_join!(prepare, pack) {
             Ok((Some(prepared), packed)) => {
                 let preparation = Arc::new(Preparation::done(prepared));
                 EncodedCommand::with(command, preparation).packed_as(packed)

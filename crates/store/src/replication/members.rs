@@ -68,7 +68,8 @@ pub(super) fn change_error(error: &RaftError<Types, ClientWriteError<Types>>) ->
                     .to_owned()
             }
             Change::UncommittedLeaderLog(_) => {
-                "the leader was elected just now; try again in a second".to_owned()
+                "the new leader has not committed an entry yet; check that most voters answer, and try again"
+                    .to_owned()
             }
             Change::EmptyMembership(_) => "the cluster would have no voters".to_owned(),
             Change::LearnerNotFound(missing) => {
@@ -342,7 +343,7 @@ impl Members {
                 Some(Leader::There { id, .. }) if id == to || to == 0 => {
                     return Attempt::Done(Ok(format!("replica {id} leads now")));
                 }
-                // The voter was too slow, and another one was elected, which can transfer leadership to it.
+                // Another voter was elected instead of `to`. `NotLeader` repeats the request at the new leader.
                 Some(Leader::There { .. }) => return Attempt::NotLeader,
                 _ if Instant::now() + POLL_INTERVAL >= deadline => {
                     return refused(format!("replica {next} has not taken over in time"));
@@ -429,8 +430,8 @@ impl Members {
                 )) => return Attempt::NotLeader,
                 Err(error) => error,
             };
-            // Another change is in progress, perhaps an automatic one, or this replica leads since a moment ago. Both
-            // end soon.
+            // Either another change is in progress, perhaps an automatic one, or this replica was just elected and has
+            // not yet committed an entry of its term. Both conditions end soon.
             let is_busy = matches!(
                 error,
                 RaftError::APIError(ClientWriteError::ChangeMembershipError(

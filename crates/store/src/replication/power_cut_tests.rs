@@ -79,12 +79,13 @@ pub(super) async fn trio(dir: &Path) -> Vec<Replica> {
     replicas
 }
 
-/// Makes a replica the leader. It is the leader already, unless a slow machine has caused an election.
+/// Makes a replica the leader. Does nothing if the replica leads, which is the case unless a slow machine caused an
+/// election.
 pub(super) async fn lead(replica: &Replica) {
     let (id, deadline) = (replica.core().id(), Instant::now() + DEADLINE);
     while replica.leader() != Some(id) {
         assert!(Instant::now() < deadline, "replica {id} does not lead");
-        // It fails while there is no leader.
+        // The transfer fails while there is no leader.
         drop(replica.change_members(MemberChange::TransferLeader(Some(id))).await);
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -61,7 +61,7 @@ async fn stalled_disk_does_not_block_raft_threads() {
     replica.shutdown().await.unwrap();
 }
 
-/// The number of stalls. A machine that is itself stalled also causes elections, so one stall without an election suffices.
+/// The maximum number of stalls. A slow machine can also cause elections, so one stall without an election suffices.
 const ATTEMPTS: usize = 3;
 
 async fn stalls_without_an_election(stalled: usize) {

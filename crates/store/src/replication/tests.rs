@@ -127,11 +127,11 @@ async fn write_with_unknown_outcome_may_have_taken_effect() {
         if error != TransactError::NoLeader || begun.elapsed() > DEADLINE {
             break error;
         }
-        assert_eq!(leader.state().len(), 0, "it is reported as not written");
+        assert_eq!(leader.state().len(), 0, "a write that took effect was reported as not written");
     };
     assert!(matches!(error, TransactError::Timeout(_)), "{error}");
     drop(held);
-    wait_until("it takes effect", || leader.state().len() == 1).await;
+    wait_until("the write takes effect", || leader.state().len() == 1).await;
     assert_eq!(leader.state().revision, Revision(1));
     drop(database);
     end([&learner, &leader]).await;
@@ -245,7 +245,7 @@ async fn a_replica_that_has_not_caught_up_is_not_promoted() {
     drop(held);
     learner.read_barrier(DEADLINE).await.unwrap();
     let promoted = until_ok(async || leader.change_members(MemberChange::Promote(2)).await).await;
-    // A call may take effect after its time limit. Then the next one says "already".
+    // A promotion may complete after its time limit. The next call then returns "is a voter already".
     let texts = ["is a voter now", "is a voter already"];
     assert!(texts.iter().any(|text| promoted.contains(text)), "{promoted}");
     drop(database);

@@ -33,11 +33,11 @@ use crate::{
 const PIECE_BYTES: usize = 256 << 10;
 /// The maximum number of encoded pieces that wait for the network. Encoding pauses at this number.
 const PIECES_WAITING: usize = 4;
-/// The minimum number of checks for progress within the stall timeout.
+/// The minimum number of checks within the stall timeout, if the receiver answers Hello calls at once.
 const CHECKS: u32 = 10;
 /// The maximum time for the answer to a Hello call, which asks the receiver for its progress.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// The time without a Hello answer after which the sender gives up. It includes at least two calls.
+/// The time without a Hello answer after which the sender gives up. The sender makes at least two calls in this time.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Sends a snapshot, and returns the receiver's vote after the receiver has installed it. Gives up
@@ -112,8 +112,8 @@ async fn ask_progress(target: &Target) -> Option<u64> {
     Some(hello.snapshot_progress)
 }
 
-/// Returns the pieces of a snapshot, encoded while they are sent. Without a connection nobody asks for the first piece,
-/// so attempts to reach a replica that is down encode nothing.
+/// Returns the pieces of a snapshot, encoded while they are sent. Encoding begins when the connection requests the first
+/// piece, so attempts to reach a replica that is down encode nothing.
 fn pieces_of(snapshot: SnapshotData) -> impl futures::Stream<Item = Bytes> + Send + 'static {
     let pieces = async move {
         let (sender, receiver) = mpsc::channel(PIECES_WAITING);

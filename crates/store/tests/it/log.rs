@@ -16,7 +16,7 @@ async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Commits 1024 transactions of some writers. Returns the number of commits per sync.
+/// Commits 1024 transactions of `n_writers` concurrent writers. Returns the number of commits per sync, rounded down.
 async fn commits_per_sync(replica: &Replica, n_writers: u64) -> u64 {
     let (before, per_writer) = (replica.status().fsyncs, 1024 / n_writers);
     let mut writers = JoinSet::new();

@@ -95,7 +95,11 @@ async fn removed_replica_does_not_disturb_the_cluster() {
     assert!(replicas[0].state().revision >= after.revision);
     // The others may hold elections on a slow machine. The removed replica holds none, so it knows no later term.
     let term = third.status().term;
-    assert!(term <= before.term, "it is in term {term}, and was removed in term {}", before.term);
+    assert!(
+        term <= before.term,
+        "the removed replica is in term {term}, but was removed in term {}",
+        before.term
+    );
     for replica in [&third, &replicas[0], &replicas[1]] {
         replica.shutdown().await.unwrap();
     }
@@ -177,7 +181,7 @@ async fn returning_replaced_replica_changes_nothing() {
         assert!(old.failure().unwrap().contains("was replaced by another replica"));
         let error = old.transact(put("c", b"1")).await.unwrap_err();
         assert!(error.to_string().contains("was replaced"), "{error}");
-        assert!(old.status().term <= term, "it stood for election");
+        assert!(old.status().term <= term, "the replaced replica stood for election");
         old.shutdown().await.unwrap();
     }
     assert_eq!(addresses(&replicas[0]).await, before);
@@ -246,7 +250,7 @@ async fn replica_of_another_cluster_at_the_address_of_a_member_is_reported() {
     let expected = format!("replica 1 of another cluster, {}", first.status().cluster_id);
     for replica in &replicas {
         let mut members = Vec::new();
-        eventually("the first one answers", async || {
+        eventually("replica 1 of the other cluster answers", async || {
             members = replica.members().await;
             members[0].stranger.is_some()
         })

@@ -213,7 +213,7 @@ async fn certificates_are_replaced_while_replicas_run() {
     let address = first.raft_address().to_owned();
     let joiner = |id, from: &TlsConfig| {
         let from = TlsConfig { server_name: Some("all".into()), ..from.clone() };
-        // A voter that is shut down again would be missing.
+        // A learner, because the cluster would lose a voter when the test shuts the replica down.
         Config { learner: true, ..with_tls(dir.path(), id, &[&address], Some(from)) }
     };
     expect_not_admitted(joiner(2, &new.sign("2", "all"))).await;

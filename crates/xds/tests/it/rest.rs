@@ -338,7 +338,10 @@ async fn held_poll_follows_its_assignment() {
     server.assign(AssignmentOp::Delete(rule.name.clone()));
     let mut client = Http1::connect(&server).await;
     client.send(REST_CDS, &poll("", &[])).await;
-    until("it waits", async || server.meter.gauge("chancery_xds_held_polls") > 0.5).await;
+    until("the server holds the poll", async || {
+        server.meter.gauge("chancery_xds_held_polls") > 0.5
+    })
+    .await;
     server.assign(AssignmentOp::Put(rule));
     assert_eq!(client.reply().await.content().1, "1");
 }
@@ -352,7 +355,10 @@ async fn polls_of_one_connection_are_independent() {
     let (version, _) = post2(&mut client.clone(), REST_CDS, &poll("", &[])).await.content();
     let mut first = client.clone();
     let held = tokio::spawn(async move { post2(&mut first, REST_CDS, &poll(&version, &[])).await });
-    until("it waits", async || server.meter.gauge("chancery_xds_held_polls") > 0.5).await;
+    until("the server holds the poll", async || {
+        server.meter.gauge("chancery_xds_held_polls") > 0.5
+    })
+    .await;
     for _ in 0..3 {
         assert_eq!(post2(&mut client.clone(), REST_CDS, &poll("", &[])).await.content().1, "1");
     }
@@ -386,7 +392,10 @@ async fn rejecting_client_does_not_spin() {
     let old = poll(&version, &[]);
     assert_eq!(client.post(REST_CDS, &old).await.content().1, "2");
     client.send(REST_CDS, &old).await;
-    until("it waits", async || server.meter.gauge("chancery_xds_held_polls") > 0.5).await;
+    until("the server holds the poll", async || {
+        server.meter.gauge("chancery_xds_held_polls") > 0.5
+    })
+    .await;
     server.put(CDS, &[("a", "3")]);
     assert_eq!(client.reply().await.content().1, "3");
     // A client without a version has just started, and does not wait.

@@ -66,7 +66,7 @@ fn deadline_kills_the_whole_process_group() {
     let directory = tempfile::tempdir().unwrap();
     let noted = directory.path().join("pid");
     let script = format!("sleep 600 & echo $! > {}; wait", noted.display());
-    // The command has to start its child within this time, so there are several attempts on a slow machine.
+    // The command must start its child before the timeout. A slow machine needs a longer one.
     let start = Instant::now();
     let timeouts = [500, 2_000, 20_000].map(Duration::from_millis);
     let has_started = timeouts.into_iter().any(|timeout| {
@@ -216,7 +216,7 @@ fn command_ends_with_its_first_process() {
 
 #[test]
 fn memory_of_the_command_is_limited() {
-    // The limit applies soon after the start of the command.
+    // The memory limit takes effect shortly after the command starts, so the script waits for it.
     let script = "while test $(ulimit -d) = unlimited; do sleep 0.01; done; \
                   head -c 200000000 /dev/zero | tail -c 200000000 > /dev/null";
     let small = ExternalValidator { memory_max: 32 << 20, ..settings(script) };

@@ -35,7 +35,7 @@ impl FaultyProxy {
                 let Ok(far) = TcpStream::connect(target) else { continue };
                 let pairs = [(&near, &far), (&far, &near)]
                     .map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()));
-                // `cut` ends each connection that has forwarded something.
+                // Registered before any byte is forwarded, so that `cut` closes every connection that has forwarded bytes.
                 connections.lock().unwrap().push([near, far]);
                 for (from, to) in pairs {
                     thread::spawn(move || forward(from, to));

@@ -180,11 +180,11 @@ impl Kind {
     fn is_own_fault(self, reason: &str) -> bool {
         match self {
             Self::Python => false,
-            // If an ADS stream does not end with OK, grpc-js fails the calls to a cluster that it waits for
-            // (`xds-client.js`: it never notes that a stream has received an answer).
+            // If an ADS stream ends with an error, grpc-js fails the calls that wait for a new cluster, because
+            // `xds-client.js` does not record that the stream has received a response.
             Self::Node => reason.ends_with("Connection dropped"),
-            // grpc-go uses a new route an instant before the picker that knows its cluster
-            // (`clientconn.go`: it swaps the config selector before it updates the balancer).
+            // grpc-go applies a new route shortly before the picker with the cluster of the route
+            // (`clientconn.go` replaces the config selector before it updates the balancer).
             Self::Go => reason.contains("unknown cluster selected for RPC"),
         }
     }
@@ -354,8 +354,8 @@ impl GrpcClient {
         Ok(GrpcTally { answers, failed })
     }
 
-    /// Does the same, but ignores calls that took too long before the first answer: their time includes the start of
-    /// the client.
+    /// Like [`Self::take`], but ignores calls that exceeded their deadline before the first answer. The time of these
+    /// calls includes the start of the client.
     fn take_after_start(&mut self) -> Result<GrpcTally> {
         let was_started = self.is_started;
         let mut tally = self.take()?;

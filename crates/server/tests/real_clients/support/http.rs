@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use super::{STEP, wait_for};
 
-/// Longer than Envoy may hold a request in these tests.
+/// The time limit of a request. Envoy may wait up to 60 s for a missing resource; tests that need an earlier answer check
+/// it.
 const TIMEOUT: Duration = STEP;
 
 /// An HTTP response.

@@ -83,7 +83,7 @@ fn splice(client: &TcpStream, server: &TcpStream, seen: &Arc<Mutex<Seen>>) -> Re
         let (from, to, seen) = (from.try_clone()?, to.try_clone()?, Arc::clone(seen));
         thread::spawn(move || {
             drop(forward(&from, &to, side, &seen));
-            // The other direction may still hold the reason of the end.
+            // Only this direction ends. The other direction may still forward the GOAWAY or the status.
             drop(to.shutdown(Shutdown::Write));
         });
     }
@@ -107,8 +107,8 @@ fn forward(mut from: &TcpStream, mut to: &TcpStream, side: Side, seen: &Mutex<Se
             _ => (),
         });
         drop(seen);
-        // A side that no longer reads may still have bytes to send. A socket that is closed with unread bytes resets
-        // its connection, and the peer loses them.
+        // After a failed write, the loop continues to read. If a socket is closed with unread bytes, the kernel resets
+        // the connection, and the peer loses bytes that were already forwarded to it.
         is_taken = is_taken && to.write_all(&bytes[..n_bytes]).is_ok();
     }
 }

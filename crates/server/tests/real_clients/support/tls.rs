@@ -68,7 +68,7 @@ pub(crate) fn trust(identities: &[&Identity]) -> Result<Value> {
 /// Returns the cluster with TLS to its endpoints, configured by this `CommonTlsContext`. Each
 /// request uses a new connection and session, and thus the present certificate.
 pub(crate) fn cluster_over_tls(mut cluster: Value, context: &Value) -> Value {
-    // The time includes the handshake.
+    // The connect timeout includes the TLS handshake.
     cluster["connect_timeout"] = "20s".into();
     cluster["transport_socket"] = json!({"name": "tls", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",

@@ -178,9 +178,10 @@ async fn send_to(habit: Behavior) -> (Result<Vote, Unreachable<Types>>, Duration
     (sent, took)
 }
 
-/// Raft tries again and again to reach a replica that is down. The test has no runtime, so the encoding cannot begin.
+/// Raft retries to send snapshots to a replica that is down. This test has no Tokio runtime, so `spawn_blocking` would
+/// panic if encoding began before the first piece is requested.
 #[test]
-fn snapshot_is_encoded_only_when_its_receiver_is_connected() {
+fn snapshot_is_not_encoded_before_the_first_piece_is_requested() {
     drop(pieces_of(SnapshotData(Arc::new(Image::new()))));
 }
 

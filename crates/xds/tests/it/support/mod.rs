@@ -278,8 +278,8 @@ where
         Ok(Self { requests: Some(requests), responses: response.into_inner() })
     }
 
-    /// Sends a request. The server may have ended the stream already, even if a response of it is still unread. The
-    /// caller notices the end when it reads.
+    /// Sends a request. Ignores a failure: the server may have ended the stream, even if responses are still unread. The
+    /// caller sees the end of the stream when it reads the responses.
     pub(crate) async fn send(&self, request: Q) {
         drop(self.requests.as_ref().unwrap().send(request).await);
     }

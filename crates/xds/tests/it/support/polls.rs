@@ -144,7 +144,7 @@ pub(crate) async fn post2(
         .unwrap();
     let mut ready = client.clone().ready().await.unwrap();
     let (response, mut send) = ready.send_request(request, false).unwrap();
-    // A refusal may come before the body, and then it closes the stream. The response says so.
+    // The server may refuse the request, and close the stream, before it reads the body. The response then has the reason.
     drop(send.send_data(Bytes::from(body.to_owned()), true));
     let read = async {
         let response = response.await.unwrap();
