@@ -338,10 +338,7 @@ async fn held_poll_follows_its_assignment() {
     server.assign(AssignmentOp::Delete(rule.name.clone()));
     let mut client = Http1::connect(&server).await;
     client.send(REST_CDS, &poll("", &[])).await;
-    until("the server holds the poll", async || {
-        server.meter.gauge("chancery_xds_held_polls") > 0.5
-    })
-    .await;
+    until_held(&server).await;
     server.assign(AssignmentOp::Put(rule));
     assert_eq!(client.reply().await.content().1, "1");
 }
@@ -355,15 +352,31 @@ async fn polls_of_one_connection_are_independent() {
     let (version, _) = post2(&mut client.clone(), REST_CDS, &poll("", &[])).await.content();
     let mut first = client.clone();
     let held = tokio::spawn(async move { post2(&mut first, REST_CDS, &poll(&version, &[])).await });
-    until("the server holds the poll", async || {
-        server.meter.gauge("chancery_xds_held_polls") > 0.5
-    })
-    .await;
+    until_held(&server).await;
     for _ in 0..3 {
         assert_eq!(post2(&mut client.clone(), REST_CDS, &poll("", &[])).await.content().1, "1");
     }
     server.put(CDS, &[("a", "2")]);
     assert_eq!(held.await.unwrap().content().1, "2");
+}
+
+/// Returns when the server holds a poll.
+async fn until_held(server: &Server) {
+    until("the server holds the poll", async || {
+        server.meter.gauge("chancery_xds_held_polls") > 0.5
+    })
+    .await;
+}
+
+/// Returns a client that has rejected the response with "2", and its next poll.
+async fn rejecting_client(server: &Server) -> (Http1, String) {
+    server.put(CDS, &[("a", "1")]);
+    let mut client = Http1::connect(&server).await;
+    let (version, _) = client.post(REST_CDS, &poll("", &[])).await.content();
+    server.put(CDS, &[("a", "2")]);
+    let old = poll(&version, &[]);
+    assert_eq!(client.post(REST_CDS, &old).await.content().1, "2");
+    (client, old)
 }
 
 /// REST-15: with long polling, a client that repeats the version before a rejected response waits as if
@@ -372,12 +385,7 @@ async fn polls_of_one_connection_are_independent() {
 async fn rejecting_client_does_not_spin() {
     const HOLD: Duration = Duration::from_millis(300);
     let server = Server::with(holding(HOLD), fanout_config()).await;
-    server.put(CDS, &[("a", "1")]);
-    let mut client = Http1::connect(&server).await;
-    let (version, _) = client.post(REST_CDS, &poll("", &[])).await.content();
-    server.put(CDS, &[("a", "2")]);
-    let old = poll(&version, &[]);
-    assert_eq!(client.post(REST_CDS, &old).await.content().1, "2");
+    let (mut client, old) = rejecting_client(&server).await;
     for _ in 0..2 {
         let since = Instant::now();
         assert_eq!(client.post(REST_CDS, &old).await.content().1, "2");
@@ -385,17 +393,9 @@ async fn rejecting_client_does_not_spin() {
     }
     // A change ends the wait.
     let server = Server::with(holding(PATIENCE), fanout_config()).await;
-    server.put(CDS, &[("a", "1")]);
-    let mut client = Http1::connect(&server).await;
-    let (version, _) = client.post(REST_CDS, &poll("", &[])).await.content();
-    server.put(CDS, &[("a", "2")]);
-    let old = poll(&version, &[]);
-    assert_eq!(client.post(REST_CDS, &old).await.content().1, "2");
+    let (mut client, old) = rejecting_client(&server).await;
     client.send(REST_CDS, &old).await;
-    until("the server holds the poll", async || {
-        server.meter.gauge("chancery_xds_held_polls") > 0.5
-    })
-    .await;
+    until_held(&server).await;
     server.put(CDS, &[("a", "3")]);
     assert_eq!(client.reply().await.content().1, "3");
     // A client without a version has just started, and does not wait.
