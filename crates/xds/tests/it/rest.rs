@@ -371,7 +371,7 @@ async fn until_held(server: &Server) {
 /// Returns a client that has rejected the response with "2", and its next poll.
 async fn rejecting_client(server: &Server) -> (Http1, String) {
     server.put(CDS, &[("a", "1")]);
-    let mut client = Http1::connect(&server).await;
+    let mut client = Http1::connect(server).await;
     let (version, _) = client.post(REST_CDS, &poll("", &[])).await.content();
     server.put(CDS, &[("a", "2")]);
     let old = poll(&version, &[]);
