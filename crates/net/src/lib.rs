@@ -19,7 +19,7 @@ mod guarded_io;
 mod http2;
 mod slots;
 
-pub use accept::{Port, accept};
+pub use accept::{Listener, Port, accept};
 pub use activity::{Activity, RequestGuard, Timeouts, Unused};
 pub use backoff::Backoff;
 pub use bucket::Bucket;

@@ -108,6 +108,8 @@ struct XdsPort {
 }
 
 impl Port for XdsPort {
+    type Stream = TcpStream;
+
     fn serve(&self, stream: TcpStream, slot: Slot) {
         self.metrics.connections_total.increment(1);
         let shared = Arc::clone(&self.shared);

@@ -6,7 +6,7 @@ use axum::Router;
 use chancery_admin::{EarlyDeps, Readiness, RouteSwitch};
 use chancery_audit::{Audit, Port};
 use chancery_store::OpenProgress;
-use chancery_tls::PortTls;
+use chancery_tls::{PortTls, Security};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::{net::TcpListener, runtime::Handle, task::JoinHandle, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -160,11 +160,14 @@ fn serve(
     let (by_socket, stop_socket) = (router.clone(), stop.clone());
     let socket = async move {
         if let Some(socket) = socket {
-            unix_socket::serve(socket, ADMIN, by_socket, connections_max, limits, stop_socket)
+            let kind = listen::Kind { port: "admin.socket", ..ADMIN };
+            let users = unix_socket::UnixUsers;
+            listen::serve(socket, kind, users, by_socket, connections_max, limits, stop_socket)
                 .await;
         }
     };
-    let port = listen::serve(listener, ADMIN, tls.into(), router, connections_max, limits, stop);
+    let port =
+        listen::serve(listener, ADMIN, Security::from(tls), router, connections_max, limits, stop);
     Ok(runtime.spawn(async move {
         tokio::join!(port, socket);
     }))

@@ -1,4 +1,5 @@
-//! The connections of the admin port and of the ports for MCP sources, for HTTP/1 and HTTP/2, with limits.
+//! The connections of the admin port, of its UNIX socket, and of the ports for MCP sources, for HTTP/1 and HTTP/2, with
+//! limits.
 //!
 //! Invariant: an inactive connection never prevents another connection from being served. It is
 //! closed after a time, and at once if the limit of connections is reached.
@@ -8,8 +9,8 @@ use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use axum::{Router, body::Body, extract::ConnectInfo};
 use chancery_auth::TransportPeer;
 use chancery_net::{
-    Eviction, FirstBytes, GuardedIo, Guards, Port, Slot, SlotLimit, Slots, Timeouts, accept,
-    refusal_of_requests,
+    Eviction, FirstBytes, GuardedIo, Guards, Listener, Port, Slot, SlotLimit, Slots, Timeouts,
+    accept, refusal_of_requests,
 };
 use chancery_tls::{CredentialEnd, Peer, Security, Stream};
 use hyper::{
@@ -25,7 +26,7 @@ use hyper_util::{
 use metrics::Gauge;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::Semaphore,
     time::timeout,
 };
@@ -67,7 +68,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn timeouts(self) -> Timeouts {
+    fn timeouts(self) -> Timeouts {
         Timeouts { first: self.header, idle: self.idle }
     }
 }
@@ -83,11 +84,48 @@ pub(crate) struct Kind {
     pub(crate) is_for_streams: bool,
 }
 
+/// The start of a connection, before its first byte of HTTP.
+pub(super) trait Opener: Clone + Send + Sync + 'static {
+    /// A connection as it was accepted.
+    type Accepted: Send + 'static;
+    /// The connection as HTTP uses it.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// Does the handshake, and identifies the client.
+    fn open(
+        &self,
+        accepted: Self::Accepted,
+        peer: SocketAddr,
+    ) -> impl Future<Output = Result<Opened<Self::Stream>, Failed>> + Send;
+}
+
+/// A connection after its handshake.
+pub(super) struct Opened<S> {
+    pub(super) stream: S,
+    /// The client, if the connection identifies it.
+    pub(super) peer: Option<TransportPeer>,
+    /// The client's certificate, which may end before the connection.
+    pub(super) certificate: Option<Peer>,
+}
+
+impl Opener for Security {
+    type Accepted = TcpStream;
+    type Stream = Stream;
+
+    async fn open(&self, accepted: TcpStream, peer: SocketAddr) -> Result<Opened<Stream>, Failed> {
+        let stream = self.accept(accepted).await;
+        let stream = stream.inspect_err(|error| self.log_refusal(peer, error))?;
+        let certificate = stream.peer().cloned();
+        let identity = certificate.as_ref().map(|peer| Arc::clone(peer.identity()));
+        Ok(Opened { stream, peer: identity.map(TransportPeer::Certificate), certificate })
+    }
+}
+
 /// Serves `router` until `stop`. Then asks the connections to end, and returns when all have ended.
-pub(crate) async fn serve(
-    listener: TcpListener,
+pub(crate) async fn serve<O: Opener>(
+    listener: impl Listener<Stream = O::Accepted>,
     kind: Kind,
-    security: Security,
+    opener: O,
     router: Router,
     connections_max: usize,
     limits: Limits,
@@ -100,7 +138,7 @@ pub(crate) async fn serve(
     };
     let port = HttpPort {
         kind,
-        security,
+        opener,
         router,
         limits,
         connections_max,
@@ -113,9 +151,9 @@ pub(crate) async fn serve(
     port.tracker.wait().await;
 }
 
-struct HttpPort {
+struct HttpPort<O> {
     kind: Kind,
-    security: Security,
+    opener: O,
     router: Router,
     limits: Limits,
     connections_max: usize,
@@ -124,13 +162,15 @@ struct HttpPort {
     tracker: TaskTracker,
 }
 
-impl Port for HttpPort {
-    fn serve(&self, stream: TcpStream, slot: Slot) {
+impl<O: Opener> Port for HttpPort<O> {
+    type Stream = O::Accepted;
+
+    fn serve(&self, accepted: O::Accepted, slot: Slot) {
         let (router, limits, stop) = (self.router.clone(), self.limits, self.stop.clone());
-        let (kind, security) = (self.kind, self.security.clone());
+        let (kind, opener) = (self.kind, self.opener.clone());
         self.tracker.spawn(async move {
             if let Err(error) =
-                connection(stream, kind, &security, router, &slot, limits, stop).await
+                connection(accepted, kind, &opener, router, &slot, limits, stop).await
             {
                 let peer = slot.activity().peer();
                 debug!(port = kind.port, %peer, %error, "a connection has ended");
@@ -138,14 +178,18 @@ impl Port for HttpPort {
         });
     }
 
-    fn refuse(&self, stream: TcpStream, peer: SocketAddr, _: SlotLimit) {
+    fn refuse(&self, accepted: O::Accepted, peer: SocketAddr, _: SlotLimit) {
         let (kind, connections_max) = (self.kind, self.connections_max);
         debug!(port = kind.port, %peer, connections_max, "a connection is rejected: all connections are busy");
         if let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() {
-            let security = self.security.clone();
+            let opener = self.opener.clone();
             self.tracker.spawn(async move {
+                let refusal = async {
+                    let opened = opener.open(accepted, peer).await?;
+                    Ok::<_, Failed>(refuse(opened.stream, kind.too_many).await?)
+                };
                 // If the client does not read the explanation, it is dropped.
-                drop(timeout(PARTING, refuse(stream, &security, kind.too_many)).await);
+                drop(timeout(PARTING, refusal).await);
                 drop(turn);
             });
         }
@@ -161,8 +205,7 @@ impl Port for HttpPort {
 /// Rejects a connection with an explanation, in the HTTP version of the client. The function first
 /// reads what the client has sent. Otherwise the close would reset the connection, and the client's
 /// kernel would discard the explanation.
-async fn refuse(stream: TcpStream, security: &Security, text: &str) -> io::Result<()> {
-    let mut stream = security.accept(stream).await.map_err(io::Error::other)?;
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) -> io::Result<()> {
     let mut request = [0; 4096];
     let n_read = stream.read(&mut request).await?;
     if request[..n_read].starts_with(HTTP2) {
@@ -176,7 +219,11 @@ async fn refuse(stream: TcpStream, security: &Security, text: &str) -> io::Resul
 }
 
 /// Answers in HTTP/1.1, and closes the connection.
-async fn explain(stream: &mut Stream, status: &str, text: &str) -> io::Result<()> {
+async fn explain(
+    stream: &mut (impl AsyncWrite + Unpin),
+    status: &str,
+    text: &str,
+) -> io::Result<()> {
     let len = text.len() + 1;
     let response = format!(
         "HTTP/1.1 {status}\r\ncontent-type: text/plain\r\nconnection: close\r\ncontent-length: {len}\r\n\r\n{text}\n"
@@ -185,10 +232,10 @@ async fn explain(stream: &mut Stream, status: &str, text: &str) -> io::Result<()
     stream.shutdown().await
 }
 
-async fn connection(
-    stream: TcpStream,
+async fn connection<O: Opener>(
+    accepted: O::Accepted,
     kind: Kind,
-    security: &Security,
+    opener: &O,
     router: Router,
     slot: &Slot,
     limits: Limits,
@@ -197,13 +244,11 @@ async fn connection(
     let activity = slot.activity();
     let timeouts = limits.timeouts();
     let opened = async {
-        let accepted = security.accept(stream).await;
-        let mut stream =
-            accepted.inspect_err(|error| security.log_refusal(activity.peer(), error))?;
-        let first_bytes = FirstBytes::read(&mut stream).await?;
-        Ok::<_, Failed>((stream, first_bytes))
+        let mut opened = opener.open(accepted, activity.peer()).await?;
+        let first_bytes = FirstBytes::read(&mut opened.stream).await?;
+        Ok::<_, Failed>((opened, first_bytes))
     };
-    let (mut stream, first_bytes) = tokio::select! {
+    let (Opened { mut stream, peer, certificate }, first_bytes) = tokio::select! {
         // Polled first: bytes that arrived before a time limit count, even if this task runs after the limit.
         biased;
         opened = opened => opened?,
@@ -221,9 +266,6 @@ async fn connection(
         }
         false => {}
     }
-    let certificate = stream.peer().cloned();
-    let identity = certificate.as_ref().map(|peer| Arc::clone(peer.identity()));
-    let peer = identity.map(TransportPeer::Certificate);
     let expired = credential_end(certificate);
     run((stream, first_bytes), kind, router, (slot, peer), limits, stop, expired).await
 }
@@ -237,7 +279,7 @@ async fn credential_end(certificate: Option<Peer>) -> CredentialEnd {
 }
 
 /// Serves an open connection until the client, a limit, `stop` or `expired` ends it.
-pub(super) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     (stream, first_bytes): (I, FirstBytes),
     kind: Kind,
     router: Router,

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use chancery_mcp::{Direction, Remote, SinkService, Sources};
 use chancery_store::Replica;
-use chancery_tls::PortTls;
+use chancery_tls::{PortTls, Security};
 use tokio::net::TcpSocket;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::service::Routes;
@@ -79,7 +79,7 @@ impl McpSources {
         for BoundPort { socket, address, key, service } in self.bound.drain(..) {
             let listener = listen_on(&key, socket, address)?;
             let router = Routes::new(service).into_axum_router();
-            let security = self.tls.clone().into();
+            let security = Security::from(self.tls.clone());
             let stop = stop.clone();
             let served =
                 listen::serve(listener, KIND, security, router, CONNECTIONS_MAX, LIMITS, stop);

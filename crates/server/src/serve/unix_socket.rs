@@ -2,33 +2,23 @@
 
 use std::{
     fs, io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::SocketAddr,
     os::unix::{
         fs::{FileTypeExt, PermissionsExt},
         net::UnixStream as BlockingStream,
     },
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
 };
 
-use axum::Router;
 use chancery_auth::TransportPeer;
-use chancery_net::{Eviction, FirstBytes, Slot, Slots};
-use metrics::Gauge;
+use chancery_net::Listener;
 use tokio::net::{UnixListener, UnixStream};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{debug, warn};
 
-use super::listen::{self, Kind, Limits};
+use super::listen::{Failed, Opened, Opener};
 use crate::cli::Failure;
 
 /// The permissions of the socket: its owner and root may connect.
 const MODE: u32 = 0o600;
-/// The pause after a failed accept. The usual cause is a lack of file descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The address of all peers in logs. A UNIX socket has no addresses of peers.
-const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A bound socket. Dropping it removes its file.
 #[derive(Debug)]
@@ -82,72 +72,27 @@ impl Drop for Socket {
     }
 }
 
-/// Serves `router` on the socket until `stop`. Then asks the connections to end, and returns when all have ended.
-pub(super) async fn serve(
-    socket: Socket,
-    kind: Kind,
-    router: Router,
-    connections_max: usize,
-    limits: Limits,
-    stop: CancellationToken,
-) {
-    let slots = chancery_net::Limits {
-        connections_max,
-        per_peer_max: usize::MAX,
-        eviction: Eviction::LongestIdle,
-    };
-    let (slots, tracker) = (Slots::new(slots, Gauge::noop()), TaskTracker::new());
-    while let Some(accepted) = stop.run_until_cancelled(socket.listener.accept()).await {
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                warn!(port = kind.port, %error, "cannot accept connections on the UNIX socket; retrying");
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-        };
-        let Ok(slot) = slots.take(PEER) else {
-            debug!(
-                port = kind.port,
-                connections_max, "a connection is rejected: all connections are busy"
-            );
-            continue;
-        };
-        let (router, stop) = (router.clone(), stop.clone());
-        tracker.spawn(async move {
-            if let Err(error) = connection(stream, kind, router, &slot, limits, stop).await {
-                debug!(port = kind.port, %error, "a connection of the UNIX socket has ended");
-            }
-        });
+impl Listener for Socket {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
+        Listener::accept(&self.listener).await
     }
-    drop(socket);
-    tracker.close();
-    tracker.wait().await;
 }
 
-async fn connection(
-    mut stream: UnixStream,
-    kind: Kind,
-    router: Router,
-    slot: &Slot,
-    limits: Limits,
-    stop: CancellationToken,
-) -> Result<(), listen::Failed> {
-    // A connection without a user would be anonymous: its credential would be ignored.
-    let user = stream.peer_cred()?.uid();
-    let activity = Arc::clone(slot.activity());
-    let first_bytes = tokio::select! {
-        first_bytes = FirstBytes::read(&mut stream) => first_bytes?,
-        () = stop.cancelled() => return Ok(()),
-        () = activity.evicted() => return Ok(()),
-        _ = activity.unused(limits.timeouts()) => return Ok(()),
-    };
-    if first_bytes.is_http2() {
-        activity.on_preface();
+/// The opener of connections to a UNIX socket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UnixUsers;
+
+impl Opener for UnixUsers {
+    type Accepted = UnixStream;
+    type Stream = UnixStream;
+
+    async fn open(&self, stream: UnixStream, _: SocketAddr) -> Result<Opened<UnixStream>, Failed> {
+        // A connection without a user would be anonymous: its credential would be ignored.
+        let user = stream.peer_cred()?.uid();
+        Ok(Opened { stream, peer: Some(TransportPeer::UnixUser(user)), certificate: None })
     }
-    let peer = (slot, Some(TransportPeer::UnixUser(user)));
-    listen::run((stream, first_bytes), kind, router, peer, limits, stop, std::future::pending())
-        .await
 }
 
 #[cfg(test)]

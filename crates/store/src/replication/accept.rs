@@ -90,6 +90,8 @@ pub(crate) async fn serve<S: Replication>(
 }
 
 impl<S: Replication> Port for ReplicationPort<S> {
+    type Stream = TcpStream;
+
     fn serve(&self, stream: TcpStream, slot: Slot) {
         if slot.has_evicted() {
             let (from, connections_max) = (slot.activity().peer(), self.connections_max);

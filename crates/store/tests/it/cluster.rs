@@ -343,3 +343,28 @@ async fn a_barrier_makes_reads_linearizable() {
     assert_eq!(left.state().len(), 1);
     left.shutdown().await.unwrap();
 }
+
+/// A follower that reaches no majority asks for pre-votes, and does not stand for election. Otherwise its higher
+/// term would end the leader's when it reaches the others again (ADR 6).
+#[tokio::test(flavor = "multi_thread")]
+async fn follower_without_majority_keeps_its_term() {
+    let (_dir, replicas) = three().await;
+    let leader = leader(&replicas[0]).await;
+    let (leaders, mut followers): (Vec<_>, Vec<_>) =
+        replicas.into_iter().partition(|replica| replica.status().replica_id == leader);
+    let left = followers.remove(0);
+    // The leader ends last: no majority remains that could elect another one.
+    for replica in followers.into_iter().chain(leaders) {
+        replica.shutdown().await.unwrap();
+    }
+    let term = left.status().term;
+    eventually("no leader is heard", async || left.leader().is_none()).await;
+    // Several election timeouts pass.
+    let since = Instant::now();
+    eventually("four seconds pass", async || {
+        assert_eq!(left.status().term, term, "the replica stood for election");
+        since.elapsed() > Duration::from_secs(4)
+    })
+    .await;
+    left.shutdown().await.unwrap();
+}
