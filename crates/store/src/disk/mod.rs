@@ -18,35 +18,23 @@
 //! | `space` | the reserve of free disk space |
 
 pub(crate) mod ahead;
-#[cfg(test)]
-mod ahead_tests;
 pub(crate) mod apply_times;
 pub(crate) mod backup;
-#[cfg(test)]
-mod conformance;
 pub(crate) mod database;
 pub(crate) mod digest;
 pub(crate) mod directory;
-#[cfg(test)]
-mod durability;
 pub(crate) mod effect;
 pub(crate) mod entry_check;
 pub(crate) mod flusher;
 pub(crate) mod high_water;
 pub(crate) mod image;
-#[cfg(test)]
-mod joining;
 pub(crate) mod loader;
 pub(crate) mod log;
 pub(crate) mod log_size;
 pub(crate) mod machine;
 pub(crate) mod opening;
-#[cfg(test)]
-mod opening_tests;
 pub(crate) mod parts;
 pub(crate) mod persister;
-#[cfg(test)]
-mod persister_tests;
 pub(crate) mod preparer;
 pub(crate) mod progress;
 pub(crate) mod published;
@@ -56,9 +44,9 @@ pub(crate) mod recovery;
 pub(crate) mod restore;
 pub(crate) mod snapshot;
 pub(crate) mod space;
-#[cfg(test)]
-mod state_tests;
 pub(crate) mod state_writer;
 pub(crate) mod storage;
 pub(crate) mod tally;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wal;

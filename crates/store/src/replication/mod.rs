@@ -36,8 +36,6 @@
 
 pub(crate) mod accept;
 pub(crate) mod acknowledged;
-#[cfg(test)]
-mod acknowledged_tests;
 pub(crate) mod address;
 pub(crate) mod admit;
 pub(crate) mod calls;
@@ -46,8 +44,6 @@ pub(crate) mod codec;
 pub(crate) mod command;
 pub(crate) mod connection;
 pub(crate) mod core;
-#[cfg(test)]
-mod digest_tests;
 pub(crate) mod digests;
 pub(crate) mod divergence;
 pub(crate) mod forward;
@@ -60,8 +56,6 @@ pub(crate) mod members;
 pub(crate) mod network;
 pub(crate) mod outbox;
 pub(crate) mod peers;
-#[cfg(test)]
-mod power_cut_tests;
 pub(crate) mod protocol;
 pub(crate) mod raft_node;
 pub(crate) mod raft_settings;
@@ -70,8 +64,6 @@ pub(crate) mod reconcile;
 pub(crate) mod refusal_log;
 pub(crate) mod removal;
 pub(crate) mod server;
-#[cfg(test)]
-mod stall_tests;
 pub(crate) mod target;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,10 @@
 //! Tests that need the internals of a replica, to delay its work or to forge calls.
 
+mod acknowledged;
+mod digest;
+mod power_cut;
+mod stall;
+
 use std::{
     net::SocketAddr,
     path::Path,
@@ -16,7 +21,8 @@ use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient
 use openraft::async_runtime::WatchReceiver;
 use tonic::{Code, Status};
 
-use super::{codec, power_cut_tests::end};
+use self::power_cut::{end, until};
+use super::codec;
 use crate::{
     CaughtUp, Config, HISTORY_MAX, MemberChange, Removal, Replica, TransactError,
     disk::database::Database, failpoint::Point, format::identity::Identity,
@@ -131,7 +137,7 @@ async fn write_with_unknown_outcome_may_have_taken_effect() {
     };
     assert!(matches!(error, TransactError::Timeout(_)), "{error}");
     drop(held);
-    wait_until("the write takes effect", || leader.state().len() == 1).await;
+    until("the write takes effect", || leader.state().len() == 1).await;
     assert_eq!(leader.state().revision, Revision(1));
     drop(database);
     end([&learner, &leader]).await;
@@ -156,15 +162,14 @@ async fn retry_through_lagging_replica_is_written() {
     writers.join_all().await;
     let committed = leader.status().applied.unwrap();
     let known = || learner.core().node.raft.metrics().borrow_watched().cluster_committed;
-    wait_until("the learner knows the commit index", || {
-        known().is_some_and(|id| id.index >= committed)
-    })
-    .await;
+    until("the learner knows the commit index", || known().is_some_and(|id| id.index >= committed))
+        .await;
     let address = leader.raft_address().parse().unwrap();
     leader.shutdown().await.unwrap();
     let writer = learner.clone();
     let written = tokio::spawn(async move { writer.transact(put("late", b"1")).await });
     tokio::time::sleep(PATIENCE).await;
+    assert!(!written.is_finished(), "the write must wait for a leader");
     let leader = open(Config { listen: Some(address), ..config(dir.path(), 1, &[]) }).await;
     drop(held);
     let outcome = written.await.unwrap().unwrap();
@@ -192,10 +197,8 @@ async fn write_through_lagging_replica_is_rejected_before_sending() {
     writers.join_all().await;
     let committed = leader.status().applied.unwrap();
     let known = || learner.core().node.raft.metrics().borrow_watched().cluster_committed;
-    wait_until("the learner knows the commit index", || {
-        known().is_some_and(|id| id.index >= committed)
-    })
-    .await;
+    until("the learner knows the commit index", || known().is_some_and(|id| id.index >= committed))
+        .await;
     let revision = leader.state().revision;
     let error = learner.transact(put("late", b"1")).await.unwrap_err();
     assert!(matches!(error, TransactError::Behind(_)), "{error}");
@@ -205,14 +208,6 @@ async fn write_through_lagging_replica_is_rejected_before_sending() {
     until_ok(async || learner.transact(put("late", b"1")).await).await;
     drop(database);
     end([&learner, &leader]).await;
-}
-
-async fn wait_until(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < DEADLINE, "{what} not within {DEADLINE:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Calls until a call succeeds. On a slow machine, a call with a short time limit may fail.

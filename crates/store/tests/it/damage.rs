@@ -122,7 +122,7 @@ impl Template {
 #[derive(Debug)]
 enum Found {
     AtOpen(OpenError),
-    /// The damage is in data that no entry and no record needs any longer. It stops the replica
+    /// The damage is in data that no entry and no record needs. It stops the replica
     /// when RocksDB rewrites it.
     WhenTidied,
 }

@@ -6,15 +6,10 @@ use chancery_model::Transaction;
 use chancery_store::{Config, Replica, TransactError};
 use tokio::task::JoinSet;
 
-use crate::support::{commit, config, memory_dir, open, put, render, upsert};
-
-async fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(std::time::Instant::now() < deadline, "not within 20 s: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
+use crate::{
+    cluster::eventually,
+    support::{commit, config, memory_dir, open, put, render, upsert},
+};
 
 /// Commits 1024 transactions of `n_writers` concurrent writers. Returns the number of commits per sync, rounded down.
 async fn commits_per_sync(replica: &Replica, n_writers: u64) -> u64 {
@@ -64,7 +59,7 @@ async fn replica_restarts_from_purged_log() {
             commit(&replica, put(&format!("c{}", n % 30), format!("{round}-{n}").as_bytes())).await;
         }
         let last = replica.status().last_log_index.unwrap();
-        wait_until("purged", || replica.status().purged >= Some(last - 65)).await;
+        eventually("purged", async || replica.status().purged >= Some(last - 65)).await;
         let before = render(&replica.state());
         replica.shutdown().await.unwrap();
         let replica = Replica::open(config.clone()).await.unwrap();
@@ -85,7 +80,7 @@ async fn a_log_of_few_large_entries_is_purged_by_bytes() {
         commit(&replica, put("large", &body)).await;
     }
     // Sizes are exact to one stride of entries, which here is the whole log.
-    wait_until("purged by bytes", || replica.status().purged.is_some()).await;
+    eventually("purged by bytes", async || replica.status().purged.is_some()).await;
     let before = render(&replica.state());
     replica.shutdown().await.unwrap();
     let replica = Replica::open(config).await.unwrap();
@@ -110,9 +105,10 @@ async fn a_large_last_transaction_does_not_stay_in_the_log() {
     let upserts = (0..10_000).map(|n| upsert(&format!("c{n}"), &body)).collect();
     commit(&replica, Transaction { upserts, ..Transaction::default() }).await;
     let last = replica.status().last_log_index;
-    wait_until("purged", || replica.status().purged == last).await;
+    eventually("purged", async || replica.status().purged == last).await;
     // The state compresses well; the log, 40 MB, would not.
-    wait_until("the directory is small again", || replica.status().disk_bytes < 10 << 20).await;
+    eventually("the directory is small again", async || replica.status().disk_bytes < 10 << 20)
+        .await;
     let before = render(&replica.state());
     commit(&replica, put("another", b"x")).await;
     replica.shutdown().await.unwrap();

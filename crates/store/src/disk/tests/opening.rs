@@ -11,11 +11,11 @@ use openraft::{EntryPayload, storage::RaftStateMachine};
 use crate::{
     disk::{
         database::{Access, Database},
-        durability::{form, key, records, scope, transacting},
         image::Image,
         machine::Machine,
-        persister_tests::prepared,
         preparer::Preparer,
+        tests::durability::{form, key, records, scope, transacting},
+        tests::persister::prepared,
     },
     failure::Failure,
     format::raft::Entry,

@@ -298,7 +298,7 @@ fn chain_survives_truncation_snapshot_restore_and_upgrade() {
 #[test]
 fn snapshot_format_of_first_release_is_unchanged() {
     let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
-    let golden = include_str!("golden/snapshot.hex");
+    let golden = include_str!("../golden/snapshot.hex");
     let golden: String = golden.split_whitespace().collect();
     assert_eq!(hex::encode(bytes), golden);
 }

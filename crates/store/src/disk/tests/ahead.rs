@@ -11,8 +11,10 @@ use proptest::prelude::*;
 use crate::{
     disk::{
         database::Deleted,
-        durability::{Store, delete_all, form, found, key, mark, put, records, scope, transacting},
-        persister_tests::{expected, prepared},
+        tests::durability::{
+            Store, delete_all, form, found, key, mark, put, records, scope, transacting,
+        },
+        tests::persister::{expected, prepared},
     },
     failpoint::Point,
     format::{

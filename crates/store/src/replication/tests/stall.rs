@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::power_cut_tests::{end, put, trio};
+use super::power_cut::{end, put, trio};
 use crate::{Config, Replica, TransactError, failpoint::Point};
 
 /// The maximum duration of any step on a busy machine.

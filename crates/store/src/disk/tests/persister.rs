@@ -20,17 +20,17 @@ use crate::{
     disk::{
         database::{Access, Database},
         directory::Directory,
-        durability::{
-            Records, Store, close, delete_all, form, found, key, mark, put, records, scope,
-            transacting,
-        },
         image::Image,
-        joining::Copies,
         machine::Machine,
         persister::{Job, Parts, Persister},
         published::Published,
         recovery::{self, Recovered},
         state_writer::{self, staged},
+        tests::durability::{
+            Records, Store, close, delete_all, form, found, key, mark, put, records, scope,
+            transacting,
+        },
+        tests::joining::Copies,
     },
     failpoint::{self, Point, Step},
     failure::Failure,

@@ -14,7 +14,7 @@ use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient
 use chancery_testing::{copy_directory, reserve_address};
 use openraft::async_runtime::WatchReceiver;
 
-use super::codec::header;
+use crate::replication::codec::header;
 use crate::{Config, Member, MemberChange, Replica, failpoint::Point};
 
 pub(super) const DEADLINE: Duration = Duration::from_secs(60);

@@ -8,18 +8,18 @@ use openraft::{
     raft::{AppendEntriesRequest, AppendEntriesResponse},
 };
 
-use super::{
-    acknowledged::{Follower, Required},
-    instance::Removal,
-    network::Connection,
-    peers::Peers,
-    power_cut_tests::{DEADLINE, config, end, lead, put, reporting_members, start, trio, until},
-};
+use super::power_cut::{DEADLINE, config, end, lead, put, reporting_members, start, trio, until};
 use crate::{
     CaughtUp, Config, MemberChange, OpenError, Replica,
     format::{
         identity::Identity,
         raft::{LogId, Types, Vote, log_id},
+    },
+    replication::{
+        acknowledged::{Follower, Required},
+        instance::Removal,
+        network::Connection,
+        peers::Peers,
     },
 };
 

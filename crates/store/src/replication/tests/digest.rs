@@ -6,7 +6,7 @@ use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient
 use openraft::{EntryPayload, async_runtime::WatchReceiver};
 use tonic::Code;
 
-use super::power_cut_tests::{DEADLINE, config, end, put, reporting_members, start, trio, until};
+use super::power_cut::{DEADLINE, config, end, put, reporting_members, start, trio, until};
 use crate::{
     Backup, BackupCheck, ChangeError, MemberChange, OpenError, OpenProgress, ReadError, Replica,
     TransactError,
