@@ -2,7 +2,7 @@
 
 use chancery_model::{Assignment, Glob, Target, Verb};
 use chancery_proto::admin::v1 as pb;
-use chancery_store::StateDigest;
+use chancery_store::{HISTORY_MAX, StateDigest};
 
 use crate::{
     AdminError, members,
@@ -11,8 +11,6 @@ use crate::{
 
 /// The default number of history entries.
 const HISTORY_DEFAULT: u32 = 20;
-/// The maximum number of history entries in one answer.
-const HISTORY_MAX: u32 = 10_000;
 
 impl Service {
     /// Returns the assignments in the order in which they are tried.
@@ -36,7 +34,7 @@ impl Service {
         self.authorize(Verb::History, Target::Cluster)?;
         let limit = match request.limit {
             0 => HISTORY_DEFAULT,
-            limit if limit > HISTORY_MAX => {
+            limit if usize::try_from(limit).is_ok_and(|limit| limit > HISTORY_MAX) => {
                 let reason =
                     format!("the limit is {limit}; at most {HISTORY_MAX} revisions are listed");
                 return Err(AdminError::Parameter(reason));

@@ -13,7 +13,7 @@ use chancery_protocol::SyncState;
 use crate::{
     AdminError,
     nodes::{INLINE_STREAMS_MAX, show_stream, streams_of},
-    references::{self, ReferenceIndex, ReferenceSettings, Shown, Sight},
+    references::{self, ReferenceIndex, ReferenceSettings, ReferenceView, Shown},
     resources::{mismatch, parse_type, select, stored_name, variant_text},
     service::{Freshness, Service},
     work::Size,
@@ -106,10 +106,10 @@ impl References {
     /// Returns the references of the resource in a list of scopes.
     fn of(&self, state: &State, seen: &[ScopeName], about: &Question<'_>) -> Option<Shown> {
         let key = about.key()?;
-        let sight = Sight::new(state, seen);
+        let view = ReferenceView::new(state, seen);
         let resource = seen.iter().find_map(|scope| select(state, scope, key, &about.parameters));
         let resource = resource.map(|found| &**found);
-        Some(references::of_view(state, &self.index, &self.settings, sight, key, resource))
+        Some(references::of_view(state, &self.index, &self.settings, view, key, resource))
     }
 }
 

@@ -9,8 +9,8 @@
 mod files;
 mod input;
 mod run;
-mod said;
 pub(crate) mod settings;
+mod stderr_tail;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -77,9 +77,9 @@ impl External {
             };
             match judged {
                 Ok(None) => {}
-                Ok(Some(said)) => {
+                Ok(Some(rejection)) => {
                     let found =
-                        format!("rejects the resources of scope {:?}: {said}", scope.as_str());
+                        format!("rejects the resources of scope {:?}: {rejection}", scope.as_str());
                     if is_enforced {
                         return Err(vec![crate::error::problem(problem(found))].into());
                     }

@@ -91,7 +91,9 @@ pub(crate) fn streams_of<'a>(streams: &'a [StreamStatus], id: &str) -> Vec<&'a S
 
 /// Returns the error for a node without a stream.
 pub(crate) fn not_connected(id: &str) -> AdminError {
-    AdminError::NotFound(format!("node {id:?} is not connected to this replica"))
+    AdminError::NotFound(format!(
+        "node {id:?} is not connected to this replica; list the connected nodes with `chancery nodes`"
+    ))
 }
 
 /// Converts a time to milliseconds since 1970.

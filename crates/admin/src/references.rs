@@ -6,10 +6,10 @@
 mod addresses;
 mod check;
 mod index;
+mod reference_view;
 mod report;
 mod settings;
 mod show;
-mod sight;
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use addresses::{SharedAddresses, is_checked};
 pub(crate) use check::Suspects;
 pub(crate) use index::{ReferenceIndex, SharedIndex};
+pub(crate) use reference_view::ReferenceView;
 pub(crate) use report::{Finding, Findings, findings, shorten};
 pub use settings::ReferenceSettings;
 pub(crate) use show::{Shown, of_scope, of_view};
-pub(crate) use sight::Sight;
 
 use crate::work::{Size, Work};
 

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use crate::{
     node_share::{Bytes as _, Limits, Owner},
     report::Report,
-    room::Kind,
     settings::Clusters,
     show::{self, Query},
     stats::{Counts, Gauges, bounded},
+    sum_limits::Kind,
     table::{Source, Table},
 };
 
@@ -49,14 +49,14 @@ pub fn load_report(message: &[u8], decoded: &dyn Fn()) {
     // A second report of a stream replaces its present values.
     let gauges = table.totals.gauges;
     table.add(&source(1), &report, &all, now).expect("the report was valid before");
-    let is_complete = table.room.omitted == [0; Kind::ALL.len()];
+    let is_complete = table.limits.omitted == [0; Kind::ALL.len()];
     assert!(!is_complete || table.totals.gauges == gauges, "{gauges:?} is {:?}", table.totals);
     table.add(&source(2), &report, &all, now).expect("the report was valid before");
-    assert!(table.room.budget.used <= LIMITS.bytes_max, "{}", table.room.budget.used);
+    assert!(table.limits.budget.used <= LIMITS.bytes_max, "{}", table.limits.budget.used);
     table.end_stream(1);
     table.end_stream(2);
     assert_eq!(table.totals.gauges, Gauges::default());
-    assert_eq!(table.room.budget.used, table.clusters.n_bytes(), "only the sums are kept");
+    assert_eq!(table.limits.budget.used, table.clusters.n_bytes(), "only the sums are kept");
 }
 
 /// Returns the sums of all clusters, and of their dropped requests.

@@ -16,11 +16,11 @@ mod metrics;
 mod node_share;
 mod report;
 mod reporter;
-mod room;
 mod settings;
 mod show;
 mod stats;
 mod streams;
+mod sum_limits;
 mod table;
 
 pub use metrics::METRICS;

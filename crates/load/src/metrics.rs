@@ -3,7 +3,7 @@
 use chancery_metrics::{Metric, MetricKind};
 use metrics::{Counter, Gauge, counter, gauge};
 
-use crate::{room::Kind, stats::Totals, table::Table};
+use crate::{stats::Totals, sum_limits::Kind, table::Table};
 
 /// All metrics of this crate.
 pub const METRICS: &[Metric] = &[
@@ -113,14 +113,14 @@ impl Metrics {
             counter.increment(new.saturating_sub(old));
         }
         self.accepted.increment(new.n_reports.saturating_sub(old.n_reports));
-        let omitted = &table.room.omitted;
+        let omitted = &table.limits.omitted;
         for ((counter, old), new) in self.omitted.iter().zip(shown.omitted).zip(omitted) {
             counter.increment(new.saturating_sub(old));
         }
         self.in_progress.set(value(new.gauges.in_progress));
         self.clusters.set(value(table.clusters.len() as u64));
-        self.bytes.set(value(table.room.budget.used as u64));
-        let over_share = table.room.n_over_share;
+        self.bytes.set(value(table.limits.budget.used as u64));
+        let over_share = table.limits.n_over_share;
         self.over_share.increment(over_share.saturating_sub(shown.over_share));
         *shown = Shown { totals: new, omitted: *omitted, over_share };
     }

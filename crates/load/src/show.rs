@@ -7,9 +7,9 @@ use tokio::time::Instant;
 use crate::{
     metrics::value,
     node_share::{Bytes, Limited},
-    room::Kind,
     settings::Settings,
     stats::{Cluster, ClusterKey, Counts, Endpoint, Gauges, Locality, LocalityKey, Metric},
+    sum_limits::Kind,
     table::Table,
 };
 
@@ -54,7 +54,7 @@ pub(crate) fn status(table: &Table, query: &Query, now: Instant) -> pb::LoadStat
         }
     }
     let totals = &table.totals;
-    let omitted = Kind::ALL.iter().zip(&table.room.omitted).filter(|(_, count)| **count > 0);
+    let omitted = Kind::ALL.iter().zip(&table.limits.omitted).filter(|(_, count)| **count > 0);
     pb::LoadStatus {
         reports: totals.n_reports,
         total: Some(pb::LoadSum { dropped: totals.dropped, ..sum(totals.counts, totals.gauges) }),

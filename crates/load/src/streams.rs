@@ -6,8 +6,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     node_share::{Limited, Owner},
-    room::{Kind, Room},
     stats::{Cluster, ClusterKey, Gauges, LocalityKey, Totals},
+    sum_limits::{Kind, SumLimits},
 };
 
 /// The approximate size of a cluster of a stream in bytes, without its localities.
@@ -53,26 +53,26 @@ impl StreamLoads {
         cluster: &mut Cluster,
         localities: Vec<(Arc<LocalityKey>, Gauges)>,
         dropped_rate: u64,
-        room: &mut Room,
+        limits: &mut SumLimits,
         totals: &mut Totals,
     ) {
         if !self.clusters.contains_key(key) {
-            if let Err(why) = room.budget.take(self.owner, CLUSTER_BYTES) {
-                return room.refuse(Kind::Stream, why);
+            if let Err(why) = limits.budget.take(self.owner, CLUSTER_BYTES) {
+                return limits.refuse(Kind::Stream, why);
             }
             self.clusters.insert(Arc::clone(key), Share::default());
             cluster.n_streams += 1;
         }
         let Some(share) = self.clusters.get_mut(key) else { return };
         if share.report != self.n_reports {
-            share.clear(self.owner, cluster, room, totals);
+            share.clear(self.owner, cluster, limits, totals);
             share.report = self.n_reports;
         }
         share.dropped_rate = share.dropped_rate.saturating_add(dropped_rate);
         shift(cluster, None, totals, Gauges::default(), dropped(dropped_rate));
         for (key, gauges) in localities {
-            if let Err(why) = room.budget.take(self.owner, LOCALITY_BYTES) {
-                room.refuse(Kind::Stream, why);
+            if let Err(why) = limits.budget.take(self.owner, LOCALITY_BYTES) {
+                limits.refuse(Kind::Stream, why);
                 continue;
             }
             if let Some(locality) = cluster.localities.get_mut(&key) {
@@ -108,16 +108,16 @@ impl StreamLoads {
         &mut self,
         keep: impl Fn(&ClusterKey) -> bool,
         clusters: &mut Clusters,
-        room: &mut Room,
+        limits: &mut SumLimits,
         totals: &mut Totals,
     ) {
         let owner = self.owner;
         self.clusters.retain(|key, share| {
             let stays = keep(key);
             if !stays && let Some(cluster) = clusters.get_mut(key) {
-                share.clear(owner, cluster, room, totals);
+                share.clear(owner, cluster, limits, totals);
                 cluster.n_streams -= 1;
-                room.budget.give_back(owner, CLUSTER_BYTES);
+                limits.budget.give_back(owner, CLUSTER_BYTES);
             }
             stays
         });
@@ -126,7 +126,13 @@ impl StreamLoads {
 
 impl Share {
     /// Removes the part from the sums.
-    fn clear(&mut self, owner: Owner, cluster: &mut Cluster, room: &mut Room, totals: &mut Totals) {
+    fn clear(
+        &mut self,
+        owner: Owner,
+        cluster: &mut Cluster,
+        limits: &mut SumLimits,
+        totals: &mut Totals,
+    ) {
         let rate = std::mem::take(&mut self.dropped_rate);
         shift(cluster, None, totals, dropped(rate), Gauges::default());
         for (key, gauges) in std::mem::take(&mut self.localities) {
@@ -134,7 +140,7 @@ impl Share {
             if let Some(locality) = cluster.localities.get_mut(&key) {
                 locality.n_streams -= 1;
             }
-            room.budget.give_back(owner, LOCALITY_BYTES);
+            limits.budget.give_back(owner, LOCALITY_BYTES);
         }
     }
 }

@@ -9,12 +9,12 @@ use tracing::warn;
 use crate::{
     node_share::{Limited, Limits, Owner},
     report::{ClusterPart, EndpointPart, LocalityPart, Report, ReportError},
-    room::{Kind, Room},
     settings::Clusters,
     stats::{
         Cluster, ClusterKey, Counts, Endpoint, Gauges, Locality, LocalityKey, Totals, bounded, rate,
     },
     streams::StreamLoads,
+    sum_limits::{Kind, SumLimits},
 };
 
 /// The time without reports after which a cluster, locality or endpoint makes room for another.
@@ -29,7 +29,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// The sums of a replica.
 #[derive(Debug)]
 pub(crate) struct Table {
-    pub(crate) room: Room,
+    pub(crate) limits: SumLimits,
     pub(crate) clusters: Limited<Arc<ClusterKey>, Cluster>,
     pub(crate) totals: Totals,
     /// The part of each open stream in the present values.
@@ -50,7 +50,7 @@ pub(crate) struct Source {
 impl Table {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            room: Room::new(limits),
+            limits: SumLimits::new(limits),
             clusters: Limited::default(),
             totals: Totals::default(),
             streams: HashMap::new(),
@@ -61,7 +61,7 @@ impl Table {
 
     /// Returns whether the next report first searches for outdated entries, which takes long.
     pub(crate) fn wants_sweep(&self, now: Instant) -> bool {
-        self.room.is_full && self.swept.is_none_or(|swept| now >= swept + SWEEP_INTERVAL)
+        self.limits.is_full && self.swept.is_none_or(|swept| now >= swept + SWEEP_INTERVAL)
     }
 
     /// Adds a report of a stream. The present values of clusters that are not `selected` do not count:
@@ -81,17 +81,17 @@ impl Table {
             self.sweep(now);
         }
         let Source { stream, owner, .. } = *source;
-        let n_over_share = self.room.n_over_share;
+        let n_over_share = self.limits.n_over_share;
         let mut loads = self.streams.remove(&stream).unwrap_or_else(|| StreamLoads::new(owner));
         loads.begin_report();
         let added = report.clusters().try_for_each(|part| self.add_cluster(&mut loads, part?, now));
         loads.end_rates_of_missing(&mut self.clusters, &mut self.totals);
         let keep = |key: &ClusterKey| selected.has(&key.name);
-        loads.keep_only(keep, &mut self.clusters, &mut self.room, &mut self.totals);
+        loads.keep_only(keep, &mut self.clusters, &mut self.limits, &mut self.totals);
         self.streams.insert(stream, loads);
         self.totals.n_reports += 1;
-        if self.room.n_over_share > n_over_share {
-            self.log_over_share(&source.node, self.room.n_over_share - n_over_share, now);
+        if self.limits.n_over_share > n_over_share {
+            self.log_over_share(&source.node, self.limits.n_over_share - n_over_share, now);
         }
         added
     }
@@ -115,11 +115,11 @@ impl Table {
         part: ClusterPart<'_>,
         now: Instant,
     ) -> Result<(), ReportError> {
-        let Self { room, clusters, totals, .. } = self;
-        let names = room.name(part.name).zip(room.name(part.service));
+        let Self { limits, clusters, totals, .. } = self;
+        let names = limits.name(part.name).zip(limits.name(part.service));
         let key = names.map(|(name, service)| Arc::new(ClusterKey { name, service }));
         let owner = loads.owner;
-        let mut known = room.entry(clusters, key, owner, Kind::Cluster);
+        let mut known = limits.entry(clusters, key, owner, Kind::Cluster);
         let period_ms = u64::try_from(part.period.as_millis()).unwrap_or(u64::MAX);
         let dropped = bounded(part.dropped);
         totals.dropped = totals.dropped.saturating_add(dropped);
@@ -129,8 +129,8 @@ impl Table {
             cluster.dropped = cluster.dropped.saturating_add(dropped);
             for category in part.dropped() {
                 let category = category?;
-                let key = room.name(&category.category);
-                let entry = room.entry(&mut cluster.categories, key, owner, Kind::Category);
+                let key = limits.name(&category.category);
+                let entry = limits.entry(&mut cluster.categories, key, owner, Kind::Category);
                 if let Some((_, count)) = entry {
                     count.0 = count.0.saturating_add(bounded(category.dropped_count));
                 }
@@ -143,12 +143,12 @@ impl Table {
             totals.counts.add(counts);
             let Some((_, cluster)) = &mut known else { continue };
             cluster.counts.add(counts);
-            let key = locality_key(room, &locality);
-            let entry = room.entry(&mut cluster.localities, key, owner, Kind::Locality);
+            let key = locality_key(limits, &locality);
+            let entry = limits.entry(&mut cluster.localities, key, owner, Kind::Locality);
             let Some((key, entry)) = entry else { continue };
             entry.counts.add(counts);
             entry.reported = Some(now);
-            add_details(room, owner, entry, &locality, now)?;
+            add_details(limits, owner, entry, &locality, now)?;
             let gauges =
                 Gauges::new(counts, locality.in_progress, locality.active_connections, period_ms);
             // The number of localities of a cluster is limited, and so is the number of shares.
@@ -158,7 +158,7 @@ impl Table {
             }
         }
         if let Some((key, cluster)) = known {
-            loads.replace(key, cluster, shares, rate(dropped, period_ms), room, totals);
+            loads.replace(key, cluster, shares, rate(dropped, period_ms), limits, totals);
         }
         Ok(())
     }
@@ -166,14 +166,14 @@ impl Table {
     /// Removes the present values of a stream that has ended.
     pub(crate) fn end_stream(&mut self, stream: u64) {
         if let Some(mut loads) = self.streams.remove(&stream) {
-            loads.keep_only(|_| false, &mut self.clusters, &mut self.room, &mut self.totals);
+            loads.keep_only(|_| false, &mut self.clusters, &mut self.limits, &mut self.totals);
         }
     }
 
     /// Removes clusters, localities and endpoints without recent reports.
     fn sweep(&mut self, now: Instant) {
         self.swept = Some(now);
-        let Self { room: Room { budget, is_full, .. }, clusters, .. } = self;
+        let Self { limits: SumLimits { budget, is_full, .. }, clusters, .. } = self;
         *is_full = false;
         let is_recent =
             |reported: Option<Instant>| reported.is_some_and(|at| now < at + OUTDATED_AFTER);
@@ -198,18 +198,18 @@ fn counts_of(part: &LocalityPart<'_>) -> Counts {
     }
 }
 
-fn locality_key(room: &Room, part: &LocalityPart<'_>) -> Option<Arc<LocalityKey>> {
+fn locality_key(limits: &SumLimits, part: &LocalityPart<'_>) -> Option<Arc<LocalityKey>> {
     Some(Arc::new(LocalityKey {
         priority: part.priority,
-        region: room.name(&part.locality.region)?,
-        zone: room.name(&part.locality.zone)?,
-        sub_zone: room.name(&part.locality.sub_zone)?,
+        region: limits.name(&part.locality.region)?,
+        zone: limits.name(&part.locality.zone)?,
+        sub_zone: limits.name(&part.locality.sub_zone)?,
     }))
 }
 
 /// Adds the metrics and the endpoints of a locality.
 fn add_details(
-    room: &mut Room,
+    limits: &mut SumLimits,
     owner: Owner,
     entry: &mut Locality,
     part: &LocalityPart<'_>,
@@ -222,19 +222,19 @@ fn add_details(
             total_metric_value: total,
         } = reported;
         if !sum.add(requests, total) {
-            room.omit(Kind::Value);
+            limits.omit(Kind::Value);
         }
     }
     for metric in part.metrics() {
         let metric = metric?;
         let requests = metric.num_requests_finished_with_metric;
         let (name, sum) = (&metric.metric_name, metric.total_metric_value);
-        room.metric(&mut entry.metrics, owner, name, requests, sum);
+        limits.metric(&mut entry.metrics, owner, name, requests, sum);
     }
     for endpoint in part.endpoints() {
         let endpoint: EndpointPart<'_> = endpoint?;
-        let key = room.name(&endpoint.address);
-        let sum = room.entry(&mut entry.endpoints, key, owner, Kind::Endpoint);
+        let key = limits.name(&endpoint.address);
+        let sum = limits.entry(&mut entry.endpoints, key, owner, Kind::Endpoint);
         let Some((_, sum)): Option<(_, &mut Endpoint)> = sum else { continue };
         sum.reported = Some(now);
         sum.counts.add(Counts {
@@ -247,7 +247,7 @@ fn add_details(
             let metric = metric?;
             let requests = metric.num_requests_finished_with_metric;
             let (name, total) = (&metric.metric_name, metric.total_metric_value);
-            room.metric(&mut sum.metrics, owner, name, requests, total);
+            limits.metric(&mut sum.metrics, owner, name, requests, total);
         }
     }
     Ok(())

@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     files, input,
-    said::{LOOK, Said},
     settings::{ExternalValidator, Resource},
+    stderr_tail::{LOOK, StderrTail},
 };
 
 /// The maximum time for which the end of the standard error is awaited after the end of the process.
-const SAID_WAIT: Duration = Duration::from_millis(500);
+const STDERR_WAIT: Duration = Duration::from_millis(500);
 /// The variables of the server's environment that the command gets. The others may hold secrets.
 const VARIABLES: [&str; 4] = ["PATH", "HOME", "TMPDIR", "LANG"];
 
@@ -43,16 +43,16 @@ pub(super) fn run(
     written.and_then(|()| file.rewind()).map_err(cannot_write)?;
     let mut process = Process::start(settings, &file)?;
     process.limit_memory(settings.memory_max);
-    let mut said = Said::new(process.child.stderr.take());
-    let wait = process.wait_until(Instant::now() + settings.timeout, stop, &mut said)?;
+    let mut stderr = StderrTail::new(process.child.stderr.take());
+    let wait = process.wait_until(Instant::now() + settings.timeout, stop, &mut stderr)?;
     let status = process.end();
     match (wait, status) {
         (Wait::Late, _) => Err(format!("it did not end within {:?}", settings.timeout)),
         (Wait::Stopped, _) => Err("the replica is shutting down".to_owned()),
         (Wait::Ended, Ok(status)) if status.success() => Ok(None),
         (Wait::Ended, Ok(status)) if status.code().is_some() => {
-            said.read_until(Instant::now() + SAID_WAIT);
-            let text = said.shown(resources);
+            stderr.read_until(Instant::now() + STDERR_WAIT);
+            let text = stderr.shown(resources);
             Ok(Some(if text.is_empty() { format!("({status})") } else { text }))
         }
         (Wait::Ended, Ok(status)) => Err(format!("it ended with {status}")),
@@ -122,12 +122,12 @@ impl Process {
         &self,
         deadline: Instant,
         stop: &CancellationToken,
-        said: &mut Said,
+        stderr: &mut StderrTail,
     ) -> Result<Wait, String> {
         let pid = pid_of(&self.child).ok_or("it has no process ID")?;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         loop {
-            said.read();
+            stderr.read();
             match waitid(WaitId::Pid(pid), options) {
                 Ok(Some(_)) => return Ok(Wait::Ended),
                 Ok(None) if stop.is_cancelled() => return Ok(Wait::Stopped),

@@ -13,8 +13,8 @@ use chancery_model::{
 
 use super::{
     index::ReferenceIndex,
+    reference_view::{ReferenceView, label},
     report::{Finding, Findings, views},
-    sight::{Sight, label},
 };
 use crate::node_groups::NodeGroup;
 
@@ -127,13 +127,13 @@ impl SharedAddresses {
         let (mut pairs, mut n_checks) = (BTreeMap::new(), 0);
         for group in groups {
             let Some(scopes) = group.after.as_deref() else { continue };
-            let sight = Sight::new(after, scopes);
+            let view = ReferenceView::new(after, scopes);
             let here = scopes.iter().filter_map(|scope| by_scope.get(scope)).flatten();
             for (suspect, scope) in
                 here.flat_map(|one| scopes.iter().map(move |scope| (one, scope)))
             {
                 n_checks += 1;
-                if n_checks > CHECKS_MAX || !sight.shows(&suspect.scope, &suspect.listener) {
+                if n_checks > CHECKS_MAX || !view.shows(&suspect.scope, &suspect.listener) {
                     continue;
                 }
                 let others = index.listeners_at(&suspect.address, scope).take(LISTENERS_MAX);
@@ -141,11 +141,11 @@ impl SharedAddresses {
                     // Two listeners of the transaction in one scope were compared before.
                     let is_new = *scope != suspect.scope || !self.published.contains(&other);
                     if is_new && other.1 != suspect.listener.name {
-                        compare(suspect, other, SHARED, (&sight, group), &mut pairs);
+                        compare(suspect, other, SHARED, (&view, group), &mut pairs);
                     }
                 }
                 if let Some(previous) = suspect.previous.clone().filter(|(of, _)| of == scope) {
-                    compare(suspect, previous, MOVED, (&sight, group), &mut pairs);
+                    compare(suspect, previous, MOVED, (&view, group), &mut pairs);
                 }
             }
         }
@@ -177,14 +177,14 @@ fn compare<'a>(
     suspect: &'a Suspect,
     other: (ScopeName, ResourceName),
     rule: &'static str,
-    (sight, group): (&Sight<'_>, &NodeGroup),
+    (view, group): (&ReferenceView<'_>, &NodeGroup),
     pairs: &mut BTreeMap<Pair, Shared<'a>>,
 ) {
     let own = (suspect.scope.clone(), suspect.listener.name.clone());
     let type_url = suspect.listener.type_url.clone();
     let key = ResourceKey { type_url, name: other.1.clone() };
     // A view shows one listener of a name.
-    if own.1 == other.1 || !sight.shows(&other.0, &key) {
+    if own.1 == other.1 || !view.shows(&other.0, &key) {
         return;
     }
     let place = (other.0.clone(), key);

@@ -11,8 +11,8 @@ use chancery_model::{Applied, Change, ChangeKind, ResourceKey, ResourceName, Sco
 
 use super::{
     index::ReferenceIndex,
+    reference_view::{ReferenceView, names_of},
     settings::ReferenceSettings,
-    sight::{Sight, names_of},
 };
 use crate::node_groups::NodeGroup;
 
@@ -137,13 +137,13 @@ impl Suspects {
         let Some(resource) = resource.as_ref().filter(|_| *kind != ChangeKind::Relabeled) else {
             return;
         };
-        let sight = Sight::new(after, std::slice::from_ref(scope));
+        let view = ReferenceView::new(after, std::slice::from_ref(scope));
         let mut seen = BTreeSet::new();
         for_each_reference(key, &resource.body().unwrap_or_default(), |reference| {
             let Some(target) = reference.key().filter(|target| settings.is_checked(target)) else {
                 return;
             };
-            if seen.insert(target.clone()) && !sight.has(&target) {
+            if seen.insert(target.clone()) && !view.has(&target) {
                 let (scope, referrer) = (scope.clone(), key.clone());
                 let (cause, field) = (Cause::Published, reference.field.whole());
                 self.add(Suspect { target, cause, scope, referrer, field, mode });
@@ -167,10 +167,10 @@ impl Suspects {
             Some(new) => lost.retain(|alias| !new.aliases().contains(alias)),
             None => lost.extend(names_of(key)),
         }
-        let sight = Sight::new(after, std::slice::from_ref(scope));
+        let view = ReferenceView::new(after, std::slice::from_ref(scope));
         for name in lost {
             let target = ResourceKey { type_url: key.type_url.clone(), name };
-            if sight.has(&target) {
+            if view.has(&target) {
                 continue;
             }
             for (origin, referrer) in index.referrers(&target.type_url, target.name.as_str()) {
@@ -213,8 +213,8 @@ impl Suspects {
                 continue;
             };
             let (old, new) = (
-                Sight::new(before, group.before.as_deref().unwrap_or_default()),
-                Sight::new(after, scopes),
+                ReferenceView::new(before, group.before.as_deref().unwrap_or_default()),
+                ReferenceView::new(after, scopes),
             );
             for at in scopes.iter().filter_map(|scope| by_scope.get(scope)).flatten() {
                 let dangling = &mut all[*at];
@@ -241,7 +241,7 @@ impl Suspects {
 }
 
 impl Suspect {
-    fn dangles(&self, before: &Sight<'_>, after: &Sight<'_>) -> bool {
+    fn dangles(&self, before: &ReferenceView<'_>, after: &ReferenceView<'_>) -> bool {
         after.shows(&self.scope, &self.referrer)
             && !after.has(&self.target)
             && (self.cause == Cause::Published || before.has(&self.target))

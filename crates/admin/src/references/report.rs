@@ -7,7 +7,7 @@ use chancery_model::{ResourceKey, ScopeName, types};
 
 use super::{
     check::{Cause, Checked, Dangling},
-    sight::label,
+    reference_view::label,
 };
 
 /// The maximum number of referrers in the finding about a removed resource.

@@ -8,8 +8,8 @@ use chancery_proto::admin::v1 as pb;
 
 use super::{
     index::ReferenceIndex,
+    reference_view::{ReferenceView, names_of},
     settings::ReferenceSettings,
-    sight::{Sight, names_of},
 };
 
 /// The maximum number of listed references in each direction.
@@ -36,10 +36,11 @@ pub(crate) fn of_scope(
     key: &ResourceKey,
     resource: &Resource,
 ) -> Shown {
-    let sights: Vec<Sight<'_>> = views.iter().map(|scopes| Sight::new(state, scopes)).collect();
     let scopes: BTreeSet<&ScopeName> = views.iter().flatten().collect();
+    let views: Vec<ReferenceView<'_>> =
+        views.iter().map(|scopes| ReferenceView::new(state, scopes)).collect();
     let mut shown = Shown::default();
-    shown.add_referents(settings, &sights, key, resource);
+    shown.add_referents(settings, &views, key, resource);
     shown.add_referrers(state, index, key, resource.aliases(), |scope, _| scopes.contains(scope));
     shown
 }
@@ -50,15 +51,15 @@ pub(crate) fn of_view(
     state: &State,
     index: &ReferenceIndex,
     settings: &ReferenceSettings,
-    sight: Sight<'_>,
+    view: ReferenceView<'_>,
     key: &ResourceKey,
     resource: Option<&Resource>,
 ) -> Shown {
     let mut shown = Shown::default();
     let aliases = resource.map_or(&[][..], Resource::aliases);
-    shown.add_referrers(state, index, key, aliases, |scope, key| sight.shows(scope, key));
+    shown.add_referrers(state, index, key, aliases, |scope, key| view.shows(scope, key));
     if let Some(resource) = resource {
-        shown.add_referents(settings, &[sight], key, resource);
+        shown.add_referents(settings, &[view], key, resource);
     }
     shown
 }
@@ -67,7 +68,7 @@ impl Shown {
     fn add_referents(
         &mut self,
         settings: &ReferenceSettings,
-        sights: &[Sight<'_>],
+        views: &[ReferenceView<'_>],
         key: &ResourceKey,
         resource: &Resource,
     ) {
@@ -80,14 +81,14 @@ impl Shown {
                 self.n_referents_omitted += 1;
                 return;
             }
-            let n_found = sights.iter().filter(|sight| sight.has(&target)).count();
+            let n_found = views.iter().filter(|view| view.has(&target)).count();
             let state = match n_found {
                 _ if !settings.is_served(&target) => "other-authority",
                 0 => "missing",
-                n if n < sights.len() => "missing-in-some-views",
+                n if n < views.len() => "missing-in-some-views",
                 _ => "present",
             };
-            let scope = sights.iter().find_map(|sight| sight.scope_of(&target));
+            let scope = views.iter().find_map(|view| view.scope_of(&target));
             self.referents.push(pb::Reference {
                 scope: scope.map(ToString::to_string).unwrap_or_default(),
                 state: state.to_owned(),

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     node_groups::{Client, NodeGroup, Scopes, groups},
-    references::{ReferenceIndex, Sight},
+    references::{ReferenceIndex, ReferenceView},
 };
 
 /// The maximum number of listed effects of one guard.
@@ -204,14 +204,14 @@ impl<'a> Layered<'a> {
         let Some(references) = self.tried.references else { return };
         let clusters = TypeUrl::from_static(types::CLUSTER);
         let (before, after) = (self.before.of_type(&clusters), self.after.of_type(&clusters));
-        let sight = Sight::new(self.tried.after, self.new);
+        let view = ReferenceView::new(self.tried.after, self.new);
         let removed = self.old.iter().filter_map(|scope| self.tried.suspects.clusters.get(scope));
         for name in removed.flatten() {
             if before.get(name.as_str()).is_none() || after.get(name.as_str()).is_some() {
                 continue;
             }
             let mut referrers = references.referrers(&clusters, name.base());
-            let referrer = referrers.find(|(origin, key)| sight.shows(&origin.scope, key));
+            let referrer = referrers.find(|(origin, key)| view.shows(&origin.scope, key));
             if let Some((_, referrer)) = referrer {
                 add(found, Guard::ClusterInUse, || {
                     let (kind, by) = (referrer.type_url.short_name(), &referrer.name);

@@ -11,7 +11,7 @@ use chancery_model::ScopeName;
 use futures::future::join_all;
 use serde_json::json;
 
-use crate::support::{Server, clusters};
+use crate::support::{Server, clusters, eventually};
 
 /// Returns a validator that runs a script on a manifest.
 pub(crate) fn script(script: &str) -> ExternalValidator {
@@ -84,13 +84,15 @@ async fn command_that_cannot_judge_refuses_or_accepts_by_configuration() {
 /// Other writers do not wait for a run: it holds no lock of the apply path.
 #[tokio::test]
 async fn slow_command_delays_only_its_own_write() {
-    let slow = "if grep -q slow; then sleep 5; fi";
-    let server = Server::start_judged(script(slow)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let mark = directory.path().join("runs");
+    let slow = format!("if grep -q slow; then touch {}; sleep 5; fi", mark.display());
+    let server = Server::start_judged(script(&slow)).await;
     let start = Instant::now();
     let slow = clusters(&["slow"], "1s");
     let slow = server.done("POST", "/v1/apply", &slow);
     let quick = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        eventually(async || mark.exists().then_some(()), "the slow command runs").await;
         let quick = clusters(&["quick"], "1s");
         server.done("POST", "/v1/apply", &quick).await;
         start.elapsed()

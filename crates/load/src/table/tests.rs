@@ -59,7 +59,7 @@ fn sums(table: &Table) -> Vec<(String, pb::LoadSum)> {
 }
 
 fn omitted(table: &Table, kind: Kind) -> u64 {
-    table.room.omitted[kind as usize]
+    table.limits.omitted[kind as usize]
 }
 
 /// LRS-10, LRS-12: counters of all reports are added by cluster and service name.
@@ -115,7 +115,7 @@ async fn missing_cluster_keeps_requests_in_progress_until_the_stream_ends() {
     assert_eq!(table.totals.gauges, Gauges::default());
     table.end_stream(2);
     let kept = table.clusters.n_bytes();
-    assert_eq!(table.room.budget.used, kept, "ended streams give back their bytes");
+    assert_eq!(table.limits.budget.used, kept, "ended streams give back their bytes");
 }
 
 /// LRS-10: a cluster that occurs twice in a report has the requests in progress of both entries.
@@ -278,7 +278,7 @@ async fn bytes_of_all_sums_are_bounded() {
     let mut table = Table::new(Limits { bytes_max, ..Limits::default() });
     for stream in 0..500 {
         add(&mut table, stream, vec![cluster("same", 1, 1), cluster(&format!("c{stream}"), 1, 1)]);
-        assert!(table.room.budget.used <= bytes_max);
+        assert!(table.limits.budget.used <= bytes_max);
     }
     assert!(table.clusters.len() < 100, "{}", table.clusters.len());
     assert!(omitted(&table, Kind::Cluster) > 400 && omitted(&table, Kind::Stream) > 300);
@@ -288,7 +288,7 @@ async fn bytes_of_all_sums_are_bounded() {
         table.end_stream(stream);
     }
     assert_eq!(table.totals.gauges, Gauges::default());
-    assert_eq!(table.room.budget.used, table.clusters.n_bytes());
+    assert_eq!(table.limits.budget.used, table.clusters.n_bytes());
 }
 
 /// LRS-18: a node that reports ever new names leaves room for others, whatever the limit. This also holds
@@ -313,7 +313,7 @@ async fn one_node_cannot_fill_the_sums() {
             }
         }
         let omitted_before = omitted(&table, Kind::Cluster);
-        assert!(omitted_before > 3000 && table.room.n_over_share > 3000, "{omitted_before}");
+        assert!(omitted_before > 3000 && table.limits.n_over_share > 3000, "{omitted_before}");
         let own = || -> Vec<ClusterStats> {
             (0..10).map(|n| cluster(&format!("web {n}"), 7, 1)).collect()
         };
@@ -360,7 +360,7 @@ async fn one_node_cannot_fill_the_cluster_of_another() {
     assert_eq!(shown(&table).clusters[0].localities.len(), 6);
 }
 
-/// LRS-18: clusters that nobody reports any longer make room for others.
+/// LRS-18: clusters that no client reports make room for others.
 #[tokio::test(start_paused = true)]
 async fn outdated_clusters_make_room_for_others() {
     let mut table = Table::new(Limits { clusters_max: 3, ..Limits::default() });
@@ -375,7 +375,7 @@ async fn outdated_clusters_make_room_for_others() {
     assert_eq!(names, ["new", "open"]);
     table.end_stream(1);
     table.end_stream(3);
-    assert_eq!(table.room.budget.used, table.clusters.n_bytes());
+    assert_eq!(table.limits.budget.used, table.clusters.n_bytes());
 }
 
 /// LRS-18: nothing of a malformed report counts, and unknown fields are skipped.

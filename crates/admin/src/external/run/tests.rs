@@ -6,7 +6,7 @@ use chancery_model::{ScopeName, TypeUrl, types};
 use rustix::process::test_kill_process;
 
 use super::*;
-use crate::external::{said::SHOWN_BYTES_MAX, settings::ExternalInput};
+use crate::external::{settings::ExternalInput, stderr_tail::SHOWN_BYTES_MAX};
 
 /// A cluster with the name `a`.
 fn resources() -> Vec<Resource> {

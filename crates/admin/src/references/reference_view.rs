@@ -9,13 +9,13 @@ use chancery_view::View;
 
 /// The resources that nodes with one list of scopes see.
 #[derive(Debug)]
-pub(crate) struct Sight<'a> {
+pub(crate) struct ReferenceView<'a> {
     state: &'a State,
     scopes: &'a [ScopeName],
     view: View,
 }
 
-impl<'a> Sight<'a> {
+impl<'a> ReferenceView<'a> {
     pub(crate) fn new(state: &'a State, scopes: &'a [ScopeName]) -> Self {
         Self { state, scopes, view: View::resolve(state, scopes) }
     }
@@ -50,7 +50,7 @@ impl<'a> Sight<'a> {
     pub(crate) fn scope_of(&self, target: &ResourceKey) -> Option<&'a ScopeName> {
         self.scopes.iter().find(|scope| {
             let alone = std::slice::from_ref(*scope);
-            Sight::new(self.state, alone).has(target)
+            ReferenceView::new(self.state, alone).has(target)
         })
     }
 

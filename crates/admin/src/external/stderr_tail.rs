@@ -26,14 +26,14 @@ pub(super) const SHOWN_BYTES_MAX: usize = 2048;
 const READS_MAX: usize = 64;
 
 /// The end of the standard error of a run.
-pub(super) struct Said {
+pub(super) struct StderrTail {
     /// `None` after its end.
     pipe: Option<ChildStderr>,
     tail: Vec<u8>,
     is_cut: bool,
 }
 
-impl Said {
+impl StderrTail {
     /// Reads the pipe without waiting, because a process that outlives the run may keep it open.
     pub(super) fn new(pipe: Option<ChildStderr>) -> Self {
         let pipe = pipe.filter(|pipe| ioctl_fionbio(pipe, true).is_ok());

@@ -47,7 +47,7 @@ impl Kind {
 
 /// The limits of the sums, and what did not fit.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct SumLimits {
     limits: Limits,
     pub(crate) budget: Budget,
     /// By [`Kind`].
@@ -58,7 +58,7 @@ pub(crate) struct Room {
     pub(crate) is_full: bool,
 }
 
-impl Room {
+impl SumLimits {
     pub(crate) fn new(limits: Limits) -> Self {
         let budget = Budget::new(limits.bytes_max);
         let omitted = [0; Kind::ALL.len()];
@@ -72,7 +72,7 @@ impl Room {
         self.is_full |= kind != Kind::Value;
     }
 
-    /// Counts an item for which there is no room.
+    /// Counts an item for which there is no limits.
     pub(crate) fn refuse(&mut self, kind: Kind, why: Refused) {
         self.omit(kind);
         if why == Refused::Share {
