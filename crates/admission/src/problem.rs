@@ -237,40 +237,26 @@ impl Report {
     }
 }
 
+/// The maximum length of a word for which a suggestion is searched.
+const SUGGESTION_BYTES_MAX: usize = 200;
+
 /// Returns the known word that is closest to `word`, if any is close.
 pub(crate) fn suggestion<'a>(
     word: &str,
     known: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // A third of the letters may differ. Only the first 64 letters of a word count.
-    let letters: Vec<char> = word.chars().take(64).collect();
-    let most = (letters.len() / 3).clamp(1, 4);
+    // A third of the letters may differ. Longer words are not typing errors.
+    if word.len() > SUGGESTION_BYTES_MAX {
+        return None;
+    }
+    let most = (word.chars().count() / 3).clamp(1, 4);
     known
         .into_iter()
         .filter(|candidate| candidate.len().abs_diff(word.len()) <= most)
-        .map(|candidate| (distance(&letters, candidate), candidate))
-        .filter(|(distance, _)| *distance <= most)
+        .map(|candidate| (strsim::osa_distance(word, candidate), candidate))
+        .filter(|(edits, _)| *edits <= most)
         .min()
         .map(|(_, candidate)| candidate)
-}
-
-/// Returns the number of letters to insert, delete, replace, or swap with the next one.
-fn distance(from: &[char], to: &str) -> usize {
-    let to: Vec<char> = to.chars().take(64).collect();
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, b) in to.iter().enumerate() {
-            let mut cost = (above[j] + usize::from(a != b)).min(above[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *a == to[j - 1] && from[i - 1] == *b {
-                cost = cost.min(before[j - 1] + 1);
-            }
-            row.push(cost);
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[to.len()]
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ mod tests {
         assert!(buckets.take(&"a", 5, 5, later), "a changed limit applies at once");
     }
 
-    /// Keys that nobody uses any longer take no memory, and a flood of keys takes a bounded amount.
+    /// Unused keys take no memory, and a flood of keys takes a bounded amount.
     #[tokio::test(start_paused = true)]
     async fn number_of_buckets_is_bounded() {
         let buckets = KeyedBuckets::default();

@@ -45,12 +45,29 @@ pub fn by_alias(text: &str) -> Result<TypeUrl, String> {
         _ => {
             let known: Vec<&str> = KNOWN.iter().map(|known| known.aliases[0]).collect();
             let known = known.join(", ");
-            return Err(format!(
-                "unknown resource type {text:?}: give a full type URL or one of {known}"
-            ));
+            return Err(match nearest_alias(text) {
+                Some(near) => format!(
+                    "unknown resource type {text:?}; did you mean {near:?}? Otherwise give a full type URL or one of {known}"
+                ),
+                None => {
+                    format!(
+                        "unknown resource type {text:?}; give a full type URL or one of {known}"
+                    )
+                }
+            });
         }
     };
     TypeUrl::new(&url).map_err(|error| error.to_string())
+}
+
+/// Returns the alias that is closest to a word, if one is close.
+fn nearest_alias(text: &str) -> Option<&'static str> {
+    // A third of the letters may differ.
+    let most = (text.len() / 3).clamp(1, 3);
+    let aliases = KNOWN.iter().flat_map(|known| known.aliases.iter().copied());
+    let near = aliases.filter(|alias| alias.len().abs_diff(text.len()) <= most);
+    let near = near.map(|alias| (strsim::osa_distance(text, alias), alias));
+    near.filter(|(edits, _)| *edits <= most).min().map(|(_, alias)| alias)
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub const METRICS: &[Metric] = &[
         MetricKind::Counter,
         "Connections that end because the certificate of their client is no longer valid, by port and \
          reason. expired: it is about to expire. revoked: the revocation list now names it. untrusted: \
-         no CA of the port vouches for it any longer",
+         the port no longer trusts its CA",
     ),
 ];
 

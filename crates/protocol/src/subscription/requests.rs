@@ -263,7 +263,7 @@ impl Subscription {
         Ok(Effect { answer, subscribes })
     }
 
-    /// Drops the spellings of names that are not used any longer, if more than half of them may be
+    /// Drops the spellings of names that are no longer used, if more than half of them may be
     /// unused. A request therefore costs O(1) in the mean, however many names are spelled.
     fn forget_spellings(&mut self) {
         let Self { spellings, names, work, resumption, removals, .. } = self;

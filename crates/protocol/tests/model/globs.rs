@@ -147,7 +147,7 @@ impl Walk {
         if subscribe.is_empty() && unsubscribe.is_empty() {
             return;
         }
-        // A client drops what it does not subscribe to any longer.
+        // A client drops what it no longer subscribes to.
         let mut held = std::mem::take(&mut self.held);
         held.retain(|name, _| self.is_wanted(name));
         self.held = held;

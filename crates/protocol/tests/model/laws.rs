@@ -137,7 +137,7 @@ impl Ledger {
         (0..N_TYPES).filter(move |_| self.aggregated).filter(before)
     }
 
-    /// ADS-06, ADS-22, ADS-26: returns whether a later type must not wait any longer, because it
+    /// ADS-06, ADS-22, ADS-26: returns whether a later type must no longer wait, because it
     /// has waited for an ACK timeout or was requested.
     fn is_awaited(&self, t: usize, context: &CheckContext<'_>) -> bool {
         (0..N_TYPES).filter(|other| self.types_before(*other).any(|before| before == t)).any(

@@ -109,7 +109,7 @@ pub(crate) enum Command {
             "lint -f web.yaml",
             "lint -f mesh --profile envoy,grpc-go@1.70 --fail-on warning",
             "lint -f mesh -o sarif > findings.sarif",
-        ]), exit::LINT)
+        ]), exit::table_of_lint())
     )]
     Lint(local::Lint),
     /// Check or show the files of an audit log, without a server

@@ -35,10 +35,11 @@ impl Exit {
             ],
             Self::Failed => &[
                 "The command was rejected or failed, or its outcome is unknown.",
+                "For a command that checks something, such as `doctor` or `can-i`: the check failed.",
                 "With --wait also: written, but a session rejected it, did not answer in time, or",
                 "no longer has an assignment.",
             ],
-            Self::Usage => &["Wrong usage: an unknown command or flag, or an invalid value."],
+            Self::Usage => &[USAGE],
             Self::NoSessionConcerned => &[
                 "Only with --wait: the write took effect or changed nothing, but it concerns no",
                 "session of this replica.",
@@ -54,18 +55,29 @@ impl Exit {
     }
 }
 
-/// The exit codes of `lint`.
-pub(crate) const LINT: &str = "Exit codes:
-  0  No finding has the severity of --fail-on or a higher one.
-  1  A file cannot be read.
-  2  Wrong usage: an unknown command or flag, or an invalid value.
-  5  The input has findings of this severity.";
+/// The meaning of [`Exit::Usage`].
+const USAGE: &str =
+    "Wrong usage: an unknown command or flag, or a value that a flag does not accept.";
 
 /// Returns the table of all exit codes.
 pub(crate) fn table() -> String {
+    rows(Exit::value_variants().iter().map(|exit| (*exit, exit.meaning())))
+}
+
+/// Returns the table of the exit codes of `lint`.
+pub(crate) fn table_of_lint() -> String {
+    rows([
+        (Exit::Success, &["No finding has the severity of --fail-on or a higher one."][..]),
+        (Exit::Failed, &["A file cannot be read."]),
+        (Exit::Usage, &[USAGE]),
+        (Exit::Findings, &["The input has findings of this severity."]),
+    ])
+}
+
+fn rows(exits: impl IntoIterator<Item = (Exit, &'static [&'static str])>) -> String {
     let mut table = "Exit codes:".to_owned();
-    for exit in Exit::value_variants() {
-        for (index, line) in exit.meaning().iter().enumerate() {
+    for (exit, meaning) in exits {
+        for (index, line) in meaning.iter().enumerate() {
             let code = if index == 0 { exit.code().to_string() } else { " ".to_owned() };
             table.push_str(&format!("\n  {code}  {line}"));
         }

@@ -97,7 +97,10 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show(self.millis(), &SPAN_UNITS, f)
+        match self.millis() {
+            0 => f.write_str("0s"),
+            millis => show(millis, &SPAN_UNITS, f),
+        }
     }
 }
 
@@ -152,7 +155,7 @@ mod tests {
 
     #[test]
     fn value_with_unit_parses_as_displayed() {
-        for text in ["0ms", "250ms", "1s", "90s", "5m", "1h"] {
+        for text in ["0s", "250ms", "1s", "90s", "5m", "1h"] {
             assert_eq!(text.parse::<Span>().unwrap().to_string(), text);
         }
         for text in ["0", "1", "1000", "64KiB", "3MiB", "1GiB", "1025KiB"] {

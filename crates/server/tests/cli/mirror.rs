@@ -17,7 +17,10 @@ use chancery_testing::reserve_address;
 use prost::Message;
 use serde_json::{Value, json};
 
-use crate::support::{DEADLINE, Done, Server, chancery, run};
+use crate::{
+    cluster::eventually,
+    support::{DEADLINE, Done, Server, chancery, run},
+};
 
 fn source() -> Value {
     json!({"path_config_source": {"path": "unused"}})
@@ -98,17 +101,6 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         .map(|path| (name(path), fs::read(path).unwrap_or_default()))
         .filter(|(name, _)| name != "listing.txt" && !name.contains(".chancery-mirror-"))
         .collect()
-}
-
-fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < DEADLINE, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// FS-01, FS-02, FS-03, FS-08, FS-09, FS-10, FS-16, FS-17: the view of a node is written in each encoding, and a

@@ -5,7 +5,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command},
-    time::{Duration, Instant},
 };
 
 use chancery_model::types::CLUSTER;
@@ -16,7 +15,10 @@ use rustix::process::Signal;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming, transport::Channel};
 
-use crate::support::{DEADLINE, Server, chancery, clusters, signal};
+use crate::{
+    cluster::eventually,
+    support::{DEADLINE, Server, chancery, clusters, signal},
+};
 
 const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
@@ -92,17 +94,6 @@ fn commands(heading: &str) -> Vec<(usize, String)> {
         }
     }
     commands
-}
-
-fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < DEADLINE, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn kill(child: &mut Child) {

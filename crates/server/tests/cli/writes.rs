@@ -246,7 +246,10 @@ fn remaining_commands_answer_in_text_and_json() {
     let node = server.run(&["node", "a/b"]);
     assert_eq!(
         (node.code, node.err.as_str()),
-        (1, "error: node \"a/b\" is not connected to this replica\n")
+        (
+            1,
+            "error: node \"a/b\" is not connected to this replica; list the connected nodes with `chancery nodes`\n"
+        )
     );
 
     let deleted = server.run(&["assignments", "delete", "default", "-o", "json"]);

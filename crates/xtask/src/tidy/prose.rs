@@ -17,6 +17,7 @@ const BANNED: &[(&str, &str)] = &[
     ("for ever", "write `forever`"),
     ("anew", "write `again`"),
     ("any more", "write `no longer`"),
+    ("any longer", "write `no longer`"),
     ("all the same", "write `anyway`"),
     ("is none", "write `is not` or `does not exist`"),
     ("by then", "name the time"),

@@ -1,11 +1,11 @@
-//! The commands `access`, `whoami` and `can-i`: access rules, and the rights of an identity.
+//! The command `access`: access rules, and the rights of an identity.
 
 use std::io::{self, Write};
 
 use chancery_proto::admin::v1::{
     self as pb, access_service_client::AccessServiceClient, admin_client::AdminClient,
 };
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{client::refusal, connector::Channel, read::Read};
@@ -54,25 +54,9 @@ pub(crate) enum Access {
     },
 }
 
-/// The arguments of `can-i`.
-#[derive(Debug, Args)]
-pub(crate) struct CanI {
-    /// Operation, such as `apply` or `members`
-    verb: String,
-    /// Scope, for operations that concern a scope
-    scope: Option<String>,
-    /// Type of the resource [default: all types]
-    r#type: Option<String>,
-    /// Name of the resource [default: all names]
-    name: Option<String>,
-    /// Check this identity instead of the caller
-    #[arg(long = "as", value_name = "IDENTITY")]
-    identity: Option<String>,
-}
+pub(super) type Client = AccessServiceClient<Channel>;
 
-type Client = AccessServiceClient<Channel>;
-
-fn client(channel: Channel) -> Client {
+pub(super) fn client(channel: Channel) -> Client {
     AccessServiceClient::new(channel).max_decoding_message_size(usize::MAX)
 }
 
@@ -232,53 +216,6 @@ fn write_explanation(response: &pb::ExplainAccessResponse, out: &mut dyn Write) 
     match node.allowed {
         true => writeln!(out, "  allowed"),
         false => writeln!(out, "  refused: {}", node.reason),
-    }
-}
-
-/// Runs `whoami`.
-pub(super) async fn who_am_i(channel: Channel, answer: &mut Answer<'_>) -> Result<(), Failure> {
-    let response = client(channel).who_am_i(pb::WhoAmIRequest {}).await;
-    let me = response.map_err(|status| refusal(&status))?.into_inner();
-    answer.show(&me, |out| {
-        writeln!(out, "{}", me.identity)?;
-        match (me.enforced, me.admin) {
-            (false, _) => {
-                writeln!(out, "access rules do not apply (access.admins is empty): everybody may do everything")
-            }
-            (true, true) => writeln!(out, "may do everything (access.admins)"),
-            (true, false) => {
-                let rules = if me.rules.is_empty() { "none".to_owned() } else { me.rules.join(" ") };
-                writeln!(out, "rules: {rules}")?;
-                let verbs = if me.verbs.is_empty() { "none".to_owned() } else { me.verbs.join(" ") };
-                writeln!(out, "verbs: {verbs}")
-            }
-        }
-    })
-}
-
-/// Runs `can-i`. Fails if the answer is no.
-pub(super) async fn can_i(
-    question: CanI,
-    channel: Channel,
-    answer: &mut Answer<'_>,
-) -> Result<(), Failure> {
-    let request = pb::CheckAccessRequest {
-        verb: question.verb,
-        scope: question.scope.unwrap_or_default(),
-        r#type: question.r#type.unwrap_or_default(),
-        name: question.name.unwrap_or_default(),
-        identity: question.identity.unwrap_or_default(),
-    };
-    let response = client(channel).check_access(request).await;
-    let response = response.map_err(|status| refusal(&status))?.into_inner();
-    answer
-        .show(&response, |out| writeln!(out, "{}", if response.allowed { "yes" } else { "no" }))?;
-    match response.allowed {
-        true => Ok(()),
-        false => Err(Failure::new(format_args!(
-            "{} may not do this; `chancery access explain` shows its rights",
-            response.identity
-        ))),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use chancery_admission::{Manifest, Options, admit};
 use chancery_model::ScopeName;
 use chancery_proto::admin::v1::{self as pb, File};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use tokio::time::Instant;
 
 use super::{
@@ -24,6 +24,7 @@ use crate::{
 
 /// The arguments of `apply`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("input").required(true).args(["files", "watch"]))]
 pub(crate) struct Apply {
     /// Read manifests (YAML or JSON) from a file, a directory, or standard input (-); repeatable
     ///
@@ -35,7 +36,7 @@ pub(crate) struct Apply {
     /// format (*.pb) or the protobuf text format (*.pb_text).
     ///
     /// All files together are one transaction.
-    #[arg(short, long = "file", value_name = "FILE|DIR|-", required_unless_present = "watch")]
+    #[arg(short, long = "file", value_name = "FILE|DIR|-")]
     files: Vec<PathBuf>,
     /// Follow a directory: apply its files now and after each change, until the process ends
     ///
@@ -43,12 +44,12 @@ pub(crate) struct Apply {
     /// command reports it, changes nothing, and tries again. It polls the directory, and applies
     /// changes when no file has changed for the time of --settle.
     ///
-    /// With --prune, the command deletes a resource that no file contains any longer, if a file still
+    /// With --prune, the command deletes a resource that is no longer in any file, if a file still
     /// names its scope. Otherwise, it keeps resources of deleted files.
     #[arg(
         long,
         value_name = "DIR",
-        conflicts_with_all = ["files", "dry_run", "wait", "if_revision", "request_id"]
+        conflicts_with_all = ["dry_run", "wait", "if_revision", "request_id"]
     )]
     watch: Option<PathBuf>,
     /// With --watch, apply changes when no file has changed for TIME [default: 500ms, or 5s with --prune]

@@ -3,9 +3,9 @@
 use clap::Subcommand;
 
 use super::{
-    access, apply, assignments, backup, client::Servers, cluster, conformance, delete, describe,
-    explain, get, health, history, import, keys, lb_policy, load, log, mcp, mirror, node, nodes,
-    quota, settings::Settings, tokens, version,
+    access, apply, assignments, backup, can_i, client::Servers, cluster, conformance, delete,
+    describe, explain, get, health, history, import, keys, lb_policy, load, log, mcp, mirror, node,
+    nodes, quota, settings::Settings, token, version, whoami,
 };
 use crate::cli::{
     answer::Answer,
@@ -88,7 +88,7 @@ pub(crate) enum Command {
     Quota(quota::Quota),
     /// Create, list and delete tokens
     #[command(subcommand)]
-    Token(tokens::Token),
+    Token(token::Token),
     /// Show and change the keys that encrypt stored secrets
     ///
     /// A sealed resource is encrypted before it is stored and replicated (`[secrets]` in the configuration).
@@ -100,7 +100,7 @@ pub(crate) enum Command {
     ///
     /// The exit code is 0 if the caller may use it, and 1 if not. `chancery whoami` lists the verbs that it may use.
     #[command(after_help = examples(&["can-i apply mesh cluster web", "can-i members --as token:ci"]))]
-    CanI(access::CanI),
+    CanI(can_i::CanI),
     /// Show the newest revisions, or check their hashes
     #[command(after_help = examples(&["history -n 5", "history --verify"]))]
     History(history::History),
@@ -173,13 +173,11 @@ impl Command {
                 access::run(command, servers.any_channel().await?, answer).await
             }
             Self::Quota(command) => quota::run(command, servers.any_channel().await?, answer).await,
-            Self::Token(command) => {
-                tokens::run(command, servers.any_channel().await?, answer).await
-            }
+            Self::Token(command) => token::run(command, servers.any_channel().await?, answer).await,
             Self::Keys(command) => keys::run(command, servers.any_channel().await?, answer).await,
-            Self::Whoami => access::who_am_i(servers.any_channel().await?, answer).await,
+            Self::Whoami => whoami::run(servers.any_channel().await?, answer).await,
             Self::CanI(question) => {
-                access::can_i(question, servers.any_channel().await?, answer).await
+                can_i::run(question, servers.any_channel().await?, answer).await
             }
             Self::History(history) => history::run(history, connect.await?, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,

@@ -13,7 +13,7 @@ use tonic::{
     transport::{self, Endpoint},
 };
 
-use super::token::{Bearer, TokenSource};
+use super::credential::{Bearer, TokenSource};
 use crate::cli::{
     address::{self, is_loopback},
     failure::Failure,

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::{
     connector::Security,
-    token::{self, TokenSource},
+    credential::{self, TokenSource},
 };
 use crate::cli::{
     contexts::{Contexts, Setting},
@@ -28,7 +28,7 @@ pub(crate) struct ConnectionFlags {
     /// [env: CHANCERY_SERVER]
     ///
     /// [default: 127.0.0.1:18001]
-    #[arg(long, global = true, value_name = "ADDR")]
+    #[arg(long, global = true, help_heading = "Connection", value_name = "ADDR")]
     pub(super) server: Option<String>,
     /// Use the connection settings of this context (`chancery context`)
     ///
@@ -37,14 +37,14 @@ pub(crate) struct ConnectionFlags {
     /// uses the context that CHANCERY_CONTEXT selects, or else the context that `chancery context use` selects.
     ///
     /// [env: CHANCERY_CONTEXT]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, help_heading = "Connection", value_name = "NAME")]
     pub(super) context: Option<String>,
     /// Send the token in FILE with each request; requires TLS, except to a loopback address
     ///
     /// The file is read for each request. CHANCERY_TOKEN can contain the token itself.
     ///
     /// [env: CHANCERY_TOKEN_FILE]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, help_heading = "Connection", value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     /// Trust https:// servers whose certificate a CA in FILE (PEM) signed [default: the system's CAs]
     ///
@@ -192,7 +192,7 @@ impl Settings {
 
 /// Returns the settings of the variables.
 fn environment() -> Result<Level, Failure> {
-    let token = match (text(token::VARIABLE)?, file("CHANCERY_TOKEN_FILE")?) {
+    let token = match (text(credential::VARIABLE)?, file("CHANCERY_TOKEN_FILE")?) {
         (Some(_), Some(_)) => {
             return Err(usage(
                 "CHANCERY_TOKEN and CHANCERY_TOKEN_FILE are both set; unset one of them",

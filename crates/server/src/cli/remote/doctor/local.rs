@@ -7,7 +7,7 @@ use chancery_tls::{ClientTls, ClientTlsFiles, Validity, expiry_warning_seconds};
 use super::check::Check;
 use crate::cli::{
     contexts::Contexts,
-    remote::{settings::ConnectionFlags, token::TokenSource},
+    remote::{credential::TokenSource, settings::ConnectionFlags},
     time::now,
 };
 
