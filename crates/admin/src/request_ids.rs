@@ -11,7 +11,7 @@ use crate::{
 /// Returns the ID under which the store keeps a write of a caller.
 ///
 /// If access rules apply, the ID depends on the caller. An author that repeats the ID of another author's write
-/// therefore makes a write of its own: it receives neither the result of the other write nor an error about it, and
+/// therefore makes a write of its own. It receives neither the result of the other write nor an error about it. It
 /// cannot prevent the other write.
 pub(crate) fn stored_id(checked: &Checked, caller: &Caller) -> RequestId {
     if caller.rights == Rights::NotEnforced {

@@ -1,8 +1,8 @@
 //! Identities of clients, authors and operators.
 //!
-//! [`Authenticator::identify`] turns the credentials of a stream or a call into an [`Identity`]: the certificate of its
-//! connection, a bearer token, or the user at the other end of a UNIX socket. What the identity may do is decided
-//! elsewhere.
+//! [`Authenticator::identify`] turns the credentials of a stream or a call into an [`Identity`]. The credentials are the
+//! certificate of the connection, a bearer token, or the user at the other end of a UNIX socket. What the identity may
+//! do is decided elsewhere.
 //!
 //! | credential | principal | module |
 //! |---|---|---|

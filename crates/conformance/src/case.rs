@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use crate::{ctx::Ctx, outcome::Outcome, stream::Door};
+use crate::{ctx::Ctx, outcome::Outcome, stream::StreamService};
 
 /// The origin of the rule that a case checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +43,7 @@ pub struct Case {
     pub basis: Basis,
     /// The behavior, in one sentence.
     pub shows: &'static str,
-    pub(crate) door: Door,
+    pub(crate) service: StreamService,
     pub(crate) check: Check,
 }
 

@@ -9,12 +9,12 @@ use crate::{
     kind::Kind,
     outcome::{Failed, Outcome, Stop, ensure, violation},
     reply::{Reply, listed},
-    stream::{Ask, Stream, Variant},
+    stream::{RequestFields, Stream, Variant},
 };
 
 /// A resource that the client holds.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct ReceivedVersion {
     generation: Option<u32>,
     /// The version of the resource (delta) or of its type (SotW).
     version: String,
@@ -29,7 +29,7 @@ pub(crate) struct Client {
     names: BTreeMap<Kind, Vec<String>>,
     /// The newest version and nonce of each type.
     newest: BTreeMap<Kind, (String, String)>,
-    held: BTreeMap<(Kind, String), Held>,
+    held: BTreeMap<(Kind, String), ReceivedVersion>,
     removed: Vec<(Kind, String)>,
 }
 
@@ -45,7 +45,8 @@ impl Client {
         let (version, nonce) = self.newest.get(&kind).cloned().unwrap_or_default();
         // An acknowledgment in delta would only repeat what the client has sent.
         let nonce = if self.variant == Variant::Delta { String::new() } else { nonce };
-        let ask = Ask { version: &version, nonce: &nonce, ..Ask::names(kind, names) };
+        let ask =
+            RequestFields { version: &version, nonce: &nonce, ..RequestFields::names(kind, names) };
         self.stream.ask(ask).await;
         self.names.insert(kind, names.iter().map(|name| (*name).to_owned()).collect());
         if self.variant == Variant::Sotw {
@@ -57,7 +58,7 @@ impl Client {
 
     /// Unsubscribes from a name, in delta.
     pub(crate) async fn unsubscribe(&mut self, kind: Kind, name: &str) {
-        let ask = Ask { unsubscribe: &[name], ..Ask::names(kind, &[]) };
+        let ask = RequestFields { unsubscribe: &[name], ..RequestFields::names(kind, &[]) };
         self.stream.ask(ask).await;
         self.held.remove(&(kind, name.to_owned()));
     }
@@ -78,7 +79,8 @@ impl Client {
                 Variant::Delta => item.version.clone(),
             };
             let (generation, nonce) = (item.generation, reply.nonce.clone());
-            self.held.insert((kind, item.name.clone()), Held { generation, version, nonce });
+            self.held
+                .insert((kind, item.name.clone()), ReceivedVersion { generation, version, nonce });
         }
         for name in &reply.removed {
             self.held.remove(&(kind, name.clone()));
@@ -143,11 +145,11 @@ impl Client {
         self.receive(requirement, &text, |this| this.removed.contains(&removed)).await
     }
 
-    fn held(&self, kind: Kind, name: &str) -> Option<&Held> {
+    fn held(&self, kind: Kind, name: &str) -> Option<&ReceivedVersion> {
         self.held.get(&(kind, name.to_owned()))
     }
 
-    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&str, &Held)> {
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = (&str, &ReceivedVersion)> {
         let own = self.held.iter().filter(move |((held, _), _)| *held == kind);
         own.map(|((_, name), held)| (name.as_str(), held))
     }

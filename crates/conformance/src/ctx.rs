@@ -13,7 +13,7 @@ use crate::{
     outcome::{Outcome, Stop, violation},
     reply::unexpected,
     state::State,
-    stream::{Door, Opening, Stream, Variant, full},
+    stream::{Opening, Stream, StreamService, Variant, full},
 };
 
 /// The number of changes that a case publishes while it waits for the server to read a request. A response to the last
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Target {
 /// The context of a running case: its node, its resources and its streams.
 pub(crate) struct Ctx {
     pub(crate) target: Arc<Target>,
-    pub(crate) door: Door,
+    pub(crate) service: StreamService,
     /// The start of the names of all resources of this case.
     pub(crate) prefix: String,
     pub(crate) log: Log,
@@ -55,11 +55,16 @@ pub(crate) struct Ctx {
 
 impl Ctx {
     /// Creates the context of the case with this number.
-    pub(crate) fn new(target: Arc<Target>, door: Door, number: usize, log: Log) -> Self {
+    pub(crate) fn new(
+        target: Arc<Target>,
+        service: StreamService,
+        number: usize,
+        log: Log,
+    ) -> Self {
         let node = format!("{}-{number}", target.run);
         let prefix = format!("{node}-");
         let state = State::new(node.clone(), prefix.clone());
-        Self { target, door, prefix, log, state: Arc::new(tokio::sync::Mutex::new(state)), node }
+        Self { target, service, prefix, log, state: Arc::new(tokio::sync::Mutex::new(state)), node }
     }
 
     /// Returns the state, so that it can be removed after the case.
@@ -149,12 +154,12 @@ impl Ctx {
 
     /// Opens a stream for a type, on the service that the case uses.
     pub(crate) async fn open(&self, variant: Variant, kind: Kind) -> Result<Stream, Stop> {
-        let path = match self.door {
-            Door::Own if variant == Variant::Sotw && !kind.has_sotw() => {
+        let path = match self.service {
+            StreamService::Own if variant == Variant::Sotw && !kind.has_sotw() => {
                 return Err(Stop::Skipped(format!("{} has no SotW method", kind.label())));
             }
-            Door::Own => kind.method(variant.method_prefix()),
-            Door::Ads => variant.ads_path(),
+            StreamService::Own => kind.method(variant.method_prefix()),
+            StreamService::Ads => variant.ads_path(),
         };
         self.open_path(variant, &path).await
     }

@@ -59,7 +59,7 @@ pub async fn run(
 async fn run_case(target: Arc<Target>, case: &Case, number: usize) -> Entry {
     let start = Instant::now();
     let log = Log::default();
-    let ctx = Ctx::new(target.clone(), case.door, number, log.clone());
+    let ctx = Ctx::new(target.clone(), case.service, number, log.clone());
     let state = ctx.state();
     let at_most = target.timeout * WAITS_MAX;
     let outcome = tokio::time::timeout(at_most, (case.check)(ctx)).await;

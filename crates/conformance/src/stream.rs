@@ -62,7 +62,7 @@ impl Variant {
 
 /// A request of either variant. Fields that the variant does not have are ignored.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct RequestFields<'a> {
     pub(crate) type_url: String,
     /// `resource_names` or `resource_names_subscribe`.
     pub(crate) names: &'a [&'a str],
@@ -77,7 +77,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) node: Option<Option<Bytes>>,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> RequestFields<'a> {
     /// Creates a request for names.
     pub(crate) fn names(kind: Kind, names: &'a [&'a str]) -> Self {
         Self { type_url: kind.url(), names, ..Self::default() }
@@ -98,14 +98,14 @@ impl<'a> Ask<'a> {
 
 /// The service on which a case opens its streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum StreamService {
     /// The service of the type.
     Own,
     /// The aggregated service.
     Ads,
 }
 
-impl Door {
+impl StreamService {
     pub(crate) const BOTH: [Self; 2] = [Self::Own, Self::Ads];
 
     pub(crate) fn name(self) -> &'static str {
@@ -235,7 +235,7 @@ impl Stream {
     }
 
     /// Sends a request. A stream that has ended ignores it; the next wait reports the end.
-    pub(crate) async fn ask(&mut self, ask: Ask<'_>) {
+    pub(crate) async fn ask(&mut self, ask: RequestFields<'_>) {
         self.settings.log.add(shown(&ask));
         if !ask.type_url.is_empty() {
             self.asked.insert(ask.type_url.clone());
@@ -372,7 +372,7 @@ impl Stream {
     pub(crate) async fn ack(&mut self, reply: &Reply, names: &[&str]) {
         // Delta requests list only changes of the subscription.
         let names = if self.variant == Variant::Delta { &[] } else { names };
-        self.ask(Ask::ack(reply, names)).await;
+        self.ask(RequestFields::ack(reply, names)).await;
     }
 
     /// Waits for the next response with exactly these resources, and acknowledges it.
@@ -423,7 +423,7 @@ impl Stream {
     }
 }
 
-fn shown(ask: &Ask<'_>) -> String {
+fn shown(ask: &RequestFields<'_>) -> String {
     let label = Kind::of_url(&ask.type_url).map_or(ask.type_url.as_str(), |kind| kind.label());
     let mut text = format!("> {label} [{}]", ask.names.join(" "));
     if !ask.unsubscribe.is_empty() {

@@ -2,9 +2,10 @@
 
 use std::fmt::{self, Write as _};
 
-/// Returns whether a terminal or a log viewer acts on the character, or shows nothing for it: control characters, line
-/// and paragraph separators, and all that Unicode calls a format character (Cf) or default-ignorable
-/// (Unicode 16), such as bidirectional controls, zero-width characters, fillers, variation selectors and tags.
+/// Returns whether a terminal or a log viewer acts on the character, or shows nothing for it.
+///
+/// These are control characters, separators of lines and paragraphs, and what Unicode 16 calls a format character (Cf)
+/// or default-ignorable. Examples are bidirectional controls, zero-width characters, fillers and tags.
 #[must_use]
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()

@@ -1,9 +1,12 @@
 //! A subscription: the state of one type of a stream.
 //!
-//! Each part of the state has a type of its own: the names and versions of the client ([`Names`],
-//! [`Wildcard`]), the changes that are not planned yet ([`Work`]), the responses on their way
-//! ([`Delivery`]), and what delays or follows them ([`PendingRemovals`], [`Rejections`],
-//! [`Resumption`]). This file has the methods that use several parts.
+//! Each part of the state has a type of its own:
+//! - [`Names`] and [`Wildcard`]: the names and versions of the client;
+//! - [`Work`]: the changes that are not planned yet;
+//! - [`Delivery`]: the responses on their way;
+//! - [`PendingRemovals`], [`Rejections`] and [`Resumption`]: what delays or follows responses.
+//!
+//! This file has the methods that use several parts.
 
 use std::sync::Arc;
 

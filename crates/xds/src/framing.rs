@@ -360,7 +360,7 @@ mod tests {
 
     /// Creates a budget for one message at a time and `more` further bytes.
     fn bounds(message_bytes_max: usize, more: usize) -> Bounds {
-        // The lane is rounded up.
+        // The reserve is rounded up.
         let budget = MemoryBudget::new(message_bytes_max + more + 1024, message_bytes_max);
         Bounds { message_bytes_max, budget, timeout: Duration::from_secs(60) }
     }

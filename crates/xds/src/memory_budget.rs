@@ -3,14 +3,14 @@
 //! A request takes memory for bytes that have arrived, not for the length that its prefix announces. A
 //! client that announces much and sends little therefore delays nobody. The price is that large
 //! requests may get stuck halfway, each with a part of the memory and none with enough. A part of the
-//! memory is therefore reserved, the lane. It suffices for the largest request, and serves one request
-//! at a time. A request that finds the pool used up takes the lane as soon as it is free. It then
+//! memory is therefore reserved. It suffices for the largest request, and serves one request
+//! at a time. A request that finds the pool used up takes the reserve as soon as it is free. It then
 //! returns its part of the pool, and never waits again.
 //!
 //! Invariants:
-//! - A request holds memory of the pool or the lane, never of both, so the total is bounded.
-//! - A request with the lane waits for no memory. A large request must arrive in bounded time, so the
-//!   lane becomes free. Waiting requests get it in the order of arrival, so each of them proceeds.
+//! - A request holds memory of the pool or the reserve, never of both, so the total is bounded.
+//! - A request with the reserve waits for no memory. A large request must arrive in bounded time, so the
+//!   reserve becomes free. Waiting requests get it in the order of arrival, so each of them proceeds.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) struct MemoryBudget {
     /// In units. The semaphores are never closed.
     pool: Arc<Semaphore>,
     /// Reserved memory for one request, independent of the pool.
-    lane: Arc<Semaphore>,
+    reserve: Arc<Semaphore>,
     /// In units, for smaller requests. A request with memory of this part waits only for its shard.
     queue: Arc<Semaphore>,
 }
@@ -37,18 +37,18 @@ pub(crate) struct MemoryBudget {
 #[derive(Debug)]
 pub(crate) enum BudgetShare {
     Pool(OwnedSemaphorePermit),
-    Lane(OwnedSemaphorePermit),
+    Reserve(OwnedSemaphorePermit),
 }
 
 impl MemoryBudget {
     /// Creates a budget of `bytes` for requests of at most `message_bytes_max` each. One request of
     /// that size always fits.
     pub(crate) fn new(bytes: usize, message_bytes_max: usize) -> Self {
-        let lane_units = units(message_bytes_max).saturating_add(1);
-        let pool_units = (bytes / UNIT_BYTES).saturating_sub(lane_units);
+        let reserve_units = units(message_bytes_max).saturating_add(1);
+        let pool_units = (bytes / UNIT_BYTES).saturating_sub(reserve_units);
         Self {
             pool: Arc::new(Semaphore::new(pool_units.min(Semaphore::MAX_PERMITS))),
-            lane: Arc::new(Semaphore::new(1)),
+            reserve: Arc::new(Semaphore::new(1)),
             queue: Arc::new(Semaphore::new(QUEUE_BYTES / UNIT_BYTES)),
         }
     }
@@ -64,7 +64,7 @@ impl MemoryBudget {
     /// Waits until `held` covers `bytes`. If the wait is canceled, `held` is unchanged.
     pub(crate) async fn cover(&self, held: &mut Option<BudgetShare>, bytes: usize) {
         let has = match held {
-            Some(BudgetShare::Lane(_)) => return,
+            Some(BudgetShare::Reserve(_)) => return,
             Some(BudgetShare::Pool(permit)) => permit.num_permits(),
             None => 0,
         };
@@ -72,7 +72,7 @@ impl MemoryBudget {
         let grown = tokio::select! {
             biased;
             more = Arc::clone(&self.pool).acquire_many_owned(more) => more.map(BudgetShare::Pool),
-            lane = Arc::clone(&self.lane).acquire_owned() => lane.map(BudgetShare::Lane),
+            reserve = Arc::clone(&self.reserve).acquire_owned() => reserve.map(BudgetShare::Reserve),
         };
         let grown = grown.expect("neither semaphore is ever closed");
         match (held.as_mut(), grown) {
@@ -84,7 +84,7 @@ impl MemoryBudget {
 
     #[cfg(test)]
     pub(crate) fn free(&self) -> (usize, usize) {
-        (self.pool.available_permits(), self.lane.available_permits())
+        (self.pool.available_permits(), self.reserve.available_permits())
     }
 }
 
@@ -92,7 +92,7 @@ impl BudgetShare {
     /// Returns the permit, to be held until the request has been used.
     pub(crate) fn into_permit(self) -> OwnedSemaphorePermit {
         match self {
-            Self::Pool(permit) | Self::Lane(permit) => permit,
+            Self::Pool(permit) | Self::Reserve(permit) => permit,
         }
     }
 }
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a pool of 10 KiB and a lane of 4 KiB.
+    /// Creates a pool of 10 KiB and a reserve of 4 KiB.
     fn budget() -> MemoryBudget {
         MemoryBudget::new(15 << 10, 4 << 10)
     }
@@ -134,19 +134,19 @@ mod tests {
         }
         assert_eq!(budget.free(), (1, 1));
         let mut waiting = Box::pin(budget.cover(&mut second, 5 << 10));
-        assert!(waiting.as_mut().now_or_never().is_some(), "the lane is free");
+        assert!(waiting.as_mut().now_or_never().is_some(), "the reserve is free");
         drop(waiting);
-        assert!(matches!(second, Some(BudgetShare::Lane(_))));
+        assert!(matches!(second, Some(BudgetShare::Reserve(_))));
         assert_eq!(budget.free(), (4, 0), "its part of the pool is free");
         budget
             .cover(&mut second, 4 << 20)
             .now_or_never()
-            .expect("a request with the lane never waits");
+            .expect("a request with the reserve never waits");
         budget.cover(&mut first, 7 << 10).now_or_never().expect("there is memory again");
         assert!(budget.cover(&mut third, 4 << 10).now_or_never().is_none(), "nothing is free");
         assert!(matches!(&third, Some(BudgetShare::Pool(held)) if held.num_permits() == 3));
         drop(second);
-        budget.cover(&mut third, 4 << 10).now_or_never().expect("the lane is free again");
+        budget.cover(&mut third, 4 << 10).now_or_never().expect("the reserve is free again");
         assert_eq!(budget.free(), (3, 0));
     }
 
@@ -168,9 +168,9 @@ mod tests {
     fn largest_request_fits_into_any_budget() {
         let budget = MemoryBudget::new(1, 4 << 10);
         let (mut first, mut second) = (None, None);
-        budget.cover(&mut first, 4 << 10).now_or_never().expect("the lane is free");
+        budget.cover(&mut first, 4 << 10).now_or_never().expect("the reserve is free");
         assert!(budget.cover(&mut second, 1).now_or_never().is_none());
         drop(first);
-        budget.cover(&mut second, 1).now_or_never().expect("the lane is free again");
+        budget.cover(&mut second, 1).now_or_never().expect("the reserve is free again");
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     kind::Kind::{self, Cds, Eds, Lds, Rds, Sds},
     outcome::{Outcome, ensure},
     stream::{
-        Ask, Stream,
+        RequestFields, Stream,
         Variant::{self, Delta, Sotw},
     },
 };
@@ -137,7 +137,7 @@ async fn established(ctx: &Ctx, variant: Variant) -> Result<Stream, crate::outco
     let mut stream = ctx.open(variant, Cds).await?;
     for kind in ORDER {
         let names = names(kind);
-        stream.ask(Ask::names(kind, names)).await;
+        stream.ask(RequestFields::names(kind, names)).await;
         stream.take("ADS-23", kind, names, &[(name(kind), 1)]).await?;
     }
     Ok(stream)
@@ -220,7 +220,7 @@ async fn removal(ctx: Ctx, variant: Variant) -> Outcome {
         }
         if has_new && reply.kind() == Some(Cds) {
             // A client requests the endpoints of a new cluster.
-            stream.ask(Ask::names(Eds, &["cluster-1", "cluster-2"])).await;
+            stream.ask(RequestFields::names(Eds, &["cluster-1", "cluster-2"])).await;
         }
     }
 }
@@ -251,7 +251,7 @@ async fn delta_warming(ctx: Ctx) -> Outcome {
 async fn unknown(ctx: Ctx, variant: Variant) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut stream = ctx.open(variant, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A", "unknown"])).await;
+    stream.ask(RequestFields::names(Eds, &["A", "unknown"])).await;
     let reply = stream.next("ADS-16", "a response with A").await?;
     let found = reply.item("A").and_then(|item| item.generation);
     ensure("ADS-16", found == Some(1), "a response with A@1", || reply.to_string())
@@ -268,9 +268,9 @@ async fn delta_unknown(ctx: Ctx) -> Outcome {
 async fn secret(ctx: Ctx, variant: Variant) -> Outcome {
     ctx.publish(&[(Cds, "cluster-1", 1), (Sds, "S", 1)]).await?;
     let mut stream = ctx.open(variant, Cds).await?;
-    stream.ask(Ask::names(Cds, names(Cds))).await;
+    stream.ask(RequestFields::names(Cds, names(Cds))).await;
     stream.exactly("ADS-23", Cds, &[("cluster-1", 1)]).await?;
-    stream.ask(Ask::names(Sds, &["S"])).await;
+    stream.ask(RequestFields::names(Sds, &["S"])).await;
     stream.exactly("ADS-19", Sds, &[("S", 1)]).await.map(drop)
 }
 
@@ -285,10 +285,10 @@ async fn delta_secret(ctx: Ctx) -> Outcome {
 async fn sotw_independent(ctx: Ctx) -> Outcome {
     ctx.publish(&[(Cds, "A", 1), (Lds, "A", 1)]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let bad = stream.exactly("SOTW-41", Cds, &[("A", 1)]).await?;
-    stream.ask(Ask::nack(&bad, &["A"], "")).await;
-    stream.ask(Ask::names(Lds, &["A"])).await;
+    stream.ask(RequestFields::nack(&bad, &["A"], "")).await;
+    stream.ask(RequestFields::names(Lds, &["A"])).await;
     stream.take("ADS-01", Lds, &["A"], &[("A", 1)]).await?;
     ctx.set(Lds, "A", 2).await?;
     stream.exactly("ADS-01", Lds, &[("A", 2)]).await.map(drop)
@@ -299,7 +299,7 @@ async fn two_streams(ctx: Ctx, variant: Variant) -> Outcome {
     let mut streams = Vec::new();
     for _ in 0..2 {
         let mut stream = ctx.open(variant, Cds).await?;
-        stream.ask(Ask::names(Cds, &["A"])).await;
+        stream.ask(RequestFields::names(Cds, &["A"])).await;
         stream.take("ADS-02", Cds, &["A"], &[("A", 1)]).await?;
         streams.push(stream);
     }

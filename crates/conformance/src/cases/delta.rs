@@ -6,7 +6,7 @@ use crate::{
     kind::Kind::{self, Cds, Eds, Lds, Vhds},
     outcome::{Outcome, Stop, ensure},
     reply::Reply,
-    stream::{Ask, Stream, Variant::Delta},
+    stream::{RequestFields, Stream, Variant::Delta},
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -208,7 +208,7 @@ pub(super) const ROWS: &[Row] = &[
 async fn established(ctx: &Ctx, kind: Kind, names: &[&str]) -> Result<(Stream, Reply), Stop> {
     ctx.given(kind, names).await?;
     let mut stream = ctx.open(Delta, kind).await?;
-    stream.ask(Ask::names(kind, names)).await;
+    stream.ask(RequestFields::names(kind, names)).await;
     let all: Vec<(&str, u32)> = names.iter().map(|name| (*name, 1)).collect();
     let reply = stream.take("DELTA-21", kind, names, &all).await?;
     Ok((stream, reply))
@@ -217,13 +217,15 @@ async fn established(ctx: &Ctx, kind: Kind, names: &[&str]) -> Result<(Stream, R
 async fn unknown_nonce(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask { nonce: "of-another-stream", ..Ask::names(Cds, &["A"]) }).await;
+    stream
+        .ask(RequestFields { nonce: "of-another-stream", ..RequestFields::names(Cds, &["A"]) })
+        .await;
     stream.exactly("DELTA-05", Cds, &[("A", 1)]).await.map(drop)
 }
 
 async fn spontaneous(ctx: Ctx) -> Outcome {
     let (mut stream, _) = established(&ctx, Cds, &["A"]).await?;
-    stream.ask(Ask::names(Cds, &[])).await;
+    stream.ask(RequestFields::names(Cds, &[])).await;
     stream.quiet("DELTA-26", "no response to a request without changes").await?;
     ctx.set(Cds, "A", 2).await?;
     stream.exactly("DELTA-26", Cds, &[("A", 2)]).await.map(drop)
@@ -239,16 +241,16 @@ async fn ack_silent(ctx: Ctx) -> Outcome {
 async fn stale_subscribes(ctx: Ctx) -> Outcome {
     let (mut stream, _) = established(&ctx, Cds, &["A"]).await?;
     ctx.set(Cds, "B", 1).await?;
-    stream.ask(Ask { nonce: "stale", ..Ask::names(Cds, &["B"]) }).await;
+    stream.ask(RequestFields { nonce: "stale", ..RequestFields::names(Cds, &["B"]) }).await;
     stream.exactly("DELTA-14", Cds, &[("B", 1)]).await.map(drop)
 }
 
 async fn ack_subscribes(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let reply = stream.exactly("DELTA-21", Cds, &[("A", 1)]).await?;
-    stream.ask(Ask::ack(&reply, &["B"])).await;
+    stream.ask(RequestFields::ack(&reply, &["B"])).await;
     stream.take("DELTA-15", Cds, &[], &[("B", 1)]).await?;
     ctx.set(Cds, "A", 2).await?;
     stream.exactly("DELTA-01", Cds, &[("A", 2)]).await.map(drop)
@@ -259,7 +261,7 @@ async fn rejected(ctx: &Ctx) -> Result<Stream, Stop> {
     let (mut stream, _) = established(ctx, Cds, &["A", "B"]).await?;
     ctx.set(Cds, "A", 2).await?;
     let bad = stream.exactly("DELTA-52", Cds, &[("A", 2)]).await?;
-    stream.ask(Ask::nack(&bad, &[], "")).await;
+    stream.ask(RequestFields::nack(&bad, &[], "")).await;
     stream.quiet("DELTA-16", "no response to a rejection").await?;
     Ok(stream)
 }
@@ -286,7 +288,7 @@ async fn nack_return(ctx: Ctx) -> Outcome {
 async fn both_lists(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask { unsubscribe: &["A"], ..Ask::names(Cds, &["A"]) }).await;
+    stream.ask(RequestFields { unsubscribe: &["A"], ..RequestFields::names(Cds, &["A"]) }).await;
     stream.take("DELTA-20", Cds, &[], &[("A", 1)]).await?;
     ctx.set(Cds, "A", 2).await?;
     stream.exactly("DELTA-20", Cds, &[("A", 2)]).await.map(drop)
@@ -294,7 +296,7 @@ async fn both_lists(ctx: Ctx) -> Outcome {
 
 async fn repeated(ctx: Ctx) -> Outcome {
     let (mut stream, _) = established(&ctx, Cds, &["A", "B"]).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.exactly("DELTA-21", Cds, &[("A", 1)]).await.map(drop)
 }
 
@@ -303,13 +305,17 @@ async fn initial_named(ctx: Ctx) -> Outcome {
     drop(first);
     let version = reply.items[0].version.clone();
     let mut stream = ctx.open(Delta, Eds).await?;
-    stream.ask(Ask { initial: vec![("A", version)], ..Ask::names(Eds, &["A"]) }).await;
+    stream
+        .ask(RequestFields { initial: vec![("A", version)], ..RequestFields::names(Eds, &["A"]) })
+        .await;
     stream.exactly("DELTA-22", Eds, &[("A", 1)]).await.map(drop)
 }
 
 async fn phantom(ctx: Ctx) -> Outcome {
     let (mut stream, _) = established(&ctx, Cds, &["A"]).await?;
-    stream.ask(Ask { unsubscribe: &["never", "B"], ..Ask::names(Cds, &[]) }).await;
+    stream
+        .ask(RequestFields { unsubscribe: &["never", "B"], ..RequestFields::names(Cds, &[]) })
+        .await;
     stream.quiet("DELTA-25", "no response, because the names were never subscribed").await?;
     ctx.set(Cds, "A", 2).await?;
     stream.exactly("DELTA-25", Cds, &[("A", 2)]).await.map(drop)
@@ -317,16 +323,16 @@ async fn phantom(ctx: Ctx) -> Outcome {
 
 async fn resubscribe(ctx: Ctx) -> Outcome {
     let (mut stream, _) = established(&ctx, Cds, &["A", "B"]).await?;
-    stream.ask(Ask { unsubscribe: &["A"], ..Ask::names(Cds, &[]) }).await;
+    stream.ask(RequestFields { unsubscribe: &["A"], ..RequestFields::names(Cds, &[]) }).await;
     stream.quiet("DELTA-23", "no response to a request that only unsubscribes").await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.exactly("DELTA-27", Cds, &[("A", 1)]).await.map(drop)
 }
 
 async fn missing_once(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask::names(Cds, &["missing"])).await;
+    stream.ask(RequestFields::names(Cds, &["missing"])).await;
     let reply = stream.removes("DELTA-40", Cds, &["missing"]).await?;
     stream.ack(&reply, &[]).await;
     ctx.set(Cds, "A", 2).await?;
@@ -350,7 +356,7 @@ async fn vanished(ctx: Ctx) -> Outcome {
     ctx.remove(Cds, "B").await?;
     let mut stream = ctx.open(Delta, Cds).await?;
     let initial = vec![("A", version("A")), ("B", version("B"))];
-    stream.ask(Ask { initial, ..Ask::names(Cds, &["*"]) }).await;
+    stream.ask(RequestFields { initial, ..RequestFields::names(Cds, &["*"]) }).await;
     let reply = stream.next("DELTA-46", "a response that removes B").await?;
     if !reply.is_empty() {
         return reply.removes("DELTA-46", Cds, &["B"]);
@@ -365,7 +371,7 @@ async fn later_initial(ctx: Ctx) -> Outcome {
     let version = reply.items[0].version.clone();
     ctx.given(Cds, &["B"]).await?;
     let initial = vec![("A", version), ("B", "anything".to_owned()), ("C", "gone".to_owned())];
-    stream.ask(Ask { initial, ..Ask::names(Cds, &["B"]) }).await;
+    stream.ask(RequestFields { initial, ..RequestFields::names(Cds, &["B"]) }).await;
     stream.exactly("DELTA-57", Cds, &[("B", 1)]).await.map(drop)
 }
 
@@ -373,7 +379,7 @@ async fn new_stream(ctx: Ctx) -> Outcome {
     let (first, _) = established(&ctx, Cds, &["A", "B"]).await?;
     drop(first);
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("DELTA-70", Cds, &[], &[("A", 1)]).await?;
     ctx.set(Cds, "B", 2).await?;
     stream.quiet("DELTA-04", "no response for a subscription of an earlier stream").await
@@ -381,7 +387,7 @@ async fn new_stream(ctx: Ctx) -> Outcome {
 
 async fn commit(ctx: Ctx) -> Outcome {
     let (mut stream, _) = established(&ctx, Eds, &["A", "B"]).await?;
-    stream.ask(Ask::names(Eds, &["C"])).await;
+    stream.ask(RequestFields::names(Eds, &["C"])).await;
     let reply = stream.removes("DELTA-40", Eds, &["C"]).await?;
     stream.ack(&reply, &[]).await;
     ctx.publish(&[(Eds, "A", 2), (Eds, "B", 0), (Eds, "C", 1)]).await?;
@@ -401,10 +407,10 @@ async fn commit(ctx: Ctx) -> Outcome {
 async fn two_types(ctx: Ctx) -> Outcome {
     ctx.publish(&[(Cds, "A", 1), (Lds, "A", 1)]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let bad = stream.exactly("DELTA-21", Cds, &[("A", 1)]).await?;
-    stream.ask(Ask::nack(&bad, &[], "")).await;
-    stream.ask(Ask::names(Lds, &["A"])).await;
+    stream.ask(RequestFields::nack(&bad, &[], "")).await;
+    stream.ask(RequestFields::names(Lds, &["A"])).await;
     stream.take("DELTA-03", Lds, &[], &[("A", 1)]).await?;
     ctx.set(Lds, "A", 2).await?;
     stream.exactly("DELTA-03", Lds, &[("A", 2)]).await.map(drop)
@@ -413,14 +419,14 @@ async fn two_types(ctx: Ctx) -> Outcome {
 async fn vhds_named(ctx: Ctx) -> Outcome {
     ctx.given(Vhds, &["rc/a.example", "rc/b.example"]).await?;
     let mut stream = ctx.open(Delta, Vhds).await?;
-    stream.ask(Ask::names(Vhds, &["rc/a.example"])).await;
+    stream.ask(RequestFields::names(Vhds, &["rc/a.example"])).await;
     stream.exactly("DELTA-62", Vhds, &[("rc/a.example", 1)]).await.map(drop)
 }
 
 async fn vhds_all(ctx: Ctx) -> Outcome {
     ctx.given(Vhds, &["rc/a.example", "rc/b.example"]).await?;
     let mut stream = ctx.open(Delta, Vhds).await?;
-    stream.ask(Ask::names(Vhds, &[])).await;
+    stream.ask(RequestFields::names(Vhds, &[])).await;
     let all = [("rc/a.example", 1), ("rc/b.example", 1)];
     stream.exactly("DELTA-61", Vhds, &all).await.map(drop)
 }
@@ -428,7 +434,7 @@ async fn vhds_all(ctx: Ctx) -> Outcome {
 async fn vhds_missing(ctx: Ctx) -> Outcome {
     ctx.given(Vhds, &["rc/a.example"]).await?;
     let mut stream = ctx.open(Delta, Vhds).await?;
-    stream.ask(Ask::names(Vhds, &["rc/missing.example"])).await;
+    stream.ask(RequestFields::names(Vhds, &["rc/missing.example"])).await;
     let expected = "rc/missing.example without content, with itself as an alias";
     let reply = stream.next("DELTA-63", expected).await?;
     let holds = reply.items.iter().any(|item| {
@@ -440,9 +446,9 @@ async fn vhds_missing(ctx: Ctx) -> Outcome {
 async fn on_demand(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask::names(Cds, &["*"])).await;
+    stream.ask(RequestFields::names(Cds, &["*"])).await;
     stream.take("DELTA-30", Cds, &[], &[("A", 1)]).await?;
-    stream.ask(Ask::names(Cds, &["Z"])).await;
+    stream.ask(RequestFields::names(Cds, &["Z"])).await;
     let reply = stream.removes("DELTA-68", Cds, &["Z"]).await?;
     stream.ack(&reply, &[]).await;
     ctx.set(Cds, "Z", 1).await?;

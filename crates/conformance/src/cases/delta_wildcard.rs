@@ -6,7 +6,7 @@ use crate::{
     kind::Kind::{Cds, Eds},
     outcome::{Outcome, Stop, violation},
     reply::Reply,
-    stream::{Ask, Stream, Variant::Delta},
+    stream::{RequestFields, Stream, Variant::Delta},
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -120,7 +120,7 @@ pub(super) const ROWS: &[Row] = &[
 async fn wildcard(ctx: &Ctx, names: &[&str]) -> Result<(Stream, Reply), Stop> {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask::names(Cds, names)).await;
+    stream.ask(RequestFields::names(Cds, names)).await;
     let requirement = if names.is_empty() { "DELTA-31" } else { "DELTA-30" };
     let reply = stream.take(requirement, Cds, &[], &[("A", 1), ("B", 1)]).await?;
     Ok((stream, reply))
@@ -140,7 +140,7 @@ async fn empty_lists(ctx: Ctx) -> Outcome {
 
 async fn name_keeps(ctx: Ctx) -> Outcome {
     let (mut stream, _) = wildcard(&ctx, &[]).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("DELTA-21", Cds, &[], &[("A", 1)]).await?;
     ctx.set(Cds, "B", 2).await?;
     stream.exactly("DELTA-31", Cds, &[("B", 2)]).await.map(drop)
@@ -148,13 +148,13 @@ async fn name_keeps(ctx: Ctx) -> Outcome {
 
 async fn never_returns(ctx: Ctx) -> Outcome {
     let (mut stream, _) = wildcard(&ctx, &[]).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("DELTA-21", Cds, &[], &[("A", 1)]).await?;
     for name in ["*", "A"] {
-        stream.ask(Ask { unsubscribe: &[name], ..Ask::names(Cds, &[]) }).await;
+        stream.ask(RequestFields { unsubscribe: &[name], ..RequestFields::names(Cds, &[]) }).await;
         stream.quiet("DELTA-33", "no response to a request that only unsubscribes").await?;
     }
-    stream.ask(Ask::names(Cds, &[])).await;
+    stream.ask(RequestFields::names(Cds, &[])).await;
     let expected = ("DELTA-33", "no response, because nothing is subscribed");
     ctx.change_unseen(&mut stream, expected, &[], &[(Cds, "A"), (Cds, "C")]).await
 }
@@ -162,34 +162,34 @@ async fn never_returns(ctx: Ctx) -> Outcome {
 async fn unsubscribe_only(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask { unsubscribe: &["A"], ..Ask::names(Cds, &[]) }).await;
+    stream.ask(RequestFields { unsubscribe: &["A"], ..RequestFields::names(Cds, &[]) }).await;
     stream.quiet("DELTA-34", "no response to a request that only unsubscribes").await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.exactly("DELTA-34", Cds, &[("A", 1)]).await.map(drop)
 }
 
 async fn named_unsubscribe(ctx: Ctx) -> Outcome {
     let (mut stream, _) = wildcard(&ctx, &["*"]).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("DELTA-21", Cds, &[], &[("A", 1)]).await?;
-    stream.ask(Ask { unsubscribe: &["A"], ..Ask::names(Cds, &[]) }).await;
+    stream.ask(RequestFields { unsubscribe: &["A"], ..RequestFields::names(Cds, &[]) }).await;
     stream.exactly("DELTA-24", Cds, &[("A", 1)]).await.map(drop)
 }
 
 async fn missing_unsubscribe(ctx: Ctx) -> Outcome {
     let (mut stream, _) = wildcard(&ctx, &["*"]).await?;
-    stream.ask(Ask::names(Cds, &["Z"])).await;
+    stream.ask(RequestFields::names(Cds, &["Z"])).await;
     let reply = stream.removes("DELTA-40", Cds, &["Z"]).await?;
     stream.ack(&reply, &[]).await;
-    stream.ask(Ask { unsubscribe: &["Z"], ..Ask::names(Cds, &[]) }).await;
+    stream.ask(RequestFields { unsubscribe: &["Z"], ..RequestFields::names(Cds, &[]) }).await;
     stream.removes("DELTA-24", Cds, &["Z"]).await.map(drop)
 }
 
 async fn end_keeps_names(ctx: Ctx) -> Outcome {
     let (mut stream, _) = wildcard(&ctx, &["*"]).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("DELTA-21", Cds, &[], &[("A", 1)]).await?;
-    stream.ask(Ask { unsubscribe: &["*"], ..Ask::names(Cds, &[]) }).await;
+    stream.ask(RequestFields { unsubscribe: &["*"], ..RequestFields::names(Cds, &[]) }).await;
     stream.quiet("DELTA-36", "no response to the end of the wildcard").await?;
     let expected = ("DELTA-36", "no response for a resource that only the wildcard had");
     ctx.change_unseen(&mut stream, expected, &[], &[(Cds, "B")]).await?;
@@ -201,7 +201,7 @@ async fn empty_view(ctx: Ctx) -> Outcome {
     // The node is known, and has resources of another type.
     ctx.publish(&[(Eds, "A", 1), (Cds, "A", 0)]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
-    stream.ask(Ask::names(Cds, &[])).await;
+    stream.ask(RequestFields::names(Cds, &[])).await;
     let reply = stream.next("DELTA-35", "an empty response").await?;
     if !reply.is_empty() {
         return violation("DELTA-35", "an empty response", reply.to_string());
@@ -212,9 +212,9 @@ async fn empty_view(ctx: Ctx) -> Outcome {
 async fn not_eds(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut stream = ctx.open(Delta, Eds).await?;
-    stream.ask(Ask::names(Eds, &[])).await;
+    stream.ask(RequestFields::names(Eds, &[])).await;
     stream.quiet("DELTA-38", "no response to an empty subscription of endpoints").await?;
-    stream.ask(Ask::names(Eds, &["A"])).await;
+    stream.ask(RequestFields::names(Eds, &["A"])).await;
     stream.exactly("DELTA-38", Eds, &[("A", 1)]).await.map(drop)
 }
 
@@ -225,7 +225,7 @@ async fn known_versions(ctx: Ctx) -> Outcome {
     let mut stream = ctx.open(Delta, Cds).await?;
     let initial: Vec<(&str, String)> =
         reply.items.iter().map(|item| (item.name.as_str(), item.version.clone())).collect();
-    stream.ask(Ask { initial, ..Ask::names(Cds, &["*"]) }).await;
+    stream.ask(RequestFields { initial, ..RequestFields::names(Cds, &["*"]) }).await;
     stream.exactly("DELTA-58", Cds, &[("B", 2)]).await.map(drop)
 }
 
@@ -233,7 +233,7 @@ async fn unknown_versions(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Delta, Cds).await?;
     let initial = vec![("A", "of-another-server".to_owned())];
-    stream.ask(Ask { initial, ..Ask::names(Cds, &["*"]) }).await;
+    stream.ask(RequestFields { initial, ..RequestFields::names(Cds, &["*"]) }).await;
     stream.exactly("DELTA-59", Cds, &[("A", 1)]).await.map(drop)
 }
 

@@ -9,7 +9,7 @@ use crate::{
     kind::Kind::{Cds, Eds},
     outcome::{Outcome, Stop, ensure},
     stream::{
-        Ask, Door, Stream,
+        RequestFields, Stream, StreamService,
         Variant::{self, Delta, Sotw},
     },
 };
@@ -75,16 +75,16 @@ const SHARED: [Shared; 8] = [
 /// Returns the cases of both variants of the protocol, and those of delta.
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = of("delta-dynamic", DELTA);
-    for (variant, door) in
-        Variant::BOTH.into_iter().flat_map(|it| Door::BOTH.map(|door| (it, door)))
+    for (variant, service) in
+        Variant::BOTH.into_iter().flat_map(|it| StreamService::BOTH.map(|service| (it, service)))
     {
         for (name, requirements, shows, check) in SHARED {
             cases.push(Case {
-                name: format!("{}-dynamic/{}/{name}", variant.name(), door.name()),
+                name: format!("{}-dynamic/{}/{name}", variant.name(), service.name()),
                 requirements,
                 basis: Basis::Protocol,
                 shows,
-                door,
+                service,
                 check: Arc::new(move |ctx| check(ctx, variant)),
             });
         }
@@ -115,7 +115,7 @@ const DELTA: &[Row] = &[
 async fn subscribed(ctx: &Ctx, variant: Variant, names: &[&str]) -> Result<Stream, Stop> {
     ctx.publish(&[(Eds, PROD.0, PROD.1), (Eds, TEST.0, TEST.1), (Eds, "B", 3)]).await?;
     let mut stream = ctx.open(variant, Eds).await?;
-    stream.ask(Ask::names(Eds, names)).await;
+    stream.ask(RequestFields::names(Eds, names)).await;
     Ok(stream)
 }
 
@@ -160,7 +160,7 @@ async fn two_sets(ctx: Ctx, variant: Variant) -> Outcome {
 async fn plain(ctx: Ctx, variant: Variant) -> Outcome {
     ctx.publish(&[(Eds, PROD.0, PROD.1), (Eds, "A[!env]", 2)]).await?;
     let mut stream = ctx.open(variant, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A"])).await;
+    stream.ask(RequestFields::names(Eds, &["A"])).await;
     let reply = stream.next("DYN-09", "a response with the variant A[!env]@2").await?;
     // A server that knows of locators on this stream may send constraints.
     let holds = reply.items.len() == 1 && reply.items[0].generation == Some(2);
@@ -170,7 +170,7 @@ async fn plain(ctx: Ctx, variant: Variant) -> Outcome {
 async fn wildcard(ctx: Ctx, variant: Variant) -> Outcome {
     ctx.publish(&[(Cds, PROD.0, PROD.1), (Cds, TEST.0, TEST.1), (Cds, "B", 3)]).await?;
     let mut stream = ctx.open(variant, Cds).await?;
-    stream.ask(Ask::names(Cds, &["*[env=prod]"])).await;
+    stream.ask(RequestFields::names(Cds, &["*[env=prod]"])).await;
     stream.exactly("DYN-03", Cds, &[PROD, ("B", 3)]).await.map(drop)
 }
 
@@ -191,7 +191,7 @@ async fn rejection(ctx: Ctx, variant: Variant) -> Outcome {
     let sent = rejected.item(PROD.0).and_then(|item| item.generation);
     ensure("DYN-03", sent == Some(3), "A[env=prod]@3", || rejected.to_string())?;
     let repeated: &[&str] = if variant == Sotw { &names } else { &[] };
-    stream.ask(Ask::nack(&rejected, repeated, &accepted.version)).await;
+    stream.ask(RequestFields::nack(&rejected, repeated, &accepted.version)).await;
     ctx.set(Eds, TEST.0, 4).await?;
     let next = stream.next("DYN-02", "a response with A[env=test]@4").await?;
     let sent = next.item(TEST.0).and_then(|item| item.generation);
@@ -211,10 +211,10 @@ async fn unsubscribe(ctx: Ctx) -> Outcome {
     let mut stream = subscribed(&ctx, Delta, &names).await?;
     stream.take("DYN-10", Eds, &names, &[PROD, TEST]).await?;
     let other = ["A[env=prod,zone=x]", "A[env=test]"];
-    stream.ask(Ask { unsubscribe: &other, ..Ask::names(Eds, &[]) }).await;
+    stream.ask(RequestFields { unsubscribe: &other, ..RequestFields::names(Eds, &[]) }).await;
     stream.quiet("DYN-12", "no response to unsubscribing").await?;
     // The response to this request shows that the server has read the previous one.
-    stream.ask(Ask::names(Eds, &["B"])).await;
+    stream.ask(RequestFields::names(Eds, &["B"])).await;
     stream.take("DYN-12", Eds, &[], &[("B", 3)]).await?;
     ctx.publish(&[(Eds, PROD.0, 3), (Eds, TEST.0, 4)]).await?;
     stream.exactly("DYN-12", Eds, &[(PROD.0, 3)]).await.map(drop)

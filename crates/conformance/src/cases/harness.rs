@@ -14,7 +14,7 @@ use crate::{
     kind::Kind::{self, Cds, Eds, Lds, Rds},
     outcome::{Outcome, ensure},
     stream::{
-        Door,
+        StreamService,
         Variant::{self, Delta, Sotw},
     },
 };
@@ -28,7 +28,7 @@ struct Outline {
     shows: &'static str,
     variants: &'static [Variant],
     kinds: &'static [Kind],
-    doors: &'static [Door],
+    services: &'static [StreamService],
     check: Check,
 }
 
@@ -37,14 +37,14 @@ const PARTIAL: &[Kind] = &[Rds, Eds];
 const FOUR: &[Kind] = &[Cds, Lds, Rds, Eds];
 
 macro_rules! outline {
-    ($name:literal, $variants:expr, $kinds:expr, $doors:expr, [$($id:literal),+], $shows:literal, $check:expr) => {
+    ($name:literal, $variants:expr, $kinds:expr, $services:expr, [$($id:literal),+], $shows:literal, $check:expr) => {
         Outline {
             name: $name,
             requirements: &[$($id),+],
             shows: $shows,
             variants: $variants,
             kinds: $kinds,
-            doors: $doors,
+            services: $services,
             check: |ctx, variant, kind| Box::pin($check(ctx, variant, kind)),
         }
     };
@@ -223,19 +223,19 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for outline in SOTW.iter().chain(DELTA) {
         for variant in outline.variants {
-            for (kind, door) in outline
+            for (kind, service) in outline
                 .kinds
                 .iter()
-                .flat_map(|kind| outline.doors.iter().map(move |it| (*kind, *it)))
+                .flat_map(|kind| outline.services.iter().map(move |it| (*kind, *it)))
             {
                 let (check, variant) = (outline.check, *variant);
-                let (of, on) = (word(kind), door.name());
+                let (of, on) = (word(kind), service.name());
                 cases.push(Case {
                     name: format!("harness/{}/{on}/{of}/{}", variant.name(), outline.name),
                     requirements: outline.requirements,
                     basis: Basis::Protocol,
                     shows: outline.shows,
-                    door,
+                    service,
                     check: Arc::new(move |ctx| check(ctx, variant, kind)),
                 });
             }

@@ -6,7 +6,7 @@ use crate::{
     case::{Basis, Case, Running},
     ctx::Ctx,
     kind::Kind,
-    stream::Door,
+    stream::StreamService,
 };
 
 /// A row of a table of cases.
@@ -15,42 +15,42 @@ pub(super) struct Row {
     pub(super) requirements: &'static [&'static str],
     pub(super) basis: Basis,
     pub(super) shows: &'static str,
-    pub(super) doors: &'static [Door],
+    pub(super) services: &'static [StreamService],
     pub(super) check: fn(Ctx) -> Running,
 }
 
-/// Creates a row: name, requirements, basis, doors, sentence, function.
+/// Creates a row: name, requirements, basis, services, sentence, function.
 macro_rules! row {
-    ($name:literal, $basis:ident, $doors:expr, [$($id:literal),+], $shows:literal, $check:expr) => {
+    ($name:literal, $basis:ident, $services:expr, [$($id:literal),+], $shows:literal, $check:expr) => {
         crate::cases::row::Row {
             name: $name,
             requirements: &[$($id),+],
             basis: crate::case::Basis::$basis,
             shows: $shows,
-            doors: $doors,
+            services: $services,
             check: |ctx| Box::pin($check(ctx)),
         }
     };
 }
 pub(super) use row;
 
-pub(super) const BOTH: &[Door] = &Door::BOTH;
-pub(super) const ADS: &[Door] = &[Door::Ads];
-pub(super) const OWN: &[Door] = &[Door::Own];
+pub(super) const BOTH: &[StreamService] = &StreamService::BOTH;
+pub(super) const ADS: &[StreamService] = &[StreamService::Ads];
+pub(super) const OWN: &[StreamService] = &[StreamService::Own];
 
 /// Returns the cases of a table, one for each service on which it runs.
 pub(super) fn of(area: &str, rows: &[Row]) -> Vec<Case> {
     let mut cases = Vec::new();
     for row in rows {
-        for door in row.doors {
+        for service in row.services {
             let door_part =
-                if row.doors.len() > 1 { format!("/{}", door.name()) } else { String::new() };
+                if row.services.len() > 1 { format!("/{}", service.name()) } else { String::new() };
             cases.push(Case {
                 name: format!("{area}{door_part}/{}", row.name),
                 requirements: row.requirements,
                 basis: row.basis,
                 shows: row.shows,
-                door: *door,
+                service: *service,
                 check: Arc::new(row.check),
             });
         }

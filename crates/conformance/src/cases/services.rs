@@ -11,7 +11,7 @@ use crate::{
     kind::Kind::{self, Cds, Eds, Lds, Vhds},
     outcome::{Outcome, ensure},
     stream::{
-        Ask, Door,
+        RequestFields, StreamService,
         Variant::{self, Delta, Sotw},
     },
 };
@@ -20,18 +20,18 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for kind in Kind::ALL {
         for variant in Variant::BOTH {
-            for door in Door::BOTH {
+            for service in StreamService::BOTH {
                 if variant == Sotw && !kind.has_sotw() {
                     continue;
                 }
                 cases.push(Case {
-                    name: format!("services/{}/{}/{}", variant.name(), door.name(), word(kind)),
+                    name: format!("services/{}/{}/{}", variant.name(), service.name(), word(kind)),
                     requirements: &[
                         "SVC-01", "SVC-02", "SVC-03", "SVC-16", "SVC-17", "SVC-18", "SVC-22",
                     ],
                     basis: Basis::Protocol,
                     shows: "The service serves a named resource with its content, under its type.",
-                    door,
+                    service,
                     check: Arc::new(move |ctx| Box::pin(serves(ctx, variant, kind))),
                 });
             }
@@ -117,7 +117,7 @@ async fn serves(ctx: Ctx, variant: Variant, kind: Kind) -> Outcome {
     };
     ctx.set(kind, name, 1).await?;
     let mut stream = ctx.open(variant, kind).await?;
-    stream.ask(Ask::names(kind, &[name])).await;
+    stream.ask(RequestFields::names(kind, &[name])).await;
     let reply = stream.take(requirement, kind, &[name], &[(name, 1)]).await?;
     ctx.set(kind, name, 2).await?;
     let next = stream.take("SOTW-90", kind, &[name], &[(name, 2)]).await?;
@@ -134,7 +134,7 @@ async fn implied_type(ctx: Ctx, variant: Variant) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(variant, Cds).await?;
     stream.expect_type(Cds);
-    stream.ask(Ask { names: &["A"], ..Ask::default() }).await;
+    stream.ask(RequestFields { names: &["A"], ..RequestFields::default() }).await;
     stream.exactly("SVC-07", Cds, &[("A", 1)]).await.map(drop)
 }
 
@@ -149,9 +149,9 @@ async fn delta_implied_type(ctx: Ctx) -> Outcome {
 async fn delta_only_type(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Vhds, &["rc/A"])).await;
+    stream.ask(RequestFields::names(Vhds, &["rc/A"])).await;
     stream.quiet("SVC-05", "no response for a virtual host that does not exist").await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.exactly("SVC-05", Cds, &[("A", 1)]).await.map(drop)
 }
 
@@ -159,22 +159,22 @@ async fn case_sensitive(ctx: Ctx) -> Outcome {
     ctx.publish(&[(Eds, "A", 1), (Cds, "A", 1)]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
     let type_url = Eds.url().to_lowercase();
-    stream.ask(Ask { type_url, names: &["A"], ..Ask::default() }).await;
+    stream.ask(RequestFields { type_url, names: &["A"], ..RequestFields::default() }).await;
     stream.quiet("SVC-06", "no resource of the type in another spelling").await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.exactly("SVC-06", Cds, &[("A", 1)]).await.map(drop)
 }
 
 async fn other_type(ctx: Ctx) -> Outcome {
     ctx.given(Lds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Lds, &["A"])).await;
+    stream.ask(RequestFields::names(Lds, &["A"])).await;
     stream.end("SVC-08", Code::InvalidArgument).await
 }
 
 async fn empty_type(ctx: Ctx) -> Outcome {
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask { names: &["A"], ..Ask::default() }).await;
+    stream.ask(RequestFields { names: &["A"], ..RequestFields::default() }).await;
     stream.end("SVC-09", Code::InvalidArgument).await
 }
 
@@ -182,16 +182,16 @@ async fn unknown_type(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
     let type_url = "type.googleapis.com/chancery.conformance.Unknown".to_owned();
-    stream.ask(Ask { type_url, names: &["A"], ..Ask::default() }).await;
+    stream.ask(RequestFields { type_url, names: &["A"], ..RequestFields::default() }).await;
     stream.quiet("SVC-10", "no response for an unknown type").await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.exactly("SVC-10", Cds, &[("A", 1)]).await.map(drop)
 }
 
 async fn unknown_method(ctx: Ctx) -> Outcome {
     let path = Cds.method("Incremental");
     let mut stream = ctx.open_path(Sotw, &path).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     match stream.end("SVC-26", Code::Unimplemented).await {
         Err(crate::outcome::Stop::Skipped(_)) => Ok(()),
         outcome => outcome,

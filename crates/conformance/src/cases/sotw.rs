@@ -7,7 +7,7 @@ use crate::{
     ctx::Ctx,
     kind::Kind::{self, Cds, Eds, Lds, Rds},
     outcome::{Outcome, ensure, violation},
-    stream::{Ask, Stream, Variant::Sotw},
+    stream::{RequestFields, Stream, Variant::Sotw},
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -229,7 +229,7 @@ async fn established(
 ) -> Result<Stream, crate::outcome::Stop> {
     ctx.given(kind, names).await?;
     let mut stream = ctx.open(Sotw, kind).await?;
-    stream.ask(Ask::names(kind, names)).await;
+    stream.ask(RequestFields::names(kind, names)).await;
     let all: Vec<(&str, u32)> = names.iter().map(|name| (*name, 1)).collect();
     stream.take("SOTW-41", kind, names, &all).await?;
     Ok(stream)
@@ -238,40 +238,46 @@ async fn established(
 async fn node_once(ctx: Ctx) -> Outcome {
     ctx.publish(&[(Cds, "A", 1), (Lds, "B", 1)]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
-    stream.ask(Ask::names(Lds, &["B"])).await;
+    stream.ask(RequestFields::names(Lds, &["B"])).await;
     stream.exactly("SOTW-02", Lds, &[("B", 1)]).await.map(drop)
 }
 
 async fn node_changes(ctx: Ctx) -> Outcome {
     let mut stream = established(&ctx, Cds, &["A"]).await?;
     let other = ctx.node_named(&format!("{}-other", ctx.node_id()));
-    stream.ask(Ask { node: Some(Some(other)), ..Ask::names(Cds, &["A"]) }).await;
+    stream
+        .ask(RequestFields { node: Some(Some(other)), ..RequestFields::names(Cds, &["A"]) })
+        .await;
     stream.end("SOTW-03", Code::InvalidArgument).await
 }
 
 async fn node_missing(ctx: Ctx) -> Outcome {
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask { node: Some(None), ..Ask::names(Cds, &["A"]) }).await;
+    stream.ask(RequestFields { node: Some(None), ..RequestFields::names(Cds, &["A"]) }).await;
     stream.end("SOTW-06", Code::InvalidArgument).await
 }
 
 async fn unknown_nonce(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask { nonce: "of-another-stream", ..Ask::names(Cds, &["A"]) }).await;
+    stream
+        .ask(RequestFields { nonce: "of-another-stream", ..RequestFields::names(Cds, &["A"]) })
+        .await;
     stream.exactly("SOTW-05", Cds, &[("A", 1)]).await.map(drop)
 }
 
 async fn version_first(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut first = ctx.open(Sotw, Eds).await?;
-    first.ask(Ask::names(Eds, &["A"])).await;
+    first.ask(RequestFields::names(Eds, &["A"])).await;
     let reply = first.take("SOTW-41", Eds, &["A"], &[("A", 1)]).await?;
     drop(first);
     let mut second = ctx.open(Sotw, Eds).await?;
-    second.ask(Ask { version: &reply.version, ..Ask::names(Eds, &["A"]) }).await;
+    second
+        .ask(RequestFields { version: &reply.version, ..RequestFields::names(Eds, &["A"]) })
+        .await;
     let again = second.exactly("SOTW-102", Eds, &[("A", 1)]).await?;
     ensure(
         "SOTW-14",
@@ -284,7 +290,9 @@ async fn version_first(ctx: Ctx) -> Outcome {
 async fn unknown_version(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask { version: "of-another-server", ..Ask::names(Cds, &["A"]) }).await;
+    stream
+        .ask(RequestFields { version: "of-another-server", ..RequestFields::names(Cds, &["A"]) })
+        .await;
     stream.exactly("SOTW-105", Cds, &[("A", 1)]).await.map(drop)
 }
 
@@ -293,7 +301,7 @@ async fn several_requests(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &names).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
     for n in 1..=names.len() {
-        stream.ask(Ask::names(Cds, &names[..n])).await;
+        stream.ask(RequestFields::names(Cds, &names[..n])).await;
     }
     // The server may have answered earlier requests before it saw the last.
     loop {
@@ -311,7 +319,7 @@ async fn any_order(ctx: Ctx) -> Outcome {
     ctx.publish(&all).await?;
     let mut stream = ctx.open(Sotw, Rds).await?;
     for kind in kinds {
-        stream.ask(Ask::names(kind, &["A"])).await;
+        stream.ask(RequestFields::names(kind, &["A"])).await;
         stream.take("SOTW-106", kind, &["A"], &[("A", 1)]).await?;
     }
     Ok(())
@@ -320,7 +328,7 @@ async fn any_order(ctx: Ctx) -> Outcome {
 async fn ack_silent(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let reply = stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
     stream.quiet("SOTW-25", "no response to an acknowledgment").await?;
     stream.ack(&reply, &["A"]).await;
@@ -330,7 +338,7 @@ async fn ack_silent(ctx: Ctx) -> Outcome {
 async fn order(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A", "B"])).await;
+    stream.ask(RequestFields::names(Eds, &["A", "B"])).await;
     let reply = stream.exactly("SOTW-41", Eds, &[("A", 1), ("B", 1)]).await?;
     stream.ack(&reply, &["B", "A", "B"]).await;
     stream.quiet("SOTW-40", "no response to the same names in another order").await?;
@@ -343,22 +351,29 @@ async fn order(ctx: Ctx) -> Outcome {
 async fn old_version(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let first = stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
     ctx.set(Cds, "A", 2).await?;
     let second = stream.exactly("SOTW-90", Cds, &[("A", 2)]).await?;
-    stream.ask(Ask { version: &first.version, ..Ask::ack(&second, &["A"]) }).await;
+    stream
+        .ask(RequestFields { version: &first.version, ..RequestFields::ack(&second, &["A"]) })
+        .await;
     stream.quiet("SOTW-22", "no response to the last nonce with an older version").await
 }
 
 async fn rejected(ctx: &Ctx, error: (i32, &str)) -> Result<Stream, crate::outcome::Stop> {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let first = stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
     ctx.set(Cds, "A", 2).await?;
     let bad = stream.exactly("SOTW-90", Cds, &[("A", 2)]).await?;
-    stream.ask(Ask { error: Some(error), ..Ask::nack(&bad, &["A"], &first.version) }).await;
+    stream
+        .ask(RequestFields {
+            error: Some(error),
+            ..RequestFields::nack(&bad, &["A"], &first.version)
+        })
+        .await;
     stream.quiet("SOTW-23", "no response to a rejection").await?;
     Ok(stream)
 }
@@ -387,9 +402,9 @@ async fn nack_return(ctx: Ctx) -> Outcome {
 async fn nack_names(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A"])).await;
+    stream.ask(RequestFields::names(Eds, &["A"])).await;
     let bad = stream.exactly("SOTW-41", Eds, &[("A", 1)]).await?;
-    stream.ask(Ask::nack(&bad, &["A", "B"], "")).await;
+    stream.ask(RequestFields::nack(&bad, &["A", "B"], "")).await;
     let reply = stream.next("SOTW-26", "a response with B").await?;
     let added = reply.item("B").and_then(|item| item.generation);
     ensure("SOTW-26", added == Some(1), "B@1", || reply.to_string())
@@ -398,11 +413,11 @@ async fn nack_names(ctx: Ctx) -> Outcome {
 async fn stale(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let first = stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
     ctx.set(Cds, "A", 2).await?;
     let second = stream.exactly("SOTW-90", Cds, &[("A", 2)]).await?;
-    stream.ask(Ask::ack(&first, &["A"])).await;
+    stream.ask(RequestFields::ack(&first, &["A"])).await;
     stream.quiet("SOTW-34", "no response to a stale nonce").await?;
     stream.ack(&second, &["A"]).await;
     stream.quiet("SOTW-25", "no response to an acknowledgment").await
@@ -411,7 +426,7 @@ async fn stale(ctx: Ctx) -> Outcome {
 async fn empty_nonce(ctx: Ctx) -> Outcome {
     let mut stream = established(&ctx, Eds, &["A"]).await?;
     ctx.given(Eds, &["B"]).await?;
-    stream.ask(Ask::names(Eds, &["A", "B"])).await;
+    stream.ask(RequestFields::names(Eds, &["A", "B"])).await;
     let reply = stream.next("SOTW-37", "a response with B").await?;
     let added = reply.item("B").and_then(|item| item.generation);
     ensure("SOTW-37", added == Some(1), "B@1", || reply.to_string())
@@ -420,9 +435,9 @@ async fn empty_nonce(ctx: Ctx) -> Outcome {
 async fn added(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A"])).await;
+    stream.ask(RequestFields::names(Eds, &["A"])).await;
     let first = stream.take("SOTW-41", Eds, &["A"], &[("A", 1)]).await?;
-    stream.ask(Ask::ack(&first, &["A", "B"])).await;
+    stream.ask(RequestFields::ack(&first, &["A", "B"])).await;
     let reply = stream.next("SOTW-42", "a response with B").await?;
     let added = reply.item("B").and_then(|item| item.generation);
     ensure("SOTW-42", added == Some(1), "B@1", || reply.to_string())
@@ -431,20 +446,20 @@ async fn added(ctx: Ctx) -> Outcome {
 async fn added_full(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B", "C"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let first = stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
-    stream.ask(Ask::ack(&first, &["A", "B"])).await;
+    stream.ask(RequestFields::ack(&first, &["A", "B"])).await;
     stream.exactly("SOTW-43", Cds, &[("A", 1), ("B", 1)]).await.map(drop)
 }
 
 async fn returning(ctx: Ctx) -> Outcome {
     ctx.given(Rds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Rds).await?;
-    stream.ask(Ask::names(Rds, &["A", "B"])).await;
+    stream.ask(RequestFields::names(Rds, &["A", "B"])).await;
     let first = stream.take("SOTW-41", Rds, &["A", "B"], &[("A", 1), ("B", 1)]).await?;
-    stream.ask(Ask::ack(&first, &["A"])).await;
+    stream.ask(RequestFields::ack(&first, &["A"])).await;
     stream.quiet("SOTW-46", "no response to a request that only drops a name").await?;
-    stream.ask(Ask::ack(&first, &["A", "B"])).await;
+    stream.ask(RequestFields::ack(&first, &["A", "B"])).await;
     let reply = stream.next("SOTW-44", "a response with B").await?;
     let returned = reply.item("B").and_then(|item| item.generation);
     ensure("SOTW-44", returned == Some(1), "B@1", || reply.to_string())
@@ -453,9 +468,9 @@ async fn returning(ctx: Ctx) -> Outcome {
 async fn dropped(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A", "B"])).await;
+    stream.ask(RequestFields::names(Eds, &["A", "B"])).await;
     let first = stream.take("SOTW-41", Eds, &["A", "B"], &[("A", 1), ("B", 1)]).await?;
-    stream.ask(Ask::ack(&first, &["A"])).await;
+    stream.ask(RequestFields::ack(&first, &["A"])).await;
     stream.quiet("SOTW-46", "no response to a request that only drops a name").await?;
     let expected = ("SOTW-46", "no response for a dropped name");
     ctx.change_unseen(&mut stream, expected, &["A"], &[(Eds, "B")]).await
@@ -466,7 +481,7 @@ async fn many_names(ctx: Ctx) -> Outcome {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     ctx.given(Eds, &names).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &names)).await;
+    stream.ask(RequestFields::names(Eds, &names)).await;
     let mut n_received = 0;
     while n_received < names.len() {
         let expected = "all 300 named resources, each once";
@@ -483,16 +498,16 @@ async fn many_names(ctx: Ctx) -> Outcome {
 async fn missing_silent(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &["missing"])).await;
+    stream.ask(RequestFields::names(Eds, &["missing"])).await;
     stream.quiet("SOTW-79", "no response for a name that does not exist").await?;
-    stream.ask(Ask::names(Eds, &["missing", "A"])).await;
+    stream.ask(RequestFields::names(Eds, &["missing", "A"])).await;
     stream.exactly("SOTW-79", Eds, &[("A", 1)]).await.map(drop)
 }
 
 async fn missing_full(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["missing"])).await;
+    stream.ask(RequestFields::names(Cds, &["missing"])).await;
     stream.exactly("SOTW-80", Cds, &[]).await.map(drop)
 }
 

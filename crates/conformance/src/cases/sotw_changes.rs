@@ -5,7 +5,7 @@ use crate::{
     ctx::Ctx,
     kind::Kind::{Cds, Eds, Lds, Rtds, Srds},
     outcome::{Outcome, ensure},
-    stream::{Ask, Variant::Sotw},
+    stream::{RequestFields, Variant::Sotw},
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -118,7 +118,7 @@ pub(super) const ROWS: &[Row] = &[
 async fn deleted_full(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &[])).await;
+    stream.ask(RequestFields::names(Cds, &[])).await;
     stream.take("SOTW-61", Cds, &[], &[("A", 1), ("B", 1)]).await?;
     ctx.remove(Cds, "B").await?;
     stream.take("SOTW-84", Cds, &[], &[("A", 1)]).await.map(drop)
@@ -127,7 +127,7 @@ async fn deleted_full(ctx: Ctx) -> Outcome {
 async fn deleted_last(ctx: Ctx) -> Outcome {
     ctx.given(Lds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Lds).await?;
-    stream.ask(Ask::names(Lds, &[])).await;
+    stream.ask(RequestFields::names(Lds, &[])).await;
     stream.take("SOTW-61", Lds, &[], &[("A", 1)]).await?;
     ctx.remove(Lds, "A").await?;
     stream.exactly("SOTW-84", Lds, &[]).await.map(drop)
@@ -136,7 +136,7 @@ async fn deleted_last(ctx: Ctx) -> Outcome {
 async fn deleted_partial(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A", "B"])).await;
+    stream.ask(RequestFields::names(Eds, &["A", "B"])).await;
     stream.take("SOTW-41", Eds, &["A", "B"], &[("A", 1), ("B", 1)]).await?;
     ctx.remove(Eds, "B").await?;
     stream.quiet("SOTW-85", "no response for deleted endpoints").await
@@ -145,7 +145,7 @@ async fn deleted_partial(ctx: Ctx) -> Outcome {
 async fn recreated(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A"])).await;
+    stream.ask(RequestFields::names(Eds, &["A"])).await;
     stream.take("SOTW-41", Eds, &["A"], &[("A", 1)]).await?;
     ctx.remove(Eds, "A").await?;
     stream.quiet("SOTW-85", "no response for deleted endpoints").await?;
@@ -156,7 +156,7 @@ async fn recreated(ctx: Ctx) -> Outcome {
 async fn scoped_full(ctx: Ctx) -> Outcome {
     ctx.given(Srds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Srds).await?;
-    stream.ask(Ask::names(Srds, &[])).await;
+    stream.ask(RequestFields::names(Srds, &[])).await;
     stream.take("SOTW-68", Srds, &[], &[("A", 1), ("B", 1)]).await?;
     ctx.set(Srds, "A", 2).await?;
     stream.exactly("SOTW-73", Srds, &[("A", 2), ("B", 1)]).await.map(drop)
@@ -165,7 +165,7 @@ async fn scoped_full(ctx: Ctx) -> Outcome {
 async fn runtime(ctx: Ctx) -> Outcome {
     ctx.given(Rtds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Rtds).await?;
-    stream.ask(Ask::names(Rtds, &["A"])).await;
+    stream.ask(RequestFields::names(Rtds, &["A"])).await;
     stream.take("SOTW-76", Rtds, &["A"], &[("A", 1)]).await?;
     ctx.set(Rtds, "A", 2).await?;
     stream.take("SOTW-76", Rtds, &["A"], &[("A", 2)]).await?;
@@ -176,7 +176,7 @@ async fn runtime(ctx: Ctx) -> Outcome {
 async fn other_name(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
     ctx.set(Cds, "B", 2).await?;
     stream.quiet("SOTW-91", "no response for a resource that is not subscribed").await
@@ -185,9 +185,9 @@ async fn other_name(ctx: Ctx) -> Outcome {
 async fn other_type(ctx: Ctx) -> Outcome {
     ctx.publish(&[(Cds, "A", 1), (Lds, "A", 1)]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
-    stream.ask(Ask::names(Lds, &["A"])).await;
+    stream.ask(RequestFields::names(Lds, &["A"])).await;
     let before = stream.take("SOTW-41", Lds, &["A"], &[("A", 1)]).await?;
     ctx.set(Cds, "A", 2).await?;
     stream.take("SOTW-90", Cds, &["A"], &[("A", 2)]).await?;
@@ -200,7 +200,7 @@ async fn other_type(ctx: Ctx) -> Outcome {
 async fn same_content(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
     // The state is the same; only other types may have a new version.
     ctx.publish(&[(Lds, "B", 1)]).await?;
@@ -210,7 +210,7 @@ async fn same_content(ctx: Ctx) -> Outcome {
 async fn together(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A", "B", "C"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &["A", "B", "C"])).await;
+    stream.ask(RequestFields::names(Eds, &["A", "B", "C"])).await;
     stream.take("SOTW-41", Eds, &["A", "B", "C"], &[("A", 1), ("B", 1), ("C", 1)]).await?;
     ctx.publish(&[(Eds, "A", 2), (Eds, "C", 2)]).await?;
     let reply = stream.next("SOTW-93", "one response with A@2 and C@2").await?;
@@ -222,7 +222,7 @@ async fn together(ctx: Ctx) -> Outcome {
 async fn slow_client(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     let mut pending = stream.exactly("SOTW-41", Cds, &[("A", 1)]).await?;
     for generation in 2..=4 {
         ctx.set(Cds, "A", generation).await?;
@@ -245,7 +245,7 @@ async fn new_stream(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     for _ in 0..2 {
         let mut stream = ctx.open(Sotw, Cds).await?;
-        stream.ask(Ask::names(Cds, &["A", "B"])).await;
+        stream.ask(RequestFields::names(Cds, &["A", "B"])).await;
         stream.take("SOTW-100", Cds, &["A", "B"], &[("A", 1), ("B", 1)]).await?;
     }
     Ok(())
@@ -257,7 +257,7 @@ async fn equal_versions(ctx: Ctx) -> Outcome {
     let mut streams = Vec::new();
     for _ in 0..2 {
         let mut stream = ctx.open(Sotw, Cds).await?;
-        stream.ask(Ask::names(Cds, &["A"])).await;
+        stream.ask(RequestFields::names(Cds, &["A"])).await;
         versions.push(stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?.version);
         streams.push(stream);
     }

@@ -5,7 +5,7 @@ use crate::{
     ctx::Ctx,
     kind::Kind::{Cds, Eds, Lds, Rds},
     outcome::{Outcome, ensure},
-    stream::{Ask, Variant::Sotw},
+    stream::{RequestFields, Variant::Sotw},
 };
 
 pub(super) const ROWS: &[Row] = &[
@@ -102,7 +102,7 @@ pub(super) const ROWS: &[Row] = &[
 async fn star(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["*"])).await;
+    stream.ask(RequestFields::names(Cds, &["*"])).await;
     stream.take("SOTW-60", Cds, &["*"], &[("A", 1), ("B", 1)]).await?;
     ctx.set(Cds, "C", 1).await?;
     stream.take("SOTW-60", Cds, &["*"], &[("A", 1), ("B", 1), ("C", 1)]).await.map(drop)
@@ -111,9 +111,9 @@ async fn star(ctx: Ctx) -> Outcome {
 async fn star_then_empty(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["*"])).await;
+    stream.ask(RequestFields::names(Cds, &["*"])).await;
     let reply = stream.exactly("SOTW-60", Cds, &[("A", 1)]).await?;
-    stream.ask(Ask::ack(&reply, &[])).await;
+    stream.ask(RequestFields::ack(&reply, &[])).await;
     stream.quiet("SOTW-62", "no response to an empty list after *").await?;
     let expected = ("SOTW-62", "no response after an empty list");
     ctx.change_unseen(&mut stream, expected, &[], &[(Cds, "A")]).await
@@ -122,9 +122,9 @@ async fn star_then_empty(ctx: Ctx) -> Outcome {
 async fn add_name(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &[])).await;
+    stream.ask(RequestFields::names(Cds, &[])).await;
     let reply = stream.exactly("SOTW-61", Cds, &[("A", 1), ("B", 1)]).await?;
-    stream.ask(Ask::ack(&reply, &["*", "A"])).await;
+    stream.ask(RequestFields::ack(&reply, &["*", "A"])).await;
     let both = [("A", 1), ("B", 1)];
     stream.take("SOTW-63", Cds, &["*", "A"], &both).await?;
     ctx.set(Cds, "B", 2).await?;
@@ -134,9 +134,9 @@ async fn add_name(ctx: Ctx) -> Outcome {
 async fn end_wildcard(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["*", "A"])).await;
+    stream.ask(RequestFields::names(Cds, &["*", "A"])).await;
     let reply = stream.exactly("SOTW-67", Cds, &[("A", 1), ("B", 1)]).await?;
-    stream.ask(Ask::ack(&reply, &["A"])).await;
+    stream.ask(RequestFields::ack(&reply, &["A"])).await;
     // A server may answer the smaller subscription.
     if let Some(reply) = stream.maybe("SOTW-64").await? {
         reply.exactly("SOTW-64", Cds, &[("A", 1)])?;
@@ -151,14 +151,14 @@ async fn end_wildcard(ctx: Ctx) -> Outcome {
 async fn full_circle(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &[])).await;
+    stream.ask(RequestFields::names(Cds, &[])).await;
     let both = [("A", 1), ("B", 1)];
     let first = stream.exactly("SOTW-61", Cds, &both).await?;
-    stream.ask(Ask::ack(&first, &["*", "A"])).await;
+    stream.ask(RequestFields::ack(&first, &["*", "A"])).await;
     // Awaited without the quiet time: a late response would look like one to the empty list.
     let mut last = stream.take("SOTW-63", Cds, &["*", "A"], &both).await?;
     for names in [&["A"][..], &[]] {
-        stream.ask(Ask::ack(&last, names)).await;
+        stream.ask(RequestFields::ack(&last, names)).await;
         if let Some(reply) = stream.maybe("SOTW-65").await? {
             ensure("SOTW-47", !names.is_empty(), "no response to an empty list", || {
                 reply.to_string()
@@ -174,7 +174,7 @@ async fn full_circle(ctx: Ctx) -> Outcome {
 async fn missing_beside(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["*", "Z"])).await;
+    stream.ask(RequestFields::names(Cds, &["*", "Z"])).await;
     stream.take("SOTW-67", Cds, &["*", "Z"], &[("A", 1)]).await?;
     ctx.set(Cds, "Z", 1).await?;
     stream.exactly("SOTW-77", Cds, &[("A", 1), ("Z", 1)]).await.map(drop)
@@ -183,38 +183,38 @@ async fn missing_beside(ctx: Ctx) -> Outcome {
 async fn per_stream(ctx: Ctx) -> Outcome {
     ctx.given(Cds, &["A", "B"]).await?;
     let mut first = ctx.open(Sotw, Cds).await?;
-    first.ask(Ask::names(Cds, &["A"])).await;
+    first.ask(RequestFields::names(Cds, &["A"])).await;
     let named = first.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
     drop(first);
     let mut second = ctx.open(Sotw, Cds).await?;
-    second.ask(Ask { version: &named.version, ..Ask::names(Cds, &[]) }).await;
+    second.ask(RequestFields { version: &named.version, ..RequestFields::names(Cds, &[]) }).await;
     second.exactly("SOTW-66", Cds, &[("A", 1), ("B", 1)]).await.map(drop)
 }
 
 async fn per_type(ctx: Ctx) -> Outcome {
     ctx.publish(&[(Cds, "A", 1), (Lds, "A", 1), (Lds, "B", 1)]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &["A"])).await;
+    stream.ask(RequestFields::names(Cds, &["A"])).await;
     stream.take("SOTW-41", Cds, &["A"], &[("A", 1)]).await?;
-    stream.ask(Ask::names(Lds, &[])).await;
+    stream.ask(RequestFields::names(Lds, &[])).await;
     stream.exactly("SOTW-66", Lds, &[("A", 1), ("B", 1)]).await.map(drop)
 }
 
 async fn not_eds(ctx: Ctx) -> Outcome {
     ctx.given(Eds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
-    stream.ask(Ask::names(Eds, &[])).await;
+    stream.ask(RequestFields::names(Eds, &[])).await;
     stream.quiet("SOTW-68", "no response to an empty list of endpoints").await?;
-    stream.ask(Ask::names(Eds, &["A"])).await;
+    stream.ask(RequestFields::names(Eds, &["A"])).await;
     stream.exactly("SOTW-68", Eds, &[("A", 1)]).await.map(drop)
 }
 
 async fn not_rds(ctx: Ctx) -> Outcome {
     ctx.given(Rds, &["A"]).await?;
     let mut stream = ctx.open(Sotw, Rds).await?;
-    stream.ask(Ask::names(Rds, &[])).await;
+    stream.ask(RequestFields::names(Rds, &[])).await;
     stream.quiet("SOTW-68", "no response to an empty list of routes").await?;
-    stream.ask(Ask::names(Rds, &["A"])).await;
+    stream.ask(RequestFields::names(Rds, &["A"])).await;
     stream.exactly("SOTW-68", Rds, &[("A", 1)]).await.map(drop)
 }
 
@@ -222,6 +222,6 @@ async fn empty_view(ctx: Ctx) -> Outcome {
     // The node is known, and has resources of another type.
     ctx.publish(&[(Eds, "A", 1), (Cds, "A", 0)]).await?;
     let mut stream = ctx.open(Sotw, Cds).await?;
-    stream.ask(Ask::names(Cds, &[])).await;
+    stream.ask(RequestFields::names(Cds, &[])).await;
     stream.exactly("SOTW-69", Cds, &[]).await.map(drop)
 }

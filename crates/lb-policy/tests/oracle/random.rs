@@ -1,8 +1,10 @@
 //! Random policies: valid and invalid ones of every type that grpc-go converts, nested up to 18 levels.
 //!
-//! They leave out what grpc-go is known to treat otherwise: explicit zeros of sizes and counts, which it takes
-//! for unset fields; invalid durations, which it clamps; a `TypedStruct` without value, which it writes as
-//! `null`; and type URLs with another prefix, which it does not know.
+//! They leave out what grpc-go is known to treat otherwise:
+//! - explicit zeros of sizes and counts, which it takes for unset fields;
+//! - invalid durations, which it clamps;
+//! - a `TypedStruct` without value, which it writes as `null`;
+//! - type URLs with another prefix, which it does not know.
 
 use chancery_lb_policy::{
     proto::{

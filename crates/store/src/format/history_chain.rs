@@ -1,13 +1,13 @@
 //! The hash chain of the history.
 //!
 //! The hash of a revision covers everything that the admin API shows of it, and the hash of the revision before. It is
-//! computed from the records, so that the records of all releases stay the same, and it is equal on all replicas. A
-//! replica stores two hashes with its applied position: that of the newest revision, which shows at the next start that
-//! somebody changed a record, and that of the newest revision which the history no longer has.
+//! computed from the records, so the records of all releases stay the same. It is equal on all replicas. A replica
+//! stores two hashes with its applied position. The hash of the newest revision shows at the next start whether somebody
+//! changed a record. The other one belongs to the newest revision that the history no longer has.
 //!
 //! The chain begins with the first revision. A history that had already lost revisions when an older release was
-//! upgraded has no hash for them: its chain begins at the first revision that [`START_STEP`] divides, so that replicas
-//! with different histories begin at the same one.
+//! upgraded has no hash for them. Its chain begins at the first revision that [`START_STEP`] divides. Replicas with
+//! different histories therefore begin at the same one.
 
 use std::{fmt, str::FromStr};
 

@@ -19,7 +19,7 @@ const END: &str = "";
 
 /// A received resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct ReceivedResource {
     pub(super) version: String,
     pub(super) body: Bytes,
     children: Vec<ResourceKey>,
@@ -28,7 +28,7 @@ pub(super) struct Held {
 /// All resources of a type.
 #[derive(Debug, Default)]
 pub(super) struct Full {
-    pub(super) resources: BTreeMap<String, Held>,
+    pub(super) resources: BTreeMap<String, ReceivedResource>,
     pub(super) version: String,
     is_complete: bool,
 }
@@ -47,7 +47,7 @@ pub(super) enum Content {
     Unanswered,
     /// There is no such resource, or no longer. The last content of its file stays in force.
     Absent,
-    Held(Held),
+    Held(ReceivedResource),
 }
 
 /// The view, with the changes since [`View::take_changes`].
@@ -220,7 +220,7 @@ impl View {
     fn put_full(&mut self, url: &'static str, type_url: &TypeUrl, resource: Resource) {
         let Resource { version, name, resource: Some(body), .. } = resource else { return };
         let full = self.full.entry(url).or_default();
-        let is_same = |held: &&Held| held.version == version && held.body == body.value;
+        let is_same = |held: &&ReceivedResource| held.version == version && held.body == body.value;
         if full.resources.get(&name).filter(is_same).is_some() {
             return;
         }
@@ -228,7 +228,7 @@ impl View {
         // A body of a later release may not parse here. It then has no known references.
         let children = draft.map(|draft| draft.children).unwrap_or_default();
         let full = self.full.entry(url).or_default();
-        let held = Held { version, body: body.value, children: children.clone() };
+        let held = ReceivedResource { version, body: body.value, children: children.clone() };
         let before = full.resources.insert(name, held);
         self.changes.full.insert(url);
         children.into_iter().for_each(|key| self.refer(key));
@@ -250,7 +250,8 @@ impl View {
         let Ok(name) = ResourceName::requested(&name) else { return };
         let key = ResourceKey { type_url: type_url.clone(), name };
         let Some(named) = self.named.get_mut(&key) else { return };
-        let content = Content::Held(Held { version, body: body.value, children: Vec::new() });
+        let content =
+            Content::Held(ReceivedResource { version, body: body.value, children: Vec::new() });
         self.unanswered.remove(&key);
         // A new stream sends resources again that were requested by their name.
         if named.content == content {
