@@ -8,9 +8,11 @@
 //! - This crate does not depend on the product, so it compiles in seconds and without RocksDB.
 
 use std::{
-    fs,
+    env, fs,
+    num::NonZero,
     path::Path,
     process::{Command, ExitCode},
+    thread,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -41,6 +43,9 @@ use mutants::Which;
 use paths::Paths;
 use program::Profile;
 use say::say;
+
+/// The variable with the number of tests of a program that run at the same time.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -211,6 +216,11 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
         cargo.env("CHANCERY_TEST_LONG", "1");
     }
     cargo.args(&call.rest);
+    if env::var_os(TEST_THREADS).is_none() {
+        // Tests with real clients wait half of their time. One more than processors keeps the processors busy.
+        let n_processors = thread::available_parallelism().map_or(1, NonZero::get);
+        cargo.env(TEST_THREADS, (n_processors + 1).to_string());
+    }
     let skips = paths.target.join(format!("skipped-tests-{}", std::process::id()));
     cargo.env("CHANCERY_TEST_SKIPS", &skips);
     say!("running the tests: {}", proc::shown(&cargo));

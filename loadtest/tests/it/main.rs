@@ -4,12 +4,21 @@
 
 mod server;
 
-use std::{collections::BTreeMap, process::Command};
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    sync::{Mutex, PoisonError},
+};
 
 use serde_json::Value;
 
+/// At most two load tests run at a time, because each can use all processors.
+static TURNS: [Mutex<()>; 2] = [const { Mutex::new(()) }; 2];
+
 /// Runs a command of the load test. Returns its exit code and its report.
 fn loadtest(args: &[&str]) -> (Option<i32>, Value) {
+    let second = |_| TURNS[1].lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURNS[0].try_lock().unwrap_or_else(second);
     let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
         .arg("--chancery")
         .arg(server::binary())
