@@ -55,7 +55,7 @@ fn service(replica: &Replica, caller: &str, end: &CancellationToken) -> Service 
 }
 
 /// Returns a rule that lets an identity apply resources of a scope.
-fn rule(name: &str, identity: &str, scope: &str) -> AccessRule {
+fn rule(name: &str, identity: &str, scope: &str) -> Box<AccessRule> {
     let content = format!(
         "access: [{{name: {name}, identity: '{identity}', allow: [{{verbs: [apply], scopes: [{scope}]}}]}}]"
     );

@@ -582,16 +582,16 @@ async fn rights_are_shown_to_callers_and_operators() {
         done(&server, Who::Admin, "GET", "/v1/access/explain?identity=token:shop", "").await;
     assert_eq!(explained["verbs"], json!(["get", "apply"]));
     // The decision about a connected node shows values of the node.
-    let auditor = self::token(&server, "auditor").await;
-    let read = |verbs: &[&str]| json!([{"name": "a", "identity": "token:auditor", "allow": [{"verbs": verbs}]}]);
+    let watcher = self::token(&server, "watcher").await;
+    let read = |verbs: &[&str]| json!([{"name": "z", "identity": "token:watcher", "allow": [{"verbs": verbs}]}]);
     self::rules(&server, read(&["access.read"])).await;
-    let auditor = Who::Token(&auditor);
+    let watcher = Who::Token(&watcher);
     let of_node = "/v1/access/explain?identity=token:shop&node=edge/1";
-    done(&server, auditor, "GET", "/v1/access/explain?identity=token:shop", "").await;
-    let text = denied(&server, auditor, "GET", of_node, "").await;
-    assert!(text.starts_with("token:auditor has no right to nodes; "), "{text}");
+    done(&server, watcher, "GET", "/v1/access/explain?identity=token:shop", "").await;
+    let text = denied(&server, watcher, "GET", of_node, "").await;
+    assert!(text.starts_with("token:watcher has no right to nodes; "), "{text}");
     self::rules(&server, read(&["access.read", "nodes"])).await;
-    assert_eq!(send(&server, auditor, "GET", of_node, "").await.0, 404);
+    assert_eq!(send(&server, watcher, "GET", of_node, "").await.0, 404);
     let list = done(&server, Who::Admin, "GET", "/v1/access", "").await;
     assert_eq!(list["rules"][0]["allow"][0]["scopes"], json!(["mesh"]));
     let tokens = done(&server, Who::Admin, "GET", "/v1/tokens", "").await;
