@@ -123,7 +123,7 @@ impl Slots {
         Ok(Slot { number, slots: Arc::clone(self), activity, has_evicted: is_full })
     }
 
-    /// Evicts a connection. Returns false if there is none to evict.
+    /// Evicts a connection. Returns false if all connections keep their slots.
     fn evict(&self, taken: &mut Taken) -> bool {
         while let Some(number) = self.eviction_candidate(taken) {
             let Some(activity) = taken.connections.get(&number) else { return false };

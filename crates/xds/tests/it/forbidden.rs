@@ -1,4 +1,4 @@
-//! What a client may not receive looks like what does not exist.
+//! Secrets that a client may not receive, which look like secrets that do not exist.
 
 use chancery_model::{Transaction, types::SECRET};
 use chancery_proto::discovery::{
