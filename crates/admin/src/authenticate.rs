@@ -168,6 +168,20 @@ impl Service {
         auth.rates().write(principal, &quota).map_err(|exceeded| rate_exceeded(&exceeded))
     }
 
+    /// Counts a further message of a stream of the caller. The first one counts as the call. Administrators have no
+    /// limit.
+    ///
+    /// # Errors
+    /// Fails if the access rules of the caller allow fewer requests per second.
+    pub(crate) fn count_message(&self) -> Result<(), AdminError> {
+        let Some(auth) = self.access.auth.as_ref().filter(|_| !self.caller.may_everything()) else {
+            return Ok(());
+        };
+        let principal = &self.caller.identity.principal;
+        let quota = self.replica.state().access.quota_of(principal);
+        auth.rates().request(principal, &quota).map_err(|exceeded| rate_exceeded(&exceeded))
+    }
+
     /// Checks whether the caller may use an operation.
     ///
     /// # Errors

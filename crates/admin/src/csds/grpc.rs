@@ -100,9 +100,15 @@ fn answers(
     service: GrpcCsds,
     requests: Streaming<ClientStatusRequest>,
 ) -> impl Stream<Item = Result<ClientStatusResponse, Status>> {
-    requests.then(move |request| {
+    requests.enumerate().then(move |(at, request)| {
         let service = service.clone();
-        async move { service.answer(request?).await }
+        async move {
+            let request = request?;
+            if at > 0 {
+                service.0.count_message()?;
+            }
+            service.answer(request).await
+        }
     })
 }
 

@@ -315,6 +315,23 @@ async fn status_stream_ends_with_the_rights_of_its_caller() {
         sender.unbounded_send(ClientStatusRequest::default()).unwrap();
         assert_eq!(answers.message().await.unwrap().unwrap().config, []);
     }
+    // The messages count for the rate of the identity.
+    let slow =
+        json!([{"name": "slow", "identity": "token:ops", "quota": {"requests_per_second": 2}}]);
+    access::rules(&server, slow).await;
+    let (sender, mut answers) = open(&ops).await;
+    for _ in 0..30 {
+        sender.unbounded_send(ClientStatusRequest::default()).unwrap();
+    }
+    let refused = loop {
+        match answers.message().await {
+            Ok(answer) => assert!(answer.is_some(), "the stream ends with an error"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert!(refused.message().contains("more than 2 requests per second"), "{refused:?}");
+
     access::rules(&server, rule(&["history"])).await;
     let end = tokio::time::timeout(Duration::from_secs(20), of_ops.1.message()).await;
     assert_eq!(end.expect("the stream ends").unwrap(), None);
