@@ -1,5 +1,7 @@
 //! The values that an access rule requires of a node, as clients send them.
 
+use std::slice;
+
 use bytes::Bytes;
 use chancery_model::{AccessRule, Template, Variables};
 use chancery_proto::{discovery::DeltaDiscoveryRequest, node::Node};
@@ -62,7 +64,7 @@ async fn open(guarded: &Guarded, node: Bytes) -> Delta {
 async fn node_without_its_bound_values_is_refused_at_the_door() {
     let guarded = Guarded::start(Some(bound())).await;
     let (a, b) = (text("a"), text("b"));
-    for node in [with_zones("n1", &[a.clone()]), with_zones("n1", &[b.clone(), a.clone()])] {
+    for node in [with_zones("n1", slice::from_ref(&a)), with_zones("n1", &[b.clone(), a.clone()])] {
         let mut stream = open(&guarded, node).await;
         assert_eq!(names(&stream.next().await), ["a", "b"]);
     }
@@ -84,7 +86,7 @@ async fn node_without_its_bound_values_is_refused_at_the_door() {
         assert_eq!(status.code(), Code::PermissionDenied, "{zones:?}: {status:?}");
     }
     for (id, code) in [("", Code::InvalidArgument), ("n2", Code::PermissionDenied)] {
-        let node = with_zones(id, &[a.clone()]);
+        let node = with_zones(id, slice::from_ref(&a));
         let status = end_without_response(open(&guarded, node).await).await;
         assert_eq!(status.code(), code, "{id:?}: {status:?}");
     }
