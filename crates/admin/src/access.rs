@@ -265,12 +265,16 @@ impl Service {
         result
     }
 
-    /// Explains the decision about a client.
+    /// Explains the decision about a client. The answer about a connected node shows its assignment and values of its
+    /// metadata, so it needs the right to read nodes.
     pub(crate) async fn explain_access(
         &self,
         request: pb::ExplainAccessRequest,
     ) -> Result<pb::ExplainAccessResponse, AdminError> {
         self.authorize(Verb::AccessRead, Target::Cluster)?;
+        if !request.node.is_empty() {
+            self.authorize(Verb::Nodes, Target::Cluster)?;
+        }
         let identity = identity(&request.identity)?;
         let state = self.replica.state();
         let access = &state.access;

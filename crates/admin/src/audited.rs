@@ -174,11 +174,21 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
+    /// Records the outcome. The number of records of operations that have no effect is limited, so that a caller
+    /// cannot displace the records of others. An operation whose outcome is unknown may have an effect.
+    fn note(&self, event: Event) {
+        let has_no_effect = matches!(event.decision, Decision::Refused(_) | Decision::Failed(_));
+        match self.is_dry_run || has_no_effect {
+            true => self.service.audit.note_without_effect(event),
+            false => self.service.audit.note(event),
+        }
+    }
+
     fn end(mut self, decision: Decision, add: impl FnOnce(Event) -> Event) {
         if let Some(event) = self.event.take() {
             let event = add(Event { decision, ..now(event) });
             operation_log::log(&event, self.is_dry_run);
-            self.service.audit.note(event);
+            self.note(event);
         }
     }
 }
@@ -189,7 +199,7 @@ impl Drop for Running<'_> {
             let decision = Decision::Unknown("abandoned");
             let event = Event { decision, ..now(event) };
             operation_log::log(&event, self.is_dry_run);
-            self.service.audit.note(event);
+            self.note(event);
         }
     }
 }

@@ -168,6 +168,20 @@ impl Service {
         auth.rates().write(principal, &quota).map_err(|exceeded| rate_exceeded(&exceeded))
     }
 
+    /// Counts a further message of a stream of the caller. The first one counts as the call. Administrators have no
+    /// limit.
+    ///
+    /// # Errors
+    /// Fails if the access rules of the caller allow fewer requests per second.
+    pub(crate) fn count_message(&self) -> Result<(), AdminError> {
+        let Some(auth) = self.access.auth.as_ref().filter(|_| !self.caller.may_everything()) else {
+            return Ok(());
+        };
+        let principal = &self.caller.identity.principal;
+        let quota = self.replica.state().access.quota_of(principal);
+        auth.rates().request(principal, &quota).map_err(|exceeded| rate_exceeded(&exceeded))
+    }
+
     /// Checks whether the caller may use an operation.
     ///
     /// # Errors
@@ -182,8 +196,13 @@ impl Service {
     /// Returns whether the caller may use an operation.
     pub(crate) fn may(&self, verb: Verb, target: Target<'_>) -> bool {
         let caller = &self.caller;
-        caller.may_everything()
-            || self.replica.state().access.permits(&caller.identity, verb, target)
+        let access = &self.replica.state().access;
+        match caller.rights {
+            Rights::NotEnforced => true,
+            // The call may be older than the deletion of its token.
+            Rights::Admin => access.has_token_of(&caller.identity),
+            Rights::Rules => access.permits(&caller.identity, verb, target),
+        }
     }
 
     /// Checks whether the caller may use an operation on any target, before work is done for it.

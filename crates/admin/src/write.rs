@@ -655,18 +655,4 @@ fn show_unsettled(unsettled: &chancery_fanout::Unacknowledged) -> pb::Unsettled 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A write that was not sent has surely no effect, so another replica may take it. A write that
-    /// was in flight may still take effect.
-    #[test]
-    fn failed_replica_says_whether_a_write_may_have_taken_effect() {
-        let reason = || "its state differs".to_owned();
-        let refused = not_committed(&TransactError::NotSent(reason()));
-        assert!(matches!(&refused, AdminError::Unavailable(_)), "{refused:?}");
-        assert!(refused.to_string().starts_with("nothing has been written: "), "{refused}");
-        let unknown = not_committed(&TransactError::Failed(reason()));
-        assert!(matches!(&unknown, AdminError::OutcomeUnknown(_)), "{unknown:?}");
-    }
-}
+mod tests;

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, iter, sync::Arc};
 
 use chancery_model::{
-    AccessOp, AccessRule, IdentityPattern, Precondition, Principal, ScopeName, Target, Transaction,
-    TypeUrl, Verb,
+    AccessOp, AccessRule, IdentityPattern, IdentityQuota, Precondition, Principal, ScopeName,
+    Target, Transaction, TypeUrl, Verb,
 };
 
 use chancery_proto::admin::v1 as pb;
@@ -140,24 +140,34 @@ impl Service {
     }
 
     /// Returns the right that a change of an access rule or a token needs beyond its verb: nobody gives rights that
-    /// they do not have, and only an administrator changes a quota, or a rule that takes rights away.
+    /// they do not have. Only an administrator changes a quota, a rule that takes rights away, or a rule with a
+    /// quota for the caller.
     fn escalation(&self, op: &AccessOp) -> Option<String> {
         let access = Arc::clone(&self.replica.state().access);
         let caller = &self.caller.identity;
-        let takes = |rule: &&AccessRule| rule.refuse || !rule.deny.is_empty();
         let protected = |name: &str| {
-            let rule = access.rules.iter().find(|rule| &*rule.name == name).filter(takes)?;
+            let rule = access.rules.iter().find(|rule| &*rule.name == name)?;
+            let limits_caller =
+                || limits(rule) && rule.identities.iter().any(|one| one.matches(&caller.principal));
+            let what = match () {
+                () if refuses(rule) => "takes rights away",
+                () if limits_caller() => "has a quota for its author",
+                () => return None,
+            };
             Some(format!(
-                "change the access rule {:?}, which takes rights away (only access.admins may)",
+                "change the access rule {:?}, which {what} (only access.admins may)",
                 rule.name
             ))
         };
         let takes_from_many = |rule: &AccessRule| {
-            let patterns = rule.identities.iter().map(IdentityPattern::as_str);
-            let pattern = patterns.filter(|_| takes(&rule)).find(|one| one.contains(['*', '{']))?;
-            Some(format!(
-                "take rights away from all identities {pattern:?} (only access.admins may)"
-            ))
+            let what = match () {
+                () if refuses(rule) => "take rights away from",
+                () if limits(rule) => "set a quota for",
+                () => return None,
+            };
+            let mut patterns = rule.identities.iter().map(IdentityPattern::as_str);
+            let pattern = patterns.find(|one| one.contains(['*', '{']))?;
+            Some(format!("{what} all identities {pattern:?} (only access.admins may)"))
         };
         let give = |missing: String| format!("give the right to {missing}, which it does not have");
         match op {
@@ -187,4 +197,14 @@ impl Service {
         let principal = Principal::token(token);
         principal.is_ok_and(|one| self.access.rights_of(&one) == Rights::Admin)
     }
+}
+
+/// Returns whether a rule takes rights that other rules give.
+fn refuses(rule: &AccessRule) -> bool {
+    rule.refuse || !rule.deny.is_empty()
+}
+
+/// Returns whether a rule limits its identities, whatever other rules give.
+fn limits(rule: &AccessRule) -> bool {
+    rule.quota != IdentityQuota::default()
 }

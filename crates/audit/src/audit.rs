@@ -17,7 +17,7 @@ use tracing::{error, info};
 
 use crate::{
     chain::Chain,
-    client_limit::ClientLimit,
+    client_limit::{Allowance, ClientLimit},
     event::Event,
     file_output::{FileOutput, Opened},
     flood_limit::FloodLimit,
@@ -147,9 +147,20 @@ impl Audit {
     /// Records a refusal of a client. Besides the limit of [`Self::note_stranger`], each client causes at most one
     /// record per minute for each verb and reason.
     pub fn note_client(&self, event: Event) {
+        self.note_limited(event, Allowance::One);
+    }
+
+    /// Records an operation without an effect on the cluster, such as a refused one. Besides the limit of
+    /// [`Self::note_stranger`], each client causes at most ten records per minute for each verb and reason.
+    pub fn note_without_effect(&self, event: Event) {
+        self.note_limited(event, Allowance::Several);
+    }
+
+    fn note_limited(&self, event: Event, allowance: Allowance) {
         let Some(shared) = &self.0 else { return };
-        if let Some(event) = shared.client_limit.lock().admit(event) {
-            self.note_stranger(event);
+        let admitted = shared.client_limit.lock().admit(event, allowance);
+        if let Some(event) = admitted {
+            shared.admit_stranger(event);
         }
     }
 

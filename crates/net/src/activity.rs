@@ -171,6 +171,23 @@ impl Activity {
         self.evicted.load(Ordering::Acquire)
     }
 
+    /// Returns whether the connection has had a request.
+    pub(crate) fn has_had_request(&self) -> bool {
+        self.state.lock().progress == Progress::Requested
+    }
+
+    /// Evicts the connection, unless it has had a request. Returns whether it is evicted.
+    pub(crate) fn evict_without_request(&self) -> bool {
+        let state = self.state.lock();
+        if state.progress == Progress::Requested {
+            return false;
+        }
+        self.evicted.store(true, Ordering::Release);
+        drop(state);
+        self.waker.wake();
+        true
+    }
+
     /// Asks the task of the connection to close it, for example because another connection takes its slot.
     pub fn evict(&self) {
         self.evicted.store(true, Ordering::Release);

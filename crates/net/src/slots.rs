@@ -4,7 +4,7 @@
 //! /64. `Taken::peers` has an entry per connected peer, so the number of connections bounds it.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::Arc,
 };
@@ -33,6 +33,9 @@ pub enum Eviction {
     /// The connection that has been without a request for the longest time. If all connections have
     /// open requests, the new one is rejected.
     LongestIdle,
+    /// The oldest connection without a first request ([`Activity::begin`]). If all connections have had a request,
+    /// the new one is rejected.
+    OldestWithoutRequest,
     /// The connection with the least progress: no preface, then no request, then others. Among equals,
     /// the one silent for longest.
     LeastProgress,
@@ -60,6 +63,9 @@ struct Taken {
     /// The number of the next slot.
     next: u64,
     connections: BTreeMap<u64, Arc<Activity>>,
+    /// The connections that may never have had a request, for [`Eviction::OldestWithoutRequest`]. A connection
+    /// leaves the set at its end, or when its turn comes, so that an eviction costs O(log of all connections).
+    unproven: BTreeSet<u64>,
     /// The number of connections of each peer.
     peers: HashMap<IpAddr, usize>,
 }
@@ -95,31 +101,60 @@ impl Slots {
         let activity = Activity::new(peer);
         let mut taken = self.taken.lock();
         let is_full = taken.connections.len() >= self.limits.connections_max.max(1);
-        let evicted = match is_full {
-            true => Some(self.eviction_candidate(&taken).ok_or(SlotLimit::Connections)?),
-            false => None,
-        };
+        if is_full && self.eviction_candidate(&mut taken).is_none() {
+            return Err(SlotLimit::Connections);
+        }
         let n_open = taken.peers.get(&peer_of(peer)).copied().unwrap_or_default();
         if n_open >= self.limits.per_peer_max {
             return Err(SlotLimit::Peer);
         }
-        if let Some(activity) = evicted.and_then(|number| self.free(&mut taken, number)) {
-            activity.evict();
+        if is_full && !self.evict(&mut taken) {
+            return Err(SlotLimit::Connections);
         }
         let number = taken.next;
         taken.next += 1;
         taken.connections.insert(number, Arc::clone(&activity));
+        if self.limits.eviction == Eviction::OldestWithoutRequest {
+            taken.unproven.insert(number);
+        }
         *taken.peers.entry(peer_of(peer)).or_default() += 1;
         self.connections.increment(1.0);
         drop(taken);
         Ok(Slot { number, slots: Arc::clone(self), activity, has_evicted: is_full })
     }
 
+    /// Evicts a connection. Returns false if all connections keep their slots.
+    fn evict(&self, taken: &mut Taken) -> bool {
+        while let Some(number) = self.eviction_candidate(taken) {
+            let Some(activity) = taken.connections.get(&number) else { return false };
+            let is_evicted = match self.limits.eviction {
+                // The first request may have arrived meanwhile.
+                Eviction::OldestWithoutRequest => activity.evict_without_request(),
+                _ => {
+                    activity.evict();
+                    true
+                }
+            };
+            if is_evicted {
+                self.free(taken, number);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Returns the connection to evict.
-    fn eviction_candidate(&self, taken: &Taken) -> Option<u64> {
+    fn eviction_candidate(&self, taken: &mut Taken) -> Option<u64> {
         let all = taken.connections.iter();
         match self.limits.eviction {
             Eviction::Never => None,
+            Eviction::OldestWithoutRequest => loop {
+                let number = *taken.unproven.first()?;
+                match taken.connections.get(&number) {
+                    Some(activity) if !activity.has_had_request() => break Some(number),
+                    _ => taken.unproven.pop_first(),
+                };
+            },
             Eviction::LongestIdle => {
                 let idle =
                     all.filter_map(|(number, activity)| Some((activity.idle_since()?, *number)));
@@ -138,6 +173,7 @@ impl Slots {
     /// Frees a slot, unless it is free already.
     fn free(&self, taken: &mut Taken, number: u64) -> Option<Arc<Activity>> {
         let activity = taken.connections.remove(&number)?;
+        taken.unproven.remove(&number);
         let peer = peer_of(activity.peer());
         if let Some(n_open) = taken.peers.get_mut(&peer) {
             *n_open = n_open.saturating_sub(1);
@@ -251,6 +287,30 @@ mod tests {
         assert_eq!(slots.n_taken(), 3, "an evicted connection has no slot to free");
         drop(replica);
         assert!(!take().has_evicted());
+    }
+
+    /// Attack 69: connections that have had a request keep their slots, also without requests later.
+    #[test]
+    fn new_connection_evicts_the_oldest_without_a_request() {
+        let slots = slots(3, usize::MAX, Eviction::OldestWithoutRequest);
+        let take = || take(&slots, "10.0.0.1");
+        let [client, first, second] = [(); 3].map(|()| take().unwrap());
+        drop(client.activity.begin());
+        first.activity.on_preface();
+        let third = take().unwrap();
+        assert!(third.has_evicted());
+        assert_eq!(evicted([&client, &first, &second]), [false, true, false]);
+        let _stream = second.activity.begin();
+        let fourth = take().unwrap();
+        assert_eq!(evicted([&client, &second, &third]), [false, false, true]);
+        drop(fourth.activity.begin());
+        assert_eq!(take().unwrap_err(), SlotLimit::Connections);
+        assert!(!fourth.activity.evict_without_request());
+        drop((first, third, fourth));
+        assert!(!take().unwrap().has_evicted());
+        drop((client, second));
+        let taken = slots.taken.lock();
+        assert!(taken.connections.is_empty() && taken.unproven.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -91,7 +91,7 @@ fn resolve_hidden(out: &mut Difference, from: &TypeView, to: &TypeView) {
     let names: BTreeSet<&ResourceName> = names.collect();
     for name in names {
         let shown = |view: &TypeView| {
-            let resource = view.by_name(name.as_str()).filter(|resource| view.permits(resource));
+            let resource = view.by_name(name.as_str());
             resource.filter(|resource| !view.has_variants() || view.has(resource)).cloned()
         };
         match (shown(from), shown(to)) {

@@ -43,7 +43,8 @@ impl View {
         }
     }
 
-    /// Hides the secrets that the client may not receive, as if they did not exist. `None` hides nothing.
+    /// Hides the secrets that the client may not receive, as if they did not exist: they do not shadow secrets of later
+    /// scopes. `None` hides nothing.
     #[must_use]
     pub fn with_secrets(self, secrets: Option<Arc<SecretsRight>>) -> Self {
         Self { secrets, ..self }
@@ -124,17 +125,22 @@ impl TypeView {
         let is_hidden = self.hidden_child.is_some_and(|hidden| {
             found.children().iter().any(|child| child.type_url.as_str() == hidden)
         });
-        (!is_hidden && self.permits(found)).then_some(found)
+        (!is_hidden).then_some(found)
     }
 
-    /// Returns whether the client may receive a resource of the view.
-    pub(crate) fn permits(&self, resource: &Arc<Resource>) -> bool {
-        let Some(secrets) = &self.secrets else { return true };
-        let is_in = |layer: &&Arc<Collection>| {
-            layer.resources.get(resource.name()).is_some_and(|one| Arc::ptr_eq(one, resource))
-        };
-        let layer = self.layers.iter().find(is_in);
-        layer.is_some_and(|layer| secrets.permits(&layer.scope, resource.base_name()))
+    /// Returns whether the client may receive a resource of a layer. Every lookup skips the other resources, so that
+    /// they do not shadow those of later layers.
+    fn permits(&self, layer: &Collection, resource: &Resource) -> bool {
+        let secrets = self.secrets.as_ref();
+        secrets.is_none_or(|secrets| secrets.permits(&layer.scope, resource.base_name()))
+    }
+
+    /// Returns whether one of the first `n_above` layers shadows a resource of a later layer.
+    fn is_shadowed(&self, n_above: usize, name: &ResourceName) -> bool {
+        self.layers[..n_above].iter().any(|layer| match &self.secrets {
+            None => layer.resources.contains_key(name),
+            Some(_) => layer.resources.get(name).is_some_and(|one| self.permits(layer, one)),
+        })
     }
 
     /// Returns whether some resources of the view are hidden from the client.
@@ -153,10 +159,7 @@ impl TypeView {
         if self.has_variants() {
             return self.find_variant(name);
         }
-        let of_name = |name: &str| {
-            let aliased = || self.layers.iter().find_map(|layer| layer.find(name));
-            self.by_name(name).or_else(aliased)
-        };
+        let of_name = |name: &str| self.by_name(name).or_else(|| self.by_alias(name));
         of_name(name).or_else(|| of_name(base_of_located(name)?))
     }
 
@@ -169,7 +172,12 @@ impl TypeView {
             return shown.filter(|shown| Arc::ptr_eq(shown, variant));
         }
         let selected = self.select(base, own.as_ref().unwrap_or(self.parameters()));
-        selected.or_else(|| self.layers.iter().find_map(|layer| layer.find(base)))
+        selected.or_else(|| self.by_alias(base))
+    }
+
+    /// Finds a resource by name or alias in the first layer with one.
+    fn by_alias(&self, name: &str) -> Option<&Arc<Resource>> {
+        self.layers.iter().find_map(|layer| layer.find(name).filter(|one| self.permits(layer, one)))
     }
 
     /// Returns the resource or variant of a name in the first layer with one that matches.
@@ -180,7 +188,8 @@ impl TypeView {
     ) -> Option<&Arc<Resource>> {
         self.layers.iter().find_map(|layer| {
             let plain = layer.resources.get(base);
-            plain.or_else(|| layer.variants.select(base, parameters))
+            let selected = plain.or_else(|| layer.variants.select(base, parameters));
+            selected.filter(|one| self.permits(layer, one))
         })
     }
 
@@ -208,15 +217,13 @@ impl TypeView {
         Self { parameters, ..self }
     }
 
-    /// Returns a filter for the resources of the topmost layer with their name: whether neither variants nor
-    /// the rights of the client hide the resource. Without either, the filter costs nothing.
+    /// Returns a filter for the resources of the topmost layer with their name: whether variants do not hide the
+    /// resource. Without variants, the filter costs nothing.
     fn shows(&self) -> impl Fn(&Arc<Resource>) -> bool {
         let has_variants = self.has_variants();
         move |resource| {
             let shown = || self.select(resource.base_name().as_str(), self.parameters());
-            let is_shown =
-                !has_variants || shown().is_some_and(|shown| Arc::ptr_eq(shown, resource));
-            is_shown && self.permits(resource)
+            !has_variants || shown().is_some_and(|shown| Arc::ptr_eq(shown, resource))
         }
     }
 
@@ -228,7 +235,9 @@ impl TypeView {
 
     /// Finds a resource by name, and ignores aliases.
     pub(crate) fn by_name(&self, name: &str) -> Option<&Arc<Resource>> {
-        self.layers.iter().find_map(|layer| layer.resources.get(name))
+        self.layers
+            .iter()
+            .find_map(|layer| layer.resources.get(name).filter(|one| self.permits(layer, one)))
     }
 
     /// Returns the incarnation of the cluster.
@@ -258,12 +267,10 @@ impl TypeView {
     /// is O(M · layers · log M).
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         let shown = self.layers.iter().enumerate().flat_map(move |(at, layer)| {
-            let above = &self.layers[..at];
-            layer
-                .resources
-                .iter()
-                .filter(move |(name, _)| !above.iter().any(|l| l.resources.contains_key(*name)))
-                .map(|(_, resource)| resource)
+            let own = layer.resources.iter().filter(move |(name, resource)| {
+                self.permits(layer, resource) && !self.is_shadowed(at, name)
+            });
+            own.map(|(_, resource)| resource)
         });
         let shows = self.shows();
         shown.filter(move |resource| shows(resource))
@@ -290,16 +297,15 @@ impl TypeView {
     ) -> impl Iterator<Item = &'a Arc<Resource>> {
         let shows = self.shows();
         let members = self.layers.iter().enumerate().flat_map(move |(at, layer)| {
-            let above = &self.layers[..at];
             members_of(layer, glob).filter(move |member| {
-                !above.iter().any(|l| l.resources.contains_key(member.name()))
+                self.permits(layer, member) && !self.is_shadowed(at, member.name())
             })
         });
         members.filter(move |member| shows(member))
     }
 
     /// Returns the resource with the smallest name after `name`, or the first resource without a
-    /// `name`. The cost is O(layers · log M), and more after hidden variants.
+    /// `name`. The cost is O(layers · log M), and more after hidden variants and secrets.
     #[must_use]
     pub fn next_after(&self, name: Option<&ResourceName>) -> Option<&Arc<Resource>> {
         let mut next = self.next_of_any(name)?;
@@ -314,7 +320,8 @@ impl TypeView {
         let from = (name.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let mut smallest: Option<(&ResourceName, &Arc<Resource>)> = None;
         for layer in &self.layers {
-            let next = layer.resources.range::<_, ResourceName>(from).next();
+            let mut later = layer.resources.range::<_, ResourceName>(from);
+            let next = later.find(|(_, resource)| self.permits(layer, resource));
             // For equal names, the earlier layer wins.
             if let Some(next) = next.filter(|next| smallest.is_none_or(|best| next.0 < best.0)) {
                 smallest = Some(next);
@@ -334,12 +341,10 @@ impl TypeView {
     pub fn with_lifetime(&self, class: LifetimeClass) -> impl Iterator<Item = &Arc<Resource>> {
         let shows = self.shows();
         let of_class = self.layers.iter().enumerate().flat_map(move |(at, layer)| {
-            let above = &self.layers[..at];
-            layer
-                .lifetimes
-                .names(class)
-                .filter(move |name| !above.iter().any(|l| l.resources.contains_key(*name)))
-                .filter_map(|name| layer.resources.get(name))
+            let own = layer.lifetimes.names(class).filter_map(|name| layer.resources.get(name));
+            own.filter(move |resource| {
+                self.permits(layer, resource) && !self.is_shadowed(at, resource.name())
+            })
         });
         of_class.filter(move |resource| shows(resource))
     }

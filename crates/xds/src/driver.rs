@@ -107,6 +107,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             Err(_) => return Reason::Client,
         },
         () = drain.begun() => return Reason::Drain,
+        () = activity.evicted() => return Reason::Limit,
         _ = activity.unused(timeouts) => return Reason::FirstStream,
     };
     let is_http1 = first_bytes.is_http1();
@@ -130,6 +131,8 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let reason = tokio::select! {
         ended = &mut driver => return Reason::of(&ended),
         () = drain.begun() => Reason::Drain,
+        // Only a connection without an accepted request is evicted, so that nothing is to be ended in order.
+        () = activity.evicted() => return Reason::Limit,
         () = aged(config.connection_age_max) => Reason::Age,
         ended = connection.credential_ended() => {
             end = ended.explanation();

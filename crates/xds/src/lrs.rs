@@ -7,6 +7,7 @@
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use chancery_auth::RateExceeded;
 use chancery_fanout::{End, EndCode, Fanout, HeldPoll, Poll as RunningPoll, limit_hit};
 use chancery_load::{LoadReports, Report, ReportError, Settings};
 use chancery_model::{Identity, Node, TypeUrl, types::CLUSTER};
@@ -23,7 +24,7 @@ use tokio::{
 
 use crate::{
     body::{LoadReportsBody, ResponseBody},
-    caller::Caller,
+    caller::{Caller, RequestRate},
     connection::{Connection, PollRegistration},
     framing::{FrameError, Framed, Frames, PREFIX_BYTES},
     grpc,
@@ -58,6 +59,8 @@ enum LrsError {
     #[error("more than {REPORTS_PER_SECOND_MAX} load reports per second")]
     Rate,
     #[error(transparent)]
+    IdentityRate(#[from] RateExceeded),
+    #[error(transparent)]
     Report(#[from] ReportError),
     #[error("{}", .0.message)]
     Access(End),
@@ -82,9 +85,10 @@ impl LrsError {
     fn code(&self) -> EndCode {
         match self {
             Self::Read(error) => error.code(),
-            Self::TooLong { .. } | Self::Rate | Self::Report(ReportError::TooMany) => {
-                EndCode::ResourceExhausted
-            }
+            Self::TooLong { .. }
+            | Self::Rate
+            | Self::IdentityRate(_)
+            | Self::Report(ReportError::TooMany) => EndCode::ResourceExhausted,
             Self::Report(ReportError::Malformed { .. }) => EndCode::InvalidArgument,
             Self::Access(end) => end.code,
         }
@@ -96,7 +100,9 @@ impl LrsError {
             Self::TooLong { .. } => Some("report_bytes"),
             Self::Rate => Some("reports_per_second"),
             Self::Report(ReportError::TooMany) => Some("report_parts"),
-            Self::Report(ReportError::Malformed { .. }) | Self::Access(_) => None,
+            Self::IdentityRate(_)
+            | Self::Report(ReportError::Malformed { .. })
+            | Self::Access(_) => None,
         }
     }
 }
@@ -152,6 +158,7 @@ pub(crate) fn open(
         connection: Arc::clone(connection),
         fanout: shared.fanout.clone(),
         identity: Arc::clone(&caller.identity),
+        rate: caller.rate,
     };
     let run = in_time(reader.run(greet), Until::first(timeout, caller.ends_after));
     let (run, reader) = abortable(run.map(|end| drop(ended.send(end))));
@@ -183,6 +190,8 @@ struct Reader<B> {
     connection: Arc<Connection>,
     fanout: Fanout,
     identity: Arc<Identity>,
+    /// The rate of the identity. The first report counts as the opening of the stream.
+    rate: Option<RequestRate>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
@@ -210,10 +219,15 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         let mut greet = Some(greet);
         let mut reporter = None;
         let mut known: Option<Arc<Node>> = None;
+        let mut is_first = true;
         while let Some(Framed { message, memory: _memory }) = self.frames.next().await? {
             self.bytes.increment(message.len() as u64);
             if !self.bucket.take(Instant::now(), 1) {
                 return Err(LrsError::Rate);
+            }
+            let is_opening = std::mem::take(&mut is_first);
+            if let Some(rate) = self.rate.as_ref().filter(|_| !is_opening) {
+                rate.take()?;
             }
             let report = Report::new(message)?;
             let node = self.node.read(report.node())?;

@@ -74,7 +74,8 @@ pub async fn serve(
     let limits = Limits {
         connections_max: shared.config.connections_max,
         per_peer_max: shared.config.connections_per_peer_max,
-        eviction: Eviction::Never,
+        // A request counts once its client is authenticated.
+        eviction: Eviction::OldestWithoutRequest,
     };
     let slots = Slots::new(limits, metrics.connections.clone());
     let tracker = TaskTracker::new();
@@ -112,6 +113,9 @@ impl Port for XdsPort {
 
     fn serve(&self, stream: TcpStream, slot: Slot) {
         self.metrics.connections_total.increment(1);
+        if slot.has_evicted() {
+            limit_hit("connections");
+        }
         let shared = Arc::clone(&self.shared);
         let metrics = Arc::clone(&self.metrics);
         let (drain, security) = (self.drain.clone(), self.security.clone());
@@ -182,6 +186,7 @@ async fn open(
     let accepted = tokio::select! {
         accepted = security.accept(stream) => accepted,
         () = drain.begun() => return Err(Reason::Drain),
+        () = connection.activity.evicted() => return Err(Reason::Limit),
         () = tokio::time::sleep(config.first_stream_timeout) => return Err(Reason::FirstStream),
     };
     let stream = accepted.map_err(|error| {

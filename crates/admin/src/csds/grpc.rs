@@ -2,10 +2,11 @@
 
 use std::{
     convert::Infallible,
+    sync::Arc,
     task::{Context, Poll},
 };
 
-use chancery_model::{Target, Verb};
+use chancery_model::{State, Target, Verb};
 use chancery_proto::{
     csds::{ClientStatusRequest, ClientStatusResponse, SERVICE},
     envoy_pool,
@@ -68,13 +69,29 @@ impl StreamingService<ClientStatusRequest> for GrpcCsds {
         Box::pin(async move {
             service.0.authorize(Verb::Nodes, Target::Cluster)?;
             let answers = answers(service.clone(), request.into_inner());
-            // The stream ends with the credential of its caller.
-            let answers = match service.0.caller.ends_at {
-                Some(end) => answers.take_until(tokio::time::sleep_until(end)).boxed(),
-                None => answers.boxed(),
-            };
+            let answers = answers.take_until(end(service.0.clone())).boxed();
             Ok(service.respond(answers))
         })
+    }
+}
+
+/// Returns when the credential of the caller ends, or when a change of rules or tokens takes its right.
+async fn end(service: Service) {
+    let ends_at = service.caller.ends_at;
+    let is_lost = async {
+        let mut states = service.replica.watch();
+        let mut checked = states.borrow_and_update().access.changed;
+        while service.may(Verb::Nodes, Target::Cluster) {
+            let changed = |state: &Arc<State>| state.access.changed != checked;
+            match states.wait_for(changed).await {
+                Ok(state) => checked = state.access.changed,
+                Err(_) => return,
+            }
+        }
+    };
+    match ends_at {
+        Some(at) => drop(tokio::time::timeout_at(at, is_lost).await),
+        None => is_lost.await,
     }
 }
 
@@ -83,9 +100,15 @@ fn answers(
     service: GrpcCsds,
     requests: Streaming<ClientStatusRequest>,
 ) -> impl Stream<Item = Result<ClientStatusResponse, Status>> {
-    requests.then(move |request| {
+    requests.enumerate().then(move |(at, request)| {
         let service = service.clone();
-        async move { service.answer(request?).await }
+        async move {
+            let request = request?;
+            if at > 0 {
+                service.0.count_message()?;
+            }
+            service.answer(request).await
+        }
     })
 }
 

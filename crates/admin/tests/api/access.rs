@@ -488,7 +488,8 @@ async fn refused_delete_tells_nothing() {
     server.stop().await;
 }
 
-/// Attack 45: nobody gives rights that they do not have, by a rule or by a token.
+/// Attack 45: nobody gives rights that they do not have, by a rule or by a token. Nobody but an administrator limits
+/// many identities, or lifts a limit of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn author_cannot_give_itself_rights() {
     let server = Server::start_enforced().await;
@@ -503,6 +504,8 @@ async fn author_cannot_give_itself_rights() {
             ]},
             {"name": "big", "identity": "token:big", "allow": [{"verbs": ["apply"], "scopes": ["**"]}]},
             {"name": "revoked", "identity": "token:evil", "refuse": true},
+            {"name": "slow", "identity": "token:*", "quota": {"requests_per_second": 1000}},
+            {"name": "guest", "identity": "token:guest", "quota": {"requests_per_second": 5}},
         ]),
     )
     .await;
@@ -520,11 +523,25 @@ async fn author_cannot_give_itself_rights() {
         json!({"name": "new", "identity": "token:ci", "allow": [{"verbs": ["members"]}]}),
         json!({"name": "revoked", "identity": "token:other", "refuse": true}),
         json!({"name": "all", "identity": "token:*", "refuse": true}),
+        json!({"name": "all", "identity": "token:*", "quota": {"requests_per_second": 1}}),
+        json!({"name": "all", "identity": "jwt:corp/{team}", "quota": {"writes_per_second": 1}}),
+        json!({"name": "all", "identities": ["token:ci", "spiffe://prod.example/ns/*/sa/*"],
+            "quota": {"requests_per_second": 1}}),
+        json!({"name": "new", "identity": "jwt:corp/*", "allow": own, "quota": {"writes_per_second": 1}}),
+        json!({"name": "slow", "identity": "token:*", "quota": {"requests_per_second": 9000}}),
+        json!({"name": "slow", "identity": "token:other", "allow": own}),
     ] {
         let (status, json) = write(rule.clone()).await;
         assert_eq!(status, 403, "{rule}: {json}");
     }
     denied(&server, who, "DELETE", "/v1/access?name=revoked", "").await;
+    let text = denied(&server, who, "DELETE", "/v1/access?name=slow", "").await;
+    let needed = "token:shop has no right to change the access rule \"slow\", which has a quota for its author";
+    assert!(text.starts_with(needed), "{text}");
+    // A quota of single other identities is like a refusal of single identities.
+    let faster =
+        json!({"name": "guest", "identity": "token:guest", "quota": {"requests_per_second": 9}});
+    assert_eq!(write(faster).await.0, 200);
     denied(&server, who, "POST", "/v1/tokens?name=big", "").await;
     done(&server, who, "POST", "/v1/tokens?name=ci", "").await;
     let gone = json!({"name": "gone", "identity": "token:gone", "refuse": true});
@@ -564,6 +581,17 @@ async fn rights_are_shown_to_callers_and_operators() {
     let explained =
         done(&server, Who::Admin, "GET", "/v1/access/explain?identity=token:shop", "").await;
     assert_eq!(explained["verbs"], json!(["get", "apply"]));
+    // The decision about a connected node shows values of the node.
+    let watcher = self::token(&server, "watcher").await;
+    let read = |verbs: &[&str]| json!([{"name": "z", "identity": "token:watcher", "allow": [{"verbs": verbs}]}]);
+    self::rules(&server, read(&["access.read"])).await;
+    let watcher = Who::Token(&watcher);
+    let of_node = "/v1/access/explain?identity=token:shop&node=edge/1";
+    done(&server, watcher, "GET", "/v1/access/explain?identity=token:shop", "").await;
+    let text = denied(&server, watcher, "GET", of_node, "").await;
+    assert!(text.starts_with("token:watcher has no right to nodes; "), "{text}");
+    self::rules(&server, read(&["access.read", "nodes"])).await;
+    assert_eq!(send(&server, watcher, "GET", of_node, "").await.0, 404);
     let list = done(&server, Who::Admin, "GET", "/v1/access", "").await;
     assert_eq!(list["rules"][0]["allow"][0]["scopes"], json!(["mesh"]));
     let tokens = done(&server, Who::Admin, "GET", "/v1/tokens", "").await;

@@ -5,10 +5,14 @@ use std::{fs, net::SocketAddr, path::Path, time::Duration};
 use axum::{body::Body, extract::ConnectInfo};
 use chancery_admin::{ExternalInput, ExternalValidator};
 use chancery_audit::{Audit, Settings, SinkSettings};
+use chancery_auth::AuthSettings;
 use http::Request;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::{Server, clusters};
+use crate::{
+    access,
+    support::{Server, clusters},
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -59,6 +63,33 @@ async fn record_of_write_has_address_and_user_agent_of_its_caller() {
     );
     // The default level has no details.
     assert_eq!(record["details"], Value::Null);
+}
+
+/// Attack 68: a caller that repeats refused writes and dry runs does not displace the records of other callers.
+#[tokio::test]
+async fn flood_of_refused_writes_and_dry_runs_has_few_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = audit(dir.path());
+    let server = Server::start_enforced_audited(AuthSettings::default(), audit.clone()).await;
+    let token = access::token(&server, "shop").await;
+    let allow = json!([{"verbs": ["apply"], "scopes": ["mine"]}]);
+    access::rules(&server, json!([{"name": "r", "identity": "token:shop", "allow": allow}])).await;
+    let who = access::Who::Token(&token);
+    let own = format!("scope: mine\n{}", clusters(&["a"], "1s"));
+    for _ in 0..100 {
+        access::denied(&server, who, "POST", "/v1/apply", &clusters(&["a"], "1s")).await;
+        access::done(&server, who, "POST", "/v1/apply?dry_run=true", &own).await;
+        access::done(&server, who, "POST", "/v1/apply", &own).await;
+    }
+    audit.close(DEADLINE).await;
+    let records = records(dir.path());
+    let of_shop = records.iter().filter(|record| record["principal"] == "token:shop");
+    let (refused, allowed): (Vec<&Value>, Vec<&Value>) =
+        of_shop.partition(|record| record["decision"] == "refused");
+    assert_eq!(refused.len(), 10, "{records:?}");
+    // All writes have a record, and few of the dry runs.
+    assert_eq!(allowed.len(), 110, "{records:?}");
+    server.stop().await;
 }
 
 /// A write may take effect although its caller has left, so that its record must not be lost.

@@ -1,5 +1,7 @@
 //! The status of clients, resource by resource (CSDS).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use chancery_model::types::{CLUSTER, SECRET};
 use chancery_proto::csds::{
@@ -11,7 +13,10 @@ use serde_json::{Value, json};
 use tonic::{Code, Response, Status, client::Grpc};
 use tonic_prost::ProstCodec;
 
-use crate::support::{Client, Server, clusters, eventually};
+use crate::{
+    access,
+    support::{Client, Server, clusters, eventually},
+};
 
 const PATH: &str = "/v3/discovery:client_status";
 
@@ -279,6 +284,60 @@ async fn client_status_stream_answers_each_request_once() {
         n_clients.push(answer.config.len());
     }
     assert_eq!(n_clients, [1, 0, 1]);
+    server.stop().await;
+}
+
+/// The stream of an operator ends with OK when its token is deleted, also for an administrator, or when it loses the
+/// right. Changes that do not concern the operator leave the stream open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn status_stream_ends_with_the_rights_of_its_caller() {
+    let server = Server::start_enforced().await;
+    let (root, ops) = (access::token(&server, "root").await, access::token(&server, "ops").await);
+    let rule = |verbs: &[&str]| json!([{"name": "ops", "identity": "token:ops", "allow": [{"verbs": verbs}]}]);
+    access::rules(&server, rule(&["nodes"])).await;
+    let open = async |token: &str| {
+        let (sender, requests) = futures::channel::mpsc::unbounded();
+        sender.unbounded_send(ClientStatusRequest::default()).unwrap();
+        let mut request = tonic::Request::new(requests);
+        let value = format!("Bearer {token}").parse().unwrap();
+        request.metadata_mut().insert("authorization", value);
+        let mut grpc = client(&server);
+        grpc.ready().await.unwrap();
+        let codec = ProstCodec::<ClientStatusRequest, ClientStatusResponse>::default();
+        let path = path(SERVICE, "StreamClientStatus");
+        let mut answers = grpc.streaming(request, path, codec).await.unwrap().into_inner();
+        assert_eq!(answers.message().await.unwrap().unwrap().config, []);
+        (sender, answers)
+    };
+    let (mut of_admin, mut of_ops) = (open(&root).await, open(&ops).await);
+    access::rules(&server, rule(&["nodes", "history"])).await;
+    for (sender, answers) in [&mut of_admin, &mut of_ops] {
+        sender.unbounded_send(ClientStatusRequest::default()).unwrap();
+        assert_eq!(answers.message().await.unwrap().unwrap().config, []);
+    }
+    // The messages count for the rate of the identity.
+    let slow =
+        json!([{"name": "slow", "identity": "token:ops", "quota": {"requests_per_second": 2}}]);
+    access::rules(&server, slow).await;
+    let (sender, mut answers) = open(&ops).await;
+    for _ in 0..30 {
+        sender.unbounded_send(ClientStatusRequest::default()).unwrap();
+    }
+    let refused = loop {
+        match answers.message().await {
+            Ok(answer) => assert!(answer.is_some(), "the stream ends with an error"),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert!(refused.message().contains("more than 2 requests per second"), "{refused:?}");
+
+    access::rules(&server, rule(&["history"])).await;
+    let end = tokio::time::timeout(Duration::from_secs(20), of_ops.1.message()).await;
+    assert_eq!(end.expect("the stream ends").unwrap(), None);
+    access::done(&server, access::Who::Admin, "DELETE", "/v1/tokens?name=root", "").await;
+    let end = tokio::time::timeout(Duration::from_secs(20), of_admin.1.message()).await;
+    assert_eq!(end.expect("the stream ends").unwrap(), None);
     server.stop().await;
 }
 

@@ -18,5 +18,6 @@ mod nodes;
 mod profiles;
 mod quotas;
 mod references;
+mod revocation;
 mod support;
 mod variants;

@@ -165,6 +165,12 @@ impl Access {
         self.tokens.iter().find(|token| token.digest == *digest)
     }
 
+    /// Returns whether the token of an identity exists, or the identity has none.
+    #[must_use]
+    pub fn has_token_of(&self, identity: &Identity) -> bool {
+        identity.token.is_none_or(|digest| self.token(&digest).is_some())
+    }
+
     fn matches<'a>(&'a self, principal: &'a Principal) -> impl Iterator<Item = Match<'a>> {
         self.rules.iter().flat_map(move |rule| {
             let captures =
@@ -189,7 +195,7 @@ impl Access {
     }
 
     fn invalid(&self, identity: &Identity) -> Option<StreamRefusal> {
-        if identity.token.is_some_and(|digest| self.token(&digest).is_none()) {
+        if !self.has_token_of(identity) {
             return Some(StreamRefusal::Token);
         }
         let refusing = self.matches(&identity.principal).find(|one| one.rule.refuse)?;

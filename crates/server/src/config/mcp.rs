@@ -62,6 +62,11 @@ pub(super) const KEYS: &[Key] = &[
         "The PEM file with the CAs whose certificates sources and sinks need. The certificate of a remote address also has to name its host.",
     ),
     (
+        "tls_crl",
+        FREE,
+        "A PEM file with revocation lists of the CAs in tls_ca, for the certificates of sources that connect.",
+    ),
+    (
         "message_bytes_max",
         bytes(64 * KIB, GIB),
         "The maximum size of a message of a source. A collection in one message must fit.",
@@ -79,6 +84,7 @@ pub(crate) struct Mcp {
     pub(crate) tls_cert: String,
     pub(crate) tls_key: String,
     pub(crate) tls_ca: String,
+    pub(crate) tls_crl: String,
     pub(crate) message_bytes_max: ByteSize,
 }
 
@@ -116,6 +122,7 @@ impl Default for Mcp {
             tls_cert: String::new(),
             tls_key: String::new(),
             tls_ca: String::new(),
+            tls_crl: String::new(),
             message_bytes_max: ByteSize::mib(64),
         }
     }
@@ -189,7 +196,7 @@ impl Mcp {
             cert: PathBuf::from(&self.tls_cert),
             key: PathBuf::from(&self.tls_key),
             ca: PathBuf::from(&self.tls_ca),
-            crl: PathBuf::new(),
+            crl: PathBuf::from(&self.tls_crl),
             min_version: MinVersion::Tls12,
             clients: ClientCertificates::default(),
         }
@@ -200,11 +207,14 @@ impl Mcp {
             [("tls_cert", &self.tls_cert), ("tls_key", &self.tls_key), ("tls_ca", &self.tls_ca)];
         let is_set = all.iter().any(|(_, path)| !path.is_empty());
         let missing = all.into_iter().filter(move |(_, path)| is_set && path.is_empty());
-        missing.map(|(key, _)| {
+        let missing = missing.map(|(key, _)| {
             let rule =
                 "is missing; set all of mcp.tls_cert, mcp.tls_key and mcp.tls_ca, or none of them";
             (key, rule.to_owned())
-        })
+        });
+        let useless = (!is_set && !self.tls_crl.is_empty())
+            .then(|| ("tls_crl", "has no effect without mcp.tls_ca; set this key too".to_owned()));
+        missing.chain(useless)
     }
 
     /// Returns the names and the addresses of the sources that connect.
@@ -304,10 +314,18 @@ impl Source {
     }
 
     fn peer_names_rules(&self, protection: Protection) -> Vec<String> {
-        if self.peer_names.is_empty() {
-            return Vec::new();
-        }
         let mut broken = Vec::new();
+        if self.peer_names.is_empty() {
+            // With TLS, any certificate of the CAs would do: also that of a proxy, if the CAs sign for proxies.
+            let listen = self.listen.filter(|listen| !listen.ip().is_loopback());
+            if let Some(listen) = listen.filter(|_| protection == Protection::Tls) {
+                broken.push(format!(
+                    "peer_names: is missing, and {listen} is not a loopback address: every certificate of mcp.tls_ca \
+                     could write the collections; set the SPIFFE IDs or DNS names of the source"
+                ));
+            }
+            return broken;
+        }
         if self.listen.is_none() {
             broken.push(
                 "peer_names: needs listen; a source with an address is checked by its host"
@@ -448,6 +466,25 @@ mod tests {
         assert!(broken(&open).is_empty());
     }
 
+    /// MCP-67: on a port that others can reach, a certificate of the CA alone does not suffice.
+    #[test]
+    fn port_that_others_can_reach_needs_names_of_its_source() {
+        let files = "tls_cert = 'c'\ntls_key = 'k'\ntls_ca = 'a'\n";
+        let of = |rest: &str| {
+            let source = "name = 'a', scope = 's', collections = ['a/b/c']";
+            broken(&format!("{files}sources = [{{{source}, {rest}}}]"))
+        };
+        assert_eq!(
+            of("listen = '0.0.0.0:9'"),
+            [
+                "sources: source \"a\": peer_names: is missing, and 0.0.0.0:9 is not a loopback address: every certificate \
+              of mcp.tls_ca could write the collections; set the SPIFFE IDs or DNS names of the source"
+            ]
+        );
+        assert!(of("listen = '0.0.0.0:9', peer_names = ['galley.mesh']").is_empty());
+        assert!(of("listen = '127.0.0.1:9'").is_empty());
+    }
+
     /// MCP-67: the names of a certificate are checked, and need a port with TLS.
     #[test]
     fn names_of_a_peer_need_a_port_with_tls() {
@@ -485,6 +522,9 @@ mod tests {
     fn files_for_tls_allow_all_addresses() {
         let files = "tls_cert = 'c'\ntls_key = 'k'\ntls_ca = 'a'\n";
         assert!(broken(&format!("{files}sinks = ['far:1']")).is_empty());
+        assert!(broken(&format!("{files}tls_crl = 'l'")).is_empty());
+        let useless = broken("tls_crl = 'l'");
+        assert_eq!(useless, ["tls_crl: has no effect without mcp.tls_ca; set this key too"]);
         let partial = broken("tls_cert = 'c'\nsinks = ['far:1']");
         assert_eq!(partial.len(), 3, "{partial:?}");
         assert!(partial[0].starts_with("sinks: ") && partial[1].starts_with("tls_key: is missing"));

@@ -175,7 +175,8 @@ impl Config {
             let key = match error.file() {
                 Some(TlsFile::Cert) | None => "tls_cert",
                 Some(TlsFile::Key) => "tls_key",
-                Some(TlsFile::Ca | TlsFile::Crl | TlsFile::TrustDomain) => "tls_ca",
+                Some(TlsFile::Crl) => "tls_crl",
+                Some(TlsFile::Ca | TlsFile::TrustDomain) => "tls_ca",
             };
             unusable.push(("mcp", key, error));
         }

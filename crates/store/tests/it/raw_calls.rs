@@ -6,6 +6,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use chancery_model::Revision;
 use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
 use chancery_store::Replica;
 
@@ -65,6 +66,91 @@ async fn command_that_cannot_be_applied_is_refused() {
     }
     commit(&replica, put("b", b"1")).await;
     assert_eq!(replica.failure(), None);
+    replica.shutdown().await.unwrap();
+}
+
+/// Returns the command that publishes a cluster in the name of an author.
+fn forged(name: &str, author: &str, request: u8) -> pb::Command {
+    let key = pb::ResourceKey {
+        type_url: chancery_model::types::CLUSTER.to_owned(),
+        name: name.to_owned(),
+    };
+    let upsert = pb::Upsert {
+        scope: "default".to_owned(),
+        key: Some(key),
+        content: Some(pb::Content::default()),
+        sealed: None,
+    };
+    let meta = pb::TransactionMeta { author: author.to_owned(), ..pb::TransactionMeta::default() };
+    let transaction = pb::Transaction {
+        upserts: vec![upsert],
+        meta: Some(Box::new(meta)),
+        ..pb::Transaction::default()
+    };
+    // The request of another write than the first one has another digest.
+    let digest = u64::from(name.as_bytes()[0]);
+    let request = pb::Request { id: vec![request; 16].into(), digest, ..pb::Request::default() };
+    pb::Command {
+        command: Some(pb::command::Command::Transaction(transaction)),
+        request: Some(request),
+    }
+}
+
+/// Attack 48: a member of another cluster, or of this cluster before a restore, cannot write in the name of an author.
+/// A forward that is replayed, also by a member, has no second effect, and its request ID permits no other write.
+#[tokio::test(flavor = "multi_thread")]
+async fn forged_forward_is_refused_and_replayed_one_has_no_second_effect() {
+    let dir = memory_dir();
+    let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
+    commit(&replica, put("a", b"1")).await;
+    let address = replica.raft_address().to_owned();
+    let known = hello(&address).await.unwrap();
+    let header = pb::Header {
+        cluster_id: known.cluster_id.clone(),
+        incarnation: known.incarnation,
+        from: 2,
+        to: 1,
+        protocol: known.protocol,
+        ..pb::Header::default()
+    };
+    let mut client = ReplicationClient::connect(format!("http://{address}")).await.unwrap();
+    let before = replica.state().revision;
+    for foreign in [
+        pb::Header { cluster_id: vec![8; 16].into(), ..header.clone() },
+        pb::Header { cluster_id: Default::default(), ..header.clone() },
+        pb::Header { incarnation: known.incarnation ^ 1, ..header.clone() },
+        pb::Header { to: 3, ..header.clone() },
+        pb::Header { to_instance: known.instance ^ 1, ..header.clone() },
+    ] {
+        let commands = vec![forged("b", "unix:0", 7)];
+        let request = pb::WriteRequest { header: Some(foreign.clone()), commands };
+        let refused = client.write(request).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{foreign:?}: {refused}");
+    }
+    let commands = vec![forged("b", "unix:0", 7)];
+    let refused = client.write(pb::WriteRequest { header: None, commands }).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+    assert_eq!(replica.state().revision, before);
+
+    let mut write = async |command| {
+        let request = pb::WriteRequest { header: Some(header.clone()), commands: vec![command] };
+        let mut results = client.write(request).await.unwrap().into_inner().results;
+        match results.remove(0).result {
+            Some(pb::write_result::Result::Written(written)) => {
+                written.outcome.unwrap().outcome.unwrap()
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = write(forged("b", "unix:0", 7)).await;
+    let written = Revision(before.0 + 1);
+    assert_eq!(replica.state().revision, written);
+    commit(&replica, put("a", b"2")).await;
+    assert_eq!(write(forged("b", "unix:0", 7)).await, first, "the answer to the first attempt");
+    let other = write(forged("c", "token:other", 7)).await;
+    let reused = pb::outcome::Outcome::Reused(pb::ReusedRequest { revision: written.0 });
+    assert_eq!(other, reused);
+    assert_eq!(replica.state().revision, Revision(written.0 + 1));
     replica.shutdown().await.unwrap();
 }
 

@@ -107,7 +107,7 @@ async fn only_replicas_with_certificate_of_the_ca_are_accepted() {
     }
 }
 
-/// The port itself refuses a peer without a certificate, or with one of another CA, independently
+/// Attack 10: the port itself refuses a peer without a certificate, or with one of another CA, independently
 /// of the checks in replicas. It sends nothing but a TLS alert to a peer that does not speak TLS.
 #[tokio::test(flavor = "multi_thread")]
 async fn port_rejects_peer_without_valid_certificate() {
@@ -151,6 +151,12 @@ async fn port_rejects_peer_without_valid_certificate() {
     let error = connect(builder().with_no_client_auth()).await.unwrap_err().to_string();
     assert!(error.contains("CertificateRequired"), "{error}");
     let error = connect(shows(&other.sign("2", "127.0.0.1"))).await.unwrap_err().to_string();
+    assert!(error.contains("UnknownCA"), "{error}");
+    // A client of the discovery services has a certificate of the CA for clients.
+    let clients = Ca::new(dir.path(), "clients");
+    let sidecar =
+        clients.sign_for("sidecar", "127.0.0.1", vec![ExtendedKeyUsagePurpose::ClientAuth]);
+    let error = connect(shows(&sidecar)).await.unwrap_err().to_string();
     assert!(error.contains("UnknownCA"), "{error}");
 
     let mut plain = TcpStream::connect(&address).unwrap();

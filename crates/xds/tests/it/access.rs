@@ -20,9 +20,19 @@ use tonic::{Code, service::Interceptor, service::interceptor::InterceptedService
 use crate::{lrs::LRS, support::*};
 
 /// A server on which access rules apply, and the token of a client.
-struct Guarded {
-    server: Server,
-    token: String,
+pub(crate) struct Guarded {
+    pub(crate) server: Server,
+    pub(crate) token: String,
+}
+
+/// The settings of a guarded server.
+#[derive(Default)]
+pub(crate) struct Setup {
+    pub(crate) rule: Option<AccessRule>,
+    pub(crate) auth: AuthSettings,
+    pub(crate) observer: ClientObserver,
+    pub(crate) resource_errors: bool,
+    pub(crate) connections_max: Option<usize>,
 }
 
 /// Adds a token to each call.
@@ -42,7 +52,7 @@ impl Interceptor for Bearer {
     }
 }
 
-fn rule(name: &str, read: &[&str], secrets: &[&str]) -> AccessRule {
+pub(crate) fn rule(name: &str, read: &[&str], secrets: &[&str]) -> AccessRule {
     let identities = vec![IdentityPattern::parse("token:{name}").unwrap()];
     let templates = |sources: &[&str]| -> Vec<Template> {
         let variables = Variables { identities: &identities, node: true };
@@ -70,25 +80,32 @@ fn rule(name: &str, read: &[&str], secrets: &[&str]) -> AccessRule {
 
 impl Guarded {
     /// Starts a server with a token of the name `n1`, and gives it the rule.
-    async fn start(rule: Option<AccessRule>) -> Self {
-        Self::start_with(rule, AuthSettings::default(), ClientObserver::default()).await
+    pub(crate) async fn start(rule: Option<AccessRule>) -> Self {
+        Self::start_as(Setup { rule, ..Setup::default() }).await
     }
 
     async fn start_with(
         rule: Option<AccessRule>,
-        settings: AuthSettings,
+        auth: AuthSettings,
         observer: ClientObserver,
     ) -> Self {
-        let auth = Authenticator::new(&settings).unwrap();
+        Self::start_as(Setup { rule, auth, observer, ..Setup::default() }).await
+    }
+
+    pub(crate) async fn start_as(setup: Setup) -> Self {
+        let Setup { rule, auth, observer, resource_errors, connections_max } = setup;
         let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
+        let config = rest_config();
         let config = chancery_xds::Config {
-            auth: Some(auth),
+            auth: Some(Authenticator::new(&auth).unwrap()),
             v2_services: true,
             load_reports: Some(reports),
-            ..rest_config()
+            connections_max: connections_max.unwrap_or(config.connections_max),
+            ..config
         };
         let access = AccessControl::Enforced;
-        let fanout = chancery_fanout::Config { access, observer, ..fanout_config() };
+        let mut fanout = chancery_fanout::Config { access, observer, ..fanout_config() };
+        fanout.session.resource_errors = resource_errors;
         let server = Server::with(config, fanout).await;
         let new = new_token("n1").unwrap();
         let token = Token {
@@ -109,7 +126,24 @@ impl Guarded {
         self.server.apply(&Transaction { access: vec![op], ..Transaction::default() });
     }
 
-    async fn delta(&self, path: &'static str, token: Option<&str>) -> Result<Delta, tonic::Status> {
+    pub(crate) async fn delta(
+        &self,
+        path: &'static str,
+        token: Option<&str>,
+    ) -> Result<Delta, tonic::Status> {
+        self.open(path, token).await
+    }
+
+    /// Opens a stream of any protocol.
+    pub(crate) async fn open<Q, R>(
+        &self,
+        path: &'static str,
+        token: Option<&str>,
+    ) -> Result<Client<Q, R>, tonic::Status>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
         let bearer = Bearer(token.map(str::to_owned));
         let channel = InterceptedService::new(self.server.channel().await, bearer);
         Client::open_on(channel, path).await
@@ -127,7 +161,7 @@ impl Guarded {
 }
 
 /// Returns the end of a stream that must receive nothing before it.
-async fn end_without_response<Q, R>(mut stream: Client<Q, R>) -> tonic::Status
+pub(crate) async fn end_without_response<Q, R>(mut stream: Client<Q, R>) -> tonic::Status
 where
     Q: Message + 'static,
     R: Message + Default + std::fmt::Debug + 'static,
@@ -149,6 +183,9 @@ async fn every_door_needs_a_credential_and_a_rule() {
         if path.contains("/discovery:") {
             let reply = Http1::connect(&guarded.server).await.post(path, &poll("", &[])).await;
             assert_eq!(reply.status, 401, "{path}: {}", reply.error());
+            let mut client = Http1::connect(&guarded.server).await;
+            let reply = client.post_as(path, OWN_POLL, &guarded.token).await;
+            assert_eq!(reply.status, 403, "{path}: {}", reply.error());
             continue;
         }
         let status =
@@ -284,6 +321,56 @@ async fn revoked_client_is_ended_and_keeps_its_resources() {
     }
 }
 
+/// Attack 56: load reports count for the rate of an identity, as all messages of streams do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn load_reports_count_for_the_rate_of_an_identity() {
+    let quota = IdentityQuota { requests_per_second: Some(4), ..IdentityQuota::default() };
+    let limited = AccessRule { quota, ..rule("r", &["default"], &[]) };
+    let guarded = Guarded::start(Some(limited)).await;
+    let mut stream: Client<LoadStatsRequest, LoadStatsResponse> =
+        guarded.open(LRS, Some(&guarded.token)).await.unwrap();
+    // Fewer than a stream may send at once, whatever its identity is.
+    for _ in 0..50 {
+        stream.send(LoadStatsRequest { node: node("n1"), cluster_stats: Vec::new() }).await;
+    }
+    let status = stream.end().await;
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    let text = "the identity token:n1 sends more than 4 requests per second on this replica \
+                (quota.requests_per_second of its access rule); wait and try again";
+    assert_eq!(status.message(), text);
+}
+
+/// Attack 69: connections whose requests have no valid credential give way to a client. Connections of clients stay.
+#[tokio::test]
+async fn connections_of_strangers_give_way_to_clients() {
+    let guarded = Guarded::start_as(Setup {
+        rule: Some(rule("r", &["default"], &[])),
+        connections_max: Some(3),
+        ..Setup::default()
+    })
+    .await;
+    let server = &guarded.server;
+    let mut client = guarded.synced().await;
+    let mut strangers = Vec::new();
+    for n in 0..8 {
+        // The stranger keeps its connection after the refusal of its request.
+        let stranger = http2(server).await;
+        let refused = call_on(stranger.clone(), grpc(DELTA_ADS).body(()).unwrap()).await;
+        assert_eq!(refused.status().await.0, Code::Unauthenticated as i32, "{n}");
+        strangers.push(stranger);
+    }
+    assert_eq!(server.hits("connections"), 6, "the oldest ones were closed");
+    let mut second = guarded.synced().await;
+    let mut third = guarded.synced().await;
+    server.put(CDS, &[("c", "1")]);
+    for stream in [&mut client, &mut second, &mut third] {
+        assert_eq!(names(&stream.next().await), ["c"]);
+    }
+    until("the strangers are gone", async || server.ends("limit") == 8).await;
+    let refused = guarded.delta(DELTA_ADS, Some(&guarded.token)).await;
+    assert!(refused.is_err(), "clients keep their connections");
+}
+
 /// A stream of load reports whose client has lost its rights ends at once, although the client is silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn revoked_stream_of_load_reports_ends() {
@@ -313,47 +400,6 @@ async fn missing_variable_refuses_the_stream() {
     stream.subscribe(CDS, &[]).await;
     let status = end_without_response(stream).await;
     assert_eq!(status.code(), Code::PermissionDenied, "{status:?}");
-}
-
-/// Attacks 20 to 22, and property (d): a secret that a client may not receive looks like one that does not exist, on
-/// streams and polls.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forbidden_secret_looks_absent() {
-    let guarded = Guarded::start(Some(rule("r", &["default"], &["default"]))).await;
-    guarded.server.put(SECRET, &[("n1-key", "own"), ("n2-key", "theirs")]);
-    let mut stream = guarded.delta(DELTA_ADS, Some(&guarded.token)).await.unwrap();
-    stream.subscribe(SECRET, &["n1-key", "n2-key", "none"]).await;
-    let (mut found, mut absent) = (Vec::new(), Vec::new());
-    while found.len() + absent.len() < 3 {
-        let response = stream.next().await;
-        found.extend(names(&response).into_iter().map(str::to_owned));
-        absent.extend(response.removed_resources.iter().map(ToString::to_string));
-        stream.ack(&response).await;
-    }
-    absent.sort();
-    assert_eq!(
-        (found, absent),
-        (vec!["n1-key".to_owned()], vec!["n2-key".to_owned(), "none".to_owned()])
-    );
-
-    // A change of the forbidden secret is not visible, and one of the own secret is.
-    guarded.server.put(SECRET, &[("n2-key", "theirs, changed")]);
-    guarded.server.put(SECRET, &[("n1-key", "own, changed")]);
-    let response = stream.next().await;
-    assert_eq!(names(&response), ["n1-key"]);
-    stream.ack(&response).await;
-    guarded.server.delete(SECRET, &["n2-key"]);
-    guarded.server.delete(SECRET, &["n1-key"]);
-    let response = stream.next().await;
-    assert_eq!(response.removed_resources, ["n1-key"]);
-
-    // Without the right for secrets, all secrets look absent.
-    let without = Guarded::start(Some(rule("r", &["default"], &[]))).await;
-    without.server.put(SECRET, &[("n1-key", "own")]);
-    let mut stream = without.delta(DELTA_ADS, Some(&without.token)).await.unwrap();
-    stream.subscribe(SECRET, &["n1-key"]).await;
-    let response = stream.next().await;
-    assert_eq!((response.resources.len(), response.removed_resources.len()), (0, 1));
 }
 
 /// Attack 56: a rule limits the streams of each identity.

@@ -320,6 +320,26 @@ async fn connections_beyond_the_limit_are_rejected() {
     drop(server.delta(DELTA_ADS).await);
 }
 
+/// Attack 69: connections that send nothing, or only the start of HTTP/2, give way to clients.
+#[tokio::test]
+async fn connections_without_accepted_request_give_way_to_clients() {
+    let config = Config { connections_max: 3, ..Config::default() };
+    let server = Server::with(config, fanout_config()).await;
+    let mut good = Good::start(&server).await;
+    let silent = TcpStream::connect(server.address).await.unwrap();
+    let with_preface = http2(&server).await;
+    let n_open = async || server.meter.gauge("chancery_xds_connections") == 3.0;
+    until("all slots are taken", n_open).await;
+    let second = server.delta(DELTA_ADS).await;
+    let third = server.delta(DELTA_ADS).await;
+    until("they are closed", async || server.ends("limit") == 2).await;
+    assert_eq!(server.hits("connections"), 2);
+    let fourth = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(refusal(fourth).await, "3 connections are open (connections_max)");
+    good.is_served(&server).await;
+    drop((silent, with_preface, second, third));
+}
+
 /// OPS-11, T7: one address cannot take all connections.
 #[tokio::test]
 async fn connections_beyond_the_limit_of_an_address_are_rejected() {

@@ -8,6 +8,8 @@ use crate::{
     SecretsGrant, TOKENS_MAX, Token, TokenDigest, Variables,
 };
 
+mod reference;
+
 fn scope(name: &str) -> ScopeName {
     ScopeName::new(name).unwrap()
 }
