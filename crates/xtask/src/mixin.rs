@@ -117,7 +117,8 @@ pub(crate) fn test(paths: &Paths) -> Result<()> {
         })
     })?;
     say!("promtool: the unit tests in {} files passed", tests.len());
-    jsonnet::check(paths)
+    let values = |path| yaml(path, &read_text(paths, path)?);
+    jsonnet::check(paths, values(ALERTS)?, values(RECORDING)?, &source::files(paths, DASHBOARDS)?)
 }
 
 /// Checks the mixin with a real Prometheus and a real replica.

@@ -11,7 +11,7 @@ use super::render::{Chart, NAMESPACE};
 const VOTERS: &str = "release-chancery";
 /// The StatefulSet of the learners.
 const LEARNERS: &str = "release-chancery-learner";
-/// What Kubernetes does not permit.
+/// The reason of Kubernetes.
 const FIXED: &str = "Kubernetes does not change the volumes of a StatefulSet";
 
 /// Values that the chart refuses for the running StatefulSets, and a part of the text that says why.

@@ -5,33 +5,36 @@ use std::{collections::BTreeSet, process::Command};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Map, Value, json};
 
-use super::{ALERTS, DASHBOARDS, JSONNET, RECORDING, read_text, yaml};
-use crate::{paths::Paths, proc, say::say, setup, source};
+use crate::{paths::Paths, proc, say::say, setup, source::Source};
+
+const FILE: &str = "deploy/mixin/mixin.libsonnet";
 
 /// The address with which the check replaces the beginning of all links.
 const BASE: &str = "https://git.example/chancery/";
 
-/// Fails if the evaluated file differs from the rules and dashboards.
-pub(super) fn check(paths: &Paths) -> Result<()> {
+/// Fails if the evaluated file differs from the alerts, the recording rules or the files of the dashboards.
+pub(super) fn check(
+    paths: &Paths,
+    alerts: Value,
+    recording: Value,
+    boards: &[Source],
+) -> Result<()> {
     let jsonnet = setup::jsonnet(paths)?;
     let program = format!(
-        "local mixin = (import '{JSONNET}') + {{ _config+:: {{ runbookBase: '{BASE}' }} }};\n\
+        "local mixin = (import '{FILE}') + {{ _config+:: {{ runbookBase: '{BASE}' }} }};\n\
          {{ alerts: mixin.prometheusAlerts, rules: mixin.prometheusRules, dashboards: mixin.grafanaDashboards }}"
     );
     let mut command = Command::new(jsonnet);
     let text = proc::output(command.current_dir(&paths.root).args(["--exec", &program]))?;
     let found: Value = serde_json::from_str(&text).context("parse the output of jsonnet")?;
-    let expected = [
-        ("alerts", with_base(yaml(ALERTS, &read_text(paths, ALERTS)?)?)?),
-        ("rules", yaml(RECORDING, &read_text(paths, RECORDING)?)?),
-        ("dashboards", dashboards(paths)?),
-    ];
+    let expected =
+        [("alerts", with_base(alerts)?), ("rules", recording), ("dashboards", dashboards(boards)?)];
     for (part, expected) in expected {
         if let Some(at) = difference(&found[part], &expected) {
-            bail!("{JSONNET}: the {part} differ from the files beside it at {at}");
+            bail!("{FILE}: the {part} differ from the files beside it at {at}");
         }
     }
-    say!("jsonnet: {JSONNET} has the rules and dashboards of the files beside it");
+    say!("jsonnet: {FILE} has the rules and dashboards of the files beside it");
     Ok(())
 }
 
@@ -45,12 +48,13 @@ fn with_base(mut alerts: Value) -> Result<Value> {
     Ok(alerts)
 }
 
-fn dashboards(paths: &Paths) -> Result<Value> {
+/// Returns the dashboards by the names of their files.
+fn dashboards(files: &[Source]) -> Result<Value> {
     let mut all = Map::new();
-    for file in source::files(paths, DASHBOARDS)? {
-        let board =
-            serde_json::from_str(&file.text).with_context(|| format!("parse {}", file.path))?;
-        all.insert(file.path[DASHBOARDS.len() + 1..].to_owned(), board);
+    for Source { path, text, .. } in files {
+        let board = serde_json::from_str(text).with_context(|| format!("parse {path}"))?;
+        let name = path.rsplit('/').next().unwrap_or(path);
+        all.insert(name.to_owned(), board);
     }
     Ok(Value::Object(all))
 }

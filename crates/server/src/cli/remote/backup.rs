@@ -1,5 +1,6 @@
 //! The command `backup`.
 
+mod files;
 mod keep;
 
 use std::{
@@ -16,6 +17,7 @@ use clap::Args;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
+use files::{failed, parent};
 use keep::Series;
 
 use super::client::{Servers, refusal};
@@ -143,13 +145,6 @@ fn is_standard_output(path: &Path) -> bool {
     path == Path::new(STANDARD_OUTPUT)
 }
 
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
 fn give_name(path: &Path, force: bool, file: NamedTempFile) -> Result<(), Failure> {
     file.as_file().sync_all().map_err(|error| failed("sync", path, &error))?;
     // Another process may have created the file since the first check.
@@ -188,10 +183,6 @@ fn refuse_existing(path: &Path, force: bool) -> Result<(), Failure> {
 
 fn there_already(path: &Path) -> Failure {
     Failure::new(format_args!("{} already exists; use --force to replace it", path.display()))
-}
-
-fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format_args!("cannot {what} {}: {error}", path.display()))
 }
 
 /// Saves the state of the cluster to a file or to standard output.

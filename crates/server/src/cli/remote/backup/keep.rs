@@ -7,7 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Failure, failed, parent};
+use super::files::{failed, parent};
+use crate::cli::failure::Failure;
 
 /// The names of a series of backups: the same text around a number.
 #[derive(Debug, PartialEq, Eq)]
