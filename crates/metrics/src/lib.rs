@@ -3,6 +3,12 @@
 //! The server test `scraped_metrics_match_the_described_tables` compares the tables with `/metrics`, and
 //! `cargo xtask metrics` generates `docs/metrics.md` from them.
 
+mod runtimes;
+mod sample;
+
+pub use runtimes::{METRICS, register_runtime, runtime_samples};
+pub use sample::{Sample, append_samples};
+
 /// A metric, as used for registration, documentation and dashboards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {

@@ -86,13 +86,14 @@ struct OwnRuntime(Option<Runtime>);
 
 impl OwnRuntime {
     fn new() -> Result<Self, OpenError> {
-        tokio::runtime::Builder::new_multi_thread()
+        let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RAFT_THREADS)
             .thread_name("chancery-raft")
             .enable_all()
             .build()
-            .map(|runtime| Self(Some(runtime)))
-            .map_err(|error| OpenError::Failed(error.to_string()))
+            .map_err(|error| OpenError::Failed(error.to_string()))?;
+        chancery_metrics::register_runtime("chancery-raft", runtime.handle());
+        Ok(Self(Some(runtime)))
     }
 
     fn get(&self) -> &Runtime {

@@ -72,6 +72,7 @@ impl NewConnections {
                 let _: Result<(), _> = rustix::process::setpriority_process(None, NICE);
             })
             .build()?;
+        chancery_metrics::register_runtime("chancery-opening", runtime.handle());
         Ok(Self { runtime: Some(runtime), home })
     }
 

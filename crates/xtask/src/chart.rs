@@ -17,6 +17,7 @@ mod installed;
 mod live;
 mod mixin;
 mod page;
+mod prometheus_rules;
 mod readme;
 mod refusals;
 mod render;
@@ -56,6 +57,7 @@ pub(crate) fn run(paths: &Paths, program: &Path, golden: Golden) -> Result<()> {
     values::check(&chart, paths)?;
     let n_refused = refusals::check(&chart)? + live::check(&chart)?;
     mixin::check_objects(&chart, paths)?;
+    prometheus_rules::check(&chart, paths)?;
     page::check(&chart, paths)?;
     say!(
         "the chart is correct: {} sets of values, Kubernetes {KUBERNETES}, {n_refused} refusals",

@@ -14,6 +14,7 @@ mod boards;
 mod coverage;
 mod dashboards;
 mod faults;
+mod jsonnet;
 mod live;
 mod monitor;
 mod query;
@@ -91,7 +92,7 @@ fn not_imported(dashboards: &BTreeMap<String, String>, jsonnet: &str) -> Vec<Str
     missing.map(|line| format!("{JSONNET}: this line is missing: {line}")).collect()
 }
 
-/// Runs promtool's own check of the rules, and the unit tests.
+/// Runs promtool's own check of the rules and the unit tests, and evaluates the Jsonnet file.
 pub(crate) fn test(paths: &Paths) -> Result<()> {
     let promtool = setup::promtool(paths)?;
     let rules = [paths.root.join(ALERTS), paths.root.join(RECORDING)];
@@ -116,7 +117,8 @@ pub(crate) fn test(paths: &Paths) -> Result<()> {
         })
     })?;
     say!("promtool: the unit tests in {} files passed", tests.len());
-    Ok(())
+    let values = |path| yaml(path, &read_text(paths, path)?);
+    jsonnet::check(paths, values(ALERTS)?, values(RECORDING)?, &source::files(paths, DASHBOARDS)?)
 }
 
 /// Checks the mixin with a real Prometheus and a real replica.

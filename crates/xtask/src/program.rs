@@ -54,6 +54,7 @@ pub(crate) fn build(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     let mut cargo = paths.cargo("build");
     cargo.args(["--package", PACKAGE, "--profile", name]);
     cargo.args(MESSAGES);
+    set_revision(paths, profile, &mut cargo);
     compile(paths, &format!("chancery, profile `{name}`"), cargo)?;
     Ok(paths.target.join(dir).join("chancery"))
 }
@@ -80,6 +81,7 @@ pub(crate) fn build_static(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     cargo.args(["--package", PACKAGE, "--bin", "chancery", "--profile", name]);
     cargo.args(MESSAGES);
     cargo.args(["--", "-Ctarget-feature=+crt-static", "-L"]).arg(&libraries);
+    set_revision(paths, profile, &mut cargo);
     compile(paths, &format!("chancery as a static program, profile `{name}`"), cargo)?;
     // Cargo uses one name for both forms of the program, so the static one gets a name of its own.
     let program = paths.target.join(dir).join("chancery");
@@ -88,6 +90,26 @@ pub(crate) fn build_static(paths: &Paths, profile: Profile) -> Result<PathBuf> {
     fs::remove_file(&program).with_context(|| format!("remove {}", program.display()))?;
     check_static(&stripped)?;
     Ok(stripped)
+}
+
+/// Gives the optimized program the revision of its source, which it shows in `chancery_build_info`.
+///
+/// Other programs have no revision, so that a commit alone compiles nothing again. The variable has precedence, for builds of
+/// sources without git.
+fn set_revision(paths: &Paths, profile: Profile, cargo: &mut Command) {
+    const VARIABLE: &str = "CHANCERY_REVISION";
+    if profile != Profile::Release || env::var_os(VARIABLE).is_some() {
+        return;
+    }
+    let git = |args: &[&str]| {
+        let mut git = Command::new("git");
+        git.current_dir(&paths.root).args(["-c", "safe.directory=*"]).args(args);
+        Some(proc::output(&mut git).ok()?.trim().to_owned())
+    };
+    if let Some(revision) = git(&["rev-parse", "HEAD"]) {
+        let is_clean = git(&["status", "--porcelain"]).is_some_and(|changes| changes.is_empty());
+        cargo.env(VARIABLE, revision + if is_clean { "" } else { "-dirty" });
+    }
 }
 
 /// Fills a directory with the static C++ library, and nothing else.

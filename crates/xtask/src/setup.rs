@@ -85,6 +85,13 @@ pub(crate) fn prometheus(paths: &Paths) -> Result<PathBuf> {
     prometheus::program(paths, "prometheus")
 }
 
+/// Returns the path of Jsonnet, and installs it first if necessary.
+pub(crate) fn jsonnet(paths: &Paths) -> Result<PathBuf> {
+    let _one_at_a_time = lock(paths)?;
+    install(&missing(&[JSONNET]))?;
+    Ok(PathBuf::from("jsonnet"))
+}
+
 /// Installs what the faults of the alerts need in addition to the demo.
 pub(crate) fn fault_needs(paths: &Paths) -> Result<()> {
     demo_needs(paths)?;
@@ -141,6 +148,11 @@ const FAKETIME: Need = Need {
     what: "faketime",
     package: "faketime",
     is_installed: || proc::succeeds(Command::new("faketime").arg("--version")),
+};
+const JSONNET: Need = Need {
+    what: "jsonnet",
+    package: "jsonnet",
+    is_installed: || proc::succeeds(Command::new("jsonnet").arg("--version")),
 };
 const GIT: Need = Need {
     what: "git",

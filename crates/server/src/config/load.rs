@@ -16,6 +16,7 @@ use super::{
     bounds::Bounds,
     keys::{KEYS, render, table},
     named_files::{self, NamedFiles},
+    otel_variables,
     rules::{LISTEN_RULE, rules},
     source_file::SourceFile,
     suggestions, unknown_variables,
@@ -190,10 +191,13 @@ impl Values {
         let known: Vec<&str> = names.keys().map(String::as_str).collect();
         let warning = |name: &str| unknown_variables::warning(name, &known);
         // The map sorts the variables, so that CHANCERY_LOG_LEVEL always overrides CHANCERY_LOG.
-        let given: BTreeMap<String, String> =
-            given.into_iter().filter(|(name, _)| unknown_variables::is_ours(name)).collect();
+        let (given, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            given.into_iter().partition(|(name, _)| unknown_variables::is_ours(name));
         let unknown = given.keys().filter(|name| !names.contains_key(*name));
         found.warnings.extend(unknown.filter_map(|name| warning(name)));
+        let ignored =
+            others.iter().filter_map(|(name, value)| otel_variables::warning(name, value));
+        found.warnings.extend(ignored);
         let level = ("log".to_owned(), "level".to_owned(), Value::String(String::new()));
         names.insert("CHANCERY_LOG".to_owned(), level);
         for (name, text) in given {

@@ -16,6 +16,7 @@ mod load;
 mod manual;
 mod mcp;
 mod named_files;
+mod otel_variables;
 mod raft;
 mod refused;
 mod rules;

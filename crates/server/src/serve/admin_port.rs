@@ -85,7 +85,7 @@ impl AdminPort {
         let (router, routes) = chancery_admin::early_router(EarlyDeps {
             liveness: event_loops.liveness(),
             readiness: readiness.clone(),
-            metrics: Arc::new(move || metrics.render()),
+            metrics: Arc::new(move || super::metrics::render(&metrics)),
             hosts: config.admin_hosts(),
             control: config.access.control(),
             audit: audit.clone(),

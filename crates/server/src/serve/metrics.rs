@@ -6,17 +6,24 @@ use chancery_metrics::{Metric, MetricKind};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio_util::sync::CancellationToken;
 
-use super::log_writer;
+use super::{log_writer, process_metrics};
 use crate::cli::Failure;
 
 /// The version of this program.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The revision of the source of this program. `cargo xtask build` sets it for the optimized program.
+const REVISION: &str = match option_env!("CHANCERY_REVISION") {
+    Some(revision) => revision,
+    None => "unknown",
+};
+/// The version of the compiler of this program, from the build script.
+const RUSTC: &str = env!("CHANCERY_RUSTC");
 /// The metrics of the binary itself.
 const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_build_info",
         MetricKind::Gauge,
-        "Always 1; the label version is the version of the program",
+        "Always 1; the labels are the version, the revision of the source and the compiler of the program",
     ),
     Metric::new(
         "chancery_log_lines_dropped_total",
@@ -66,9 +73,25 @@ pub(super) fn start() -> Result<PrometheusHandle, Failure> {
     chancery_auth::register_metrics();
     chancery_secrets::register_metrics();
     chancery_trace::register_metrics();
-    metrics::gauge!("chancery_build_info", "version" => VERSION).set(1.0);
+    metrics::gauge!(
+        "chancery_build_info", "version" => VERSION, "revision" => REVISION, "rustc" => RUSTC
+    )
+    .set(1.0);
     metrics::counter!(log_writer::DROPPED).increment(0);
     Ok(handle)
+}
+
+/// Returns all metrics in Prometheus' text format.
+pub(super) fn render(metrics: &PrometheusHandle) -> String {
+    let mut text = metrics.render();
+    chancery_metrics::append_samples(
+        &mut text,
+        process_metrics::METRICS,
+        &process_metrics::samples(),
+    );
+    let runtimes = chancery_metrics::runtime_samples();
+    chancery_metrics::append_samples(&mut text, chancery_metrics::METRICS, &runtimes);
+    text
 }
 
 /// Processes the samples of histograms until `stop`.

@@ -19,6 +19,7 @@ mod log_writer;
 mod mcp_sources;
 mod metrics;
 mod ports;
+mod process_metrics;
 mod read_index;
 mod remote_sinks;
 mod running;
@@ -90,6 +91,8 @@ fn run_logged(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::new(format_args!("cannot start threads: {error}")))?;
+    chancery_metrics::register_runtime("chancery", runtime.handle());
+    chancery_metrics::register_runtime("chancery-admin", admin.handle());
     let mut signals = None;
     let ended = runtime.block_on(serve(loaded, metrics, admin.handle(), &mut signals, out));
     if let (Ok(Closed::NeverOpen), Some(signals)) = (&ended, signals) {

@@ -100,7 +100,7 @@ impl<'a> Running<'a> {
         let (router, update_references) = chancery_admin::router(&AdminDeps {
             replica: replica.clone(),
             fanout: fanout.clone(),
-            metrics: Arc::new(move || metrics.render()),
+            metrics: Arc::new(move || metrics::render(&metrics)),
             liveness: port.event_loops.liveness(),
             readiness: port.readiness.clone(),
             drain: port.drain.clone(),

@@ -78,6 +78,17 @@ impl Scrape {
     }
 }
 
+/// The metrics of the process, whose table the binary does not export.
+const PROCESS: [(&str, &str, &str); 7] = [
+    ("process_cpu_seconds_total", "counter", "CPU time of all threads, in user and system mode"),
+    ("process_resident_memory_bytes", "gauge", "Resident memory"),
+    ("process_virtual_memory_bytes", "gauge", "Virtual memory"),
+    ("process_open_fds", "gauge", "Open file descriptors"),
+    ("process_max_fds", "gauge", "The limit of open file descriptors"),
+    ("process_start_time_seconds", "gauge", "The start of the process, in seconds since 1970"),
+    ("process_threads", "gauge", "Threads of the process"),
+];
+
 /// Returns the metrics of all tables of the binary's crates.
 fn described() -> Families {
     let of = |kind: MetricKind| match kind {
@@ -97,6 +108,7 @@ fn described() -> Families {
         chancery_auth::METRICS,
         chancery_secrets::METRICS,
         chancery_trace::METRICS,
+        chancery_metrics::METRICS,
     ];
     let mut all: Families = tables
         .into_iter()
@@ -107,7 +119,7 @@ fn described() -> Families {
         .collect();
     let build = (
         "gauge".to_owned(),
-        "Always 1; the label version is the version of the program".to_owned(),
+        "Always 1; the labels are the version, the revision of the source and the compiler of the program".to_owned(),
     );
     all.insert("chancery_build_info".to_owned(), build);
     let dropped = (
@@ -116,6 +128,9 @@ fn described() -> Families {
             .to_owned(),
     );
     all.insert("chancery_log_lines_dropped_total".to_owned(), dropped);
+    let process =
+        PROCESS.map(|(name, kind, help)| (name.to_owned(), (kind.to_owned(), help.to_owned())));
+    all.extend(process);
     all
 }
 
@@ -243,6 +258,39 @@ fn selected(rules: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
     .collect()
 }
 
+/// Compares the metrics of the process and of its runtimes with what the system shows.
+fn check_process(server: &Server, scrape: &Scrape) {
+    let dir = format!("/proc/{}", server.child.id());
+    let threads = std::fs::read_dir(format!("{dir}/task")).unwrap().count();
+    let files = std::fs::read_dir(format!("{dir}/fd")).unwrap().count();
+    for (name, now) in [("process_threads", threads), ("process_open_fds", files)] {
+        // Threads and connections of the clients may have ended since.
+        let shown = scrape.sum(name);
+        assert!(
+            (shown - f64::from(u32::try_from(now).unwrap())).abs() < 20.0,
+            "{name}: {shown}, now {now}"
+        );
+    }
+    let memory = scrape.sum("process_resident_memory_bytes");
+    assert!((8e6..2e9).contains(&memory), "{memory} bytes");
+    assert!(scrape.sum("process_open_fds") < scrape.sum("process_max_fds"));
+    for runtime in ["chancery", "chancery-admin", "chancery-opening", "chancery-raft"] {
+        let value = |metric: &str| {
+            let sample = format!("chancery_runtime_{metric}{{runtime=\"{runtime}\"}}");
+            *scrape.samples.get(&sample).unwrap_or_else(|| panic!("no sample {sample}"))
+        };
+        assert!(value("workers") >= 1.0, "{runtime}");
+        assert!(value("busy_seconds_total") > 0.0, "{runtime}");
+    }
+    let tasks = scrape.sum("chancery_runtime_alive_tasks");
+    assert!((4.0..10_000.0).contains(&tasks), "{tasks} tasks");
+    let build =
+        scrape.samples.keys().find(|sample| sample.starts_with("chancery_build_info{")).unwrap();
+    for label in ["version=\"", "revision=\"", "rustc=\"1."] {
+        assert!(build.contains(label), "{build}");
+    }
+}
+
 /// An alert rule that selects nothing would never fire.
 #[test]
 fn every_alert_rule_selects_a_metric() {
@@ -320,7 +368,9 @@ fn scraped_metrics_match_the_described_tables() {
         "chancery_xds_inbox_wait_seconds_count",
         "chancery_xds_queue_wait_seconds_count",
         "chancery_xds_shard_turn_seconds_sum",
+        "process_cpu_seconds_total",
     ] {
         assert!(scrape.sum(moved) > 0.0, "{moved} is still 0");
     }
+    check_process(&server, &scrape);
 }

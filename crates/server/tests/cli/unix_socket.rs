@@ -2,7 +2,10 @@
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use crate::support::Server;
+use crate::{
+    support::{Server, chancery},
+    tls_ports::Certs,
+};
 
 /// The command line and curl-like clients reach the same API, without TLS and without a port.
 #[test]
@@ -36,4 +39,32 @@ fn missing_socket_is_named_with_the_key_that_creates_it() {
          that this user owns the socket"
     );
     assert!(done.code != 0 && done.err.contains(&expected), "{done:?}");
+}
+
+/// The probes of the Helm chart, if the admin port requires certificates: the kubelet has none, and the access rules give
+/// nothing to the user of the container.
+#[test]
+fn health_over_the_socket_needs_no_certificate_and_no_right() {
+    let root = tempfile::tempdir().unwrap();
+    let certs = Certs::create(root.path());
+    let socket = root.path().join("admin.sock").display().to_string();
+    let mut command = chancery();
+    command.args(["serve", "--config", &certs.path("chancery.toml"), "--xds", "127.0.0.1:0"]);
+    command.args(["--admin", "127.0.0.1:0", "--raft", "127.0.0.1:0", "--data-dir"]);
+    command.arg(root.path().join("data")).env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB");
+    command.env("CHANCERY_ADMIN_SOCKET", &socket);
+    command.env("CHANCERY_ACCESS_ADMINS", "spiffe://prod.example/ops/anna");
+    let server = Server::spawn(command);
+    let on = |address: &str, args: &[&str]| {
+        let done = server.run(&[&["--server", address], args].concat());
+        (done.code, done.out, done.err)
+    };
+    let socket = format!("unix:{socket}");
+    assert_eq!(on(&socket, &["health"]), (0, "healthy\n".to_owned(), String::new()));
+    assert_eq!(on(&socket, &["health", "--ready"]), (0, "ready\n".to_owned(), String::new()));
+    let (code, _, error) = on(&socket, &["get"]);
+    assert!(code == 1 && error.contains("unix:"), "{error}");
+    let port = format!("https://{}", server.admin);
+    let (code, _, error) = on(&port, &["--ca-cert", &certs.path("ca.pem"), "health"]);
+    assert!(code == 1 && error.contains("certificate"), "{error}");
 }

@@ -1,6 +1,7 @@
-//! A minimal API server of Kubernetes, in which Helm can look up one StatefulSet.
+//! A minimal API server of Kubernetes, in which Helm can look up StatefulSets.
 
 use std::{
+    collections::BTreeMap,
     io::{BufRead as _, BufReader, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -21,23 +22,29 @@ pub(super) struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts a server with one StatefulSet.
-    pub(super) fn start(namespace: &str, name: &str, replicas: u32) -> Result<Self> {
+    /// Starts a server with StatefulSets, each with its name and specification.
+    pub(super) fn start(namespace: &str, sets: &[(&str, Value)]) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("listen on a port")?;
         let address = listener.local_addr().context("read the address of a port")?;
         let n_lookups = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&n_lookups);
-        let path = format!("/apis/apps/v1/namespaces/{namespace}/statefulsets/{name}");
-        let set = json!({
-            "apiVersion": "apps/v1", "kind": "StatefulSet",
-            "metadata": {"name": name, "namespace": namespace}, "spec": {"replicas": replicas},
-        });
+        let sets: BTreeMap<String, Value> = sets
+            .iter()
+            .map(|(name, spec)| {
+                let set = json!({
+                    "apiVersion": "apps/v1", "kind": "StatefulSet",
+                    "metadata": {"name": name, "namespace": namespace}, "spec": spec,
+                });
+                (format!("/apis/apps/v1/namespaces/{namespace}/statefulsets/{name}"), set)
+            })
+            .collect();
+        let sets = Arc::new(sets);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (path, set, count) = (path.clone(), set.clone(), Arc::clone(&count));
+                let (sets, count) = (Arc::clone(&sets), Arc::clone(&count));
                 thread::spawn(move || {
                     let answer = |asked: &str| {
-                        if asked == path {
+                        if let Some(set) = sets.get(asked) {
                             count.fetch_add(1, Ordering::Relaxed);
                             return Some(set.clone());
                         }
@@ -55,7 +62,7 @@ impl ApiServer {
         format!("http://{}", self.address)
     }
 
-    /// Returns how often the StatefulSet was read.
+    /// Returns how often a StatefulSet was read.
     pub(super) fn lookups(&self) -> usize {
         self.n_lookups.load(Ordering::Relaxed)
     }

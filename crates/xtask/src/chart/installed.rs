@@ -170,15 +170,34 @@ fn growth(cluster: &Cluster, chart: &Chart) -> Result<()> {
     ensure!(small["template"] == large["template"], "a larger cluster restarts its pods");
     say!("an upgrade from 3 to 5 replicas changes no pod template");
 
-    let refusal = live::refusal(&name);
-    let said = cluster.helm_refuses(&release("upgrade", &[]))?;
-    ensure!(said.contains(&refusal), "a smaller cluster is not refused: {said}");
+    let refuses = |args: &[&'static str], refusal: &str| {
+        let said = cluster.helm_refuses(&release("upgrade", args))?;
+        ensure!(said.contains(refusal), "{args:?} is not refused: {said}");
+        Ok(())
+    };
+    refuses(&[], &live::fewer_voters(&name))?;
     ensure!(set()? == large, "a refused upgrade changes the StatefulSet");
     upgrade(&["--set", "allowShrink=true"])?;
     ensure!(set()?["replicas"] == 3, "allowShrink removes no replicas");
     say!("an upgrade from 5 to 3 replicas is refused without allowShrink");
 
-    upgrade(&UPGRADE)?;
+    upgrade(&["--set", "learners.enabled=true,learners.replicaCount=3"])?;
+    let learners = format!("{name}-learner");
+    let fewer = ["--set", "learners.enabled=true,learners.replicaCount=2"];
+    refuses(&fewer, &live::fewer_learners(&learners))?;
+    refuses(&[], "learners.enabled is false, and the StatefulSet")?;
+    upgrade(&["--set", "allowShrink=true"])?;
+    say!("fewer learners, and no learners, are refused without allowShrink");
+
+    refuses(&["--set", "persistence.size=20Gi"], "(docs/kubernetes.md, \"Grow a volume\")")?;
+    cluster.kubectl(&["delete", "statefulset", &name, "--cascade=orphan"])?;
+    upgrade(&["--set", "persistence.size=20Gi"])?;
+    let claim =
+        set()?["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"].clone();
+    ensure!(claim == "20Gi", "the volumes have {claim}");
+    say!("larger volumes are refused until the StatefulSet was deleted without its pods");
+
+    upgrade(&[UPGRADE.as_slice(), &["--set", "persistence.size=20480Mi"]].concat())?;
     ensure!(set()?["template"] != small["template"], "an upgrade changes no pod");
     say!("an upgrade of the image, the configuration and the service changes no fixed field");
 

@@ -119,7 +119,31 @@ const REFUSALS: &[(&[&str], &str)] = &[
     ),
     (
         &["terminationGracePeriodSeconds=10"],
-        "at '/terminationGracePeriodSeconds': minimum: got 10, want 30",
+        "at '/terminationGracePeriodSeconds': minimum: got 10, want 26",
+    ),
+    (
+        &["terminationGracePeriodSeconds=34"],
+        "terminationGracePeriodSeconds is 34, and shutdown.timeout is 10s: a replica also needs 25 s to transfer leadership \
+         and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least 35",
+    ),
+    (
+        &["config.shutdown.timeout=2m", "terminationGracePeriodSeconds=144"],
+        "terminationGracePeriodSeconds is 144, and shutdown.timeout is 2m: a replica also needs 25 s to transfer leadership \
+         and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least 145",
+    ),
+    (
+        &["persistence.size=4095Mi"],
+        "persistence.size is 4095Mi: the alert ChanceryDiskFull fires below 2 GiB of free space, and a small log needs space \
+         too; set at least 4Gi",
+    ),
+    (
+        &["metrics.prometheusRule.backupMaxAge=26h"],
+        "metrics.prometheusRule.backupMaxAge is set, and backup.enabled is false: there would be no backups to watch; enable \
+         them, or remove backupMaxAge",
+    ),
+    (
+        &["metrics.prometheusRule.runbookBase=https://git.example/chancery"],
+        "at '/metrics/prometheusRule/runbookBase': 'https://git.example/chancery' does not match pattern",
     ),
 ];
 /// A version of Kubernetes that is too old.

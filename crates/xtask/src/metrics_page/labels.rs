@@ -1,13 +1,13 @@
-//! The labels of the metrics, from the macros `counter!`, `gauge!` and `histogram!` in the code.
+//! The labels of the metrics, from the macros `counter!`, `gauge!`, `histogram!` and `sample!` in the code.
 //!
 //! A macro names its metric in the first argument, or takes it from the parameter of a closure such as
 //! `let of = |name| counter!(name, "type" => label);`. Then the calls `of("chancery_…")` name the metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::queries::{PREFIX, is_name};
+use super::queries::is_name;
 
-const MACROS: [&str; 3] = ["counter!(", "gauge!(", "histogram!("];
+const MACROS: [&str; 4] = ["counter!(", "gauge!(", "histogram!(", "sample!("];
 
 /// Adds the labels of the metrics that a file records to `labels`.
 pub(super) fn collect(text: &str, labels: &mut BTreeMap<String, BTreeSet<String>>) {
@@ -75,7 +75,7 @@ fn calls<'a>(text: &'a str, closure: &str) -> Vec<&'a str> {
         .filter(|(at, _)| !text[..*at].ends_with(|c: char| c.is_alphanumeric() || c == '_'))
         .filter_map(|(at, call)| {
             let literal = text[at + call.len()..].trim_start().strip_prefix('"')?;
-            literal.starts_with(PREFIX).then(|| literal.split('"').next())?
+            literal.split('"').next().filter(|name| is_name(name))
         })
         .collect()
 }
@@ -100,6 +100,7 @@ mod tests {
             };
             (of(\"chancery_a_c_total\"), of(
                 \"chancery_a_d_total\"), proof(\"chancery_a_e_total\"));
+            sample!(\"process_x\", \"of\" => y, 1.0);
             describe_counter!(\"chancery_a_f_total\", \"help\" => x);
             counter!(\"chancery_a_b_total\", &labels);");
         let shown: Vec<String> = labels
@@ -115,6 +116,7 @@ mod tests {
                 "chancery_a_c_total type",
                 "chancery_a_d_total type",
                 "chancery_a_plain ",
+                "process_x of",
             ]
         );
     }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-/// The prefix of the names of all metrics.
-pub(super) const PREFIX: &str = "chancery_";
+/// The prefix of the names of Chancery's own metrics.
+const OWN: &str = "chancery_";
+/// The prefix of the names that all programs use for the metrics of their process.
+const PROCESS: &str = "process_";
 
 /// The suffixes of the series of a histogram.
 const SERIES: [&str; 3] = ["_bucket", "_sum", "_count"];
@@ -28,15 +30,17 @@ pub(super) fn wrong(text: &str, metrics: &BTreeMap<&str, &str>) -> impl Iterator
 
 /// Returns the words of a line that look like metrics, each with the preceding text.
 fn names(line: &str) -> impl Iterator<Item = (&str, &str)> {
-    line.match_indices(PREFIX).filter_map(|(at, _)| {
-        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let before = &line[..at];
-        let rest = &line[at..];
-        let name = &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())];
-        // A path such as chancery_xds::metrics is not a metric.
-        let is_path = rest[name.len()..].starts_with("::") || before.ends_with(is_word);
-        (is_name(name) && !is_path).then_some((before, name))
-    })
+    [OWN, PROCESS].into_iter().flat_map(|prefix| line.match_indices(prefix)).filter_map(
+        |(at, _)| {
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let before = &line[..at];
+            let rest = &line[at..];
+            let name = &rest[..rest.find(|c| !is_word(c)).unwrap_or(rest.len())];
+            // A path such as chancery_xds::metrics is not a metric.
+            let is_path = rest[name.len()..].starts_with("::") || before.ends_with(is_word);
+            (is_name(name) && !is_path).then_some((before, name))
+        },
+    )
 }
 
 fn complain(
@@ -65,11 +69,11 @@ fn complain(
 
 /// Returns whether a text is the name of a metric.
 pub(super) fn is_name(text: &str) -> bool {
-    text.strip_prefix(PREFIX).is_some_and(|rest| {
-        // `chancery_server=debug` is a log filter, `chancery_xds` a crate.
-        rest.contains('_')
-            && rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-    })
+    let is_word =
+        |rest: &str| rest.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    // `chancery_server=debug` is a log filter, `chancery_xds` a crate.
+    let own = text.strip_prefix(OWN).filter(|rest| rest.contains('_'));
+    own.or_else(|| text.strip_prefix(PROCESS)).is_some_and(|rest| !rest.is_empty() && is_word(rest))
 }
 
 /// Returns the histogram to which a series belongs.

@@ -19,7 +19,7 @@ const WIDTH: u32 = 24;
 const ABOVE_ZERO: f64 = 1e-6;
 const DATASOURCE: &str = "${datasource}";
 /// The prefixes of the series to which the generator adds the variables.
-const PREFIXES: [&str; 2] = ["chancery_", "chancery:"];
+const PREFIXES: [&str; 3] = ["chancery_", "chancery:", "process_"];
 
 /// Returns the files of all dashboards by name, or complaints about the table.
 pub(super) fn generate(
@@ -75,7 +75,7 @@ pub(super) fn queries() -> impl Iterator<Item = (&'static str, String)> {
         panels.flat_map(|panel| panel.queries.iter().map(|(expr, _)| (panel.title, *expr)));
     queries.map(|(title, expr)| {
         let text = query(expr).replace("$__rate_interval", "10s");
-        let text = ["$cluster", "$job", "$instance"]
+        let text = ["$cluster", "$namespace", "$job", "$instance"]
             .iter()
             .fold(text, |text, variable| text.replace(variable, ".*"));
         (title, text)
@@ -92,7 +92,8 @@ fn query(expr: &str) -> String {
         let (name, after) = name.split_at(name.find(|c| !is_name(c)).unwrap_or(name.len()));
         // Recorded series have no instance.
         let instance = if name.contains(':') { "" } else { ", instance=~\"$instance\"" };
-        let labels = format!("cluster=~\"$cluster\", job=~\"$job\"{instance}");
+        let labels =
+            format!("cluster=~\"$cluster\", namespace=~\"$namespace\", job=~\"$job\"{instance}");
         query.push_str(before);
         query.push_str(name);
         rest = match after.strip_prefix('{') {
@@ -166,17 +167,28 @@ fn board_json(board: &Board, panels: &[Value]) -> Value {
         }],
         "annotations": {"list": [{
             "name": "Writes", "enable": true, "datasource": datasource(), "iconColor": "blue",
-            "expr": format!("max by (job) (changes({}[1m])) > 0", query("chancery_store_revision")),
-            "step": "1m", "titleFormat": "The state of {{job}} changed",
+            "expr": format!(
+                "max by (cluster, namespace, job) (changes({}[1m])) > 0", query("chancery_store_revision")
+            ),
+            "step": "1m", "titleFormat": "The state of {{cluster}} {{namespace}} {{job}} changed",
         }]},
         "templating": {"list": [
             {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus"},
             variable("cluster", "Cluster", "label_values(chancery_build_info, cluster)"),
-            variable("job", "Job", "label_values(chancery_build_info{cluster=~\"$cluster\"}, job)"),
+            variable(
+                "namespace",
+                "Namespace",
+                "label_values(chancery_build_info{cluster=~\"$cluster\"}, namespace)",
+            ),
+            variable(
+                "job",
+                "Job",
+                "label_values(chancery_build_info{cluster=~\"$cluster\", namespace=~\"$namespace\"}, job)",
+            ),
             variable(
                 "instance",
                 "Replica",
-                "label_values(chancery_build_info{cluster=~\"$cluster\", job=~\"$job\"}, instance)",
+                "label_values(chancery_build_info{cluster=~\"$cluster\", namespace=~\"$namespace\", job=~\"$job\"}, instance)",
             ),
         ]},
         "panels": panels,
@@ -276,9 +288,9 @@ mod tests {
     fn variables_are_added_to_each_series() {
         assert_eq!(
             query("rate(chancery_a_b[5m]) / chancery_a_c{x=\"y\"} + chancery:a:b"),
-            "rate(chancery_a_b{cluster=~\"$cluster\", job=~\"$job\", instance=~\"$instance\"}[5m]) \
-             / chancery_a_c{cluster=~\"$cluster\", job=~\"$job\", instance=~\"$instance\", x=\"y\"} \
-             + chancery:a:b{cluster=~\"$cluster\", job=~\"$job\"}"
+            "rate(chancery_a_b{cluster=~\"$cluster\", namespace=~\"$namespace\", job=~\"$job\", instance=~\"$instance\"}[5m]) \
+             / chancery_a_c{cluster=~\"$cluster\", namespace=~\"$namespace\", job=~\"$job\", instance=~\"$instance\", x=\"y\"} \
+             + chancery:a:b{cluster=~\"$cluster\", namespace=~\"$namespace\", job=~\"$job\"}"
         );
     }
 

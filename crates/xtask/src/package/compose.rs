@@ -85,11 +85,13 @@ fn check_order(compose: &str) -> Result<()> {
 /// Returns the mounted files of the checkout, as relative paths.
 fn mounted(compose: &str) -> Vec<&str> {
     let words = compose.split([' ', '"', '[', ']', '\n']);
+    // A variable has the path as its default: `${FILE:-./path}:/target`.
+    let words = words.map(|word| word.split_once(":-").map_or(word, |(_, default)| default));
     let sources = words.filter(|word| word.starts_with("./") || word.starts_with("../"));
-    sources.filter_map(|word| word.split(':').next()).collect()
+    sources.filter_map(|word| word.split([':', '}']).next()).collect()
 }
 
-/// Checks that the default image of Chancery has the version of the workspace.
+/// Checks that the default image of Chancery, and that of the Dockerfile, have the version of the workspace.
 fn check_release(root: &Path, compose: &str) -> Result<()> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).context("read Cargo.toml")?;
     let version = super::release::version(&manifest)?;
@@ -97,6 +99,14 @@ fn check_release(root: &Path, compose: &str) -> Result<()> {
     if !compose.contains(&image) {
         bail!("{DIR}/compose.yaml does not use the image of this version: write `{image}`");
     }
+    let dockerfile =
+        fs::read_to_string(root.join(DOCKERFILE)).with_context(|| format!("read {DOCKERFILE}"))?;
+    let line = format!("ARG VERSION={version}\n");
+    ensure!(
+        dockerfile.contains(&line),
+        "{DOCKERFILE} labels another version: write `{}`",
+        line.trim()
+    );
     Ok(())
 }
 
@@ -106,7 +116,7 @@ mod tests {
 
     const GOOD: &str = "image: ${A:-a:1}\nimage: ${B:-b:1}\nimage: ${C:-c:1}\nimage: ${D:-r/d:v2}\n\
                         ports: [\"127.0.0.1:1:2\", \"127.0.0.1:3:4\"]\n\
-                        volumes: [\"./x.yaml:/x:ro\"]\n- ../y:/y\n";
+                        volumes: [\"./x.yaml:/x:ro\"]\n- ../y:/y\n- ${Z:-../z}:/z:ro\n";
 
     #[test]
     fn unpinned_image_and_public_port_are_refused() {
@@ -137,6 +147,6 @@ mod tests {
 
     #[test]
     fn mounted_files_are_found_in_both_forms_of_lists() {
-        assert_eq!(mounted(GOOD), ["./x.yaml", "../y"]);
+        assert_eq!(mounted(GOOD), ["./x.yaml", "../y", "../z"]);
     }
 }

@@ -144,6 +144,8 @@ fn config(release: &Release, diff: &str) -> Value {
     })
 }
 
+/// Returns the labels. `url`, `source` and `documentation` are missing, because the project has no public address, and
+/// `base.name`, because the image has no base.
 fn labels(release: &Release) -> Value {
     json!({
         "org.opencontainers.image.title": "chancery",

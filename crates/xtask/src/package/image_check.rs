@@ -41,7 +41,7 @@ pub(super) fn run(paths: &Paths, release: &Release, program: &[u8]) -> Result<()
     let again = image::layout(release, program)?;
     ensure!(
         digest == again.digest,
-        "the image is not reproducible: its digest was {digest}, then {}",
+        "the image of one program has two digests: {digest}, then {}",
         again.digest
     );
     let name = format!("{}:{}", layout.display(), release.version);

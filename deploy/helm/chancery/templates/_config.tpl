@@ -82,6 +82,18 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The path of the UNIX socket that the probes use; empty if they use the admin port. */}}
+{{- define "chancery.probeSocket" -}}
+{{- if eq (include "chancery.adminCertificates" .) "required" -}}
+{{- default "/run/chancery/admin.sock" (dig "admin" "socket" "" .Values.config) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the chart sets this socket, because `config` does not. */}}
+{{- define "chancery.ownSocket" -}}
+{{- if and (include "chancery.probeSocket" .) (not (dig "admin" "socket" "" .Values.config)) -}}true{{- end -}}
+{{- end -}}
+
 {{/* The Secret with the certificate of an operator for backups and tests; empty if there is none. */}}
 {{- define "chancery.operatorSecret" -}}
 {{- if .Values.backup.existingSecret -}}

@@ -75,14 +75,17 @@ spec:
       {{- with $values.topologySpreadConstraints }}
         {{- toYaml . | nindent 6 }}
       {{- else }}
+      # Nodes with a taint that the pods do not tolerate do not count, such as those of the control plane or drained ones.
       - topologyKey: kubernetes.io/hostname
         maxSkew: 1
         whenUnsatisfiable: DoNotSchedule
+        nodeTaintsPolicy: Honor
         labelSelector:
           matchLabels: {{- include "chancery.selector" . | nindent 12 }}
       - topologyKey: topology.kubernetes.io/zone
         maxSkew: 1
         whenUnsatisfiable: ScheduleAnyway
+        nodeTaintsPolicy: Honor
         labelSelector:
           matchLabels: {{- include "chancery.selector" . | nindent 12 }}
       {{- end }}
@@ -111,14 +114,13 @@ spec:
         - {name: admin, containerPort: 18001}
         - {name: raft, containerPort: 18002}
         {{- with $values.startupProbe }}
-        startupProbe: {{- include "chancery.probe" (dict "root" $ "probe" . "path" "/healthz" "port" "admin") | nindent 10 }}
+        startupProbe: {{- include "chancery.probe" (dict "root" $ "probe" . "path" "/healthz") | nindent 10 }}
         {{- end }}
         {{- with $values.livenessProbe }}
-        livenessProbe: {{- include "chancery.probe" (dict "root" $ "probe" . "path" "/healthz" "port" "admin") | nindent 10 }}
+        livenessProbe: {{- include "chancery.probe" (dict "root" $ "probe" . "path" "/healthz") | nindent 10 }}
         {{- end }}
         {{- with $values.readinessProbe }}
-        {{- /* The xDS port accepts connections exactly while the replica is ready. */}}
-        readinessProbe: {{- include "chancery.probe" (dict "root" $ "probe" . "path" "/readyz" "port" "xds") | nindent 10 }}
+        readinessProbe: {{- include "chancery.probe" (dict "root" $ "probe" . "path" "/readyz") | nindent 10 }}
         {{- end }}
         resources: {{- toYaml $values.resources | nindent 10 }}
         securityContext: {{- toYaml $values.securityContext | nindent 10 }}
@@ -132,6 +134,9 @@ spec:
         {{- if include "chancery.tlsSecret" (dict "root" $ "port" $port) }}
         - {name: tls-{{ $port }}, mountPath: /etc/chancery/tls/{{ $port }}, readOnly: true}
         {{- end }}
+        {{- end }}
+        {{- if include "chancery.ownSocket" $ }}
+        - {name: socket, mountPath: /run/chancery}
         {{- end }}
         {{- with $values.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
@@ -157,6 +162,9 @@ spec:
         secret: {secretName: {{ . }}, defaultMode: 0440}
       {{- end }}
       {{- end }}
+      {{- if include "chancery.ownSocket" $ }}
+      - {name: socket, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+      {{- end }}
       {{- with $values.extraVolumes }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -173,6 +181,9 @@ spec:
 - {name: CHANCERY_XDS_ADDRESS, value: "0.0.0.0:18000"}
 - {name: CHANCERY_ADMIN_ADDRESS, value: "0.0.0.0:18001"}
 - {name: CHANCERY_RAFT_ADDRESS, value: "0.0.0.0:18002"}
+{{- if include "chancery.ownSocket" $root }}
+- {name: CHANCERY_ADMIN_SOCKET, value: {{ include "chancery.probeSocket" $root }}}
+{{- end }}
 - {name: CHANCERY_RAFT_ADVERTISE, value: "$(POD_NAME).{{ .name }}-raft.{{ $root.Release.Namespace }}.svc:18002"}
 # A replica uses the list of members only while its directory is empty. A change of the list restarts nothing.
 {{- if eq .component "learner" }}
@@ -195,12 +206,15 @@ spec:
 {{- end }}
 {{- end -}}
 
-{{/* A probe. The kubelet has no certificate, so it only connects if the admin port requires one. Takes {root, probe, path, port}. */}}
+{{/* A probe. The kubelet has no certificate. If the admin port requires one, the probe is a command in the container, which uses the
+UNIX socket. Takes {root, probe, path}. */}}
 {{- define "chancery.probe" -}}
 {{- $probe := deepCopy .probe -}}
 {{- if not (or $probe.httpGet $probe.tcpSocket $probe.exec $probe.grpc) -}}
-{{- if eq (include "chancery.adminCertificates" .root) "required" -}}
-{{- $_ := set $probe "tcpSocket" (dict "port" .port) -}}
+{{- $socket := include "chancery.probeSocket" .root -}}
+{{- if $socket -}}
+{{- $command := list "/chancery" "health" "--server" (printf "unix:%s" $socket) -}}
+{{- $_ := set $probe "exec" (dict "command" (ternary (append $command "--ready") $command (eq .path "/readyz"))) -}}
 {{- else -}}
 {{- $tls := include "chancery.tlsSecret" (dict "root" .root "port" "admin") -}}
 {{- $_ := set $probe "httpGet" (dict "path" .path "port" "admin" "scheme" (ternary "HTTPS" "HTTP" (not (empty $tls)))) -}}

@@ -3,6 +3,7 @@
 {{- include "chancery.validateImage" . -}}
 {{- include "chancery.validateReplicas" . -}}
 {{- include "chancery.validateConfig" . -}}
+{{- include "chancery.validateTimes" . -}}
 {{- include "chancery.validatePorts" . -}}
 {{- include "chancery.validateMetrics" . -}}
 {{- include "chancery.validateBackup" . -}}
@@ -31,13 +32,9 @@
 {{- fail "persistence.enabled is false: a replica that moves to another node loses its data, and with a majority of the replicas the cluster loses acknowledged writes; enable it, or use one replica without learners for tests" -}}
 {{- end -}}
 {{- $name := include "chancery.fullname" . -}}
-{{- $live := lookup "apps/v1" "StatefulSet" .Release.Namespace $name -}}
-{{- if and $live (not .Values.allowShrink) -}}
-{{- $now := int (dig "spec" "replicas" 0 $live) -}}
-{{- if lt $n $now -}}
-{{- fail (printf "replicaCount is %d, and the StatefulSet %s/%s has %d replicas: the others would remain voters, and the cluster could lose its majority; run `chancery cluster remove` for the replicas %d to %d, the highest first, and then set allowShrink to true" $n .Release.Namespace $name $now (add1 $n) $now) -}}
-{{- end -}}
-{{- end -}}
+{{- $learners := ternary (int .Values.learners.replicaCount) 0 .Values.learners.enabled -}}
+{{- include "chancery.validateLive" (dict "root" . "name" $name "replicas" $n "component" "replica") -}}
+{{- include "chancery.validateLive" (dict "root" . "name" (printf "%s-learner" $name) "replicas" $learners "component" "learner") -}}
 {{- $minority := div (sub $n 1) 2 | int -}}
 {{- if and (gt $n 1) .Values.podDisruptionBudget.enabled (gt (int .Values.podDisruptionBudget.maxUnavailable) $minority) -}}
 {{- fail (printf "podDisruptionBudget.maxUnavailable is %d: of %d replicas, at most %d may be unavailable, or no write can be committed; set a smaller number" (int .Values.podDisruptionBudget.maxUnavailable) $n $minority) -}}
@@ -45,6 +42,85 @@
 {{- $rolling := dig "rollingUpdate" "maxUnavailable" 1 .Values.updateStrategy -}}
 {{- if ne (toString $rolling) "1" -}}
 {{- fail (printf "updateStrategy.rollingUpdate.maxUnavailable is %v: an update that restarts several replicas at once can leave the cluster without a majority; remove it" $rolling) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Compares with the running StatefulSet of the release, if Helm sees it. Takes {root, name, replicas, component}. */}}
+{{- define "chancery.validateLive" -}}
+{{- $values := .root.Values -}}
+{{- $live := lookup "apps/v1" "StatefulSet" .root.Release.Namespace .name -}}
+{{- if $live -}}
+{{- $set := printf "the StatefulSet %s/%s" .root.Release.Namespace .name -}}
+{{- $now := int (dig "spec" "replicas" 0 $live) -}}
+{{- if and (lt .replicas $now) (not $values.allowShrink) -}}
+{{- $advice := printf "run `chancery cluster remove` for the replicas %%d to %%d, the highest first, and then set allowShrink to true" -}}
+{{- if eq .component "replica" -}}
+{{- $advice = printf $advice (add1 .replicas) $now -}}
+{{- fail (printf "replicaCount is %d, and %s has %d replicas: the others would remain voters, and the cluster could lose its majority; %s" .replicas $set $now $advice) -}}
+{{- else -}}
+{{- $value := ternary (printf "learners.replicaCount is %d" .replicas) "learners.enabled is false" $values.learners.enabled -}}
+{{- $advice = printf $advice (add 101 .replicas) (add 100 $now) -}}
+{{- fail (printf "%s, and %s has %d replicas: the others would remain members of the cluster; %s" $value $set $now $advice) -}}
+{{- end -}}
+{{- end -}}
+{{- if .replicas -}}
+{{- include "chancery.validateVolumes" (dict "values" $values.persistence "set" $set "live" $live "root" .root "name" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses changes of the volumes, which the API server refuses with a text that does not say what to do. */}}
+{{- define "chancery.validateVolumes" -}}
+{{- $templates := dig "spec" "volumeClaimTemplates" list .live -}}
+{{- if ne .values.enabled (not (empty $templates)) -}}
+{{- fail (printf "persistence.enabled is %v, and %s %s: Kubernetes does not change the volumes of a StatefulSet; set persistence.enabled to %v, or install another release" .values.enabled .set (ternary "has no volumes" "has volumes" (empty $templates)) (not .values.enabled)) -}}
+{{- end -}}
+{{- if $templates -}}
+{{- $claim := first $templates -}}
+{{- $size := dig "spec" "resources" "requests" "storage" "0" $claim -}}
+{{- $wanted := float64 (include "chancery.bytes" .values.size) -}}
+{{- $there := float64 (include "chancery.bytes" $size) -}}
+{{- if lt $wanted $there -}}
+{{- fail (printf "persistence.size is %s, and the volumes of %s have %s: a volume cannot become smaller; set %s or more" .values.size .set $size $size) -}}
+{{- end -}}
+{{- $recreate := printf "run `kubectl --namespace %s delete statefulset %s --cascade=orphan`, and repeat the upgrade" .root.Release.Namespace .name -}}
+{{- if gt $wanted $there -}}
+{{- fail (printf "persistence.size is %s, and %s requests %s: Kubernetes does not change the volumes of a StatefulSet; request %s in each claim, %s (docs/kubernetes.md, \"Grow a volume\")" .values.size .set $size .values.size $recreate) -}}
+{{- end -}}
+{{- $live := dict "storageClass" (dig "spec" "storageClassName" "" $claim) "accessModes" (dig "spec" "accessModes" list $claim) "annotations" (dig "metadata" "annotations" dict $claim) -}}
+{{- range $key, $value := $live -}}
+{{- $new := get $.values $key -}}
+{{- if ne (toJson $new) (toJson $value) -}}
+{{- fail (printf "persistence.%s is %s, and %s has %s: Kubernetes does not change the volumes of a StatefulSet; set the previous value. For new volumes only, %s" $key (toJson $new) $.set (toJson $value) $recreate) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A quantity of Kubernetes, such as 10Gi, in bytes. */}}
+{{- define "chancery.bytes" -}}
+{{- $units := dict "" 1.0 "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- $number := regexFind "^[0-9.]+" . -}}
+{{- mulf (float64 $number) (get $units (trimPrefix $number .)) | printf "%.0f" -}}
+{{- end -}}
+
+{{/* A time of the configuration, such as 15s, in seconds. */}}
+{{- define "chancery.seconds" -}}
+{{- $number := regexFind "^[0-9]+" . -}}
+{{- mulf (float64 $number) (get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) (trimPrefix $number .) | default 1.0) -}}
+{{- end -}}
+
+{{- define "chancery.validateTimes" -}}
+{{- if lt (float64 (include "chancery.bytes" .Values.persistence.size)) (float64 (include "chancery.bytes" "4Gi")) -}}
+{{- fail (printf "persistence.size is %s: the alert ChanceryDiskFull fires below 2 GiB of free space, and a small log needs space too; set at least 4Gi" .Values.persistence.size) -}}
+{{- end -}}
+{{- if not .Values.existingConfigSecret -}}
+{{- $timeout := dig "shutdown" "timeout" "10s" .Values.config -}}
+{{- $grace := int .Values.terminationGracePeriodSeconds -}}
+{{- $needed := addf (include "chancery.seconds" $timeout) 25 | ceil | int -}}
+{{- if lt $grace $needed -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.timeout is %s: a replica also needs 25 s to transfer leadership and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least %d" $grace $timeout $needed) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -103,6 +179,9 @@
 {{- end -}}
 
 {{- define "chancery.validateBackup" -}}
+{{- if and .Values.metrics.prometheusRule.backupMaxAge (not .Values.backup.enabled) -}}
+{{- fail "metrics.prometheusRule.backupMaxAge is set, and backup.enabled is false: there would be no backups to watch; enable them, or remove backupMaxAge" -}}
+{{- end -}}
 {{- if and .Values.backup.enabled (include "chancery.adminCertificates" .) (not (include "chancery.operatorSecret" .)) -}}
 {{- fail "backup.enabled is true, and the admin port accepts certificates of its CA: the backup needs the certificate of an operator; set backup.existingSecret, or use tls.admin.certManager" -}}
 {{- end -}}

@@ -1,8 +1,12 @@
 //! The command `backup`.
 
+mod files;
+mod keep;
+
 use std::{
     fs::{File, Permissions},
     io::{self, IsTerminal, Write},
+    num::NonZeroUsize,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -12,6 +16,9 @@ use chancery_store::{BackupCheck, BackupInfo, BackupSource};
 use clap::Args;
 use serde_json::json;
 use tempfile::NamedTempFile;
+
+use files::{failed, parent};
+use keep::Series;
 
 use super::client::{Servers, refusal};
 use crate::cli::{
@@ -48,6 +55,12 @@ pub(crate) struct Backup {
     /// Replace an existing regular file
     #[arg(long)]
     force: bool,
+    /// Delete older backups afterwards, so that at most N remain in the directory of FILE
+    ///
+    /// The name of FILE must contain a number that grows, such as a date. A backup is older if its name has a
+    /// lower number, and otherwise the same text.
+    #[arg(long, value_name = "N")]
+    keep: Option<NonZeroUsize>,
 }
 
 /// The argument that selects standard output.
@@ -132,13 +145,6 @@ fn is_standard_output(path: &Path) -> bool {
     path == Path::new(STANDARD_OUTPUT)
 }
 
-fn parent(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
 fn give_name(path: &Path, force: bool, file: NamedTempFile) -> Result<(), Failure> {
     file.as_file().sync_all().map_err(|error| failed("sync", path, &error))?;
     // Another process may have created the file since the first check.
@@ -179,16 +185,13 @@ fn there_already(path: &Path) -> Failure {
     Failure::new(format_args!("{} already exists; use --force to replace it", path.display()))
 }
 
-fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
-    Failure::new(format_args!("cannot {what} {}: {error}", path.display()))
-}
-
 /// Saves the state of the cluster to a file or to standard output.
 pub(super) async fn run(
     backup: &Backup,
     servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
+    let series = backup.keep.map(|keep| Series::of(&backup.file, keep)).transpose()?;
     let (info, bytes) = match &backup.data_dir {
         Some(data_dir) => {
             refuse_existing(&backup.file, backup.force)?;
@@ -212,15 +215,21 @@ pub(super) async fn run(
     if is_standard_output(&backup.file) {
         // Standard output carries the backup, so the summary goes to standard error.
         let mut out = io::stderr();
-        return show(&info, bytes, backup, &mut Answer { out: &mut out, output: answer.output });
+        let answer = &mut Answer { out: &mut out, output: answer.output };
+        return show(&info, bytes, backup, &[], answer);
     }
-    show(&info, bytes, backup, answer)
+    let deleted = match (series, backup.keep) {
+        (Some(series), Some(keep)) => series.delete_older(keep)?,
+        _ => Vec::new(),
+    };
+    show(&info, bytes, backup, &deleted, answer)
 }
 
 fn show(
     info: &BackupInfo,
     bytes: u64,
     backup: &Backup,
+    deleted: &[PathBuf],
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let file = backup.file.display().to_string();
@@ -242,12 +251,19 @@ fn show(
         return answer.text(|out| {
             writeln!(out, "{file}: revision {revision}, {resources}, {bytes} bytes, {when}")?;
             what.iter().try_for_each(|what| writeln!(out, "it is {what}"))?;
+            for older in deleted {
+                writeln!(out, "deleted the older backup {}", plain(&older.display().to_string()))?;
+            }
             warn_of_divergence(info, out)
         });
     }
     let mut value = describe(info);
     value["file"] = json!(file);
     value["bytes"] = json!(bytes);
+    if backup.keep.is_some() {
+        let deleted: Vec<String> = deleted.iter().map(|path| path.display().to_string()).collect();
+        value["deleted"] = json!(deleted);
+    }
     answer.json(&value)
 }
 

@@ -529,13 +529,17 @@ fn all_wrong_entries_of_a_list_are_reported() {
 
 #[test]
 fn warnings_are_reported_beside_errors() {
-    let environment = [("CHANCERY_JION", "x"), ("CHANCERY_XDS_SHARDS", "many")]
-        .map(|(k, v)| (k.to_owned(), v.to_owned()));
+    let environment =
+        [("CHANCERY_JION", "x"), ("CHANCERY_XDS_SHARDS", "many"), ("OTEL_TRACES_SAMPLER", "x")]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()));
     for file in [None, Some("/nowhere/chancery.toml".into())] {
         let flags = Flags { file, values: vec![] };
         let refused = load(&flags, environment.clone(), NamedFiles::Check).unwrap_err();
         assert_eq!(refused.errors.len(), 1, "{:?}", refused.errors);
-        assert!(refused.warnings[0].contains("CHANCERY_JION"), "{:?}", refused.warnings);
+        let names = ["CHANCERY_JION", "OTEL_TRACES_SAMPLER"];
+        let is_named = |(warning, name): (&String, &str)| warning.contains(name);
+        assert!(refused.warnings.iter().zip(names).all(is_named), "{:?}", refused.warnings);
+        assert_eq!(refused.warnings.len(), names.len(), "{:?}", refused.warnings);
     }
 }
 

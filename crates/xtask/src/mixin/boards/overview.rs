@@ -38,15 +38,15 @@ pub(super) const BOARD: Board = Board {
             title: "Objectives",
             panels: &[
                 lines("Slow changes", "percentunit", "The share of changes that take longer than 5 s until the client acknowledges them. The objective is 1% over 30 days.", &[
-                    ("chancery:push_slow:ratio_rate1h", "{{job}} 1 hour"),
-                    ("chancery:push_slow:ratio_rate6h", "{{job}} 6 hours"),
-                    ("chancery:push_slow:ratio_rate3d", "{{job}} 3 days"),
+                    ("chancery:push_slow:ratio_rate1h", "{{namespace}} {{job}} 1 hour"),
+                    ("chancery:push_slow:ratio_rate6h", "{{namespace}} {{job}} 6 hours"),
+                    ("chancery:push_slow:ratio_rate3d", "{{namespace}} {{job}} 3 days"),
                 ])
                 .alerts(&["ChanceryPushBudgetBurnsFast", "ChanceryPushBudgetBurnsSlowly"]),
                 lines("Failed writes", "percentunit", "The share of writes that fail for a reason that their authors did not cause. The objective is 0.1% over 30 days.", &[
-                    ("chancery:write_failed:ratio_rate1h", "{{job}} 1 hour"),
-                    ("chancery:write_failed:ratio_rate6h", "{{job}} 6 hours"),
-                    ("chancery:write_failed:ratio_rate3d", "{{job}} 3 days"),
+                    ("chancery:write_failed:ratio_rate1h", "{{namespace}} {{job}} 1 hour"),
+                    ("chancery:write_failed:ratio_rate6h", "{{namespace}} {{job}} 6 hours"),
+                    ("chancery:write_failed:ratio_rate3d", "{{namespace}} {{job}} 3 days"),
                 ])
                 .alerts(&["ChanceryWriteBudgetBurnsFast", "ChanceryWriteBudgetBurnsSlowly"]),
             ],
@@ -80,8 +80,8 @@ pub(super) const BOARD: Board = Board {
                     ("max(chancery_raft_voters + chancery_raft_learners)", "members"),
                 ])
                 .alerts(&["ChanceryReplicaGone", "ChanceryAllReplicasGone"]),
-                lines("Versions", "short", "The version of each replica.", &[(
-                    "count by (instance, version) (chancery_build_info)", "",
+                lines("Versions", "short", "The version of each replica, the revision of its source, and its compiler.", &[(
+                    "count by (instance, version, revision, rustc) (chancery_build_info)", "",
                 )])
                 .kind(Kind::Table)
                 .alerts(&["ChanceryVersionsDiffer"]),
@@ -97,6 +97,33 @@ pub(super) const BOARD: Board = Board {
                     "sum by (instance) (increase(chancery_log_lines_dropped_total[10m]))", "{{instance}}",
                 )])
                 .alerts(&["ChanceryLogLinesLost"]),
+            ],
+        },
+        Row {
+            title: "Processes",
+            panels: &[
+                lines("CPU", "short", "The cores that a replica uses.", &[(
+                    "rate(process_cpu_seconds_total[$__rate_interval]) and on (cluster, namespace, job, instance) chancery_build_info", "{{instance}}",
+                )]),
+                lines("Memory", "bytes", "Resident memory.", &[(
+                    "process_resident_memory_bytes and on (cluster, namespace, job, instance) chancery_build_info", "{{instance}}",
+                )]),
+                lines("Open file descriptors", "percentunit", "The open file descriptors as a share of the limit.", &[(
+                    "process_open_fds / process_max_fds and on (cluster, namespace, job, instance) chancery_build_info", "{{instance}}",
+                )])
+                .alerts(&["ChanceryFileDescriptorsRunOut"]),
+                lines("Threads", "short", "Threads of a replica, with those of its database.", &[(
+                    "process_threads and on (cluster, namespace, job, instance) chancery_build_info", "{{instance}}",
+                )]),
+                lines("Busy worker threads", "percentunit", "The share of time in which the worker threads of a runtime were busy. chancery: streams. chancery-opening: new connections.", &[(
+                    "rate(chancery_runtime_busy_seconds_total[$__rate_interval]) / chancery_runtime_workers", "{{instance}} {{runtime}}",
+                )]),
+                lines("Tasks that wait for a worker", "short", "Tasks in the global queue of a runtime. A queue that stays long means that its threads are too few.", &[(
+                    "chancery_runtime_queued_tasks", "{{instance}} {{runtime}}",
+                )]),
+                lines("Tasks", "short", "Tasks of a runtime that have not ended. Each connection has a few.", &[(
+                    "chancery_runtime_alive_tasks", "{{instance}} {{runtime}}",
+                )]),
             ],
         },
     ],

@@ -60,10 +60,10 @@ pub(super) const GROUP: Group = Group {
             },
         },
         Scenario {
-            alerts: &[alert(
-                "ChanceryCannotAccept",
-                &[("instance", "@3"), ("severity", "critical")],
-            )],
+            alerts: &[
+                alert("ChanceryCannotAccept", &[("instance", "@3"), ("severity", "critical")]),
+                alert("ChanceryFileDescriptorsRunOut", &[("instance", "@3")]),
+            ],
             also: &[],
             is_early: false,
             fault: "a replica has no more file descriptors, and clients connect",
