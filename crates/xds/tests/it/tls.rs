@@ -246,6 +246,28 @@ async fn half_open_handshakes_delay_no_other_client() {
     assert_eq!(tls.handshakes("closed"), 200);
 }
 
+/// Attack 69: handshakes that nobody finishes give way to a client, and a client keeps its connection.
+#[tokio::test]
+async fn half_open_handshakes_give_way_to_clients() {
+    let config = chancery_xds::Config { connections_max: 3, ..chancery_xds::Config::default() };
+    let tls = TlsServer::start(config).await;
+    tls.server.put(CDS, &[("a", "1")]);
+    let client = tls.client(&TLS13, |_| ());
+    let mut first = tls.subscribe(&client).await;
+    let mut half_open = Vec::new();
+    for _ in 0..10 {
+        let mut stream = TcpStream::connect(tls.server.address).await.unwrap();
+        stream.write_all(b"\x16\x03\x01").await.unwrap();
+        half_open.push(stream);
+    }
+    until("all slots are taken", async || tls.server.hits("connections") == 8).await;
+    let mut second = tls.subscribe(&client).await;
+    tls.server.put(CDS, &[("b", "1")]);
+    assert_eq!((names(&first.next().await), names(&second.next().await)), (vec!["b"], vec!["b"]));
+    until("they are closed", async || tls.server.ends("limit") == 9).await;
+    drop(half_open);
+}
+
 /// The explanation of a limit reaches only clients with a certificate.
 #[tokio::test]
 async fn connection_over_the_limit_receives_the_reason_over_tls() {
