@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn compiled_in_list_is_valid() {
         let attacks = parse(include_str!("attacks/attacks.txt")).unwrap();
-        assert_eq!(attacks.into_keys().collect::<Vec<_>>(), (1..=66).collect::<Vec<_>>());
+        assert_eq!(attacks.into_keys().collect::<Vec<_>>(), (1..=69).collect::<Vec<_>>());
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use std::{
     env, fs,
     num::NonZero,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitCode},
     thread,
 };
@@ -145,7 +145,7 @@ fn run() -> Result<ExitCode> {
             mixin::check(&paths)?;
             mixin::test(&paths)?;
         }
-        ["alerts", "--live"] => mixin::check_live(&paths, &program::build(&paths, Profile::Dev)?)?,
+        ["alerts", "--live"] => mixin::check_live(&paths, &given_or_built(&paths)?)?,
         ["alerts", "--faults"] => mixin::check_faults(&paths, &[])?,
         ["alerts", "--faults", "--only", names] => {
             mixin::check_faults(&paths, &names.split(',').collect::<Vec<_>>())?;
@@ -181,13 +181,18 @@ fn run() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks the Helm chart with the program in `CHANCERY_BIN`, or with a debug build.
-fn helm_chart(paths: &Paths, golden: Golden) -> Result<()> {
+/// Returns the program in `CHANCERY_BIN`, or a debug build.
+fn given_or_built(paths: &Paths) -> Result<PathBuf> {
     if let Some(program) = std::env::var_os("CHANCERY_BIN") {
-        return chart::run(paths, Path::new(&program), golden);
+        return Ok(program.into());
     }
     setup::build_needs(paths)?;
-    chart::run(paths, &program::build(paths, Profile::Dev)?, golden)
+    program::build(paths, Profile::Dev)
+}
+
+/// Checks the Helm chart.
+fn helm_chart(paths: &Paths, golden: Golden) -> Result<()> {
+    chart::run(paths, &given_or_built(paths)?, golden)
 }
 
 /// Runs the conformance kit of a debug build. All arguments go to `chancery conformance`.
