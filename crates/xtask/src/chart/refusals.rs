@@ -119,22 +119,17 @@ const REFUSALS: &[(&[&str], &str)] = &[
     ),
     (
         &["terminationGracePeriodSeconds=10"],
-        "at '/terminationGracePeriodSeconds': minimum: got 10, want 26",
+        "at '/terminationGracePeriodSeconds': minimum: got 10, want 30",
     ),
     (
-        &["terminationGracePeriodSeconds=34"],
-        "terminationGracePeriodSeconds is 34, and shutdown.timeout is 10s: a replica also needs 25 s to transfer leadership \
-         and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least 35",
+        &["config.shutdown.timeout=10001ms", "terminationGracePeriodSeconds=30"],
+        "terminationGracePeriodSeconds is 30, and shutdown.timeout is 10001ms: a replica also needs up to 20 s to transfer \
+         leadership and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least 31",
     ),
     (
-        &["config.shutdown.timeout=2m", "terminationGracePeriodSeconds=144"],
-        "terminationGracePeriodSeconds is 144, and shutdown.timeout is 2m: a replica also needs 25 s to transfer leadership \
-         and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least 145",
-    ),
-    (
-        &["persistence.size=4095Mi"],
-        "persistence.size is 4095Mi: the alert ChanceryDiskFull fires below 2 GiB of free space, and a small log needs space \
-         too; set at least 4Gi",
+        &["config.shutdown.timeout=2m", "terminationGracePeriodSeconds=139"],
+        "terminationGracePeriodSeconds is 139, and shutdown.timeout is 2m: a replica also needs up to 20 s to transfer \
+         leadership and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least 140",
     ),
     (
         &["metrics.prometheusRule.backupMaxAge=26h"],

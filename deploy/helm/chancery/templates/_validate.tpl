@@ -111,15 +111,12 @@
 {{- end -}}
 
 {{- define "chancery.validateTimes" -}}
-{{- if lt (float64 (include "chancery.bytes" .Values.persistence.size)) (float64 (include "chancery.bytes" "4Gi")) -}}
-{{- fail (printf "persistence.size is %s: the alert ChanceryDiskFull fires below 2 GiB of free space, and a small log needs space too; set at least 4Gi" .Values.persistence.size) -}}
-{{- end -}}
 {{- if not .Values.existingConfigSecret -}}
 {{- $timeout := dig "shutdown" "timeout" "10s" .Values.config -}}
 {{- $grace := int .Values.terminationGracePeriodSeconds -}}
-{{- $needed := addf (include "chancery.seconds" $timeout) 25 | ceil | int -}}
+{{- $needed := addf (include "chancery.seconds" $timeout) 20 | ceil | int -}}
 {{- if lt $grace $needed -}}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.timeout is %s: a replica also needs 25 s to transfer leadership and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least %d" $grace $timeout $needed) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.timeout is %s: a replica also needs up to 20 s to transfer leadership and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least %d" $grace $timeout $needed) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
