@@ -25,9 +25,9 @@ struct Kind {
 /// The maximum number of records of one kind within [`INTERVAL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowance {
-    /// For a client that repeats by itself what was refused.
+    /// One record: the client retries automatically.
     One,
-    /// For operations that people and programs of authors start: the targets of several attempts matter.
+    /// Ten records: people or programs start these operations, and each target matters.
     Several,
 }
 

@@ -72,7 +72,7 @@ impl SumLimits {
         self.is_full |= kind != Kind::Value;
     }
 
-    /// Counts an item for which there is no limits.
+    /// Counts an item that exceeds a limit.
     pub(crate) fn refuse(&mut self, kind: Kind, why: Refused) {
         self.omit(kind);
         if why == Refused::Share {

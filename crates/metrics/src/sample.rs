@@ -1,4 +1,4 @@
-//! Samples that are read when somebody reads the metrics, in Prometheus' text format.
+//! Samples that are computed at each scrape, in Prometheus' text format.
 //!
 //! The recorder holds counters as whole numbers, and values until they change. Times in seconds need fractions, and the state
 //! of the process is current only at the time of the read.

@@ -47,7 +47,7 @@ pub fn by_alias(text: &str) -> Result<TypeUrl, String> {
             let known = known.join(", ");
             return Err(match nearest_alias(text) {
                 Some(near) => format!(
-                    "unknown resource type {text:?}; did you mean {near:?}? Otherwise give a full type URL or one of {known}"
+                    "unknown resource type {text:?}; did you mean {near:?}? (give a full type URL or one of {known})"
                 ),
                 None => {
                     format!(

@@ -65,7 +65,7 @@ struct Taken {
     connections: BTreeMap<u64, Arc<Activity>>,
     /// The connections that may never have had a request, for [`Eviction::OldestWithoutRequest`]. A connection
     /// leaves the set at its end, or when its turn comes, so that an eviction costs O(log of all connections).
-    unproven: BTreeSet<u64>,
+    without_request: BTreeSet<u64>,
     /// The number of connections of each peer.
     peers: HashMap<IpAddr, usize>,
 }
@@ -115,7 +115,7 @@ impl Slots {
         taken.next += 1;
         taken.connections.insert(number, Arc::clone(&activity));
         if self.limits.eviction == Eviction::OldestWithoutRequest {
-            taken.unproven.insert(number);
+            taken.without_request.insert(number);
         }
         *taken.peers.entry(peer_of(peer)).or_default() += 1;
         self.connections.increment(1.0);
@@ -149,10 +149,10 @@ impl Slots {
         match self.limits.eviction {
             Eviction::Never => None,
             Eviction::OldestWithoutRequest => loop {
-                let number = *taken.unproven.first()?;
+                let number = *taken.without_request.first()?;
                 match taken.connections.get(&number) {
                     Some(activity) if !activity.has_had_request() => break Some(number),
-                    _ => taken.unproven.pop_first(),
+                    _ => taken.without_request.pop_first(),
                 };
             },
             Eviction::LongestIdle => {
@@ -173,7 +173,7 @@ impl Slots {
     /// Frees a slot, unless it is free already.
     fn free(&self, taken: &mut Taken, number: u64) -> Option<Arc<Activity>> {
         let activity = taken.connections.remove(&number)?;
-        taken.unproven.remove(&number);
+        taken.without_request.remove(&number);
         let peer = peer_of(activity.peer());
         if let Some(n_open) = taken.peers.get_mut(&peer) {
             *n_open = n_open.saturating_sub(1);
@@ -310,7 +310,7 @@ mod tests {
         assert!(!take().unwrap().has_evicted());
         drop((client, second));
         let taken = slots.taken.lock();
-        assert!(taken.connections.is_empty() && taken.unproven.is_empty());
+        assert!(taken.connections.is_empty() && taken.without_request.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -131,7 +131,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let reason = tokio::select! {
         ended = &mut driver => return Reason::of(&ended),
         () = drain.begun() => Reason::Drain,
-        // Only a connection without an accepted request is evicted, so that nothing is to be ended in order.
+        // Only a connection without an accepted request is evicted, so there are no streams to end gracefully.
         () = activity.evicted() => return Reason::Limit,
         () = aged(config.connection_age_max) => Reason::Age,
         ended = connection.credential_ended() => {

@@ -19,12 +19,12 @@ pub const METRICS: &[Metric] = &[
         "chancery_xds_connection_ends_total",
         MetricKind::Counter,
         "Connections that ended, by reason. client: the client closed or lost the \
-         connection. age and drain: it was asked to reconnect. idle: no stream for too \
+         connection. age and drain: the server asked the client to reconnect. idle: no stream for too \
          long. first_stream: never a stream. keepalive: the client did not answer a \
          probe, or accepted no data. limit: it exceeded a limit, or another \
          connection needed its slot. protocol_error: it sent bytes that are not valid \
-         HTTP. tls: the TLS handshake failed. credential: it was asked to reconnect, \
-         because the client's certificate is about to expire or no longer accepted.",
+         HTTP. tls: the TLS handshake failed. credential: the server asked the client to \
+         reconnect, because its certificate is about to expire or is no longer accepted.",
     ),
     Metric::new(
         "chancery_xds_polls_total",

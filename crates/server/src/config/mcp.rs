@@ -212,8 +212,9 @@ impl Mcp {
                 "is missing; set all of mcp.tls_cert, mcp.tls_key and mcp.tls_ca, or none of them";
             (key, rule.to_owned())
         });
-        let useless = (!is_set && !self.tls_crl.is_empty())
-            .then(|| ("tls_crl", "has no effect without mcp.tls_ca; set this key too".to_owned()));
+        let useless = (!is_set && !self.tls_crl.is_empty()).then(|| {
+            ("tls_crl", "has no effect without mcp.tls_ca; set mcp.tls_ca too".to_owned())
+        });
         missing.chain(useless)
     }
 

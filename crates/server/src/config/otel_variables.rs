@@ -4,23 +4,23 @@
 struct Ignored {
     /// The end of the name.
     name: &'static str,
-    /// The values that describe the program anyway, in lower case.
-    is_true: &'static [&'static str],
+    /// The values that agree with the program, in lower case.
+    accepted_values: &'static [&'static str],
     /// Why the variable has no effect, and what to do.
     reason: &'static str,
 }
 
 const fn ignored(
     name: &'static str,
-    is_true: &'static [&'static str],
+    accepted_values: &'static [&'static str],
     reason: &'static str,
 ) -> Ignored {
-    Ignored { name, is_true, reason }
+    Ignored { name, accepted_values, reason }
 }
 
-/// The beginnings of variables for all signals, and for traces only.
+/// The prefixes of variables for all signals, and for traces only.
 const EXPORTER: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"];
-/// Variables that exist with both beginnings.
+/// Variables that exist with both prefixes.
 const OF_EXPORTER: [Ignored; 8] = [
     ignored(
         "PROTOCOL",
@@ -60,8 +60,7 @@ const OTHERS: [Ignored; 8] = [
     ignored("OTEL_BSP_MAX_QUEUE_SIZE", &["2048"], BATCHES),
     ignored("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", &[], BATCHES),
 ];
-const SAMPLER: &str =
-    "trace.sample_percent and the header traceparent decide which writes are traced; set this key";
+const SAMPLER: &str = "the header traceparent or trace.sample_percent decides which writes are traced; set trace.sample_percent";
 const BATCHES: &str = "the limits of batches are fixed; remove the variable";
 
 /// Returns the warning about a variable that has no effect. Its value may be secret, and is not shown.
@@ -70,7 +69,7 @@ pub(super) fn warning(name: &str, value: &str) -> Option<String> {
     let found = OF_EXPORTER.iter().find(|ignored| of_exporter == Some(ignored.name));
     let found = found.or_else(|| OTHERS.iter().find(|ignored| name == ignored.name))?;
     let value = value.trim().to_lowercase();
-    let has_no_effect = !value.is_empty() && !found.is_true.contains(&value.as_str());
+    let has_no_effect = !value.is_empty() && !found.accepted_values.contains(&value.as_str());
     has_no_effect
         .then(|| format!("the environment variable {name} has no effect: {}", found.reason))
 }
@@ -95,7 +94,7 @@ mod tests {
             (
                 "OTEL_TRACES_SAMPLER",
                 "parentbased_traceidratio",
-                "trace.sample_percent and the header traceparent decide which writes are traced; set this key",
+                "the header traceparent or trace.sample_percent decides which writes are traced; set trace.sample_percent",
             ),
             (
                 "OTEL_TRACES_EXPORTER",

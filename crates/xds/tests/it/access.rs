@@ -342,7 +342,7 @@ async fn load_reports_count_for_the_rate_of_an_identity() {
 
 /// Attack 69: connections whose requests have no valid credential give way to a client. Connections of clients stay.
 #[tokio::test]
-async fn connections_of_strangers_give_way_to_clients() {
+async fn unauthenticated_connections_are_evicted_for_clients() {
     let guarded = Guarded::start_as(Setup {
         rule: Some(rule("r", &["default"], &[])),
         connections_max: Some(3),

@@ -77,7 +77,7 @@ fn is_all(asked: &[&str]) -> bool {
 }
 
 /// Attacks 20 to 22, and property (d): the answers about a secret that the client may not receive, and about one of a
-/// scope outside its view, equal those about a secret that does not exist. This holds for all bytes, on every door.
+/// scope outside its view, equal those about a secret that does not exist. This holds for every byte, on every protocol.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forbidden_and_absent_secrets_have_equal_answers() {
     // Both servers have the same history, except for the names of what the client may not receive.

@@ -61,7 +61,7 @@ async fn open(guarded: &Guarded, node: Bytes) -> Delta {
 /// Attacks 14 and 15: a node without its ID, or whose bound metadata is missing, empty or not a scalar, receives
 /// nothing. Of a key that is sent twice, the last value counts, as for every protobuf decoder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn node_without_its_bound_values_is_refused_at_the_door() {
+async fn node_without_its_bound_values_is_refused_before_any_response() {
     let guarded = Guarded::start(Some(bound())).await;
     let (a, b) = (text("a"), text("b"));
     for node in [with_zones("n1", slice::from_ref(&a)), with_zones("n1", &[b.clone(), a.clone()])] {

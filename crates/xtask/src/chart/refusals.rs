@@ -123,13 +123,13 @@ const REFUSALS: &[(&[&str], &str)] = &[
     ),
     (
         &["config.shutdown.timeout=10001ms", "terminationGracePeriodSeconds=30"],
-        "terminationGracePeriodSeconds is 30, and shutdown.timeout is 10001ms: a replica also needs up to 20 s to transfer \
-         leadership and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least 31",
+        "terminationGracePeriodSeconds is 30, and shutdown.timeout is 10001ms: after this timeout, the replica transfers \
+         leadership and closes its store, and Kubernetes might kill it first; set terminationGracePeriodSeconds to at least 31",
     ),
     (
         &["config.shutdown.timeout=2m", "terminationGracePeriodSeconds=139"],
-        "terminationGracePeriodSeconds is 139, and shutdown.timeout is 2m: a replica also needs up to 20 s to transfer \
-         leadership and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least 140",
+        "terminationGracePeriodSeconds is 139, and shutdown.timeout is 2m: after this timeout, the replica transfers \
+         leadership and closes its store, and Kubernetes might kill it first; set terminationGracePeriodSeconds to at least 140",
     ),
     (
         &["metrics.prometheusRule.backupMaxAge=26h"],

@@ -91,7 +91,7 @@
 {{- range $key, $value := $live -}}
 {{- $new := get $.values $key -}}
 {{- if ne (toJson $new) (toJson $value) -}}
-{{- fail (printf "persistence.%s is %s, and %s has %s: Kubernetes does not change the volumes of a StatefulSet; set the previous value. For new volumes only, %s" $key (toJson $new) $.set (toJson $value) $recreate) -}}
+{{- fail (printf "persistence.%s is %s, and %s has %s: Kubernetes does not change the volumes of a StatefulSet; set the previous value, or, to change only volumes created later, %s" $key (toJson $new) $.set (toJson $value) $recreate) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -116,7 +116,7 @@
 {{- $grace := int .Values.terminationGracePeriodSeconds -}}
 {{- $needed := addf (include "chancery.seconds" $timeout) 20 | ceil | int -}}
 {{- if lt $grace $needed -}}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.timeout is %s: a replica also needs up to 20 s to transfer leadership and to close its store, or Kubernetes kills it; set terminationGracePeriodSeconds to at least %d" $grace $timeout $needed) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, and shutdown.timeout is %s: after this timeout, the replica transfers leadership and closes its store, and Kubernetes might kill it first; set terminationGracePeriodSeconds to at least %d" $grace $timeout $needed) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

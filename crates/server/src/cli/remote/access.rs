@@ -37,7 +37,7 @@ pub(crate) enum Access {
     Explain {
         /// Identity, such as `token:ci` or `spiffe://prod.example/ops/anna`
         identity: String,
-        /// ID of a connected node [default: explain only the rights]
+        /// ID of a connected node; needs the right `nodes` [default: explain only the rights]
         node: Option<String>,
     },
     /// Take all rights from an identity, on all replicas

@@ -57,8 +57,9 @@ pub(crate) struct Backup {
     force: bool,
     /// Delete older backups afterwards, so that at most N remain in the directory of FILE
     ///
-    /// The name of FILE must contain a number that grows, such as a date. A backup is older if its name has a
-    /// lower number, and otherwise the same text.
+    /// The name of FILE must contain a number that grows, such as the date in `edge-20260131.bak`. Only its last
+    /// number counts: `2026-01-31.bak` starts a new series each month. A file is an older backup if its name
+    /// differs from FILE only by a lower number.
     #[arg(long, value_name = "N")]
     keep: Option<NonZeroUsize>,
 }

@@ -32,8 +32,7 @@ impl Series {
         });
         let Some((prefix, number, suffix)) = numbered else {
             return Err(Failure::new(format_args!(
-                "cannot keep {keep} backups: the name of {} has no number that tells their order; use a name such as \
-                 backup-20260131.bak",
+                "cannot keep {keep} backups: the name of {} has no number; use a name such as backup-20260131.bak",
                 file.display()
             )));
         };
@@ -124,8 +123,7 @@ mod tests {
         assert_eq!(
             refused.lines,
             [
-                "cannot keep 7 backups: the name of /b/daily.bak has no number that tells their order; use a name such as \
-              backup-20260131.bak"
+                "cannot keep 7 backups: the name of /b/daily.bak has no number; use a name such as backup-20260131.bak"
             ]
         );
         assert!(Series::of(Path::new("-"), n(7)).is_err());
