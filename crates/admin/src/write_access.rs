@@ -166,7 +166,7 @@ impl Service {
                 () => return None,
             };
             let mut patterns = rule.identities.iter().map(IdentityPattern::as_str);
-            let pattern = patterns.find(|one| one.contains(['*', '{']))?;
+            let pattern = patterns.find(|one| one.contains(['*', '{']) || *one == "anonymous")?;
             Some(format!("{what} all identities {pattern:?} (only access.admins may)"))
         };
         let give = |missing: String| format!("give the right to {missing}, which it does not have");

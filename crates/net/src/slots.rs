@@ -4,6 +4,7 @@
 //! /64. `Taken::peers` has an entry per connected peer, so the number of connections bounds it.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -33,8 +34,8 @@ pub enum Eviction {
     /// The connection that has been without a request for the longest time. If all connections have
     /// open requests, the new one is rejected.
     LongestIdle,
-    /// The oldest connection without a first request ([`Activity::begin`]). If all connections have had a request,
-    /// the new one is rejected.
+    /// A connection without a first request ([`Activity::begin`]): the oldest one of the peer that has the most of
+    /// them. If all connections have had a request, the new one is rejected.
     OldestWithoutRequest,
     /// The connection with the least progress: no preface, then no request, then others. Among equals,
     /// the one silent for longest.
@@ -63,11 +64,51 @@ struct Taken {
     /// The number of the next slot.
     next: u64,
     connections: BTreeMap<u64, Arc<Activity>>,
-    /// The connections that may never have had a request, for [`Eviction::OldestWithoutRequest`]. A connection
-    /// leaves the set at its end, or when its turn comes, so that an eviction costs O(log of all connections).
-    without_request: BTreeSet<u64>,
+    without_request: WithoutRequest,
     /// The number of connections of each peer.
     peers: HashMap<IpAddr, usize>,
+}
+
+/// The connections that may never have had a request, for [`Eviction::OldestWithoutRequest`]. A connection leaves the set
+/// at its end, or when its turn comes, so an eviction costs O(log of all connections).
+#[derive(Debug, Default)]
+struct WithoutRequest {
+    of_peer: HashMap<IpAddr, BTreeSet<u64>>,
+    /// The peers by their number of such connections, and then by their oldest one.
+    order: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
+}
+
+impl WithoutRequest {
+    fn insert(&mut self, peer: IpAddr, number: u64) {
+        self.change(peer, |numbers| {
+            numbers.insert(number);
+        });
+    }
+
+    fn remove(&mut self, peer: IpAddr, number: u64) {
+        self.change(peer, |numbers| {
+            numbers.remove(&number);
+        });
+    }
+
+    fn change(&mut self, peer: IpAddr, change: impl FnOnce(&mut BTreeSet<u64>)) {
+        let place =
+            |numbers: &BTreeSet<u64>| Some((numbers.len(), Reverse(*numbers.first()?), peer));
+        let mut numbers = self.of_peer.remove(&peer).unwrap_or_default();
+        if let Some(place) = place(&numbers) {
+            self.order.remove(&place);
+        }
+        change(&mut numbers);
+        if let Some(place) = place(&numbers) {
+            self.order.insert(place);
+            self.of_peer.insert(peer, numbers);
+        }
+    }
+
+    /// Returns the oldest connection of the peer with the most connections, so one peer displaces only its own.
+    fn next(&self) -> Option<(IpAddr, u64)> {
+        self.order.last().map(|(_, Reverse(number), peer)| (*peer, *number))
+    }
 }
 
 /// The slot of one connection. Dropping it frees the slot.
@@ -115,7 +156,7 @@ impl Slots {
         taken.next += 1;
         taken.connections.insert(number, Arc::clone(&activity));
         if self.limits.eviction == Eviction::OldestWithoutRequest {
-            taken.without_request.insert(number);
+            taken.without_request.insert(peer_of(peer), number);
         }
         *taken.peers.entry(peer_of(peer)).or_default() += 1;
         self.connections.increment(1.0);
@@ -149,11 +190,11 @@ impl Slots {
         match self.limits.eviction {
             Eviction::Never => None,
             Eviction::OldestWithoutRequest => loop {
-                let number = *taken.without_request.first()?;
+                let (peer, number) = taken.without_request.next()?;
                 match taken.connections.get(&number) {
                     Some(activity) if !activity.has_had_request() => break Some(number),
-                    _ => taken.without_request.pop_first(),
-                };
+                    _ => taken.without_request.remove(peer, number),
+                }
             },
             Eviction::LongestIdle => {
                 let idle =
@@ -173,8 +214,8 @@ impl Slots {
     /// Frees a slot, unless it is free already.
     fn free(&self, taken: &mut Taken, number: u64) -> Option<Arc<Activity>> {
         let activity = taken.connections.remove(&number)?;
-        taken.without_request.remove(&number);
         let peer = peer_of(activity.peer());
+        taken.without_request.remove(peer, number);
         if let Some(n_open) = taken.peers.get_mut(&peer) {
             *n_open = n_open.saturating_sub(1);
             if *n_open == 0 {
@@ -310,7 +351,23 @@ mod tests {
         assert!(!take().unwrap().has_evicted());
         drop((client, second));
         let taken = slots.taken.lock();
-        assert!(taken.connections.is_empty() && taken.without_request.is_empty());
+        assert!(taken.connections.is_empty() && taken.without_request.of_peer.is_empty());
+    }
+
+    /// Attack 69: a peer with many connections without a request displaces its own, and not those of others.
+    #[test]
+    fn peer_without_requests_displaces_its_own_connections() {
+        let slots = slots(4, usize::MAX, Eviction::OldestWithoutRequest);
+        let client = take(&slots, "10.0.0.1").unwrap();
+        let mut flood: Vec<_> = (0..3).map(|_| take(&slots, "10.0.0.2").unwrap()).collect();
+        for _ in 0..100 {
+            flood.push(take(&slots, "10.0.0.2").unwrap());
+            assert!(flood.remove(0).activity.is_evicted());
+        }
+        assert!(!client.activity.is_evicted());
+        // Other clients get in, too.
+        let other = take(&slots, "10.0.0.3").unwrap();
+        assert_eq!(evicted([&client, &other, &flood[0], &flood[1]]), [false, false, true, false]);
     }
 
     #[tokio::test(start_paused = true)]

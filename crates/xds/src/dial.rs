@@ -48,6 +48,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time until the sink accepts the stream.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The maximum time to read a status that arrived before the end of the connection.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+const NO_STATUS: &str = "no status";
+
 /// A sink to which the replica connects.
 #[derive(Debug, Clone)]
 pub struct RemoteSink {
@@ -160,16 +164,26 @@ async fn serve_once(
         let _aborted = Abortable::new(reader.run(), aborted).await;
         Err(match (ended_here.take(), ended_there.take()) {
             (Some(text), None) => DialError::EndedHere(text),
-            (_, text) => DialError::EndedThere(text.unwrap_or_else(|| "no status".to_owned())),
+            (_, text) => DialError::EndedThere(text.unwrap_or_else(|| NO_STATUS.to_owned())),
         })
     };
-    tokio::select! {
+    tokio::pin!(exchange);
+    let closed = tokio::select! {
+        biased;
         () = stop.cancelled() => {
             closer.end(End::new(EndCode::Unavailable, "this replica no longer serves the sink"));
-            Ok(())
+            return Ok(());
         }
-        ended = exchange => ended,
-        ended = http => Err(ended.map_or_else(DialError::Http, |()| {
+        ended = &mut exchange => return ended,
+        closed = http => closed,
+    };
+    // A sink sends its status before it closes the connection. This task may see both at the same time.
+    match tokio::time::timeout(STATUS_TIMEOUT, exchange).await {
+        Ok(Err(status @ (DialError::Refused(_) | DialError::EndedHere(_)))) => Err(status),
+        Ok(Err(DialError::EndedThere(text))) if text != NO_STATUS => {
+            Err(DialError::EndedThere(text))
+        }
+        _ => Err(closed.map_or_else(DialError::Http, |()| {
             DialError::EndedThere("the connection was closed".to_owned())
         })),
     }

@@ -75,8 +75,16 @@ impl StreamingService<ClientStatusRequest> for GrpcCsds {
     }
 }
 
-/// Returns when the credential of the caller ends, or when a change of rules or tokens takes its right.
+/// Returns when the credential of the caller ends, when a change of rules or tokens takes its right, or when the replica
+/// drains.
 async fn end(service: Service) {
+    tokio::select! {
+        () = right_ends(&service) => {}
+        () = service.drain.cancelled() => {}
+    }
+}
+
+async fn right_ends(service: &Service) {
     let ends_at = service.caller.ends_at;
     let is_lost = async {
         let mut states = service.replica.watch();

@@ -213,7 +213,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "connections_max",
                 count(1, 1_000_000),
-                "The maximum number of connections. A further connection replaces the oldest connection without an accepted request. If every connection has had an accepted request, the server closes the new one with an explanation.",
+                "The maximum number of connections. A further connection replaces one without an accepted request: the oldest one of the address with the most of them. If every connection has had an accepted request, the server closes the new one with an explanation.",
             ),
             (
                 "connections_per_peer_max",

@@ -525,7 +525,7 @@ mod tests {
         assert!(broken(&format!("{files}sinks = ['far:1']")).is_empty());
         assert!(broken(&format!("{files}tls_crl = 'l'")).is_empty());
         let useless = broken("tls_crl = 'l'");
-        assert_eq!(useless, ["tls_crl: has no effect without mcp.tls_ca; set this key too"]);
+        assert_eq!(useless, ["tls_crl: has no effect without mcp.tls_ca; set mcp.tls_ca too"]);
         let partial = broken("tls_cert = 'c'\nsinks = ['far:1']");
         assert_eq!(partial.len(), 3, "{partial:?}");
         assert!(partial[0].starts_with("sinks: ") && partial[1].starts_with("tls_key: is missing"));

@@ -321,10 +321,12 @@ async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let grace = tokio::select! {
         // The connection comes before the time limits, for the same reason as in `connection`.
         biased;
-        () = stop.cancelled() => None,
+        // Without a request, there is nothing to wait for.
+        () = stop.cancelled() => activity.idle_since().map(|_| PARTING),
         end = expired => {
             debug!(port = kind.port, peer = %activity.peer(), "a connection ends: {}", end.explanation());
-            Some(CREDENTIAL_GRACE)
+            // A stream has no end of its own that could be waited for.
+            Some(if kind.is_for_streams { PARTING } else { CREDENTIAL_GRACE })
         }
         () = activity.evicted() => {
             is_evicted = true;

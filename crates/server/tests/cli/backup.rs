@@ -65,12 +65,16 @@ fn backup_can_be_restored() {
     assert_eq!(kept("8", &[]).code, 0);
     let second: Value = serde_json::from_str(&kept("9", &["-o", "json"]).out).unwrap();
     assert_eq!(second["deleted"], serde_json::json!([]));
+    // A file that is no backup stays.
+    fs::write(path("kept-7.bak"), "report").unwrap();
     let third = kept("10", &[]);
     let deleted = format!("deleted the older backup {}\n", text("kept-8.bak"));
     assert!(third.code == 0 && third.out.ends_with(&deleted), "{third:?}");
     let unnumbered = server.run(&["backup", &text("kept.bak"), "--keep", "2"]);
     assert!(unnumbered.code == 1 && unnumbered.err.contains("has no number"), "{unnumbered:?}");
-    ["kept-9.bak", "kept-10.bak"].iter().for_each(|name| fs::remove_file(path(name)).unwrap());
+    ["kept-7.bak", "kept-9.bak", "kept-10.bak"]
+        .iter()
+        .for_each(|name| fs::remove_file(path(name)).unwrap());
     let missing = server.run(&["backup", &text("none/file")]);
     assert!(missing.code == 1 && missing.err.contains("cannot create"), "{missing:?}");
     assert_eq!(

@@ -259,6 +259,15 @@ impl BackupCheck {
         self.0.push(bytes)
     }
 
+    /// Returns the header once it has arrived.
+    #[must_use]
+    pub fn header(&self) -> Option<&BackupInfo> {
+        match &self.0.stage {
+            Stage::Snapshot(snapshot) => Some(&snapshot.0),
+            Stage::Magic(_) | Stage::Header(_) => None,
+        }
+    }
+
     /// Returns the header if the backup is complete.
     ///
     /// # Errors

@@ -20,6 +20,18 @@ async fn hello(address: &str) -> Option<pb::HelloResponse> {
     Some(client.hello(pb::HelloRequest::default()).await.ok()?.into_inner())
 }
 
+/// Returns the header of a call from replica 2.
+fn header(known: &pb::HelloResponse) -> pb::Header {
+    pb::Header {
+        cluster_id: known.cluster_id.clone(),
+        incarnation: known.incarnation,
+        from: 2,
+        to: 1,
+        protocol: known.protocol,
+        ..pb::Header::default()
+    }
+}
+
 /// A command that cannot be applied would stop every replica, at once and at each start. The leader
 /// refuses such a command before it reaches the log, whoever sends it.
 #[tokio::test(flavor = "multi_thread")]
@@ -29,14 +41,7 @@ async fn command_that_cannot_be_applied_is_refused() {
     commit(&replica, put("a", b"1")).await;
     let address = replica.raft_address().to_owned();
     let known = hello(&address).await.unwrap();
-    let header = pb::Header {
-        cluster_id: known.cluster_id.clone(),
-        incarnation: known.incarnation,
-        from: 2,
-        to: 1,
-        protocol: known.protocol,
-        ..pb::Header::default()
-    };
+    let header = header(&known);
     let form = pb::command::Command::Form(pb::Form {
         cluster_id: known.cluster_id.clone(),
         incarnation: known.incarnation,
@@ -105,14 +110,7 @@ async fn forged_forward_is_refused_and_replayed_one_has_no_second_effect() {
     commit(&replica, put("a", b"1")).await;
     let address = replica.raft_address().to_owned();
     let known = hello(&address).await.unwrap();
-    let header = pb::Header {
-        cluster_id: known.cluster_id.clone(),
-        incarnation: known.incarnation,
-        from: 2,
-        to: 1,
-        protocol: known.protocol,
-        ..pb::Header::default()
-    };
+    let header = header(&known);
     let mut client = ReplicationClient::connect(format!("http://{address}")).await.unwrap();
     let before = replica.state().revision;
     for foreign in [

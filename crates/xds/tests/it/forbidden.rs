@@ -37,38 +37,44 @@ async fn start(theirs: &str, elsewhere: &str) -> Guarded {
     guarded
 }
 
+/// Returns the first response of a stream, or the first one with resources.
+async fn first<Q, R>(
+    mut stream: Client<Q, R>,
+    needs_resources: bool,
+    has_resources: fn(&R) -> bool,
+) -> R
+where
+    Q: Message + 'static,
+    R: Message + Default + 'static,
+{
+    loop {
+        let response = stream.next().await;
+        if !needs_resources || has_resources(&response) {
+            return response;
+        }
+    }
+}
+
 /// Returns the first response of a SotW stream. If the client names nothing, it then subscribes to its own secret, and
 /// the response is the first one with it.
 async fn sotw(guarded: &Guarded, path: &'static str, asked: &[&str]) -> DiscoveryResponse {
-    let mut stream: Client<DiscoveryRequest, DiscoveryResponse> =
+    let stream: Client<DiscoveryRequest, DiscoveryResponse> =
         guarded.open(path, Some(&guarded.token)).await.unwrap();
     stream.subscribe(SECRET, asked).await;
     if is_all(asked) {
         stream.subscribe(SECRET, &["n1-key"]).await;
-        loop {
-            let response = stream.next().await;
-            if !response.resources.is_empty() {
-                return response;
-            }
-        }
     }
-    stream.next().await
+    first(stream, is_all(asked), |response| !response.resources.is_empty()).await
 }
 
 async fn delta(guarded: &Guarded, path: &'static str, asked: &[&str]) -> DeltaDiscoveryResponse {
-    let mut stream: Client<DeltaDiscoveryRequest, DeltaDiscoveryResponse> =
+    let stream: Client<DeltaDiscoveryRequest, DeltaDiscoveryResponse> =
         guarded.open(path, Some(&guarded.token)).await.unwrap();
     stream.subscribe(SECRET, asked).await;
     if is_all(asked) {
         stream.subscribe(SECRET, &["n1-key"]).await;
-        loop {
-            let response = stream.next().await;
-            if !response.resources.is_empty() {
-                return response;
-            }
-        }
     }
-    stream.next().await
+    first(stream, is_all(asked), |response| !response.resources.is_empty()).await
 }
 
 /// Returns whether a request has no names: a subscription to everything, for the types that have one.

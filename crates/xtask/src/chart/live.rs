@@ -63,7 +63,7 @@ fn refused() -> Vec<(&'static [&'static str], String)> {
             &["allowShrink=true", "persistence.accessModes={ReadWriteOncePod}"],
             format!(
                 "persistence.accessModes is [\"ReadWriteOncePod\"], and {voters} has [\"ReadWriteOnce\"]: {FIXED}; set the \
-                 previous value. For new volumes only, {}",
+                 previous value, or, to change only volumes created later, {}",
                 delete(VOTERS)
             ),
         ),

@@ -112,7 +112,7 @@
 
 {{- define "chancery.validateTimes" -}}
 {{- if not .Values.existingConfigSecret -}}
-{{- $timeout := dig "shutdown" "timeout" "10s" .Values.config -}}
+{{- $timeout := dig "shutdown" "timeout" "10s" .Values.config | toString -}}
 {{- $grace := int .Values.terminationGracePeriodSeconds -}}
 {{- $needed := addf (include "chancery.seconds" $timeout) 20 | ceil | int -}}
 {{- if lt $grace $needed -}}

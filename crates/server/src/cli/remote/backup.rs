@@ -18,7 +18,7 @@ use serde_json::json;
 use tempfile::NamedTempFile;
 
 use files::{failed, parent};
-use keep::Series;
+use keep::{Series, cluster_of};
 
 use super::client::{Servers, refusal};
 use crate::cli::{
@@ -59,7 +59,7 @@ pub(crate) struct Backup {
     ///
     /// The name of FILE must contain a number that grows, such as the date in `edge-20260131.bak`. Only its last
     /// number counts: `2026-01-31.bak` starts a new series each month. A file is an older backup if its name
-    /// differs from FILE only by a lower number.
+    /// differs from FILE only by a lower number, and if it contains a backup of the same cluster.
     #[arg(long, value_name = "N")]
     keep: Option<NonZeroUsize>,
 }
@@ -219,11 +219,18 @@ pub(super) async fn run(
         let answer = &mut Answer { out: &mut out, output: answer.output };
         return show(&info, bytes, backup, &[], answer);
     }
-    let deleted = match (series, backup.keep) {
-        (Some(series), Some(keep)) => series.delete_older(keep)?,
-        _ => Vec::new(),
+    let (deleted, problems) = match (series, backup.keep) {
+        (Some(series), Some(keep)) => {
+            series.delete_older(keep, |path| cluster_of(path) == Some(info.cluster_id))
+        }
+        _ => (Vec::new(), Vec::new()),
     };
-    show(&info, bytes, backup, &deleted, answer)
+    show(&info, bytes, backup, &deleted, answer)?;
+    // The backup is complete, so the command succeeds.
+    for problem in problems {
+        drop(writeln!(io::stderr(), "warning: {}", plain(&problem)));
+    }
+    Ok(())
 }
 
 fn show(

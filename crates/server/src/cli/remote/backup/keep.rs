@@ -2,13 +2,19 @@
 
 use std::{
     ffi::OsStr,
-    fs, io,
+    fs::{self, File},
+    io::{self, Read},
     num::NonZeroUsize,
     path::{Path, PathBuf},
 };
 
-use super::files::{failed, parent};
+use chancery_store::{BackupCheck, ClusterId};
+
+use super::files::parent;
 use crate::cli::failure::Failure;
+
+/// The number of bytes in which a backup must have its header.
+const HEADER_BYTES_MAX: u64 = 64 << 10;
 
 /// The names of a series of backups: the same text around a number.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,21 +46,34 @@ impl Series {
     }
 
     /// Deletes the backups with lower numbers, except those with the highest ones, so that `keep` remain with the newest.
-    /// Returns the deleted files.
-    pub(super) fn delete_older(&self, keep: NonZeroUsize) -> Result<Vec<PathBuf>, Failure> {
-        let mut older = self.older().map_err(|error| failed("list", &self.directory, &error))?;
+    /// Returns the deleted files, and the reasons why others are not deleted. Files of the series that are no backups of
+    /// the cluster are neither counted nor deleted.
+    pub(super) fn delete_older(
+        &self,
+        keep: NonZeroUsize,
+        is_of_cluster: impl Fn(&Path) -> bool,
+    ) -> (Vec<PathBuf>, Vec<String>) {
+        let mut problems = Vec::new();
+        let mut older = self.older(is_of_cluster).unwrap_or_else(|error| {
+            problems.push(format!("cannot list {}: {error}", self.directory.display()));
+            Vec::new()
+        });
         older.sort_unstable_by(|(a, _), (b, _)| b.cmp(a));
-        let excess = older.split_off(older.len().min(keep.get() - 1));
-        excess
-            .into_iter()
-            .map(|(_, path)| match fs::remove_file(&path) {
-                Ok(()) => Ok(path),
-                Err(error) => Err(failed("delete the older backup", &path, &error)),
-            })
-            .collect()
+        let mut excess = older.split_off(older.len().min(keep.get() - 1));
+        excess.retain(|(_, path)| match fs::remove_file(path) {
+            Ok(()) => true,
+            // Another backup has deleted it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => {
+                problems
+                    .push(format!("cannot delete the older backup {}: {error}", path.display()));
+                false
+            }
+        });
+        (excess.into_iter().map(|(_, path)| path).collect(), problems)
     }
 
-    fn older(&self) -> io::Result<Vec<(u128, PathBuf)>> {
+    fn older(&self, is_of_cluster: impl Fn(&Path) -> bool) -> io::Result<Vec<(u128, PathBuf)>> {
         let mut older = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let entry = entry?;
@@ -62,6 +81,7 @@ impl Series {
             let number = name.to_str().and_then(|name| self.number_of(name));
             if let Some(number) = number.filter(|number| *number < self.number)
                 && entry.file_type()?.is_file()
+                && is_of_cluster(&entry.path())
             {
                 older.push((number, entry.path()));
             }
@@ -74,6 +94,20 @@ impl Series {
         let digits = name.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix)?;
         digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
     }
+}
+
+/// Returns the cluster in the header of a backup. Returns `None` for other files.
+pub(super) fn cluster_of(path: &Path) -> Option<ClusterId> {
+    let mut file = File::open(path).ok()?.take(HEADER_BYTES_MAX);
+    let mut check = BackupCheck::default();
+    let mut piece = [0; 4096];
+    while check.header().is_none() {
+        match file.read(&mut piece).ok()? {
+            0 => return None,
+            n => check.push(&piece[..n]).ok()?,
+        }
+    }
+    check.header().map(|info| info.cluster_id)
 }
 
 #[cfg(test)]
@@ -107,14 +141,41 @@ mod tests {
         fs::create_dir(path("edge-1.bak")).unwrap();
 
         let series = Series::of(&path("edge-100.bak"), n(3)).unwrap();
-        let deleted = series.delete_older(n(3)).unwrap();
-        assert_eq!(deleted, [path("edge-9.bak"), path("edge-8.bak")]);
-        assert!(series.delete_older(n(3)).unwrap().is_empty(), "nothing is left to delete");
+        // A file that is no backup of the cluster.
+        fs::write(path("edge-7.bak"), "foreign").unwrap();
+        let delete = |keep| {
+            let (deleted, problems) =
+                series.delete_older(keep, |path| !path.ends_with("edge-7.bak"));
+            assert!(problems.is_empty(), "{problems:?}");
+            deleted
+        };
+        assert_eq!(delete(n(3)), [path("edge-9.bak"), path("edge-8.bak")]);
+        assert!(delete(n(3)).is_empty(), "nothing is left to delete");
+        fs::remove_file(path("edge-7.bak")).unwrap();
         let mut expected: Vec<&str> = others.to_vec();
         expected.extend(["edge-010.bak", "edge-99.bak", "edge-100.bak", "edge-1.bak", &huge]);
         expected.sort_unstable();
         assert_eq!(names(), expected);
-        assert_eq!(series.delete_older(n(1)).unwrap(), [path("edge-99.bak"), path("edge-010.bak")]);
+        assert_eq!(delete(n(1)), [path("edge-99.bak"), path("edge-010.bak")]);
+    }
+
+    #[test]
+    fn directory_that_cannot_be_read_is_a_problem() {
+        let series = Series::of(Path::new("/none/edge-1.bak"), n(1)).unwrap();
+        let (deleted, problems) = series.delete_older(n(1), |_| true);
+        let problem = "cannot list /none: No such file or directory (os error 2)";
+        assert_eq!((deleted, problems), (vec![], vec![problem.to_owned()]));
+    }
+
+    #[test]
+    fn file_without_a_header_is_no_backup() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        for content in ["", "report", "CHYBACK1", "CHYBACK1 and no header"] {
+            fs::write(&path, content).unwrap();
+            assert_eq!(cluster_of(&path), None, "{content}");
+        }
+        assert_eq!(cluster_of(directory.path()), None);
     }
 
     #[test]
