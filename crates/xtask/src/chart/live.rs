@@ -54,8 +54,7 @@ fn refused() -> Vec<(&'static [&'static str], String)> {
         (
             &["allowShrink=true", "persistence.storageClass=fast"],
             format!(
-                "persistence.storageClass is \"fast\", and {voters} has \"\": {FIXED}; set the previous value. For new volumes \
-                 only, {}",
+                "persistence.storageClass is \"fast\", and {voters} has \"\": {FIXED}; set the previous value, or, to change only volumes created later, {}",
                 delete(VOTERS)
             ),
         ),
@@ -70,8 +69,7 @@ fn refused() -> Vec<(&'static [&'static str], String)> {
         (
             &["allowShrink=true", "persistence.annotations.a=b"],
             format!(
-                "persistence.annotations is {{\"a\":\"b\"}}, and {voters} has {{}}: {FIXED}; set the previous value. For new \
-                 volumes only, {}",
+                "persistence.annotations is {{\"a\":\"b\"}}, and {voters} has {{}}: {FIXED}; set the previous value, or, to change only volumes created later, {}",
                 delete(VOTERS)
             ),
         ),

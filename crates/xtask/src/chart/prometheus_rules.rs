@@ -31,7 +31,7 @@ tests:
     - exp_labels: {namespace: shop, cronjob: release-chancery-backup, severity: warning}
       exp_annotations:
         summary: The last backup of release is older than 26h
-        description: 'The CronJob shop/release-chancery-backup last succeeded 1d 3h 0m 0s ago. Its pods and their logs show the reason.'
+        description: 'The CronJob shop/release-chancery-backup has not succeeded for 1d 3h 0m 0s. The logs of its pods show the reason.'
         runbook_url: https://git.example/chancery/docs/kubernetes.md#backup-and-restore
   - {alertname: ChanceryBackupLate, eval_time: 30h}
 - name: ChanceryBackupLate fires if no backup has ever succeeded
