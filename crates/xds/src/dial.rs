@@ -177,7 +177,15 @@ async fn serve_once(
         ended = &mut exchange => return ended,
         closed = http => closed,
     };
-    // A sink sends its status before it closes the connection. This task may see both at the same time.
+    status_before(closed, exchange).await
+}
+
+/// Returns the status that ended an exchange, or else the end of its connection. A sink sends its status before it closes
+/// the connection, and this replica may see both at the same time.
+async fn status_before(
+    closed: Result<(), hyper::Error>,
+    exchange: impl Future<Output = Result<(), DialError>>,
+) -> Result<(), DialError> {
     match tokio::time::timeout(STATUS_TIMEOUT, exchange).await {
         Ok(Err(status @ (DialError::Refused(_) | DialError::EndedHere(_)))) => Err(status),
         Ok(Err(DialError::EndedThere(text))) if text != NO_STATUS => {
