@@ -1,7 +1,7 @@
 //! Samples that are computed at each scrape, in Prometheus' text format.
 //!
-//! The recorder holds counters as whole numbers, and values until they change. Times in seconds need fractions, and the state
-//! of the process is current only at the time of the read.
+//! The recorder holds counters as whole numbers, but times in seconds need fractions. It also holds a value until somebody sets
+//! it again, but the state of the process changes by itself.
 
 use std::fmt::Write as _;
 

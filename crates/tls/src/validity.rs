@@ -23,8 +23,8 @@ pub struct Validity {
 }
 
 /// Returns the remaining time below which operators should replace a certificate of this lifetime, in seconds: 14 days,
-/// or a quarter of the lifetime if that is less. Issuers such as cert-manager replace certificates earlier, when a third
-/// of the lifetime is left. Prometheus warns operators at the same limits (`deploy/mixin/alerts.yaml`).
+/// or a quarter of the lifetime if that is less. Issuers such as cert-manager replace certificates earlier, after two
+/// thirds of the lifetime. The alerts in `deploy/mixin/alerts.yaml` use the same limits.
 #[must_use]
 pub fn expiry_warning_seconds(lifetime: i64) -> i64 {
     (lifetime / 4).min(WARNING_SECONDS_MAX)
