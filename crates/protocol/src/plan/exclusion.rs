@@ -116,7 +116,10 @@ impl Subscription {
             let is_kept = removal.is_tried
                 && (rejected.meets(by, &removal.resource)
                     || (planned.is_empty && self.rejects_present()));
-            if planned.meets(by, &removal.resource) || (removal.is_tried && !is_kept) {
+            // A removal with unknown keys may belong to the rejected resources.
+            let is_unknown = removal.resource.exclusive_keys(by).is_none();
+            let is_needed = planned.meets(by, &removal.resource) && !(is_kept && is_unknown);
+            if is_needed || (removal.is_tried && !is_kept) {
                 found.now.insert(name.clone());
             } else if is_kept {
                 found.kept.insert(name.clone());
@@ -137,6 +140,7 @@ impl Subscription {
             return;
         }
         let needed = Keys::of(by, rejected.iter());
+        let taken = Keys::of(by, plan.resources.iter());
         let is_cause = |old: &Arc<Resource>| {
             needed.meets(by, old) || (by.rejects_whole() && self.rejections.is_rejected(old))
         };
@@ -147,7 +151,9 @@ impl Subscription {
             // A removal that frees a key goes out with the resource that needs it.
             if needed.meets(by, &removal.resource) {
                 freed.push(Arc::clone(&removal.resource));
-            } else if release.allows(removal) && is_cause(&removal.resource) {
+            } else if (release.allows(removal) || taken.meets(by, &removal.resource))
+                && is_cause(&removal.resource)
+            {
                 freed.push(Arc::clone(&removal.resource));
                 tried.push(name.clone());
             }
