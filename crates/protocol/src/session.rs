@@ -249,6 +249,12 @@ impl Session {
         })
     }
 
+    /// Returns the length to which the text of a rejection is truncated.
+    #[must_use]
+    pub fn nack_message_bytes_max(&self) -> usize {
+        self.config.nack_message_bytes_max
+    }
+
     /// Returns the type of a request (SVC-06 to -10).
     fn type_of(&self, text: &str) -> Result<TypeUrl, ProtocolError> {
         match &self.kind.type_url {
