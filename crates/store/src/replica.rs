@@ -1,6 +1,8 @@
-//! The handle to a replica. `cluster` has its cluster operations.
+//! The handle to a replica. `cluster` has its cluster operations, and `fleet` the questions to other
+//! replicas.
 
 pub(crate) mod cluster;
+pub(crate) mod fleet;
 mod sealing;
 
 use std::{
