@@ -141,7 +141,7 @@ async fn author_cannot_take_rights_of_another_team() {
     let before = done(&server, Who::Admin, "GET", "/v1/access", "").await;
     // What the caller may write itself, in place of what it could not have written.
     for rule in [
-        json!({"name": "pay-app", "identity": "token:pay-app"}),
+        json!({"name": "pay-app", "identity": "token:pay-app", "read": ["team/shop/b"]}),
         json!({"name": "pay-app", "identity": "token:shop", "read": ["team/shop/b"]}),
         json!({"name": "pay", "identity": "token:nobody", "allow": [{"verbs": ["tokens"]}]}),
     ] {

@@ -9,7 +9,7 @@
 use chancery_net::{connections_for, sockets_max};
 use chancery_store::table_files_max;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tracing::{debug, warn};
+use tracing::{debug, info};
 
 use crate::{cli::Failure, config::Config};
 
@@ -73,11 +73,18 @@ pub(crate) fn fit(config: &mut Config, limit: u64) -> bool {
     true
 }
 
+/// The limit of open files, if it is too low for all connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LowLimit {
+    limit: u64,
+    needed: u64,
+}
+
 /// Raises the limit as far as possible. If it is still lower than the connections need, lowers the limits of connections.
 ///
 /// # Errors
 /// Fails if the limit is too low for a replica.
-pub(super) fn raise_limit(config: &mut Config) -> Result<(), Failure> {
+pub(super) fn raise_limit(config: &mut Config) -> Result<Option<LowLimit>, Failure> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let needed = open_files_needed(config);
     // `None` means unlimited. The kernel has its own limit anyway, so that `needed` is requested.
@@ -85,10 +92,16 @@ pub(super) fn raise_limit(config: &mut Config) -> Result<(), Failure> {
     let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     let limit = getrlimit(Resource::Nofile).current;
     debug!(?raised, before = current, now = limit, "limit of open files");
-    let Some(limit) = limit else { return Ok(()) };
+    let Some(limit) = limit else { return Ok(None) };
     check(config, limit).map_err(Failure::new)?;
-    if fit(config, limit) {
-        warn!(
+    Ok(fit(config, limit).then_some(LowLimit { limit, needed }))
+}
+
+impl LowLimit {
+    /// Logs the limits of connections that follow from it.
+    pub(super) fn log(self, config: &Config) {
+        let Self { limit, needed } = self;
+        info!(
             limit,
             needed,
             xds = config.xds.connections_max,
@@ -98,7 +111,6 @@ pub(super) fn raise_limit(config: &mut Config) -> Result<(), Failure> {
              connections (raise it with ulimit -n or LimitNOFILE)"
         );
     }
-    Ok(())
 }
 
 /// Checks that a replica can start with this limit of open files.

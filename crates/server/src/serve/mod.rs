@@ -42,6 +42,7 @@ use tracing::{debug, info, warn};
 
 use crate::{cli::Failure, config::Loaded};
 use admin_port::AdminPort;
+use files::LowLimit;
 pub(crate) use files::{
     check as check_open_files, fit as fit_open_files, highest_limit, open_files_needed,
 };
@@ -93,7 +94,7 @@ fn run_logged(
     for warning in &loaded.warnings {
         warn!("{}", Printable(warning));
     }
-    files::raise_limit(&mut loaded.config)?;
+    let low_limit = files::raise_limit(&mut loaded.config)?;
     let metrics = metrics::start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("chancery")
@@ -109,7 +110,7 @@ fn run_logged(
     chancery_metrics::register_runtime("chancery", runtime.handle());
     chancery_metrics::register_runtime("chancery-admin", admin.handle());
     let mut signals = None;
-    let parts = (metrics, restarts);
+    let parts = (metrics, restarts, low_limit);
     let ended = runtime.block_on(serve(loaded, parts, admin.handle(), &mut signals, out));
     if let (Ok(Closed::NeverOpen), Some(signals)) = (&ended, signals) {
         // The threads of the other runtime still receive signals.
@@ -130,7 +131,7 @@ fn run_logged(
 
 async fn serve(
     loaded: &Loaded,
-    parts: (PrometheusHandle, Restarts),
+    parts: (PrometheusHandle, Restarts, Option<LowLimit>),
     admin: &Handle,
     signals: &mut Option<Signals>,
     out: &mut dyn Write,
@@ -149,7 +150,7 @@ async fn serve(
 
 async fn serve_audited(
     loaded: &Loaded,
-    (metrics, restarts): (PrometheusHandle, Restarts),
+    (metrics, restarts, low_limit): (PrometheusHandle, Restarts, Option<LowLimit>),
     admin: &Handle,
     audit: &Audit,
     signals: &mut Signals,
@@ -158,6 +159,9 @@ async fn serve_audited(
     let config = &loaded.config;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
+    if let Some(low) = low_limit {
+        low.log(config);
+    }
     let xds = take_port("xds.address", config.xds.address)?;
     let mut port = AdminPort::open(config, audit, &metrics, admin)?;
     service_manager::start(&port, config);
