@@ -7,6 +7,7 @@ use chancery_fanout::Fanout;
 use chancery_model::State;
 use chancery_store::{AnswerPage, Answerer, Asked, NoAnswer};
 use futures::{FutureExt, future::BoxFuture};
+use tokio::time::Instant;
 
 use crate::{
     access_effects::{AccessEffects, access_effects},
@@ -40,7 +41,9 @@ async fn write_effects(
     before: Arc<State>,
 ) -> Result<Bytes, NoAnswer> {
     let question = WriteEffectsQuestion::decode(body)?;
+    let since = Instant::now();
     let clients = clients(fanout).await;
+    check_complete(fanout, since)?;
     let compute = move || {
         let after = before.apply(&question.rules).state;
         effects_on(&clients, &before, &after, &question).encode()
@@ -48,6 +51,14 @@ async fn write_effects(
     // The number of clients and of assignments may be large.
     let computed = tokio::task::spawn_blocking(compute).await;
     computed.map_err(|error| NoAnswer::Failed(error.to_string()))
+}
+
+/// Fails if a query since a time may have left out streams.
+fn check_complete(fanout: &Fanout, since: Instant) -> Result<(), NoAnswer> {
+    match fanout.stalled_since(since).first() {
+        None => Ok(()),
+        Some(stalled) => Err(NoAnswer::Failed(stalled.to_string())),
+    }
 }
 
 /// Returns the effects of the changed rules of a write on clients.
@@ -74,7 +85,9 @@ pub(crate) async fn clients(fanout: &Fanout) -> Vec<Client> {
 }
 
 async fn clients_by_scope(fanout: &Fanout) -> Result<Bytes, NoAnswer> {
+    let since = Instant::now();
     let groups = fanout.clients().await;
+    check_complete(fanout, since)?;
     // Clients choose their user agents, so there may be as many groups as streams.
     let computed = tokio::task::spawn_blocking(move || encode_clients(&by_scope(&groups))).await;
     computed.map_err(|error| NoAnswer::Failed(error.to_string()))

@@ -371,7 +371,7 @@ impl Service {
             published,
             ..
         } = tried;
-        let confirmed = &checked.confirmed;
+        let (started, confirmed) = (checked.started, &checked.confirmed);
         let after = &tried.state;
         let guards = self.tripped_guards(&before, after, suspects, references, confirmed, &fleet);
         let mut guards = guards.await?;
@@ -401,15 +401,12 @@ impl Service {
             }
             let access_effects = fleet.access.into_iter().map(access_effect).collect();
             let response = self.dry_run(before, tried, transaction.preconditions, size).await?;
-            let mut response = pb::WriteResponse { access_effects, ..response };
+            let not_asked = fleet.not_asked;
+            let mut response = pb::WriteResponse { access_effects, guards, not_asked, ..response };
             self.hide_differences(&mut response);
-            let warnings = self.located(input, findings.warnings, &published).await;
-            return Ok(pb::WriteResponse {
-                guards,
-                warnings,
-                not_asked: fleet.not_asked,
-                ..response
-            });
+            response.warnings = self.located(input, findings.warnings, &published).await;
+            response.warnings.extend(self.unasked_shards(started));
+            return Ok(response);
         }
         transaction.meta.confirmed = guards.iter().map(|finding| finding.guard.clone()).collect();
         let summary = self.transact(checked, transaction, size).await?;
@@ -431,6 +428,7 @@ impl Service {
             let find = move || changed_names::change(summary, &named, &before, &tried, &now);
             response.wait = self.await_clients(size, find, wait).await?;
         }
+        response.warnings.extend(self.unasked_shards(started));
         Ok(response)
     }
 
@@ -655,6 +653,7 @@ fn show_unsettled(unsettled: &chancery_fanout::Unacknowledged) -> pb::Unsettled 
         UnacknowledgedState::Behind(reached) => {
             ("behind", format!("a shard of the replica is still at revision {reached}"))
         }
+        UnacknowledgedState::Stalled(shard) => ("behind", shard.to_string()),
     };
     pb::Unsettled {
         node: unsettled.node.clone(),

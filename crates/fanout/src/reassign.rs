@@ -9,11 +9,10 @@ use chancery_model::{Node, Revision, ScopeName, State};
 
 use crate::{
     access_changes::AccessChanges,
-    budget::{Budget, cost_of},
+    budget::{Budget, INLINE_NAMES_MAX, cost_of},
     clock::Now,
     entry::{NEW_NODE, scopes_of},
     index::key,
-    offload::INLINE_NAMES_MAX,
     placement::{CHANGED, Placement, log_refusal, refused},
     shard::Shard,
     status::{End, EndCode},

@@ -119,6 +119,7 @@ impl<'a> Running<'a> {
             log: log::filter(),
         });
         port.runtime.spawn(update_references);
+        port.readiness.on_shards(fanout.clone());
         port.readiness.on_open(replica);
         port.routes.replace(router);
         info!(admin = %port.address, "the admin API is up");
