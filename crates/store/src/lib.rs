@@ -43,6 +43,7 @@ pub use config::{Config, ConfigError, REPLICA_ID_MAX, TlsConfig};
 pub use disk::{
     apply_times::ApplyTime,
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
+    database::table_files_max,
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
