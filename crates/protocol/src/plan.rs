@@ -48,6 +48,8 @@ struct Plan {
     freed: Vec<Arc<Resource>>,
     /// Whether a full state announces removals.
     releases: bool,
+    /// Whether the client holds resources of an earlier stream, whose keys are unknown.
+    resumes: bool,
     /// Whether the response has the whole view of a wildcard.
     first_state: bool,
     /// MCP: whether the response is a difference.
@@ -312,6 +314,7 @@ impl Subscription {
         let claimed = &self.resumption.claimed;
         match base {
             None if !claimed.is_empty() => {
+                plan.resumes = true;
                 for resource in view.iter() {
                     // TTL-12: the lifetime runs since the client's earlier stream, and a heartbeat is
                     // only for a resource that this stream sent (TTL-04).
@@ -529,8 +532,8 @@ impl Subscription {
             return;
         }
         let aliases = plan.resources.iter().flat_map(|resource| resource.aliases().iter().cloned());
-        let aliased: BTreeSet<ResourceName> = aliases.collect();
         let absent: BTreeSet<ResourceName> = plan.absent.iter().cloned().collect();
+        let aliased: BTreeSet<ResourceName> = aliases.chain(absent.iter().cloned()).collect();
         let mut said: BTreeSet<ResourceName> = plan.removed.iter().cloned().collect();
         let mut first = Vec::new();
         for (name, removal) in std::mem::take(&mut self.removals) {
@@ -548,8 +551,8 @@ impl Subscription {
                 continue;
             }
             let is_takeover = takeovers.are_now(&name);
-            let is_in = |names: &BTreeSet<_>| names.contains(&name) || names.contains(own);
-            let beside = is_in(&absent) || (!is_takeover && is_in(&aliased));
+            let others = if is_takeover { &absent } else { &aliased };
+            let beside = others.contains(&name) || others.contains(own);
             if !takeovers.allow(&name, &removal, release) || beside {
                 self.removals.add(name, removal);
                 continue;
@@ -576,12 +579,8 @@ impl Subscription {
             // A client that subscribed by an alias also knows the resource by its own name.
             let own_gone = *own != name && view.get(own.as_str()).is_none();
             let to = if is_takeover { &mut first } else { &mut plan.removed };
-            if own_gone && said.insert(own.clone()) {
-                to.push(own.clone());
-            }
-            if said.insert(name.clone()) {
-                to.push(name.clone());
-            }
+            let names = own_gone.then(|| own.clone()).into_iter().chain([name.clone()]);
+            to.extend(names.filter(|name| said.insert(name.clone())));
             if self.properties.exclusion.rejects_whole() {
                 plan.announced.push((name, removal));
             }
