@@ -283,7 +283,7 @@ impl Service {
             id => {
                 let streams = self.fanout.nodes().await;
                 let streams = streams_of(&streams, id);
-                let stream = streams.last().ok_or_else(|| crate::nodes::not_connected(id))?;
+                let stream = streams.last().ok_or_else(|| self.not_connected(id))?;
                 let assignment = state.assignments.for_node(&stream.node);
                 let scopes = assignment.map(|one| one.scopes_for(&stream.node)).unwrap_or_default();
                 let unresolved = assignment.and_then(|one| one.unresolved(&stream.node));

@@ -24,6 +24,7 @@ mod manual;
 mod mcp;
 mod metrics;
 mod mirror;
+mod not_asked;
 mod quotas;
 mod recorder;
 mod recovery;

@@ -127,8 +127,7 @@ fn views_without_connected_nodes_are_reported_only_if_other_replicas_exist() {
     assert_eq!(world.adds("edge", &[route("main", "none")]), NONE);
     world.n_other_replicas = 2;
     let found = world.adds("edge", &[route("main", "none")]);
-    let expected =
-        "in 1 view: base+edge (0 nodes); the nodes of 2 other replicas were not asked; publish";
+    let expected = "in 1 view: base+edge (no node of this replica); the nodes of 2 other replicas were not asked; publish";
     assert!(found[0].contains(expected), "{found:?}");
 }
 

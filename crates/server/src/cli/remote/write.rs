@@ -440,8 +440,13 @@ fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Fa
         response.changed + response.removed + response.assignments + response.access > 0;
     let done = if has_changed { "written" } else { "nothing changed" };
     if wait.asked == 0 {
-        let line =
-            format!("{done}, but not confirmed: the write concerns no session of this replica");
+        let others = match wait.replicas_not_asked {
+            0 => String::new(),
+            n => format!("; {} not asked", count(n, "other replica")),
+        };
+        let line = format!(
+            "{done}, but not confirmed: the write concerns no session of this replica{others}"
+        );
         return Err(Failure::with_exit(Exit::NoSessionConcerned, line));
     }
     if wait.left > 0 || wait.replicas_not_asked > 0 {
