@@ -10,7 +10,8 @@ use chancery_model::{
 use chancery_proto::admin::v1 as pb;
 
 use crate::{
-    AdminError, authenticate::shown, caller::Rights, service::Service, write_options::Checked,
+    AdminError, audited, authenticate::shown, caller::Rights, service::Service,
+    write_options::Checked,
 };
 
 /// The maximum number of missing rights in an error.
@@ -37,6 +38,7 @@ impl Service {
         transaction: &mut Transaction,
         checked: &Checked,
     ) -> Result<(), AdminError> {
+        audited::note_scopes(transaction);
         if self.caller.may_everything() {
             self.set_author(transaction);
             return Ok(());
@@ -121,9 +123,11 @@ impl Service {
         }
     }
 
-    /// Sets the author to the caller. With the right `impersonate`, the caller may add a name.
+    /// Sets the author to the caller. With the right `impersonate`, the caller may add a name. Without access rules, a
+    /// caller that has proved no identity names the author itself.
     fn set_author(&self, transaction: &mut Transaction) {
-        if self.caller.rights == Rights::NotEnforced {
+        let is_anonymous = self.caller.identity.principal.is_anonymous();
+        if self.caller.rights == Rights::NotEnforced && is_anonymous {
             return;
         }
         let who = self.caller.identity.principal.as_str();
