@@ -121,6 +121,12 @@ impl Service {
             let changes = &mut response.assignment_changes;
             changes.iter_mut().for_each(|change| change.differences.clear());
         }
+        for change in &mut response.access_changes {
+            let verb = if change.object == "token" { Verb::Tokens } else { Verb::AccessRead };
+            if !self.may(verb, Target::Cluster) {
+                change.differences.clear();
+            }
+        }
     }
 
     /// Sets the author to the caller. With the right `impersonate`, the caller may add a name. Without access rules, a
