@@ -50,6 +50,9 @@ const RESOURCE_BYTES: usize = 128;
 /// The header that names the scope of an answer (CSDS-13).
 pub(crate) const SCOPE_HEADER: &str = "x-chancery-scope";
 
+/// The header with the number of other replicas, whose clients an answer lacks.
+pub(crate) const NOT_ASKED_HEADER: &str = "x-chancery-replicas-not-asked";
+
 /// The pages of one stream.
 struct Collected {
     stream: StreamStatus,

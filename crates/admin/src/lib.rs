@@ -11,6 +11,7 @@
 //!   `chancery_load`.
 
 mod access;
+mod access_changes;
 mod access_effects;
 mod audited;
 mod authenticate;

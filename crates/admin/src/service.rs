@@ -7,7 +7,7 @@ use chancery_audit::Audit;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
 use chancery_mcp::Sources;
-use chancery_model::State;
+use chancery_model::{Identity, State};
 use chancery_store::{Answerer, ReadError, Replica};
 use chancery_trace::Tracer;
 use tokio::sync::Semaphore;
@@ -162,7 +162,7 @@ impl Service {
             external: (deps.external.as_ref())
                 .map(|settings| External::new(settings, deps.drain.clone())),
             access: Arc::new(deps.access.clone()),
-            caller: Arc::new(Caller::unrestricted()),
+            caller: Arc::new(Caller::unrestricted(Identity::anonymous())),
             audit: deps.audit.clone(),
             log: deps.log.clone(),
             tracer: deps.tracer.clone(),

@@ -418,6 +418,7 @@ impl Service {
             && tried.outcome == Outcome::Committed(summary);
         if in_order {
             response = changes::list(&before, &tried, Effect::Committed, response);
+            self.hide_differences(&mut response);
         } else {
             response.changes_omitted =
                 summary.changed + summary.removed + summary.assignments + summary.access;

@@ -154,12 +154,16 @@ fn used_views(dangling: &Dangling, unknown_replicas: &[u64]) -> String {
     format!("{}{not_asked}", views(&dangling.views, dangling.n_views))
 }
 
-/// Returns the first of `n` views: `1 view: edge (2 nodes)`.
+/// Returns the first of `n` views: `1 view: edge (2 nodes)`. Other replicas may have nodes of a view.
 pub(super) fn views(first: &[(Vec<ScopeName>, usize)], n: usize) -> String {
     let mut shown: Vec<String> = Vec::new();
     for (scopes, n_nodes) in first {
         let scopes: Vec<&str> = scopes.iter().take(5).map(|scope| scope.as_str()).collect();
-        shown.push(format!("{} ({})", scopes.join("+"), count(*n_nodes, "node")));
+        let nodes = match *n_nodes {
+            0 => "no known node".to_owned(),
+            n => count(n, "node"),
+        };
+        shown.push(format!("{} ({nodes})", scopes.join("+")));
     }
     if n > shown.len() {
         shown.push(format!("and {} more", n - shown.len()));

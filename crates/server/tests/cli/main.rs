@@ -25,6 +25,7 @@ mod manual;
 mod mcp;
 mod metrics;
 mod mirror;
+mod not_asked;
 mod open_files;
 mod quotas;
 mod recorder;

@@ -87,7 +87,7 @@ fn address_of_a_stored_listener_is_refused_and_the_listener_is_named() {
     let world = World::with("edge", &[listener("a", 80)]);
     let expected = format!(
         "Listener \"b\": address: 127.0.0.1:80 is also an address of Listener \"a\" in scope \"edge\", in 1 view: \
-         base+edge (0 nodes); {FIX} [listener.shared_address]"
+         base+edge (no known node); {FIX} [listener.shared_address]"
     );
     assert_eq!(world.adds("edge", &[listener("b", 80)]), [expected]);
     assert_eq!(world.adds("edge", &[listener("b", 81)]), NONE);
@@ -144,7 +144,7 @@ fn address_that_a_listener_takes_from_another_one_is_a_warning() {
         moved,
         [
             "Listener \"b\": address: Listener \"a\" in scope \"edge\" gives up 127.0.0.1:80 in the same write; Envoy \
-          rejects this listener while the other one still has the address, in 1 view: base+edge (0 nodes); move the \
+          rejects this listener while the other one still has the address, in 1 view: base+edge (no known node); move the \
           other listener first, and wait until the nodes have acknowledged it [listener.moved_address]"
         ]
     );

@@ -130,7 +130,7 @@ fn views_without_connected_nodes_are_reported_only_if_other_replicas_exist() {
     world.unknown_replicas = vec![2, 3];
     let found = world.adds("edge", &[route("main", "none")]);
     let expected =
-        "in 1 view: base+edge (0 nodes); the nodes of replicas 2 and 3 were not asked; publish";
+        "in 1 view: base+edge (no known node); the nodes of replicas 2 and 3 were not asked; publish";
     assert!(found[0].contains(expected), "{found:?}");
 }
 

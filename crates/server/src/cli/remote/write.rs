@@ -17,7 +17,9 @@ use super::{
     connector::Channel,
     left_out::report_left_out,
     parameters::{shortened, with_variant},
-    write_effects::{write_access_effects, write_guards},
+    write_effects::{
+        access_object, write_access_changes, write_access_effects, write_differences, write_guards,
+    },
 };
 use crate::{
     cli::{
@@ -368,11 +370,17 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         let kind = change.kind.clone();
         table.row([kind, "assignment".to_owned(), change.name.clone(), String::new()]);
     }
+    for change in response.access_changes.iter().take(CHANGES_SHOWN_MAX) {
+        let (kind, name) = (change.kind.clone(), change.name.clone());
+        table.row([kind, access_object(change).to_owned(), name, String::new()]);
+    }
     if !table.is_empty() {
         table.write(out, "")?;
     }
     let beyond = |n: usize| n.saturating_sub(CHANGES_SHOWN_MAX) as u64;
-    let hidden = beyond(response.changes.len()) + beyond(response.assignment_changes.len());
+    let hidden = beyond(response.changes.len())
+        + beyond(response.assignment_changes.len())
+        + beyond(response.access_changes.len());
     if hidden + response.changes_omitted > 0 {
         let more = if table.is_empty() { "" } else { "more " };
         let n = hidden + response.changes_omitted;
@@ -391,6 +399,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
             write_differences(&change.differences, out)?;
         }
     }
+    write_access_changes(response, CHANGES_SHOWN_MAX, out)?;
     write_access_effects(response, out)?;
     write_guards(response, out)?;
     let assignments = match response.assignments {
@@ -441,29 +450,19 @@ fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Fa
         response.changed + response.removed + response.assignments + response.access > 0;
     let done = if has_changed { "written" } else { "nothing changed" };
     if wait.asked == 0 {
-        let line =
-            format!("{done}, but not confirmed: the write concerns no session of this replica");
+        let others = match wait.replicas_not_asked {
+            0 => String::new(),
+            n => format!("; {} not asked", count(n, "other replica")),
+        };
+        let line = format!(
+            "{done}, but not confirmed: the write concerns no session of this replica{others}"
+        );
         return Err(Failure::with_exit(Exit::NoSessionConcerned, line));
     }
     if wait.left > 0 || wait.replicas_not_asked > 0 {
         let line =
             format!("{done}, but it is unknown whether all sessions have it: {}", in_words(wait));
         return Err(Failure::with_exit(Exit::NotAllAsked, line));
-    }
-    Ok(())
-}
-
-fn write_differences(
-    differences: &[pb::FieldDifference],
-    out: &mut dyn io::Write,
-) -> io::Result<()> {
-    for difference in differences {
-        let side = |text: &String| match text.is_empty() {
-            true => "(nothing)".to_owned(),
-            false => plain(text),
-        };
-        let (before, after) = (side(&difference.before), side(&difference.after));
-        writeln!(out, "  {}: {before} -> {after}", plain(&difference.path))?;
     }
     Ok(())
 }

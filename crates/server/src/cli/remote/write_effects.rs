@@ -64,3 +64,42 @@ pub(super) fn write_guards(
     }
     Ok(())
 }
+
+/// Returns the object of a change of access, in words.
+pub(super) fn access_object(change: &pb::AccessChange) -> &str {
+    match change.object.as_str() {
+        "rule" => "access rule",
+        object => object,
+    }
+}
+
+/// Writes the fields that differ, one per line.
+pub(super) fn write_differences(
+    differences: &[pb::FieldDifference],
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    for difference in differences {
+        let side = |text: &String| match text.is_empty() {
+            true => "(nothing)".to_owned(),
+            false => plain(text),
+        };
+        let (before, after) = (side(&difference.before), side(&difference.after));
+        writeln!(out, "  {}: {before} -> {after}", plain(&difference.path))?;
+    }
+    Ok(())
+}
+
+/// Writes the fields of the first access rules, tokens and quotas that differ.
+pub(super) fn write_access_changes(
+    response: &pb::WriteResponse,
+    n_shown_max: usize,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    for change in response.access_changes.iter().take(n_shown_max) {
+        if !change.differences.is_empty() {
+            writeln!(out, "{} {:?}:", access_object(change), change.name)?;
+            write_differences(&change.differences, out)?;
+        }
+    }
+    Ok(())
+}
