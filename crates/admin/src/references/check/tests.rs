@@ -129,8 +129,7 @@ fn views_without_connected_nodes_are_reported_only_if_other_replicas_exist() {
     assert_eq!(world.adds("edge", &[route("main", "none")]), NONE);
     world.unknown_replicas = vec![2, 3];
     let found = world.adds("edge", &[route("main", "none")]);
-    let expected =
-        "in 1 view: base+edge (no known node); the nodes of replicas 2 and 3 were not asked; publish";
+    let expected = "in 1 view: base+edge (no known node); the nodes of replicas 2 and 3 were not asked; publish";
     assert!(found[0].contains(expected), "{found:?}");
 }
 
