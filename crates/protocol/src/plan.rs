@@ -54,6 +54,8 @@ struct Plan {
     first_state: bool,
     /// MCP: whether the response is a difference.
     is_incremental: bool,
+    /// Whether a part of the change was sent before.
+    sent_early: bool,
 }
 
 /// Resources that changed for the client.
@@ -105,7 +107,7 @@ impl Release {
         match self {
             Self::Nothing => false,
             Self::UpTo { revision, since } => {
-                removal.revision <= revision || removal.since <= since
+                !removal.is_kept && (removal.revision <= revision || removal.since <= since)
             }
         }
     }
@@ -139,6 +141,7 @@ impl Subscription {
     ) -> Touched {
         let carried = self.carried(context.revision);
         let before = self.wildcard.as_ref().map(Wildcard::base_or_empty);
+        let sent_early = self.wildcard.as_ref().is_some_and(|w| !w.sent_early.is_empty());
         let full_state = self.is_full_state();
         let is_incremental = self.sends_incremental();
         let mut plan = match (full_state, self.is_wildcard()) {
@@ -154,6 +157,7 @@ impl Subscription {
             self.plan_full_collection(&mut plan, context.view, differ);
         }
         plan.is_incremental = is_incremental;
+        plan.sent_early = sent_early;
         if let Some(wildcard) = &mut self.wildcard {
             wildcard.base = Some(context.view.clone());
             wildcard.sent_early.clear();
@@ -161,7 +165,8 @@ impl Subscription {
         self.resumption.claimed.clear();
         plan.send |= self.work.take_all();
         // Pending removals are not sent yet.
-        let oldest = self.removals.values().map(|removal| removal.seen).min();
+        let waiting = self.removals.values().filter(|removal| !removal.is_kept);
+        let oldest = waiting.map(|removal| removal.seen).min();
         self.delivery.planned = oldest.unwrap_or(context.revision);
         self.delivery.checked = context.revision;
         self.delivery.included = context.revision;
@@ -187,6 +192,7 @@ impl Subscription {
         for name in asked.union(&again) {
             match context.view.get(name.as_str()) {
                 Some(resource) => {
+                    self.orphans.remove(name);
                     self.work.changed.remove(name);
                     self.work.resent.remove(name);
                     self.work.awaited.remove(name);
@@ -270,6 +276,7 @@ impl Subscription {
                 first_state: plan.first_state,
                 is_incremental: plan.is_incremental,
                 is_renewal: false,
+                base: before.clone().filter(|_| !plan.sent_early),
                 pace: Pace::FirstAtOnce,
             });
         } else if self.delivery.unanswered.is_empty() {
@@ -292,7 +299,14 @@ impl Subscription {
         self.rejections.on_gone(&resource);
         let PlanContext { revision, now, .. } = context;
         let seen = self.delivery.checked;
-        let removal = PendingRemoval { resource, revision, seen, since: now, is_tried: false };
+        let removal = PendingRemoval {
+            resource,
+            revision,
+            seen,
+            since: now,
+            is_tried: false,
+            is_kept: false,
+        };
         self.removals.add(name, removal);
     }
 
@@ -469,6 +483,7 @@ impl Subscription {
     /// Reports that a requested name does not exist (DELTA-40). SotW has no message for this
     /// (SOTW-78), except an error where errors are enabled.
     fn report_absent(&mut self, name: &ResourceName, plan: &mut Plan, context: PlanContext<'_>) {
+        self.note_orphan(name, context.now);
         let held = self.removals.remove(name);
         self.rejections.touch(name);
         match self.protocol {
@@ -506,8 +521,14 @@ impl Subscription {
             Some(ClientVersion::Nothing | ClientVersion::Absent) | None => None,
         };
         let seen = self.delivery.checked;
-        let pending =
-            |resource| PendingRemoval { resource, revision, seen, since: now, is_tried: false };
+        let pending = |resource| PendingRemoval {
+            resource,
+            revision,
+            seen,
+            since: now,
+            is_tried: false,
+            is_kept: false,
+        };
         let sent = sent.map(pending);
         let Some(gone) = held.or(sent) else { return };
         let own = gone.resource.name().clone();

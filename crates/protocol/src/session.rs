@@ -15,11 +15,14 @@ use crate::{
 
 mod children;
 mod cost;
+mod drains;
+mod endpoint_wait;
 mod order;
 mod poll;
 mod watch;
 
 use children::Children;
+use endpoint_wait::UnansweredClusters;
 use order::TypeOrder;
 pub use watch::Overdue;
 
@@ -58,6 +61,7 @@ pub struct Session {
     subscriptions: Vec<Subscription>,
     interest: Vec<Interest>,
     children: Children,
+    unanswered_clusters: UnansweredClusters,
     last_nonce: u64,
     /// The type with resources that the replica has not opened, and the time since when it has waited for them.
     unopened: Option<(TypeUrl, u64)>,
@@ -76,6 +80,7 @@ impl Session {
             subscriptions: Vec::new(),
             interest: Vec::new(),
             children: Children::default(),
+            unanswered_clusters: UnansweredClusters::default(),
             last_nonce: 0,
             unopened: None,
         }
@@ -161,6 +166,7 @@ impl Session {
         if let Some(nonce) = accepted.filter(|a| a.response.changes).map(|a| a.response.nonce) {
             self.retry_dependents(&type_url, nonce);
         }
+        self.forget_answered_clusters(at);
         let subscription = &self.subscriptions[at];
         let nonce = request.response_nonce();
         let kind = match &effect.answer {

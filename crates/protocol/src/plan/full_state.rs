@@ -17,7 +17,7 @@ impl Subscription {
         differ: &Differ,
     ) -> Plan {
         let mut plan = Plan {
-            send: !self.work.requested.is_empty() || self.work.answer_due,
+            send: !self.work.requested.is_empty() || self.work.answer_due || self.work.state_due,
             ..Plan::default()
         };
         let (mut changed, mut removed) = match &self.wildcard {

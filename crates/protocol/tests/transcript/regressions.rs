@@ -693,6 +693,7 @@ fn removal_waits_for_removal_detected_later() {
         ack RDS
         ack LDS
         <- RDS -r
+        -> RDS -r
         ack RDS
         <- CDS -a
         ",
