@@ -72,6 +72,7 @@ mod memory;
 mod metrics;
 mod offload;
 mod page;
+mod past_scopes;
 mod placement;
 mod poll;
 mod poll_rejections;
@@ -109,4 +110,4 @@ pub use status::{
 };
 pub use stream::{RequestSink, ResponseSource, Stopped, StreamCloser};
 pub use stream_slot::{Delivery, StreamInfo};
-pub use stream_status::{ClientGroup, StreamRef, StreamStatus};
+pub use stream_status::{ClientGroup, StreamContents, StreamRef, StreamStatus};

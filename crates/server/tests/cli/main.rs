@@ -15,6 +15,7 @@ mod diverged;
 mod doctor;
 mod early;
 mod guards;
+mod identities;
 mod lb_policy;
 mod leaderless;
 mod lifecycle;
