@@ -44,6 +44,17 @@ impl Cluster {
         replicas: usize,
         config: &str,
     ) -> Result<Self> {
+        Self::start_with_files(common, dir, replicas, config, None).await
+    }
+
+    /// The same with a limit of open files for each replica.
+    pub(crate) async fn start_with_files(
+        common: &Common,
+        dir: &Path,
+        replicas: usize,
+        config: &str,
+        files: Option<u64>,
+    ) -> Result<Self> {
         let mut cluster = Self { replicas: Vec::new() };
         for id in 1..=replicas {
             let [xds, admin, raft] = [(); 3].map(|()| reserve_address());
@@ -54,7 +65,8 @@ impl Cluster {
             };
             let config = format!("{config}\n[raft]\nreplica_id = {id}\n{join}");
             let dir = dir.join(format!("replica-{id}"));
-            let launch = Launch::new(&common.binary, &dir, None, &config)?.at(ports);
+            let launch =
+                Launch::new(&common.binary, &dir, None, &config)?.at(ports).with_files(files);
             let server = Some(launch.start().await?);
             cluster.replicas.push(Replica { launch, ports, server });
         }

@@ -32,6 +32,7 @@ mod crash;
 mod doors;
 mod etcd;
 mod fanout;
+mod files;
 mod host;
 mod hostile;
 mod idle;
@@ -88,6 +89,8 @@ enum Command {
     Access(access::Args),
     /// Send expensive requests and measure memory and the latency of a healthy client
     Attack(attack::Args),
+    /// Flood three replicas that may open few files with idle connections
+    Files(files::Args),
     /// Publish many clusters or secrets at once and measure pushes of another scope, writes and memory
     Bulk(bulk::Args),
     /// Measure server CPU per acknowledged delivery in small and large views
@@ -167,6 +170,7 @@ fn run(cli: Cli) -> Result<bool> {
         | Command::Bulk(_)
         | Command::Crash(_)
         | Command::Doors(_)
+        | Command::Files(_)
         | Command::Nemesis(_)
         | Command::Etcd(_)
         | Command::Pressure(_)
@@ -198,6 +202,7 @@ impl Command {
             Self::Attack(args) => args.run(common, dir).await,
             Self::Bulk(args) => args.run(common, dir).await,
             Self::Fanout(args) => args.run(common, dir).await,
+            Self::Files(args) => args.run(common, dir).await,
             Self::Mcp(args) => args.run(common, dir).await,
             Self::Memory(args) => args.run(common, dir).await,
             Self::Crash(args) => args.run(common, dir).await,

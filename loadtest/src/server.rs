@@ -35,6 +35,8 @@ pub(crate) struct Launch {
     dir: PathBuf,
     cpu: Option<Cpu>,
     ports: Ports,
+    /// The limit of open files; `None` for that of this process.
+    files: Option<u64>,
 }
 
 /// The addresses on which a server listens. Port 0 means any free port.
@@ -76,7 +78,7 @@ impl Launch {
     pub(crate) fn new(binary: &Path, dir: &Path, cpu: Option<Cpu>, config: &str) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         let (binary, dir, ports) = (binary.to_owned(), dir.to_owned(), Ports::ANY);
-        let launch = Self { binary, dir, cpu, ports };
+        let launch = Self { binary, dir, cpu, ports, files: None };
         let path = launch.config();
         std::fs::write(&path, config).with_context(|| format!("write {}", path.display()))?;
         Ok(launch)
@@ -85,6 +87,11 @@ impl Launch {
     /// Uses the same ports for each start.
     pub(crate) fn at(self, ports: Ports) -> Self {
         Self { ports, ..self }
+    }
+
+    /// Limits the number of open files.
+    pub(crate) fn with_files(self, files: Option<u64>) -> Self {
+        Self { files, ..self }
     }
 
     /// Returns the data directory.
@@ -104,12 +111,15 @@ impl Launch {
             .append(true)
             .open(&log)
             .with_context(|| format!("open {}", log.display()))?;
-        // Both programs (util-linux) replace themselves by the next one, so the process ID stays
+        // These programs (util-linux) replace themselves by the next one, so the process ID stays
         // the same.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
         if let Some(cpu) = self.cpu {
             command.args(["taskset", "--cpu-list", &cpu.to_string()]);
+        }
+        if let Some(files) = self.files {
+            command.args(["prlimit", &format!("--nofile={files}:{files}"), "--"]);
         }
         command.arg(&self.binary).args(["serve", "--config"]).arg(self.config());
         command.arg("--data-dir").arg(self.data());

@@ -281,7 +281,7 @@ impl Service {
         let node = match request.node.as_str() {
             "" => None,
             id => {
-                let streams = self.fanout.nodes().await;
+                let streams = self.streams().await?;
                 let streams = streams_of(&streams, id);
                 let stream = streams.last().ok_or_else(|| crate::nodes::not_connected(id))?;
                 let assignment = state.assignments.for_node(&stream.node);

@@ -87,7 +87,7 @@ impl Service {
         let matchers = Matchers::new(&request.node_matchers)?;
         let permit = Arc::clone(&self.csds_answers).acquire_owned().await;
         let _permit = permit.map_err(|error| AdminError::Internal(error.to_string()))?;
-        let streams = self.fanout.nodes().await;
+        let streams = self.streams().await?;
         let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
         let select = move || {
             let selected = streams.into_iter().filter(|stream| matchers.select(&stream.node));

@@ -36,7 +36,7 @@ impl Service {
         }
         let (whole, state) = self.states(Freshness::of(request.stale)).await?;
         let about = about.stored_as(&state, &request.name)?;
-        let streams = self.fanout.nodes().await;
+        let streams = self.streams().await?;
         let (index, settings) =
             (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
         let is_small = streams.len() <= INLINE_STREAMS_MAX;

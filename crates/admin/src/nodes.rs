@@ -5,10 +5,11 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use chancery_fanout::{NackRecord, PollRejection, StreamStatus};
+use chancery_fanout::{NackRecord, PollRejection, StalledShard, StreamStatus};
 use chancery_model::{Glob, Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::{SubscriptionStatus, SyncState};
+use tokio::time::Instant;
 
 use crate::{AdminError, service::Service, work::Size};
 
@@ -23,6 +24,29 @@ pub(crate) const INLINE_STREAMS_MAX: usize = 500;
 const STATES: [&str; 4] = ["unassigned", "nacked", "pending", "synced"];
 
 impl Service {
+    /// Returns the status of every stream, for an answer that must have all of them.
+    pub(crate) async fn streams(&self) -> Result<Vec<StreamStatus>, AdminError> {
+        let since = Instant::now();
+        let streams = self.fanout.nodes().await;
+        match self.fanout.stalled_since(since).first() {
+            None => Ok(streams),
+            Some(stalled) => Err(AdminError::Unavailable(format!(
+                "{stalled}; the answer needs them, so retry later, or ask another replica"
+            ))),
+        }
+    }
+
+    /// Returns a warning for each shard whose streams the checks of a write may have missed since `since`.
+    pub(crate) fn unasked_shards(&self, since: Instant) -> Vec<pb::Problem> {
+        let warning = |stalled: StalledShard| pb::Problem {
+            message: format!("{stalled}; the write was checked and reported without them"),
+            fix: "check the log and /readyz of this replica, or write through another replica"
+                .to_owned(),
+            ..pb::Problem::default()
+        };
+        self.fanout.stalled_since(since).into_iter().map(warning).collect()
+    }
+
     /// Returns the connected nodes in pieces.
     pub(crate) async fn list_nodes(
         &self,
@@ -35,7 +59,7 @@ impl Service {
                 "{state:?} is not a state of a node; the states are {known}"
             )));
         }
-        let streams = self.fanout.nodes().await;
+        let streams = self.streams().await?;
         if streams.len() <= INLINE_STREAMS_MAX {
             return Ok(list(&streams, &request));
         }
@@ -48,7 +72,7 @@ impl Service {
         request: pb::GetNodeRequest,
     ) -> Result<pb::NodeStatus, AdminError> {
         self.authorize(Verb::Nodes, Target::Cluster)?;
-        let streams = self.fanout.nodes().await;
+        let streams = self.streams().await?;
         let streams = streams_of(&streams, &request.id);
         if streams.is_empty() {
             return Err(not_connected(&request.id));

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use chancery_fanout::{Fanout, StalledShard};
 use chancery_store::{OpenProgress, OpenStage, Replica};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,8 @@ struct Parts {
     progress: OpenProgress,
     /// The replica, once its store is open.
     replica: OnceLock<Opened>,
+    /// The shards, once they run.
+    shards: OnceLock<Fanout>,
     /// Cancelled when the replica accepts streams.
     started: CancellationToken,
     /// Cancelled when the replica begins to drain.
@@ -57,6 +60,8 @@ pub enum NotReadyReason {
     Diverged,
     /// Its store has failed.
     StoreFailed,
+    /// A shard does not turn, so its streams receive no updates.
+    Stalled,
     /// It shuts down.
     Draining,
 }
@@ -72,6 +77,7 @@ impl NotReadyReason {
             Self::CatchingUp => "catching_up",
             Self::Diverged => "diverged",
             Self::StoreFailed => "store_failed",
+            Self::Stalled => "stalled",
             Self::Draining => "draining",
         }
     }
@@ -102,7 +108,13 @@ impl Readiness {
         started: CancellationToken,
         drain: CancellationToken,
     ) -> Self {
-        Self(Arc::new(Parts { progress, replica: OnceLock::new(), started, drain }))
+        Self(Arc::new(Parts {
+            progress,
+            replica: OnceLock::new(),
+            shards: OnceLock::new(),
+            started,
+            drain,
+        }))
     }
 
     /// Records that the store is open.
@@ -111,13 +123,19 @@ impl Readiness {
         drop(self.0.replica.set(Opened(replica)));
     }
 
+    /// Records that the shards run.
+    pub fn on_shards(&self, shards: Fanout) {
+        // A second call has no effect: a process starts its shards once.
+        drop(self.0.shards.set(shards));
+    }
+
     /// Returns whether the replica accepts streams. A replica is ready without a leader, because it serves the state
     /// that it has.
     ///
     /// # Errors
     /// Returns the reason why the replica does not accept streams.
     pub fn check(&self) -> Result<(), NotReady> {
-        let Parts { progress, replica, started, drain } = &*self.0;
+        let Parts { progress, replica, shards, started, drain } = &*self.0;
         if drain.is_cancelled() {
             return Err(NotReady::new(NotReadyReason::Draining, "the replica is shutting down"));
         }
@@ -128,6 +146,10 @@ impl Readiness {
                 None => NotReadyReason::StoreFailed,
             };
             return Err(NotReady::new(reason, format!("the store has failed: {failure}")));
+        }
+        let stalled = shards.get().map(Fanout::stalled).unwrap_or_default();
+        if !stalled.is_empty() {
+            return Err(NotReady::new(NotReadyReason::Stalled, sentence(&stalled)));
         }
         if started.is_cancelled() {
             return Ok(());
@@ -140,6 +162,10 @@ impl Readiness {
         };
         Err(NotReady::new(NotReadyReason::CatchingUp, message))
     }
+}
+
+fn sentence(stalled: &[StalledShard]) -> String {
+    stalled.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn opening(stage: OpenStage) -> NotReady {

@@ -297,7 +297,7 @@ impl Service {
             None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name),
             Some(id) => {
                 self.authorize(Verb::Nodes, Target::Cluster)?;
-                let streams = self.fanout.nodes().await;
+                let streams = self.streams().await?;
                 let streams = nodes::streams_of(&streams, id);
                 let Some(stream) = streams.last() else { return Err(nodes::not_connected(id)) };
                 pieces_of_view(&state, stream, scope.as_ref(), &wanted, name)
@@ -381,7 +381,7 @@ impl Service {
             };
             self.record_secrets_read(read).await?;
         }
-        let streams = self.fanout.nodes().await;
+        let streams = self.streams().await?;
         let polls = self.fanout.poll_rejections();
         let is_small = streams.len() <= nodes::INLINE_STREAMS_MAX;
         let (index, settings) =

@@ -170,7 +170,9 @@ impl Waited {
 fn is_final(unsettled: &[Unacknowledged]) -> bool {
     unsettled.iter().all(|one| match one.state {
         UnacknowledgedState::Nacked(_) | UnacknowledgedState::Unassigned => true,
-        UnacknowledgedState::Pending | UnacknowledgedState::Behind(_) => false,
+        UnacknowledgedState::Pending
+        | UnacknowledgedState::Behind(_)
+        | UnacknowledgedState::Stalled(_) => false,
     })
 }
 

@@ -368,7 +368,7 @@ impl Service {
             published,
             ..
         } = tried;
-        let confirmed = &checked.confirmed;
+        let (started, confirmed) = (checked.started, &checked.confirmed);
         let mut guards =
             self.tripped_guards(&before, &tried.state, suspects, references, confirmed).await?;
         let dangling = self.dangling_references(&before, &tried.state, dangling).await?;
@@ -399,7 +399,8 @@ impl Service {
             let response = self.dry_run(before, tried, transaction.preconditions, size).await?;
             let mut response = pb::WriteResponse { access_effects, ..response };
             self.hide_differences(&mut response);
-            let warnings = self.located(input, findings.warnings, &published).await;
+            let mut warnings = self.located(input, findings.warnings, &published).await;
+            warnings.extend(self.unasked_shards(started));
             return Ok(pb::WriteResponse { guards, warnings, ..response });
         }
         transaction.meta.confirmed = guards.iter().map(|finding| finding.guard.clone()).collect();
@@ -421,6 +422,7 @@ impl Service {
             let find = move || changed_names::change(summary, &named, &before, &tried, &now);
             response.wait = self.await_clients(size, find, wait).await?;
         }
+        response.warnings.extend(self.unasked_shards(started));
         Ok(response)
     }
 
@@ -645,6 +647,7 @@ fn show_unsettled(unsettled: &chancery_fanout::Unacknowledged) -> pb::Unsettled 
         UnacknowledgedState::Behind(reached) => {
             ("behind", format!("a shard of the replica is still at revision {reached}"))
         }
+        UnacknowledgedState::Stalled(shard) => ("behind", shard.to_string()),
     };
     pb::Unsettled {
         node: unsettled.node.clone(),

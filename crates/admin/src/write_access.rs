@@ -139,14 +139,15 @@ impl Service {
         };
     }
 
-    /// Returns the right that a change of an access rule or a token needs beyond its verb: nobody gives rights that
-    /// they do not have. Only an administrator changes a quota, a rule that takes rights away, or a rule with a
-    /// quota for the caller.
+    /// Returns the right that a change of an access rule or a token needs beyond its verb: nobody gives or takes away
+    /// rights that they do not have. So whoever changes or deletes a rule or a token could have written it as it was.
+    /// Only an administrator changes a quota, a rule that takes rights away, or a rule with a quota for the caller.
     fn escalation(&self, op: &AccessOp) -> Option<String> {
         let access = Arc::clone(&self.replica.state().access);
         let caller = &self.caller.identity;
+        let rule_of = |name: &str| access.rules.iter().find(|rule| &*rule.name == name);
         let protected = |name: &str| {
-            let rule = access.rules.iter().find(|rule| &*rule.name == name)?;
+            let rule = rule_of(name)?;
             let limits_caller =
                 || limits(rule) && rule.identities.iter().any(|one| one.matches(&caller.principal));
             let what = match () {
@@ -169,12 +170,19 @@ impl Service {
             let pattern = patterns.find(|one| one.contains(['*', '{']) || *one == "anonymous")?;
             Some(format!("{what} all identities {pattern:?} (only access.admins may)"))
         };
+        let as_it_was = |name: &str| {
+            let missing = access.escalation(caller, rule_of(name)?)?;
+            Some(format!(
+                "change the access rule {name:?}, which gives the right to {missing}, which it does not have"
+            ))
+        };
         let give = |missing: String| format!("give the right to {missing}, which it does not have");
         match op {
             AccessOp::PutRule(rule) => protected(&rule.name)
                 .or_else(|| takes_from_many(rule))
-                .or_else(|| access.escalation(caller, rule).map(give)),
-            AccessOp::DeleteRule(name) => protected(name),
+                .or_else(|| access.escalation(caller, rule).map(give))
+                .or_else(|| as_it_was(&rule.name)),
+            AccessOp::DeleteRule(name) => protected(name).or_else(|| as_it_was(name)),
             AccessOp::AddToken(token) if self.is_admin(&token.name) => {
                 Some("create a token of an administrator (only access.admins may)".to_owned())
             }
@@ -186,9 +194,23 @@ impl Service {
             AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_) => {
                 Some("change quotas (only access.admins may)".to_owned())
             }
-            AccessOp::DeleteToken(digest) => (access.token(digest))
-                .filter(|token| self.is_admin(&token.name))
-                .map(|_| "delete a token of an administrator (only access.admins may)".to_owned()),
+            AccessOp::DeleteToken(digest) => {
+                let token = access.token(digest)?;
+                if self.is_admin(&token.name) {
+                    let text = "delete a token of an administrator (only access.admins may)";
+                    return Some(text.to_owned());
+                }
+                let principal = Principal::token(&token.name).ok()?;
+                if principal == caller.principal {
+                    return None;
+                }
+                let mut rules = access.rules_of(&principal);
+                let missing = rules.find_map(|rule| access.escalation(caller, rule))?;
+                let name = &token.name;
+                Some(format!(
+                    "delete the token {name:?}, which has the right to {missing}, which it does not have"
+                ))
+            }
         }
     }
 

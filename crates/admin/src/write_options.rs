@@ -9,6 +9,7 @@ use chancery_admission::ValidationMode;
 use chancery_model::{Revision, TransactionMeta};
 use chancery_proto::admin::v1 as pb;
 use chancery_store::RequestId;
+use tokio::time::Instant;
 
 use crate::{
     AdminError, audited,
@@ -25,6 +26,8 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Valid options of a write.
 pub(crate) struct Checked {
+    /// The time at which the request arrived.
+    pub(crate) started: Instant,
     pub(crate) effect: Effect,
     pub(crate) wait: Option<Duration>,
     pub(crate) if_revision: Option<Revision>,
@@ -84,6 +87,7 @@ pub(crate) fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminE
     }
     let confirmed = guards(&options.confirm).map_err(AdminError::Parameter)?;
     Ok(Checked {
+        started: Instant::now(),
         confirmed,
         effect: if options.dry_run { Effect::DryRun } else { Effect::Committed },
         wait,

@@ -8,6 +8,7 @@ use chancery_admission::{
 use chancery_fanout::ClientGroup;
 use chancery_model::{ScopeName, Transaction};
 use chancery_proto::admin::v1 as pb;
+use tokio::time::Instant;
 
 use crate::{AdminError, error::problem, nodes::INLINE_STREAMS_MAX, service::Service, work::Size};
 
@@ -29,6 +30,7 @@ impl Service {
         if is_large && let Some(clients) = self.clients.recent() {
             return clients;
         }
+        let since = Instant::now();
         let groups = self.fanout.clients().await;
         // Clients choose their user agents, so there may be as many groups as streams.
         let collected = match groups.len() > INLINE_STREAMS_MAX {
@@ -37,7 +39,9 @@ impl Service {
         };
         // While the replica shuts down, nothing is known about its clients.
         let clients = Arc::new(collected.unwrap_or_default());
-        self.clients.put(&clients);
+        if self.fanout.stalled_since(since).is_empty() {
+            self.clients.put(&clients);
+        }
         clients
     }
 }

@@ -48,7 +48,7 @@ impl FloodLimit {
         let second = time::millis(now) / 1000;
         let mut events = Vec::new();
         for ((port, verb, reason), count) in &mut self.0 {
-            if count.n_omitted > 0 && second > count.second {
+            if count.n_omitted > 0 && second != count.second {
                 let omitted = std::mem::take(&mut count.n_omitted);
                 let event = Event::refused(*port, verb, None, reason.unwrap_or_default());
                 events.push(event.detail("omitted_before", omitted));

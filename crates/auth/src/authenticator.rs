@@ -7,11 +7,12 @@ use std::{
 };
 
 use chancery_model::{Identity, Principal};
+use chancery_tls::CredentialClock;
 use tokio::task::JoinSet;
 
 use crate::{
     bearer, certificate,
-    clock::{Clock, time},
+    clock::{seconds, time},
     credentials::{Credentials, Proof, TokenLookup, TransportPeer},
     error::{AuthError, Method, Reason},
     failures::FailedAddresses,
@@ -36,7 +37,7 @@ pub struct Authenticator(Arc<Shared>);
 struct Shared {
     issuers: Vec<Issuer>,
     verified: VerifiedTokens,
-    clock: Clock,
+    clock: CredentialClock,
     failures: FailedAddresses,
     known: KnownTokens,
     rates: IdentityRates,
@@ -96,13 +97,13 @@ impl Authenticator {
         now: SystemTime,
         tokens: &TokenLookup<'_>,
     ) -> Result<Proof, AuthError> {
-        let now = self.0.clock.latest(now);
+        let now = self.0.clock.seconds(seconds(now));
         let outcome = self.prove(credentials, now, tokens).await;
         if outcome.as_ref().is_err_and(|error| !error.is_limited()) {
             self.0.failures.count(credentials.address);
         }
         on_result(credentials.port, outcome.as_ref().map(|(method, _)| *method));
-        outcome.map(|(_, proof)| proof)
+        outcome.map(|(_, proof)| Proof { checked: Some(time(now)), ..proof })
     }
 
     async fn prove(
@@ -163,6 +164,7 @@ impl Authenticator {
             let issuer = &self.0.issuers[known.issuer];
             if issuer.keys.generation() == known.keys {
                 issuer.check_expiry(known.expires, now)?;
+                issuer.check_begin(known.begins, now)?;
                 return Ok((issuer.method(), proof(&known)));
             }
             self.0.verified.remove(&digest);
@@ -172,7 +174,8 @@ impl Authenticator {
         let (place, keys) = self.find_key(&token).await?;
         let issuer = &self.0.issuers[place];
         let principal = issuer.check_claims(&token.claims, now)?;
-        let verified = Verified { principal, expires: token.claims.expires, issuer: place, keys };
+        let (begins, expires) = (token.claims.begins(), token.claims.expires);
+        let verified = Verified { principal, begins, expires, issuer: place, keys };
         let proof = proof(&verified);
         self.0.verified.add(digest, verified);
         Ok((issuer.method(), proof))
@@ -225,7 +228,7 @@ fn search(issuers: &[(usize, &Issuer)], token: &Signed<'_>) -> Result<(usize, u6
 
 fn proof(verified: &Verified) -> Proof {
     let identity = Identity { principal: verified.principal.clone(), token: None };
-    Proof { identity, expires: Some(time(verified.expires)) }
+    Proof { expires: Some(time(verified.expires)), ..Proof::of(identity) }
 }
 
 #[cfg(test)]
@@ -237,7 +240,7 @@ mod tests {
     fn stream_ends_before_its_token_expires() {
         let ends = |expires, now| {
             let identity = Identity::anonymous();
-            let proof = Proof { identity, expires: Some(time(expires)) };
+            let proof = Proof { expires: Some(time(expires)), ..Proof::of(identity) };
             proof.ends_after(time(now)).map(|left| left.as_secs_f64())
         };
         let all: Vec<f64> = (0..100).filter_map(|_| ends(4600, 1000)).collect();
@@ -247,5 +250,12 @@ mod tests {
         assert_eq!(ends(1000, 1000), Some(0.0));
         assert_eq!(ends(900, 1000), Some(0.0));
         assert_eq!(Proof::of(Identity::anonymous()).ends_after(time(0)), None);
+        let proof = Proof {
+            expires: Some(time(4600)),
+            checked: Some(time(4590)),
+            ..Proof::of(Identity::anonymous())
+        };
+        let left = proof.ends_after(time(1000)).unwrap();
+        assert!(left < Duration::from_secs(10), "a wall clock that is behind extends no stream");
     }
 }

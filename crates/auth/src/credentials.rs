@@ -56,6 +56,8 @@ pub struct Proof {
     /// The time at which the credential expires. `None` if it does not, or if its connection ends with it, as that of
     /// a certificate does.
     pub expires: Option<SystemTime>,
+    /// The time at which the credential was checked. It may be later than that of a wall clock that jumped back.
+    pub(crate) checked: Option<SystemTime>,
 }
 
 /// A search for a token of Chancery by its digest.
@@ -75,13 +77,14 @@ impl AuthPort {
 
 impl Proof {
     pub(crate) fn of(identity: Identity) -> Self {
-        Self { identity, expires: None }
+        Self { identity, expires: None, checked: None }
     }
 
     /// Returns the time after which a stream with this credential ends with "reconnect": a random time before the
     /// credential expires, so that streams with tokens of the same age do not end together.
     #[must_use]
     pub fn ends_after(&self, now: SystemTime) -> Option<Duration> {
+        let now = self.checked.map_or(now, |checked| checked.max(now));
         let left = self.expires?.duration_since(now).unwrap_or_default().as_secs_f64();
         let early = 1.0 + (left / 10.0).min(JITTER_SECONDS_MAX) * fastrand::f64();
         Some(Duration::from_secs_f64((left - early).max(STREAM_SECONDS_MIN.min(left))))

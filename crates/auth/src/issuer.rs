@@ -97,14 +97,7 @@ impl Issuer {
             return Err(self.refused(Reason::Audience, &text));
         }
         self.check_expiry(claims.expires, now)?;
-        let latest = now.saturating_add(LEEWAY_SECONDS);
-        for (name, time) in [("iat", Some(claims.issued)), ("nbf", claims.not_before)] {
-            if let Some(time) = time.filter(|time| *time > latest) {
-                let text =
-                    format!("is not valid before {} ({name}); compare the clocks", date(time));
-                return Err(self.refused(Reason::NotYetValid, &text));
-            }
-        }
+        self.check_begin(claims.begins(), now)?;
         let lifetime = claims.expires.saturating_sub(claims.issued);
         if lifetime > LIFETIME_SECONDS_MAX {
             let text = format!(
@@ -118,6 +111,17 @@ impl Issuer {
                 Principal::jwt(&self.settings.name, &claims.subject).map_err(|error| {
                     self.refused(Reason::Claim, &format!("has no usable subject: {error}"))
                 })
+            }
+        }
+    }
+
+    pub(crate) fn check_begin(&self, begins: u64, now: u64) -> Result<(), AuthError> {
+        match begins <= now.saturating_add(LEEWAY_SECONDS) {
+            true => Ok(()),
+            false => {
+                let text =
+                    format!("is not valid before {} (iat, nbf); compare the clocks", date(begins));
+                Err(self.refused(Reason::NotYetValid, &text))
             }
         }
     }

@@ -34,6 +34,13 @@ pub(crate) struct Claims {
     pub(crate) kubernetes: Option<Value>,
 }
 
+impl Claims {
+    /// Returns the Unix time from which the token is valid.
+    pub(crate) fn begins(&self) -> u64 {
+        self.issued.max(self.not_before.unwrap_or(0))
+    }
+}
+
 /// The header. Parameters that point to keys (`jku`, `x5u`, `jwk`) are ignored, as all others.
 #[derive(Debug, Deserialize)]
 struct Header {

@@ -110,7 +110,7 @@ pub(crate) fn prove(text: &str, now: u64, tokens: &TokenLookup<'_>) -> Result<Pr
     let principal = Principal::token(name)
         .map_err(|error| AuthError::new(Method::Token, Reason::Malformed, error.to_string()))?;
     let identity = Identity { principal, token: Some(digest) };
-    Ok(Proof { identity, expires: Some(time(expires)) })
+    Ok(Proof { expires: Some(time(expires)), ..Proof::of(identity) })
 }
 
 /// Returns the name in a token, if the form and the checksum are right. The secret may contain `_`.

@@ -12,6 +12,8 @@ const GENERATION_MAX: usize = 8192;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verified {
     pub(crate) principal: Principal,
+    /// The Unix time from which the token is valid.
+    pub(crate) begins: u64,
     /// The Unix time at which the token expires.
     pub(crate) expires: u64,
     /// The issuer, by its place in the configuration.
@@ -78,7 +80,8 @@ mod tests {
 
     #[test]
     fn number_of_remembered_tokens_is_bounded() {
-        let verified = Verified { principal: Principal::unix(1), expires: 1, issuer: 0, keys: 0 };
+        let verified =
+            Verified { principal: Principal::unix(1), begins: 0, expires: 1, issuer: 0, keys: 0 };
         let tokens = VerifiedTokens::default();
         for n in 0..50_000 {
             tokens.add(digest(n), verified.clone());

@@ -7,6 +7,10 @@ const BULK_PART: usize = 8;
 /// The number of names or resources that cost as much as one step.
 const ITEMS_PER_STEP: usize = 64;
 
+/// The maximum number of names that a shard handles itself in one call of a session. The work takes
+/// about a millisecond. More is large work.
+pub(crate) const INLINE_NAMES_MAX: usize = 2048;
+
 /// The remaining work of a turn. A step may cost more than remains: it is then the last one.
 #[derive(Debug)]
 pub(crate) struct Budget {

@@ -10,9 +10,10 @@ use tokio::{
 };
 
 use crate::{
-    budget::cost_of,
+    budget::{INLINE_NAMES_MAX, cost_of},
     concern::{Change, Concerned, Cursor},
     page::Page,
+    rejection,
     stream_slot::StreamSlot,
     stream_status::{ClientGroup, StreamContents, StreamStatus},
 };
@@ -78,11 +79,6 @@ pub(crate) enum Event {
         /// Receives one page.
         reply: oneshot::Sender<Page<Concerned, Cursor>>,
     },
-    /// A check that the shard handles events.
-    Ping {
-        /// Receives the answer.
-        reply: oneshot::Sender<()>,
-    },
 }
 
 /// Events that a shard has taken from its inboxes but not handled yet, by lane.
@@ -114,8 +110,7 @@ impl Event {
             Self::Status { .. }
             | Self::Clients { .. }
             | Self::Contents { .. }
-            | Self::Concerned { .. }
-            | Self::Ping { .. } => None,
+            | Self::Concerned { .. } => None,
         }
     }
 
@@ -133,11 +128,21 @@ impl Event {
                     request;
                 cost_of(subscribe.len() + unsubscribe.len() + initial_resource_versions.len())
             }
-            Self::HalfClose { .. } | Self::Ping { .. } => 1,
+            Self::HalfClose { .. } => 1,
             Self::Status { .. }
             | Self::Clients { .. }
             | Self::Contents { .. }
             | Self::Concerned { .. } => page,
+        }
+    }
+
+    /// Returns the cost of cleaning the text of a rejection, in steps. Long texts are large work.
+    pub(crate) fn cost_of_text(&self) -> usize {
+        match self {
+            Self::Request { request, .. } => {
+                cost_of(rejection::cost_of_text(request).min(INLINE_NAMES_MAX)) - 1
+            }
+            _ => 0,
         }
     }
 }

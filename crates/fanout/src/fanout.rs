@@ -16,7 +16,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     AccessControl, Change, ClientGroup, ConcernedSession, Config, End, Progress, RequestSink,
-    ResponseSource, StreamContents, StreamInfo, StreamRef, StreamStatus, Unacknowledged,
+    ResponseSource, StalledShard, StreamContents, StreamInfo, StreamRef, StreamStatus,
+    Unacknowledged,
     arrivals::Arrivals,
     client_events::ClientEvent,
     concern::Concerned,
@@ -34,6 +35,7 @@ use crate::{
     shard::{Inputs, Shard, Streams},
     stream::Inboxes,
     stream_slot::{ReadyList, StreamSlot},
+    turns::Turns,
 };
 
 /// The shards that serve all streams of a replica. Cheap to clone.
@@ -158,7 +160,8 @@ impl Fanout {
         Self { freshness: self.freshness.of(fresh), ..self }
     }
 
-    /// Opens a stream on the shard with the fewest streams. The first request opens its session.
+    /// Opens a stream on the shard with the fewest streams, of those that have not stalled. The first request opens
+    /// its session.
     ///
     /// # Errors
     /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
@@ -167,7 +170,7 @@ impl Fanout {
         let Shared { shards, streams, .. } = &*self.shared;
         let shard = shards
             .iter()
-            .min_by_key(|shard| shard.ready_list.load.load(Ordering::Relaxed))
+            .min_by_key(|shard| (shard.ready_list.turns.is_stalled(), shard.n_streams()))
             .expect("there is at least one shard");
         let slot = StreamSlot::new(info, Arc::clone(&shard.ready_list));
         let responses = ResponseSource::new(Arc::clone(&slot), Arc::clone(streams));
@@ -267,14 +270,31 @@ impl Fanout {
         self.shared.shards.len()
     }
 
-    /// Returns when a shard has handled an event that was sent now. Waits forever if the shard has ended.
+    /// Wakes a shard, and returns when it has ended a turn. Waits forever if the shard has ended. A shard that takes two
+    /// seconds has stalled.
     pub async fn turn(&self, shard: usize) {
-        let (reply, answer) = oneshot::channel();
         let Some(shard) = self.shared.shards.get(shard) else { return };
-        let sent = shard.inboxes.updates.send(Sent::now(Event::Ping { reply })).await;
-        if sent.is_err() || answer.await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        shard.ready_list.notify.notify_one();
+        shard.ready_list.turns.next().await;
+    }
+
+    /// Returns the shards that have stalled. Queries leave them out.
+    #[must_use]
+    pub fn stalled(&self) -> Vec<StalledShard> {
+        self.find_stalled(Turns::is_stalled)
+    }
+
+    /// Returns the shards that have stalled, or were found stalled since an earlier time. Queries since then may have
+    /// left them out.
+    #[must_use]
+    pub fn stalled_since(&self, since: Instant) -> Vec<StalledShard> {
+        self.find_stalled(|turns| turns.has_stalled_since(since))
+    }
+
+    fn find_stalled(&self, is_stalled: impl Fn(&Turns) -> bool) -> Vec<StalledShard> {
+        let shards = self.shared.shards.iter().enumerate();
+        let stalled = shards.filter(|(_, shard)| is_stalled(&shard.ready_list.turns));
+        stalled.map(|(n, shard)| StalledShard { shard: n, n_streams: shard.n_streams() }).collect()
     }
 
     /// Returns the status of every stream. The shards answer at slightly different times.
@@ -307,8 +327,7 @@ impl Fanout {
         let (reply, answer) = oneshot::channel();
         let (slot, type_url) = (Arc::clone(slot), type_url.clone());
         let event = Event::Contents { slot, type_url, after, reply };
-        shard.inboxes.updates.send(Sent::now(event)).await.ok()?;
-        answer.await.ok()
+        shard.ask(event, answer).await.flatten()
     }
 
     /// Returns the streams that have not acknowledged `revision`. A shard that has not reached the
@@ -318,12 +337,12 @@ impl Fanout {
     }
 
     /// Returns the progress of the sessions that `change` concerns. A shard that has not reached its
-    /// revision counts as unsettled.
+    /// revision, or has stalled, counts as unsettled.
     pub async fn settlement(&self, change: &Arc<Change>) -> Progress {
         let mut settlement = Progress::default();
         let mut known = HashSet::new();
         let event = |from, reply| Event::Concerned { change: Arc::clone(change), from, reply };
-        self.ask(event, |page| {
+        let unasked = self.ask(event, |page| {
             settlement.is_behind |= page.behind.is_some();
             settlement.unsettled.extend(page.behind.map(Unacknowledged::behind));
             for Concerned { id, node, unsettled } in page.items {
@@ -333,29 +352,57 @@ impl Fanout {
                 let is_new = |one: &Unacknowledged| known.insert((id, one.type_url.clone()));
                 settlement.unsettled.extend(unsettled.into_iter().filter(is_new));
             }
-        })
-        .await;
+        });
+        let unasked = unasked.await;
+        for shard in unasked {
+            settlement.is_behind = true;
+            settlement.unsettled.push(Unacknowledged::stalled(shard));
+        }
         settlement
     }
 
-    /// Queries all shards, page by page. Each page takes a bounded part of a turn.
+    /// Queries all shards, page by page. Each page takes a bounded part of a turn. Returns the shards that have
+    /// stalled, which did not answer or not completely.
     async fn ask<T, C: Copy + Default>(
         &self,
         event: impl Fn(C, oneshot::Sender<Page<T, C>>) -> Event,
         mut take: impl FnMut(Page<T, C>),
-    ) {
-        for shard in &self.shared.shards {
+    ) -> Vec<StalledShard> {
+        let mut stalled = Vec::new();
+        for (n, shard) in self.shared.shards.iter().enumerate() {
             let mut from = Some(C::default());
             while let Some(at) = from {
                 let (reply, answer) = oneshot::channel();
-                if shard.inboxes.updates.send(Sent::now(event(at, reply))).await.is_err() {
-                    break;
+                match shard.ask(event(at, reply), answer).await {
+                    Some(Some(page)) => {
+                        from = page.next;
+                        take(page);
+                    }
+                    // A shard that stops meanwhile has no streams.
+                    Some(None) => break,
+                    None => {
+                        stalled.push(StalledShard { shard: n, n_streams: shard.n_streams() });
+                        break;
+                    }
                 }
-                // A shard that stops meanwhile has no streams.
-                let Ok(page) = answer.await else { break };
-                from = page.next;
-                take(page);
             }
         }
+        stalled
+    }
+}
+
+impl ShardHandle {
+    fn n_streams(&self) -> usize {
+        self.ready_list.load.load(Ordering::Relaxed)
+    }
+
+    /// Sends a query, and waits for its answer. Returns `None` if the shard has stalled, and `Some(None)` if it drops
+    /// the query.
+    async fn ask<T>(&self, event: Event, answer: oneshot::Receiver<T>) -> Option<Option<T>> {
+        let asked = async {
+            self.inboxes.updates.send(Sent::now(event)).await.ok()?;
+            answer.await.ok()
+        };
+        self.ready_list.turns.answer(asked).await
     }
 }

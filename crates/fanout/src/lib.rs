@@ -13,6 +13,7 @@
 //! - A shard never waits for a stream. A slow stream delays only itself: the shard builds no message
 //!   before the transport can write it (SOTW-112, OPS-10).
 //! - The transport reads requests even while it cannot write responses.
+//! - Nobody waits for a shard that does not end its turn (`turns.rs`).
 //! - A turn of a shard is bounded. Marking after a commit, requests, ready transports, polls and status
 //!   queries continue in the next turn. New streams, ended streams, large requests and large responses
 //!   are bulk work. Each turn does one kind of bulk work, within a small budget of its own.
@@ -64,6 +65,8 @@ mod entry;
 mod event;
 mod fanout;
 mod freshness;
+#[doc(hidden)]
+pub mod fuzz;
 mod index;
 mod large;
 mod log_limit;
@@ -88,6 +91,7 @@ mod stream;
 mod stream_slot;
 mod stream_status;
 mod timers;
+mod turns;
 mod unanswered;
 mod views;
 mod work;
@@ -111,3 +115,4 @@ pub use status::{
 pub use stream::{RequestSink, ResponseSource, Stopped, StreamCloser};
 pub use stream_slot::{Delivery, StreamInfo};
 pub use stream_status::{ClientGroup, StreamContents, StreamRef, StreamStatus};
+pub use turns::StalledShard;

@@ -29,10 +29,6 @@ use crate::{
     work::{Done, Returned, Work},
 };
 
-/// The maximum number of names that a shard handles itself in one call of a session. The work takes
-/// about a millisecond.
-pub(crate) const INLINE_NAMES_MAX: usize = 2048;
-
 /// The number of names that a shard registers in one turn.
 const NAMES_PER_TURN: usize = 1024;
 

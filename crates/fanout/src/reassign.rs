@@ -10,11 +10,10 @@ use chancery_protocol::ResumeState;
 
 use crate::{
     access_changes::AccessChanges,
-    budget::{Budget, cost_of},
+    budget::{Budget, INLINE_NAMES_MAX, cost_of},
     clock::Now,
     entry::{NEW_NODE, scopes_of},
     index::key,
-    offload::INLINE_NAMES_MAX,
     past_scopes::PastScopes,
     placement::{CHANGED, Placement, log_refusal, refused},
     resume_cache::Kept,

@@ -15,19 +15,16 @@
 //! The second defense does not know values that the client accepted earlier: only their form protects
 //! them.
 //!
-//! Invariant: a text is discarded if its response is unknown or too large to search.
+//! Invariants:
+//! - A text is discarded if its response is unknown or too large to search.
+//! - The cost is linear in the lengths of the text and of the responses. Clients choose the text. Cleaning that may
+//!   take a shard too long is large work ([`crate::offload`]).
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::HashSet, fmt, sync::Arc};
 
 use chancery_model::{Resource, TypeUrl};
 use chancery_protocol::{Request, Session};
 use chancery_view::Resources;
-use smallvec::SmallVec;
 
 use readings::{Base64Start, Byte, Readings, place, readings};
 
@@ -51,6 +48,10 @@ const SECRETS_BYTES_MAX: usize = 512 << 10;
 /// searched for, so the text may end inside a secret. At most seven bytes of a known secret then have no
 /// match, and 19 bytes of an unknown key have no recognizable form. A byte takes up to six characters.
 const TRUNCATED_BYTES: usize = 128;
+/// The cost of a byte of the text in names, at most: if the response has secrets of all lengths.
+const NAMES_PER_TEXT_BYTE: usize = 4;
+/// The number of bytes of bodies that are searched for secrets in the time that one name takes.
+const BODY_BYTES_PER_NAME: usize = 16;
 /// The maximum length of a visible piece between two removed pieces that is removed with them.
 const GAP_BYTES_MAX: usize = 3;
 
@@ -86,13 +87,14 @@ impl SecretFinder {
     ) -> Option<String> {
         let mut search = Search::new(text);
         for (type_url, body) in resources {
-            (self.0)(type_url, body, &mut |secret| search.hide(secret));
+            (self.0)(type_url, body, &mut |secret| search.add(secret));
             if search.secrets_bytes > SECRETS_BYTES_MAX {
                 return None;
             }
         }
-        form::hide_keys(text, &mut search.hidden);
-        Some(render(text, &search.hidden))
+        let mut hidden = search.finish();
+        form::hide_keys(text, &mut hidden);
+        Some(render(text, &hidden))
     }
 }
 
@@ -102,14 +104,31 @@ impl fmt::Debug for SecretFinder {
     }
 }
 
+/// Returns the cost of [`clean`] in names, of which a shard handles about a thousand in a millisecond. Counting stops
+/// above `max`.
+pub(crate) fn cost(request: &Request, session: &Session, max: usize) -> usize {
+    let Some((_, answered)) = session.answered_contents(request) else { return 0 };
+    let mut cost = cost_of_text(request);
+    if cost == 0 {
+        return 0;
+    }
+    let others = session.unanswered_contents().map(|(_, contents)| contents);
+    for resource in [answered].into_iter().chain(others).flat_map(Resources::iter) {
+        if cost > max {
+            break;
+        }
+        cost += 1 + resource.body_len() / BODY_BYTES_PER_NAME;
+    }
+    cost
+}
+
+/// Returns the part of [`cost`] that the text causes.
+pub(crate) fn cost_of_text(request: &Request) -> usize {
+    request.error_detail().map_or(0, |error| error.message.len() * NAMES_PER_TEXT_BYTE)
+}
+
 /// Removes quoted resources and secrets from the text of a rejection, if `request` is one.
-/// `text_bytes_max` is the size to which the transport has truncated the text.
-pub(crate) fn clean(
-    request: &mut Request,
-    session: &Session,
-    finder: &SecretFinder,
-    text_bytes_max: usize,
-) {
+pub(crate) fn clean(request: &mut Request, session: &Session, finder: &SecretFinder) {
     let text = match request.error_detail_mut() {
         Some(error) if !error.message.is_empty() => std::mem::take(&mut error.message),
         _ => return,
@@ -118,8 +137,8 @@ pub(crate) fn clean(
         Some(answered) => cleaned(&text, answered, session.unanswered_contents(), finder),
         None => format!("{MARK}: the rejected response is no longer known"),
     };
-    // The text is cut between characters, of up to four bytes.
-    if text.len() + 3 >= text_bytes_max {
+    // The transport has truncated the text between characters, of up to four bytes.
+    if text.len() + 3 >= session.nack_message_bytes_max() {
         cleaned
             .truncate(cleaned.floor_char_boundary(cleaned.len().saturating_sub(TRUNCATED_BYTES)));
     }
@@ -130,7 +149,7 @@ pub(crate) fn clean(
 
 /// Returns the text of a rejection of the `answered` response without quoted resources and secrets. The
 /// secrets of the `others` are searched for as far as the limits allow.
-fn cleaned<'a>(
+pub(crate) fn cleaned<'a>(
     text: &str,
     answered: (&TypeUrl, &'a Resources),
     others: impl Iterator<Item = (&'a TypeUrl, &'a Resources)>,
@@ -145,7 +164,7 @@ fn cleaned<'a>(
             let body = resource.body().unwrap_or_default();
             bodies_bytes += body.len();
             if bodies_bytes <= BODIES_BYTES_MAX {
-                (finder.0)(type_url, &body, &mut |secret| search.hide(secret));
+                (finder.0)(type_url, &body, &mut |secret| search.add(secret));
             }
         }
         bodies_bytes <= BODIES_BYTES_MAX && search.secrets_bytes <= SECRETS_BYTES_MAX
@@ -162,102 +181,137 @@ fn cleaned<'a>(
             break;
         }
     }
-    form::hide(text, &mut search.hidden);
-    render(text, &search.hidden)
+    let mut hidden = search.finish();
+    form::hide(text, &mut hidden);
+    render(text, &hidden)
 }
 
 /// A text in which secrets are searched for.
+///
+/// The secrets are compared with a filter of the parts of the text, which lets few of them pass. At the end, the text is
+/// compared with the parts that passed. The memory is thus a small multiple of the text's length.
 struct Search<'a> {
     text: &'a str,
-    /// The parts of the readings of the text, by length. Computed when the first secret is searched
-    /// for.
-    parts: [Option<Parts>; LONG_SECRET_BYTES],
+    /// The readings of the text. Computed when the first secret is searched for.
+    readings: Option<Readings>,
+    /// The parts of secrets that may be in the text, by length.
+    wanted: [Option<Wanted>; LONG_SECRET_BYTES],
     secrets_bytes: usize,
-    hidden: Vec<bool>,
 }
 
 impl<'a> Search<'a> {
     fn new(text: &'a str) -> Self {
-        let hidden = vec![false; text.len()];
-        Self { text, parts: Default::default(), secrets_bytes: 0, hidden }
+        Self { text, readings: None, wanted: Default::default(), secrets_bytes: 0 }
     }
 
-    /// Hides a secret in each form in which a client may quote it.
-    fn hide(&mut self, secret: &[u8]) {
+    /// Searches for a secret in each form in which a client may quote it.
+    fn add(&mut self, secret: &[u8]) {
         self.secrets_bytes += secret.len();
         if self.secrets_bytes > SECRETS_BYTES_MAX {
             return;
         }
+        let text = self.readings.get_or_insert_with(|| {
+            let text = self.text.as_bytes();
+            readings(text, Base64Start::Any)
+        });
         let Readings { literal, mut decoded } = readings(secret, Base64Start::First);
         decoded.retain(|reading| reading.len() >= LONG_SECRET_BYTES);
         for reading in literal.into_iter().chain(decoded) {
             let is_long = reading.len() >= LONG_SECRET_BYTES;
             let len = if is_long { PART_BYTES } else { reading.len() };
-            if len == 0 {
-                continue;
+            if len > 0 {
+                let wanted = self.wanted[len].get_or_insert_with(|| Wanted::new(text, len));
+                reading.windows(len).for_each(|part| wanted.add(key(part)));
             }
-            let parts = self.parts[len].get_or_insert_with(|| Parts::new(self.text, len));
-            for part in reading.windows(len) {
-                for place in parts.take(part) {
-                    self.hidden[place].fill(true);
+        }
+    }
+
+    /// Returns which bytes of the text are hidden.
+    fn finish(self) -> Vec<bool> {
+        let mut hidden = vec![false; self.text.len()];
+        let wanted = self.wanted.into_iter().enumerate();
+        for (len, Wanted { keys, .. }) in wanted.filter_map(|(len, one)| Some((len, one?))) {
+            let mut filter = Filter::new(keys.len());
+            keys.iter().for_each(|key| filter.add(*key));
+            for part in self.readings.iter().flat_map(|readings| parts(readings, len)) {
+                let key = key(part);
+                if filter.may_have(key) && keys.contains(&key) {
+                    hidden[place(part)].fill(true);
                 }
             }
+        }
+        hidden
+    }
+}
+
+/// Returns the parts of one length that a secret may match.
+fn parts(readings: &Readings, len: usize) -> impl Iterator<Item = &[Byte]> {
+    let is_letter =
+        |byte: Option<&Byte>| byte.is_some_and(|byte| byte.value.is_ascii_alphanumeric());
+    let literal = readings.literal.iter().flat_map(move |reading| {
+        let parts = reading.windows(len).enumerate();
+        parts.filter_map(move |(at, part)| {
+            let before = at.checked_sub(1).and_then(|at| reading.get(at));
+            let is_alone = || !is_letter(before) && !is_letter(reading.get(at + len));
+            (len >= WORD_BYTES || is_alone()).then_some(part)
+        })
+    });
+    let decoded = readings.decoded.iter().filter(move |_| len >= WORD_BYTES);
+    literal.chain(decoded.flat_map(move |reading| reading.windows(len)))
+}
+
+/// The parts of secrets that may be in a text, of one length.
+struct Wanted {
+    in_text: Filter,
+    keys: HashSet<u64>,
+}
+
+impl Wanted {
+    fn new(text: &Readings, len: usize) -> Self {
+        let n_bytes = text.literal.iter().chain(&text.decoded).map(Vec::len).sum();
+        let mut in_text = Filter::new(n_bytes);
+        parts(text, len).for_each(|part| in_text.add(key(part)));
+        Self { in_text, keys: HashSet::new() }
+    }
+
+    fn add(&mut self, key: u64) {
+        if self.in_text.may_have(key) {
+            self.keys.insert(key);
         }
     }
 }
 
-/// The places of all parts of one length in a text.
-struct Parts {
-    places: HashMap<u64, SmallVec<[Range<usize>; 1]>>,
-    /// A filter with one bit for each hash of a part. Most parts of a secret are not in the text.
-    filter: Vec<u64>,
+/// A set of hashes of parts, with one bit for each hash.
+struct Filter {
+    bits: Vec<u64>,
+    /// The binary logarithm of the number of bits.
+    bits_log: u32,
 }
 
-impl Parts {
-    /// The binary logarithm of the number of bits of the filter.
-    const FILTER_BITS_LOG: u32 = 18;
+impl Filter {
+    /// The number of bits for each part.
+    const BITS_PER_PART: usize = 8;
 
-    fn new(text: &str, len: usize) -> Self {
-        let filter = vec![0; 1 << (Self::FILTER_BITS_LOG - 6)];
-        let mut parts = Self { places: HashMap::new(), filter };
-        let Readings { literal, decoded } = readings(text.as_bytes(), Base64Start::Any);
-        for reading in &literal {
-            let is_letter =
-                |byte: Option<&Byte>| byte.is_some_and(|byte| byte.value.is_ascii_alphanumeric());
-            for (at, part) in reading.windows(len).enumerate() {
-                let before = at.checked_sub(1).and_then(|at| reading.get(at));
-                let is_alone = !is_letter(before) && !is_letter(reading.get(at + len));
-                if len >= WORD_BYTES || is_alone {
-                    parts.add(part);
-                }
-            }
-        }
-        for reading in decoded.iter().filter(|_| len >= WORD_BYTES) {
-            reading.windows(len).for_each(|part| parts.add(part));
-        }
-        parts
+    /// Creates an empty filter for `n` parts.
+    fn new(n: usize) -> Self {
+        let n_bits = (n * Self::BITS_PER_PART).next_power_of_two().max(64);
+        Self { bits: vec![0; n_bits / 64], bits_log: n_bits.ilog2() }
     }
 
-    fn add(&mut self, part: &[Byte]) {
-        let key = key(part);
-        let (word, bit) = Self::slot(key);
-        self.filter[word] |= bit;
-        self.places.entry(key).or_default().push(place(part));
+    fn add(&mut self, key: u64) {
+        let (word, bit) = self.slot(key);
+        self.bits[word] |= bit;
     }
 
-    /// Removes and returns the places of a part.
-    fn take(&mut self, part: &[Byte]) -> SmallVec<[Range<usize>; 1]> {
-        let key = key(part);
-        let (word, bit) = Self::slot(key);
-        match self.filter[word] & bit {
-            0 => SmallVec::new(),
-            _ => self.places.remove(&key).unwrap_or_default(),
-        }
+    /// Returns whether a part may have been added.
+    fn may_have(&self, key: u64) -> bool {
+        let (word, bit) = self.slot(key);
+        self.bits[word] & bit != 0
     }
 
-    /// Returns the word and the bit of a part in the filter.
-    fn slot(key: u64) -> (usize, u64) {
-        let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - Self::FILTER_BITS_LOG);
+    /// Returns the word and the bit of a part.
+    fn slot(&self, key: u64) -> (usize, u64) {
+        let hash = key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - self.bits_log);
         (usize::try_from(hash >> 6).unwrap_or_default(), 1 << (hash & 63))
     }
 }

@@ -15,7 +15,7 @@ use tracing::{debug, warn};
 
 use crate::{
     away::Offloaded,
-    budget::cost_of,
+    budget::{INLINE_NAMES_MAX, cost_of},
     changes::ConvergenceTimes,
     client_events::{ClientEvent, ClientEventKind},
     clock::Now,
@@ -24,7 +24,6 @@ use crate::{
     index::{key, place},
     log_limit::logged_name,
     metrics::{Suppressed, access_refused, limit_hit, type_place},
-    offload::INLINE_NAMES_MAX,
     past_scopes::PastScopes,
     placement::{CountedStream, Placement},
     queue::Lane,
@@ -94,12 +93,14 @@ impl Shard {
         if let Err(error) = entry.holding.reserve(slot, bytes) {
             return self.refuse(at, EndCode::ResourceExhausted, &error.to_string(), now);
         }
-        let text_bytes_max = self.config.session.nack_message_bytes_max;
-        rejection::clean(&mut request, &entry.session, &self.config.secrets, text_bytes_max);
-        let cost = entry.session.cost_of_request(&request);
+        let finder = &self.config.secrets;
+        let cost = entry.session.cost_of_request(&request)
+            + rejection::cost(&request, &entry.session, INLINE_NAMES_MAX);
         if cost > INLINE_NAMES_MAX {
-            return self.offload(at, Work::Take(request, permit), cost, now);
+            let work = Work::Take(request, permit, finder.clone());
+            return self.offload(at, work, cost, now);
         }
+        rejection::clean(&mut request, &entry.session, finder);
         let view = self.view_of(at);
         let Some(entry) = self.sessions.get_mut(at) else { return };
         let result = entry.session.on_request(request, view.as_ref(), now.ms);

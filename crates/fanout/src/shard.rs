@@ -274,6 +274,7 @@ impl Shard {
                 Flow::Wait(_) if full || waiting || !events.is_empty() => Flow::Again,
                 flow => flow,
             };
+            inputs.ready_list.turns.on_end();
             tick = self.unanswered.next_tick(now.ms);
             self.metrics.turn_seconds.record(started.elapsed().as_secs_f64());
         }
@@ -318,7 +319,7 @@ impl Shard {
         while !budget.is_spent()
             && let Some(Sent { event, .. }) = events.pop_front()
         {
-            budget.spend(event.cost(self.config.turn_work_max));
+            budget.spend(event.cost(self.config.turn_work_max) + event.cost_of_text());
             let slot = event.slot().map(Arc::clone);
             self.handle(event, now);
             if let Some(slot) = slot {
@@ -341,7 +342,6 @@ impl Shard {
             Event::Concerned { change, from, reply } => {
                 drop(reply.send(self.concerned_page(&change, from)));
             }
-            Event::Ping { reply } => drop(reply.send(())),
         }
     }
 

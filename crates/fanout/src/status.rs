@@ -12,6 +12,8 @@ use std::{
 
 use chancery_model::{Node, Revision, TypeUrl, TypeVersion};
 
+use crate::turns::StalledShard;
+
 /// The reason for the end of a stream, as reported to the client (SOTW-110).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndCode {
@@ -129,6 +131,8 @@ pub struct Unacknowledged {
 pub enum UnacknowledgedState {
     /// The replica has not reached the revision. Has the revision that it has reached.
     Behind(Revision),
+    /// A shard of the replica has stalled, so its clients are unknown.
+    Stalled(StalledShard),
     /// The client is not known to have accepted the change: the response is to be sent or not answered, or
     /// the client skipped the answer.
     Pending,
@@ -142,6 +146,11 @@ pub enum UnacknowledgedState {
 impl Unacknowledged {
     pub(crate) fn behind(reached: Revision) -> Self {
         let state = UnacknowledgedState::Behind(reached);
+        Self { node: String::new(), type_url: None, state }
+    }
+
+    pub(crate) fn stalled(shard: StalledShard) -> Self {
+        let state = UnacknowledgedState::Stalled(shard);
         Self { node: String::new(), type_url: None, state }
     }
 }

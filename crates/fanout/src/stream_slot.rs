@@ -28,6 +28,7 @@ use tokio::sync::Notify;
 use crate::{
     queue::Lane,
     status::{End, EndCode},
+    turns::Turns,
     work::Returned,
 };
 
@@ -100,6 +101,7 @@ pub(crate) struct ReadyList {
     /// Sessions that return from large work.
     back: Mutex<VecDeque<Returned>>,
     pub(crate) notify: Notify,
+    pub(crate) turns: Turns,
     /// The number of streams of the shard.
     pub(crate) load: AtomicUsize,
 }

@@ -7,13 +7,14 @@ use chancery_protocol::{
 use chancery_view::{Differ, View};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::index::Key;
+use crate::{SecretFinder, index::Key, rejection};
 
 /// Large work on a session.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Handles a request. The permit is held as long as the request's bytes.
-    Take(Request, Option<OwnedSemaphorePermit>),
+    /// Removes the secrets that the finder finds from the text of a rejection, and handles the request. The permit is
+    /// held as long as the request's bytes.
+    Take(Request, Option<OwnedSemaphorePermit>, SecretFinder),
     /// Plans the next response. `renews` allows one that renews lifetimes.
     Poll { renews: bool },
     /// Lists the subscriptions, to move the session from some scopes to others.
@@ -52,7 +53,8 @@ impl Work {
         now: u64,
     ) -> (Option<Session>, Done) {
         let done = match self {
-            Self::Take(request, permit) => {
+            Self::Take(mut request, permit, finder) => {
+                rejection::clean(&mut request, &session, &finder);
                 let result = session.on_request(request, view, now);
                 drop(permit);
                 let interests = session.drain_interest();

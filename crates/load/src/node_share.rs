@@ -44,7 +44,7 @@ impl Default for Limits {
 }
 
 /// The node to whose share an entry counts, as a hash of its identity and its ID.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner(pub(crate) u64);
 
 /// The reason why something is not kept.
@@ -108,7 +108,7 @@ pub(crate) trait Bytes {
 #[derive(Debug)]
 pub(crate) struct Limited<K, V> {
     entries: BTreeMap<K, Owned<V>>,
-    /// The number of entries of each node. Most maps have entries of few nodes.
+    /// The number of entries of each node, sorted by the node. Most maps have entries of few nodes.
     owners: Vec<(Owner, u32)>,
 }
 
@@ -138,13 +138,13 @@ impl<K: Ord + Clone + Bytes, V: Default + Bytes> Limited<K, V> {
     ) -> Result<(&K, &mut V), Refused> {
         if !self.entries.contains_key(key) {
             let value = V::default();
-            let place = self.owners.iter().position(|(known, _)| *known == owner);
+            let place = place_of(&self.owners, owner);
             let held = place.map_or(0, |place| self.owners[place].1);
             check_share(held as usize, 1, max.saturating_sub(self.entries.len()))?;
             budget.take(owner, ENTRY_BYTES + key.n_bytes() + value.n_bytes())?;
             match place {
-                Some(place) => self.owners[place].1 += 1,
-                None => self.owners.push((owner, 1)),
+                Ok(place) => self.owners[place].1 += 1,
+                Err(place) => self.owners.insert(place, (owner, 1)),
             }
             self.entries.insert(key.clone(), Owned { owner, value });
         }
@@ -175,14 +175,19 @@ impl<K: Ord + Clone + Bytes, V: Default + Bytes> Limited<K, V> {
             let stays = keep(&owned.value);
             if !stays {
                 owned.give_back(key, budget);
-                if let Some((_, n)) = owners.iter_mut().find(|(owner, _)| *owner == owned.owner) {
-                    *n -= 1;
+                if let Ok(place) = place_of(owners, owned.owner) {
+                    owners[place].1 -= 1;
                 }
             }
             stays
         });
         owners.retain(|(_, n)| *n > 0);
     }
+}
+
+/// Returns the place of a node, or the place at which to insert it.
+fn place_of(owners: &[(Owner, u32)], owner: Owner) -> Result<usize, usize> {
+    owners.binary_search_by_key(&owner, |(known, _)| *known)
 }
 
 impl<V: Default + Bytes> Owned<V> {

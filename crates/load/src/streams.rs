@@ -51,7 +51,7 @@ impl StreamLoads {
         &mut self,
         key: &Arc<ClusterKey>,
         cluster: &mut Cluster,
-        localities: Vec<(Arc<LocalityKey>, Gauges)>,
+        localities: BTreeMap<Arc<LocalityKey>, Gauges>,
         dropped_rate: u64,
         limits: &mut SumLimits,
         totals: &mut Totals,

@@ -1,6 +1,10 @@
 //! The sums of a replica: reports in, bounded sums out.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use chancery_proto::lrs::UnnamedEndpointLoadMetricStats;
 use tokio::time::Instant;
@@ -136,7 +140,8 @@ impl Table {
                 }
             }
         }
-        let mut shares: Vec<(Arc<LocalityKey>, Gauges)> = Vec::new();
+        // The number of localities of a cluster is limited, and so is the number of shares.
+        let mut shares: BTreeMap<Arc<LocalityKey>, Gauges> = BTreeMap::new();
         for locality in part.localities() {
             let locality = locality?;
             let counts = counts_of(&locality);
@@ -151,11 +156,7 @@ impl Table {
             add_details(limits, owner, entry, &locality, now)?;
             let gauges =
                 Gauges::new(counts, locality.in_progress, locality.active_connections, period_ms);
-            // The number of localities of a cluster is limited, and so is the number of shares.
-            match shares.iter_mut().find(|(known, _)| Arc::ptr_eq(known, key)) {
-                Some((_, share)) => share.add(gauges),
-                None => shares.push((Arc::clone(key), gauges)),
-            }
+            shares.entry(Arc::clone(key)).or_default().add(gauges);
         }
         if let Some((key, cluster)) = known {
             loads.replace(key, cluster, shares, rate(dropped, period_ms), limits, totals);

@@ -16,6 +16,11 @@ impl Tag {
 
     /// Returns the upper half of the 64-bit hash.
     pub(crate) fn finish(self) -> u32 {
-        (self.0.digest() >> 32) as u32
+        (self.digest() >> 32) as u32
+    }
+
+    /// Returns the 64-bit hash.
+    pub(crate) fn digest(&self) -> u64 {
+        self.0.digest()
     }
 }

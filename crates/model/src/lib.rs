@@ -14,6 +14,7 @@ mod access;
 mod assignment;
 mod constraints;
 mod credentials;
+mod exclusive_keys;
 mod hash;
 mod internal_name;
 mod keys;

@@ -35,9 +35,11 @@ use bytes::{Bytes, BytesMut};
 
 use crate::{
     Constraints, DynamicParameters, ResourceName, Revision, Sealed, TypeUrl, Version,
+    exclusive_keys::exclusive_keys,
     hash::Tag,
     internal_name::encode_resource_name,
     stale_after::stale_after,
+    types::Exclusion,
     wire::{len_field_len, put_len_field, put_len_header},
 };
 
@@ -416,6 +418,14 @@ impl Resource {
     #[must_use]
     pub fn stale_after(&self) -> Option<Duration> {
         self.extra.as_ref().and_then(|extra| extra.stale_after)
+    }
+
+    /// Returns digests of the keys by which the resource excludes others of its type at a client. `None` if the
+    /// content is not known: the body is empty, or is sealed and not opened.
+    #[must_use]
+    pub fn exclusive_keys(&self, by: Exclusion) -> Option<Vec<u64>> {
+        let body = self.body().filter(|body| !body.is_empty())?;
+        Some(exclusive_keys(by, self.base_name().as_str(), &body))
     }
 
     /// Iterates over the labels for people and selectors.

@@ -4,7 +4,11 @@
 //! and the sessions use the canonical form, in which Envoy writes such names (XDSTP-03, XDSTP-04). All
 //! other names are plain text and stay unchanged.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
 
 /// The maximum length of a resource name in bytes.
 pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
@@ -185,7 +189,7 @@ impl<'a> StructuredName<'a> {
         if parsed.is_glob() {
             return Err(StructuredNameError::Glob);
         }
-        let mut keys = Vec::new();
+        let mut keys = BTreeSet::new();
         let parameters = name.split_once('?').map_or("", |(_, parameters)| parameters);
         for (key, _) in pairs(parameters) {
             let text = String::from_utf8_lossy(&key).into_owned();
@@ -196,7 +200,7 @@ impl<'a> StructuredName<'a> {
             if is_reserved || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
                 return Err(StructuredNameError::Reserved(text));
             }
-            keys.push(key);
+            keys.insert(key);
         }
         Ok(parsed)
     }

@@ -3,9 +3,11 @@
 //! The core stores and serves any type URL. A type that is not in the table has the properties
 //! [`OPAQUE`], and a collection of MCP has the properties [`COLLECTION`].
 
+mod exclusion;
 mod table;
 mod v2;
 
+pub use exclusion::Exclusion;
 pub use table::{
     AGGREGATED, CLUSTER, COLLECTION, ENDPOINT, EXTENSION, KNOWN, LISTENER, LOCALITY_ENDPOINT,
     LOCALITY_ENDPOINTS, OPAQUE, Properties, ROUTE, RUNTIME, SCOPED_ROUTE, SECRET, Service,
@@ -82,7 +84,7 @@ mod tests {
         for (position, known) in KNOWN.iter().enumerate() {
             assert_eq!(usize::from(known.order), position, "{}: sorted by order", known.url);
             assert!(known.aliases.iter().all(|alias| aliases.insert(*alias)), "{}", known.url);
-            let others = known.referrers.iter().chain(known.parents);
+            let others = known.referrers.iter().chain(known.parents).chain(known.retried_after);
             for other in others.chain(known.after).chain(known.behind) {
                 assert!(KNOWN.iter().any(|k| k.url == *other), "{other}");
                 assert_ne!(*other, known.url);
@@ -108,13 +110,15 @@ mod tests {
             };
             assert_eq!(rules(old), rules(new), "{}", old.url);
             assert_eq!(old.absent_as_alias, new.absent_as_alias, "{}", old.url);
+            assert_eq!(old.exclusion, new.exclusion, "{}", old.url);
             assert_eq!(old.service.as_ref().unwrap().sotw, new.service.as_ref().unwrap().sotw);
             let kinds = |one: &Properties| {
                 let without = |types: &[&str]| types.iter().filter(|t| **t != EXTENSION).count();
-                [one.referrers, one.parents, one.after, one.behind].map(without)
+                [one.referrers, one.parents, one.after, one.behind, one.retried_after].map(without)
             };
             assert_eq!(kinds(old), kinds(new), "{}", old.url);
             let others = old.referrers.iter().chain(old.parents).chain(old.after).chain(old.behind);
+            let others = others.chain(old.retried_after);
             for other in others {
                 assert!(V2.iter().any(|known| known.url == *other), "{other}");
             }

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::slots::{Slot, SlotLimit, Slots};
+use crate::slots::{OpenSocket, Slot, SlotLimit, Slots};
 
 /// The pause after a failed accept. The usual cause is a lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -53,8 +53,8 @@ pub trait Port {
     /// Serves a connection. Dropping the slot frees it.
     fn serve(&self, stream: Self::Stream, slot: Slot);
 
-    /// Rejects a connection that got no slot.
-    fn refuse(&self, stream: Self::Stream, peer: SocketAddr, limit: SlotLimit);
+    /// Rejects a connection that got no slot. `socket` must be dropped after the stream.
+    fn refuse(&self, stream: Self::Stream, peer: SocketAddr, limit: SlotLimit, socket: OpenSocket);
 
     /// Records a failed accept. `is_first` is false if the accept before failed, too.
     fn on_error(&self, error: &io::Error, is_first: bool);
@@ -73,14 +73,17 @@ pub async fn accept<L: Listener>(
         let accepted = tokio::select! {
             biased;
             () = &mut stop => return,
-            accepted = listener.accept() => accepted,
+            accepted = async {
+                slots.room().await;
+                listener.accept().await
+            } => accepted,
         };
         match accepted {
             Ok((stream, peer)) => {
                 is_first = true;
                 match slots.take(peer) {
                     Ok(slot) => port.serve(stream, slot),
-                    Err(limit) => port.refuse(stream, peer, limit),
+                    Err(limit) => port.refuse(stream, peer, limit, slots.open_socket()),
                 }
             }
             // The client was gone before accept returned.

@@ -16,7 +16,7 @@ use tokio::{
 use crate::{
     activity::Activity,
     first_bytes::FirstBytes,
-    http2::{FrameLimit, goaway},
+    http2::{FrameLimit, FrameRate, goaway},
 };
 
 /// The checks of a connection. The default has none.
@@ -24,8 +24,8 @@ use crate::{
 pub struct Guards {
     /// The maximum time without progress of a pending write.
     pub write_timeout: Option<Duration>,
-    /// The sustained rate and the burst of HTTP/2 frames without data.
-    pub frames_per_second_and_burst: Option<(u32, u32)>,
+    /// The limit of HTTP/2 frames without data.
+    pub frames: Option<FrameRate>,
     /// Whether the reader sees the end of the client's bytes one poll later, after
     /// [`Activity::is_closed_by_client`] reports it.
     pub delays_end: bool,
@@ -38,13 +38,8 @@ pub enum Disconnect {
     #[error("the client has accepted no data for {} s", .0.as_secs_f64())]
     Stalled(Duration),
     /// The client sent too many frames without data.
-    #[error(
-        "more than {per_second} frames without data per second (control_frames_per_second_max)"
-    )]
-    Flood {
-        /// The limit.
-        per_second: u32,
-    },
+    #[error("{0}")]
+    Flood(FrameRate),
 }
 
 /// A watched connection.
@@ -68,14 +63,13 @@ pub struct GuardedIo<I> {
 impl<I> GuardedIo<I> {
     /// Wraps a connection of which `first_bytes` has been read.
     pub fn new(io: I, first_bytes: FirstBytes, activity: Arc<Activity>, guards: Guards) -> Self {
-        let limit = guards.frames_per_second_and_burst;
         Self {
             io,
             activity,
             first_bytes: (first_bytes, 0),
             write_timeout: guards.write_timeout,
             stalled: None,
-            frame_limit: limit.map(|(per_second, burst)| FrameLimit::new(per_second, burst)),
+            frame_limit: guards.frames.map(FrameLimit::new),
             is_whole: true,
             delays_end: guards.delays_end,
             ended: None,
@@ -167,7 +161,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for GuardedIo<I> {
         if let Some(limit) = &mut this.frame_limit
             && !limit.allows(bytes)
         {
-            let why = Disconnect::Flood { per_second: limit.per_second() };
+            let why = Disconnect::Flood(limit.rate());
             this.send_goaway(cx, why);
             return Poll::Ready(Err(cut(why)));
         }
@@ -210,7 +204,7 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for GuardedIo<I> {
 fn cut(why: Disconnect) -> io::Error {
     let kind = match why {
         Disconnect::Stalled(_) => io::ErrorKind::TimedOut,
-        Disconnect::Flood { .. } => io::ErrorKind::QuotaExceeded,
+        Disconnect::Flood(_) => io::ErrorKind::QuotaExceeded,
     };
     io::Error::new(kind, why)
 }

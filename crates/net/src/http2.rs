@@ -5,6 +5,8 @@
 //! takes a token. Time returns tokens, and so do bytes written to the client, because a client that
 //! receives much data sends many window updates.
 
+use std::fmt;
+
 use tokio::time::Instant;
 
 use crate::bucket::Bucket;
@@ -23,9 +25,28 @@ const ENHANCE_YOUR_CALM: u32 = 11;
 /// has about twice as many, and a client may update two windows for it.
 const BYTES_PER_TOKEN: f64 = 32.0;
 
-/// The limit for frames without data.
+/// The limit of HTTP/2 frames without data on a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameRate {
+    /// The sustained rate.
+    pub per_second: u32,
+    /// The number of frames that may arrive at once.
+    pub burst: u32,
+    /// The configuration key of the rate, if there is one.
+    pub key: Option<&'static str>,
+}
+
+impl fmt::Display for FrameRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "more than {} frames without data per second", self.per_second)?;
+        self.key.map_or(Ok(()), |key| write!(f, " ({key})"))
+    }
+}
+
+/// Counts the frames without data of a connection.
 #[derive(Debug)]
 pub(crate) struct FrameLimit {
+    rate: FrameRate,
     frames: Frames,
     bucket: Bucket,
 }
@@ -40,12 +61,13 @@ struct Frames {
 }
 
 impl FrameLimit {
-    pub(crate) fn new(per_second: u32, burst: u32) -> Self {
-        Self { frames: Frames::new(), bucket: Bucket::new(per_second, burst) }
+    pub(crate) fn new(rate: FrameRate) -> Self {
+        let bucket = Bucket::new(rate.per_second, rate.burst);
+        Self { rate, frames: Frames::new(), bucket }
     }
 
-    pub(crate) fn per_second(&self) -> u32 {
-        self.bucket.per_second()
+    pub(crate) fn rate(&self) -> FrameRate {
+        self.rate
     }
 
     /// Returns whether the frames that start in these bytes are within the limit.

@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! - The accept loop never waits for a client, and survives all errors of `accept`.
-//! - The number of open connections never exceeds the number of slots.
+//! - The number of open connections never exceeds the number of slots. The number of open sockets exceeds it by a few
+//!   ([`sockets_max`]).
 //! - A client that accepts no data, or makes no request, is disconnected within a configured time.
 
 mod accept;
@@ -25,5 +26,7 @@ pub use backoff::Backoff;
 pub use bucket::Bucket;
 pub use first_bytes::FirstBytes;
 pub use guarded_io::{Disconnect, GuardedIo, Guards};
-pub use http2::{refusal, refusal_of_requests};
-pub use slots::{Eviction, Limits, Slot, SlotLimit, Slots};
+pub use http2::{FrameRate, refusal, refusal_of_requests};
+pub use slots::{
+    Eviction, Limits, OpenSocket, Slot, SlotLimit, Slots, connections_for, sockets_max,
+};

@@ -1,5 +1,9 @@
 //! The connection slots of a port: their number, the share of one peer, and eviction.
 //!
+//! A connection without a slot may still have its socket open: it was evicted and ends, or it receives the reason of its
+//! rejection. [`Slots::room`] bounds these sockets, too, so a port never takes the file descriptors of other parts of
+//! the process.
+//!
 //! A peer is an IPv4 address, or the /64 of an IPv6 address, because one host can usually use a whole
 //! /64. `Taken::peers` has an entry per connected peer, so the number of connections bounds it.
 
@@ -7,13 +11,40 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use metrics::Gauge;
 use parking_lot::Mutex;
+use tokio::{sync::Notify, time::timeout};
 
 use crate::activity::Activity;
+
+/// The maximum number of sockets without a slot, for any number of slots.
+const SPARE_MAX: usize = 128;
+/// The interval at which connections without a slot are asked again to close, while the port has no room.
+const PRESS_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Returns the maximum number of open sockets of a port with this number of slots. A few connections may be without a
+/// slot: evicted ones that end, and rejected ones that receive the reason.
+#[must_use]
+pub fn sockets_max(connections_max: usize) -> usize {
+    let connections_max = connections_max.max(1);
+    connections_max.saturating_add((connections_max / 8 + 4).min(SPARE_MAX))
+}
+
+/// Returns the largest number of slots whose port has at most this number of open sockets, but at least 1.
+#[must_use]
+pub fn connections_for(sockets: usize) -> usize {
+    let spare = (sockets.saturating_sub(4) / 9 + 4).min(SPARE_MAX);
+    let slots = sockets.saturating_sub(spare).max(1);
+    // The division above rounds down.
+    if sockets_max(slots) > sockets { slots.saturating_sub(1).max(1) } else { slots }
+}
 
 /// The limits of a port.
 #[derive(Debug, Clone, Copy)]
@@ -31,8 +62,9 @@ pub struct Limits {
 pub enum Eviction {
     /// No connection loses its slot. The new one is rejected.
     Never,
-    /// The connection that has been without a request for the longest time. If all connections have
-    /// open requests, the new one is rejected.
+    /// A connection without an open request, of the peer that has the most connections. Connections that never had a
+    /// request come first, then the one that has been idle for the longest time. If all connections have open requests,
+    /// the new one is rejected.
     LongestIdle,
     /// A connection without a first request ([`Activity::begin`]): the oldest one of the peer that has the most of
     /// them. If all connections have had a request, the new one is rejected.
@@ -57,6 +89,23 @@ pub struct Slots {
     limits: Limits,
     connections: Gauge,
     taken: Mutex<Taken>,
+    /// The number of open sockets, with and without a slot.
+    n_open: AtomicUsize,
+    /// Woken when a socket is closed.
+    closed: Notify,
+    /// Woken when connections without a slot must close at once.
+    pressed: Notify,
+}
+
+/// An open socket of a port. Drop it after the socket.
+#[derive(Debug)]
+pub struct OpenSocket(Arc<Slots>);
+
+impl Drop for OpenSocket {
+    fn drop(&mut self) {
+        self.0.n_open.fetch_sub(1, Ordering::AcqRel);
+        self.0.closed.notify_one();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -111,13 +160,27 @@ impl WithoutRequest {
     }
 }
 
-/// The slot of one connection. Dropping it frees the slot.
+impl Taken {
+    /// Returns the next connection without a request to evict.
+    fn oldest_without_request(&mut self) -> Option<u64> {
+        loop {
+            let (peer, number) = self.without_request.next()?;
+            match self.connections.get(&number) {
+                Some(activity) if !activity.has_had_request() => return Some(number),
+                _ => self.without_request.remove(peer, number),
+            }
+        }
+    }
+}
+
+/// The slot of one connection. Dropping it frees the slot. Drop it after the socket, which it counts as open.
 #[derive(Debug)]
 pub struct Slot {
     number: u64,
     slots: Arc<Slots>,
     activity: Arc<Activity>,
     has_evicted: bool,
+    _socket: OpenSocket,
 }
 
 impl Slots {
@@ -125,7 +188,32 @@ impl Slots {
     /// slots.
     #[must_use]
     pub fn new(limits: Limits, connections: Gauge) -> Arc<Self> {
-        Arc::new(Self { limits, connections, taken: Mutex::default() })
+        let (taken, n_open) = (Mutex::default(), AtomicUsize::new(0));
+        let (closed, pressed) = (Notify::new(), Notify::new());
+        Arc::new(Self { limits, connections, taken, n_open, closed, pressed })
+    }
+
+    /// Returns the maximum number of connections.
+    #[must_use]
+    pub fn connections_max(&self) -> usize {
+        self.limits.connections_max.max(1)
+    }
+
+    /// Counts an open socket until the returned value is dropped.
+    #[must_use]
+    pub fn open_socket(self: &Arc<Self>) -> OpenSocket {
+        self.n_open.fetch_add(1, Ordering::AcqRel);
+        OpenSocket(Arc::clone(self))
+    }
+
+    /// Waits until the port may open another socket. While it may not, connections without a slot must close at once
+    /// ([`Slot::pressed`]). Only the accept loop may wait.
+    pub async fn room(&self) {
+        while self.n_open.load(Ordering::Acquire) >= sockets_max(self.limits.connections_max) {
+            self.pressed.notify_waiters();
+            // A connection may begin to wait for the pressure only after this notification.
+            drop(timeout(PRESS_INTERVAL, self.closed.notified()).await);
+        }
     }
 
     /// Returns the number of taken slots.
@@ -161,7 +249,13 @@ impl Slots {
         *taken.peers.entry(peer_of(peer)).or_default() += 1;
         self.connections.increment(1.0);
         drop(taken);
-        Ok(Slot { number, slots: Arc::clone(self), activity, has_evicted: is_full })
+        Ok(Slot {
+            number,
+            slots: Arc::clone(self),
+            activity,
+            has_evicted: is_full,
+            _socket: self.open_socket(),
+        })
     }
 
     /// Evicts a connection. Returns false if all connections keep their slots.
@@ -186,23 +280,20 @@ impl Slots {
 
     /// Returns the connection to evict.
     fn eviction_candidate(&self, taken: &mut Taken) -> Option<u64> {
-        let all = taken.connections.iter();
         match self.limits.eviction {
             Eviction::Never => None,
-            Eviction::OldestWithoutRequest => loop {
-                let (peer, number) = taken.without_request.next()?;
-                match taken.connections.get(&number) {
-                    Some(activity) if !activity.has_had_request() => break Some(number),
-                    _ => taken.without_request.remove(peer, number),
-                }
-            },
+            Eviction::OldestWithoutRequest => taken.oldest_without_request(),
             Eviction::LongestIdle => {
-                let idle =
-                    all.filter_map(|(number, activity)| Some((activity.idle_since()?, *number)));
-                idle.min().map(|(_, number)| number)
+                let idle = taken.connections.iter().filter_map(|(number, activity)| {
+                    let of_peer = taken.peers.get(&peer_of(activity.peer()));
+                    let n_of_peer = of_peer.copied().unwrap_or_default();
+                    let since = activity.idle_since()?;
+                    Some((Reverse(n_of_peer), activity.has_had_request(), since, *number))
+                });
+                idle.min().map(|(_, _, _, number)| number)
             }
             Eviction::LeastProgress => {
-                let least = all.min_by_key(|(_, activity)| {
+                let least = taken.connections.iter().min_by_key(|(_, activity)| {
                     let state = activity.state.lock();
                     (state.progress, state.last_received_at)
                 });
@@ -238,6 +329,12 @@ impl Slot {
     #[must_use]
     pub fn has_evicted(&self) -> bool {
         self.has_evicted
+    }
+
+    /// Waits until the port has no room for another socket. An evicted connection must then close at once, whatever it
+    /// does.
+    pub async fn pressed(&self) {
+        self.slots.pressed.notified().await;
     }
 }
 
@@ -370,6 +467,26 @@ mod tests {
         assert_eq!(evicted([&client, &other, &flood[0], &flood[1]]), [false, false, true, false]);
     }
 
+    /// Attack 69: an unauthenticated client that makes a request on each connection displaces its own connections.
+    #[tokio::test(start_paused = true)]
+    async fn peer_with_most_connections_displaces_its_own_idle_ones() {
+        let slots = slots(4, usize::MAX, Eviction::LongestIdle);
+        let operator = take(&slots, "10.0.0.1").unwrap();
+        drop(operator.activity.begin());
+        let mut flood = Vec::new();
+        for n in 0..100 {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            let slot = take(&slots, "10.0.0.2").unwrap();
+            drop(slot.activity.begin());
+            flood.push(slot);
+            assert!(n < 3 || flood[n - 3].activity.is_evicted());
+        }
+        assert!(!operator.activity.is_evicted());
+        let silent = take(&slots, "10.0.0.3").unwrap();
+        let probe = take(&slots, "10.0.0.1").unwrap();
+        assert_eq!(evicted([&operator, &silent, &probe]), [false; 3]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn new_connection_evicts_the_one_that_was_idle_longest() {
         let slots = slots(2, usize::MAX, Eviction::LongestIdle);
@@ -384,6 +501,35 @@ mod tests {
         drop((busy, also_busy));
         let _fourth = take(&slots, "10.0.0.1").unwrap();
         assert_eq!(evicted([&first, &third]), [true, false]);
+    }
+
+    /// Attack 69: sockets without a slot are bounded, and those of evicted connections are asked to close.
+    #[tokio::test(start_paused = true)]
+    async fn port_without_room_waits_for_sockets_without_a_slot() {
+        for sockets in 1..2000 {
+            let slots = connections_for(sockets);
+            assert!(sockets_max(slots) <= sockets.max(5), "{sockets}: {slots}");
+            assert!(sockets < 6 || sockets_max(slots + 1) > sockets, "{sockets}: {slots}");
+        }
+        let slots = slots(8, usize::MAX, Eviction::LongestIdle);
+        let mut held: Vec<Slot> = (0..13).map(|_| take(&slots, "10.0.0.1").unwrap()).collect();
+        let has_room = async || timeout(Duration::from_secs(60), slots.room()).await.is_ok();
+        assert_eq!((slots.n_taken(), has_room().await), (8, false));
+        // A rejected connection has a socket, too.
+        held.remove(0);
+        let refused = slots.open_socket();
+        assert!(!has_room().await);
+        drop(refused);
+        assert!(has_room().await);
+        held.push(take(&slots, "10.0.0.1").unwrap());
+        let evicted = held.remove(0);
+        assert!(evicted.activity.is_evicted());
+        let ending = async move {
+            evicted.pressed().await;
+            drop(evicted);
+        };
+        let (room, ()) = tokio::join!(has_room(), ending);
+        assert!(room);
     }
 
     #[tokio::test]

@@ -18,16 +18,23 @@ use crate::{
 
 mod collection;
 mod errors;
+mod exclusion;
 mod full_state;
 mod names;
 mod refresh;
 mod renewal;
+
+use exclusion::Takeovers;
 
 /// The result of planning.
 #[derive(Debug, Default)]
 struct Plan {
     resources: Resources,
     removed: Vec<ResourceName>,
+    /// The number of names in `removed`, from the front, that go out before the resources.
+    n_removed_first: usize,
+    /// The announced removals of a type whose clients reject a response as a whole.
+    announced: Vec<(ResourceName, PendingRemoval)>,
     absent: Vec<ResourceName>,
     /// SotW: subscribed names that are reported as errors (ERR-01).
     errors: Vec<ResourceName>,
@@ -37,6 +44,10 @@ struct Plan {
     touched: Resources,
     /// The names of resources, among those subscribed by name, that the client did not have before.
     fresh: BTreeSet<ResourceName>,
+    /// The contents that the plan replaces, if the client rejects something that may need their keys.
+    freed: Vec<Arc<Resource>>,
+    /// Whether a full state announces removals.
+    releases: bool,
     /// Whether the response has the whole view of a wildcard.
     first_state: bool,
     /// MCP: whether the response is a difference.
@@ -134,7 +145,8 @@ impl Subscription {
             (false, false) => self.plan_names(context),
         };
         if !full_state {
-            self.release(&mut plan, context.view, release);
+            let takeovers = self.take_over(&mut plan, context.view, release);
+            self.release(&mut plan, context.view, release, &takeovers);
         }
         if self.protocol == Protocol::Mcp && !is_incremental {
             self.plan_full_collection(&mut plan, context.view, differ);
@@ -224,7 +236,9 @@ impl Subscription {
         context: PlanContext<'_>,
     ) -> Touched {
         let covers = self.delivery.planned;
+        let is_atomic = self.exchanges_keys(&plan, before.as_ref());
         let Plan { resources, removed, absent, errors, send, touched, fresh, .. } = plan;
+        let changes = plan.releases || !touched.is_empty() || !removed.is_empty();
         let has_names = !removed.is_empty() || !absent.is_empty() || !errors.is_empty();
         if !resources.is_empty() || has_names || send {
             let mut version = context.view.version();
@@ -239,6 +253,10 @@ impl Subscription {
                 resources,
                 heartbeats: Resources::default(),
                 removed: removed.into(),
+                n_removed_first: plan.n_removed_first,
+                announced: plan.announced,
+                changes,
+                is_atomic,
                 absent: absent.into(),
                 errors: errors.into(),
                 names_bytes,
@@ -272,7 +290,8 @@ impl Subscription {
         self.rejections.on_gone(&resource);
         let PlanContext { revision, now, .. } = context;
         let seen = self.delivery.checked;
-        self.removals.add(name, PendingRemoval { resource, revision, seen, since: now });
+        let removal = PendingRemoval { resource, revision, seen, since: now, is_tried: false };
+        self.removals.add(name, removal);
     }
 
     /// Returns the names that may show another resource now: the marked names, or all.
@@ -312,6 +331,10 @@ impl Subscription {
                 plan.first_state = base.is_none();
                 let empty = TypeView::empty();
                 let change = difference(differ, base.unwrap_or(&empty), view);
+                if let Some(base) = base.filter(|_| self.nack().is_some()) {
+                    let old = change.changed.iter().filter_map(|new| base.get(new.name().as_str()));
+                    old.for_each(|old| self.note_freed(old, &mut plan));
+                }
                 (plan.resources, removed) = (change.changed, change.removed);
             }
         }
@@ -480,7 +503,9 @@ impl Subscription {
             Some(ClientVersion::Nothing | ClientVersion::Absent) | None => None,
         };
         let seen = self.delivery.checked;
-        let sent = sent.map(|resource| PendingRemoval { resource, revision, seen, since: now });
+        let pending =
+            |resource| PendingRemoval { resource, revision, seen, since: now, is_tried: false };
+        let sent = sent.map(pending);
         let Some(gone) = held.or(sent) else { return };
         let own = gone.resource.name().clone();
         if view.get(own.as_str()).is_none() {
@@ -491,13 +516,23 @@ impl Subscription {
     /// Announces the removals that `release` allows, each once (DELTA-44). A removal waits for the
     /// next response if this response has a resource with the name as an alias, or reports the name
     /// as absent (DELTA-47).
-    fn release(&mut self, plan: &mut Plan, view: &TypeView, release: Release) {
+    ///
+    /// Those of `takeovers` go out before the resources of the plan.
+    fn release(
+        &mut self,
+        plan: &mut Plan,
+        view: &TypeView,
+        release: Release,
+        takeovers: &Takeovers,
+    ) {
         if self.removals.is_empty() {
             return;
         }
         let aliases = plan.resources.iter().flat_map(|resource| resource.aliases().iter().cloned());
-        let aliased: BTreeSet<ResourceName> = aliases.chain(plan.absent.iter().cloned()).collect();
+        let aliased: BTreeSet<ResourceName> = aliases.collect();
+        let absent: BTreeSet<ResourceName> = plan.absent.iter().cloned().collect();
         let mut said: BTreeSet<ResourceName> = plan.removed.iter().cloned().collect();
+        let mut first = Vec::new();
         for (name, removal) in std::mem::take(&mut self.removals) {
             let own = removal.resource.name();
             let is_back =
@@ -512,8 +547,10 @@ impl Subscription {
                 self.remove_replaced(vec![removal.resource], plan, view);
                 continue;
             }
-            let beside = aliased.contains(&name) || aliased.contains(own);
-            if !release.allows(&removal) || beside {
+            let is_takeover = takeovers.are_now(&name);
+            let is_in = |names: &BTreeSet<_>| names.contains(&name) || names.contains(own);
+            let beside = is_in(&absent) || (!is_takeover && is_in(&aliased));
+            if !takeovers.allow(&name, &removal, release) || beside {
                 self.removals.add(name, removal);
                 continue;
             }
@@ -538,13 +575,19 @@ impl Subscription {
             }
             // A client that subscribed by an alias also knows the resource by its own name.
             let own_gone = *own != name && view.get(own.as_str()).is_none();
+            let to = if is_takeover { &mut first } else { &mut plan.removed };
             if own_gone && said.insert(own.clone()) {
-                plan.removed.push(own.clone());
+                to.push(own.clone());
             }
             if said.insert(name.clone()) {
-                plan.removed.push(name);
+                to.push(name.clone());
+            }
+            if self.properties.exclusion.rejects_whole() {
+                plan.announced.push((name, removal));
             }
         }
+        plan.n_removed_first = first.len();
+        plan.removed.splice(..0, first);
     }
 }
 

@@ -157,6 +157,11 @@ impl Session {
             Request::Delta(r) => subscription.on_delta(r, &mut context, now)?,
             Request::Mcp(r) => subscription.on_mcp(r, &mut context, now)?,
         };
+        let accepted = effect.answer.as_ref().filter(|answer| answer.nack.is_none());
+        if let Some(nonce) = accepted.filter(|a| a.response.changes).map(|a| a.response.nonce) {
+            self.retry_dependents(&type_url, nonce);
+        }
+        let subscription = &self.subscriptions[at];
         let nonce = request.response_nonce();
         let kind = match &effect.answer {
             Some(answer) if answer.nack.is_none() => RequestKind::Ack,
@@ -175,6 +180,17 @@ impl Session {
             },
         });
         Ok(Receipt { type_url, verdict, kind })
+    }
+
+    /// Sends the rejected resources of other types again once, if an accepted change of this type may have removed
+    /// the cause (ADR 4). Types on streams of their own have no order, so that nothing follows from it.
+    fn retry_dependents(&mut self, type_url: &TypeUrl, nonce: u64) {
+        for other in &mut self.subscriptions {
+            let is_cause = other.properties.retried_after.contains(&type_url.as_str());
+            if is_cause {
+                other.on_cause_ended(nonce);
+            }
+        }
     }
 
     /// Returns whether a collection of MCP is served.
@@ -231,6 +247,12 @@ impl Session {
             let contents = subscription.delivery.unanswered_contents();
             contents.map(move |contents| (&subscription.type_url, contents))
         })
+    }
+
+    /// Returns the length to which the text of a rejection is truncated.
+    #[must_use]
+    pub fn nack_message_bytes_max(&self) -> usize {
+        self.config.nack_message_bytes_max
     }
 
     /// Returns the type of a request (SVC-06 to -10).

@@ -205,6 +205,8 @@ impl Subscription {
         covered.for_each(|resource| rest.push(Arc::clone(resource)));
         pending.heartbeats = rest;
         let unsubscribed = std::mem::take(&mut pending.unsubscribed);
+        let first = pending.removed.iter().take(pending.n_removed_first);
+        pending.n_removed_first = first.filter(|name| !unsubscribed.contains(*name)).count();
         pending.removed.retain(|name| !unsubscribed.contains(name));
         pending.absent.retain(|name| !unsubscribed.contains(name));
         pending.errors.retain(|name| !unsubscribed.contains(name));

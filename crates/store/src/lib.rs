@@ -43,6 +43,7 @@ pub use config::{Config, ConfigError, REPLICA_ID_MAX, TlsConfig};
 pub use disk::{
     apply_times::ApplyTime,
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
+    database::table_files_max,
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
@@ -50,6 +51,7 @@ pub use format::{
     history::{HISTORY_MAX, HistoryEntry},
     history_chain::HistoryHash,
     request_id::{RequestId, RequestIdError},
+    rules_codec::{rules_from_proto, rules_to_proto},
 };
 pub use metrics::METRICS;
 pub use open_progress::{OpenProgress, OpenStage};
@@ -57,5 +59,9 @@ pub use replica::{
     CaughtUp, Replica,
     cluster::{Member, MemberChange, Report, Role},
 };
-pub use replication::{address::check_address, instance::Removal};
+pub use replication::{
+    address::check_address,
+    instance::Removal,
+    question::{AnswerPage, Answerer, Answers, AskLimits, Asked, NoAnswer, Question, Unanswered},
+};
 pub use status::{ClusterId, StateDigest, Status};

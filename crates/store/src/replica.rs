@@ -1,6 +1,8 @@
-//! The handle to a replica. `cluster` has its cluster operations.
+//! The handle to a replica. `cluster` has its cluster operations, and `fleet` the questions to other
+//! replicas.
 
 pub(crate) mod cluster;
+pub(crate) mod fleet;
 mod sealing;
 
 use std::{
@@ -23,6 +25,7 @@ use crate::{
         directory::{Directory, DirectoryPurpose},
         image::Image,
         parts::Start,
+        probe::{read_all, write_probe},
     },
     format::{
         codec::{Command, command_to_proto, digest_of_content},
@@ -40,6 +43,8 @@ const SHOWN_NEWEST: usize = 4;
 const SHOWN_STEPS: usize = 28;
 /// The interval between checks for the first state.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// The interval between checks of the disk after a failure.
+const DISK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A replica of the store. Cheap to clone. Dropping the last clone shuts the replica down, unless
 /// [`Replica::shutdown`] has done so.
@@ -401,6 +406,32 @@ impl Replica {
             raft.running_state.as_ref().err().map(ToString::to_string)
         };
         core.failure.get().map(str::to_owned).or_else(stopped)
+    }
+
+    /// Waits until the replica has failed because of an error of its disk, and the disk has then worked for `steady`.
+    /// Returns the reason of the failure. The open database may lack data that it believes to be written, so only
+    /// another start brings the replica back.
+    pub async fn disk_works_again(&self, steady: Duration) -> String {
+        let core = &*self.0.core;
+        let mut since = None;
+        loop {
+            tokio::time::sleep(DISK_CHECK_INTERVAL).await;
+            if !core.failure.is_of_disk() || self.diverged().is_some() {
+                continue;
+            }
+            let data_dir = core.config.data_dir.clone();
+            let is_last = since.is_some_and(|since: Instant| since.elapsed() >= steady);
+            let checked = tokio::task::spawn_blocking(move || {
+                write_probe(&data_dir)?;
+                // Reads much, so only once.
+                if is_last { read_all(&data_dir) } else { Ok(()) }
+            });
+            let works = matches!(checked.await, Ok(Ok(()))) && core.storage.space.full().is_none();
+            if works && is_last {
+                return core.failure.get().unwrap_or_default().to_owned();
+            }
+            since = since.filter(|_| works).or_else(|| works.then(Instant::now));
+        }
     }
 
     /// Returns the status of the replica.

@@ -18,6 +18,7 @@
 
 mod client;
 mod client_verifier;
+mod clock;
 mod error;
 mod files;
 mod handshake;
@@ -34,6 +35,7 @@ mod validity;
 pub use client::{
     ClientStream, ClientTls, ClientTlsFiles, ConnectError, LastRefusal, ServerRefusal,
 };
+pub use clock::CredentialClock;
 pub use error::{TlsError, TlsFile};
 pub use handshake::{HandshakeError, HandshakeResult};
 pub use material::{ClientCertificates, MinVersion, TlsConfig, TlsPort};

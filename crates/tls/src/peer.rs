@@ -23,6 +23,7 @@ use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
 use crate::{
     client_verifier::{BadCertificate, refused},
+    clock::CredentialClock,
     material::ClientCertificates,
     spiffe::{self, BadIdentity},
 };
@@ -89,8 +90,16 @@ pub(crate) struct Peers(Mutex<Open>);
 struct Open {
     by_end: BTreeMap<Key, Weak<Shared>>,
     n_added: u64,
-    /// The largest time seen: a clock that jumps back extends no certificate.
-    latest: i64,
+    /// A wall clock that jumps back extends no certificate.
+    clock: CredentialClock,
+}
+
+impl Open {
+    /// Returns the Unix time, given that of the wall clock.
+    fn now(&self, wall: i64) -> i64 {
+        let seconds = self.clock.seconds(u64::try_from(wall).unwrap_or(0));
+        i64::try_from(seconds).unwrap_or(i64::MAX)
+    }
 }
 
 // === impl CredentialEnd ===
@@ -186,7 +195,7 @@ impl Peers {
         };
         let mut open = self.0.lock();
         open.n_added += 1;
-        let key = (ends_at(not_after, open.latest.max(now)), open.n_added);
+        let key = (ends_at(not_after, open.now(now)), open.n_added);
         let peer = Peer(Arc::new(Shared {
             identity: Arc::new(identity),
             chain: chain.into(),
@@ -202,8 +211,7 @@ impl Peers {
     pub(crate) fn end_expired(&self, now: i64, count: impl Fn(CredentialEnd)) {
         let due = {
             let mut open = self.0.lock();
-            open.latest = open.latest.max(now);
-            let next = (open.latest.saturating_add(1), 0);
+            let next = (open.now(now).saturating_add(1), 0);
             let later = open.by_end.split_off(&next);
             std::mem::replace(&mut open.by_end, later)
         };

@@ -13,7 +13,7 @@ use std::{
 };
 
 use chancery_fanout::{End, EndCode};
-use chancery_net::{FirstBytes, GuardedIo, Guards, Timeouts, Unused};
+use chancery_net::{FirstBytes, FrameRate, GuardedIo, Guards, Timeouts, Unused};
 use futures::{Stream, stream::FuturesUnordered};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -111,10 +111,14 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         _ = activity.unused(timeouts) => return Reason::FirstStream,
     };
     let is_http1 = first_bytes.is_http1();
-    let frames = (config.control_frames_per_second_max, config.control_frames_burst_max);
+    let frames = FrameRate {
+        per_second: config.control_frames_per_second_max,
+        burst: config.control_frames_burst_max,
+        key: Some("control_frames_per_second_max"),
+    };
     let guards = Guards {
         write_timeout: Some(config.keepalive_interval.saturating_add(config.keepalive_timeout)),
-        frames_per_second_and_burst: (!is_http1).then_some(frames),
+        frames: (!is_http1).then_some(frames),
         delays_end: true,
     };
     let io = TokioIo::new(GuardedIo::new(io, first_bytes, Arc::clone(&activity), guards));

@@ -3,7 +3,7 @@
 use std::{io::Write, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use chancery_net::refusal;
+use chancery_net::{OpenSocket, refusal};
 use chancery_tls::PortTls;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -35,7 +35,7 @@ impl Refusals {
     }
 
     /// Tells a client why its connection is closed, if that is possible with bounded effort.
-    pub(crate) fn refuse(&self, stream: TcpStream, text: String) {
+    pub(crate) fn refuse(&self, stream: TcpStream, text: String, socket: OpenSocket) {
         let Ok(turn) = Arc::clone(&self.waiting).try_acquire_owned() else {
             // The runtime does not know yet that the new socket is writable, so this bypasses it.
             let Ok(mut stream) = stream.into_std() else { return };
@@ -45,7 +45,7 @@ impl Refusals {
         };
         self.tracker.spawn(async move {
             explain(stream, &text).await;
-            drop(turn);
+            drop((turn, socket));
         });
     }
 
@@ -56,13 +56,14 @@ impl Refusals {
         tls: PortTls,
         stream: TcpStream,
         text: String,
+        socket: OpenSocket,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
         let turn = Arc::clone(&self.waiting).try_acquire_owned().ok()?;
         Some(async move {
             if let Ok(Ok(stream)) = timeout(WAIT, Box::pin(tls.accept(stream))).await {
                 explain(stream, &text).await;
             }
-            drop(turn);
+            drop((turn, socket));
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use chancery_fanout::{Fanout, limit_hit};
-use chancery_net::{Activity, Eviction, Limits, Port, Slot, SlotLimit, Slots, accept};
+use chancery_net::{Activity, Eviction, Limits, OpenSocket, Port, Slot, SlotLimit, Slots, accept};
 use chancery_tls::{HandshakeResult, Security, Stream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -136,7 +136,7 @@ impl Port for XdsPort {
     }
 
     /// Sends a client the reason why its connection is rejected.
-    fn refuse(&self, stream: TcpStream, peer: SocketAddr, reached: SlotLimit) {
+    fn refuse(&self, stream: TcpStream, peer: SocketAddr, reached: SlotLimit, socket: OpenSocket) {
         let config = &self.shared.config;
         let (limit, text) = match reached {
             SlotLimit::Connections => {
@@ -154,10 +154,10 @@ impl Port for XdsPort {
         limit_hit(limit);
         debug!(%peer, text, "connection rejected");
         match &self.security {
-            Security::Plain => self.refusals.refuse(stream, text),
+            Security::Plain => self.refusals.refuse(stream, text, socket),
             // The explanation costs a handshake, which must not delay established connections.
             Security::Tls(tls) => {
-                if let Some(explain) = self.refusals.over_tls(tls.clone(), stream, text) {
+                if let Some(explain) = self.refusals.over_tls(tls.clone(), stream, text, socket) {
                     let connection = Connection::new(Activity::new(peer));
                     self.opening.spawn(&self.tracker, connection, explain);
                 }

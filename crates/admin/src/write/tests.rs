@@ -12,6 +12,8 @@ use crate::{
     caller::{Caller, Rights},
 };
 
+mod stalled_shard;
+
 /// A write that was not sent has surely no effect, so another replica may take it. A write that
 /// was in flight may still take effect.
 #[test]
@@ -28,12 +30,28 @@ fn failed_replica_says_whether_a_write_may_have_taken_effect() {
 fn service(replica: &Replica, caller: &str, end: &CancellationToken) -> Service {
     let config = chancery_fanout::Config::default();
     let fanout = Fanout::spawn(config, replica.watch(), &TaskTracker::new(), end.clone());
+    let identity = Identity { principal: Principal::new(caller).unwrap(), token: None };
+    let caller = Caller { identity, rights: Rights::Rules, ends_at: None };
+    service_of(replica, fanout, caller, end)
+}
+
+fn service_of(
+    replica: &Replica,
+    fanout: Fanout,
+    caller: Caller,
+    end: &CancellationToken,
+) -> Service {
+    let started = CancellationToken::new();
+    started.cancel();
+    let readiness = Readiness::new(OpenProgress::default(), started, end.clone());
+    readiness.on_shards(fanout.clone());
+    readiness.on_open(replica.clone());
     let deps = AdminDeps {
         replica: replica.clone(),
         fanout,
         metrics: Arc::new(String::new),
         liveness: Arc::new(|| Ok(())),
-        readiness: Readiness::new(OpenProgress::default(), end.clone(), end.clone()),
+        readiness,
         drain: end.clone(),
         request_bytes_max: 1 << 20,
         hosts: Vec::new(),
@@ -49,9 +67,7 @@ fn service(replica: &Replica, caller: &str, end: &CancellationToken) -> Service 
         log: None,
         tracer: Tracer::default(),
     };
-    let identity = Identity { principal: Principal::new(caller).unwrap(), token: None };
-    let caller = Arc::new(Caller { identity, rights: Rights::Rules, ends_at: None });
-    Service { caller, ..Service::new(&deps) }
+    Service { caller: Arc::new(caller), ..Service::new(&deps) }
 }
 
 /// Returns a rule that lets an identity apply resources of a scope.

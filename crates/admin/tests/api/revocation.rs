@@ -14,7 +14,13 @@ use chancery_model::{
 };
 use chancery_protocol::{DeltaRequest, Protocol, Request, StreamKind};
 use chancery_store::{CaughtUp, Config, Replica};
+use serde_json::{Value, json};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    access::{Who, denied, done, rules, send, token},
+    support::Server,
+};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -110,4 +116,50 @@ async fn revocation_ends_the_streams_at_every_replica() {
     for replica in replicas {
         replica.shutdown().await.unwrap();
     }
+}
+
+/// Attack 45: nobody changes or deletes a rule or a token with rights that it does not have, so teams that may write
+/// access rules keep each other's rights.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn author_cannot_take_rights_of_another_team() {
+    let server = Server::start_enforced().await;
+    let team = |name: &str| {
+        json!({"name": name, "identity": format!("token:{name}"), "allow": [
+            {"verbs": ["access.write", "access.read", "tokens"]},
+            {"verbs": ["get", "apply"], "scopes": [format!("team/{name}/**")]},
+        ]})
+    };
+    let reader = |name: &str, of: &str| json!({"name": name, "identity": format!("token:{name}"), "read": [format!("team/{of}/a")]});
+    let all = [team("pay"), team("shop"), reader("pay-app", "pay"), reader("shop-app", "shop")];
+    rules(&server, all.into()).await;
+    let shop = token(&server, "shop").await;
+    for name in ["pay-app", "shop-app"] {
+        token(&server, name).await;
+    }
+    let who = Who::Token(&shop);
+    let apply = |rule: Value| json!({ "access": [rule] }).to_string();
+    let before = done(&server, Who::Admin, "GET", "/v1/access", "").await;
+    // What the caller may write itself, in place of what it could not have written.
+    for rule in [
+        json!({"name": "pay-app", "identity": "token:pay-app"}),
+        json!({"name": "pay-app", "identity": "token:shop", "read": ["team/shop/b"]}),
+        json!({"name": "pay", "identity": "token:nobody", "allow": [{"verbs": ["tokens"]}]}),
+    ] {
+        let text = denied(&server, who, "POST", "/v1/apply", &apply(rule.clone())).await;
+        assert!(text.contains("change the access rule \"pay"), "{rule}: {text}");
+    }
+    for name in ["pay", "pay-app"] {
+        denied(&server, who, "DELETE", &format!("/v1/access?name={name}"), "").await;
+    }
+    let text = denied(&server, who, "DELETE", "/v1/tokens?name=pay-app", "").await;
+    let needed = "delete the token \"pay-app\", which has the right to get in \"team/pay/a\"";
+    assert!(text.contains(needed), "{text}");
+    assert_eq!(done(&server, Who::Admin, "GET", "/v1/access", "").await, before);
+    // Its own team's rules and tokens, and its own token.
+    done(&server, who, "POST", "/v1/apply", &apply(reader("shop-app", "shop/b"))).await;
+    done(&server, who, "DELETE", "/v1/access?name=shop-app", "").await;
+    done(&server, who, "DELETE", "/v1/tokens?name=shop-app", "").await;
+    done(&server, who, "DELETE", "/v1/tokens?name=shop", "").await;
+    assert_eq!(send(&server, who, "GET", "/v1/whoami", "").await.0, 401);
+    server.stop().await;
 }

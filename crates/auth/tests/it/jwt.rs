@@ -1,9 +1,10 @@
 //! JSON Web Tokens of issuers and of clusters.
 
-use std::net::TcpListener;
+use std::{net::TcpListener, time::Duration};
 
 use chancery_auth::{Algorithm, IssuerKind};
 use serde_json::{Value, json};
+use tokio::time::advance;
 
 use crate::support::*;
 
@@ -128,15 +129,38 @@ async fn refusal_says_which_token_and_from_when() {
 }
 
 /// A token that was verified before is checked for its end, too, and a clock that jumps back does not extend it.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn known_token_ends_with_its_expiry() {
     let key = Key::es256();
     let auth = Auth::new(IssuerKind::Jwt, &[key.public("k")]);
     let token = key.token("k", &claims());
     assert!(auth.principal_at(&token, NOW).await.is_ok());
+    advance(Duration::from_secs(3599)).await;
     assert!(auth.principal_at(&token, NOW + 3599).await.is_ok());
+    advance(Duration::from_secs(1)).await;
     assert_eq!(auth.principal_at(&token, NOW + 3600).await, Err("expired"));
     assert_eq!(auth.principal_at(&token, NOW).await, Err("expired"));
+}
+
+/// One wrong moment of the wall clock refused all tokens until the restart, and accepted tokens of the future.
+#[tokio::test(start_paused = true)]
+async fn wrong_moment_of_the_wall_clock_passes() {
+    let key = Key::es256();
+    let auth = Auth::new(IssuerKind::Jwt, &[key.public("k")]);
+    let token = key.token("k", &claims());
+    assert!(auth.principal_at(&token, NOW).await.is_ok());
+    let wrong = NOW + 100 * 24 * 3600;
+    assert_eq!(auth.principal_at(&token, wrong).await, Err("expired"));
+    let mut later = claims();
+    (later["iat"], later["nbf"], later["exp"]) =
+        (wrong.into(), wrong.into(), (wrong + 3600).into());
+    let later = key.token("k", &later);
+    assert!(auth.principal_at(&later, wrong).await.is_ok());
+    advance(Duration::from_secs(1)).await;
+    assert!(auth.principal_at(&token, NOW + 1).await.is_ok());
+    assert_eq!(auth.principal_at(&later, NOW + 1).await, Err("not_yet_valid"));
+    advance(Duration::from_secs(3600)).await;
+    assert_eq!(auth.principal_at(&token, NOW).await, Err("expired"), "the wall clock jumped back");
 }
 
 /// attack 31: addresses and keys in the header are not used, and nobody is asked.

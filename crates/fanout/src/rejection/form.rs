@@ -13,12 +13,34 @@ const NUMBERS_MIN: usize = 20;
 /// The maximum length of the text column behind a line of a dump.
 const DUMP_TEXT_MAX: usize = 24;
 
-/// Hides quoted resources and key material.
+/// The positions of a pattern in a text, for ascending positions. All calls together read the text once.
+struct Occurrences<'a> {
+    text: &'a str,
+    pattern: &'static str,
+    next: Option<usize>,
+}
+
+impl<'a> Occurrences<'a> {
+    fn new(text: &'a str, pattern: &'static str) -> Self {
+        Self { text, pattern, next: text.find(pattern) }
+    }
+
+    /// Returns the first position from `at` on. `at` is at least that of the previous call.
+    fn at_or_after(&mut self, at: usize) -> Option<usize> {
+        if self.next.is_some_and(|next| next < at) {
+            self.next = self.text[at..].find(self.pattern).map(|next| at + next);
+        }
+        self.next
+    }
+}
+
+/// Hides quoted resources and key material. The cost is linear in the length of the text.
 pub(super) fn hide(text: &str, hidden: &mut [bool]) {
+    let mut messages = Messages::new(text);
     let mut at = 0;
-    while let Some(start) = dump_start(&text[at..]).map(|start| at + start) {
+    while let Some(start) = messages.start(at) {
         // Some releases of Envoy write the cause after the resource.
-        let end = text[start..].find(CHECKED).map_or(text.len(), |end| start + end);
+        let end = messages.checked.at_or_after(start).unwrap_or(text.len());
         hidden[start..end].fill(true);
         at = end;
     }
@@ -32,9 +54,12 @@ pub(super) fn hide_keys(text: &str, hidden: &mut [bool]) {
     hide_base64(text, &unescaped, hidden);
     for run in numbers(&unescaped).iter().filter(|run| run.len() >= NUMBERS_MIN) {
         let place = place(run);
-        let rest = &text[place.end..];
-        let column = match rest.starts_with("  ") {
-            true => rest.find(['\n', '\\']).unwrap_or(rest.len()).min(DUMP_TEXT_MAX),
+        let rest = &text.as_bytes()[place.end..];
+        let column = match rest.starts_with(b"  ") {
+            true => {
+                let column = rest.iter().take(DUMP_TEXT_MAX);
+                column.take_while(|byte| !matches!(byte, b'\n' | b'\\')).count()
+            }
             false => 0,
         };
         hidden[place.start..place.end + column].fill(true);
@@ -50,11 +75,12 @@ pub(super) fn hide_keys(text: &str, hidden: &mut [bool]) {
 fn hide_pem(text: &str, hidden: &mut [bool]) {
     const BEGIN: &str = "-----BEGIN";
     const END: &str = "-----END";
+    let mut begins = Occurrences::new(text, BEGIN);
     let mut from = 0;
     loop {
         let rest = &text[from..];
         let end = rest.find(END).map(|at| at + END.len());
-        let begin = rest.find(BEGIN);
+        let begin = begins.at_or_after(from).map(|at| at - from);
         let start = match (begin, end) {
             (None, None) => return,
             (Some(begin), end) if end.is_none_or(|end| begin < end) => begin,
@@ -107,18 +133,50 @@ fn hide_base64(text: &str, unescaped: &[Byte], hidden: &mut [bool]) {
 
 /// The text that Envoy writes before the violated rule of its proto files.
 const CHECKED: &str = "Proto constraint validation failed (";
+/// The text between the violated rule and the message.
+const RULE_END: &str = "): ";
 
-/// Returns the start of a quoted message. Text after the message is indistinguishable from it.
-fn dump_start(text: &str) -> Option<usize> {
-    // The marks of Envoy and protobuf.
-    let marked = text.find("goo.gle/debug");
-    let checked = text.find(CHECKED).and_then(|at| {
-        let rest = &text[at + CHECKED.len()..];
-        let end = at + CHECKED.len() + rest.find("): ")? + 3;
-        (end < text.len()).then_some(end)
-    });
-    let formed = (0..text.len()).find(|at| begins_message(text.as_bytes(), *at));
-    marked.into_iter().chain(checked).chain(formed).min()
+/// The quoted messages of a text, in ascending order.
+struct Messages<'a> {
+    text: &'a str,
+    /// The marks of Envoy and protobuf.
+    marked: Occurrences<'a>,
+    checked: Occurrences<'a>,
+    /// The ends of violated rules.
+    rule_ends: Occurrences<'a>,
+    /// The first position, from the last call on, at which a message begins by its form.
+    formed: Option<usize>,
+}
+
+impl<'a> Messages<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            marked: Occurrences::new(text, "goo.gle/debug"),
+            checked: Occurrences::new(text, CHECKED),
+            rule_ends: Occurrences::new(text, RULE_END),
+            formed: formed_from(text, 0),
+        }
+    }
+
+    /// Returns the start of the first message from `at` on, which is at least that of the previous call. Text after
+    /// the message is indistinguishable from it.
+    fn start(&mut self, at: usize) -> Option<usize> {
+        let marked = self.marked.at_or_after(at);
+        let checked = self.checked.at_or_after(at).and_then(|at| {
+            let end = self.rule_ends.at_or_after(at + CHECKED.len())? + RULE_END.len();
+            (end < self.text.len()).then_some(end)
+        });
+        if self.formed.is_some_and(|formed| formed < at) {
+            self.formed = formed_from(self.text, at);
+        }
+        marked.into_iter().chain(checked).chain(self.formed).min()
+    }
+}
+
+/// Returns the first position from `from` on at which a message begins by its form.
+fn formed_from(text: &str, from: usize) -> Option<usize> {
+    (from..text.len()).find(|at| begins_message(text.as_bytes(), *at))
 }
 
 /// Returns whether the rule that a required oneof violates starts at `at`: `field: "name", reason: `. It resembles a
@@ -156,8 +214,12 @@ fn begins_message(text: &[u8], at: usize) -> bool {
     if text[at] == b'{' {
         return is_open(at);
     }
+    // Checked before the end of the word is searched for, so that each word is read once.
     let begins_word = text[at].is_ascii_alphabetic() && (at == 0 || !is_word(&text[at - 1]));
-    let Some(end) = word_end(at).filter(|_| begins_word) else { return false };
+    if !begins_word {
+        return false;
+    }
+    let Some(end) = word_end(at) else { return false };
     if begins_violation(text, at) {
         return false;
     }
@@ -173,3 +235,6 @@ fn begins_message(text: &[u8], at: usize) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -420,6 +420,7 @@ fn secret_at_the_end_of_a_truncated_rejection_is_not_kept() {
         for kept in 1..secret.len() {
             let text = [&start[..max - kept], &secret[..kept]].concat();
             harness.nack(&client, &response[0], &text);
+            offload::until_none_offloaded(&mut harness);
             let page = harness.shard.status_page(0);
             let shown = &page.items[0].nacks[0].message;
             assert!(shown.starts_with("invalid certificate..."), "{shown}");

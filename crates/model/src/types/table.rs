@@ -2,6 +2,8 @@
 //!
 //! Sources: SOTW-68, -70, -73, ADS-04, DELTA-48, -61, -63.
 
+use super::exclusion::Exclusion;
+
 /// `envoy.config.listener.v3.Listener`.
 pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
 /// `envoy.config.route.v3.RouteConfiguration`.
@@ -70,6 +72,12 @@ pub struct Properties {
     /// The types whose pending changes the server sends before those of this type. In contrast to
     /// `after`, the server does not wait for the acknowledgement (ADS-03, ADS-05).
     pub behind: &'static [&'static str],
+    /// The content by which resources of this type exclude each other at a client. A removal goes out with the
+    /// resource that takes its place.
+    pub exclusion: Exclusion,
+    /// The types whose accepted changes may remove the cause of a rejection of this type. After such a change,
+    /// the server sends the rejected resources again once.
+    pub retried_after: &'static [&'static str],
     /// Whether a delta response announces the removal of a resource that the client holds. This is
     /// false for types whose clients reject removals or stop serving traffic (DELTA-48).
     pub announce_removal: bool,
@@ -93,6 +101,8 @@ pub static OPAQUE: Properties = Properties {
     parents: &[],
     after: &[],
     behind: &[],
+    exclusion: Exclusion::None,
+    retried_after: &[],
     announce_removal: true,
     absent_as_alias: false,
     service: None,
@@ -152,6 +162,7 @@ pub static KNOWN: [Properties; 10] = [
     },
     Properties {
         url: LISTENER,
+        exclusion: Exclusion::Address,
         aliases: &["listener", "lds", "listeners"],
         name_field: Some("name"),
         full_state: true,
@@ -176,6 +187,8 @@ pub static KNOWN: [Properties; 10] = [
         parents: &[LISTENER, SCOPED_ROUTE],
         after: &[CLUSTER, ENDPOINT],
         behind: &[LISTENER],
+        // A virtual host and one in the route configuration exclude each other by their domains.
+        retried_after: &[VIRTUAL_HOST],
         service: Some(Service {
             name: "envoy.service.route.v3.RouteDiscoveryService",
             sotw: Some("StreamRoutes"),
@@ -194,6 +207,8 @@ pub static KNOWN: [Properties; 10] = [
         order: 5,
         referrers: &[LISTENER],
         after: &[CLUSTER, ENDPOINT],
+        exclusion: Exclusion::ScopeKey,
+        retried_after: &[LISTENER],
         service: Some(Service {
             // The protocol documents omit the `s` of `Routes` (SVC-03); the proto file has it.
             name: "envoy.service.route.v3.ScopedRoutesDiscoveryService",
@@ -213,6 +228,8 @@ pub static KNOWN: [Properties; 10] = [
         referrers: &[ROUTE],
         after: &[CLUSTER, ENDPOINT],
         answer_empty: true,
+        exclusion: Exclusion::Domain,
+        retried_after: &[ROUTE],
         absent_as_alias: true,
         service: Some(Service {
             name: "envoy.service.route.v3.VirtualHostDiscoveryService",

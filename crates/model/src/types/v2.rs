@@ -4,7 +4,10 @@
 //! The Envoy API no longer has their messages, so that their bodies are opaque and their names are
 //! those that the author gives.
 
-use super::table::{OPAQUE, Properties, Service};
+use super::{
+    exclusion::Exclusion,
+    table::{OPAQUE, Properties, Service},
+};
 
 const LISTENER: &str = "type.googleapis.com/envoy.api.v2.Listener";
 const ROUTE: &str = "type.googleapis.com/envoy.api.v2.RouteConfiguration";
@@ -49,6 +52,7 @@ pub static V2: [Properties; 8] = [
     },
     Properties {
         url: LISTENER,
+        exclusion: Exclusion::Address,
         full_state: true,
         wildcard: true,
         answer_empty: true,
@@ -64,6 +68,7 @@ pub static V2: [Properties; 8] = [
     },
     Properties {
         url: ROUTE,
+        retried_after: &[VIRTUAL_HOST],
         order: 4,
         referrers: &[LISTENER, SCOPED_ROUTE],
         parents: &[LISTENER, SCOPED_ROUTE],
@@ -79,6 +84,8 @@ pub static V2: [Properties; 8] = [
     },
     Properties {
         url: SCOPED_ROUTE,
+        exclusion: Exclusion::ScopeKey,
+        retried_after: &[LISTENER],
         full_state: true,
         wildcard: true,
         answer_empty: true,
@@ -95,6 +102,8 @@ pub static V2: [Properties; 8] = [
     },
     Properties {
         url: VIRTUAL_HOST,
+        exclusion: Exclusion::Domain,
+        retried_after: &[ROUTE],
         wildcard: true,
         order: 6,
         referrers: &[ROUTE],

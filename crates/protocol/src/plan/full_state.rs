@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use chancery_model::{Resource, ResourceName};
 use chancery_view::{Differ, Resources, TypeView, difference};
 
-use super::{Plan, PlanContext, Release};
+use super::{Plan, PlanContext, Release, exclusion::full_state_takeovers};
 use crate::subscription::{ClientVersion, Subscription};
 
 impl Subscription {
@@ -59,10 +59,11 @@ impl Subscription {
         for resource in removed {
             self.hold_removal(resource.name().clone(), resource, context);
         }
+        let takeovers = full_state_takeovers(self, &plan.touched, context.view);
         let mut released = Vec::new();
         let Self { removals, names, rejections, .. } = self;
         removals.retain(|name, removal| {
-            let stays = !release.allows(removal);
+            let stays = !release.allows(removal) && !takeovers.contains(name);
             if !stays {
                 rejections.touch(name);
                 drop(names.set(name, ClientVersion::Absent));
@@ -71,7 +72,8 @@ impl Subscription {
             stays
         });
         plan.errors = self.errors_of_full_state(context.view, &released);
-        plan.send |= !released.is_empty();
+        plan.releases = !released.is_empty();
+        plan.send |= plan.releases;
         released.iter().for_each(|resource| self.drop_absent_member(resource.name()));
         if !plan.send {
             return plan;

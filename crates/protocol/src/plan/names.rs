@@ -102,6 +102,9 @@ impl Subscription {
                     plan.resources.push(Arc::clone(resource));
                 }
                 found.replaced.extend(self.replaced_under(&name, resource));
+                if let Some(old) = held.sent().filter(|old| *old != resource) {
+                    self.note_freed(old, plan);
+                }
                 self.record(&name, ClientVersion::sent_in(resource, version));
             }
             (None, _) if asked => self.report_absent(&name, plan, context),

@@ -96,7 +96,10 @@ impl TypeOrder<'_> {
         let types = s.properties.referrers;
         let referrers =
             || self.subscriptions.iter().filter(|other| types.contains(&other.type_url.as_str()));
-        let rejected = referrers().any(|other| other.nack().is_some());
+        // A resource of this type may be the cause of the rejection.
+        let is_cause =
+            |other: &Subscription| other.properties.retried_after.contains(&s.properties.url);
+        let rejected = referrers().any(|other| other.nack().is_some() && !is_cause(other));
         if rejected && s.removals.len() <= self.config.held_removals_max {
             return Release::Nothing;
         }

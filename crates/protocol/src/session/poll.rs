@@ -115,8 +115,7 @@ impl Session {
             return self.end_wait(at);
         }
         let release = self.order().release(at, now);
-        let releases = subscription.removals.values().any(|held| release.allows(held));
-        if !subscription.has_work() && !releases {
+        if !subscription.has_work() && !subscription.has_releasable(release) {
             return self.end_wait(at);
         }
         if view.has_unopened(&subscription.type_url) {
@@ -305,6 +304,8 @@ impl Session {
             carried: pending.carried,
             first_state: pending.first_state.then_some(pending.revision),
             resources: Some(response.contents()),
+            removed: std::mem::take(&mut pending.announced),
+            changes: pending.changes && pending.is_empty(),
         });
         subscription.on_lifetimes_sent(&response.resources, &pending, now);
         if !pending.is_empty() {

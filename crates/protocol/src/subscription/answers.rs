@@ -60,6 +60,8 @@ impl Subscription {
             },
             _ => self.rejections.reject_state(),
         }
+        let removed = std::mem::take(&mut sent.removed);
+        self.restore_removals(removed, sent.nonce);
         Answer { response: sent, nack: Some(nack) }
     }
 

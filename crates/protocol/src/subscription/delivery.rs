@@ -6,6 +6,8 @@ use std::collections::{BTreeSet, VecDeque};
 use chancery_model::{ResourceName, Revision, TypeVersion};
 use chancery_view::Resources;
 
+use super::PendingRemoval;
+
 /// The maximum number of unanswered responses that are remembered. An answer to an older one counts
 /// as stale.
 const UNANSWERED_MAX: usize = 256;
@@ -42,6 +44,14 @@ pub(crate) struct PendingResponse {
     /// Resources whose lifetime is renewed without their content.
     pub(crate) heartbeats: Resources,
     pub(crate) removed: VecDeque<ResourceName>,
+    /// The number of names in `removed`, from the front, that go out before the resources.
+    pub(crate) n_removed_first: usize,
+    /// The removals of `removed`, for a type whose clients reject a response as a whole.
+    pub(crate) announced: Vec<(ResourceName, PendingRemoval)>,
+    /// Whether the client has something else after the response than before it.
+    pub(crate) changes: bool,
+    /// Whether the response is not split, because its resources may exchange keys ([`Exclusion`](chancery_model::types::Exclusion)).
+    pub(crate) is_atomic: bool,
     pub(crate) absent: VecDeque<ResourceName>,
     /// Subscribed names that do not exist, reported as errors. SotW only: in delta, each removal of
     /// a subscribed name has an error beside it (ERR-09).
@@ -113,11 +123,17 @@ pub(crate) struct SentResponse {
     pub(crate) first_state: Option<Revision>,
     /// The contents; `None` if the response is too old to be kept.
     pub(crate) resources: Option<Resources>,
+    /// The removals in the response, for a type whose clients reject a response as a whole.
+    pub(crate) removed: Vec<(ResourceName, PendingRemoval)>,
+    /// Whether the client has something else after the response than before it. For a split response, the last
+    /// part counts.
+    pub(crate) changes: bool,
 }
 
 impl SentResponse {
     /// Adds the revisions of an earlier response that the client did not answer.
     fn skip(&mut self, earlier: &Self) {
+        self.changes |= earlier.changes;
         self.carried.possibly_after =
             self.carried.possibly_after.min(earlier.carried.possibly_after);
     }
@@ -192,6 +208,7 @@ impl Delivery {
         // The contents of a response keep its resources alive.
         if let Some(old) = self.unanswered.iter_mut().rev().nth(CONTENTS_MAX) {
             old.resources = None;
+            old.removed = Vec::new();
         }
         self.unanswered.push_back(sent);
     }

@@ -15,6 +15,9 @@ use crate::{
     spelling::Spellings,
 };
 
+/// The size at which an atomic response is split: never. The sum of two such sizes does not overflow.
+const ATOMIC_BYTES: usize = usize::MAX / 4;
+
 /// The contents of one response.
 #[derive(Debug)]
 pub(crate) struct Part {
@@ -38,24 +41,39 @@ impl Subscription {
     /// Takes the next part of a pending response, of about `target` bytes. Full states cannot be split
     /// (SOTW-70).
     pub(crate) fn take_part(&mut self, pending: &mut PendingResponse, target: usize) -> Part {
-        let target = if self.is_full_state() { usize::MAX } else { target };
+        let target = match self.is_full_state() {
+            true => usize::MAX,
+            false if pending.is_atomic => ATOMIC_BYTES,
+            false => target,
+        };
         let (spellings, version) = (self.response_spellings(), &pending.version);
         let (form, reads_constraints) = (self.renewals.form, self.variants.has_locators);
         let encoding = Encoding::new(self.protocol, form, reads_constraints, spellings, version);
         let size = |resource: &Resource| encoding.len(resource);
+        let (mut removed, set_aside) = take_first_removed(pending, target);
+        let first_bytes = removed.iter().map(removed_len).sum::<usize>();
+        let left = target.saturating_sub(first_bytes);
+        // A part has at least one resource, unless there are removals before it.
+        let next = pending.resources.iter().next();
+        let fits = removed.is_empty() || next.is_none_or(|next| size(next) <= left);
         let mut resources = match self.properties.absent_as_alias {
-            true => take_distinct(&mut pending.resources, target, size),
-            false => pending.resources.take_front(target, size),
+            _ if pending.n_removed_first > 0 || !fits => Resources::default(),
+            true => take_distinct(&mut pending.resources, left, size),
+            false => pending.resources.take_front(left, size),
         };
-        let removed = match self.protocol == Protocol::Delta && reads_constraints {
-            true => take_variants(pending, &mut resources),
-            false => Vec::new(),
-        };
+        set_aside.into_iter().for_each(|resource| pending.resources.push(resource));
+        if self.protocol == Protocol::Delta && reads_constraints {
+            removed.extend(take_variants(pending, &mut resources));
+        }
         self.on_resources_sent(&resources, &pending.version);
+        let has_error = |name: &ResourceName| self.sends_errors && self.names.has_base(name.base());
+        // ERR-09: the error is beside the removal, for clients that do not know errors.
+        let errors = removed.iter().filter(|name| has_error(name)).cloned().collect();
         let heartbeats = Resources::default();
-        let mut part = Part { resources, heartbeats, removed, absent: vec![], errors: vec![] };
-        if pending.resources.is_empty() {
-            let mut used = part.resources.iter().map(|resource| size(resource)).sum();
+        let mut part = Part { resources, heartbeats, removed, absent: vec![], errors };
+        if pending.resources.is_empty() && pending.n_removed_first == 0 {
+            let sizes = part.resources.iter().map(|resource| size(resource));
+            let mut used = sizes.sum::<usize>() + first_bytes;
             // OPS-12: if the content fills the part, one heartbeat may exceed it.
             let heartbeat_len = |resource: &Resource| encoding.heartbeat_len(resource);
             let left = target.saturating_sub(used);
@@ -64,15 +82,12 @@ impl Subscription {
             // DELTA-53: additions precede removals. OPS-12: names count towards the size, too.
             let mut left = target.saturating_sub(used);
             let alone = part.resources.is_empty();
-            let has_error =
-                |name: &ResourceName| self.sends_errors && self.names.has_base(name.base());
             let with_error = |name: &ResourceName| match has_error(name) {
                 true => removed_len(name) + error_len(name),
                 false => removed_len(name),
             };
             let gone = take_names(&mut pending.removed, &mut left, alone, with_error);
-            // ERR-09: the error is beside the removal, for clients that do not know errors.
-            part.errors = gone.iter().filter(|name| has_error(name)).cloned().collect();
+            part.errors.extend(gone.iter().filter(|name| has_error(name)).cloned());
             part.removed.extend(gone);
             if pending.removed.is_empty() {
                 let alone = alone && part.removed.is_empty();
@@ -80,13 +95,40 @@ impl Subscription {
                 let alone = alone && part.absent.is_empty();
                 part.errors.extend(take_names(&mut pending.errors, &mut left, alone, error_len));
             }
-            self.on_absence_sent(part.removed.iter().chain(&part.absent));
         }
+        self.on_absence_sent(part.removed.iter().chain(&part.absent));
         if pending.pace == Pace::FirstAtOnce {
             pending.pace = Pace::Wait;
         }
         part
     }
+}
+
+/// Takes the removals that go out before the resources. The resources that have a removed name as an alias are
+/// returned. They wait for the next response (DELTA-47).
+fn take_first_removed(
+    pending: &mut PendingResponse,
+    target: usize,
+) -> (Vec<ResourceName>, Vec<Arc<Resource>>) {
+    if pending.n_removed_first == 0 {
+        return (Vec::new(), Vec::new());
+    }
+    let mut rest = pending.removed.split_off(pending.n_removed_first);
+    let mut left = target;
+    let taken = take_names(&mut pending.removed, &mut left, true, removed_len);
+    pending.n_removed_first = pending.removed.len();
+    pending.removed.append(&mut rest);
+    let gone: BTreeSet<&ResourceName> = taken.iter().collect();
+    let is_beside = |resource: &Resource| {
+        let mut names = std::iter::once(resource.name()).chain(resource.aliases());
+        names.any(|name| gone.contains(name))
+    };
+    let aside = pending.resources.iter().filter(|resource| is_beside(resource));
+    let aside: Vec<Arc<Resource>> = aside.cloned().collect();
+    if !aside.is_empty() {
+        pending.resources.retain(|resource| !is_beside(resource));
+    }
+    (taken, aside)
 }
 
 /// Takes resources for one response of a type with aliases. If two resources have a name in common,

@@ -35,8 +35,12 @@ pub(crate) struct Rejections {
     all_doubtful: bool,
     /// The last rejection, while it applies.
     nack: Option<Nack>,
+    /// The nonce of the last accepted response that may have ended the cause of a rejection before it.
+    cause_ended: u64,
     /// Whether a response was rejected whose contents are unknown or do not matter.
     rejects_state: bool,
+    /// Whether the next plan sends the rejected resources again, because the cause may be gone.
+    pub(crate) retry_due: bool,
 }
 
 /// The first state of a wildcard, of which the client has rejected at least a part. Everything that
@@ -134,6 +138,36 @@ impl Rejections {
     /// Records a rejection.
     pub(crate) fn set_nack(&mut self, nack: Nack) {
         self.nack = Some(nack);
+    }
+
+    /// Records that the accepted response with this nonce may have ended the cause of a rejection before it.
+    pub(crate) fn end_cause(&mut self, nonce: u64) {
+        self.cause_ended = self.cause_ended.max(nonce);
+    }
+
+    /// Returns whether the cause of the rejection of this response may have ended since.
+    pub(crate) fn has_cause_ended(&self, nonce: u64) -> bool {
+        nonce < self.cause_ended
+    }
+
+    /// Iterates over the rejected resources, except those of a large first state.
+    pub(crate) fn listed(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.standing.values()
+    }
+
+    /// Returns whether a large first state is rejected.
+    pub(crate) fn has_first(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// Returns whether something is rejected that is not a listed resource.
+    pub(crate) fn rejects_unknown(&self) -> bool {
+        self.rejects_state || self.first.is_some()
+    }
+
+    /// Forgets the rejection of a large first state, which is sent again. Returns whether there was one.
+    pub(crate) fn forget_first(&mut self) -> bool {
+        self.first.take().is_some()
     }
 
     /// Records the rejection of a response whose contents are unknown or do not matter.

@@ -26,6 +26,9 @@ pub(crate) struct PendingRemoval {
     pub(crate) seen: Revision,
     /// The time at which the removal was detected.
     pub(crate) since: u64,
+    /// Whether the client has rejected a response because of which this removal waits again, or in which resources
+    /// were sent again because of it.
+    pub(crate) is_tried: bool,
 }
 
 /// The pending removals, by name.
@@ -71,6 +74,17 @@ impl PendingRemovals {
     pub(crate) fn next_after(&self, after: Option<&ResourceName>) -> Option<&ResourceName> {
         let from = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         self.by_name.range::<ResourceName, _>(from).next().map(|(name, _)| name)
+    }
+
+    pub(crate) fn iter(&self) -> btree_map::Iter<'_, ResourceName, PendingRemoval> {
+        self.by_name.iter()
+    }
+
+    /// Sets [`PendingRemoval::is_tried`].
+    pub(crate) fn set_tried(&mut self, name: &ResourceName) {
+        if let Some(removal) = self.by_name.get_mut(name) {
+            removal.is_tried = true;
+        }
     }
 
     pub(crate) fn values(&self) -> btree_map::Values<'_, ResourceName, PendingRemoval> {
@@ -134,7 +148,13 @@ mod tests {
         let key = ResourceKey { type_url: TypeUrl::new(CLUSTER).unwrap(), name: name("a") };
         let draft = ResourceDraft::new(key, Bytes::new());
         let resource = Arc::new(Resource::publish(&draft, Revision(1)));
-        PendingRemoval { resource, revision: Revision(1), seen: Revision(0), since }
+        PendingRemoval {
+            resource,
+            revision: Revision(1),
+            seen: Revision(0),
+            since,
+            is_tried: false,
+        }
     }
 
     #[test]

@@ -43,6 +43,10 @@ impl Changed {
         }
     }
 
+    pub(crate) fn set_all(&mut self) {
+        *self = Self::All;
+    }
+
     pub(crate) fn insert(&mut self, name: ResourceName) {
         if let Self::Names(names) = self {
             names.insert(name);

@@ -8,7 +8,7 @@ use chancery_protocol::Protocol;
 use crate::{
     cover::{Cover, Law, law},
     ledger::{Content, Got, LastReport, Ledger, Reply, SendReason, Sent, TypeLedger},
-    naive::{N_TYPES, Oracle, Seen, TYPES, is_full_state, properties},
+    naive::{N_TYPES, Oracle, Seen, TYPES, is_full_state, properties, rejects_whole},
     order,
 };
 
@@ -43,7 +43,7 @@ impl Ledger {
         self.lines[t].check_content(reply, full, seen, context)?;
         self.lines[t].check_asked(reply, seen)?;
         self.lines[t].check_errors(reply, self.protocol, seen, context)?;
-        check_size(reply, full, context)?;
+        check_size(reply, full || rejects_whole(self.protocol, t), context)?;
         self.check_pace(reply, context)?;
         self.lines[t].check_wait(context)?;
         if full {
@@ -210,6 +210,7 @@ impl Ledger {
         line.last_nonce.clone_from(&reply.nonce);
         line.revision = reply.revision;
         line.revisions.insert(reply.revision);
+        line.may_retry &= rejects_whole(self.protocol, reply.t);
         line.n_sent += 1;
         line.due_since = None;
         line.mark_due(reply.t, context.oracle.seen().map_or(seen, |seen| seen), context.now);
@@ -221,7 +222,7 @@ impl Ledger {
 
 /// OPS-12, DELTA-53: checks that responses are split at the byte target, by names as well as
 /// resources.
-fn check_size(reply: &Reply, full: bool, context: &mut CheckContext<'_>) -> Law {
+fn check_size(reply: &Reply, is_whole: bool, context: &mut CheckContext<'_>) -> Law {
     let n = reply.resources.len() + reply.removed.len() + reply.absent.len();
     // Each resource takes at least its body and two bytes. Each name takes at least its length, or
     // twice its length, and two bytes.
@@ -230,7 +231,7 @@ fn check_size(reply: &Reply, full: bool, context: &mut CheckContext<'_>) -> Law 
     let absent = reply.absent.iter().map(|name| 2 * name.len() + 2);
     let bytes: usize = resources.chain(removed).chain(absent).sum();
     context.cover.hit_if(reply.removed.len() > 1, "responses with several removals");
-    law!(full || n < 2 || bytes <= context.bytes_target, "OPS-12", "{bytes} bytes: {reply:?}");
+    law!(is_whole || n < 2 || bytes <= context.bytes_target, "OPS-12", "{bytes} bytes: {reply:?}");
     Ok(())
 }
 
@@ -315,7 +316,7 @@ impl TypeLedger {
             self.sent.iter().map(|(name, sent)| (name.clone(), sent.version.clone())).collect();
         let asked = self.opening || self.full_due || !self.owed.is_empty();
         law!(
-            asked || before != now || !self.lapsed.is_empty(),
+            asked || before != now || !self.lapsed.is_empty() || self.may_retry,
             "SOTW-90",
             "sent again although nothing has changed: {reply:?}"
         );
@@ -343,7 +344,7 @@ impl TypeLedger {
             let child = all().any(|name| self.child_due.contains(name));
             let lapsed = self.lapsed.contains(&got.name);
             law!(
-                other || asked || child || lapsed,
+                other || asked || child || lapsed || self.may_retry,
                 "DELTA-52",
                 "{} of {} is sent again at version {} for no reason",
                 got.name,
@@ -360,7 +361,7 @@ impl TypeLedger {
             // whether the client received a name beside it, so the name is reported again.
             let again = self.may.contains(name) && self.told.get(name) == Some(&LastReport::Absent);
             law!(
-                known || again || self.owed.contains_key(name),
+                known || again || self.owed.contains_key(name) || self.may_retry,
                 "DELTA-44",
                 "{name} is removed, but the client neither has it nor requested it"
             );

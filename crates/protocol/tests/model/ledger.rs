@@ -11,7 +11,8 @@ use chancery_protocol::{DeltaRequest, Protocol, Receipt, Request, SotwRequest, V
 use crate::{
     cover::{Cover, Law, law},
     naive::{
-        Asked, CDS, N_TYPES, Seen, Turn, children, is_full_state, is_parent, plain, properties,
+        Asked, CDS, N_TYPES, Seen, TYPES, Turn, children, is_full_state, is_parent, plain,
+        properties, rejects_whole,
     },
 };
 
@@ -103,6 +104,9 @@ pub(crate) struct TypeLedger {
     childless: bool,
     /// Whether the client rejected a response on this stream.
     pub(crate) rejected: bool,
+    /// Whether rejected resources and removals may be sent again, because the cause of the rejection may have
+    /// ended.
+    pub(crate) may_retry: bool,
     /// SotW: the names with an error, until their resource is sent.
     pub(crate) reported: BTreeSet<String>,
 }
@@ -165,6 +169,14 @@ impl Ledger {
             Request::Mcp(_) => unreachable!("a test of xDS"),
         }
         line.rejected |= answered && error;
+        line.may_retry |= answered && error && rejects_whole(protocol, t);
+        if answered && !error {
+            for (other, line) in self.lines.iter_mut().enumerate() {
+                line.may_retry |=
+                    line.rejected && properties(other).retried_after.contains(&TYPES[t]);
+            }
+        }
+        let line = &self.lines[t];
         let after = line.asked.clone();
         // If the client unsubscribes from a parent while the rest of a split state is unsent, the
         // children of the parent may already be planned. If a delta wildcard ends, the rest is

@@ -54,6 +54,11 @@ pub(crate) fn is_full_state(protocol: Protocol, t: usize) -> bool {
     protocol == Protocol::Sotw && matches!(t, CDS | LDS | SRDS)
 }
 
+/// Returns whether a delta client applies nothing of a response that it rejects. Its responses are not split.
+pub(crate) fn rejects_whole(protocol: Protocol, t: usize) -> bool {
+    protocol == Protocol::Delta && matches!(t, SRDS | VHDS)
+}
+
 /// SOTW-68, DELTA-38, DELTA-61, SVC-05: returns whether the type supports a wildcard.
 pub(crate) fn has_wildcard(protocol: Protocol, t: usize) -> bool {
     matches!(t, CDS | LDS | SRDS) || (t == VHDS && protocol == Protocol::Delta)

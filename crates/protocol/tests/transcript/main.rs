@@ -6,6 +6,7 @@
 //! commit a:CDS/x=1>EDS/x -CDS/y    publishes x in scope a (default `default`), with a child; deletes y
 //! commit CDS/x=1;ttl=3000          publishes x with a lifetime in milliseconds
 //! commit EDS/x=1;stale=4           publishes endpoints that are stale after some seconds
+//! commit SRDS/x=1;key=a            publishes a scope with a key (VHDS: domains, LDS: addresses), separated by `,`
 //! features a b / agent envoy       the client reports these features, or this user agent
 //! cost 10                          a poll after the last commit visits at most this number of names
 //! renewals off                     no lifetimes are renewed from now on, until `renewals on`
@@ -45,6 +46,7 @@ mod contents;
 mod delta;
 mod diagrams;
 mod envoy;
+mod exclusion;
 mod first_state;
 mod globs;
 mod grpc;

@@ -135,6 +135,29 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
 /// The encoded `policy.endpoint_stale_after` of a body, up to the number of seconds.
 const STALE_AFTER: [u8; 5] = [0x22, 4, 0x22, 2, 0x08];
 
+/// Returns the start of a body with these keys: the key of a scope, the domains of a virtual host, or the addresses
+/// of a listener.
+fn keys_prefix(of: &ResourceKey, keys: &str) -> Vec<u8> {
+    let len = |field: u8, content: &[u8]| {
+        [&[field << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat()
+    };
+    let key = |key: &str| match of.type_url.as_str() {
+        types::SCOPED_ROUTE => len(3, &len(1, &len(1, key.as_bytes()))),
+        types::VIRTUAL_HOST => len(2, key.as_bytes()),
+        types::LISTENER => len(2, &len(2, &len(1, key.as_bytes()))),
+        other => panic!("{other} has no keys"),
+    };
+    keys.split(',').filter(|key| !key.is_empty()).flat_map(key).collect()
+}
+
+/// Removes the keys from the start of a body.
+fn without_keys(mut body: &[u8]) -> &[u8] {
+    while let [0x12 | 0x1a, len, rest @ ..] = body {
+        body = &rest[usize::from(*len)..];
+    }
+    body
+}
+
 fn first_and_rest<'a>(text: &'a str, separator: &str) -> (&'a str, &'a str) {
     text.split_once(separator).unwrap_or((text, ""))
 }
@@ -283,13 +306,16 @@ impl World {
             let (text, aliases) = first_and_rest(children.next().unwrap(), "|");
             let (text, ttl) = first_and_rest(text, ";ttl=");
             let (text, stale_after) = first_and_rest(text, ";stale=");
+            let (text, keys) = first_and_rest(text, ";key=");
             // A structured name may have `=` in its parameters.
             let (name, body) = text.rsplit_once('=').unwrap();
-            let body = match stale_after.parse::<u8>() {
-                Ok(seconds) => [&STALE_AFTER, &[seconds][..], body.as_bytes()].concat(),
-                Err(_) => body.as_bytes().to_vec(),
+            let name = key(name);
+            let prefix = match stale_after.parse::<u8>() {
+                Ok(seconds) => [&STALE_AFTER, &[seconds][..]].concat(),
+                Err(_) => keys_prefix(&name, keys),
             };
-            let mut draft = ResourceDraft::new(key(name), Bytes::from(body));
+            let body = [&prefix, body.as_bytes()].concat();
+            let mut draft = ResourceDraft::new(name, Bytes::from(body));
             let aliases = aliases.split('|').filter(|alias| !alias.is_empty());
             draft.aliases = aliases.map(|alias| ResourceName::new(alias).unwrap()).collect();
             draft.ttl = ttl.parse().ok().map(Duration::from_millis);
@@ -503,6 +529,7 @@ impl World {
             assert!(names.insert(resource.name().clone()), "{} twice", resource.name());
             let body = resource.body().unwrap();
             let content = body.strip_prefix(&STALE_AFTER).map_or(&*body, |rest| &rest[1..]);
+            let content = without_keys(content);
             let body = String::from_utf8(content.to_vec()).unwrap();
             for alias in resource.aliases().iter().filter(|_| protocol == Protocol::Delta) {
                 assert!(names.insert(alias.clone()), "{alias} twice");

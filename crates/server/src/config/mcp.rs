@@ -86,6 +86,10 @@ pub(crate) struct Mcp {
     pub(crate) tls_ca: String,
     pub(crate) tls_crl: String,
     pub(crate) message_bytes_max: ByteSize,
+    /// The maximum number of connections of a port for a source, of which only one has a stream. Not a key: the limit of
+    /// open files may lower it.
+    #[serde(skip, default = "connections_max")]
+    pub(crate) connections_max: usize,
 }
 
 /// An entry of `sources`.
@@ -124,8 +128,13 @@ impl Default for Mcp {
             tls_ca: String::new(),
             tls_crl: String::new(),
             message_bytes_max: ByteSize::mib(64),
+            connections_max: connections_max(),
         }
     }
+}
+
+fn connections_max() -> usize {
+    16
 }
 
 fn incremental() -> bool {
@@ -219,7 +228,7 @@ impl Mcp {
     }
 
     /// Returns the names and the addresses of the sources that connect.
-    pub(super) fn listening(&self) -> impl Iterator<Item = (&str, SocketAddr)> {
+    pub(crate) fn listening(&self) -> impl Iterator<Item = (&str, SocketAddr)> {
         self.sources.iter().filter_map(|source| Some((source.name.as_str(), source.listen?)))
     }
 

@@ -7,7 +7,7 @@ use strsim::levenshtein;
 /// The prefix of all variables of this program.
 pub(super) const PREFIX: &str = "CHANCERY_";
 /// Variables that are not keys. They belong to the command line, the tests and the measuring tools.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 13] = [
     "CHANCERY_LOG",
     "CHANCERY_SERVER",
     "CHANCERY_CONTEXT",
@@ -20,6 +20,7 @@ const OTHERS: [&str; 12] = [
     "CHANCERY_CONFIG",
     "CHANCERY_BIN",
     "CHANCERY_CLIENTS",
+    "CHANCERY_RESTARTS",
 ];
 const OF_TESTS: &str = "CHANCERY_TEST_";
 

@@ -9,8 +9,8 @@ use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use axum::{Router, body::Body, extract::ConnectInfo};
 use chancery_auth::TransportPeer;
 use chancery_net::{
-    Eviction, FirstBytes, GuardedIo, Guards, Listener, Port, Slot, SlotLimit, Slots, Timeouts,
-    accept, refusal_of_requests,
+    Activity, Eviction, FirstBytes, FrameRate, GuardedIo, Guards, Listener, OpenSocket, Port, Slot,
+    SlotLimit, Slots, Timeouts, accept, refusal_of_requests,
 };
 use chancery_tls::{CredentialEnd, Peer, Security, Stream};
 use hyper::{
@@ -44,6 +44,8 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 200;
 const HEADER_LIST_BYTES_MAX: u32 = 32 << 10;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// The limit of HTTP/2 frames without data, the defaults of the port of the discovery services.
+const FRAMES: FrameRate = FrameRate { per_second: 1000, burst: 10_000, key: None };
 /// The time that a connection without a request has to close in order, before it is cut off.
 const PARTING: Duration = Duration::from_secs(1);
 /// The time that the requests of a connection have to end after the certificate of the client, before they are cut off.
@@ -178,7 +180,7 @@ impl<O: Opener> Port for HttpPort<O> {
         });
     }
 
-    fn refuse(&self, accepted: O::Accepted, peer: SocketAddr, _: SlotLimit) {
+    fn refuse(&self, accepted: O::Accepted, peer: SocketAddr, _: SlotLimit, socket: OpenSocket) {
         let (kind, connections_max) = (self.kind, self.connections_max);
         debug!(port = kind.port, %peer, connections_max, "a connection is rejected: all connections are busy");
         if let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() {
@@ -190,7 +192,7 @@ impl<O: Opener> Port for HttpPort<O> {
                 };
                 // If the client does not read the explanation, it is dropped.
                 drop(timeout(PARTING, refusal).await);
-                drop(turn);
+                drop((turn, socket));
             });
         }
     }
@@ -294,26 +296,15 @@ async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let answers = Answers::new(Arc::clone(activity));
     let service = service_fn(|request: Request<Incoming>| {
         let busy = activity.begin();
-        let mut request = request.map(|body| match limits.body {
-            Some(grace) => Body::new(TimedBody::new(body, grace)),
-            None => Body::new(body),
-        });
-        request.extensions_mut().insert(Arc::clone(activity));
-        if let Some(peer) = &peer {
-            request.extensions_mut().insert(peer.clone());
-        }
-        request.extensions_mut().insert(ConnectInfo(activity.peer()));
-        // The services for MCP sources compare only the names.
-        if let Some(TransportPeer::Certificate(identity)) = &peer {
-            request.extensions_mut().insert(Arc::clone(identity));
-        }
+        let request = with_client(request, activity, peer.as_ref(), limits);
         let (response, answers) = (router.call(request), Arc::clone(&answers));
         async move {
             let Ok(response) = response.await;
             Ok::<_, Infallible>(response.map(|inner| Body::new(answers.answer(inner, busy))))
         }
     });
-    let guards = Guards { write_timeout: Some(limits.idle), ..Guards::default() };
+    let frames = first_bytes.is_http2().then_some(FRAMES);
+    let guards = Guards { write_timeout: Some(limits.idle), frames, ..Guards::default() };
     let io = GuardedIo::new(stream, first_bytes, Arc::clone(activity), guards);
     let connection = builder.serve_connection(TokioIo::new(io), service);
     tokio::pin!(connection);
@@ -339,25 +330,58 @@ async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     };
     connection.as_mut().graceful_shutdown();
     let Some(grace) = grace else { return connection.await };
-    match timeout(grace, connection.as_mut()).await {
-        Ok(ended) => ended,
-        // A request has begun in the meantime and is served.
-        Err(_) if grace == PARTING && activity.idle_since().is_none() && !kind.is_for_streams => {
-            let served = async {
-                tokio::select! {
-                    ended = connection => ended,
-                    _ = activity.unused(timeouts) => Ok(()),
-                    never = answers.release_untaken() => match never {},
+    let ending = async {
+        let ended = timeout(grace, connection.as_mut()).await;
+        match ended {
+            Ok(ended) => ended,
+            // A request has begun in the meantime and is served.
+            Err(_)
+                if grace == PARTING && activity.idle_since().is_none() && !kind.is_for_streams =>
+            {
+                let served = async {
+                    tokio::select! {
+                        ended = connection => ended,
+                        _ = activity.unused(timeouts) => Ok(()),
+                        never = answers.release_untaken() => match never {},
+                    }
+                };
+                match is_evicted {
+                    // Another connection has its slot.
+                    true => timeout(CREDENTIAL_GRACE, served).await.unwrap_or(Ok(())),
+                    false => served.await,
                 }
-            };
-            match is_evicted {
-                // Another connection has its slot.
-                true => timeout(CREDENTIAL_GRACE, served).await.unwrap_or(Ok(())),
-                false => served.await,
             }
+            Err(_) => Ok(()),
         }
-        Err(_) => Ok(()),
+    };
+    tokio::select! {
+        ended = ending => ended,
+        // Connections with a slot need its file descriptor.
+        () = slot.pressed(), if is_evicted => Ok(()),
     }
+}
+
+/// Adds the client to a request, and the time limit to its body.
+fn with_client(
+    request: Request<Incoming>,
+    activity: &Arc<Activity>,
+    peer: Option<&TransportPeer>,
+    limits: Limits,
+) -> Request<Body> {
+    let mut request = request.map(|body| match limits.body {
+        Some(grace) => Body::new(TimedBody::new(body, grace)),
+        None => Body::new(body),
+    });
+    request.extensions_mut().insert(Arc::clone(activity));
+    if let Some(peer) = peer {
+        request.extensions_mut().insert(peer.clone());
+    }
+    request.extensions_mut().insert(ConnectInfo(activity.peer()));
+    // The services for MCP sources compare only the names.
+    if let Some(TransportPeer::Certificate(identity)) = peer {
+        request.extensions_mut().insert(Arc::clone(identity));
+    }
+    request
 }
 
 fn builder() -> auto::Builder<TokioExecutor> {

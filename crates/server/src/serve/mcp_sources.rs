@@ -20,8 +20,6 @@ const KIND: listen::Kind = listen::Kind {
     too_many: "the port for this MCP source has too many connections",
     is_for_streams: true,
 };
-/// The maximum number of connections of a port. Only one of them has a stream.
-const CONNECTIONS_MAX: usize = 16;
 const LIMITS: listen::Limits = listen::Limits {
     header: Duration::from_secs(10),
     idle: Duration::from_secs(60),
@@ -34,6 +32,7 @@ pub(super) struct McpSources {
     pub(super) sources: Sources,
     /// The certificates for connections to sources and sinks.
     pub(super) tls: Option<PortTls>,
+    connections_max: usize,
     /// The ports that refuse connections until [`Self::listen`].
     bound: Vec<BoundPort>,
 }
@@ -68,7 +67,8 @@ impl McpSources {
             key,
             service,
         });
-        Ok(Self { bound: bound.collect(), sources, tls })
+        let connections_max = config.mcp.connections_max;
+        Ok(Self { bound: bound.collect(), sources, tls, connections_max })
     }
 
     /// Serves the ports until `stop`.
@@ -76,13 +76,14 @@ impl McpSources {
     /// # Errors
     /// If a port cannot accept connections.
     pub(super) fn listen(&mut self, stop: &CancellationToken) -> Result<(), Failure> {
+        let connections_max = self.connections_max;
         for BoundPort { socket, address, key, service } in self.bound.drain(..) {
             let listener = listen_on(&key, socket, address)?;
             let router = Routes::new(service).into_axum_router();
             let security = Security::from(self.tls.clone());
             let stop = stop.clone();
             let served =
-                listen::serve(listener, KIND, security, router, CONNECTIONS_MAX, LIMITS, stop);
+                listen::serve(listener, KIND, security, router, connections_max, LIMITS, stop);
             tokio::spawn(served);
         }
         Ok(())

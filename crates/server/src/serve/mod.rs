@@ -22,6 +22,7 @@ mod ports;
 mod process_metrics;
 mod read_index;
 mod remote_sinks;
+mod restart;
 mod running;
 mod security;
 mod service_manager;
@@ -41,10 +42,13 @@ use tracing::{debug, info, warn};
 
 use crate::{cli::Failure, config::Loaded};
 use admin_port::AdminPort;
-pub(crate) use files::open_files_needed;
+pub(crate) use files::{
+    check as check_open_files, fit as fit_open_files, highest_limit, open_files_needed,
+};
 pub(crate) use listen::Limits;
 use metrics::VERSION;
 use ports::take_port;
+use restart::Restarts;
 use running::{Ended, Running, Shared};
 use signals::Signals;
 use store::Opened;
@@ -65,20 +69,31 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Fails if the replica cannot start or cannot end cleanly.
-pub(crate) fn run(loaded: Loaded, out: &mut dyn Write) -> Result<(), Failure> {
+pub(crate) fn run(mut loaded: Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     log::start(&loaded.config.log).map_err(Failure::new)?;
-    let ended = run_logged(&loaded, out);
+    let restarts = Restarts::new();
+    let mut ended = run_logged(&mut loaded, restarts, out);
+    if let Ok(Closed::ForRestart) = &ended {
+        log::flush(LOG_TIMEOUT);
+        let error = restarts.restart();
+        ended = Err(Failure::new(format_args!("cannot restart this process: {error}")));
+    }
     if let (false, Err(failure)) = (log::flush(LOG_TIMEOUT), &ended) {
         // Nobody reads standard error, so printing the failure would wait forever.
         process::exit(i32::from(failure.exit.code()));
     }
-    ended
+    ended.map(|_| ())
 }
 
-fn run_logged(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
+fn run_logged(
+    loaded: &mut Loaded,
+    restarts: Restarts,
+    out: &mut dyn Write,
+) -> Result<Closed, Failure> {
     for warning in &loaded.warnings {
         warn!("{}", Printable(warning));
     }
+    files::raise_limit(&mut loaded.config)?;
     let metrics = metrics::start()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("chancery")
@@ -94,7 +109,8 @@ fn run_logged(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
     chancery_metrics::register_runtime("chancery", runtime.handle());
     chancery_metrics::register_runtime("chancery-admin", admin.handle());
     let mut signals = None;
-    let ended = runtime.block_on(serve(loaded, metrics, admin.handle(), &mut signals, out));
+    let parts = (metrics, restarts);
+    let ended = runtime.block_on(serve(loaded, parts, admin.handle(), &mut signals, out));
     if let (Ok(Closed::NeverOpen), Some(signals)) = (&ended, signals) {
         // The threads of the other runtime still receive signals.
         admin.spawn(signals::end_at_second(signals));
@@ -104,12 +120,17 @@ fn run_logged(loaded: &Loaded, out: &mut dyn Write) -> Result<(), Failure> {
         admin.shutdown_timeout(THREADS_TIMEOUT);
         runtime.shutdown_timeout(THREADS_TIMEOUT);
     }
-    ended.map(|_| info!("stopped"))
+    if let Ok(Closed::ForRestart) = ended {
+        info!("restarting");
+    } else if ended.is_ok() {
+        info!("stopped");
+    }
+    ended
 }
 
 async fn serve(
     loaded: &Loaded,
-    metrics: PrometheusHandle,
+    parts: (PrometheusHandle, Restarts),
     admin: &Handle,
     signals: &mut Option<Signals>,
     out: &mut dyn Write,
@@ -119,7 +140,7 @@ async fn serve(
         signals.insert(Signals::new().map_err(|error| {
             Failure::new(format_args!("cannot install signal handlers: {error}"))
         })?);
-    let ended = serve_audited(loaded, metrics, admin, &audit, signals, out).await;
+    let ended = serve_audited(loaded, parts, admin, &audit, signals, out).await;
     tokio::select! {
         () = audit::stop(&audit, &ended) => ended,
         () = signals.second() => signals::end_now(),
@@ -128,7 +149,7 @@ async fn serve(
 
 async fn serve_audited(
     loaded: &Loaded,
-    metrics: PrometheusHandle,
+    (metrics, restarts): (PrometheusHandle, Restarts),
     admin: &Handle,
     audit: &Audit,
     signals: &mut Signals,
@@ -137,11 +158,11 @@ async fn serve_audited(
     let config = &loaded.config;
     let data_dir = config.store.data_dir.display();
     info!(version = VERSION, %data_dir, replica_id = config.raft.replica_id, "starting");
-    files::raise_limit(config);
     let xds = take_port("xds.address", config.xds.address)?;
     let mut port = AdminPort::open(config, audit, &metrics, admin)?;
     service_manager::start(&port, config);
-    let ended = serve_store(loaded, metrics, audit, (&mut port, xds), signals, out).await;
+    let ended =
+        serve_store(loaded, (metrics, restarts), audit, (&mut port, xds), signals, out).await;
     tokio::select! {
         () = port.end() => ended,
         () = signals.second() => signals::end_now(),
@@ -151,7 +172,7 @@ async fn serve_audited(
 /// Opens the store, runs the other components, and closes the store.
 async fn serve_store(
     loaded: &Loaded,
-    metrics: PrometheusHandle,
+    (metrics, restarts): (PrometheusHandle, Restarts),
     audit: &Audit,
     (port, xds): (&mut AdminPort, (TcpSocket, SocketAddr)),
     signals: &mut Signals,
@@ -168,26 +189,36 @@ async fn serve_store(
     debug!(is_warm, time = ?start.elapsed(), "descriptors are read");
     let (replica, ended) = match opened {
         Opened::Ended(None) => return Ok(Closed::NeverOpen),
-        Opened::Ended(Some(replica)) => (replica, Ok(())),
+        Opened::Ended(Some(replica)) => (replica, Ok(Closed::Yes)),
         Opened::Replica(replica) => {
             let shared = Shared { config, metrics, audit, port, xds };
-            let ended = run_parts(shared, &replica, out, signals).await;
+            let ended = run_parts(shared, &replica, restarts, out, signals).await;
             (replica, ended)
         }
     };
     info!("closing the store");
     let closed = store::close(&replica, signals).await;
-    // The first error explains more.
-    ended.and(closed).map(|()| Closed::Yes)
+    match (ended, closed) {
+        // Nothing of the failed store is needed, and service managers send a signal to a process that is ending.
+        (Ok(Closed::ForRestart), closed) if !signals.have_arrived() => {
+            if let Err(failure) = closed {
+                warn!("the failed store did not close in order: {}", failure.lines.join("; "));
+            }
+            Ok(Closed::ForRestart)
+        }
+        // The first error explains more.
+        (ended, closed) => ended.and(closed).map(|()| Closed::Yes),
+    }
 }
 
 /// Runs all components except the store, until a signal or a failure ends them.
 async fn run_parts(
     shared: Shared<'_>,
     replica: &Replica,
+    restarts: Restarts,
     out: &mut dyn Write,
     signals: &mut Signals,
-) -> Result<(), Failure> {
+) -> Result<Closed, Failure> {
     let config = shared.config;
     let mut running = Running::start(shared, replica.clone()).await?;
     let began = tokio::select! {
@@ -204,6 +235,7 @@ async fn run_parts(
                 // The state of a removed replica becomes outdated unnoticed (L5). Its clients must
                 // connect to other replicas.
                 removal = replica.removed() => Ended::removed(removal),
+                reason = replica.disk_works_again(restarts.steady()) => Ended::DiskWorks(reason),
             }
         }
         Err(failure) => Ended::Part(failure.lines.join("; ")),
@@ -213,7 +245,8 @@ async fn run_parts(
         () = signals.second() => signals::end_now(),
     }
     match ended {
-        Ended::Signal(_) => Ok(()),
+        Ended::Signal(_) => Ok(Closed::Yes),
+        Ended::DiskWorks(_) => Ok(Closed::ForRestart),
         Ended::Part(reason) => Err(Failure::new(reason)),
     }
 }
@@ -239,6 +272,8 @@ fn announce(running: &Running<'_>, replica: &Replica, out: &mut dyn Write) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closed {
     Yes,
+    /// The process starts again.
+    ForRestart,
     /// The process ends before the store was open. Threads may still read it.
     NeverOpen,
 }

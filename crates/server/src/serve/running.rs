@@ -49,6 +49,8 @@ pub(super) enum Ended {
     Signal(&'static str),
     /// A component that must not end has ended.
     Part(String),
+    /// The store failed for this reason, and its disk works again.
+    DiskWorks(String),
 }
 
 impl Ended {
@@ -119,6 +121,7 @@ impl<'a> Running<'a> {
             log: log::filter(),
         });
         port.runtime.spawn(update_references);
+        port.readiness.on_shards(fanout.clone());
         port.readiness.on_open(replica);
         port.routes.replace(router);
         info!(admin = %port.address, "the admin API is up");
@@ -217,10 +220,16 @@ impl<'a> Running<'a> {
     /// Stops all components except the store. First another replica takes over leadership, so that
     /// no write must wait for an election.
     pub(super) async fn stop(mut self, config: &Config, replica: &Replica, reason: &Ended) {
-        self.port.stopping.cancel();
+        // A process that starts again does not stop for its service manager.
+        if !matches!(reason, Ended::DiskWorks(_)) {
+            self.port.stopping.cancel();
+        }
         match reason {
             Ended::Signal(signal) => info!(signal, "draining"),
             Ended::Part(reason) => error!(%reason, "draining"),
+            Ended::DiskWorks(failure) => {
+                warn!(%failure, "the disk works again after a failure: draining, to start again");
+            }
         }
         if timeout(STEP_DOWN_TIMEOUT, replica.step_down()).await.is_err() {
             warn!("no other replica has taken over leadership within {STEP_DOWN_TIMEOUT:?}");

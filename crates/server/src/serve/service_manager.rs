@@ -200,7 +200,7 @@ fn may_wait(reason: NotReadyReason) -> bool {
         | NotReadyReason::Starting
         | NotReadyReason::CatchingUp
         | NotReadyReason::Diverged => true,
-        NotReadyReason::StoreFailed | NotReadyReason::Draining => false,
+        NotReadyReason::StoreFailed | NotReadyReason::Stalled | NotReadyReason::Draining => false,
     }
 }
 

@@ -34,6 +34,11 @@ impl Signals {
         })
     }
 
+    /// Returns whether a signal that ends a replica was received.
+    pub(crate) fn have_arrived(&self) -> bool {
+        self.n_received > 0
+    }
+
     /// Waits for the next signal that ends a replica, and returns its name.
     pub(crate) async fn next(&mut self) -> &'static str {
         let signal = loop {

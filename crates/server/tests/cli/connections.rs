@@ -186,6 +186,67 @@ fn garbage_on_a_port_is_not_treated_as_a_request() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
+/// PING, SETTINGS, WINDOW_UPDATE and PRIORITY cost an answer or a check each, and were unlimited. Their floods end on
+/// all ports for HTTP/2 with the reason, and operators are served meanwhile.
+#[test]
+fn floods_of_frames_without_data_close_their_connection() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("admin.sock");
+    let path = socket.display().to_string();
+    let environment = [("CHANCERY_ADMIN_SOCKET", path.as_str())];
+    let server = Server::start_with(&directory.path().join("data"), &environment);
+    let status = server.json(&["cluster", "status"], "");
+    let raft = status["members"][0]["address"].as_str().unwrap().to_owned();
+    // Kind, flags, and payload of a frame on the connection.
+    let frames: [(u8, &[u8]); 4] =
+        [(6, &[7; 8]), (4, &[]), (8, &[0, 0, 0, 1]), (2, &[0, 0, 0, 3, 0])];
+    for (kind, payload) in frames {
+        let stream = if kind == 2 { 1 } else { 0 };
+        let len = u8::try_from(payload.len()).unwrap();
+        let frame = [&[0, 0, len, kind, 0, 0, 0, 0, stream], payload].concat();
+        let flood = frame.repeat(400_000);
+        let tcp = |address: &str| {
+            let stream = TcpStream::connect(address).unwrap();
+            (stream.try_clone().unwrap(), stream)
+        };
+        for address in [&server.admin, &server.xds, &raft] {
+            let (read, write) = tcp(address);
+            read.set_read_timeout(Some(DEADLINE)).unwrap();
+            assert_closed(read, write, &flood, &format!("kind {kind} to {address}"));
+        }
+        let stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let read = stream.try_clone().unwrap();
+        assert_closed(read, stream, &flood, &format!("kind {kind} to the UNIX socket"));
+        assert_eq!(server.json(&["cluster", "status"], "")["voters_up"], 1);
+    }
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+/// Sends a flood after the start of HTTP/2, and checks that the server explains why it closes the connection.
+fn assert_closed(
+    mut read: impl Read + Send + 'static,
+    mut write: impl Write,
+    flood: &[u8],
+    what: &str,
+) {
+    // Reading the answers meanwhile, because a server that cannot write its answers reads no more.
+    let reader = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let ended = read.read_to_end(&mut all).map(|_| ());
+        (String::from_utf8_lossy(&all).into_owned(), ended)
+    });
+    let begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    // The server may close the connection before all frames are sent.
+    drop(write.write_all(begin).and_then(|()| write.write_all(flood)));
+    let (answer, ended) = reader.join().unwrap();
+    let is_explained = answer.contains("frames without data per second");
+    // A reset may overtake the explanation.
+    let is_reset =
+        ended.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset);
+    assert!(is_explained || is_reset, "{what} is not closed: {ended:?}");
+}
+
 /// T6, T7: a replica raises its soft limit of open files. Otherwise it would never reach its limits
 /// of connections.
 #[test]

@@ -25,6 +25,7 @@ mod manual;
 mod mcp;
 mod metrics;
 mod mirror;
+mod open_files;
 mod quotas;
 mod recorder;
 mod recovery;

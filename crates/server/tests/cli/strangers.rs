@@ -2,11 +2,13 @@
 
 use std::{fs, net::TcpStream, thread, time::Instant};
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
 use crate::support::{DEADLINE, Server, http_get};
 
-/// The limit of open files. The replica itself needs about 60.
-const FILES: &str = "ulimit -n 128 && exec \"$0\" \"$@\"";
-/// More connections than the limit of open files.
+/// The number of files that the replica may still open.
+const FREE: u64 = 20;
+/// More connections than the files that the replica may open.
 const HELD: usize = 200;
 
 fn metric(server: &Server, sample: &str) -> f64 {
@@ -16,13 +18,18 @@ fn metric(server: &Server, sample: &str) -> f64 {
     found.unwrap_or_else(|| panic!("no {sample}")).parse().unwrap()
 }
 
-/// Without free file descriptors the replication port accepts no connections. It accepts them again
+/// Attack 69: without free file descriptors the replication port accepts no connections. It accepts them again
 /// as soon as descriptors are free.
 #[test]
 fn replication_port_survives_file_descriptor_exhaustion() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("first");
-    let first = Server::start_by(&["sh", "-c", FILES], &data, &[]);
+    let first = Server::start(&data);
+    let pid = Some(Pid::from_child(&first.child));
+    let limit = getrlimit(Resource::Nofile);
+    let n_open = fs::read_dir(format!("/proc/{}/fd", first.child.id())).unwrap().count() as u64;
+    // Lower than the limit to which the replica has adapted its connections.
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(n_open + FREE), ..limit }).unwrap();
     let status = first.json(&["cluster", "status"], "");
     let address = status["members"][0]["address"].as_str().unwrap().to_owned();
 
@@ -38,6 +45,7 @@ fn replication_port_survives_file_descriptor_exhaustion() {
         }
     }
     drop(held);
+    prlimit(pid, Resource::Nofile, limit).unwrap();
 
     let environment = [("CHANCERY_RAFT_REPLICA_ID", "2"), ("CHANCERY_RAFT_JOIN", address.as_str())];
     let second = Server::start_with(&directory.path().join("second"), &environment);

@@ -71,19 +71,25 @@ impl Server {
     pub(crate) fn spawn(mut command: Command) -> Self {
         command.stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut server = Self { child, xds: String::new(), admin: String::new(), stdout };
+        server.wait_for_next_start();
+        server
+    }
+
+    /// Waits until the process prints its next ready line, and takes over the addresses.
+    pub(crate) fn wait_for_next_start(&mut self) {
         let mut line = String::new();
         // Records of an audit log may precede the addresses.
         while !line.contains("xds=") {
             line.clear();
-            assert_ne!(stdout.read_line(&mut line).unwrap(), 0, "the replica has ended");
+            assert_ne!(self.stdout.read_line(&mut line).unwrap(), 0, "the replica has ended");
         }
         let address = |name: &str| {
             let word = line.split_whitespace().find_map(|word| word.strip_prefix(name));
             word.unwrap_or_else(|| panic!("no {name} in {line:?}")).to_owned()
         };
-        let (xds, admin) = (address("xds="), address("admin="));
-        Self { child, xds, admin, stdout }
+        (self.xds, self.admin) = (address("xds="), address("admin="));
     }
 
     /// Runs a command that connects to this replica.

@@ -15,6 +15,7 @@ use rocksdb::{
     WriteBatch,
     properties::{self, PropName},
 };
+use rustix::process::{Resource, getrlimit};
 
 use crate::format::record::Family;
 
@@ -26,6 +27,18 @@ pub(crate) const WRITE_BUFFERS_BYTES: usize = 24 * MIB;
 
 /// The maximum number of memtables of a family. [`WRITE_BUFFERS_BYTES`] limits their size long before.
 const MEMTABLES_MAX: i32 = 8;
+
+/// The minimum and the maximum number of open tables.
+const TABLE_FILES_LEAST: u64 = 32;
+const TABLE_FILES_MAX: u64 = 512;
+
+/// Returns the maximum number of tables that the store keeps open in a process with this limit of open files.
+#[must_use]
+pub fn table_files_max(limit: Option<u64>) -> u32 {
+    let files = limit.unwrap_or(u64::MAX) / 8;
+    let files = files.clamp(TABLE_FILES_LEAST, TABLE_FILES_MAX);
+    u32::try_from(files).expect("it is at most TABLE_FILES_MAX")
+}
 
 /// The mode in which a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +95,8 @@ fn database_options(access: Access) -> Options {
     options.set_max_background_jobs(2);
     options.set_keep_log_file_num(2);
     options.set_log_level(LogLevel::Warn);
-    options.set_max_open_files(512);
+    let limit = getrlimit(Resource::Nofile).current;
+    options.set_max_open_files(i32::try_from(table_files_max(limit)).unwrap_or(i32::MAX));
     // Bounds the WAL that a restart replays and, with the memtables, the data that is not yet in
     // tables.
     options.set_max_total_wal_size(128 * MIB as u64);

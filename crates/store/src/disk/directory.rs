@@ -6,6 +6,7 @@
 //! IDENTITY.part  in place of IDENTITY while a backup is being restored
 //! HIGHWATER      a lower bound of the acknowledged entries
 //! DIVERGED       the reason why the replica must not start again with this data
+//! PROBE          written and removed while a failed replica checks its disk
 //! LOCK           locked by the process that uses the directory; contains its process ID
 //! db/            RocksDB
 //! ```

@@ -184,7 +184,9 @@ impl LogStore {
         let mut len = 0;
         let (start, end) = (log_key(from), log_key(to));
         for item in self.0.database.scan(Family::Log, &start, Some(&end), Deleted::Skip) {
-            let (key, record) = item.inspect_err(|error| self.0.failure.set(error))?;
+            let (key, record) = item.inspect_err(|error| {
+                self.0.failure.set_io("the log cannot be read", error);
+            })?;
             let index = <[u8; 8]>::try_from(&key[..]).map_or(0, u64::from_be_bytes);
             let entry = entry_from_stored(index, record).map_err(|error| {
                 let reason = format!("log entry {index} is damaged: {error}");

@@ -36,6 +36,7 @@ pub(crate) mod opening;
 pub(crate) mod parts;
 pub(crate) mod persister;
 pub(crate) mod preparer;
+pub(crate) mod probe;
 pub(crate) mod progress;
 pub(crate) mod published;
 pub(crate) mod recent;

@@ -274,7 +274,7 @@ fn reseal_from_proto(message: pb::Reseal) -> Result<Reseal, RecordError> {
     Ok(Reseal { scope, key, version: version_from_proto(&version), sealed })
 }
 
-fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, RecordError> {
+pub(crate) fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, RecordError> {
     let mut last = None;
     let scope = |name: &String| ScopeName::new(name).map_err(|error| invalid("a prune", error));
     Ok(Transaction {

@@ -17,3 +17,4 @@ pub(crate) mod raft;
 pub(crate) mod raft_codec;
 pub(crate) mod record;
 pub(crate) mod request_id;
+pub(crate) mod rules_codec;

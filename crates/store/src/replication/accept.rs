@@ -15,7 +15,8 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use chancery_net::{
-    Activity, Eviction, FirstBytes, GuardedIo, Guards, Limits, Port, Slot, SlotLimit, Slots,
+    Activity, Eviction, FirstBytes, FrameRate, GuardedIo, Guards, Limits, OpenSocket, Port, Slot,
+    SlotLimit, Slots,
 };
 use chancery_proto::raft::v1::replication_server::{Replication, ReplicationServer};
 use chancery_tls::{Security, Stream};
@@ -41,6 +42,8 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+/// The limit of HTTP/2 frames without data. Each call has one such frame, and its answer allows another one.
+const FRAMES: FrameRate = FrameRate { per_second: 5_000, burst: 20_000, key: None };
 /// The minimum time between two log messages about the same kind of problem.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -112,7 +115,7 @@ impl<S: Replication> Port for ReplicationPort<S> {
     }
 
     /// A new connection always displaces another one, so none is rejected here.
-    fn refuse(&self, _: TcpStream, _: SocketAddr, _: SlotLimit) {}
+    fn refuse(&self, _: TcpStream, _: SocketAddr, _: SlotLimit, _: OpenSocket) {}
 
     fn on_error(&self, error: &io::Error, _: bool) {
         self.shared.refused(Refused::Accept, || {
@@ -138,7 +141,8 @@ impl<S: Replication> Shared<S> {
             drop(activity.begin());
             self.service.clone().call(request)
         });
-        let io = GuardedIo::new(stream, first_bytes, Arc::clone(activity), Guards::default());
+        let guards = Guards { frames: Some(FRAMES), ..Guards::default() };
+        let io = GuardedIo::new(stream, first_bytes, Arc::clone(activity), guards);
         let ended = builder().serve_connection(TokioIo::new(io), service).await;
         tracing::trace!(peer = %activity.peer(), ?ended, "a connection between replicas ended");
     }

@@ -10,6 +10,8 @@ use crate::{
     metrics::StoreMetrics,
     replication::{
         admit::Admitter,
+        answer::Answering,
+        ask::Asker,
         calls::Calls,
         digests::StateComparison,
         divergence::Divergence,
@@ -43,6 +45,8 @@ pub(crate) struct Core {
     pub(crate) lost_entries: LostEntries,
     pub(crate) forwarder: Forwarder,
     pub(crate) read_index: Arc<ReadIndex>,
+    pub(crate) asker: Asker,
+    pub(crate) answering: Answering,
     pub(crate) failure: Failure,
     pub(crate) metrics: StoreMetrics,
 }
@@ -97,6 +101,7 @@ impl Core {
         };
         let forwarder =
             Forwarder::new(&config, node_of(), &storage, outbox, failure.clone(), metrics.clone());
+        let asker = Asker::new(node_of(), call());
         let read_index = ReadIndex { node: node_of(), calls: call(), published: published() };
         Self {
             config,
@@ -114,6 +119,8 @@ impl Core {
             lost_entries,
             forwarder,
             read_index: Arc::new(read_index),
+            asker,
+            answering: Answering::default(),
             failure,
             metrics,
         }

@@ -29,6 +29,7 @@
 //! | `instance`, `removal` | replica instances; detection that this replica was removed or replaced |
 //! | `forward`, `outbox` | forwarding of writes to the leader, in batches |
 //! | `read_index` | linearizable reads through the leader's commit index |
+//! | `question`, `ask`, `answer` | questions to other replicas about what only they know, and the answers to theirs |
 //! | `acknowledged`, `lost_entries` | the entries that replicas have acknowledged, and detection of those that are lost |
 //! | `digests`, `divergence` | comparison of states, and the stop of a replica that differs |
 //! | `maintenance`, `cluster_metrics` | log and disk usage, and the metrics |
@@ -38,6 +39,8 @@ pub(crate) mod accept;
 pub(crate) mod acknowledged;
 pub(crate) mod address;
 pub(crate) mod admit;
+pub(crate) mod answer;
+pub(crate) mod ask;
 pub(crate) mod calls;
 pub(crate) mod cluster_metrics;
 pub(crate) mod codec;
@@ -57,6 +60,7 @@ pub(crate) mod network;
 pub(crate) mod outbox;
 pub(crate) mod peers;
 pub(crate) mod protocol;
+pub(crate) mod question;
 pub(crate) mod raft_node;
 pub(crate) mod raft_settings;
 pub(crate) mod read_index;

@@ -40,12 +40,14 @@ pub(crate) enum Lane {
     Data,
     /// Snapshots.
     Bulk,
+    /// Questions, whose answers may be long.
+    Questions,
 }
 
 impl Lane {
     fn keepalive_timeout(self) -> Duration {
         match self {
-            Self::Control | Self::Data => KEEPALIVE_TIMEOUT,
+            Self::Control | Self::Data | Self::Questions => KEEPALIVE_TIMEOUT,
             Self::Bulk => BULK_KEEPALIVE_TIMEOUT,
         }
     }

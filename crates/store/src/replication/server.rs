@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    accept, codec, core::Core, hello, instance, protocol, refusal_log::Refusals, tls::Tls,
+    accept, answer, codec, core::Core, hello, instance, protocol, refusal_log::Refusals, tls::Tls,
 };
 use crate::{
     disk::{
@@ -289,6 +289,17 @@ impl Replication for Service {
         // Answered even if the state is wrong: this is how the other replicas find out.
         let core = self.checked_header(message.header.as_ref())?;
         Ok(Response::new(core.comparison.answer(&message.indexes)))
+    }
+
+    async fn ask(&self, request: Request<pb::AskRequest>) -> Answer<pb::AskResponse> {
+        let message = request.into_inner();
+        let core = self.checked_header(message.header.as_ref())?;
+        // A replica whose Raft has stopped still serves clients, and can answer.
+        if let Some(reason) = core.divergence.reason() {
+            return Ok(Response::new(answer::diverged(&reason)));
+        }
+        let states = core.storage.published.watch();
+        Ok(Response::new(core.answering.answer(message, states).await))
     }
 
     async fn hello(&self, request: Request<pb::HelloRequest>) -> Answer<pb::HelloResponse> {

@@ -1,10 +1,14 @@
 //! Tests with killed processes and failing disks.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use crate::{
     child::{self, Ack},
-    support::{Random, memory_dir, open, render},
+    support::{Random, commit, memory_dir, open, put, render},
 };
 
 const KILLS: u64 = 12;
@@ -62,5 +66,31 @@ async fn log_that_cannot_be_written_loses_no_acknowledged_write() {
     let replica = open(dir.path()).await;
     acks.iter().for_each(|ack| ack.check(&replica));
     assert_eq!(replica.status().failure, None);
+    replica.shutdown().await.unwrap();
+}
+
+/// Returns the files of the write-ahead log that have content.
+fn write_ahead_logs(data: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(data.join("db")).unwrap().map(|entry| entry.unwrap());
+    let logs = entries.filter(|entry| entry.metadata().unwrap().len() > 0);
+    let names = logs.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.ends_with(".log")).collect()
+}
+
+/// After a sync that failed, the kernel may show data of the write-ahead log that are not on the disk. A start therefore
+/// writes what it recovers to new files, and needs none of the earlier log.
+#[tokio::test(flavor = "multi_thread")]
+async fn start_needs_no_earlier_write_ahead_log() {
+    let dir = memory_dir();
+    let replica = open(dir.path()).await;
+    commit(&replica, put("a", &[7; 1000])).await;
+    let before = render(&replica.state());
+    replica.shutdown().await.unwrap();
+    let earlier = write_ahead_logs(dir.path());
+    assert!(!earlier.is_empty());
+    let replica = open(dir.path()).await;
+    let later = write_ahead_logs(dir.path());
+    assert!(earlier.is_disjoint(&later), "{earlier:?} {later:?}");
+    assert_eq!(render(&replica.state()), before);
     replica.shutdown().await.unwrap();
 }

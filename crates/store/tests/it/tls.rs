@@ -17,6 +17,7 @@ use rcgen::{
 
 use crate::{
     cluster::{DEADLINE, equal, eventually, member_config, voters},
+    questions::{answer, ask_settled, page},
     support::{commit, memory_dir, put},
 };
 
@@ -188,6 +189,9 @@ async fn certificates_can_share_one_name() {
     let second = Replica::open(with_tls(dir.path(), 2, &[&address], Some(tls()))).await.unwrap();
     eventually("two voters", async || voters(&second).await == [1, 2]).await;
     commit(&second, put("a", b"1")).await;
+    let _answerer = answer(&first, |_| page("one"));
+    let answers = ask_settled(&second).await;
+    assert_eq!(answers.answered, [(1, vec!["one".into()])], "a question over TLS: {answers:?}");
     for replica in [&first, &second] {
         replica.shutdown().await.unwrap();
     }

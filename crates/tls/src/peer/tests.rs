@@ -1,6 +1,7 @@
 //! The end of connections: which ends when.
 
 use chancery_testing::Ca;
+use tokio::time::advance;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
 use super::*;
@@ -48,8 +49,8 @@ fn connections_end_before_their_certificate_expires_and_not_together() {
 }
 
 /// A clock that jumps back does not extend a certificate.
-#[test]
-fn expired_connection_ends_once_and_others_stay() {
+#[tokio::test(start_paused = true)]
+async fn expired_connection_ends_once_and_others_stay() {
     let (peers, chain) = (Arc::new(Peers::default()), chain(&Ca::new("ca")));
     let now = NOT_AFTER - 100;
     let due = peers.add(&chain, &by_common_name(false), now).unwrap();
@@ -57,6 +58,7 @@ fn expired_connection_ends_once_and_others_stay() {
     let expire = |now| peers.end_expired(now, |end| ended.lock().push(end));
     expire(now);
     assert_eq!(end(&due), None);
+    advance(Duration::from_secs(100)).await;
     expire(NOT_AFTER);
     expire(now);
     assert_eq!(
@@ -68,6 +70,22 @@ fn expired_connection_ends_once_and_others_stay() {
     assert_eq!(end(&late), Some(CredentialEnd::Expired), "the clock has jumped back");
     drop((due, late));
     assert!(peers.0.lock().by_end.is_empty());
+}
+
+/// One wrong moment of the wall clock ended each later connection at once, until the restart.
+#[tokio::test(start_paused = true)]
+async fn wrong_moment_of_the_wall_clock_ends_no_later_connection() {
+    let (peers, chain) = (Arc::new(Peers::default()), chain(&Ca::new("ca")));
+    let now = NOT_AFTER - 24 * 3600;
+    let before = peers.add(&chain, &by_common_name(false), now).unwrap();
+    peers.end_expired(now + 100 * 24 * 3600, |_| {});
+    assert_eq!(end(&before), Some(CredentialEnd::Expired), "the wall clock may be right");
+    let after = peers.add(&chain, &by_common_name(false), now).unwrap();
+    peers.end_expired(now, |_| {});
+    assert_eq!(end(&after), None);
+    advance(Duration::from_secs(24 * 3600)).await;
+    peers.end_expired(now, |_| {});
+    assert_eq!(end(&after), Some(CredentialEnd::Expired), "the wall clock stands still");
 }
 
 #[test]

@@ -86,6 +86,7 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-mcp", &["--test", "sink"], "mcp sink"),
             suite("chancery-lb-policy", &["--test", "it"], "lb policy"),
             suite("chancery-tls", &["--lib"], "tls unit"),
+            suite("chancery-auth", &["--test", "it"], "auth"),
             suite("chancery-xds", &["--lib"], "xds unit"),
             suite("chancery-xds", &["--test", "it"], "xds"),
             suite("chancery-secrets", &["--lib"], "secrets"),

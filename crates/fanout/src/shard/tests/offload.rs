@@ -1,6 +1,9 @@
 //! Sessions with large work: a separate thread does it, with no visible effect except the delay.
 
-use std::time::Instant;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Instant,
+};
 
 use chancery_model::{AccessOp, Identity, Principal};
 
@@ -76,6 +79,42 @@ fn large_request_is_handled_outside_of_the_shard() {
     let hog = statuses.iter().find(|status| &*status.node.id == "hog").unwrap();
     assert_eq!(hog.subscriptions[0].n_names, 10_001);
     assert_eq!(harness.shard.index.size().names, 10_002);
+}
+
+/// Rejects a response whose one resource has a secret and `body_bytes` further bytes. Returns whether the shard itself
+/// searches for the secret, and the text that it keeps.
+fn is_cleaned_inline(text: &str, body_bytes: usize) -> (bool, String) {
+    let mut harness = ShardHarness::new();
+    let is_inline = Arc::new(AtomicBool::new(false));
+    let found_inline = Arc::clone(&is_inline);
+    let find = move |_: &TypeUrl, _: &[u8], found: &mut dyn FnMut(&[u8])| {
+        let is_large_work = std::thread::current().name() == Some("large-work");
+        found_inline.fetch_or(!is_large_work, Ordering::Relaxed);
+        found(b"qT7-key-Zz93");
+    };
+    let config =
+        Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.shard.config) };
+    harness.shard.config = Arc::new(config);
+    harness.put("default", CLUSTER, &[("cert", &"x".repeat(body_bytes))]);
+    let mut client = harness.subscribe("bad", CLUSTER, &[]);
+    let response = harness.read(&mut client);
+    harness.nack(&client, &response[0], text);
+    until_none_offloaded(&mut harness);
+    let message = harness.shard.status_page(0).items[0].nacks[0].message.clone();
+    (is_inline.load(Ordering::Relaxed), message)
+}
+
+/// OPS-19, L12: one rejection does not delay the streams of its shard. The thread for large work cleans long texts, and
+/// searches in large responses. The kept text is the same.
+#[test]
+fn long_rejection_text_is_cleaned_outside_of_the_shard() {
+    let short = "cannot load 'qT7-key-Zz93' of cert";
+    let shown = "cannot load '[redacted]' of cert";
+    assert_eq!(is_cleaned_inline(short, 10), (true, shown.to_owned()));
+    assert_eq!(is_cleaned_inline(short, 64 << 10), (false, shown.to_owned()));
+    let long = format!("{short}{}", ".".repeat(1_000));
+    let shown = format!("{shown}{}", ".".repeat(1_000));
+    assert_eq!(is_cleaned_inline(&long, 10), (false, shown));
 }
 
 /// CSDS-15, CSDS-18: a query for the resources of a session waits while the session is away. Its pages

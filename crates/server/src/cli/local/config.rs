@@ -13,6 +13,7 @@ use crate::{
         text::count,
     },
     config::{self, ConfigError, Loaded, NamedFiles, Refused},
+    serve::{check_open_files, highest_limit},
 };
 
 /// The subcommands of `config`.
@@ -50,13 +51,27 @@ impl Config {
     pub(crate) fn run(self, answer: &mut Answer<'_>) -> Result<(), Failure> {
         match self {
             Self::Check { config } => match answer.output {
-                Output::Text => check(&config.load(NamedFiles::Check)?, answer),
-                _ => check_as_json(config.try_load(NamedFiles::Check)?, answer),
+                Output::Text => {
+                    check(&with_limit_of_files(config.load(NamedFiles::Check)?), answer)
+                }
+                _ => {
+                    let loaded = config.try_load(NamedFiles::Check)?;
+                    check_as_json(loaded.map(with_limit_of_files), answer)
+                }
             },
             Self::Schema => answer.json(&config::schema()),
             Self::Print { config } => print(&config.load(NamedFiles::Ignore)?, answer),
         }
     }
+}
+
+/// Adds a warning if a replica with the limits of this process would not start.
+fn with_limit_of_files(mut loaded: Loaded) -> Loaded {
+    let checked = highest_limit().map(|limit| check_open_files(&loaded.config, limit));
+    if let Some(Err(reason)) = checked {
+        loaded.warnings.push(format!("a replica started from here would fail: {reason}"));
+    }
+    loaded
 }
 
 fn check(loaded: &Loaded, answer: &mut Answer<'_>) -> Result<(), Failure> {

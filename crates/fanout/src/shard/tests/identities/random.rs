@@ -266,6 +266,6 @@ fn random_clients_with_one_node_id_receive_nothing_of_each_other() {
         (run((1..CASES).step_by(2)), even.join().unwrap())
     });
     // Otherwise the cases would not exercise what they are for.
-    assert!(a.0 + b.0 > 1_000, "{} removed resources were sent to their own client", a.0 + b.0);
+    assert!(a.0 + b.0 > 200, "{} removed resources were sent to their own client", a.0 + b.0);
     assert!(a.1 + b.1 > 1_000, "{} streams have ended", a.1 + b.1);
 }

@@ -6,7 +6,7 @@ use super::check::Check;
 use crate::{
     cli::{remote::local_replica::LocalReplica, text::count},
     config::{Config, Flags, NamedFiles, load},
-    serve::open_files_needed,
+    serve::{check_open_files, fit_open_files, open_files_needed},
 };
 
 /// Makes the checks `config` and `limits`.
@@ -42,11 +42,21 @@ fn limits(config: &Config) -> Check {
     let needed = open_files_needed(config);
     match limit {
         Err(reason) => Check::unknown(NAME, reason),
-        Ok(Some(limit)) if limit < needed => Check::warning(
-            NAME,
-            format!("the replica may open {limit} files, and its connections may need {needed}"),
-            "raise LimitNOFILE of its service, or lower connections_max of its ports",
-        ),
+        Ok(Some(limit)) if limit < needed => {
+            const FIX: &str =
+                "raise LimitNOFILE of its service, or lower connections_max of its ports";
+            if let Err(reason) = check_open_files(config, limit) {
+                return Check::failed(NAME, reason, FIX);
+            }
+            let mut fitting = config.clone();
+            fit_open_files(&mut fitting, limit);
+            let xds = fitting.xds.connections_max;
+            let text = format!(
+                "the replica may open {limit} files, and its connections may need {needed}; it accepts {xds} \
+                 connections of clients"
+            );
+            Check::warning(NAME, text, FIX)
+        }
         Ok(Some(limit)) => Check::ok(NAME, format!("the replica may open {limit} files")),
         Ok(None) => Check::ok(NAME, "the replica may open any number of files"),
     }

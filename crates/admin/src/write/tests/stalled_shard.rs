@@ -1,0 +1,148 @@
+//! A shard that does not end its turn: nobody waits for it, and the replica says so.
+
+use std::{future::poll_fn, sync::mpsc, time::Duration};
+
+use chancery_fanout::{
+    Config as FanoutConfig, Delivery, RequestSink, ResponseSource, SecretFinder, StreamInfo,
+};
+use chancery_model::Node;
+use chancery_proto::discovery::DiscoveryResponse;
+use chancery_protocol::{ErrorDetail, Protocol, Request, SotwRequest, StreamKind};
+use prost::Message as _;
+use tokio::time::timeout;
+
+use super::*;
+use crate::NotReadyReason;
+
+/// The time after which a wait counts as endless.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A stream of one client.
+struct Client {
+    sink: RequestSink,
+    responses: ResponseSource,
+    node: Arc<Node>,
+}
+
+impl Client {
+    fn open(fanout: &Fanout, id: &str) -> Self {
+        let type_url = Some(TypeUrl::from_static(types::CLUSTER));
+        let kind = StreamKind { protocol: Protocol::Sotw, type_url };
+        let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into(), identity: None };
+        let (sink, responses) = fanout.open(info).unwrap();
+        Self { sink, responses, node: Arc::new(Node { id: id.to_owned(), ..Node::default() }) }
+    }
+
+    async fn send(&mut self, response_nonce: &str, error: Option<&str>) {
+        let error_detail = error.map(|text| ErrorDetail { code: 3, message: text.to_owned() });
+        let response_nonce = response_nonce.to_owned();
+        let request = SotwRequest { response_nonce, error_detail, ..SotwRequest::default() };
+        let node = Some(Arc::clone(&self.node));
+        self.sink.request(Request::Sotw(request), node, None).await.unwrap();
+    }
+
+    /// Returns the next response.
+    async fn read(&mut self) -> DiscoveryResponse {
+        let next = timeout(PATIENCE, poll_fn(|cx| self.responses.poll_next(cx)));
+        let Delivery::Message(message) = next.await.unwrap() else {
+            panic!("the stream has ended")
+        };
+        let bytes: Vec<u8> = message.flat_map(|chunk| chunk.to_vec()).collect();
+        DiscoveryResponse::decode(&bytes[..]).unwrap()
+    }
+}
+
+/// Returns the first value that `find` returns.
+async fn wait_until<T>(find: impl Fn() -> Option<T>) -> T {
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Applies a cluster, and returns the answer.
+async fn apply(service: &Service, name: &str, wait_ms: Option<u64>) -> pb::WriteResponse {
+    let content = format!(
+        "resources: [{{'@type': type.googleapis.com/{}, name: {name}, connect_timeout: 1s}}]",
+        types::CLUSTER.trim_start_matches("type.googleapis.com/")
+    );
+    let files = vec![pb::File { name: "a.yaml".to_owned(), content }];
+    let options = Some(pb::WriteOptions { wait_ms, ..pb::WriteOptions::default() });
+    let request = pb::ApplyRequest { files, options, ..pb::ApplyRequest::default() };
+    timeout(PATIENCE, service.apply(request)).await.expect("the write ends").unwrap()
+}
+
+/// B: a shard that does not turn gets no new streams and fails readiness. Writes do not wait for it, and say that they
+/// did not ask it. When it turns again, all is well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_waits_for_a_shard_that_does_not_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path().join("data");
+    let config = Config { data_dir, free_bytes_min: 0, ..Config::default() };
+    let replica = Replica::open(config).await.unwrap();
+    let end = CancellationToken::new();
+    let (release, gate) = mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(gate);
+    // The shard searches for the secrets of a short rejection itself, and hangs until the test releases it.
+    let secrets = SecretFinder::new(move |_, _, _| drop(gate.lock().unwrap().recv()));
+    let config = FanoutConfig { shards: 2, secrets, ..FanoutConfig::default() };
+    let fanout = Fanout::spawn(config, replica.watch(), &TaskTracker::new(), end.clone());
+    for shard in 0..2 {
+        let (fanout, end) = (fanout.clone(), end.clone());
+        let watch = async move {
+            loop {
+                fanout.turn(shard).await;
+            }
+        };
+        tokio::spawn(async move { end.run_until_cancelled(watch).await });
+    }
+    let service = service_of(&replica, fanout.clone(), Caller::unrestricted(), &end);
+    assert_eq!(apply(&service, "a", Some(1_000)).await.warnings, []);
+    let mut bad = Client::open(&fanout, "bad");
+    bad.send("", None).await;
+    let first = bad.read().await;
+    assert_eq!((fanout.stalled(), service.readiness.check()), (Vec::new(), Ok(())));
+
+    bad.send(&first.nonce, Some("no")).await;
+    let stalled = "shard 0 does not turn, and serves none of its 1 streams";
+    let fails = wait_until(|| service.readiness.check().err());
+    let not_ready = timeout(PATIENCE, fails).await.expect("readiness fails");
+    assert_eq!(not_ready.reason, NotReadyReason::Stalled);
+    assert_eq!(not_ready.message, stalled);
+    // New streams are served, though the other shard has more of them.
+    let mut good = Vec::new();
+    for n in 0..5 {
+        let mut client = Client::open(&fanout, &format!("good-{n}"));
+        client.send("", None).await;
+        let response = client.read().await;
+        client.send(&response.nonce, None).await;
+        good.push(client);
+    }
+    // A write ends, also if it waits for clients, and names the shard.
+    let written = apply(&service, "b", Some(100)).await;
+    let [warning] = written.warnings.as_slice() else { panic!("{:?}", written.warnings) };
+    assert!(warning.message.starts_with(stalled), "{}", warning.message);
+    let unsettled = written.wait.unwrap().unsettled;
+    assert!(unsettled.iter().any(|one| one.message == stalled), "{unsettled:?}");
+    for client in &mut good {
+        assert_eq!(client.read().await.resources.len(), 2);
+    }
+    // An answer that needs all streams is refused instead of incomplete.
+    let refused = service.list_nodes(pb::ListNodesRequest::default()).await.unwrap_err();
+    assert!(matches!(refused, AdminError::Unavailable(_)), "{refused:?}");
+    assert!(refused.to_string().starts_with(stalled), "{refused}");
+
+    drop(release);
+    assert_eq!(bad.read().await.resources.len(), 2);
+    // The shard may not have ended the turn yet.
+    let is_ready = wait_until(|| service.readiness.check().is_ok().then_some(()));
+    timeout(PATIENCE, is_ready).await.expect("the replica is ready again");
+    assert_eq!(fanout.stalled(), []);
+    let nodes = service.list_nodes(pb::ListNodesRequest::default());
+    let nodes = timeout(PATIENCE, nodes).await.unwrap().unwrap();
+    assert_eq!(nodes.iter().map(|piece| piece.nodes.len()).sum::<usize>(), 6);
+    end.cancel();
+    replica.shutdown().await.unwrap();
+}
