@@ -305,6 +305,12 @@ impl Fanout {
         streams
     }
 
+    /// Passes the status of every stream to `take`. The shards answer at slightly different times.
+    pub async fn for_each_stream(&self, mut take: impl FnMut(StreamStatus)) {
+        let event = |from, reply| Event::Status { from, reply };
+        drop(self.ask(event, |page| page.items.into_iter().for_each(&mut take)).await);
+    }
+
     /// Returns the clients of all streams in groups. The shards answer at slightly different times.
     pub async fn clients(&self) -> BTreeSet<ClientGroup> {
         let mut groups = BTreeSet::new();

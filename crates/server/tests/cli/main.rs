@@ -14,6 +14,7 @@ mod debug_bundle;
 mod diverged;
 mod doctor;
 mod early;
+mod fleet;
 mod guards;
 mod identities;
 mod lb_policy;

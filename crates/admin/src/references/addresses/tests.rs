@@ -4,7 +4,7 @@ use chancery_admission::{ClientKind, ClientProfile, Manifest, Options, Profiles,
 use chancery_model::{Incarnation, Outcome};
 
 use super::*;
-use crate::node_groups::{Client, groups};
+use crate::node_groups::{Client, connected_nodes, groups};
 
 /// Nodes with an ID of `e…` have the scopes `base` and `edge`. The scope `base` shadows `edge`. All other nodes
 /// have the scope of their name.
@@ -49,7 +49,9 @@ impl World {
         let index = ReferenceIndex::of(&self.state).advanced(&applied.state);
         let shared =
             SharedAddresses::of(&self.state, transaction, applied, &index, &self.validation);
-        let groups = groups(&self.clients, &self.state, &applied.state, &shared.scopes());
+        let (before, after, scopes) = (&self.state, &applied.state, shared.scopes());
+        let connected = connected_nodes(&self.clients, before, after, &scopes);
+        let groups = groups(&connected, after, &scopes);
         shared.findings(&applied.state, &groups, &index, &self.validation)
     }
 
@@ -115,7 +117,7 @@ fn scopes_of_a_template_are_compared_for_connected_nodes() {
     let b = [listener("b", 80)];
     assert_eq!(world.adds("common", &b), NONE);
     let node = Arc::new(Node { id: "1".to_owned(), ..Node::default() });
-    world.clients.push(Client { node, sotw_types: Vec::new() });
+    world.clients.push(Client { node, sotw_types: Vec::new(), identity: None });
     let found = world.adds("common", &b);
     assert!(found.len() == 1 && found[0].contains("common+t-1 (1 node)"), "{found:?}");
 }

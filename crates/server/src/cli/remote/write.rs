@@ -87,6 +87,7 @@ pub(crate) struct Write {
     /// cluster-in-use: removes a cluster to which another resource refers, such as a route.
     /// view-change: gives connected nodes other resources, or none, by a change of assignments.
     /// sotw-size: makes a SotW response larger than gRPC clients accept by default.
+    /// unasked: a replica did not answer whether the write concerns its nodes.
     #[arg(long, value_name = "GUARD[,GUARD]", value_delimiter = ',', value_parser = guard_name, verbatim_doc_comment)]
     pub(crate) confirm: Vec<&'static str>,
     /// Identify the write by 32 hexadecimal digits [default: random]
@@ -184,7 +185,7 @@ impl Request {
         let response = self.attempts(servers).await?;
         report_warnings(&response.warnings);
         report_left_out(&response.left_out);
-        report_clients(&response.checked_clients);
+        report_clients(&response);
         answer.show(&response, |out| write_text(&response, out))?;
         match &response.wait {
             Some(wait) => verdict(&response, wait),
@@ -276,8 +277,8 @@ enum Again {
 
 impl Refused {
     fn input(response: &pb::WriteResponse) -> Self {
-        let failure = Failure::lines(problem_lines(&response.problems))
-            .with_notes(clients_lines(&response.checked_clients));
+        let failure =
+            Failure::lines(problem_lines(&response.problems)).with_notes(clients_lines(response));
         Self { failure, written: Written::No, again: Again::Nowhere }
     }
 }

@@ -28,9 +28,15 @@ pub(super) fn write_access_effects(
         }
     }
     match response.access_effects.len().saturating_sub(NODES_SHOWN_MAX) {
-        0 => Ok(()),
-        n => writeln!(out, "… {n} more nodes"),
+        0 => {}
+        n => writeln!(out, "… {n} more nodes")?,
     }
+    // Only a dry run lists nodes.
+    for replica in response.not_asked.iter().filter(|_| response.dry_run && response.access > 0) {
+        let (id, reason) = (replica.replica_id, plain(&replica.message));
+        writeln!(out, "replica {id} {reason}; its nodes are not listed")?;
+    }
+    Ok(())
 }
 
 /// Writes the guards that the write trips, and in a dry run how to confirm them.
@@ -47,7 +53,7 @@ pub(super) fn write_guards(
         if finding.effects_omitted > 0 {
             writeln!(out, "  … {} more", finding.effects_omitted)?;
         }
-        if finding.replicas_not_asked > 0 {
+        if finding.replicas_not_asked > 0 && finding.guard != "unasked" {
             let others = count(finding.replicas_not_asked, "other replica");
             writeln!(out, "  the nodes of {others} were not asked")?;
         }
