@@ -44,7 +44,7 @@ pub use watch::Overdue;
 /// | after each poll that returned `None` | [`wake_at`](Self::wake_at) | poll at that time; `None`: no deadline is pending |
 /// | a timer of the driver | [`overdue_at`](Self::overdue_at), [`overdue`](Self::overdue) | `overdue_at`: set a timer for that time. `overdue`: `Some`: close the stream |
 /// | after each poll that returned `None` | [`unopened_since`](Self::unopened_since) | if a stream of one type has waited for too long, end it with UNAVAILABLE |
-/// | the stream ended | [`take_resume_state`](Self::take_resume_state) | keep it for the node's next streams, for about half a minute |
+/// | the stream ended | [`take_resume_state`](Self::take_resume_state) | keep it for the next streams of the same identity and node, for about half a minute |
 ///
 /// A driver that must bound its work reads the `cost_of_…` methods before the call, and the
 /// `retained_bytes` methods before it accepts a request. The order of calls is otherwise free. A
@@ -315,7 +315,8 @@ impl Session {
         self.kind.type_url.is_none() && of_type.is_some_and(|s| s.resumption.needs_resume_state())
     }
 
-    /// Adds the resources that the client holds from its earlier streams.
+    /// Adds the resources that the client holds from its earlier streams. Responses may contain them, so the caller
+    /// passes only states whose resources the client may have now.
     pub fn resume_from(&mut self, type_url: &TypeUrl, states: &[Arc<ResumeState>]) {
         if let Some(s) = self.subscriptions.iter_mut().find(|s| s.type_url == *type_url) {
             s.resumption.resume_from(&s.type_url, states);

@@ -459,6 +459,7 @@ impl Replica {
             log_bytes: inner.storage.log_size.lock().bytes(),
             disk_bytes: Directory::disk_bytes(&inner.config.data_dir),
             free_bytes: inner.storage.space.free(),
+            full: inner.storage.space.full().map(|full| full.to_string()),
             digests: inner.storage.digests.recent(SHOWN_NEWEST, SHOWN_STEPS),
             fsyncs: inner.metrics.fsyncs(),
             failure: self.failure(),

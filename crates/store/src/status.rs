@@ -79,6 +79,9 @@ pub struct Status {
     pub disk_bytes: u64,
     /// The free space of its file system in bytes, if known.
     pub free_bytes: Option<u64>,
+    /// An error text if the free space is too small for any write. The replica then refuses writes
+    /// when it leads.
+    pub full: Option<String>,
     /// The digests of the newest applied positions, ordered by index.
     pub digests: Vec<StateDigest>,
     /// The number of syncs of the write-ahead log since the replica was opened.

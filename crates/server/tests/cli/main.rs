@@ -16,6 +16,7 @@ mod doctor;
 mod early;
 mod fleet;
 mod guards;
+mod identities;
 mod lb_policy;
 mod leaderless;
 mod lifecycle;

@@ -117,7 +117,9 @@ fn check_lists(other: &Replica) {
 /// The other ways to ask: the view of a node, access rules, a dry run, and the status of clients.
 fn check_doors(other: &Replica) {
     let missing = "is not connected to this replica; 2 other replicas were not asked";
-    for args in [["get", "--node", "edge-1"].as_slice(), &["access", "explain", "anna", "edge-1"]] {
+    for args in
+        [["get", "--node", "edge-1"].as_slice(), &["access", "explain", "token:anna", "edge-1"]]
+    {
         let done = other.run(args, "");
         assert!(done.code == 1 && done.err.contains(missing), "{args:?}: {done:?}");
     }
