@@ -284,24 +284,23 @@ async fn decide(
     let node = node::of_poll(node, config.node_bytes_max, config.node_metadata_max)
         .map_err(PollError::Node)?;
     admitted.node.clone_from(&node.id);
-    let seen = admitted.poll.view(&caller.identity, &node).map_err(PollError::Access)?;
+    let identity = &*caller.identity;
+    let seen = admitted.poll.view(identity, &node).map_err(PollError::Access)?;
     if let Some(error) = &request.error {
         // REST-16. The text may quote a secret, so only the code is kept and logged.
         counter!("chancery_xds_poll_nacks_total", "type" => type_label(type_url)).increment(1);
         let version = &request.version_info;
-        let principal = &caller.identity.principal;
-        admitted.poll.record_rejection(principal, &node, &seen, type_url, version, error.code);
+        let (principal, code) = (&identity.principal, error.code);
+        admitted.poll.record_rejection(principal, &node, &seen, type_url, version, code);
         if shared.polls.may_log() {
-            let (node, code, version) = (&node.id, error.code, &request.version_info);
+            let node = &node.id;
             warn!(?node, %type_url, ?version, code, "a REST client reports that it rejected a response");
         }
     }
     admitted.poll.check_fresh(&request.version_info).await?;
-    let principal = &caller.identity.principal;
-    let key = repeats::key(principal, &node.id, &path, &request.version_info);
+    let key = repeats::key(&identity.principal, &node.id, &path, &request.version_info);
     let PollRequest { names, version_info, .. } = request;
     let names = admitted.poll.names(type_url, names).map_err(PollError::Glob)?;
-    let identity = &*caller.identity;
     let question = Question { type_url, identity, node, names, version_info, key };
     let hold = if is_held { config.poll_hold } else { Duration::ZERO };
     let hold = caller.ends_after.map_or(hold, |after| hold.min(after));
