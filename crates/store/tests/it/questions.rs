@@ -234,11 +234,11 @@ async fn answer_that_blocks_its_runtime_delays_no_write() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
     let (open_gate, gate) = mpsc::channel::<()>();
     let gate = Arc::new(std::sync::Mutex::new(gate));
-    let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
+    let (started, mut has_started) = tokio::sync::mpsc::channel(2);
     let blocks: Arc<dyn Answerer> = Arc::new(By(move |_: Asked| {
         let (gate, started) = (Arc::clone(&gate), started.clone());
         async move {
-            started.send(()).unwrap();
+            started.send(()).await.unwrap();
             assert!(gate.lock().unwrap().recv().is_err(), "the gate ends");
             Ok(AnswerPage::default())
         }
