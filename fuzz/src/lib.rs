@@ -1,10 +1,11 @@
 //! Fuzz targets: the decoders of everything that clients and authors send.
 //!
-//! A target decodes one input. It fails if the decoder panics, breaks its contract, or takes more memory
-//! than its bound. `cargo xtask fuzz` searches for such inputs with libFuzzer. The tests replay the corpus
+//! A target decodes one input. It fails if the decoder panics, breaks its contract, or takes more memory or
+//! processor time than its bounds. `cargo xtask fuzz` searches for such inputs with libFuzzer. The tests replay the corpus
 //! and mutations of it.
 
 mod corpus;
+mod cost;
 mod files;
 mod names;
 mod targets;
@@ -22,8 +23,9 @@ pub use targets::{TARGETS, target};
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Fills what stays in memory for all inputs: the descriptors of Envoy's API, and shared names.
+/// Fills what stays in memory for all inputs: the descriptors of Envoy's API, and shared names. Measures a step.
 pub fn warm_up() {
+    cost::steps(|| {});
     names::read(b"xdstp://a/envoy.config.cluster.v3.Cluster/x", &|| {});
     files::manifest(
         b"resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: x}]",
@@ -45,13 +47,44 @@ pub struct Target {
     pub input_bytes_max: usize,
     /// The memory that an input may take at once: a constant, and bytes for each byte of input.
     memory: (usize, usize),
+    /// The maximum number of steps for each byte of an input, see [`Target::cost`].
+    steps_per_byte: f64,
 }
 
+/// The number of runs of which the shortest counts.
+const RUNS: usize = 3;
+/// The number of steps that any input may take, besides those for its bytes.
+const STEPS_MIN: f64 = 2e6;
+
 impl Target {
+    /// Decodes an input, and returns the steps that this takes for each byte. A step is the processor time for one byte
+    /// of a checksum. Call it on a thread with a stack of 16 MiB, after `read_on_this_thread` of the files' reader.
+    ///
+    /// # Panics
+    /// If the decoder breaks its contract, or takes more steps than its bound.
+    pub fn cost(&self, input: &[u8]) -> f64 {
+        let mut shortest = f64::INFINITY;
+        let mut len = 0;
+        for _ in 0..RUNS {
+            let steps = cost::steps(|| len = (self.decode)(input, &|| {}));
+            shortest = shortest.min(steps);
+            if shortest <= self.steps_max(len) {
+                break;
+            }
+        }
+        let (name, max) = (self.name, self.steps_max(len));
+        assert!(shortest <= max, "{name}: {shortest:.0} steps for {len} bytes, at most {max:.0}");
+        shortest / as_f64(len.max(1))
+    }
+
+    fn steps_max(&self, len: usize) -> f64 {
+        STEPS_MIN + self.steps_per_byte * as_f64(len)
+    }
+
     /// Decodes an input, and returns the peak of the memory that this takes, in bytes.
     ///
     /// # Panics
-    /// If the decoder breaks its contract, or takes more memory than its bound.
+    /// If the decoder breaks its contract, or takes more memory or steps than its bounds.
     pub fn run(&self, input: &[u8]) -> usize {
         // The peak belongs to the process, so one input is decoded at a time.
         static ONE: Mutex<()> = Mutex::new(());
@@ -59,7 +92,9 @@ impl Target {
         let before = MEMORY.current_usage();
         MEMORY.reset_peak_usage();
         let decoded_peak = Cell::new(None);
-        let len = (self.decode)(input, &|| decoded_peak.set(Some(MEMORY.peak_usage())));
+        let mut len = 0;
+        let decoded = || decoded_peak.set(Some(MEMORY.peak_usage()));
+        let steps = cost::steps(|| len = (self.decode)(input, &decoded));
         let peak = decoded_peak.get().unwrap_or_else(|| MEMORY.peak_usage());
         let peak = peak.saturating_sub(before);
         let (floor, per_byte) = self.memory;
@@ -69,6 +104,14 @@ impl Target {
             "{}: {peak} bytes of memory for {len} bytes, at most {max}",
             self.name
         );
+        if steps > self.steps_max(len) {
+            // The shortest of several runs counts.
+            self.cost(input);
+        }
         peak
     }
+}
+
+fn as_f64(n: usize) -> f64 {
+    u32::try_from(n).map_or(f64::INFINITY, f64::from)
 }

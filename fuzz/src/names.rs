@@ -7,13 +7,15 @@ use chancery_protocol::{Config, PollContent, PollNames};
 
 /// The maximum number of names of an input.
 const NAMES_MAX: usize = 16;
+/// The length of an input for each further name, in bytes.
+const NAME_BYTES: usize = 256;
 /// The maximum length of a pattern and of a text whose match is checked, in bytes. The check is slow.
 const PATTERN_BYTES_MAX: usize = 32;
 
 /// Reads the lines of the input as names, as a poll does, and each name as that of a stored resource.
 pub(crate) fn read(input: &[u8], decoded: &dyn Fn()) {
     let Ok(input) = std::str::from_utf8(input) else { return };
-    let names: Vec<&str> = input.lines().take(NAMES_MAX).collect();
+    let names: Vec<&str> = input.lines().take(NAMES_MAX.max(input.len() / NAME_BYTES)).collect();
     let type_url = TypeUrl::from_static(CLUSTER);
     let all = names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
     let read = PollNames::new(&type_url, &Config::default(), all.into());

@@ -35,7 +35,11 @@ pub const TARGETS: &[Target] = &[
     row("manifest", 2048, FILE, |input, _| all(input, files::manifest)),
     row("bootstrap", 2048, FILE, |input, _| all(input, files::bootstrap)),
     row("token", 2048, TOKEN, |input, _| all(input, chancery_auth::fuzz::token)),
+    row("rejection", 4096, REJECTION, |input, _| all(input, chancery_fanout::fuzz::rejection_text)),
 ];
+
+/// The maximum number of steps for each byte. A cost that grows with the square of the length exceeds it within 64 KiB.
+const STEPS_PER_BYTE: f64 = 2000.0;
 
 /// The maximum memory for a decoded input: a constant, and bytes for each byte of input.
 type Memory = (usize, usize);
@@ -50,6 +54,9 @@ const NAMES: Memory = (64 << 10, 4);
 const CSDS: Memory = (64 << 10, 128);
 /// A claim may be a tree of JSON, which takes up to 70 bytes for each byte.
 const TOKEN: Memory = (64 << 10, 128);
+/// A byte of the text has up to eight readings of 12 bytes, and a filter for each length of a secret. The text may
+/// hold 1 byte as 3.
+const REJECTION: Memory = (64 << 10, 512);
 /// Aliases may add 20,000 values and 1 MiB of text to a short file. The tree of a file takes up to 50 bytes for
 /// each byte, and the message of a file in the wire format takes up to 85.
 const FILE: Memory = (4 << 20, 128);
@@ -60,7 +67,7 @@ const fn row(
     memory: Memory,
     decode: fn(&[u8], Decoded<'_>) -> usize,
 ) -> Target {
-    Target { name, decode, input_bytes_max, memory }
+    Target { name, decode, input_bytes_max, memory, steps_per_byte: STEPS_PER_BYTE }
 }
 
 fn all(input: &[u8], decode: impl FnOnce(&[u8])) -> usize {

@@ -9,8 +9,8 @@ use std::{
 use chancery_auth::new_token;
 use chancery_fanout::AccessControl;
 use chancery_model::{
-    AccessOp, AccessRule, Grant, Identity, Principal, Quota, QuotaUse, ResourceName, ScopeName,
-    Target, Template, Token, TokenDigest, Verb,
+    Access, AccessOp, AccessRule, Grant, Identity, IdentityGrant, Principal, Quota, QuotaUse,
+    ResourceName, ScopeName, Target, Template, Token, TokenDigest, Verb,
 };
 use chancery_proto::admin::v1::{self as pb, access_service_server::AccessService};
 use tonic::{Request, Response, Status};
@@ -142,6 +142,10 @@ impl Service {
             admin: self.caller.rights == Rights::Admin,
             rules: access.rules_of(&identity.principal).map(|rule| rule.name.to_string()).collect(),
             verbs: verbs.into_iter().map(|verb| verb.name().to_owned()).collect(),
+            grants: match self.caller.may_everything() {
+                true => Vec::new(),
+                false => show_grants(&access, identity),
+            },
         }
     }
 
@@ -283,7 +287,7 @@ impl Service {
             id => {
                 let streams = self.streams().await?;
                 let streams = streams_of(&streams, id);
-                let stream = streams.last().ok_or_else(|| crate::nodes::not_connected(id))?;
+                let stream = streams.last().ok_or_else(|| self.not_connected(id))?;
                 let assignment = state.assignments.for_node(&stream.node);
                 let scopes = assignment.map(|one| one.scopes_for(&stream.node)).unwrap_or_default();
                 let unresolved = assignment.and_then(|one| one.unresolved(&stream.node));
@@ -298,9 +302,13 @@ impl Service {
                 })
             }
         };
-        let verbs = match self.access.rights_of(&identity.principal) {
-            Rights::Rules => access.verbs_of(&identity),
-            _ => Verb::ALL.iter().copied().collect(),
+        let (verbs, grants) = match self.access.rights_of(&identity.principal) {
+            Rights::Rules => (access.verbs_of(&identity), show_grants(access, &identity)),
+            // Without access rules, the answer shows what the stored rules would give.
+            Rights::NotEnforced => {
+                (Verb::ALL.iter().copied().collect(), show_grants(access, &identity))
+            }
+            Rights::Admin => (Verb::ALL.iter().copied().collect(), Vec::new()),
         };
         Ok(pb::ExplainAccessResponse {
             rules: access.rules_of(&identity.principal).map(|rule| rule.name.to_string()).collect(),
@@ -308,6 +316,7 @@ impl Service {
             identity: identity.principal.to_string(),
             enforced: self.access.control == AccessControl::Enforced,
             node,
+            grants,
         })
     }
 
@@ -405,7 +414,8 @@ fn id_of(digest: &TokenDigest) -> String {
     hex::encode(&digest.0[..ID_DIGITS / 2])
 }
 
-fn show_token(token: &Token) -> pb::TokenInfo {
+/// Converts a token to a message, without its secret.
+pub(crate) fn show_token(token: &Token) -> pb::TokenInfo {
     pb::TokenInfo {
         name: token.name.to_string(),
         id: id_of(&token.digest),
@@ -419,7 +429,8 @@ fn texts(templates: &[Template]) -> Vec<String> {
     templates.iter().map(|template| template.as_str().to_owned()).collect()
 }
 
-fn show_rule(rule: &AccessRule) -> pb::AccessRule {
+/// Converts an access rule to a message.
+pub(crate) fn show_rule(rule: &AccessRule) -> pb::AccessRule {
     let text = |template: &Option<Template>| template.as_ref().map(|one| one.as_str().to_owned());
     let metadata: BTreeMap<_, _> = (rule.node.metadata.iter())
         .map(|(path, template)| (path.clone(), template.as_str().to_owned()))
@@ -447,7 +458,8 @@ fn show_rule(rule: &AccessRule) -> pb::AccessRule {
     }
 }
 
-fn show_quota(quota: &Quota, used: &QuotaUse) -> pb::QuotaStatus {
+/// Converts a quota and its use to a message.
+pub(crate) fn show_quota(quota: &Quota, used: &QuotaUse) -> pb::QuotaStatus {
     pb::QuotaStatus {
         name: quota.name.to_string(),
         scopes: texts(&quota.scopes),
@@ -459,6 +471,19 @@ fn show_quota(quota: &Quota, used: &QuotaUse) -> pb::QuotaStatus {
         bytes: used.bytes,
         used_scopes: used.scopes,
     }
+}
+
+/// Returns the grants of the rules that name an identity.
+fn show_grants(access: &Access, identity: &Identity) -> Vec<pb::IdentityGrant> {
+    let show = |one: IdentityGrant<'_>| pb::IdentityGrant {
+        rule: one.rule.to_owned(),
+        deny: one.denies,
+        grant: Some(show_grant(one.grant)),
+        variables: (one.variables.into_iter())
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+    };
+    access.grants_of(identity).into_iter().map(show).collect()
 }
 
 fn show_grant(grant: &Grant) -> pb::Grant {

@@ -1,62 +1,48 @@
 //! The effect of a write on the access of connected nodes, for a dry run.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use chancery_fanout::{AccessControl, StreamStatus};
-use chancery_model::{Identity, State, StreamRefusal};
+use chancery_model::{Identity, Node, State, StreamRefusal};
 use chancery_proto::admin::v1 as pb;
 
-use crate::{AdminError, nodes::INLINE_STREAMS_MAX, service::Service, work::Size};
+use crate::node_groups::Client;
 
 /// The maximum number of listed nodes.
-const EFFECTS_MAX: usize = 1000;
+pub(crate) const ACCESS_EFFECTS_MAX: usize = 1000;
 
-impl Service {
-    /// Returns the nodes of this replica whose access differs between two states.
-    pub(crate) async fn access_effects(
-        &self,
-        before: &Arc<State>,
-        after: &State,
-    ) -> Result<Vec<pb::AccessEffect>, AdminError> {
-        let is_same = before.placement_changed() == after.placement_changed();
-        if is_same || self.access.control == AccessControl::Off {
-            return Ok(Vec::new());
+/// The nodes whose access changes, by node ID and identity, each with the refusal after the write.
+pub(crate) type AccessEffects = BTreeMap<(String, String), Option<String>>;
+
+/// Returns the first nodes whose access differs between two states.
+pub(crate) fn access_effects(clients: &[Client], before: &State, after: &State) -> AccessEffects {
+    let mut effects = AccessEffects::new();
+    for Client { node, identity, .. } in clients {
+        let Some(identity) = identity.as_deref() else { continue };
+        let (old, new) = (decide(before, identity, node), decide(after, identity, node));
+        if old.is_some() == new.is_some() {
+            continue;
         }
-        let streams = self.fanout.nodes().await;
-        let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
-        let (before, after) = (Arc::clone(before), after.clone());
-        let compare = move || {
-            let mut effects: Vec<pb::AccessEffect> = Vec::new();
-            for stream in &streams {
-                let Some(identity) = stream.identity.as_deref() else { continue };
-                let old = decide(&before, identity, stream);
-                let new = decide(&after, identity, stream);
-                let is_known = |one: &pb::AccessEffect| {
-                    one.node == stream.node.id && one.identity == identity.principal.as_str()
-                };
-                if old.is_some() == new.is_some() || effects.iter().any(is_known) {
-                    continue;
-                }
-                effects.push(pb::AccessEffect {
-                    node: stream.node.id.clone(),
-                    identity: identity.principal.to_string(),
-                    allowed: new.is_none(),
-                    reason: new.map(|refusal| refusal.to_string()).unwrap_or_default(),
-                });
-                if effects.len() == EFFECTS_MAX {
-                    break;
-                }
-            }
-            effects
-        };
-        self.work.run(size, compare).await
+        let key = (node.id.clone(), identity.principal.to_string());
+        effects.entry(key).or_insert_with(|| new.map(|refusal| refusal.to_string()));
+        if effects.len() == ACCESS_EFFECTS_MAX {
+            break;
+        }
     }
+    effects
 }
 
-fn decide(state: &State, identity: &Identity, stream: &StreamStatus) -> Option<StreamRefusal> {
-    let assignment = state.assignments.for_node(&stream.node);
-    let scopes = assignment.map(|one| one.scopes_for(&stream.node)).unwrap_or_default();
-    let unresolved = assignment.and_then(|one| one.unresolved(&stream.node));
+/// Converts the effect on a node to a message.
+pub(crate) fn access_effect(
+    ((node, identity), refusal): ((String, String), Option<String>),
+) -> pb::AccessEffect {
+    let allowed = refusal.is_none();
+    pb::AccessEffect { node, identity, allowed, reason: refusal.unwrap_or_default() }
+}
+
+fn decide(state: &State, identity: &Identity, node: &Node) -> Option<StreamRefusal> {
+    let assignment = state.assignments.for_node(node);
+    let scopes = assignment.map(|one| one.scopes_for(node)).unwrap_or_default();
+    let unresolved = assignment.and_then(|one| one.unresolved(node));
     let unresolved = unresolved.map(|template| template.as_str());
-    state.access.decide_stream(identity, &stream.node, &scopes, unresolved).err()
+    state.access.decide_stream(identity, node, &scopes, unresolved).err()
 }

@@ -3,7 +3,7 @@
 //! Each operation that writes, changes the cluster, or returns everything (a backup) calls [`Service::audited`].
 //! Details contain only counts, names, and the texts that the author wrote for others: label, author, reason.
 
-use std::net::SocketAddr;
+use std::{cell::RefCell, collections::BTreeSet, net::SocketAddr};
 
 use axum::{
     extract::{ConnectInfo, Request},
@@ -11,6 +11,7 @@ use axum::{
     response::Response,
 };
 use chancery_audit::{Decision, Event, Port, Target, source_text};
+use chancery_model::{ScopeName, Transaction};
 use chancery_proto::admin::v1 as pb;
 use chancery_trace::TraceParent;
 use http::{Extensions, HeaderMap, header};
@@ -21,12 +22,43 @@ use crate::{AdminError, operation_log, service::Service, write_trace::WriteTrace
 /// The header of W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
 
+/// The maximum number of scopes of a write that the policy of the audit log considers.
+const SCOPES_MAX: usize = 1000;
 /// The maximum number of names in the details of a record.
 const NAMES_MAX: usize = 20;
 
 tokio::task_local! {
     /// The caller of the request that the present task serves.
     static CALLER: Caller;
+    /// The scopes of the write that the present task makes; `None` until they are known.
+    static SCOPES: RefCell<Option<BTreeSet<ScopeName>>>;
+}
+
+/// Records the scopes of a write for its record. A request names a scope only for resources without one of their own.
+pub(crate) fn note_scopes(transaction: &Transaction) {
+    let all = (transaction.upserts.iter().map(|one| &one.scope))
+        .chain(transaction.deletes.iter().map(|(scope, _)| scope))
+        .chain(&transaction.prune);
+    let mut scopes = BTreeSet::new();
+    let mut last = None;
+    // Most transactions name the same scope many times in a row.
+    for scope in all {
+        if last != Some(scope) {
+            last = Some(scope);
+            scopes.insert(scope.clone());
+        }
+    }
+    // Only an operation that is recorded has a place for them.
+    let _ = SCOPES.try_with(|noted| noted.replace(Some(scopes)));
+}
+
+/// Replaces the scope of a record by the scopes that the write concerns.
+fn with_scopes(event: Event) -> Event {
+    let Some(scopes) = SCOPES.try_with(RefCell::take).ok().flatten() else { return event };
+    let mut scopes: Vec<String> =
+        scopes.iter().take(SCOPES_MAX).map(|scope| scope.as_str().to_owned()).collect();
+    let scope = if scopes.len() == 1 { scopes.remove(0) } else { String::new() };
+    Event { target: Target { scope, scopes, ..event.target }, ..event }
 }
 
 /// The caller of a request.
@@ -186,7 +218,7 @@ impl Running<'_> {
 
     fn end(mut self, decision: Decision, add: impl FnOnce(Event) -> Event) {
         if let Some(event) = self.event.take() {
-            let event = add(Event { decision, ..now(event) });
+            let event = add(with_scopes(Event { decision, ..now(event) }));
             operation_log::log(&event, self.is_dry_run);
             self.note(event);
         }
@@ -197,7 +229,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         if let Some(event) = self.event.take() {
             let decision = Decision::Unknown("abandoned");
-            let event = Event { decision, ..now(event) };
+            let event = with_scopes(Event { decision, ..now(event) });
             operation_log::log(&event, self.is_dry_run);
             self.note(event);
         }
@@ -256,6 +288,7 @@ impl Service {
         let event = caller.add_to(Event::new(Port::Admin, "secrets.read"));
         let target = Target {
             scope: read.scope.to_owned(),
+            scopes: Vec::new(),
             type_name: "secret".to_owned(),
             name: read.name.to_owned(),
         };
@@ -276,6 +309,15 @@ impl Service {
     }
 
     async fn audited_with<T>(
+        &self,
+        operation: Operation,
+        run: impl Future<Output = Result<T, AdminError>>,
+        describe: impl FnOnce(&T, Event) -> Event,
+    ) -> Result<T, AdminError> {
+        SCOPES.scope(RefCell::default(), self.recorded(operation, run, describe)).await
+    }
+
+    async fn recorded<T>(
         &self,
         operation: Operation,
         run: impl Future<Output = Result<T, AdminError>>,

@@ -11,9 +11,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use chancery_audit::{Event, Port};
-use chancery_auth::{AuthPort, Credentials, RateExceeded, TransportPeer};
+use chancery_auth::{AuthPort, Authenticator, Credentials, RateExceeded, TransportPeer};
 use chancery_fanout::AccessControl;
-use chancery_model::{Collection, Principal, Scope, State as Replicated, Target, Verb};
+use chancery_model::{Collection, Identity, Principal, Scope, State as Replicated, Target, Verb};
 use http::{HeaderValue, header, request::Parts};
 use metrics::counter;
 use tokio::time::Instant;
@@ -84,7 +84,10 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, Rejected> 
     let access = &service.access;
     let auth = match (access.control, &access.auth) {
         (AccessControl::Enforced, Some(auth)) => auth,
-        (AccessControl::Off, _) => return Ok(Caller::unrestricted()),
+        (AccessControl::Off, None) => return Ok(Caller::unrestricted(Identity::anonymous())),
+        (AccessControl::Off, Some(auth)) => {
+            return Ok(Caller::unrestricted(proven(service, auth, request).await));
+        }
         (AccessControl::Enforced, None) => {
             let text = "the port has no authentication".to_owned();
             return Err(AdminError::Unauthenticated(text).into());
@@ -93,13 +96,7 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, Rejected> 
     if OPEN.contains(&request.uri.path()) {
         return Ok(Caller::nobody());
     }
-    let credentials = Credentials {
-        port: AuthPort::Admin,
-        headers: &request.headers,
-        query: request.uri.query(),
-        peer: request.extensions.get::<TransportPeer>(),
-        address: request.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip()),
-    };
+    let credentials = credentials(request);
     let rules = Arc::clone(&service.replica.state().access);
     let find = |digest: &_| rules.token(digest).cloned();
     let now = SystemTime::now();
@@ -136,6 +133,31 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, Rejected> 
         })?;
     }
     Ok(Caller { identity, rights, ends_at: ends_after.map(|after| Instant::now() + after) })
+}
+
+fn credentials(request: &Parts) -> Credentials<'_> {
+    Credentials {
+        port: AuthPort::Admin,
+        headers: &request.headers,
+        query: request.uri.query(),
+        peer: request.extensions.get::<TransportPeer>(),
+        address: request.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip()),
+    }
+}
+
+/// Returns the identity that a request proves, for the history and the audit log, if access rules do not apply. An
+/// invalid credential proves no identity, but does not refuse the request.
+async fn proven(service: &Service, auth: &Authenticator, request: &Parts) -> Identity {
+    let credentials = credentials(request);
+    let has_credential =
+        credentials.peer.is_some() || request.headers.contains_key(header::AUTHORIZATION);
+    if !has_credential || OPEN.contains(&request.uri.path()) {
+        return Identity::anonymous();
+    }
+    let rules = Arc::clone(&service.replica.state().access);
+    let find = |digest: &_| rules.token(digest).cloned();
+    let proof = auth.identify(credentials, SystemTime::now(), &find).await;
+    proof.map_or_else(|_| Identity::anonymous(), |proof| proof.identity)
 }
 
 /// Returns the error of an identity that sends too much, and counts it.

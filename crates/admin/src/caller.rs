@@ -38,8 +38,8 @@ pub(crate) enum Rights {
 
 impl Caller {
     /// Returns the caller of a port without access rules.
-    pub(crate) fn unrestricted() -> Self {
-        Self { identity: Identity::anonymous(), rights: Rights::NotEnforced, ends_at: None }
+    pub(crate) fn unrestricted(identity: Identity) -> Self {
+        Self { identity, rights: Rights::NotEnforced, ends_at: None }
     }
 
     /// Returns a caller without a credential and without rights.

@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 
 use chancery_model::{Applied, Assignment, Change, ChangeKind, State};
 use chancery_proto::admin::v1 as pb;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::{cluster::show_assignment, json::JsonMessage, resources};
+use crate::{
+    access_changes::{self, Changed},
+    cluster::show_assignment,
+    json::JsonMessage,
+    resources,
+};
 
 /// The maximum number of changes in an answer.
 const CHANGES_MAX: usize = 1000;
@@ -36,12 +41,15 @@ pub(crate) fn list(
     let listed: Vec<pb::Change> =
         changes.iter().take(CHANGES_MAX).map(|change| show(before, change, effect)).collect();
     let mut assignments = list_assignments(&before.assignments.rules, &state.assignments.rules);
-    let n_changes = changes.len() + assignments.len();
+    let mut access = access_changes::list(before, state);
+    let n_changes = changes.len() + assignments.len() + access.len();
     assignments.truncate(CHANGES_MAX);
+    access.truncate(CHANGES_MAX);
     pb::WriteResponse {
-        changes_omitted: (n_changes - listed.len() - assignments.len()) as u64,
+        changes_omitted: (n_changes - listed.len() - assignments.len() - access.len()) as u64,
         changes: listed,
         assignment_changes: assignments,
+        access_changes: access.into_iter().map(show_access).collect(),
         ..response
     }
 }
@@ -73,6 +81,20 @@ fn list_assignments(before: &[Assignment], after: &[Assignment]) -> Vec<pb::Assi
         differences,
     });
     listed.collect()
+}
+
+fn show_access(changed: Changed) -> pb::AccessChange {
+    let Changed { object, name, id, before, after } = changed;
+    let kind = match (&before, &after) {
+        (None, _) => "added",
+        (Some(_), None) => "deleted",
+        (Some(_), Some(_)) => "updated",
+    };
+    // All fields of an object that is added or deleted differ.
+    let fields = |side: Option<Value>| side.unwrap_or_else(|| Value::Object(Map::new()));
+    let mut differences = Vec::new();
+    diff("", Some(&fields(before)), Some(&fields(after)), &mut differences);
+    pb::AccessChange { object: object.to_owned(), name, id, kind: kind.to_owned(), differences }
 }
 
 fn show(before: &State, change: &Change, effect: Effect) -> pb::Change {
@@ -113,7 +135,7 @@ fn differences(before: &State, change: &Change) -> Vec<pb::FieldDifference> {
         let type_url = &change.key.type_url;
         let shown = resources::show(&change.scope, type_url, resource, resources::Body::Shown);
         let mut json = shown.to_json();
-        let mut kept = serde_json::Map::new();
+        let mut kept = Map::new();
         for key in ["labels", "aliases", "ttl_ms"] {
             kept.insert(key.to_owned(), json[key].take());
         }

@@ -74,12 +74,7 @@ impl Service {
         let status = self.replica.status();
         let voters_up = members::voters_up(&members);
         let quorum = status.voters.len() as u64 / 2 + 1;
-        let mut warnings = members::warnings(&members, status.leader, status.replica_id, removed);
-        if status.leader != Some(status.replica_id) {
-            warnings.extend(
-                status.full.as_deref().map(|full| members::would_refuse(status.replica_id, full)),
-            );
-        }
+        let warnings = members::warnings(&members, status.leader, status.replica_id, removed);
         Ok(pb::ClusterStatus {
             replica_id: status.replica_id,
             cluster_id: status.cluster_id.to_string(),

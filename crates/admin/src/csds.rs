@@ -19,8 +19,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use chancery_fanout::StreamStatus;
-use chancery_model::{Resource, Target, TypeUrl, Verb, types::SECRET};
+use chancery_fanout::{StreamContents, StreamStatus};
+use chancery_model::{Resource, ScopeName, Target, TypeUrl, Verb, types::SECRET};
 use chancery_proto::{
     csds::{ClientConfig, ClientStatusRequest, ConfigStatus, GenericXdsConfig, UpdateFailureState},
     discovery::Any,
@@ -49,6 +49,9 @@ const STREAM_BYTES: usize = 256;
 const RESOURCE_BYTES: usize = 128;
 /// The header that names the scope of an answer (CSDS-13).
 pub(crate) const SCOPE_HEADER: &str = "x-chancery-scope";
+
+/// The header with the number of other replicas, whose clients an answer lacks.
+pub(crate) const NOT_ASKED_HEADER: &str = "x-chancery-replicas-not-asked";
 
 /// The pages of one stream.
 struct Collected {
@@ -98,12 +101,8 @@ impl Service {
         };
         let selected = self.work.run(size, select).await?;
         let with_contents = !request.exclude_resource_contents;
-        let scopes = selected.iter().flat_map(|stream| &stream.scopes);
-        let mut hidden =
-            scopes.filter(|scope| self.authorize(Verb::Get, Target::Scope(scope)).is_err());
-        if with_contents && hidden.next().is_some() {
-            return Err(self
-                .denied("get the resources of a selected client (or exclude_resource_contents)"));
+        if with_contents {
+            selected.iter().try_for_each(|stream| self.check_scopes(Some(&stream.scopes)))?;
         }
         let mut budget = Budget(ANSWER_BYTES_MAX);
         let mut collected = Vec::new();
@@ -130,6 +129,18 @@ impl Service {
         self.work.run_while_awaited(Size::Large, build).await
     }
 
+    /// Checks whether the caller may see the resources of a client. `None` means that their scopes are not known.
+    fn check_scopes(&self, scopes: Option<&[ScopeName]>) -> Result<(), AdminError> {
+        let may_get = match scopes {
+            Some(scopes) => {
+                scopes.iter().all(|scope| self.authorize(Verb::Get, Target::Scope(scope)).is_ok())
+            }
+            None => self.authorize(Verb::Get, Target::Cluster).is_ok(),
+        };
+        let what = "get the resources of a selected client (or exclude_resource_contents)";
+        if may_get { Ok(()) } else { Err(self.denied(what)) }
+    }
+
     /// Returns the pages of a stream; `None` if it has ended (CSDS-18).
     async fn collect(
         &self,
@@ -143,8 +154,12 @@ impl Service {
             let type_url = &subscription.type_url;
             let (mut pages, mut after) = (Vec::new(), None);
             loop {
-                let page = self.fanout.contents(&stream.stream, type_url, after).await;
-                let Some(page) = page else { return Ok(None) };
+                let contents = self.fanout.contents(&stream.stream, type_url, after).await;
+                let Some(StreamContents { page, scopes }) = contents else { return Ok(None) };
+                if with_contents {
+                    // The client may have resources of scopes that its node no longer has.
+                    self.check_scopes(scopes.as_deref())?;
+                }
                 let contents = if with_contents { page.n_body_bytes() } else { 0 };
                 budget.spend(page.n_name_bytes() + page.len() * RESOURCE_BYTES + contents)?;
                 after = page.next().cloned();

@@ -1,5 +1,7 @@
 //! Explanations why a node does or does not receive a resource.
 
+mod by_id;
+
 use std::sync::Arc;
 
 use chancery_fanout::StreamStatus;
@@ -12,7 +14,7 @@ use chancery_protocol::SyncState;
 
 use crate::{
     AdminError,
-    nodes::{INLINE_STREAMS_MAX, show_stream, streams_of},
+    nodes::{INLINE_STREAMS_MAX, not_asked, show_stream, streams_of},
     references::{self, ReferenceIndex, ReferenceSettings, ReferenceView, Shown},
     resources::{mismatch, parse_type, select, stored_name, variant_text},
     service::{Freshness, Service},
@@ -40,10 +42,13 @@ impl Service {
         let (index, settings) =
             (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
         let is_small = streams.len() <= INLINE_STREAMS_MAX;
+        let others = self.replicas_not_asked();
         let explain = move || {
             let streams = streams_of(&streams, &request.node);
             let references = about.key().map(|_| References { index: index.at(&whole), settings });
-            explain(&state, &request.node, &streams, &about, parameters, references)
+            let subject =
+                Subject { id: &request.node, streams: &streams, replicas_not_asked: others };
+            explain(&state, &subject, &about, parameters, references)
         };
         self.work.run(Size::of(is_small), explain).await
     }
@@ -129,19 +134,35 @@ impl Question<'_> {
     }
 }
 
+/// The node of a question.
+struct Subject<'a> {
+    id: &'a str,
+    /// Its streams to this replica, the oldest first.
+    streams: &'a [&'a StreamStatus],
+    replicas_not_asked: u64,
+}
+
 fn explain(
     state: &State,
-    id: &str,
-    streams: &[&StreamStatus],
+    subject: &Subject<'_>,
     about: &About,
     parameters: DynamicParameters,
     references: Option<References>,
 ) -> pb::ExplainResponse {
+    let head = pb::ExplainResponse {
+        revision: state.revision.0,
+        node: subject.id.to_owned(),
+        connected: !subject.streams.is_empty(),
+        type_url: about.type_url().map(ToString::to_string).unwrap_or_default(),
+        name: about.key().map(|key| key.name.to_string()).unwrap_or_default(),
+        replicas_not_asked: subject.replicas_not_asked,
+        ..pb::ExplainResponse::default()
+    };
     // A node that reconnects may describe itself differently. The newest stream counts.
-    let node = streams.last().map_or_else(
-        || Arc::new(Node { id: id.to_owned(), ..Node::default() }),
-        |stream| Arc::clone(&stream.node),
-    );
+    let Some(newest) = subject.streams.last() else {
+        return explain_by_id(state, subject, &Question { about, parameters }, references, head);
+    };
+    let node = &newest.node;
     let of_node = about.type_url().and_then(|url| node.dynamic_parameters.get(url.as_str()));
     let about = &Question {
         about,
@@ -150,28 +171,25 @@ fn explain(
             _ => parameters,
         },
     };
-    let (trials, matched) = try_assignments(state, &node);
-    let seen = matched.map(|rule| rule.scopes_for(&node)).unwrap_or_default();
+    let (trials, matched) = try_assignments(state, node);
+    let seen = matched.map(|rule| rule.scopes_for(node)).unwrap_or_default();
     let scopes =
-        matched.map(|rule| try_scopes(state, rule, &node, &seen, about)).unwrap_or_default();
-    let asking: Vec<&StreamStatus> = streams
+        matched.map(|rule| try_scopes(state, rule, node, &seen, about)).unwrap_or_default();
+    let asking: Vec<&StreamStatus> = subject
+        .streams
         .iter()
         .copied()
         .filter(|stream| about.type_url().is_none_or(|url| asks_for(stream, url)))
         .collect();
     let mut conclusions = Vec::new();
-    if streams.is_empty() {
-        conclusions.push(format!(
-            "Node {id:?} is not connected to this replica. The rest is derived from its ID alone: rules about its \
-             cluster, locality or metadata cannot be evaluated."
-        ));
-    }
     conclude_assignment(&mut conclusions, matched, &seen);
     if matched.is_some() {
         conclude_content(&mut conclusions, state, &seen, about);
     }
-    if !streams.is_empty() {
-        conclude_streams(&mut conclusions, &asking, about.about);
+    conclude_streams(&mut conclusions, &asking, about.about);
+    if subject.replicas_not_asked > 0 {
+        let others = not_asked(subject.replicas_not_asked);
+        conclusions.push(format!("These are its streams to this replica; {others}."));
     }
     let shown = asking.iter().map(|stream| {
         let mut shown = show_stream(stream);
@@ -182,21 +200,70 @@ fn explain(
         shown
     });
     let references = references.and_then(|references| references.of(state, &seen, about));
-    let references = references.unwrap_or_default();
+    let answer = pb::ExplainResponse { conclusions, trials, scopes, ..head };
+    with_references(pb::ExplainResponse { streams: shown.collect(), ..answer }, references)
+}
+
+/// Explains what the ID of a node that is not connected determines, and says what is unknown.
+fn explain_by_id(
+    state: &State,
+    subject: &Subject<'_>,
+    about: &Question<'_>,
+    references: Option<References>,
+    head: pb::ExplainResponse,
+) -> pb::ExplainResponse {
+    let id = subject.id;
+    let others = match subject.replicas_not_asked {
+        0 => String::new(),
+        n => format!("; {}", not_asked(n)),
+    };
+    let mut conclusions = vec![format!(
+        "Node {id:?} is not connected to this replica{others}. Its cluster, locality, metadata, dynamic parameters and \
+         identity are unknown here. The rest says only what its ID determines."
+    )];
+    let (trials, decision) = by_id::decide(state, id);
+    let node = Node { id: id.to_owned(), ..Node::default() };
+    let (mut scopes, mut shown) = (Vec::new(), None);
+    match decision {
+        by_id::Decision::NoMatch => conclude_assignment(&mut conclusions, None, &[]),
+        by_id::Decision::Open(rules) => conclusions.push(by_id::open_assignments(&rules)),
+        by_id::Decision::Matches(rule) => {
+            let (seen, open) = by_id::scopes(rule, &node);
+            scopes = try_scopes(state, rule, &node, &seen, about);
+            if open.is_empty() {
+                conclude_assignment(&mut conclusions, Some(rule), &seen);
+                if by_id::has_unknown_variant(state, &seen, about.key(), &about.parameters) {
+                    let key = about.key().map(ToString::to_string).unwrap_or_default();
+                    conclusions.push(format!(
+                        "{key} has variants. The variant that the node sees depends on its dynamic parameters."
+                    ));
+                } else {
+                    conclude_content(&mut conclusions, state, &seen, about);
+                    shown = references.and_then(|references| references.of(state, &seen, about));
+                }
+            } else {
+                conclusions.push(format!(
+                    "Assignment {:?} matches the node. Its scope templates {} depend on values that are unknown here, and \
+                     so does what the node sees.",
+                    rule.name,
+                    open.join(", ")
+                ));
+                scopes.iter_mut().for_each(|scope| by_id::hide_unknown(scope, &open));
+            }
+        }
+    }
+    let unknown = by_id::UNKNOWN.map(str::to_owned).to_vec();
+    with_references(pb::ExplainResponse { conclusions, trials, scopes, unknown, ..head }, shown)
+}
+
+fn with_references(answer: pb::ExplainResponse, shown: Option<Shown>) -> pb::ExplainResponse {
+    let references = shown.unwrap_or_default();
     pb::ExplainResponse {
-        revision: state.revision.0,
-        node: id.to_owned(),
-        connected: !streams.is_empty(),
-        conclusions,
-        trials,
-        scopes,
-        type_url: about.type_url().map(ToString::to_string).unwrap_or_default(),
-        name: about.key().map(|key| key.name.to_string()).unwrap_or_default(),
-        streams: shown.collect(),
         referents: references.referents,
         referents_omitted: references.n_referents_omitted,
         referrers: references.referrers,
         referrers_omitted: references.n_referrers_omitted,
+        ..answer
     }
 }
 
@@ -214,6 +281,7 @@ fn try_assignments<'a>(
             priority: rule.priority,
             matched,
             reason: mismatch.unwrap_or_default(),
+            unknown: false,
         });
         if matched {
             return (trials, Some(rule));
@@ -257,6 +325,7 @@ fn try_scopes(
             version: resource.map(|found| found.version().to_string()).unwrap_or_default(),
             shadowed_by: shadowed_by.map(ToString::to_string).unwrap_or_default(),
             variant: resource.map(|found| variant_text(found.name())).unwrap_or_default(),
+            unknown: false,
         });
     }
     trials

@@ -354,11 +354,13 @@ async fn list_nodes(http: Http, pairs: Pairs) -> Response {
     };
     match list.await {
         Ok(pieces) => {
+            let not_asked = pieces.first().map_or(0, |piece| piece.replicas_not_asked);
             let pieces = stream::iter(pieces).then(|piece| async {
                 tokio::task::yield_now().await;
                 piece.nodes
             });
-            json_body(stream_json("{\"nodes\":[".to_owned(), pieces))
+            let head = format!("{{\"replicas_not_asked\":{not_asked},\"nodes\":[");
+            json_body(stream_json(head, pieces))
         }
         Err(error) => error.into_response(),
     }
@@ -499,7 +501,10 @@ async fn client_status(http: Http, pairs: Pairs, request: Request) -> Response {
     match answer.await {
         Ok(configs) => {
             let body = format!("{{\"config\":[{}]}}", configs.join(","));
-            let scope = [(csds::SCOPE_HEADER, service.client_status_scope())];
+            let scope = [
+                (csds::SCOPE_HEADER, service.client_status_scope()),
+                (csds::NOT_ASKED_HEADER, service.replicas_not_asked().to_string()),
+            ];
             (scope, json_body(Body::from(body))).into_response()
         }
         Err(error) => error.into_response(),

@@ -31,6 +31,7 @@ macro_rules! shapes {
 }
 
 shapes!(
+    AccessRule,
     Assignment,
     ChangeResponse,
     CheckAccessResponse,
@@ -51,8 +52,10 @@ shapes!(
     LogFilter,
     McpStatus,
     NodeStatus,
+    QuotaStatus,
     ResealSecretsResponse,
     TakeSnapshotResponse,
+    TokenInfo,
     VersionInfo,
     WhoAmIResponse,
     WriteResponse,

@@ -11,6 +11,7 @@
 //!   `chancery_load`.
 
 mod access;
+mod access_changes;
 mod access_effects;
 mod audited;
 mod authenticate;
@@ -28,6 +29,9 @@ mod early;
 mod error;
 mod explain;
 mod external;
+mod fleet_answers;
+mod fleet_effects;
+mod fleet_messages;
 #[doc(hidden)]
 pub mod fuzz;
 mod grpc;
@@ -65,6 +69,8 @@ mod write_input;
 mod write_options;
 mod write_profiles;
 mod write_trace;
+
+use std::sync::Arc;
 
 use axum::Router;
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -116,11 +122,16 @@ pub fn warm_up() {
     }
 }
 
-/// Returns the routes of the admin port, and the task that keeps the index of references up to date. The task
-/// ends when the replica drains. Without it, a request that needs the index may take long.
+/// Returns the routes of the admin port, and a task that ends when the replica drains. The task keeps the index of
+/// references up to date. Without it, a request that needs the index may take long. It also lets this replica answer
+/// the questions of others, on the runtime of the task and while the routes exist.
 pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     let service = service::Service::new(deps);
-    let update = service.clone().update_references();
+    let background = service.clone();
+    let background = async move {
+        background.replica.answer_with(Arc::downgrade(&background.answerer));
+        background.update_references().await;
+    };
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);
     let admin = AdminServer::new(grpc::GrpcAdmin(service.clone()))
         .max_decoding_message_size(request_bytes_max)
@@ -146,5 +157,5 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
         .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));
-    (http::add_routes(routes.prepare().into_axum_router(), service, deps), update.boxed())
+    (http::add_routes(routes.prepare().into_axum_router(), service, deps), background.boxed())
 }

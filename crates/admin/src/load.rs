@@ -64,7 +64,7 @@ impl Service {
         };
         let mut status = reports.show(query).await;
         status.replica_id = self.replica.status().replica_id;
-        status.replicas_not_asked = self.replica.n_members().saturating_sub(1) as u64;
+        status.replicas_not_asked = self.replicas_not_asked();
         status.complete = status.replicas_not_asked == 0
             && status.clusters_omitted == 0
             && status.omitted.is_empty();

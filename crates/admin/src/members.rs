@@ -4,12 +4,15 @@ use std::{collections::BTreeSet, time::Duration};
 
 use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1 as pb;
-use chancery_store::{ChangeError, Member, MemberChange, Role};
+use chancery_store::{ChangeError, MachineReport, Member, MemberChange, PortReport, Role};
 
 use crate::{AdminError, audited::Operation, service::Service};
 
 /// A member that lacks more log entries causes a warning.
 const LAG_MAX: u64 = 10_000;
+/// A larger difference of two clocks, in milliseconds, causes a warning. Servers accept tokens with a leeway of
+/// this time.
+const CLOCK_OFFSET_MAX_MS: u64 = 30_000;
 /// The maximum time for a snapshot.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -39,7 +42,12 @@ pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
         let Some(report) = &member.report else {
             let somebody = |stranger| format!("at its address is {stranger}");
             let failure = member.stranger.as_ref().map(somebody).unwrap_or_default();
-            return pb::MemberStatus { failure, ..silent };
+            let unanswered = member.unanswered.clone();
+            return pb::MemberStatus { failure, unanswered, ..silent };
+        };
+        let silent = match &report.machine {
+            Some(machine) => with_machine(silent, machine),
+            None => silent,
         };
         pb::MemberStatus {
             up: true,
@@ -59,6 +67,25 @@ pub(crate) fn show(members: &[Member]) -> Vec<pb::MemberStatus> {
     members.iter().map(show).collect()
 }
 
+/// Adds the report of a member about its machine to its status.
+fn with_machine(status: pb::MemberStatus, machine: &MachineReport) -> pb::MemberStatus {
+    let port = |port: &PortReport| pb::PortStatus {
+        name: port.name.clone(),
+        address: port.address.clone(),
+        tls: port.certificate.is_some(),
+        certificate_not_before: port.certificate.map(|validity| validity.not_before),
+        certificate_not_after: port.certificate.map(|validity| validity.not_after),
+    };
+    pb::MemberStatus {
+        free_bytes: machine.free_bytes,
+        free_bytes_min: Some(machine.free_bytes_min),
+        disk_full: machine.disk_full.clone().unwrap_or_default(),
+        clock_offset_ms: Some(machine.clock_offset_ms),
+        ports: machine.ports.iter().map(port).collect(),
+        ..status
+    }
+}
+
 fn voters(members: &[pb::MemberStatus]) -> impl Iterator<Item = &pb::MemberStatus> {
     members.iter().filter(|member| matches!(member.role.as_str(), "leader" | "voter"))
 }
@@ -73,11 +100,6 @@ pub(crate) fn reports_removed(members: &[Member]) -> Option<u64> {
     let excludes_caller =
         |member: &&Member| member.report.as_ref().is_some_and(|report| report.excludes_caller);
     members.iter().find(excludes_caller).map(|member| member.replica_id)
-}
-
-/// Returns the warning that a replica that does not lead could not accept writes as the leader.
-pub(crate) fn would_refuse(id: u64, full: &str) -> String {
-    format!("replica {id}, which answers, cannot accept writes if it becomes the leader: {full}")
 }
 
 /// Returns the present and imminent problems of the cluster, the most severe first.
@@ -132,8 +154,9 @@ pub(crate) fn warnings(
     for member in members.iter().filter(has_alarm) {
         warnings.push(format!("ALARM: replica {}: {}", member.replica_id, member.state_alarm));
     }
-    let others = members.iter().filter(|member| member.state != DIVERGED);
-    warnings.extend(others.filter_map(limitation));
+    let others = || members.iter().filter(|member| member.state != DIVERGED);
+    warnings.extend(others().filter_map(limitation));
+    warnings.extend(others().filter_map(wrong_clock));
     if n_voters > 1 && n_up == quorum {
         warnings.push(format!(
             "{n_up} of {n_voters} voters answer: if one more is lost, no writes are possible"
@@ -148,19 +171,33 @@ pub(crate) fn warnings(
     warnings
 }
 
+/// Returns the warning about a member whose clock differs from the one of the answering replica.
+fn wrong_clock(member: &pb::MemberStatus) -> Option<String> {
+    let offset = member.clock_offset_ms.filter(|ms| ms.unsigned_abs() > CLOCK_OFFSET_MAX_MS)?;
+    let (id, seconds) = (member.replica_id, offset.unsigned_abs() / 1000);
+    let direction = if offset < 0 { "behind" } else { "ahead of" };
+    Some(format!(
+        "the clock of replica {id} is {seconds}s {direction} the one of the replica that answers"
+    ))
+}
+
 /// Returns the warning about a member that does not answer, takes no writes, or is behind.
 fn limitation(member: &pb::MemberStatus) -> Option<String> {
     let id = member.replica_id;
     if !member.up {
         let (role, address) = (&member.role, &member.address);
-        let reason = match member.failure.as_str() {
+        let reason = match member.unanswered.as_str() {
             "" => String::new(),
-            failure => format!(": {failure}"),
+            reason => format!(": {reason}"),
         };
         return Some(format!("replica {id} ({role}) does not answer at {address:?}{reason}"));
     }
     if !member.failure.is_empty() {
         return Some(format!("replica {id} takes no writes: {}", member.failure));
+    }
+    if !member.disk_full.is_empty() {
+        let full = &member.disk_full;
+        return Some(format!("replica {id} cannot accept writes as the leader: {full}"));
     }
     let lag = member.lag.filter(|lag| *lag > LAG_MAX)?;
     Some(format!("replica {id} is {lag} log entries behind the leader"))
@@ -306,12 +343,12 @@ mod tests {
                 "2 of 3 voters answer: if one more is lost, no writes are possible",
             ]
         );
-        members[2].failure = "at its address is replica 3 of another cluster, ab".to_owned();
+        members[2].unanswered = "at its address is replica 3 of another cluster, ab".to_owned();
         assert_eq!(
             warnings(&members, Some(1), 1, None)[0],
             "replica 3 (voter) does not answer at \"r3:1\": at its address is replica 3 of another cluster, ab"
         );
-        members[2].failure.clear();
+        members[2].unanswered.clear();
         members[1] = member(2, "voter", false);
         let told = warnings(&members, None, 1, None);
         assert!(told[0].starts_with("only 1 of 3 voters answer, but 2 are needed: "), "{told:?}");
@@ -329,11 +366,25 @@ mod tests {
         members[0].failure = "the disk".to_owned();
         members[1].lag = Some(20_000);
         members[1].version = "2".to_owned();
+        members[1].clock_offset_ms = Some(-31_000);
         let told = warnings(&members, Some(1), 1, None);
         assert_eq!(told[0], "replica 1 takes no writes: the disk");
         assert_eq!(told[1], "replica 2 is 20000 log entries behind the leader");
+        let clock = "the clock of replica 2 is 31s behind the one of the replica that answers";
+        assert!(told.iter().any(|warning| warning == clock), "{told:?}");
         assert_eq!(told.last().unwrap(), "the replicas run different versions: 1, 2");
     }
+    /// A follower without disk space follows its leader, but cannot replace it.
+    #[test]
+    fn follower_without_disk_space_is_reported() {
+        let mut members = [member(1, "leader", true), member(2, "voter", true)];
+        members[1].disk_full = "the disk is nearly full".to_owned();
+        assert_eq!(
+            warnings(&members, Some(1), 1, None),
+            ["replica 2 cannot accept writes as the leader: the disk is nearly full"]
+        );
+    }
+
     /// L13: a diverged voter does not vote, so it does not count as one that answers. No other
     /// warning says that it serves streams.
     #[test]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use chancery_fanout::StreamStatus;
-use chancery_model::{Assignment, Node, ScopeName, State, TypeUrl};
+use chancery_model::{Assignment, Identity, Node, ScopeName, State, TypeUrl};
 use chancery_protocol::Protocol;
 
 /// A stream of a connected node.
@@ -15,6 +15,7 @@ pub(crate) struct Client {
     pub(crate) node: Arc<Node>,
     /// The types to which the stream subscribes, if it is a SotW stream.
     pub(crate) sotw_types: Vec<TypeUrl>,
+    pub(crate) identity: Option<Arc<Identity>>,
 }
 
 impl Client {
@@ -25,12 +26,15 @@ impl Client {
             Protocol::Sotw => types.collect(),
             Protocol::Delta | Protocol::Mcp => Vec::new(),
         };
-        Self { node: Arc::clone(&stream.node), sotw_types }
+        Self { node: Arc::clone(&stream.node), sotw_types, identity: stream.identity.clone() }
     }
 }
 
 /// A list of scopes; `None` if no assignment matches.
 pub(crate) type Scopes = Option<Vec<ScopeName>>;
+
+/// The connected nodes that a write concerns, by their scopes before and after it.
+pub(crate) type ConnectedNodes = BTreeMap<(Scopes, Scopes), Users>;
 
 /// The nodes that have the same scopes before a write, and the same after it.
 #[derive(Debug)]
@@ -41,36 +45,62 @@ pub(crate) struct NodeGroup {
 }
 
 /// The connected nodes of a view.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Users {
-    /// The IDs of the nodes.
-    pub(crate) nodes: BTreeSet<String>,
+    /// The number of nodes. A node that is connected to two replicas counts twice.
+    pub(crate) n_nodes: usize,
     /// The types to which they subscribe over SotW.
     pub(crate) sotw_types: BTreeSet<TypeUrl>,
 }
 
-/// Groups the connected nodes whose scopes a write changes, or whose view has one of the `touched`
-/// scopes. Then adds the views with such scopes that no connected node has: those of assignments
-/// without variables, and last the remaining scopes, each alone.
-pub(crate) fn groups(
+impl Users {
+    /// Adds the nodes of another replica.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.n_nodes += other.n_nodes;
+        self.sotw_types.extend(other.sotw_types);
+    }
+}
+
+/// Groups the connected nodes whose scopes a write changes, or whose view has one of the `touched` scopes.
+pub(crate) fn connected_nodes(
     clients: &[Client],
     before: &State,
     after: &State,
     touched: &BTreeSet<ScopeName>,
-) -> Vec<NodeGroup> {
-    let is_touched = |scopes: &[ScopeName]| scopes.iter().any(|scope| touched.contains(scope));
+) -> ConnectedNodes {
     let same_rules = Arc::ptr_eq(&before.assignments, &after.assignments);
-    let mut groups: BTreeMap<(Scopes, Scopes), Users> = BTreeMap::new();
-    for Client { node, sotw_types } in clients {
+    let mut groups: BTreeMap<(Scopes, Scopes), (BTreeSet<&str>, BTreeSet<TypeUrl>)> =
+        BTreeMap::new();
+    for Client { node, sotw_types, .. } in clients {
         let old = scopes_of(before, node);
         let new = if same_rules { old.clone() } else { scopes_of(after, node) };
-        if old == new && !old.as_deref().is_some_and(is_touched) {
-            continue;
+        if is_concerned(&old, &new, touched) {
+            let (nodes, types) = groups.entry((old, new)).or_default();
+            nodes.insert(&node.id);
+            types.extend(sotw_types.iter().cloned());
         }
-        let users = groups.entry((old, new)).or_default();
-        users.nodes.insert(node.id.clone());
-        users.sotw_types.extend(sotw_types.iter().cloned());
     }
+    let users = |(nodes, sotw_types): (BTreeSet<_>, _)| Users { n_nodes: nodes.len(), sotw_types };
+    groups.into_iter().map(|(scopes, found)| (scopes, users(found))).collect()
+}
+
+/// Returns whether a write concerns nodes with these scopes before and after it.
+fn is_concerned(old: &Scopes, new: &Scopes, touched: &BTreeSet<ScopeName>) -> bool {
+    old != new || old.iter().flatten().any(|scope| touched.contains(scope))
+}
+
+/// Returns the groups of connected nodes whose scopes a write changes, or whose view has one of the `touched`
+/// scopes. Adds the views with such scopes that no connected node has: those of assignments without variables, and
+/// last the remaining scopes, each alone.
+pub(crate) fn groups(
+    connected: &ConnectedNodes,
+    after: &State,
+    touched: &BTreeSet<ScopeName>,
+) -> Vec<NodeGroup> {
+    let concerned = connected.iter().filter(|((old, new), _)| is_concerned(old, new, touched));
+    let mut groups: ConnectedNodes =
+        concerned.map(|(scopes, users)| (scopes.clone(), users.clone())).collect();
+    let is_touched = |scopes: &[ScopeName]| scopes.iter().any(|scope| touched.contains(scope));
     let fixed = after.assignments.rules.iter().filter_map(fixed_scopes);
     let fixed: Vec<Vec<ScopeName>> = fixed.filter(|scopes| is_touched(scopes)).collect();
     for scopes in fixed {

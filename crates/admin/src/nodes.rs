@@ -60,10 +60,27 @@ impl Service {
             )));
         }
         let streams = self.streams().await?;
+        let not_asked = self.replicas_not_asked();
         if streams.len() <= INLINE_STREAMS_MAX {
-            return Ok(list(&streams, &request));
+            return Ok(list(&streams, &request, not_asked));
         }
-        self.work.run(Size::Large, move || list(&streams, &request)).await
+        self.work.run(Size::Large, move || list(&streams, &request, not_asked)).await
+    }
+
+    /// Returns the number of other replicas. This replica does not know their nodes.
+    pub(crate) fn replicas_not_asked(&self) -> u64 {
+        self.replica.n_members().saturating_sub(1) as u64
+    }
+
+    /// Returns the error for a node without a stream to this replica.
+    pub(crate) fn not_connected(&self, id: &str) -> AdminError {
+        let others = match self.replicas_not_asked() {
+            0 => String::new(),
+            n => format!("; {}", not_asked(n)),
+        };
+        AdminError::NotFound(format!(
+            "node {id:?} is not connected to this replica{others}; list the nodes of a replica with `chancery nodes`"
+        ))
     }
 
     /// Returns one connected node.
@@ -75,13 +92,26 @@ impl Service {
         let streams = self.streams().await?;
         let streams = streams_of(&streams, &request.id);
         if streams.is_empty() {
-            return Err(not_connected(&request.id));
+            return Err(self.not_connected(&request.id));
         }
-        Ok(show_node(&streams))
+        let replicas_not_asked = self.replicas_not_asked();
+        Ok(pb::NodeStatus { replicas_not_asked, ..show_node(&streams) })
     }
 }
 
-fn list(streams: &[StreamStatus], request: &pb::ListNodesRequest) -> Vec<pb::ListNodesResponse> {
+/// Says that other replicas were not asked.
+pub(crate) fn not_asked(n_replicas: u64) -> String {
+    match n_replicas {
+        1 => "1 other replica was not asked".to_owned(),
+        n => format!("{n} other replicas were not asked"),
+    }
+}
+
+fn list(
+    streams: &[StreamStatus],
+    request: &pb::ListNodesRequest,
+    replicas_not_asked: u64,
+) -> Vec<pb::ListNodesResponse> {
     let glob = Glob::new(if request.id.is_empty() { "*" } else { &request.id });
     let mut by_id: BTreeMap<&str, Vec<&StreamStatus>> = BTreeMap::new();
     for stream in streams.iter().filter(|stream| glob.matches(&stream.node.id)) {
@@ -98,7 +128,7 @@ fn list(streams: &[StreamStatus], request: &pb::ListNodesRequest) -> Vec<pb::Lis
             return pieces;
         }
         let is_last = piece.len() < PIECE_NODES_MAX;
-        pieces.push(pb::ListNodesResponse { nodes: piece });
+        pieces.push(pb::ListNodesResponse { nodes: piece, replicas_not_asked });
         if is_last {
             return pieces;
         }
@@ -111,13 +141,6 @@ pub(crate) fn streams_of<'a>(streams: &'a [StreamStatus], id: &str) -> Vec<&'a S
         streams.iter().filter(|stream| stream.node.id == id).collect();
     of_node.sort_by_key(|stream| (stream.since, stream.peer));
     of_node
-}
-
-/// Returns the error for a node without a stream.
-pub(crate) fn not_connected(id: &str) -> AdminError {
-    AdminError::NotFound(format!(
-        "node {id:?} is not connected to this replica; list the connected nodes with `chancery nodes`"
-    ))
 }
 
 /// Converts a time to milliseconds since 1970.
@@ -143,6 +166,7 @@ fn show_node(streams: &[&StreamStatus]) -> pb::NodeStatus {
         user_agent: node.user_agent.clone(),
         state: state.word().to_owned(),
         streams: streams.iter().map(|stream| show_stream(stream)).collect(),
+        replicas_not_asked: 0,
     }
 }
 

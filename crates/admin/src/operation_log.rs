@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chancery_audit::{Decision, Event, truncated};
+use chancery_audit::{Decision, Event, source_text, truncated};
 use chancery_fanout::RateLimitedLog;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -47,7 +47,9 @@ fn write(event: &Event, is_dry_run: bool, left_out: u64) {
     let text = |key: &str| event.details.get(key).and_then(Value::as_str).map(truncated);
     let given = |text: &'static str| (!text.is_empty()).then_some(text);
     let of = |text: &str| (!text.is_empty()).then(|| truncated(text));
-    let source = event.source.map(|source| source.to_string());
+    let source = event.source.map(source_text);
+    let several = &event.target.scopes;
+    let scopes = (!several.is_empty()).then(|| truncated(&several.join(",")));
     let trace = WriteTrace::current().map(|trace| trace.id());
     let (outcome, reason) = outcome(event.decision);
     macro_rules! line {
@@ -59,6 +61,7 @@ fn write(event: &Event, is_dry_run: bool, left_out: u64) {
                 principal = truncated(&event.principal),
                 source = source.as_deref(),
                 scope = of(&event.target.scope),
+                scopes = scopes.as_deref(),
                 "type" = of(&event.target.type_name),
                 name = of(&event.target.name),
                 request_id = of(&event.request_id),
@@ -102,7 +105,8 @@ mod tests {
     #[test]
     fn line_of_an_operation_with_long_texts_is_short() {
         let long = "\u{1}".repeat(10_000_000);
-        let target = Target { scope: long.clone(), type_name: long.clone(), name: long.clone() };
+        let (type_name, name, scopes) = (long.clone(), long.clone(), vec![long.clone()]);
+        let target = Target { scope: long.clone(), scopes, type_name, name };
         let event = Event::new(Port::Admin, "delete").detail("author", long.clone());
         let event = Event { principal: long.clone(), request_id: long, target, ..event };
         let (mut lines, writer) = io::pipe().unwrap();

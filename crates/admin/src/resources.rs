@@ -299,7 +299,7 @@ impl Service {
                 self.authorize(Verb::Nodes, Target::Cluster)?;
                 let streams = self.streams().await?;
                 let streams = nodes::streams_of(&streams, id);
-                let Some(stream) = streams.last() else { return Err(nodes::not_connected(id)) };
+                let Some(stream) = streams.last() else { return Err(self.not_connected(id)) };
                 pieces_of_view(&state, stream, scope.as_ref(), &wanted, name)
             }
         };
@@ -384,6 +384,7 @@ impl Service {
         let streams = self.streams().await?;
         let polls = self.fanout.poll_rejections();
         let is_small = streams.len() <= nodes::INLINE_STREAMS_MAX;
+        let replicas_not_asked = self.replicas_not_asked();
         let (index, settings) =
             (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
         let describe = move || {
@@ -403,6 +404,7 @@ impl Service {
                     })
                     .collect(),
                 nacks: nacks(&holders, &streams, &polls, &key),
+                replicas_not_asked,
             }
         };
         self.work.run(Size::of(is_small), describe).await

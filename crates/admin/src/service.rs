@@ -7,8 +7,8 @@ use chancery_audit::Audit;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
 use chancery_mcp::Sources;
-use chancery_model::State;
-use chancery_store::{ReadError, Replica};
+use chancery_model::{Identity, State};
+use chancery_store::{Answerer, ReadError, Replica};
 use chancery_trace::Tracer;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,7 @@ use crate::{
     AdminError,
     caller::{AdminAccess, Caller},
     external::{External, settings::ExternalValidator},
+    fleet_answers::FleetAnswers,
     known_clients::KnownClients,
     log_filter::LogFilter,
     metrics::Metrics,
@@ -125,6 +126,8 @@ pub(crate) struct Service {
     pub(crate) reference_settings: Arc<ReferenceSettings>,
     pub(crate) references: Arc<SharedIndex>,
     pub(crate) clients: KnownClients,
+    /// Answers other replicas while the service exists.
+    pub(crate) answerer: Arc<dyn Answerer>,
     pub(crate) external: Option<External>,
     pub(crate) access: Arc<AdminAccess>,
     /// The caller of the current request.
@@ -155,10 +158,11 @@ impl Service {
             reference_settings: Arc::new(deps.references.clone()),
             references: Arc::default(),
             clients: KnownClients::default(),
+            answerer: Arc::new(FleetAnswers(deps.fanout.clone())),
             external: (deps.external.as_ref())
                 .map(|settings| External::new(settings, deps.drain.clone())),
             access: Arc::new(deps.access.clone()),
-            caller: Arc::new(Caller::unrestricted()),
+            caller: Arc::new(Caller::unrestricted(Identity::anonymous())),
             audit: deps.audit.clone(),
             log: deps.log.clone(),
             tracer: deps.tracer.clone(),

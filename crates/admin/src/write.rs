@@ -23,6 +23,7 @@ use tracing::debug;
 
 use crate::{
     AdminError,
+    access_effects::access_effect,
     audited::Operation,
     authenticate,
     changed_names::{self, NamedResources},
@@ -124,7 +125,7 @@ impl Service {
             }
             Attempt::DryRun(tried) => self.commit_tried(*tried, checked, input).await,
         };
-        response.map(|response| pb::WriteResponse { checked_clients, ..response })
+        response.map(|response| self.with_clients(response, checked_clients))
     }
 
     /// Asks the external validator, if the caller may write the transaction. Returns the findings that do
@@ -209,7 +210,8 @@ impl Service {
         let checked_clients = checked_clients(&validation, &transaction);
         input.warnings.extend(self.external_findings(&mut transaction, &checked).await?);
         let response = self.commit(transaction, checked, input).await?;
-        Ok(pb::WriteResponse { left_out, checked_clients, ..response })
+        let response = self.with_clients(response, checked_clients);
+        Ok(pb::WriteResponse { left_out, ..response })
     }
 
     /// Deletes existing resources.
@@ -357,7 +359,8 @@ impl Service {
         mut input: Input,
     ) -> Result<pb::WriteResponse, AdminError> {
         self.authorize_write(&mut tried.transaction, &checked)?;
-        let shared = self.shared_addresses(&tried, checked.validation).await?;
+        let fleet = self.fleet_effects(&tried, checked.effect).await?;
+        let shared = self.shared_addresses(&tried, checked.validation, &fleet).await?;
         let DryRun {
             mut transaction,
             before,
@@ -369,9 +372,10 @@ impl Service {
             ..
         } = tried;
         let (started, confirmed) = (checked.started, &checked.confirmed);
-        let mut guards =
-            self.tripped_guards(&before, &tried.state, suspects, references, confirmed).await?;
-        let dangling = self.dangling_references(&before, &tried.state, dangling).await?;
+        let after = &tried.state;
+        let guards = self.tripped_guards(&before, after, suspects, references, confirmed, &fleet);
+        let mut guards = guards.await?;
+        let dangling = self.dangling_references(&before, after, dangling, &fleet).await?;
         let mut findings = dangling.and(shared);
         let reason = rejection(&guards).filter(|_| checked.effect == Effect::Committed);
         if reason.is_some() || !findings.refusing.is_empty() {
@@ -395,23 +399,26 @@ impl Service {
             if let Some(error) = self.replica.sealing_refusal(&transaction) {
                 return Err(not_committed(&error));
             }
-            let access_effects = self.access_effects(&before, &tried.state).await?;
+            let access_effects = fleet.access.into_iter().map(access_effect).collect();
             let response = self.dry_run(before, tried, transaction.preconditions, size).await?;
-            let mut response = pb::WriteResponse { access_effects, ..response };
+            let not_asked = fleet.not_asked;
+            let mut response = pb::WriteResponse { access_effects, guards, not_asked, ..response };
             self.hide_differences(&mut response);
-            let mut warnings = self.located(input, findings.warnings, &published).await;
-            warnings.extend(self.unasked_shards(started));
-            return Ok(pb::WriteResponse { guards, warnings, ..response });
+            response.warnings = self.located(input, findings.warnings, &published).await;
+            response.warnings.extend(self.unasked_shards(started));
+            return Ok(response);
         }
         transaction.meta.confirmed = guards.iter().map(|finding| finding.guard.clone()).collect();
         let summary = self.transact(checked, transaction, size).await?;
         // Positions are found after the commit, so that they do not delay it, and before a wait, to free the input.
         let warnings = self.located(input, findings.warnings, &published).await;
-        let mut response = pb::WriteResponse { guards, warnings, ..respond(&summary) };
+        let not_asked = fleet.not_asked;
+        let mut response = pb::WriteResponse { guards, warnings, not_asked, ..respond(&summary) };
         let in_order = summary.revision == tried.state.revision
             && tried.outcome == Outcome::Committed(summary);
         if in_order {
             response = changes::list(&before, &tried, Effect::Committed, response);
+            self.hide_differences(&mut response);
         } else {
             response.changes_omitted =
                 summary.changed + summary.removed + summary.assignments + summary.access;

@@ -10,7 +10,8 @@ use chancery_model::{
 use chancery_proto::admin::v1 as pb;
 
 use crate::{
-    AdminError, authenticate::shown, caller::Rights, service::Service, write_options::Checked,
+    AdminError, audited, authenticate::shown, caller::Rights, service::Service,
+    write_options::Checked,
 };
 
 /// The maximum number of missing rights in an error.
@@ -37,6 +38,7 @@ impl Service {
         transaction: &mut Transaction,
         checked: &Checked,
     ) -> Result<(), AdminError> {
+        audited::note_scopes(transaction);
         if self.caller.may_everything() {
             self.set_author(transaction);
             return Ok(());
@@ -119,11 +121,19 @@ impl Service {
             let changes = &mut response.assignment_changes;
             changes.iter_mut().for_each(|change| change.differences.clear());
         }
+        for change in &mut response.access_changes {
+            let verb = if change.object == "token" { Verb::Tokens } else { Verb::AccessRead };
+            if !self.may(verb, Target::Cluster) {
+                change.differences.clear();
+            }
+        }
     }
 
-    /// Sets the author to the caller. With the right `impersonate`, the caller may add a name.
+    /// Sets the author to the caller. With the right `impersonate`, the caller may add a name. Without access rules, a
+    /// caller that has proved no identity names the author itself.
     fn set_author(&self, transaction: &mut Transaction) {
-        if self.caller.rights == Rights::NotEnforced {
+        let is_anonymous = self.caller.identity.principal.is_anonymous();
+        if self.caller.rights == Rights::NotEnforced && is_anonymous {
             return;
         }
         let who = self.caller.identity.principal.as_str();

@@ -8,7 +8,8 @@ use chancery_proto::admin::v1 as pb;
 
 use crate::{
     AdminError, error,
-    node_groups::{Client, groups},
+    fleet_effects::FleetEffects,
+    node_groups::groups,
     nodes::INLINE_STREAMS_MAX,
     references::{self, Finding, Findings, ReferenceIndex},
     service::Service,
@@ -30,15 +31,19 @@ impl Service {
         suspects: Suspects,
         references: Option<ReferenceIndex>,
         confirmed: &BTreeSet<Guard>,
+        fleet: &FleetEffects,
     ) -> Result<Vec<pb::GuardFinding>, AdminError> {
         if suspects.is_empty() {
             return Ok(Vec::new());
         }
-        let n_other_replicas = self.replica.n_members().saturating_sub(1);
-        let streams = self.fanout.nodes().await;
+        let (n_not_asked, guard) = (fleet.not_asked.len(), Guard::Unasked);
+        // Who confirms the guard decides by the nodes that are known.
+        let is_confirmed = confirmed.contains(&guard) || !self.guards.applies(guard);
+        let n_unknown_replicas = if is_confirmed { 0 } else { n_not_asked };
         let (before, after, settings) =
             (Arc::clone(before), after.clone(), Arc::clone(&self.guards));
-        let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
+        let nodes = Arc::clone(&fleet.nodes);
+        let size = Size::of(nodes.len() <= INLINE_STREAMS_MAX);
         let find = move || {
             let tried = Tried {
                 before: &before,
@@ -46,13 +51,15 @@ impl Service {
                 suspects: &suspects,
                 references: references.as_ref(),
                 settings: &settings,
-                n_other_replicas,
+                n_unknown_replicas,
             };
-            let clients: Vec<Client> = streams.iter().map(Client::of).collect();
-            write_guards::findings(&tried, &clients)
+            write_guards::findings(&tried, &nodes)
         };
-        let findings = self.work.run(size, find).await?;
-        let show = |finding| write_guards::show(finding, confirmed, n_other_replicas);
+        let mut findings = self.work.run(size, find).await?;
+        if n_not_asked > 0 && self.guards.applies(guard) {
+            findings.push(write_guards::unasked(&fleet.not_asked));
+        }
+        let show = |finding| write_guards::show(finding, confirmed, n_not_asked);
         Ok(findings.into_iter().map(show).collect())
     }
 
@@ -63,20 +70,20 @@ impl Service {
         before: &Arc<State>,
         after: &State,
         suspects: references::Suspects,
+        fleet: &FleetEffects,
     ) -> Result<Findings, AdminError> {
         if suspects.is_empty() {
             return Ok(Findings::default());
         }
-        let n_other_replicas = self.replica.n_members().saturating_sub(1);
-        let streams = self.fanout.nodes().await;
+        let nodes = Arc::clone(&fleet.nodes);
+        let unknown: Vec<u64> = fleet.not_asked.iter().map(|one| one.replica_id).collect();
         let is_small = suspects.len() <= SMALL_SUSPECTS_MAX;
-        let size = Size::of(is_small && streams.len() <= INLINE_STREAMS_MAX);
+        let size = Size::of(is_small && nodes.len() <= INLINE_STREAMS_MAX);
         let (before, after) = (Arc::clone(before), after.clone());
         let find = move || {
-            let clients: Vec<Client> = streams.iter().map(Client::of).collect();
-            let groups = groups(&clients, &before, &after, &suspects.scopes());
-            let checked = suspects.in_views(&before, &after, &groups, n_other_replicas > 0);
-            references::findings(checked, n_other_replicas)
+            let groups = groups(&nodes, &after, &suspects.scopes());
+            let checked = suspects.in_views(&before, &after, &groups, !unknown.is_empty());
+            references::findings(checked, &unknown)
         };
         self.work.run(size, find).await
     }
@@ -87,18 +94,18 @@ impl Service {
         &self,
         tried: &DryRun,
         call: Option<ValidationMode>,
+        fleet: &FleetEffects,
     ) -> Result<Findings, AdminError> {
         let suspects = Arc::clone(&tried.addresses);
         let Some(index) = tried.references.clone().filter(|_| !suspects.is_empty()) else {
             return Ok(Findings::default());
         };
         let validation = self.validation(call).await;
-        let streams = self.fanout.nodes().await;
-        let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
-        let (before, after) = (Arc::clone(&tried.before), tried.applied.state.clone());
+        let nodes = Arc::clone(&fleet.nodes);
+        let size = Size::of(nodes.len() <= INLINE_STREAMS_MAX);
+        let after = tried.applied.state.clone();
         let find = move || {
-            let clients: Vec<Client> = streams.iter().map(Client::of).collect();
-            let groups = groups(&clients, &before, &after, &suspects.scopes());
+            let groups = groups(&nodes, &after, &suspects.scopes());
             suspects.findings(&after, &groups, &index, &validation)
         };
         self.work.run(size, find).await

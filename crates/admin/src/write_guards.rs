@@ -1,11 +1,12 @@
 //! Guards against writes that take down connected nodes, such as the deletion of most clusters.
 //!
 //! A guard rejects a write before replication, unless the request confirms the guard by its name. It
-//! decides on the state and the clients of the replica that takes the write. The nodes of other replicas
-//! are unknown: for a cluster of several replicas, guards assume that each view has nodes there.
+//! decides on the state of the replica that takes the write, and on the nodes of all replicas that have answered
+//! ([`crate::fleet_effects`]). For the other replicas, guards assume that each view has nodes there, and
+//! the guard `unasked` rejects the write.
 //!
-//! Cost: [`Suspects`] needs O(changes). Only if [`Suspects`] finds something, the guards
-//! list the streams of the replica, as `chancery nodes` does. The index of references names the resources
+//! Cost: [`Suspects`] needs O(changes). Only if [`Suspects`] finds something, the replicas
+//! list their streams, as `chancery nodes` does. The index of references names the resources
 //! that refer to a removed cluster or list of endpoints.
 
 mod effects;
@@ -28,18 +29,24 @@ const EFFECTS_SHOWN_MAX: usize = 3;
 /// The maximum length of all effects in the text of a rejection, in bytes. A gRPC status has 1 KiB.
 const EFFECTS_BYTES_MAX: usize = 700;
 
+/// Returns the finding that replicas were not asked for their nodes. There must be such replicas.
+pub(crate) fn unasked(not_asked: &[pb::ReplicaNotAsked]) -> Finding {
+    let effects = not_asked.iter().map(|one| format!("replica {} {}", one.replica_id, one.message));
+    Finding { guard: Guard::Unasked, effects: effects.collect(), n_omitted: 0 }
+}
+
 /// Converts a finding to a message.
 pub(crate) fn show(
     finding: Finding,
     confirmed: &BTreeSet<Guard>,
-    n_other_replicas: usize,
+    n_unknown_replicas: usize,
 ) -> pb::GuardFinding {
     pb::GuardFinding {
         guard: finding.guard.name().to_owned(),
         effects: finding.effects,
         effects_omitted: finding.n_omitted as u64,
         confirmed: confirmed.contains(&finding.guard),
-        replicas_not_asked: n_other_replicas as u64,
+        replicas_not_asked: n_unknown_replicas as u64,
     }
 }
 
@@ -48,7 +55,10 @@ pub(crate) fn show(
 pub(crate) fn rejection(findings: &[pb::GuardFinding]) -> Option<String> {
     let open: Vec<&pb::GuardFinding> =
         findings.iter().filter(|finding| !finding.confirmed).collect();
+    // The finding of the guard `unasked` names the replicas.
+    let is_named = open.iter().any(|finding| finding.guard == Guard::Unasked.name());
     let not_asked = match open.first()?.replicas_not_asked {
+        _ if is_named => String::new(),
         0 => String::new(),
         1 => "; the nodes of 1 other replica were not asked".to_owned(),
         n => format!("; the nodes of {n} other replicas were not asked"),
@@ -73,7 +83,8 @@ fn effects(finding: &pb::GuardFinding) -> String {
     let mut shown: Vec<&str> =
         finding.effects.iter().take(EFFECTS_SHOWN_MAX).map(String::as_str).collect();
     let n_more = (finding.effects.len() - shown.len()) as u64 + finding.effects_omitted;
-    let more = format!("and {n_more} more views");
+    let what = if finding.guard == Guard::Unasked.name() { "replicas" } else { "views" };
+    let more = format!("and {n_more} more {what}");
     if n_more > 0 {
         shown.push(&more);
     }

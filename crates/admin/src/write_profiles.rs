@@ -3,14 +3,16 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_admission::{
-    ClientProfile, ConnectedClients, Problem, ProfileSource, Profiles, Validation, ValidationMode,
+    ConnectedClients, Problem, ProfileSource, Profiles, Validation, ValidationMode,
 };
-use chancery_fanout::ClientGroup;
 use chancery_model::{ScopeName, Transaction};
 use chancery_proto::admin::v1 as pb;
 use tokio::time::Instant;
 
-use crate::{AdminError, error::problem, nodes::INLINE_STREAMS_MAX, service::Service, work::Size};
+use crate::{
+    AdminError, error::problem, known_clients::by_scope, nodes::INLINE_STREAMS_MAX,
+    service::Service, work::Size,
+};
 
 impl Service {
     /// Returns the modes of validation for a call, with the clients of all scopes. A call without validation
@@ -18,8 +20,11 @@ impl Service {
     pub(crate) async fn validation(&self, call: Option<ValidationMode>) -> Validation {
         let mut validation = Validation { call, ..self.validation.clone() };
         if !validation.is_off() {
-            validation.profiles.connected = self.connected_clients().await;
-            validation.profiles.n_other_replicas = self.replica.n_members().saturating_sub(1);
+            let (here, elsewhere) =
+                tokio::join!(self.connected_clients(), self.clients.elsewhere(&self.replica));
+            validation.profiles.connected = here;
+            validation.profiles.connected_elsewhere = Arc::clone(&elsewhere.clients);
+            validation.profiles.n_unknown_replicas = elsewhere.not_asked.len();
         }
         validation
     }
@@ -34,8 +39,8 @@ impl Service {
         let groups = self.fanout.clients().await;
         // Clients choose their user agents, so there may be as many groups as streams.
         let collected = match groups.len() > INLINE_STREAMS_MAX {
-            false => Ok(collect(&groups)),
-            true => self.work.run(Size::Large, move || collect(&groups)).await,
+            false => Ok(by_scope(&groups)),
+            true => self.work.run(Size::Large, move || by_scope(&groups)).await,
         };
         // While the replica shuts down, nothing is known about its clients.
         let clients = Arc::new(collected.unwrap_or_default());
@@ -46,18 +51,24 @@ impl Service {
     }
 }
 
-fn collect(groups: &BTreeSet<ClientGroup>) -> ConnectedClients {
-    let mut clients = ConnectedClients::new();
-    for group in groups {
-        let profile = ClientProfile::of_user_agent(&group.user_agent);
-        for scope in &group.scopes {
-            match clients.get_mut(scope) {
-                Some(profiles) => drop(profiles.insert(profile)),
-                None => drop(clients.insert(scope.clone(), BTreeSet::from([profile]))),
+impl Service {
+    /// Adds to the answer for which clients a write was checked, and which replicas did not name theirs.
+    pub(crate) fn with_clients(
+        &self,
+        mut response: pb::WriteResponse,
+        checked_clients: Vec<pb::CheckedClients>,
+    ) -> pb::WriteResponse {
+        if checked_clients.iter().any(|checked| checked.replicas_not_asked > 0) {
+            let known = self.clients.answered();
+            for replica in known.iter().flat_map(|(_, clients)| &clients.not_asked) {
+                let is_known =
+                    response.not_asked.iter().any(|one| one.replica_id == replica.replica_id);
+                response.not_asked.extend((!is_known).then(|| replica.clone()));
             }
+            response.not_asked.sort_by_key(|replica| replica.replica_id);
         }
+        pb::WriteResponse { checked_clients, ..response }
     }
-    clients
 }
 
 /// Returns the clients for which the resources of a transaction were checked. Scopes whose clients are
@@ -86,7 +97,7 @@ fn show(profiles: &Profiles, scope: &ScopeName) -> Option<pb::CheckedClients> {
     let replicas_not_asked = match source {
         ProfileSource::Assumed => return None,
         ProfileSource::Declared => 0,
-        ProfileSource::Connected => profiles.n_other_replicas as u64,
+        ProfileSource::Connected => profiles.n_unknown_replicas as u64,
     };
     Some(pb::CheckedClients {
         scope: scope.to_string(),

@@ -147,7 +147,7 @@ impl FromStr for ClientProfile {
 pub enum ProfileSource {
     /// The configuration or the call names the clients.
     Declared,
-    /// The clients are connected to this replica.
+    /// The clients are connected to this replica or to others.
     Connected,
     /// Nothing is known about the clients: Envoy is assumed.
     Assumed,
@@ -177,10 +177,12 @@ pub struct Profiles {
     pub scopes: Arc<BTreeMap<ScopeName, Vec<ClientProfile>>>,
     /// The declared clients of all other scopes.
     pub default: Option<Arc<[ClientProfile]>>,
-    /// The connected clients.
+    /// The clients that are connected to this replica.
     pub connected: Arc<ConnectedClients>,
+    /// The clients that are connected to other replicas, as far as known.
+    pub connected_elsewhere: Arc<ConnectedClients>,
     /// The number of replicas whose clients are not known.
-    pub n_other_replicas: usize,
+    pub n_unknown_replicas: usize,
 }
 
 impl Profiles {
@@ -191,7 +193,8 @@ impl Profiles {
     }
 
     fn connected(&self, scope: &ScopeName) -> impl Iterator<Item = &ClientProfile> {
-        self.connected.get(scope).into_iter().flatten()
+        let all = [&self.connected, &self.connected_elsewhere].into_iter();
+        all.filter_map(|clients| clients.get(scope)).flatten()
     }
 
     /// Returns the clients for which the resources of a scope are checked, and their origin.
@@ -200,9 +203,9 @@ impl Profiles {
         if let Some(declared) = self.declared(scope) {
             return (ProfileSource::Declared, declared.to_vec());
         }
-        let connected: Vec<ClientProfile> = self.connected(scope).copied().collect();
+        let connected: BTreeSet<ClientProfile> = self.connected(scope).copied().collect();
         match connected.is_empty() {
-            false => (ProfileSource::Connected, connected),
+            false => (ProfileSource::Connected, connected.into_iter().collect()),
             true => (ProfileSource::Assumed, vec![ClientProfile::of(ClientKind::Envoy)]),
         }
     }
@@ -218,8 +221,8 @@ impl Profiles {
         self.connected(scope).for_each(|profile| audience.add(*profile, Treatment::Refuse));
         let is_known = audience != Audience::default();
         let envoy = match is_known {
-            // Another replica may have clients of any kind.
-            true if self.n_other_replicas == 0 => Treatment::Warn,
+            // A replica that was not asked may have clients of any kind.
+            true if self.n_unknown_replicas == 0 => Treatment::Warn,
             _ => Treatment::Refuse,
         };
         audience.envoy = audience.envoy.max(envoy);
@@ -341,14 +344,14 @@ mod tests {
         }
     }
 
-    fn profiles(declared: &[&str], connected: &[&str], n_other_replicas: usize) -> Profiles {
+    fn profiles(declared: &[&str], connected: &[&str], n_unknown_replicas: usize) -> Profiles {
         let declared: Vec<ClientProfile> = declared.iter().map(|text| profile(text)).collect();
         let scopes = (!declared.is_empty()).then(|| (scope("a"), declared));
         let connected = (scope("a"), connected.iter().map(|text| profile(text)).collect());
         Profiles {
             scopes: Arc::new(scopes.into_iter().collect()),
             connected: Arc::new(BTreeMap::from([connected])),
-            n_other_replicas,
+            n_unknown_replicas,
             ..Profiles::default()
         }
     }
@@ -374,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Another replica may have an Envoy.
+    /// A replica that did not answer may have an Envoy.
     #[test]
     fn connected_grpc_clients_leave_envoy_rules_as_warnings_on_a_single_replica() {
         for (other_replicas, expected) in [(0, Treatment::Warn), (2, Treatment::Refuse)] {
@@ -383,6 +386,19 @@ mod tests {
             assert_eq!(audience.has_envoy, other_replicas > 0);
             assert!(!audience.is_assumed);
         }
+    }
+
+    #[test]
+    fn clients_of_other_replicas_count_like_those_of_this_one() {
+        let here = profiles(&[], &["grpc-go@1.85"], 0);
+        let elsewhere = profiles(&[], &["envoy@1.40", "grpc-go@1.70", "grpc-go@1.85"], 0);
+        let all = Profiles { connected_elsewhere: elsewhere.connected, ..here };
+        let audience = all.audience(&scope("a"));
+        assert_eq!((audience.envoy, audience.grpc(1)), (Treatment::Refuse, Treatment::Refuse));
+        assert_eq!(audience.version(1), Some(ClientVersion { major: 1, minor: 70 }));
+        let profiles: Vec<String> =
+            all.of_scope(&scope("a")).1.iter().map(ToString::to_string).collect();
+        assert_eq!(profiles, ["envoy@1.40", "grpc-go@1.70", "grpc-go@1.85"]);
     }
 
     #[test]

@@ -61,8 +61,10 @@ impl Decision {
 /// The object of an operation. An empty text means that the operation names none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Target {
-    /// The scope.
+    /// The scope; empty if the operation concerns several.
     pub scope: String,
+    /// The scopes of an operation that concerns several; empty otherwise.
+    pub scopes: Vec<String>,
     /// The resource type, as the caller wrote it.
     pub type_name: String,
     /// The name of the resource, node, member or other object.
@@ -97,9 +99,13 @@ pub struct Event {
 /// The principal of an event before authentication, and of a port without it.
 const ANONYMOUS: &str = "anonymous";
 
-/// Returns the text of an address, in logs and in the history.
+/// Returns the text of an address, in logs and in the history: `unix` for a client of a UNIX socket. Such a client has no
+/// address, and its port is 0 here, which no client of TCP has.
 #[must_use]
 pub fn source_text(source: SocketAddr) -> String {
+    if source.port() == 0 {
+        return "unix".to_owned();
+    }
     // Some systems show IPv4 clients of an IPv6 socket as mapped addresses.
     SocketAddr::new(source.ip().to_canonical(), source.port()).to_string()
 }

@@ -12,6 +12,8 @@ use crate::{
 
 /// The maximum length of a text in a record, in bytes. Longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 512;
+/// The maximum number of scopes in a record. Their names have no characters that need escapes.
+const SCOPES_SHOWN_MAX: usize = 10;
 /// The maximum size of the details. Larger details are left out.
 const DETAILS_BYTES_MAX: usize = 4096;
 /// The maximum length of a line. Escapes need at most six bytes for each byte of a text.
@@ -35,6 +37,10 @@ struct Body<'a> {
     request_id: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     scope: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    scopes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scopes_omitted: Option<usize>,
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     type_name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -57,6 +63,8 @@ pub(crate) fn body(event: &Event, level: Level) -> String {
         user_agent: truncated(&event.user_agent),
         request_id: truncated(&event.request_id),
         scope: truncated(&target.scope),
+        scopes: target.scopes.iter().take(SCOPES_SHOWN_MAX).map(|one| truncated(one)).collect(),
+        scopes_omitted: target.scopes.len().checked_sub(SCOPES_SHOWN_MAX).filter(|n| *n > 0),
         type_name: truncated(&target.type_name),
         name: truncated(&target.name),
         details: match level {
@@ -157,7 +165,12 @@ mod tests {
             principal: long.clone(),
             user_agent: long.clone(),
             request_id: long.clone(),
-            target: Target { scope: long.clone(), type_name: long.clone(), name: long.clone() },
+            target: Target {
+                scope: long.clone(),
+                scopes: vec!["s".repeat(600); 1000],
+                type_name: long.clone(),
+                name: long.clone(),
+            },
             ..event()
         };
         let few = event.clone().detail("reason", long[..3900].to_owned());

@@ -8,7 +8,7 @@ use crate::event::{Event, Port};
 const RULES_MAX: usize = 1000;
 
 /// The extent of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
     /// The event is not recorded.
@@ -116,15 +116,19 @@ fn few_rules<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Rule>, D:
 }
 
 impl Policy {
-    /// Returns the level of an event.
+    /// Returns the level of an event. If the event concerns several scopes, the most detailed of their levels counts.
     pub(crate) fn level(&self, event: &Event) -> Level {
-        let rule = self.rules.iter().find(|rule| rule.matches(event));
-        rule.map_or(self.default, |rule| rule.level)
+        let of_scope = |scope: &str| {
+            let rule = self.rules.iter().find(|rule| rule.matches(event, scope));
+            rule.map_or(self.default, |rule| rule.level)
+        };
+        let levels = event.target.scopes.iter().map(|scope| of_scope(scope));
+        levels.max().unwrap_or_else(|| of_scope(&event.target.scope))
     }
 }
 
 impl Rule {
-    fn matches(&self, event: &Event) -> bool {
+    fn matches(&self, event: &Event, scope: &str) -> bool {
         let any = |patterns: &[Pattern], text: &str| {
             patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(text))
         };
@@ -134,7 +138,7 @@ impl Rule {
                 || self.decisions.iter().any(|word| word.text() == decision))
             && any(&self.verbs, event.verb)
             && any(&self.principals, &event.principal)
-            && any(&self.scopes, &event.target.scope)
+            && any(&self.scopes, scope)
             && any(&self.types, &event.target.type_name)
             && any(&self.names, &event.target.name)
     }
@@ -180,6 +184,20 @@ mod tests {
             assert_eq!(policy.level(&event(verb, scope)), level, "{verb} {scope}");
         }
         assert_eq!(Policy::default().level(&event("apply", "x")), Level::Metadata);
+        let several = |scopes: &[&str]| {
+            let scopes = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+            let target = Target { scopes, ..Target::default() };
+            Event { target, ..event("apply", "") }
+        };
+        // A write cannot hide a scope behind another one.
+        assert_eq!(
+            policy.level(&several(&["lab", "prod/us"])),
+            policy.level(&event("apply", "prod/us"))
+        );
+        assert_eq!(
+            policy.level(&several(&["prod/us", "lab"])),
+            policy.level(&event("apply", "prod/us"))
+        );
     }
 
     #[test]

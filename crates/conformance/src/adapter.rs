@@ -21,12 +21,17 @@ pub trait Adapter: Send + Sync {
     /// The server applies the changes of all types together.
     fn publish<'a>(&'a self, state: &'a State) -> Publishing<'a>;
 
+    /// Prepares the server for the first state. Fails if the adapter could not remove later what it creates.
+    fn start(&self) -> Publishing<'_> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Returns the reason why the adapter can no longer publish anything.
     fn failure(&self) -> Option<String> {
         None
     }
 
-    /// Removes what the adapter itself has created, after the last case.
+    /// Removes everything that was published and is still there, after the last case or an error.
     fn finish(&self) -> Publishing<'_> {
         Box::pin(async { Ok(()) })
     }

@@ -3,8 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use chancery_proto::node::Node;
+use hyper_util::rt::TokioIo;
 use prost::Message as _;
-use tonic::transport::Channel;
+use tonic::{
+    metadata::{Ascii, MetadataValue},
+    transport::Channel,
+};
+use tower::service_fn;
 
 use crate::{
     adapter::Adapter,
@@ -14,6 +19,7 @@ use crate::{
     reply::unexpected,
     state::State,
     stream::{Opening, Stream, StreamService, Variant, full},
+    transport::{HttpVersion, Transport},
 };
 
 /// The number of changes that a case publishes while it waits for the server to read a request. A response to the last
@@ -26,6 +32,8 @@ pub struct Target {
     pub xds: String,
     /// The port of REST polls: `HOST:PORT`.
     pub rest: String,
+    /// The connections to both ports.
+    pub transport: Box<dyn Transport>,
     /// The adapter that publishes resources to the server.
     pub adapter: Box<dyn Adapter>,
     /// The prefix of all nodes and names.
@@ -170,20 +178,32 @@ impl Ctx {
             prefix: self.prefix.clone(),
             node: self.node(),
             log: self.log.clone(),
+            authorization: self.authorization(),
             timeout: self.target.timeout,
             quiet: self.target.quiet,
         };
         Stream::open(opening, channel, variant, path)
     }
 
+    fn authorization(&self) -> Option<MetadataValue<Ascii>> {
+        self.target.transport.authorization()?.to_str().ok()?.parse().ok()
+    }
+
     async fn connect(&self) -> Result<Channel, Stop> {
-        let endpoint = Channel::from_shared(format!("http://{}", self.target.xds));
-        let connected = match endpoint {
-            Ok(endpoint) => endpoint
-                .connect_timeout(self.target.timeout)
-                .connect()
-                .await
-                .map_err(|e| innermost(&e)),
+        let target = self.target.clone();
+        let uri = format!("{}://{}", target.transport.scheme(), target.xds);
+        let connected = match Channel::from_shared(uri) {
+            Ok(endpoint) => {
+                let endpoint = endpoint.connect_timeout(target.timeout);
+                let connector = service_fn(move |_| {
+                    let target = target.clone();
+                    async move {
+                        let connect = target.transport.connect(&target.xds, HttpVersion::Http2);
+                        connect.await.map(TokioIo::new)
+                    }
+                });
+                endpoint.connect_with_connector(connector).await.map_err(|error| innermost(&error))
+            }
             Err(error) => Err(error.to_string()),
         };
         connected.or_else(|error| violation("connection", "the server accepts a connection", error))

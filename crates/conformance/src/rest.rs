@@ -9,12 +9,12 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message as _;
 use prost_reflect::DynamicMessage;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
 
 use crate::{
     ctx::Ctx,
     kind::Kind,
     outcome::{Stop, violation},
+    transport::HttpVersion,
 };
 
 /// The maximum size of a response.
@@ -129,15 +129,20 @@ pub(crate) async fn send(ctx: &Ctx, poll: Poll<'_>) -> Result<Polled, Stop> {
 
 async fn exchange(ctx: &Ctx, poll: Poll<'_>) -> Result<Polled, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
-    let stream = TcpStream::connect(&ctx.target.rest).await.map_err(|error| text(&error))?;
-    let io = TokioIo::new(stream);
+    let transport = &ctx.target.transport;
+    let version = if poll.is_http2 { HttpVersion::Http2 } else { HttpVersion::Http1 };
+    let connected = transport.connect(&ctx.target.rest, version).await;
+    let io = TokioIo::new(connected.map_err(|error| text(&error))?);
     let mut request = http::Request::builder().method(poll.method);
+    if let Some(authorization) = transport.authorization() {
+        request = request.header("authorization", authorization);
+    }
     if poll.content_type {
         request = request.header("content-type", "application/json");
     }
     let body = Full::new(Bytes::from(poll.body));
     let response = if poll.is_http2 {
-        let uri = format!("http://{}{}", ctx.target.rest, poll.path);
+        let uri = format!("{}://{}{}", transport.scheme(), ctx.target.rest, poll.path);
         let request = request.uri(uri).body(body).map_err(|error| text(&error))?;
         let connected = hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await;
         let (mut sender, connection) = connected.map_err(|error| text(&error))?;

@@ -1,13 +1,8 @@
 //! Runs cases.
 
-use std::{
-    future::Future,
-    pin::pin,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{future::Future, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Instant};
 
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 
 use crate::{
     case::Case,
@@ -23,13 +18,13 @@ const WAITS_MAX: u32 = 6;
 /// Runs cases, at most `jobs` at the same time. When `interrupted` completes, no further case starts. When the adapter
 /// can no longer publish anything, the run ends at once.
 pub async fn run(
-    target: Target,
+    target: impl Into<Arc<Target>>,
     cases: Vec<Case>,
     jobs: usize,
     interrupted: impl Future<Output = ()>,
 ) -> Report {
     let start = Instant::now();
-    let target = Arc::new(target);
+    let target = target.into();
     let n_cases = cases.len();
     let running = stream::iter(cases.iter().enumerate())
         .take_until(interrupted)
@@ -62,12 +57,17 @@ async fn run_case(target: Arc<Target>, case: &Case, number: usize) -> Entry {
     let ctx = Ctx::new(target.clone(), case.service, number, log.clone());
     let state = ctx.state();
     let at_most = target.timeout * WAITS_MAX;
-    let outcome = tokio::time::timeout(at_most, (case.check)(ctx)).await;
+    // A case that panics must not keep the others from removing their resources.
+    let checked = AssertUnwindSafe((case.check)(ctx)).catch_unwind();
+    let outcome = tokio::time::timeout(at_most, checked).await;
     let mut verdict = match outcome {
-        Ok(Ok(())) => Verdict::Passed,
-        Ok(Err(Stop::Failed(failed))) => Verdict::Failed(failed),
-        Ok(Err(Stop::Skipped(reason))) => Verdict::Skipped(reason),
-        Err(_) => Verdict::Failed(too_long(case, at_most)),
+        Ok(Ok(Ok(()))) => Verdict::Passed,
+        Ok(Ok(Err(Stop::Failed(failed)))) => Verdict::Failed(failed),
+        Ok(Ok(Err(Stop::Skipped(reason)))) => Verdict::Skipped(reason),
+        Ok(Err(_)) => Verdict::Failed(violated(case, "the case has panicked".to_owned())),
+        Err(_) => {
+            Verdict::Failed(violated(case, format!("the case has not ended within {at_most:?}")))
+        }
     };
     let mut state = state.lock().await;
     state.clear();
@@ -92,8 +92,7 @@ async fn run_case(target: Arc<Target>, case: &Case, number: usize) -> Entry {
     }
 }
 
-fn too_long(case: &Case, at_most: Duration) -> Failed {
+fn violated(case: &Case, observed: String) -> Failed {
     let requirement = case.requirements.first().copied().unwrap_or_default().to_owned();
-    let observed = format!("the case has not ended within {at_most:?}");
     Failed { requirement, expected: case.shows.to_owned(), observed }
 }

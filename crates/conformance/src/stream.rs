@@ -12,7 +12,12 @@ use chancery_proto::discovery::{
 use prost::Message;
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Status, client::Grpc, transport::Channel};
+use tonic::{
+    Code, Request, Status,
+    client::Grpc,
+    metadata::{Ascii, MetadataValue},
+    transport::Channel,
+};
 use tonic_prost::ProstCodec;
 
 use crate::{
@@ -22,6 +27,8 @@ use crate::{
     outcome::{Outcome, Stop, ensure, violation},
     reply::{Reply, listed, unexpected},
 };
+
+type AsciiValue = MetadataValue<Ascii>;
 
 /// The number of requests and responses that wait inside of a stream.
 const QUEUE: usize = 64;
@@ -128,6 +135,8 @@ pub(crate) struct Opening {
     /// The encoded node.
     pub(crate) node: Bytes,
     pub(crate) log: Log,
+    /// The header `authorization` of the request.
+    pub(crate) authorization: Option<AsciiValue>,
     /// The maximum time of each wait.
     pub(crate) timeout: Duration,
     /// The time without a message after which nothing more is expected.
@@ -171,6 +180,7 @@ async fn read<Q, R>(
     channel: Channel,
     path: http::uri::PathAndQuery,
     requests: mpsc::Receiver<Q>,
+    authorization: Option<AsciiValue>,
     events: mpsc::Sender<Event>,
     reply: impl Fn(R) -> Reply,
 ) where
@@ -180,7 +190,10 @@ async fn read<Q, R>(
     let mut client = Grpc::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX);
     let status = async {
         client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-        let requests = Request::new(ReceiverStream::new(requests));
+        let mut requests = Request::new(ReceiverStream::new(requests));
+        if let Some(value) = authorization {
+            requests.metadata_mut().insert("authorization", value);
+        }
         let codec = ProstCodec::<Q, R>::default();
         let mut responses = client.streaming(requests, path, codec).await?.into_inner();
         while let Some(response) = responses.message().await? {
@@ -206,17 +219,18 @@ impl Stream {
         };
         let (sender, events) = mpsc::channel(QUEUE);
         let prefix = settings.prefix.clone();
+        let authorization = settings.authorization.clone();
         let (requests, reader) = match variant {
             Variant::Sotw => {
                 let (requests, queue) = mpsc::channel(QUEUE);
                 let reply = move |it: DiscoveryResponse| Reply::sotw(&prefix, it);
-                let reader = tokio::spawn(read(channel, uri, queue, sender, reply));
+                let reader = tokio::spawn(read(channel, uri, queue, authorization, sender, reply));
                 (Requests::Sotw(requests), reader)
             }
             Variant::Delta => {
                 let (requests, queue) = mpsc::channel(QUEUE);
                 let reply = move |it: DeltaDiscoveryResponse| Reply::delta(&prefix, it);
-                let reader = tokio::spawn(read(channel, uri, queue, sender, reply));
+                let reader = tokio::spawn(read(channel, uri, queue, authorization, sender, reply));
                 (Requests::Delta(requests), reader)
             }
         };
@@ -394,6 +408,14 @@ impl Stream {
             Some(Event::Reply(reply)) => unexpected(requirement, expected, &reply),
             Some(Event::End(status)) => self.ended(requirement, expected, &status),
             None => Ok(()),
+        }
+    }
+
+    /// Returns the status if the stream ends within a time before any response.
+    pub(crate) async fn ended_within(&mut self, at_most: Duration) -> Option<Status> {
+        match timeout(at_most, self.events.recv()).await {
+            Ok(Some(Event::End(status))) => Some(status),
+            Ok(Some(Event::Reply(_)) | None) | Err(_) => None,
         }
     }
 

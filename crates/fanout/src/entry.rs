@@ -10,6 +10,7 @@ use crate::{
     away::Offloaded,
     changes::ConvergenceTimes,
     memory::Holding,
+    past_scopes::PastScopes,
     placement::CountedStream,
     queue::Lane,
     status::{NackRecord, SessionId, Unacknowledged, UnacknowledgedState},
@@ -38,6 +39,8 @@ pub(crate) struct Entry {
     /// The assignment that applies to the node, with its scopes. `None` if no assignment matches: such
     /// a node has no view, which differs from an empty view (OPS-05).
     pub(crate) assigned: Option<(Arc<str>, ScopeList)>,
+    /// The scopes that the stream had before.
+    pub(crate) past: PastScopes,
     /// The rights of the client; `None` if access rules do not apply. They never change: a client with other
     /// rights gets another stream.
     pub(crate) rights: Option<Arc<StreamRights>>,
@@ -103,6 +106,12 @@ pub(crate) fn scopes_of(assigned: &Option<(Arc<str>, ScopeList)>) -> &[ScopeName
 impl Entry {
     pub(crate) fn scopes(&self) -> &[ScopeName] {
         self.assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
+    }
+
+    /// Returns all scopes from which the client may have resources; `None` if not all of them are known.
+    pub(crate) fn all_scopes(&self) -> Option<Vec<ScopeName>> {
+        let past = self.past.known()?;
+        Some(self.scopes().iter().chain(past).cloned().collect())
     }
 
     /// Records a rejection, and replaces the previous one of the same type.

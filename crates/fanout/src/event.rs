@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use chancery_model::{Node, ResourceName, TypeUrl};
-use chancery_protocol::{ContentsPage, DeltaRequest, Request, SotwRequest};
+use chancery_protocol::{DeltaRequest, Request, SotwRequest};
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
     time::Instant,
@@ -15,7 +15,7 @@ use crate::{
     page::Page,
     rejection,
     stream_slot::StreamSlot,
-    stream_status::{ClientGroup, StreamStatus},
+    stream_status::{ClientGroup, StreamContents, StreamStatus},
 };
 
 /// An event with the time at which it was sent. The measured wait includes the time for which the sender waited for
@@ -68,7 +68,7 @@ pub(crate) enum Event {
         /// The name after which the page begins; `None` for the first page.
         after: Option<ResourceName>,
         /// Receives one page, unless the stream has ended or has no such type.
-        reply: oneshot::Sender<ContentsPage>,
+        reply: oneshot::Sender<StreamContents>,
     },
     /// A query for the sessions that a change concerns, and their progress.
     Concerned {

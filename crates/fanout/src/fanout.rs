@@ -7,7 +7,6 @@ use std::{
 };
 
 use chancery_model::{Access, Identity, Node, ResourceName, Revision, State, TypeUrl};
-use chancery_protocol::ContentsPage;
 use chancery_view::Differ;
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -17,7 +16,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     AccessControl, Change, ClientGroup, ConcernedSession, Config, End, Progress, RequestSink,
-    ResponseSource, StalledShard, StreamInfo, StreamRef, StreamStatus, Unacknowledged,
+    ResponseSource, StalledShard, StreamContents, StreamInfo, StreamRef, StreamStatus,
+    Unacknowledged,
     arrivals::Arrivals,
     client_events::ClientEvent,
     concern::Concerned,
@@ -305,6 +305,12 @@ impl Fanout {
         streams
     }
 
+    /// Passes the status of every stream to `take`. The shards answer at slightly different times.
+    pub async fn for_each_stream(&self, mut take: impl FnMut(StreamStatus)) {
+        let event = |from, reply| Event::Status { from, reply };
+        drop(self.ask(event, |page| page.items.into_iter().for_each(&mut take)).await);
+    }
+
     /// Returns the clients of all streams in groups. The shards answer at slightly different times.
     pub async fn clients(&self) -> BTreeSet<ClientGroup> {
         let mut groups = BTreeSet::new();
@@ -320,7 +326,7 @@ impl Fanout {
         stream: &StreamRef,
         type_url: &TypeUrl,
         after: Option<ResourceName>,
-    ) -> Option<ContentsPage> {
+    ) -> Option<StreamContents> {
         let slot = &stream.0;
         let is_own = |shard: &&ShardHandle| Arc::ptr_eq(&shard.ready_list, slot.ready_list());
         let shard = self.shared.shards.iter().find(is_own)?;

@@ -75,6 +75,7 @@ mod memory;
 mod metrics;
 mod offload;
 mod page;
+mod past_scopes;
 mod placement;
 mod poll;
 mod poll_rejections;
@@ -113,5 +114,5 @@ pub use status::{
 };
 pub use stream::{RequestSink, ResponseSource, Stopped, StreamCloser};
 pub use stream_slot::{Delivery, StreamInfo};
-pub use stream_status::{ClientGroup, StreamRef, StreamStatus};
+pub use stream_status::{ClientGroup, StreamContents, StreamRef, StreamStatus};
 pub use turns::StalledShard;

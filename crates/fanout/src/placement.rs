@@ -63,6 +63,33 @@ impl AccessControl {
         };
         Ok(Placement { assigned, rights })
     }
+
+    /// Returns whether a client may read scopes that its assignment no longer gives. Without access rules, every client
+    /// may.
+    pub(crate) fn may_read(
+        self,
+        state: &State,
+        identity: Option<&Identity>,
+        node: &Node,
+        scopes: &[ScopeName],
+    ) -> bool {
+        match identity.filter(|_| self == Self::Enforced && !scopes.is_empty()) {
+            Some(identity) => state.access.decide_stream(identity, node, scopes, None).is_ok(),
+            None => true,
+        }
+    }
+
+    /// Returns whether the rules decide what an identity may read. Otherwise, a client only claims to be its node, and
+    /// only the assignment decides.
+    pub(crate) fn proves(self, identity: Option<&Identity>) -> bool {
+        self == Self::Enforced && identity.is_some_and(|one| !one.principal.is_anonymous())
+    }
+}
+
+impl Placement {
+    pub(crate) fn scopes(&self) -> &[ScopeName] {
+        self.assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
+    }
 }
 
 /// The access of clients without a session: polls, and streams of load reports.

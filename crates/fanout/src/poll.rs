@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use chancery_model::{Identity, Node, ScopeName, State, TypeUrl, base_of};
+use chancery_model::{Identity, Node, Principal, Revision, ScopeName, State, TypeUrl, base_of};
 use chancery_protocol::{NameList, PollNames, Request, SotwRequest};
 use chancery_view::{Differ, LayerDelta, View, changed_collections};
 use metrics::{Gauge, gauge};
@@ -64,6 +64,8 @@ pub struct PollView {
     pub view: Option<View>,
     /// The scopes of the view.
     scopes: Vec<ScopeName>,
+    /// The last revision of the assignments and access rules that decided about the view.
+    placed_at: Revision,
 }
 
 /// The index of waiting polls.
@@ -119,6 +121,7 @@ impl Poll {
     /// client.
     pub fn record_rejection(
         &self,
+        principal: &Principal,
         node: &Node,
         scopes: &PollView,
         type_url: &TypeUrl,
@@ -126,6 +129,7 @@ impl Poll {
         code: i32,
     ) {
         self.rejections.record(PollRejection {
+            principal: principal.clone(),
             node: node.id.clone(),
             scopes: scopes.scopes.clone(),
             type_url: type_url.clone(),
@@ -165,7 +169,8 @@ impl Poll {
         let scopes = assigned.map(|(_, scopes)| scopes);
         let resolve = |scopes: &Vec<ScopeName>| View::resolve(&state, scopes).with_secrets(secrets);
         let view = scopes.as_ref().map(resolve);
-        Ok(PollView { view, scopes: scopes.unwrap_or_default() })
+        let placed_at = state.placement_changed();
+        Ok(PollView { view, scopes: scopes.unwrap_or_default(), placed_at })
     }
 
     /// Registers the poll, so that changes of the named resources wake it. `names` is `None` for
@@ -198,6 +203,12 @@ impl PollView {
     #[must_use]
     pub fn has_scopes_of(&self, other: &Self) -> bool {
         self.view.is_some() == other.view.is_some() && self.scopes == other.scopes
+    }
+
+    /// Returns the last revision of the assignments and access rules that decided about the view.
+    #[must_use]
+    pub fn placed_at(&self) -> Revision {
+        self.placed_at
     }
 }
 

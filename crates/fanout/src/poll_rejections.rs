@@ -1,11 +1,11 @@
 //! The rejections that REST clients report (REST-16).
 //!
-//! A poll has no session, so the newest rejection of each node and type is kept here. Its text is not: it may
+//! A poll has no session, so the newest rejection of each identity, node and type is kept here. Its text is not: it may
 //! quote secrets, and the rejected response, in which they would be searched for, is no longer known.
 
 use std::{collections::VecDeque, sync::Arc, time::SystemTime};
 
-use chancery_model::{ScopeName, TypeUrl};
+use chancery_model::{Principal, ScopeName, TypeUrl};
 use parking_lot::Mutex;
 
 /// The maximum number of rejections that are kept. A further one replaces the oldest.
@@ -17,6 +17,8 @@ const VERSION_BYTES_MAX: usize = 128;
 /// A rejection that a REST client has reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PollRejection {
+    /// The identity of the client.
+    pub principal: Principal,
     /// The ID of the node.
     pub node: String,
     /// The scopes that the node saw.
@@ -31,18 +33,24 @@ pub struct PollRejection {
     pub time: SystemTime,
 }
 
+impl PollRejection {
+    fn origin(&self) -> (&Principal, &str, &TypeUrl) {
+        (&self.principal, &self.node, &self.type_url)
+    }
+}
+
 /// The newest rejections, oldest first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PollRejections(Arc<Mutex<VecDeque<PollRejection>>>);
 
 impl PollRejections {
-    /// Keeps a rejection in place of the earlier one of its node and type.
+    /// Keeps a rejection in place of the earlier one of its identity, node and type.
     pub(crate) fn record(&self, mut rejection: PollRejection) {
         if rejection.version.len() > VERSION_BYTES_MAX {
             rejection.version = String::new();
         }
         let mut kept = self.0.lock();
-        kept.retain(|one| one.node != rejection.node || one.type_url != rejection.type_url);
+        kept.retain(|one| one.origin() != rejection.origin());
         if kept.len() == KEPT_MAX {
             kept.pop_front();
         }
@@ -61,6 +69,7 @@ mod tests {
 
     fn rejection(node: &str, version: &str) -> PollRejection {
         PollRejection {
+            principal: Principal::anonymous(),
             node: node.to_owned(),
             scopes: vec![],
             type_url: TypeUrl::from_static("t/x.Y"),
@@ -86,5 +95,17 @@ mod tests {
         }
         let kept = rejections.list();
         assert_eq!((kept.len(), kept[0].node.as_str()), (KEPT_MAX, "256"));
+    }
+
+    /// T3: a client cannot replace the rejection of another identity that has the same node.
+    #[test]
+    fn rejection_of_another_identity_is_not_replaced() {
+        let rejections = PollRejections::default();
+        let principal = Principal::new("token:a").unwrap();
+        rejections.record(PollRejection { principal, ..rejection("a", "1") });
+        rejections.record(rejection("a", "2"));
+        let kept = rejections.list();
+        let versions: Vec<_> = kept.iter().map(|one| one.version.as_str()).collect();
+        assert_eq!(versions, ["1", "2"]);
     }
 }

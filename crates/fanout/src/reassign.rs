@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use chancery_model::{Node, Revision, ScopeName, State};
+use chancery_protocol::ResumeState;
 
 use crate::{
     access_changes::AccessChanges,
@@ -13,7 +14,9 @@ use crate::{
     clock::Now,
     entry::{NEW_NODE, scopes_of},
     index::key,
+    past_scopes::PastScopes,
     placement::{CHANGED, Placement, log_refusal, refused},
+    resume_cache::Kept,
     shard::Shard,
     status::{End, EndCode},
     stream_slot::StreamSlot,
@@ -111,12 +114,10 @@ impl Shard {
                 return self.forget(key(at), now);
             }
         };
-        let Some(entry) = self.sessions.get_mut(at) else { return 0 };
-        if placement.rights.as_ref() != entry.rights.as_deref() {
-            return self.end_access(at, now);
-        }
+        let Some(past) = self.past_after(at, &placement) else { return self.end_access(at, now) };
         let new = placement.assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
         let Some(entry) = self.sessions.get_mut(at) else { return 0 };
+        entry.past = past;
         let old = std::mem::replace(&mut entry.assigned, new);
         let mut registered = 0;
         if old.is_some() != entry.assigned.is_some() || scopes_of(&old) != entry.scopes() {
@@ -158,9 +159,8 @@ impl Shard {
             return 0;
         }
         let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
-        let rights = entry.rights.clone();
         let placed = self.place(&slot, &node, now);
-        if placed.is_ok_and(|placement| placement.rights.as_ref() == rights.as_deref()) {
+        if placed.is_ok_and(|placement| self.past_after(at, &placement).is_some()) {
             if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {
                 // This poll reassigns the session.
                 away.poll_when_back();
@@ -169,6 +169,45 @@ impl Shard {
             return 0;
         }
         self.end_access(at, now)
+    }
+
+    /// Returns the earlier scopes of a session after a placement, or `None` if its client has other rights than before.
+    /// The session may still have to send resources of earlier scopes, so these must be readable, too.
+    fn past_after(&self, at: usize, placement: &Placement) -> Option<PastScopes> {
+        let entry = self.sessions.get(at)?;
+        let past = entry.past.after_move(entry.scopes(), placement.scopes());
+        let (access, identity) = (self.config.access, entry.slot.info.identity.as_deref());
+        let may_read = |scopes: &[ScopeName]| {
+            access.may_read(self.views.state(), identity, &entry.node, scopes)
+        };
+        let keeps_rights = placement.rights.as_ref() == entry.rights.as_deref()
+            && (entry.rights.is_none() || past.known().is_some_and(may_read));
+        keeps_rights.then_some(past)
+    }
+
+    /// Returns the resume data of the earlier streams of a session's client, as far as the client may have it now.
+    /// Scopes that the assignment no longer gives count only if the access rules permit them to a proven identity.
+    pub(crate) fn resume_states(&mut self, at: usize, now: Now) -> Vec<Arc<ResumeState>> {
+        if !self.is_placed(at) {
+            return Vec::new();
+        }
+        let Self { sessions, resume_cache, config, views, .. } = self;
+        let Some(entry) = sessions.get_mut(at) else { return Vec::new() };
+        let identity = entry.slot.info.identity.as_deref();
+        let principal = identity.map(|identity| &identity.principal);
+        let mut kept = resume_cache.of(principal, &entry.node, now.instant);
+        let scopes = scopes_of(&entry.assigned);
+        let may_resume = |kept: &Kept| {
+            kept.scopes.iter().all(|scope| scopes.contains(scope))
+                || config.access.proves(identity)
+                    && config.access.may_read(views.state(), identity, &entry.node, &kept.scopes)
+        };
+        kept.retain(may_resume);
+        entry.past.add(kept.iter().flat_map(|kept| &*kept.scopes), scopes);
+        match entry.past.known() {
+            Some(_) => kept.into_iter().map(|kept| kept.state).collect(),
+            None => Vec::new(),
+        }
     }
 
     /// Ends a stream whose client has other rights than before. The client receives OK and nothing more, so it keeps its

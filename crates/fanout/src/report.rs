@@ -9,7 +9,7 @@ use crate::{
     index::place,
     page::Page,
     shard::Shard,
-    stream_status::{ClientGroup, StreamStatus},
+    stream_status::{ClientGroup, StreamContents, StreamStatus},
 };
 
 /// The number of streams that [`Shard::clients_page`] groups for the cost of one step. Grouping a stream takes much
@@ -54,6 +54,6 @@ impl Shard {
         let max = self.config.turn_work_max;
         let page = entry.session.contents(type_url, view.as_ref(), after.as_ref(), max, now.ms);
         let (Event::Contents { reply, .. }, Some(page)) = (event, page) else { return };
-        drop(reply.send(page));
+        drop(reply.send(StreamContents { page, scopes: entry.all_scopes() }));
     }
 }

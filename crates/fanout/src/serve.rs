@@ -24,9 +24,11 @@ use crate::{
     index::{key, place},
     log_limit::logged_name,
     metrics::{Suppressed, access_refused, limit_hit, type_place},
+    past_scopes::PastScopes,
     placement::{CountedStream, Placement},
     queue::Lane,
     rejection,
+    resume_cache::Kept,
     shard::Shard,
     status::{End, EndCode, NackRecord, SessionId},
     stream_slot::{StreamSlot, Then},
@@ -127,8 +129,10 @@ impl Shard {
             Ok(receipt) => {
                 self.metrics.on_request(&receipt.type_url, receipt.kind);
                 if entry.session.needs_resume_state(&receipt.type_url) {
-                    let resume_state = self.resume_cache.of(&entry.node.id, now.instant);
-                    entry.session.resume_from(&receipt.type_url, &resume_state);
+                    let resume_states = self.resume_states(at, now);
+                    if let Some(entry) = self.sessions.get_mut(at) {
+                        entry.session.resume_from(&receipt.type_url, &resume_states);
+                    }
                 }
                 if let Some(verdict) = receipt.verdict {
                     self.on_verdict(at, &receipt.type_url, verdict, now);
@@ -358,8 +362,11 @@ impl Shard {
         if entry.blocked.is_some() {
             self.metrics.blocked.decrement(1.0);
         }
-        if let Some(resume_state) = resume_state {
-            self.resume_cache.put(&entry.node.id, resume_state, now.instant);
+        if let Some((state, scopes)) = resume_state.zip(entry.all_scopes()) {
+            let identity = entry.slot.info.identity.as_deref();
+            let principal = identity.map(|identity| &identity.principal);
+            let kept = Kept { state: Arc::new(state), scopes: scopes.into() };
+            self.resume_cache.put(principal, &entry.node, kept, now.instant);
         }
         if let Some((_, scopes)) = entry.assigned {
             self.views.release(scopes);
@@ -383,6 +390,7 @@ impl Shard {
             session,
             node,
             assigned,
+            past: PastScopes::default(),
             rights: rights.map(Arc::new),
             _counted: counted,
             has_secrets: false,

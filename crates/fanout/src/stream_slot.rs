@@ -253,10 +253,14 @@ impl StreamSlot {
         wake(waker);
     }
 
-    /// Ends the stream after the message in the slot, if any. Only the first end has an effect.
+    /// Ends the stream. Only the first end has an effect. A regular end follows the message in the slot, if any. With
+    /// any other end, the client does not get the message: its rights may end while the message waits.
     pub(crate) fn end(&self, end: End) {
         let waker = {
             let mut outbox = self.outbox.lock();
+            if !matches!(end.code, EndCode::Ok | EndCode::Aged | EndCode::Unavailable) {
+                outbox.message = None;
+            }
             outbox.end.get_or_insert(end);
             outbox.waker.take()
         };

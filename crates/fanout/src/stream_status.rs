@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
 use chancery_model::{Identity, Node, ScopeName, TypeUrl};
-use chancery_protocol::{Protocol, SubscriptionStatus};
+use chancery_protocol::{ContentsPage, Protocol, SubscriptionStatus};
 
 use crate::{
     status::{NackRecord, SessionId},
@@ -21,6 +21,16 @@ pub struct ClientGroup {
     pub scopes: Vec<ScopeName>,
     /// [`Node::user_agent`] of the nodes.
     pub user_agent: String,
+}
+
+/// A page of the resources of a stream.
+#[derive(Debug)]
+pub struct StreamContents {
+    /// The page.
+    pub page: ContentsPage,
+    /// The scopes from which its resources may come: those of the node, and earlier ones. `None` if not all of
+    /// them are known.
+    pub scopes: Option<Vec<ScopeName>>,
 }
 
 /// The status of one stream.

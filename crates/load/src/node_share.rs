@@ -1,7 +1,7 @@
 //! Maps with a maximum number of entries and a shared number of bytes.
 //!
-//! Each entry counts towards the share of the node whose report created it. The map refuses a new entry of a
-//! node if the node's share would exceed the unused part of the limit. A single node can therefore use
+//! Each entry counts towards the share of the node whose report created it. Two identities with one node ID count as
+//! two nodes. The map refuses a new entry of a node if the node's share would exceed the unused part of the limit. A single node can therefore use
 //! half of a limit. If `n` nodes report as much as they can, `1/(n+1)` of the limit stays unused.
 
 use std::{
@@ -43,7 +43,7 @@ impl Default for Limits {
     }
 }
 
-/// The node to whose share an entry counts, as a hash of its ID.
+/// The node to whose share an entry counts, as a hash of its identity and its ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner(pub(crate) u64);
 

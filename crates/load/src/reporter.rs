@@ -37,7 +37,7 @@ struct Shared {
     /// The streams that have ended, and whose present values are to be removed.
     ended: Mutex<Vec<u64>>,
     next_stream: AtomicU64,
-    /// Hashes the IDs of nodes. Its keys are random, so that no client can choose the hash of another node.
+    /// Hashes identities and IDs of nodes. Its keys are random, so that no client can choose the hash of another one.
     hasher: RandomState,
     n_streams: AtomicU64,
     metrics: Metrics,
@@ -111,14 +111,14 @@ impl LoadReports {
         result.map(|()| self.settings())
     }
 
-    /// Opens a stream of reports. What it adds to the sums counts towards the share of its node.
+    /// Opens a stream of reports. What it adds to the sums counts towards the share of its identity and node.
     #[must_use]
-    pub fn open(&self, node: &str) -> Reporter {
+    pub fn open(&self, identity: &str, node: &str) -> Reporter {
         let shared = Arc::clone(&self.0);
         shared.metrics.streams.increment(1.0);
         shared.n_streams.fetch_add(1, Ordering::Relaxed);
         let stream = shared.next_stream.fetch_add(1, Ordering::Relaxed);
-        let owner = Owner(shared.hasher.hash_one(node));
+        let owner = Owner(shared.hasher.hash_one((identity, node)));
         Reporter { shared, source: Source { stream, owner, node: node.into() } }
     }
 
@@ -231,8 +231,12 @@ mod tests {
     use super::*;
 
     fn report(n_clusters: usize) -> Report {
+        report_of("c", n_clusters)
+    }
+
+    fn report_of(prefix: &str, n_clusters: usize) -> Report {
         let cluster = |n| ClusterStats {
-            cluster_name: format!("c{n}"),
+            cluster_name: format!("{prefix}{n}"),
             upstream_locality_stats: vec![UpstreamLocalityStats {
                 total_requests_in_progress: 1,
                 ..UpstreamLocalityStats::default()
@@ -248,7 +252,7 @@ mod tests {
     #[tokio::test]
     async fn stream_that_ends_during_its_report_leaves_no_present_values() {
         let reports = LoadReports::new(Settings::default(), Limits::default()).unwrap();
-        let stream = reports.open("n");
+        let stream = reports.open("anonymous", "n");
         let large = report(5000);
         assert!(large.is_large());
         // The report goes on after its stream has given up.
@@ -259,6 +263,21 @@ mod tests {
         assert_eq!((status.reports, status.streams), (1, 0));
         assert_eq!((status.clusters.len(), status.clusters_omitted), (1, 4999));
         assert_eq!(status.total.unwrap().in_progress, 0);
+    }
+
+    /// T3: an identity that claims the node of another one does not use up the other one's share.
+    #[tokio::test]
+    async fn share_of_a_node_belongs_to_one_identity() {
+        let limits = Limits { clusters_max: 8, ..Limits::default() };
+        let reports = LoadReports::new(Settings::default(), limits).unwrap();
+        let mut n_clusters = Vec::new();
+        for identity in ["token:a", "token:b"] {
+            let stream = reports.open(identity, "n");
+            stream.report(report_of(identity, 8)).await.unwrap();
+            let query = Query { cluster: String::new(), endpoints: false, clusters_max: 8 };
+            n_clusters.push(reports.show(query).await.clusters.len());
+        }
+        assert_eq!(n_clusters, [4, 6], "each identity can use half of what is left");
     }
 
     /// LRS-07: invalid settings change nothing, and equal settings wake no stream.

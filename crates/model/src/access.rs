@@ -11,7 +11,9 @@ mod pattern;
 mod principal;
 mod rule;
 
-pub use decide::{Access, CallerRights, SecretsRight, StreamRefusal, StreamRights, Target};
+pub use decide::{
+    Access, CallerRights, IdentityGrant, SecretsRight, StreamRefusal, StreamRights, Target,
+};
 pub use difference::AccessDifference;
 pub use pattern::{
     CAPTURES_MAX, IdentityPattern, PATTERN_BYTES_MAX, PatternError, Template, Variables,

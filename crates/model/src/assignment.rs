@@ -63,6 +63,31 @@ pub struct NodeMatcher {
 }
 
 impl NodeMatcher {
+    /// Returns the conditions on the ID of a node, without all others.
+    #[must_use]
+    pub fn id_alone(&self) -> Self {
+        Self { id: self.id.clone(), ..Self::default() }
+    }
+
+    /// Describes the conditions on other properties than the ID. A `*` on a property that every node has is
+    /// no condition.
+    #[must_use]
+    pub fn beyond_id(&self) -> Vec<String> {
+        let fixed = [
+            ("cluster", &self.cluster),
+            ("locality.region", &self.region),
+            ("locality.zone", &self.zone),
+            ("locality.sub_zone", &self.sub_zone),
+        ];
+        let fixed = fixed.into_iter().filter_map(|(what, glob)| Some((what, glob.as_ref()?)));
+        let fixed = fixed.filter(|(_, glob)| glob.as_str() != "*");
+        let fixed = fixed.map(|(what, glob)| format!("{what} must match {:?}", glob.as_str()));
+        let metadata = self.metadata.iter();
+        let metadata = metadata
+            .map(|(path, glob)| format!("metadata {path:?} must match {:?}", glob.as_str()));
+        fixed.chain(metadata).collect()
+    }
+
     /// Describes the first condition that `node` does not meet, or returns `None` if all match.
     #[must_use]
     pub fn mismatch(&self, node: &Node) -> Option<String> {
@@ -192,6 +217,12 @@ impl ScopeTemplate {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.source
+    }
+
+    /// Returns whether the scope name depends on more than the ID of a node.
+    #[must_use]
+    pub fn needs_more_than_id(&self) -> bool {
+        self.pieces.iter().any(|piece| !matches!(piece, Piece::Literal(_) | Piece::NodeId))
     }
 
     /// Resolves the template to the scope name for `node`.
@@ -350,6 +381,23 @@ mod tests {
         };
         assert_eq!(scopes("edge"), ["node/r7", "edge", "default"]);
         assert_eq!(scopes(""), ["node/r7", "default", "edge"]);
+    }
+
+    #[test]
+    fn conditions_beyond_the_id_are_listed() {
+        let matcher = NodeMatcher {
+            id: Some(Glob::new("edge-*")),
+            cluster: Some(Glob::new("*")),
+            zone: Some(Glob::new("a")),
+            metadata: BTreeMap::from([("mesh".to_owned(), Glob::new("*"))]),
+            ..NodeMatcher::default()
+        };
+        let expected = ["locality.zone must match \"a\"", "metadata \"mesh\" must match \"*\""];
+        assert_eq!(matcher.beyond_id(), expected);
+        assert_eq!(matcher.id_alone().beyond_id(), Vec::<String>::new());
+        let needs_more = |source| ScopeTemplate::parse(source).unwrap().needs_more_than_id();
+        assert!(!needs_more("default") && !needs_more("node/{node.id}"));
+        assert!(needs_more("{node.id}/{locality.zone}"));
     }
 
     #[test]

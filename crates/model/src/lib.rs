@@ -42,7 +42,7 @@ pub mod wire;
 
 pub use access::{
     Access, AccessDifference, AccessLimit, AccessRule, CAPTURES_MAX, CallerRights, Grant, Identity,
-    IdentityPattern, IdentityQuota, NodeBinding, PATTERN_BYTES_MAX, PATTERNS_MAX,
+    IdentityGrant, IdentityPattern, IdentityQuota, NodeBinding, PATTERN_BYTES_MAX, PATTERNS_MAX,
     PRINCIPAL_BYTES_MAX, PatternError, Principal, PrincipalError, RULES_MAX, SecretsGrant,
     SecretsRight, StreamRefusal, StreamRights, TOKENS_MAX, TOKENS_PER_NAME_MAX, Target, Template,
     Token, TokenDigest, Variables, Verb,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::DynamicParameters;
 
 /// The location of a node (`envoy.config.core.v3.Locality`).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Locality {
     /// The region.
     pub region: String,
@@ -17,7 +17,7 @@ pub struct Locality {
 
 /// The parts of an xDS client's identity that assignments and people use
 /// (`envoy.config.core.v3.Node`).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Node {
     /// `Node.id`.
     pub id: String,

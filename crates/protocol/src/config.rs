@@ -18,6 +18,9 @@ pub struct Config {
     /// removals of that type. A reconnecting client requests the types that refer to it shortly
     /// afterwards.
     pub resume_hold_ms: u64,
+    /// The maximum time for which removals are kept back because the client still subscribes to a
+    /// route table that no longer exists. A listener that drains uses it.
+    pub drain_hold_ms: u64,
     /// The size in bytes at which the session splits a response, where the protocol allows it
     /// (OPS-12).
     pub response_bytes_target: usize,
@@ -51,6 +54,8 @@ impl Config {
         ack_timeout_ms: 5_000,
         ack_close_after_ms: None,
         resume_hold_ms: 1_000,
+        // Envoy's default drain time of 600 s, and a minute for its last responses.
+        drain_hold_ms: 660_000,
         response_bytes_target: 3 << 20,
         names_max: 1_000_000,
         types_max: 64,

@@ -48,10 +48,14 @@ struct Plan {
     freed: Vec<Arc<Resource>>,
     /// Whether a full state announces removals.
     releases: bool,
+    /// Whether the client holds resources of an earlier stream, whose keys are unknown.
+    resumes: bool,
     /// Whether the response has the whole view of a wildcard.
     first_state: bool,
     /// MCP: whether the response is a difference.
     is_incremental: bool,
+    /// Whether a part of the change was sent before.
+    sent_early: bool,
 }
 
 /// Resources that changed for the client.
@@ -103,7 +107,7 @@ impl Release {
         match self {
             Self::Nothing => false,
             Self::UpTo { revision, since } => {
-                removal.revision <= revision || removal.since <= since
+                !removal.is_kept && (removal.revision <= revision || removal.since <= since)
             }
         }
     }
@@ -137,6 +141,7 @@ impl Subscription {
     ) -> Touched {
         let carried = self.carried(context.revision);
         let before = self.wildcard.as_ref().map(Wildcard::base_or_empty);
+        let sent_early = self.wildcard.as_ref().is_some_and(|w| !w.sent_early.is_empty());
         let full_state = self.is_full_state();
         let is_incremental = self.sends_incremental();
         let mut plan = match (full_state, self.is_wildcard()) {
@@ -152,6 +157,7 @@ impl Subscription {
             self.plan_full_collection(&mut plan, context.view, differ);
         }
         plan.is_incremental = is_incremental;
+        plan.sent_early = sent_early;
         if let Some(wildcard) = &mut self.wildcard {
             wildcard.base = Some(context.view.clone());
             wildcard.sent_early.clear();
@@ -159,7 +165,8 @@ impl Subscription {
         self.resumption.claimed.clear();
         plan.send |= self.work.take_all();
         // Pending removals are not sent yet.
-        let oldest = self.removals.values().map(|removal| removal.seen).min();
+        let waiting = self.removals.values().filter(|removal| !removal.is_kept);
+        let oldest = waiting.map(|removal| removal.seen).min();
         self.delivery.planned = oldest.unwrap_or(context.revision);
         self.delivery.checked = context.revision;
         self.delivery.included = context.revision;
@@ -185,6 +192,7 @@ impl Subscription {
         for name in asked.union(&again) {
             match context.view.get(name.as_str()) {
                 Some(resource) => {
+                    self.orphans.remove(name);
                     self.work.changed.remove(name);
                     self.work.resent.remove(name);
                     self.work.awaited.remove(name);
@@ -268,6 +276,7 @@ impl Subscription {
                 first_state: plan.first_state,
                 is_incremental: plan.is_incremental,
                 is_renewal: false,
+                base: before.clone().filter(|_| !plan.sent_early),
                 pace: Pace::FirstAtOnce,
             });
         } else if self.delivery.unanswered.is_empty() {
@@ -290,7 +299,14 @@ impl Subscription {
         self.rejections.on_gone(&resource);
         let PlanContext { revision, now, .. } = context;
         let seen = self.delivery.checked;
-        let removal = PendingRemoval { resource, revision, seen, since: now, is_tried: false };
+        let removal = PendingRemoval {
+            resource,
+            revision,
+            seen,
+            since: now,
+            is_tried: false,
+            is_kept: false,
+        };
         self.removals.add(name, removal);
     }
 
@@ -312,6 +328,7 @@ impl Subscription {
         let claimed = &self.resumption.claimed;
         match base {
             None if !claimed.is_empty() => {
+                plan.resumes = true;
                 for resource in view.iter() {
                     // TTL-12: the lifetime runs since the client's earlier stream, and a heartbeat is
                     // only for a resource that this stream sent (TTL-04).
@@ -466,6 +483,7 @@ impl Subscription {
     /// Reports that a requested name does not exist (DELTA-40). SotW has no message for this
     /// (SOTW-78), except an error where errors are enabled.
     fn report_absent(&mut self, name: &ResourceName, plan: &mut Plan, context: PlanContext<'_>) {
+        self.note_orphan(name, context.now);
         let held = self.removals.remove(name);
         self.rejections.touch(name);
         match self.protocol {
@@ -503,8 +521,14 @@ impl Subscription {
             Some(ClientVersion::Nothing | ClientVersion::Absent) | None => None,
         };
         let seen = self.delivery.checked;
-        let pending =
-            |resource| PendingRemoval { resource, revision, seen, since: now, is_tried: false };
+        let pending = |resource| PendingRemoval {
+            resource,
+            revision,
+            seen,
+            since: now,
+            is_tried: false,
+            is_kept: false,
+        };
         let sent = sent.map(pending);
         let Some(gone) = held.or(sent) else { return };
         let own = gone.resource.name().clone();
@@ -529,8 +553,8 @@ impl Subscription {
             return;
         }
         let aliases = plan.resources.iter().flat_map(|resource| resource.aliases().iter().cloned());
-        let aliased: BTreeSet<ResourceName> = aliases.collect();
         let absent: BTreeSet<ResourceName> = plan.absent.iter().cloned().collect();
+        let aliased: BTreeSet<ResourceName> = aliases.chain(absent.iter().cloned()).collect();
         let mut said: BTreeSet<ResourceName> = plan.removed.iter().cloned().collect();
         let mut first = Vec::new();
         for (name, removal) in std::mem::take(&mut self.removals) {
@@ -548,8 +572,8 @@ impl Subscription {
                 continue;
             }
             let is_takeover = takeovers.are_now(&name);
-            let is_in = |names: &BTreeSet<_>| names.contains(&name) || names.contains(own);
-            let beside = is_in(&absent) || (!is_takeover && is_in(&aliased));
+            let others = if is_takeover { &absent } else { &aliased };
+            let beside = others.contains(&name) || others.contains(own);
             if !takeovers.allow(&name, &removal, release) || beside {
                 self.removals.add(name, removal);
                 continue;
@@ -576,12 +600,8 @@ impl Subscription {
             // A client that subscribed by an alias also knows the resource by its own name.
             let own_gone = *own != name && view.get(own.as_str()).is_none();
             let to = if is_takeover { &mut first } else { &mut plan.removed };
-            if own_gone && said.insert(own.clone()) {
-                to.push(own.clone());
-            }
-            if said.insert(name.clone()) {
-                to.push(name.clone());
-            }
+            let names = own_gone.then(|| own.clone()).into_iter().chain([name.clone()]);
+            to.extend(names.filter(|name| said.insert(name.clone())));
             if self.properties.exclusion.rejects_whole() {
                 plan.announced.push((name, removal));
             }

@@ -15,11 +15,14 @@ use crate::{
 
 mod children;
 mod cost;
+mod drains;
+mod endpoint_wait;
 mod order;
 mod poll;
 mod watch;
 
 use children::Children;
+use endpoint_wait::UnansweredClusters;
 use order::TypeOrder;
 pub use watch::Overdue;
 
@@ -41,7 +44,7 @@ pub use watch::Overdue;
 /// | after each poll that returned `None` | [`wake_at`](Self::wake_at) | poll at that time; `None`: no deadline is pending |
 /// | a timer of the driver | [`overdue_at`](Self::overdue_at), [`overdue`](Self::overdue) | `overdue_at`: set a timer for that time. `overdue`: `Some`: close the stream |
 /// | after each poll that returned `None` | [`unopened_since`](Self::unopened_since) | if a stream of one type has waited for too long, end it with UNAVAILABLE |
-/// | the stream ended | [`take_resume_state`](Self::take_resume_state) | keep it for the node's next streams, for about half a minute |
+/// | the stream ended | [`take_resume_state`](Self::take_resume_state) | keep it for the next streams of the same identity and node, for about half a minute |
 ///
 /// A driver that must bound its work reads the `cost_of_…` methods before the call, and the
 /// `retained_bytes` methods before it accepts a request. The order of calls is otherwise free. A
@@ -58,6 +61,7 @@ pub struct Session {
     subscriptions: Vec<Subscription>,
     interest: Vec<Interest>,
     children: Children,
+    unanswered_clusters: UnansweredClusters,
     last_nonce: u64,
     /// The type with resources that the replica has not opened, and the time since when it has waited for them.
     unopened: Option<(TypeUrl, u64)>,
@@ -76,6 +80,7 @@ impl Session {
             subscriptions: Vec::new(),
             interest: Vec::new(),
             children: Children::default(),
+            unanswered_clusters: UnansweredClusters::default(),
             last_nonce: 0,
             unopened: None,
         }
@@ -161,6 +166,7 @@ impl Session {
         if let Some(nonce) = accepted.filter(|a| a.response.changes).map(|a| a.response.nonce) {
             self.retry_dependents(&type_url, nonce);
         }
+        self.forget_answered_clusters(at);
         let subscription = &self.subscriptions[at];
         let nonce = request.response_nonce();
         let kind = match &effect.answer {
@@ -309,7 +315,8 @@ impl Session {
         self.kind.type_url.is_none() && of_type.is_some_and(|s| s.resumption.needs_resume_state())
     }
 
-    /// Adds the resources that the client holds from its earlier streams.
+    /// Adds the resources that the client holds from its earlier streams. Responses may contain them, so the caller
+    /// passes only states whose resources the client may have now.
     pub fn resume_from(&mut self, type_url: &TypeUrl, states: &[Arc<ResumeState>]) {
         if let Some(s) = self.subscriptions.iter_mut().find(|s| s.type_url == *type_url) {
             s.resumption.resume_from(&s.type_url, states);

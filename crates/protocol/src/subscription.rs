@@ -24,9 +24,11 @@ mod answers;
 mod contents;
 mod delivery;
 mod globs;
+mod held_back;
 mod interest;
 mod mcp;
 mod members;
+mod orphans;
 mod parameters;
 mod part;
 mod rejections;
@@ -46,6 +48,7 @@ pub(crate) use delivery::{CarriedRevisions, Pace, PendingResponse, SentResponse}
 use globs::Globs;
 use interest::Requests;
 pub(crate) use interest::{ClientVersion, Names, Wildcard, is_located};
+use orphans::Orphans;
 use parameters::Variants;
 use rejections::Rejections;
 pub(crate) use removals::{PendingRemoval, PendingRemovals};
@@ -84,6 +87,7 @@ pub(crate) struct Subscription {
     pub(crate) delivery: Delivery,
     /// Removed resources, whose removal waits for the types that refer to them (ADS-08).
     pub(crate) removals: PendingRemovals,
+    pub(crate) orphans: Orphans,
     /// Rejected resources for which the client has not accepted a replacement.
     pub(crate) rejections: Rejections,
     /// The revisions whose changes the client has rejected, even if it was sent a replacement.
@@ -115,6 +119,7 @@ impl Subscription {
             work: Work::default(),
             delivery: Delivery::new(now),
             removals: PendingRemovals::default(),
+            orphans: Orphans::default(),
             rejections: Rejections::new(config.first_state_listed_max),
             rejected_revisions: RejectedRevisions::default(),
             resumption: Resumption::default(),
@@ -257,7 +262,7 @@ impl Subscription {
     /// timeout pass.
     pub(crate) fn reached(&self, config: &Config, now: u64) -> Revision {
         let delivery = &self.delivery;
-        if self.is_quiet(config, now) && self.removals.is_empty() {
+        if self.is_quiet(config, now) && self.removals.none_waits() {
             Revision(u64::MAX)
         } else if self.may_return() {
             Revision(0)
@@ -323,7 +328,9 @@ impl Subscription {
         let names = names * NAME_COST_BYTES + text_bytes;
         let removals = self.removals.len() * REMOVAL_COST_BYTES + 2 * self.removals.text_bytes();
         let pending = pending.map_or(0, |pending| pending.names_bytes);
-        names + self.resumption.claimed_bytes() + removals + pending + self.rejection_bytes()
+        let orphans = self.orphans.retained_bytes();
+        let claimed = self.resumption.claimed_bytes();
+        names + claimed + removals + orphans + pending + self.rejection_bytes()
     }
 
     /// Returns the bytes of the messages of the client's rejections.

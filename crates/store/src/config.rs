@@ -44,9 +44,10 @@ pub struct Config {
     pub log_entries_keep: u64,
     /// The maximum size of entries that a purge leaves in the log, in bytes.
     pub log_bytes_keep: u64,
-    /// The free space of the file system of the data directory, in bytes, below which the replica
-    /// refuses writes. At least [`Config::FREE_BYTES_LEAST`], or 0 for no reserve. With 0, a full
-    /// disk stops the replica until it is restarted with free space.
+    /// The free space of the file system of the data directory, in bytes, that a leader keeps. A leader
+    /// refuses writes that would use it, and transfers leadership to a voter with more space. A
+    /// follower writes what the leader sends until the disk is full, which stops it until it is
+    /// restarted with free space. At least [`Config::FREE_BYTES_LEAST`], or 0 for no reserve.
     pub free_bytes_min: u64,
     /// The maximum size of an encoded transaction, in bytes.
     pub transaction_bytes_max: usize,
@@ -130,7 +131,7 @@ impl Config {
 
     /// The lower limit of [`Config::free_bytes_min`], other than 0.
     ///
-    /// When the replica refuses writes, the disk must still have space for the data in memory. This
+    /// When a leader refuses writes, the disk must still have space for the data in memory. This
     /// is two write buffers of each family, 56 MiB, and some space for RocksDB's own files. A
     /// compaction may temporarily need more, at most the size of the existing tables. If a
     /// compaction uses up the reserve, the replica stops writing until it is restarted with free

@@ -57,11 +57,11 @@ pub use metrics::METRICS;
 pub use open_progress::{OpenProgress, OpenStage};
 pub use replica::{
     CaughtUp, Replica,
-    cluster::{Member, MemberChange, Report, Role},
+    cluster::{MachineReport, Member, MemberChange, PortReport, Report, Role},
 };
 pub use replication::{
     address::check_address,
     instance::Removal,
     question::{AnswerPage, Answerer, Answers, AskLimits, Asked, NoAnswer, Question, Unanswered},
 };
-pub use status::{ClusterId, StateDigest, Status};
+pub use status::{ClusterId, OwnPort, StateDigest, Status};

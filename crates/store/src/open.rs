@@ -22,6 +22,7 @@ use crate::{
         calls::Calls,
         cluster_metrics::Previous,
         core::{Core, CoreParts},
+        hand_over::HandOver,
         join::{self, Joiner},
         maintenance::Maintenance,
         network::Network,
@@ -263,7 +264,6 @@ fn spawn_tasks(
         core: Arc::clone(core),
         database: Arc::clone(database),
         table_bytes_least: 0,
-        handed_over: None,
         previous: Previous::new(core.id()),
     };
     let sender = outbox::Sender {
@@ -273,6 +273,7 @@ fn spawn_tasks(
         transact_timeout: core.config.transact_timeout,
     };
     runtime.spawn(maintenance.run());
+    runtime.spawn(HandOver { core: Arc::clone(core) }.run());
     runtime.spawn(sender.run(writes));
     runtime.spawn(core.reconciler().run());
     runtime.spawn(Arc::clone(&core.comparison).run());

@@ -1,8 +1,9 @@
 //! The status of a replica.
 
-use std::fmt;
+use std::{fmt, net::SocketAddr};
 
 use chancery_model::{Incarnation, Revision};
+use chancery_tls::PortTls;
 
 /// The ID of a cluster: 16 random bytes, chosen when the cluster was formed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -27,6 +28,17 @@ pub struct StateDigest {
     pub index: u64,
     /// The digest of the state at that entry.
     pub digest: u64,
+}
+
+/// A port of a replica, other than the replication port.
+#[derive(Debug, Clone)]
+pub struct OwnPort {
+    /// The name of its section in the configuration, such as `xds`.
+    pub name: &'static str,
+    /// The address on which it listens.
+    pub address: SocketAddr,
+    /// Its certificates; `None` without TLS.
+    pub tls: Option<PortTls>,
 }
 
 /// The status of a replica. Positions in the log are indexes of entries.

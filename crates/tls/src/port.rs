@@ -26,6 +26,7 @@ use crate::{
     peer::{Peer, Peers},
     refusal_log::RefusalLog,
     stream::{Stream, within_handshake_timeout},
+    validity::Validity,
 };
 
 /// The certificates of a running port. Cheap to clone.
@@ -120,17 +121,22 @@ impl PortTls {
     }
 
     fn update_gauge(&self) {
-        let validity = self.0.sides.lock().validity;
+        let validity = self.validity();
         let PortMetrics { seconds_left, lifetime_seconds, .. } = &self.0.metrics;
         seconds_left.set(seconds(validity.not_after.saturating_sub(unix_time())));
         lifetime_seconds.set(seconds(validity.lifetime()));
     }
 
+    /// Returns the validity of the certificate in use.
+    #[must_use]
+    pub fn validity(&self) -> Validity {
+        self.0.sides.lock().validity
+    }
+
     /// Returns the seconds until the certificate in use expires; negative if it has expired.
     #[must_use]
     pub fn seconds_left(&self) -> f64 {
-        let validity = self.0.sides.lock().validity;
-        seconds(validity.not_after.saturating_sub(unix_time()))
+        seconds(self.validity().not_after.saturating_sub(unix_time()))
     }
 
     /// Reads the files again. Returns at once if another thread is reading them.

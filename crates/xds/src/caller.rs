@@ -84,9 +84,15 @@ impl Unauthenticated {
 }
 
 impl Caller {
-    /// Returns the caller of a port that does not authenticate.
-    pub(crate) fn anonymous() -> Self {
-        Self { identity: Arc::new(Identity::anonymous()), ends_after: None, rate: None }
+    /// Returns the client of a port without access rules. Its certificate proves an identity, which the status of nodes
+    /// and the audit log show.
+    pub(crate) fn unrestricted(connection: &Connection) -> Self {
+        let principal = connection.transport_peer().and_then(|peer| peer.principal());
+        let identity = match principal {
+            Some(principal) => Identity { principal, token: None },
+            None => Identity::anonymous(),
+        };
+        Self { identity: Arc::new(identity), ends_after: None, rate: None }
     }
 
     /// Authenticates the client of a request, and counts the request. Passes on a refusal.

@@ -34,6 +34,8 @@ use crate::{
     scan::{Limits, Scan, Scanned},
 };
 
+/// The maximum length of an input to which the small limits apply.
+const SHORT_BYTES_MAX: usize = 8 << 10;
 const NAMES_MAX: usize = 64;
 /// The number of the field in a delta request.
 const INITIAL_RESOURCE_VERSIONS: u32 = 5;
@@ -121,17 +123,23 @@ fn with_locators(mut names: Vec<String>, locators: Vec<ResourceLocator>) -> Vec<
     names
 }
 
+/// Returns a limit for an input. The limits of long inputs are as large as the inputs, so that the time for long lists
+/// and values shows.
+fn limit(of_short: usize, input: &[u8]) -> usize {
+    if input.len() <= SHORT_BYTES_MAX { of_short } else { input.len() }
+}
+
 fn scanned(protocol: Protocol, message: &[u8]) -> Option<Request> {
     let limits = Limits {
-        names_max: NAMES_MAX,
-        name_bytes_max: NAME_BYTES_MAX,
-        nack_message_bytes_max: NACK_MESSAGE_BYTES_MAX,
+        names_max: limit(NAMES_MAX, message),
+        name_bytes_max: limit(NAME_BYTES_MAX, message),
+        nack_message_bytes_max: limit(NACK_MESSAGE_BYTES_MAX, message),
     };
     let message = Bytes::copy_from_slice(message);
     let mut scan = Scan::new(protocol, message.len(), limits);
     while !scan.step(&message).ok()? {}
     let Scanned { request, node, .. } = scan.finish(&message);
-    let mut reader = NodeReader::new(NODE_BYTES_MAX, NODE_METADATA_MAX);
+    let mut reader = node_reader(&message);
     match protocol {
         Protocol::Sotw | Protocol::Delta => drop(reader.read(node)),
         Protocol::Mcp => drop(reader.read_sink(node.unwrap_or_default())),
@@ -139,10 +147,14 @@ fn scanned(protocol: Protocol, message: &[u8]) -> Option<Request> {
     Some(request)
 }
 
+fn node_reader(input: &[u8]) -> NodeReader {
+    NodeReader::new(limit(NODE_BYTES_MAX, input), limit(NODE_METADATA_MAX, input))
+}
+
 /// Decodes a node twice, as a stream does. The repeated node is no change.
 pub fn node(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
-    let mut reader = NodeReader::new(NODE_BYTES_MAX, NODE_METADATA_MAX);
+    let mut reader = node_reader(&bytes);
     if let Ok(node) = reader.read(Some(bytes.clone())) {
         assert!(node.is_some_and(|node| !node.id.is_empty()), "the first node is new");
         assert_eq!(reader.read(Some(bytes)), Ok(None));
@@ -152,19 +164,20 @@ pub fn node(bytes: &[u8]) {
 /// Decodes the body of a REST poll with its node.
 pub fn rest_request(json: &[u8]) {
     let limits = request::Limits {
-        names_max: NAMES_MAX,
-        name_bytes_max: NAME_BYTES_MAX,
-        node_bytes_max: NODE_BYTES_MAX,
-        node_values_max: 4 * NODE_METADATA_MAX,
-        nack_message_bytes_max: NACK_MESSAGE_BYTES_MAX,
+        names_max: limit(NAMES_MAX, json),
+        name_bytes_max: limit(NAME_BYTES_MAX, json),
+        node_bytes_max: limit(NODE_BYTES_MAX, json),
+        node_values_max: limit(4 * NODE_METADATA_MAX, json),
+        nack_message_bytes_max: limit(NACK_MESSAGE_BYTES_MAX, json),
     };
     let Ok(request) = request::parse(json, &limits) else { return };
     assert!(
-        request.names.iter().count() == request.names.len() && request.names.len() <= NAMES_MAX
+        request.names.iter().count() == request.names.len()
+            && request.names.len() <= limits.names_max
     );
-    assert!(request.error.is_none_or(|error| error.message.len() <= NACK_MESSAGE_BYTES_MAX));
+    assert!(request.error.is_none_or(|error| error.message.len() <= limits.nack_message_bytes_max));
     if let Some(node) = request.node {
-        drop(node::of_poll(node, NODE_BYTES_MAX, NODE_METADATA_MAX));
+        drop(node::of_poll(node, limits.node_bytes_max, limit(NODE_METADATA_MAX, json)));
     }
 }
 

@@ -236,7 +236,8 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 self.check_access(node, reporter.is_some())?;
             }
             let reporter = reporter.get_or_insert_with(|| {
-                self.reports.open(node.as_ref().map_or("", |node| node.id.as_str()))
+                let node = node.as_ref().map_or("", |node| node.id.as_str());
+                self.reports.open(self.identity.principal.as_str(), node)
             });
             if let (Some(greet), Some(node)) = (greet.take(), node) {
                 // The body of the response is gone if the stream is ending.

@@ -20,7 +20,7 @@ use chancery_fanout::{
     Behind, ClientEvent, ClientEventKind, End, OpenError, Poll, UNOPENED, limit_hit, type_label,
 };
 use chancery_model::{
-    Identity, Node, TypeUrl,
+    Identity, Node, Revision, TypeUrl,
     types::{SECRET, properties},
 };
 use chancery_net::Bucket;
@@ -45,7 +45,7 @@ use crate::{
     shared::Shared,
 };
 pub use json::BodyEncoder;
-use json::{EncodeError, Encoded, Outcome, quoted};
+use json::{EncodeError, Encoded, Outcome, Since, quoted};
 use request::{Limits, PollRequest, RequestError};
 
 const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -123,6 +123,14 @@ struct Question<'a> {
     version_info: String,
     /// The key of the request in [`repeats`].
     key: u64,
+}
+
+/// Content that the client does not have.
+struct Changed {
+    version: String,
+    content: PollContent,
+    /// The last revision of the assignments and access rules that decided what the client may have.
+    placed_at: Revision,
 }
 
 /// The decision about a poll.
@@ -276,34 +284,38 @@ async fn decide(
     let node = node::of_poll(node, config.node_bytes_max, config.node_metadata_max)
         .map_err(PollError::Node)?;
     admitted.node.clone_from(&node.id);
-    let seen = admitted.poll.view(&caller.identity, &node).map_err(PollError::Access)?;
+    let identity = &*caller.identity;
+    let seen = admitted.poll.view(identity, &node).map_err(PollError::Access)?;
     if let Some(error) = &request.error {
         // REST-16. The text may quote a secret, so only the code is kept and logged.
         counter!("chancery_xds_poll_nacks_total", "type" => type_label(type_url)).increment(1);
         let version = &request.version_info;
-        admitted.poll.record_rejection(&node, &seen, type_url, version, error.code);
+        let (principal, code) = (&identity.principal, error.code);
+        admitted.poll.record_rejection(principal, &node, &seen, type_url, version, code);
         if shared.polls.may_log() {
-            let (node, code, version) = (&node.id, error.code, &request.version_info);
+            let node = &node.id;
             warn!(?node, %type_url, ?version, code, "a REST client reports that it rejected a response");
         }
     }
     admitted.poll.check_fresh(&request.version_info).await?;
-    let key = repeats::key(&node.id, &path, &request.version_info);
+    let key = repeats::key(&identity.principal, &node.id, &path, &request.version_info);
     let PollRequest { names, version_info, .. } = request;
     let names = admitted.poll.names(type_url, names).map_err(PollError::Glob)?;
-    let identity = &*caller.identity;
     let question = Question { type_url, identity, node, names, version_info, key };
     let hold = if is_held { config.poll_hold } else { Duration::ZERO };
     let hold = caller.ends_after.map_or(hold, |after| hold.min(after));
     let until = Instant::now() + hold;
     loop {
-        let Some((version, content)) = change(shared, admitted, &question, until).await? else {
+        let Some(Changed { version, content, placed_at }) =
+            change(shared, admitted, &question, until).await?
+        else {
             admitted.on_answered(&question);
             return Ok(Decision::Unchanged);
         };
         let responses = &shared.polls.responses;
         let reads_constraints = question.names.has_locators();
-        let encoded = responses.encode(type_url, &version, content, arrived, reads_constraints);
+        let since = Since { arrived, placed_at };
+        let encoded = responses.encode(type_url, &version, content, since, reads_constraints);
         match encoded.await {
             Outcome::Again => {}
             Outcome::Encoded(encoded) => {
@@ -341,7 +353,7 @@ async fn change(
     admitted: &Admitted,
     question: &Question<'_>,
     until: Instant,
-) -> Result<Option<(String, PollContent)>, PollError> {
+) -> Result<Option<Changed>, PollError> {
     let Question { type_url, identity, node, names: asked, .. } = question;
     let names = &asked.names;
     let poll = &admitted.poll;
@@ -359,6 +371,7 @@ async fn change(
         if before.is_some_and(|before| !before.has_scopes_of(&view)) {
             continue;
         }
+        let placed_at = view.placed_at();
         // REST-24, OPS-05: a node without an assignment receives no response.
         let response = match view.view {
             Some(view) if view.has_unopened(type_url) => return Err(PollError::Unopened),
@@ -374,7 +387,7 @@ async fn change(
             let is_repeat = question.is_remembered(shared.config.poll_hold)
                 && shared.polls.repeats.has(question.key, &version);
             if held.is_none() || !is_repeat {
-                return Ok(Some((version, asked.spelled(content))));
+                return Ok(Some(Changed { version, content: asked.spelled(content), placed_at }));
             }
         }
         let Some(held) = held else { return Ok(None) };

@@ -154,7 +154,10 @@ impl hyper::service::Service<Request<Incoming>> for Service {
         let is_poll = self.shared.methods.poll(request.uri().path()).is_some()
             && !grpc::is_grpc(request.headers());
         match self.shared.auth() {
-            None if !is_poll => Either::Left(ready(Ok(self.answer(request, Caller::anonymous())))),
+            None if !is_poll => {
+                let caller = Caller::unrestricted(&self.connection);
+                Either::Left(ready(Ok(self.answer(request, caller))))
+            }
             _ => Either::Right(Box::pin(self.clone().authenticated(request).map(Ok))),
         }
     }
@@ -166,7 +169,7 @@ impl Service {
     async fn authenticated(self, request: Request<Incoming>) -> Response<ResponseBody> {
         let is_grpc = grpc::is_grpc(request.headers());
         let caller = match self.shared.auth() {
-            None => Ok(Caller::anonymous()),
+            None => Ok(Caller::unrestricted(&self.connection)),
             Some(auth) => Caller::of(&self.shared, auth, &self.connection, &request).await,
         };
         let caller = match caller {

@@ -108,6 +108,7 @@ decoders! {
     manifests_decode_within_bounds "manifest"
     bootstraps_decode_within_bounds "bootstrap"
     tokens_decode_within_bounds "token"
+    rejection_texts_are_cleaned_within_bounds "rejection"
 }
 
 /// The length of a long input in bytes.
@@ -149,6 +150,55 @@ fn dense(name: &str) -> Vec<Vec<u8>> {
     let n_bytes = if name.starts_with("csds") { LONG_BYTES } else { 4 * LONG_BYTES };
     let long = |part: &&str| [start, &part.repeat(n_bytes / part.len()), end].concat().into_bytes();
     parts.iter().map(long).collect()
+}
+
+/// The stack of a thread that reads YAML itself, so that all of its processor time counts.
+const STACK_BYTES: usize = 32 << 20;
+/// The number of inputs of a corpus that grow.
+const INPUTS_GROWN: usize = 30;
+/// The number of long inputs from each input of a corpus, besides its repetition.
+const GROWN: usize = 6;
+
+/// B: the time for an input is proportional to its length. Parts of the inputs are repeated until the input is long,
+/// which shows a cost that grows with the square of the length. Prints the highest cost of each target.
+#[test]
+fn time_of_long_inputs_is_bounded() {
+    let measure = || {
+        chancery_admission::fuzz::read_on_this_thread();
+        warm_up();
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        for target in chancery_fuzz::TARGETS {
+            let mut highest = 0.0_f64;
+            let inputs = corpus(target.name).unwrap();
+            let inputs = inputs.iter().step_by(inputs.len().div_ceil(INPUTS_GROWN));
+            let grown = inputs.flat_map(|input| grown(input, &mut rng)).collect::<Vec<_>>();
+            for input in grown.into_iter().chain(dense(target.name)) {
+                let shown = Shown(&input[..input.len().min(200)]);
+                highest = highest.max(target.cost(&input));
+                drop(shown);
+            }
+            println!("{}: at most {highest:.0} steps for each byte", target.name);
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(measure).unwrap();
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Returns long inputs: the input repeated, and with one of its parts repeated between the others.
+fn grown(input: &[u8], rng: &mut fastrand::Rng) -> Vec<Vec<u8>> {
+    if input.is_empty() {
+        return Vec::new();
+    }
+    let mut grown = vec![input.repeat(LONG_BYTES.div_ceil(input.len()))];
+    for _ in 0..GROWN {
+        let start = rng.usize(0..input.len());
+        let end = (start + rng.usize(1..24)).min(input.len());
+        let part = input[start..end].repeat(LONG_BYTES / (end - start));
+        grown.push([&input[..start], &part, &input[end..]].concat());
+    }
+    grown
 }
 
 #[test]

@@ -22,7 +22,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-use super::{REQUEST_BYTES_MAX, SCOPE_HEADER};
+use super::{NOT_ASKED_HEADER, REQUEST_BYTES_MAX, SCOPE_HEADER};
 use crate::service::Service;
 
 /// The service. Its messages have no generated code.
@@ -45,6 +45,7 @@ impl GrpcCsds {
         if let Ok(scope) = MetadataValue::try_from(self.0.client_status_scope()) {
             response.metadata_mut().insert(SCOPE_HEADER, scope);
         }
+        response.metadata_mut().insert(NOT_ASKED_HEADER, self.0.replicas_not_asked().into());
         response
     }
 }

@@ -194,7 +194,7 @@ fn compare<'a>(
     shared.n_views += 1;
     if shared.views.len() < VIEWS_SHOWN_MAX {
         let scopes = group.after.clone().unwrap_or_default();
-        shared.views.push((scopes, group.users.nodes.len()));
+        shared.views.push((scopes, group.users.n_nodes));
     }
 }
 

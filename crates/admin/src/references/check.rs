@@ -208,7 +208,7 @@ impl Suspects {
         let mut unchecked: BTreeMap<ValidationMode, usize> = BTreeMap::new();
         let mut n_checks = 0;
         for group in groups {
-            let n_nodes = group.users.nodes.len();
+            let n_nodes = group.users.n_nodes;
             let Some(scopes) = group.after.as_deref().filter(|_| n_nodes > 0 || has_others) else {
                 continue;
             };

@@ -35,8 +35,9 @@ pub(crate) struct Findings {
     pub(crate) warnings: Vec<Finding>,
 }
 
-/// Converts dangling references to findings. All references to one removed resource are one finding.
-pub(crate) fn findings(checked: Checked, n_other_replicas: usize) -> Findings {
+/// Converts dangling references to findings. All references to one removed resource are one finding. The nodes of
+/// `unknown_replicas` are not known.
+pub(crate) fn findings(checked: Checked, unknown_replicas: &[u64]) -> Findings {
     let mut removed: BTreeMap<ResourceKey, Vec<Dangling>> = BTreeMap::new();
     let mut findings = Findings::default();
     for (mode, n) in checked.unchecked {
@@ -44,14 +45,14 @@ pub(crate) fn findings(checked: Checked, n_other_replicas: usize) -> Findings {
     }
     for one in checked.dangling {
         match one.suspect.cause {
-            Cause::Published => findings.add(one.suspect.mode, missing(&one, n_other_replicas)),
+            Cause::Published => findings.add(one.suspect.mode, missing(&one, unknown_replicas)),
             Cause::Removed => removed.entry(one.suspect.target.clone()).or_default().push(one),
         }
     }
     for (target, referrers) in removed {
         let strictest = referrers.iter().map(|one| one.suspect.mode).min();
         let mode = strictest.unwrap_or_default();
-        findings.add(mode, removal(&target, &referrers, n_other_replicas));
+        findings.add(mode, removal(&target, &referrers, unknown_replicas));
     }
     findings
 }
@@ -96,10 +97,10 @@ fn were(n: usize, what: &str) -> String {
     format!("{} {}", count(n, what), if n == 1 { "was" } else { "were" })
 }
 
-fn missing(dangling: &Dangling, n_other_replicas: usize) -> Finding {
+fn missing(dangling: &Dangling, unknown_replicas: &[u64]) -> Finding {
     let suspect = &dangling.suspect;
     let target = &suspect.target;
-    let views = used_views(dangling, n_other_replicas);
+    let views = used_views(dangling, unknown_replicas);
     let problem = Problem {
         resource: Some(label(&suspect.referrer)),
         field_path: Some(suspect.field.clone()),
@@ -114,7 +115,7 @@ fn missing(dangling: &Dangling, n_other_replicas: usize) -> Finding {
     Finding { subject: Some((suspect.scope.clone(), suspect.referrer.clone())), problem }
 }
 
-fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize) -> Finding {
+fn removal(target: &ResourceKey, referrers: &[Dangling], unknown_replicas: &[u64]) -> Finding {
     let n = referrers.len();
     let mut shown: Vec<String> = referrers
         .iter()
@@ -126,7 +127,7 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize
     }
     let references = if n == 1 { "reference" } else { "references" };
     let most = referrers.iter().max_by_key(|one| one.n_views);
-    let views = most.map(|one| used_views(one, n_other_replicas)).unwrap_or_default();
+    let views = most.map(|one| used_views(one, unknown_replicas)).unwrap_or_default();
     let problem = Problem {
         resource: Some(label(target)),
         rule: format!(
@@ -140,21 +141,29 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], n_other_replicas: usize
     Finding { subject: None, problem }
 }
 
-/// Returns the views of a dangling reference, and the number of replicas whose nodes are not known.
-fn used_views(dangling: &Dangling, n_other_replicas: usize) -> String {
-    let not_asked = match n_other_replicas {
-        0 => String::new(),
-        n => format!("; the nodes of {} were not asked", count(n, "other replica")),
+/// Returns the views of a dangling reference, and the replicas whose nodes are not known.
+fn used_views(dangling: &Dangling, unknown_replicas: &[u64]) -> String {
+    let not_asked = match unknown_replicas {
+        [] => String::new(),
+        [one] => format!("; the nodes of replica {one} were not asked"),
+        [others @ .., last] => {
+            let others: Vec<String> = others.iter().map(ToString::to_string).collect();
+            format!("; the nodes of replicas {} and {last} were not asked", others.join(", "))
+        }
     };
     format!("{}{not_asked}", views(&dangling.views, dangling.n_views))
 }
 
-/// Returns the first of `n` views: `1 view: edge (2 nodes)`.
+/// Returns the first of `n` views: `1 view: edge (2 nodes)`. Other replicas may have nodes of a view.
 pub(super) fn views(first: &[(Vec<ScopeName>, usize)], n: usize) -> String {
     let mut shown: Vec<String> = Vec::new();
     for (scopes, n_nodes) in first {
         let scopes: Vec<&str> = scopes.iter().take(5).map(|scope| scope.as_str()).collect();
-        shown.push(format!("{} ({})", scopes.join("+"), count(*n_nodes, "node")));
+        let nodes = match *n_nodes {
+            0 => "no known node".to_owned(),
+            n => count(n, "node"),
+        };
+        shown.push(format!("{} ({nodes})", scopes.join("+")));
     }
     if n > shown.len() {
         shown.push(format!("and {} more", n - shown.len()));

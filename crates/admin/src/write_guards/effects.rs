@@ -13,7 +13,7 @@ use super::{
     suspects::{Suspects, exceeds_share},
 };
 use crate::{
-    node_groups::{Client, NodeGroup, Scopes, groups},
+    node_groups::{ConnectedNodes, NodeGroup, Scopes, groups},
     references::{ReferenceIndex, ReferenceView},
 };
 
@@ -38,13 +38,13 @@ pub(crate) struct Tried<'a> {
     /// The references of the state after the write, if the write removes resources.
     pub(crate) references: Option<&'a ReferenceIndex>,
     pub(crate) settings: &'a GuardSettings,
-    /// The number of other replicas, whose nodes are unknown.
-    pub(crate) n_other_replicas: usize,
+    /// The number of replicas whose nodes are unknown. Each view of an assignment may have nodes there.
+    pub(crate) n_unknown_replicas: usize,
 }
 
-/// Returns the guards that a write trips, given the clients of this replica.
-pub(crate) fn findings(tried: &Tried<'_>, clients: &[Client]) -> Vec<Finding> {
-    let groups = groups(clients, tried.before, tried.after, &tried.suspects.scopes());
+/// Returns the guards that a write trips, given the connected nodes of all replicas that have answered.
+pub(crate) fn findings(tried: &Tried<'_>, connected: &ConnectedNodes) -> Vec<Finding> {
+    let groups = groups(connected, tried.after, &tried.suspects.scopes());
     let mut found = BTreeMap::new();
     for group in &groups {
         if let (Some(old), Some(new)) = (group.before.as_deref(), group.after.as_deref()) {
@@ -58,7 +58,7 @@ pub(crate) fn findings(tried: &Tried<'_>, clients: &[Client]) -> Vec<Finding> {
             view_change(tried, group, &mut found);
         }
     }
-    if tried.suspects.assignments && tried.n_other_replicas > 0 {
+    if tried.suspects.assignments && tried.n_unknown_replicas > 0 {
         changed_rules(tried, &mut found);
     }
     found.into_values().collect()
@@ -111,7 +111,7 @@ impl<'a> Layered<'a> {
 
     /// Returns whether some node may have the view.
     fn has_nodes(&self) -> bool {
-        !self.group.users.nodes.is_empty() || self.tried.n_other_replicas > 0
+        self.group.users.n_nodes > 0 || self.tried.n_unknown_replicas > 0
     }
 
     /// Returns the start of an effect: `view edge (2 nodes)`.
@@ -223,7 +223,7 @@ impl<'a> Layered<'a> {
     }
 
     fn sotw_size(&self, found: &mut Found) {
-        let Tried { suspects, settings, n_other_replicas, .. } = self.tried;
+        let Tried { suspects, settings, n_unknown_replicas, .. } = self.tried;
         let mut grown: BTreeMap<&TypeUrl, u64> = BTreeMap::new();
         for scope in self.new {
             let own = settings.of(scope).sotw_bytes_max;
@@ -234,7 +234,7 @@ impl<'a> Layered<'a> {
         }
         for (type_url, limit) in grown {
             let has_client =
-                self.group.users.sotw_types.contains(type_url) || *n_other_replicas > 0;
+                self.group.users.sotw_types.contains(type_url) || *n_unknown_replicas > 0;
             let old = sotw_bytes(&self.before.of_type(type_url));
             let new = sotw_bytes(&self.after.of_type(type_url));
             // A view that is too large already was confirmed before.
@@ -268,7 +268,7 @@ fn view_change(tried: &Tried<'_>, group: &NodeGroup, found: &mut Found) {
     });
 }
 
-/// Adds the changed assignments by which nodes of other replicas may lose resources.
+/// Adds the changed assignments by which nodes of replicas that were not asked may lose resources.
 fn changed_rules(tried: &Tried<'_>, found: &mut Found) {
     let after: BTreeMap<&str, &Assignment> =
         tried.after.assignments.rules.iter().map(|rule| (&*rule.name, rule)).collect();
@@ -283,7 +283,7 @@ fn changed_rules(tried: &Tried<'_>, found: &mut Found) {
         };
         if !is_empty {
             add(found, Guard::ViewChange, || {
-                let n = tried.n_other_replicas;
+                let n = tried.n_unknown_replicas;
                 let replicas = if n == 1 { "replica" } else { "replicas" };
                 format!("nodes of {n} other {replicas}: assignment {:?} is {what}", rule.name)
             });
@@ -335,7 +335,7 @@ fn name_of(name: &ResourceName) -> String {
 }
 
 fn nodes(group: &NodeGroup) -> String {
-    match group.users.nodes.len() {
+    match group.users.n_nodes {
         0 => "no connected node".to_owned(),
         1 => "1 node".to_owned(),
         n => format!("{n} nodes"),

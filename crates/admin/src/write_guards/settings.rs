@@ -17,22 +17,25 @@ pub(crate) enum Guard {
     ViewChange,
     /// A response with all resources of a type becomes too large for SotW clients.
     SotwSize,
+    /// Replicas did not answer which of their nodes a write concerns, so the other guards do not know these nodes.
+    Unasked,
 }
 
 /// The names of all guards.
-pub const GUARD_NAMES: [&str; 5] =
-    ["mass-deletion", "empty-endpoints", "cluster-in-use", "view-change", "sotw-size"];
+pub const GUARD_NAMES: [&str; 6] =
+    ["mass-deletion", "empty-endpoints", "cluster-in-use", "view-change", "sotw-size", "unasked"];
 
 /// The name that stands for all guards.
 pub const ALL_GUARDS: &str = "all";
 
 impl Guard {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::MassDeletion,
         Self::EmptyEndpoints,
         Self::ClusterInUse,
         Self::ViewChange,
         Self::SotwSize,
+        Self::Unasked,
     ];
 
     /// Returns the name.
@@ -139,7 +142,7 @@ mod tests {
         assert_eq!(
             guards(&["view".to_owned()]).unwrap_err(),
             "\"view\" is not a guard; the guards are mass-deletion, empty-endpoints, cluster-in-use, view-change, \
-             sotw-size, or all"
+             sotw-size, unasked, or all"
         );
     }
 }

@@ -11,7 +11,7 @@ use chancery_model::{
 use super::{
     endpoints::{clusters_with, endpoints_of, n_endpoints},
     settings::{Guard, GuardSettings},
-    view_sizes::{ViewSizes, scope_bytes},
+    view_sizes::{ViewSizes, scope_bytes, scope_resources},
 };
 use crate::references::ReferenceIndex;
 
@@ -29,7 +29,7 @@ pub(crate) struct Suspects {
     /// The types that grow, of those whose responses to SotW clients are complete.
     pub(super) grown: BTreeMap<ScopeName, BTreeSet<TypeUrl>>,
     /// Whether the assignments change.
-    pub(super) assignments: bool,
+    pub(crate) assignments: bool,
 }
 
 impl Suspects {
@@ -50,15 +50,18 @@ impl Suspects {
                 suspects.add_emptied(before, after, change, references);
             }
         }
-        if !suspects.loses_share(before, settings) {
+        if suspects.loses_share(before, settings) {
+            suspects.drop_small_views(before, settings);
+        } else {
             suspects.removed.clear();
         }
+        suspects.drop_unused_clusters(references);
         let mut sizes = None;
         suspects.grown.retain(|scope, types| {
             let limit = settings.of(scope).sotw_bytes_max;
             types.retain(|type_url| {
                 let [old, new] = [before, after].map(|state| scope_bytes(state, scope, type_url));
-                let sizes = sizes.get_or_insert_with(|| ViewSizes::of(after));
+                let sizes = sizes.get_or_insert_with(|| ViewSizes::of(after, scope_bytes));
                 new > old && sizes.max(scope, type_url) > limit
             });
             !types.is_empty()
@@ -80,7 +83,7 @@ impl Suspects {
     }
 
     /// Returns the scopes of all suspicious parts.
-    pub(super) fn scopes(&self) -> BTreeSet<ScopeName> {
+    pub(crate) fn scopes(&self) -> BTreeSet<ScopeName> {
         let Self { removed, emptied, shadowing, clusters, grown, .. } = self;
         (removed.keys())
             .chain(emptied.keys())
@@ -134,6 +137,31 @@ impl Suspects {
         if let Some(suspects) = suspects {
             suspects.entry(scope.clone()).or_default().push(key.clone());
         }
+    }
+
+    /// Drops the removed resources of types that no view has enough resources of. The other replicas are then not
+    /// asked for them.
+    fn drop_small_views(&mut self, before: &State, settings: &GuardSettings) {
+        let floor = settings.deletion_resources_min() as u64;
+        let mut sizes = ViewSizes::of(before, scope_resources);
+        self.removed.retain(|scope, types| {
+            types.retain(|type_url, _| sizes.max(scope, type_url) >= floor);
+            !types.is_empty()
+        });
+    }
+
+    /// Drops the removed clusters to which no resource refers.
+    fn drop_unused_clusters(&mut self, references: Option<&ReferenceIndex>) {
+        let clusters = TypeUrl::from_static(types::CLUSTER);
+        let is_used = |name: &ResourceName| {
+            let mut referrers =
+                references.into_iter().flat_map(|all| all.referrers(&clusters, name.base()));
+            referrers.next().is_some()
+        };
+        self.clusters.retain(|_, names| {
+            names.retain(is_used);
+            !names.is_empty()
+        });
     }
 
     /// Returns whether a scope loses more than the strictest allowed share of a type. A view of several

@@ -599,3 +599,58 @@ async fn rights_are_shown_to_callers_and_operators() {
     assert!(!tokens.to_string().contains(&token[10..]), "{tokens}");
     server.stop().await;
 }
+
+/// A dry run showed only the number of changed rules, and the rights of an identity had no scopes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dry_run_shows_each_rule_and_quota_field_by_field() {
+    let server = Server::start_enforced().await;
+    let allow = json!([
+        {"verbs": ["apply", "delete"], "scopes": ["team/{team}"], "types": ["cds"], "names": ["web-*"]},
+        {"verbs": ["access.read", "tokens"]},
+    ]);
+    let deny = json!([{"verbs": ["delete"], "scopes": ["team/{team}"]}]);
+    let rule = json!({"name": "teams", "identity": "token:{team}", "allow": allow, "deny": deny});
+    rules(&server, json!([rule, {"name": "old", "identity": "token:x", "read": ["mesh"]}])).await;
+    let changed = json!({
+        "access": [
+            {"name": "teams", "identity": "token:{team}", "read": ["mesh"], "allow": allow, "deny": deny},
+            {"name": "new", "identity": "token:y", "refuse": true},
+        ],
+        "quotas": [{"name": "q", "scopes": ["team/*"], "max_resources": 7}],
+    });
+    let uri = "/v1/apply?dry_run=true";
+    let tried = done(&server, Who::Admin, "POST", uri, &changed.to_string()).await;
+    let field = |path: &str, before: &str, after: &str| json!({"path": path, "before": before, "after": after});
+    let change = |object: &str, name: &str, kind: &str, differences: Value| json!({"object": object, "name": name, "id": "", "kind": kind, "differences": differences});
+    let identities = field("identities", "", "[\"token:y\"]");
+    assert_eq!(
+        tried["access_changes"],
+        json!([
+            change("rule", "new", "added", json!([identities, field("refuse", "", "true")])),
+            change("rule", "teams", "updated", json!([field("read", "", "[\"mesh\"]")])),
+            change(
+                "quota",
+                "q",
+                "added",
+                json!([field("max_resources", "", "7"), field("scopes", "", "[\"team/*\"]")])
+            ),
+        ]),
+        "{tried}"
+    );
+    let deleted = done(&server, Who::Admin, "DELETE", "/v1/access?name=old", "").await;
+    assert_eq!(deleted["access_changes"][0]["kind"], "deleted", "{deleted}");
+
+    // The grants have their scopes, types and names, and the values of their variables.
+    let token = token(&server, "shop").await;
+    let me = done(&server, Who::Token(&token), "GET", "/v1/whoami", "").await;
+    let grant = &me["grants"][0];
+    assert_eq!((&grant["rule"], &grant["deny"]), (&json!("teams"), &json!(false)), "{me}");
+    assert_eq!(grant["variables"], json!({"team": "shop"}), "{me}");
+    assert_eq!(grant["grant"]["scopes"], json!(["team/{team}"]), "{me}");
+    assert_eq!(grant["grant"]["names"], json!(["web-*"]), "{me}");
+    assert_eq!(grant["grant"]["types"].as_array().unwrap().len(), 1, "{me}");
+    assert_eq!(me["grants"][2]["deny"], true, "{me}");
+    let uri = "/v1/access/explain?identity=token:shop";
+    let explained = done(&server, Who::Admin, "GET", uri, "").await;
+    assert_eq!(explained["grants"], me["grants"], "{explained}");
+}

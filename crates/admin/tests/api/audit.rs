@@ -65,6 +65,51 @@ async fn record_of_write_has_address_and_user_agent_of_its_caller() {
     assert_eq!(record["details"], Value::Null);
 }
 
+/// Without access rules, everybody may do everything, but an identity that was proved is recorded. The record of a write
+/// has the scopes of its resources, and not the scope of the request, which no resource has.
+#[tokio::test]
+async fn record_of_write_has_the_proved_identity_and_the_scopes_of_its_resources() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = audit(dir.path());
+    let server = Server::start_audited(audit.clone(), script("true")).await;
+    let who = access::Who::Admin;
+    let me = access::done(&server, who, "GET", "/v1/whoami", "").await;
+    assert_eq!((&me["identity"], &me["enforced"]), (&json!("unix:0"), &json!(false)), "{me}");
+    let mesh = format!("scope: mesh\n{}", clusters(&["a"], "1s"));
+    let both = format!("{mesh}---\nscope: edge\n{}", clusters(&["b"], "1s"));
+    for manifest in [&mesh, &both] {
+        access::done(&server, who, "POST", "/v1/apply?scope=default", manifest).await;
+    }
+    let history = access::done(&server, who, "GET", "/v1/history", "").await;
+    assert_eq!(history["entries"][0]["author"], "unix:0", "{history}");
+    access::done(&server, who, "POST", "/v1/apply?author=anna", &clusters(&["c"], "1s")).await;
+    let history = access::done(&server, who, "GET", "/v1/history", "").await;
+    assert_eq!(history["entries"][0]["author"], "unix:0 for anna", "{history}");
+    // A caller without a credential remains anonymous, and names the author itself.
+    let nobody = access::Who::Nobody;
+    let uri = "/v1/apply?author=anna";
+    access::done(&server, nobody, "POST", uri, &clusters(&["d"], "1s")).await;
+    let history = access::done(&server, nobody, "GET", "/v1/history", "").await;
+    assert_eq!(history["entries"][0]["author"], "anna", "{history}");
+    audit.close(DEADLINE).await;
+    let records = records(dir.path());
+    let shown = |record: &Value| {
+        (record["principal"].clone(), record["scope"].clone(), record["scopes"].clone())
+    };
+    let shown: Vec<_> = records.iter().map(shown).collect();
+    let unix = json!("unix:0");
+    assert_eq!(
+        shown,
+        [
+            (unix.clone(), json!("mesh"), Value::Null),
+            (unix.clone(), Value::Null, json!(["edge", "mesh"])),
+            (unix, json!("default"), Value::Null),
+            (json!("anonymous"), json!("default"), Value::Null),
+        ],
+        "{records:?}"
+    );
+}
+
 /// Attack 68: a caller that repeats refused writes and dry runs does not displace the records of other callers.
 #[tokio::test]
 async fn flood_of_refused_writes_and_dry_runs_has_few_records() {

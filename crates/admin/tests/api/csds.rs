@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use chancery_model::types::{CLUSTER, SECRET};
+use chancery_model::types::{CLUSTER, LISTENER, SECRET};
 use chancery_proto::csds::{
     ClientConfig, ClientStatusRequest, ClientStatusResponse, ConfigStatus, NodeMatcher, SERVICE,
     StringMatcher, StringPattern,
@@ -284,6 +284,55 @@ async fn client_status_stream_answers_each_request_once() {
         n_clients.push(answer.config.len());
     }
     assert_eq!(n_clients, [1, 0, 1]);
+    server.stop().await;
+}
+
+/// CSDS, T3: a client that has moved to another scope holds resources of the earlier one until their removal. The answer
+/// contains them, so that its caller needs the right for both scopes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn client_status_needs_the_right_for_earlier_scopes() {
+    let server = Server::start_enforced().await;
+    let ops = access::token(&server, "ops").await;
+    access::rules(
+        &server,
+        json!([{"name": "ops", "identity": "token:ops", "allow": [
+            {"verbs": ["nodes"]}, {"verbs": ["get"], "scopes": ["public"]},
+        ]}]),
+    )
+    .await;
+    let apply = async |uri: &str, manifest: &str| {
+        access::done(&server, access::Who::Admin, "POST", uri, manifest).await;
+    };
+    let assign =
+        |scope: &str| json!({"assignments": [{"name": "all", "scopes": [scope]}]}).to_string();
+    apply("/v1/apply", &assign("private")).await;
+    apply("/v1/apply?scope=private", &clusters(&["hidden"], "1s")).await;
+    let mut client = Client::open(&server, "n1");
+    client.subscribe(LISTENER).await;
+    client.subscribe(CLUSTER).await;
+    for _ in 0..2 {
+        let response = client.response().await;
+        // A client that rejects its listeners keeps its clusters (ADS-08).
+        client.answer(&response, (response.type_url == LISTENER).then_some("no")).await;
+    }
+    apply("/v1/apply?confirm=all", &assign("public")).await;
+    let status = async || access::send(&server, access::Who::Token(&ops), "POST", PATH, "{}").await;
+    let moved = async || {
+        let nodes = access::done(&server, access::Who::Admin, "GET", "/v1/nodes", "").await;
+        nodes.to_string().contains("\"public\"").then_some(())
+    };
+    eventually(moved, "the client has moved").await;
+    let (code, answer) = status().await;
+    assert_eq!(code, 403, "{answer}");
+    access::rules(
+        &server,
+        json!([{"name": "ops", "identity": "token:ops", "allow": [
+            {"verbs": ["nodes"]}, {"verbs": ["get"], "scopes": ["public", "private"]},
+        ]}]),
+    )
+    .await;
+    let (code, answer) = status().await;
+    assert!(code == 200 && answer.to_string().contains("hidden"), "{answer}");
     server.stop().await;
 }
 

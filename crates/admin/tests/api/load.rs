@@ -33,7 +33,7 @@ fn report(clusters: &[(&str, u64)]) -> Report {
 #[tokio::test(flavor = "multi_thread")]
 async fn load_is_shown_with_its_completeness() {
     let server = Server::start().await;
-    let stream = server.reports.open("n");
+    let stream = server.reports.open("anonymous", "n");
     stream.report(report(&[("web", 10), ("cart", 2)])).await.unwrap();
     let load = server.done("GET", "/v1/load?cluster=w*", "").await;
     let [web] = &load["clusters"].as_array().unwrap()[..] else { panic!("{load}") };

@@ -46,7 +46,7 @@ async fn a_node_is_shown_from_pending_to_acknowledged() {
     let list = server.done("GET", "/v1/nodes?id=edge*&state=synced", "").await;
     assert_eq!(list["nodes"][0], node);
     let list = server.done("GET", "/v1/nodes?state=nacked", "").await;
-    assert_eq!(list, json!({"nodes": []}));
+    assert_eq!(list, json!({"replicas_not_asked": 0, "nodes": []}));
 
     let view = server.done("GET", "/v1/resources?view_of_node=edge/1", "").await;
     assert_eq!(view["resources"][0]["name"], "web");
@@ -207,10 +207,24 @@ async fn explain_shows_path_from_node_to_resource() {
     assert_eq!(explained["connected"], false);
     let conclusions = |explained: &Value| explained["conclusions"].to_string();
     assert!(conclusions(&explained).contains("is not connected to this replica"), "{explained}");
-    assert_eq!(
-        explained["trials"][0]["reason"], "cluster \"\" does not match \"web\"",
-        "{explained}"
-    );
+    let trials = &explained["trials"];
+    assert_eq!(trials[0]["reason"], "unknown: cluster must match \"web\"", "{explained}");
+    for trial in [&trials[0], &trials[1]] {
+        assert_eq!((&trial["matched"], &trial["unknown"]), (&json!(false), &json!(true)));
+    }
+    assert_eq!(trials.as_array().unwrap().len(), 3, "{explained}");
+    assert_eq!(explained["scopes"], json!([]), "{explained}");
+    assert_eq!(explained["unknown"][0], "cluster", "{explained}");
+
+    // For a connected node, the subscriptions of its streams count, too.
+    let mut client = Client::open(&server, "edge-1");
+    client.subscribe(CLUSTER).await;
+    let response = client.response().await;
+    client.answer(&response, None).await;
+    in_state(&server, "edge-1", "synced").await;
+    let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=web", "").await;
+    assert_eq!(explained["connected"], true);
+    assert_eq!(explained["unknown"], json!([]), "{explained}");
     assert_eq!(explained["trials"][1]["matched"], true);
     assert_eq!(explained["trials"].as_array().unwrap().len(), 2, "the first match decides");
     let scopes = &explained["scopes"];
@@ -224,15 +238,6 @@ async fn explain_shows_path_from_node_to_resource() {
         (&scopes[2]["template"], &scopes[2]["scope"]),
         (&json!("zone/{locality.zone}"), &json!(""))
     );
-
-    // For a connected node, the subscriptions of its streams count, too.
-    let mut client = Client::open(&server, "edge-1");
-    client.subscribe(CLUSTER).await;
-    let response = client.response().await;
-    client.answer(&response, None).await;
-    in_state(&server, "edge-1", "synced").await;
-    let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=web", "").await;
-    assert_eq!(explained["connected"], true);
     let text = conclusions(&explained);
     assert!(
         text.contains("of scope node/edge-1") && text.contains("has acknowledged all"),

@@ -1,8 +1,17 @@
 //! The adapter for Chancery: its admin API.
 
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use chancery_proto::admin::v1::{
+    self as pb, access_service_client::AccessServiceClient, admin_client::AdminClient,
+};
 use serde_json::json;
 use tonic::{
+    Code,
     body::Body,
     client::GrpcService,
     codegen::{Body as HttpBody, Bytes, StdError},
@@ -38,36 +47,125 @@ impl<T> Connection for T where
 {
 }
 
+/// The number of attempts to remove something at the end.
+const ATTEMPTS: u32 = 3;
+/// The pause before the next attempt.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Publishes through Chancery's admin API.
 ///
 /// Each node has a scope of its own. One assignment gives each node of the run its scope. No other scope or assignment
 /// is touched.
 #[derive(Debug)]
 pub struct Chancery<T> {
-    admin: AdminClient<T>,
+    admin: T,
     run: String,
+    /// What the server may hold of this run.
+    left: Mutex<Left>,
+}
+
+/// What the server may hold of a run. A write without an answer may have taken effect.
+#[derive(Debug, Default)]
+struct Left {
+    has_assignment: bool,
+    scopes: BTreeSet<String>,
+}
+
+/// Returns the scope of a node. All runs have a common first segment, so that access rules can name their scopes. The IDs
+/// of nodes are unique.
+fn scope(node: &str) -> String {
+    format!("conformance/{node}")
 }
 
 impl<T: Connection> Chancery<T> {
-    /// Creates the assignment of the run. The ids of its nodes begin with `run`.
-    ///
-    /// # Errors
-    /// Fails if the server rejects the assignment.
-    pub async fn start(admin: T, run: &str) -> Result<Self, String> {
-        let this = Self { admin: AdminClient::new(admin), run: run.to_owned() };
-        let manifest = json!({"assignments": [{
-            "name": run,
-            // No other assignment of the server decides for these nodes.
-            "priority": i64::MAX,
-            "match": {"id": format!("{run}-*")},
-            "scopes": [this.scope("{node.id}")],
-        }]});
-        this.apply(manifest.to_string(), String::new()).await?;
-        Ok(this)
+    /// Creates the adapter. The IDs of the nodes begin with `run`.
+    pub fn new(admin: T, run: &str) -> Self {
+        Self { admin, run: run.to_owned(), left: Mutex::default() }
     }
 
-    fn scope(&self, node: &str) -> String {
-        format!("{}/{node}", self.run)
+    fn client(&self) -> AdminClient<T> {
+        AdminClient::new(self.admin.clone())
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if the caller may not publish, or may not remove what it publishes.
+    async fn check_rights(&self) -> Result<(), String> {
+        let scope = scope(&format!("{}-0", self.run));
+        // Removing a resource needs `prune`, and confirming guards needs `force`.
+        let needed = [("assign", ""), ("apply", &scope), ("prune", &scope), ("force", &scope)];
+        for (verb, scope) in needed {
+            let request = pb::CheckAccessRequest {
+                verb: verb.to_owned(),
+                scope: scope.to_owned(),
+                ..pb::CheckAccessRequest::default()
+            };
+            let checked = AccessServiceClient::new(self.admin.clone()).check_access(request).await;
+            let place = if scope.is_empty() { "" } else { " in the scopes of this run" };
+            match checked {
+                Ok(answer) => {
+                    let answer = answer.into_inner();
+                    if answer.enforced && !answer.allowed {
+                        return Err(format!(
+                            "{} may not use the verb `{verb}`{place}, so that the kit could not publish its resources \
+                             and remove them; nothing was written",
+                            answer.identity
+                        ));
+                    }
+                }
+                // A server without access rules checks nothing.
+                Err(status) if status.code() == Code::Unimplemented => return Ok(()),
+                Err(status) => {
+                    return Err(format!(
+                        "the admin port refuses the kit: {}; nothing was written",
+                        status.message()
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the assignment of the run.
+    async fn assign(&self) -> Result<(), String> {
+        let manifest = json!({"assignments": [{
+            "name": self.run,
+            // No other assignment of the server decides for these nodes.
+            "priority": i64::MAX,
+            "match": {"id": format!("{}-*", self.run)},
+            "scopes": [scope("{node.id}")],
+        }]});
+        self.left().has_assignment = true;
+        self.apply(manifest.to_string(), String::new()).await
+    }
+
+    async fn remove_assignment(&self) -> Result<(), String> {
+        let confirm = vec!["all".into()];
+        let options = Some(pb::WriteOptions { confirm, ..pb::WriteOptions::default() });
+        let request = pb::DeleteAssignmentRequest { name: self.run.clone(), options };
+        match self.client().delete_assignment(request).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code() == Code::NotFound => Ok(()),
+            Err(status) => Err(format!("assignment {}: {}", self.run, status.message())),
+        }
+    }
+
+    /// Removes everything that the server may hold of this run.
+    async fn remove_all(&self) -> Result<(), String> {
+        let scopes: Vec<String> = self.left().scopes.iter().cloned().collect();
+        for scope in scopes {
+            let nothing = json!({"scope": scope, "resources": []}).to_string();
+            let removed = self.apply(nothing, scope.clone()).await;
+            removed.map_err(|error| format!("scope {scope}: {error}"))?;
+            self.left().scopes.remove(&scope);
+        }
+        if self.left().has_assignment {
+            self.remove_assignment().await?;
+            self.left().has_assignment = false;
+        }
+        Ok(())
     }
 
     /// Replaces the content of a scope.
@@ -85,7 +183,7 @@ impl<T: Connection> Chancery<T> {
             }),
             ..pb::ApplyRequest::default()
         };
-        let answer = self.admin.clone().apply(request).await;
+        let answer = self.client().apply(request).await;
         let problems = answer.map_err(|status| status.message().to_owned())?.into_inner().problems;
         match problems.first() {
             Some(problem) => {
@@ -98,18 +196,37 @@ impl<T: Connection> Chancery<T> {
 
 impl<T: Connection> Adapter for Chancery<T> {
     fn publish<'a>(&'a self, state: &'a State) -> Publishing<'a> {
-        let scope = self.scope(state.node());
-        let manifest = json!({"scope": scope, "resources": state.resources()}).to_string();
-        Box::pin(self.apply(manifest, scope))
+        let (scope, resources) = (scope(state.node()), state.resources());
+        let is_empty = resources.is_empty();
+        let manifest = json!({"scope": scope, "resources": resources}).to_string();
+        Box::pin(async move {
+            self.left().scopes.insert(scope.clone());
+            self.apply(manifest, scope.clone()).await?;
+            if is_empty {
+                self.left().scopes.remove(&scope);
+            }
+            Ok(())
+        })
+    }
+
+    fn start(&self) -> Publishing<'_> {
+        Box::pin(async move {
+            self.check_rights().await?;
+            self.assign().await
+        })
     }
 
     fn finish(&self) -> Publishing<'_> {
         Box::pin(async move {
-            let confirm = vec!["all".into()];
-            let options = Some(pb::WriteOptions { confirm, ..pb::WriteOptions::default() });
-            let request = pb::DeleteAssignmentRequest { name: self.run.clone(), options };
-            let deleted = self.admin.clone().delete_assignment(request).await;
-            deleted.map(drop).map_err(|status| status.message().to_owned())
+            let mut removed = self.remove_all().await;
+            for _ in 1..ATTEMPTS {
+                if removed.is_ok() {
+                    break;
+                }
+                tokio::time::sleep(PAUSE).await;
+                removed = self.remove_all().await;
+            }
+            removed
         })
     }
 }

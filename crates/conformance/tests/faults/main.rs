@@ -7,7 +7,9 @@ mod server;
 
 use std::time::Duration;
 
-use chancery_conformance::{Adapter, Case, Command, Report, Target, Verdict, all, run};
+use chancery_conformance::{
+    Adapter, Case, Command, Plain, Report, Target, Verdict, all, prepare, run,
+};
 
 use crate::server::{Fault, Server};
 
@@ -16,6 +18,7 @@ fn target(address: &str, adapter: impl Adapter + 'static) -> Target {
     Target {
         xds: address.to_owned(),
         rest: address.to_owned(),
+        transport: Box::new(Plain),
         adapter: Box::new(adapter),
         run: "test".into(),
         timeout: Duration::from_secs(10),
@@ -137,4 +140,28 @@ async fn ended_adapter_ends_the_run() {
     let report = run(target, all(), 4, std::future::pending()).await;
     assert_eq!(report.adapter_failure.as_deref(), Some("the adapter command has ended"));
     assert!(report.entries.len() <= 4 && !report.is_success(), "{report:#?}");
+}
+
+/// A server that accepts no connection is an error of the run, and not a violation of each case. Nothing is published.
+#[tokio::test(flavor = "multi_thread")]
+async fn server_without_a_connection_is_reported_before_anything_is_published() {
+    let (server, adapter) = Server::start(Fault::None).await;
+    let states = adapter.states();
+    let closed = closed_address();
+    let mut target = target(&closed, adapter);
+    target.timeout = Duration::from_secs(2);
+    let target = std::sync::Arc::new(target);
+    let error = prepare(&target, &all()).await.unwrap_err();
+    assert!(error.to_lowercase().contains("connection refused"), "{error}");
+    assert!(error.ends_with("; nothing was written"), "{error}");
+    assert!(states.borrow().is_empty(), "{states:?}");
+    let served = server.address.to_string();
+    let target = std::sync::Arc::new(self::target(&served, mute::Ignore));
+    assert_eq!(prepare(&target, &all()).await, Ok(()));
+}
+
+/// Returns an address on which nobody listens.
+fn closed_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
 }

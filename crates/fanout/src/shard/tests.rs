@@ -17,6 +17,7 @@ mod concern;
 mod counting;
 mod fairness;
 mod harness;
+mod identities;
 mod lifetimes;
 mod marking;
 mod offload;

@@ -3,7 +3,11 @@
 //! Rights of several rules add up. What a rule denies is denied, whatever other rules allow. What no rule
 //! allows is denied. The order of rules has no meaning.
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use super::{
     pattern::{Captures, Template},
@@ -156,6 +160,19 @@ pub struct CallerRights<'a> {
 struct Match<'a> {
     rule: &'a AccessRule,
     captures: Captures<'a>,
+}
+
+/// A grant of a rule that names an identity.
+#[derive(Debug, Clone)]
+pub struct IdentityGrant<'a> {
+    /// The name of the rule.
+    pub rule: &'a str,
+    /// The grant, with variables.
+    pub grant: &'a Grant,
+    /// Whether the rule denies the operations.
+    pub denies: bool,
+    /// The values of the variables for the identity.
+    pub variables: BTreeMap<&'a str, &'a str>,
 }
 
 impl Access {
@@ -317,6 +334,25 @@ impl Access {
         ]);
         let rights: Vec<Grant> = grants.collect();
         rights.iter().find_map(|grant| grant.verbs.iter().find_map(|verb| covered(*verb, grant)))
+    }
+
+    /// Returns the grants of the rules that name a principal, with the values of their variables.
+    #[must_use]
+    pub fn grants_of<'a>(&'a self, identity: &'a Identity) -> Vec<IdentityGrant<'a>> {
+        let rights = self.rights_of(identity);
+        let grants = rights.matches.into_iter().flat_map(|one| {
+            let Match { rule, captures } = one;
+            let allow = rule.allow.iter().map(|grant| (grant, false));
+            let deny = rule.deny.iter().map(|grant| (grant, true));
+            let all = allow.chain(deny).map(move |(grant, denies)| IdentityGrant {
+                rule: &rule.name,
+                grant,
+                denies,
+                variables: captures.clone(),
+            });
+            all.collect::<Vec<_>>()
+        });
+        grants.collect()
     }
 
     /// Returns the verbs that a principal may use on some target.

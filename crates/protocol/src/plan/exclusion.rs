@@ -181,7 +181,7 @@ impl Subscription {
             return false;
         }
         let is_held = |one: &Arc<Resource>| match before {
-            Some(before) => before.get(one.name().as_str()).is_some(),
+            Some(before) => plan.resumes || before.get(one.name().as_str()).is_some(),
             None => !plan.fresh.contains(one.name()),
         };
         let has_keys =

@@ -17,7 +17,7 @@ impl Subscription {
         differ: &Differ,
     ) -> Plan {
         let mut plan = Plan {
-            send: !self.work.requested.is_empty() || self.work.answer_due,
+            send: !self.work.requested.is_empty() || self.work.answer_due || self.work.state_due,
             ..Plan::default()
         };
         let (mut changed, mut removed) = match &self.wildcard {
@@ -59,18 +59,7 @@ impl Subscription {
         for resource in removed {
             self.hold_removal(resource.name().clone(), resource, context);
         }
-        let takeovers = full_state_takeovers(self, &plan.touched, context.view);
-        let mut released = Vec::new();
-        let Self { removals, names, rejections, .. } = self;
-        removals.retain(|name, removal| {
-            let stays = !release.allows(removal) && !takeovers.contains(name);
-            if !stays {
-                rejections.touch(name);
-                drop(names.set(name, ClientVersion::Absent));
-                released.push(Arc::clone(&removal.resource));
-            }
-            stays
-        });
+        let released = self.release_full_state(&plan.touched, context.view, release);
         plan.errors = self.errors_of_full_state(context.view, &released);
         plan.releases = !released.is_empty();
         plan.send |= plan.releases;
@@ -82,6 +71,28 @@ impl Subscription {
         let held = self.removals.values().map(|removal| &removal.resource);
         held.for_each(|resource| plan.resources.push(Arc::clone(resource)));
         plan
+    }
+
+    /// Removes the pending removals that may be announced. Returns their resources, which the full state omits.
+    fn release_full_state(
+        &mut self,
+        changed: &Resources,
+        view: &TypeView,
+        release: Release,
+    ) -> Vec<Arc<Resource>> {
+        let takeovers = full_state_takeovers(self, changed, view);
+        let mut released = Vec::new();
+        let Self { removals, names, rejections, .. } = self;
+        removals.retain(|name, removal| {
+            let stays = !release.allows(removal) && !takeovers.contains(name);
+            if !stays {
+                rejections.touch(name);
+                drop(names.set(name, ClientVersion::Absent));
+                released.push(Arc::clone(&removal.resource));
+            }
+            stays
+        });
+        released
     }
 
     /// Returns all subscribed resources of a view, each once: those of a wildcard, and those of names

@@ -81,6 +81,10 @@ impl Subscription {
         if resource.is_none() && held.version().is_some() && self.globs.has_member(name.as_str()) {
             found.lost.push(name.clone());
         }
+        match resource {
+            Some(_) => self.orphans.remove(&name),
+            None => self.note_orphan(&name, context.now),
+        }
         match (resource, held) {
             (Some(resource), held)
                 if held.version() == Some(resource.version())

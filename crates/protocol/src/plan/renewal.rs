@@ -160,6 +160,7 @@ impl Subscription {
             first_state: false,
             is_incremental: false,
             is_renewal: true,
+            base: None,
             pace: Pace::FirstAtOnce,
         });
     }

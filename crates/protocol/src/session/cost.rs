@@ -51,7 +51,8 @@ impl Session {
     #[must_use]
     pub fn cost_of_poll(&self) -> usize {
         // A poll visits pending removals even without other work.
-        self.subscriptions.iter().map(Subscription::cost_of_plan).sum()
+        let plans = self.subscriptions.iter().map(Subscription::cost_of_plan).sum::<usize>();
+        plans + self.cost_of_late()
     }
 
     /// Returns the maximum number of resources that [`Session::renew`] visits at this time.

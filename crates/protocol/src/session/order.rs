@@ -4,6 +4,11 @@ use chancery_model::Revision;
 
 use crate::{Config, Protocol, plan::Release, subscription::Subscription};
 
+/// The maximum time for which a removal waits for the types that refer to the resource, in ACK
+/// timeouts. A referrer waits for the answer to its previous response, for the types before it, and
+/// for its own answer.
+pub(super) const REMOVAL_WAITS: u64 = 5;
+
 /// The types of a stream, in the order of sending.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TypeOrder<'a> {
@@ -23,6 +28,9 @@ pub(super) enum Gate {
     RequestedAndResent,
     /// Nothing.
     Closed,
+    /// Everything, after the types before it: they are not acknowledged, and the type has waited for
+    /// the ACK timeout (ADS-22).
+    Late,
 }
 
 /// Returns the gate of a type that precedes another type in the same plan: open if it has changes.
@@ -52,7 +60,7 @@ impl TypeOrder<'_> {
         let s = &self.subscriptions[at];
         let timeout = self.config.ack_timeout_ms;
         let expired = s.work.gated_since.is_some_and(|since| since + timeout <= now);
-        if !self.is_aggregated || expired {
+        if !self.is_aggregated || (expired && s.properties.after.is_empty()) {
             return Gate::Open;
         }
         let others = |types: &'static [&'static str]| {
@@ -65,11 +73,14 @@ impl TypeOrder<'_> {
         let again = !s.work.resent.is_empty();
         let parting =
             again && others(s.properties.parents).any(|other| other.delivery.pending.is_some());
-        if !unanswered && !unsent && !parting {
+        let is_free = !unanswered && !unsent && !parting;
+        let timed_out = others(s.properties.after).any(|o| !o.delivery.unanswered.is_empty());
+        if is_free && !timed_out {
             return Gate::Open;
         }
+        let closed = if expired || is_free { Gate::Late } else { Gate::Closed };
         if unanswered && s.resumption.has_resources && s.delivery.last_nonce == 0 {
-            return Gate::Closed;
+            return closed;
         }
         // A first answer and a full state are always complete.
         let asked = s.work.is_urgent() || s.work.answer_due;
@@ -77,10 +88,11 @@ impl TypeOrder<'_> {
             return Gate::Open;
         }
         // The client waits for the resources in `resent`.
-        match (asked && !s.work.requested.is_empty(), !unanswered && again && !parting) {
+        let free = !unanswered && !timed_out && !parting;
+        match (asked && !s.work.requested.is_empty(), again && free) {
             (_, true) => Gate::RequestedAndResent,
             (true, false) => Gate::Requested,
-            (false, false) => Gate::Closed,
+            (false, false) => closed,
         }
     }
 
@@ -104,9 +116,7 @@ impl TypeOrder<'_> {
             return Release::Nothing;
         }
         let timeout = self.config.ack_timeout_ms;
-        // A referrer may wait for the answer to its previous response, for the types before it, and
-        // for its own answer.
-        let since = now.saturating_sub(3 * timeout);
+        let since = now.saturating_sub(REMOVAL_WAITS * timeout);
         // gRPC learns of a new cluster from the route, and drops the old name when the new cluster
         // works. It gets the time that the referrers would have had.
         let drops = !s.is_wildcard() && s.protocol == Protocol::Sotw;

@@ -7,7 +7,7 @@ use chancery_view::{Differ, View};
 
 use super::{
     Session,
-    order::{self, Gate},
+    order::{self, Gate, REMOVAL_WAITS},
 };
 use crate::{
     Protocol, Response,
@@ -21,7 +21,7 @@ const UNOPENED_RETRY_MS: u64 = 200;
 
 /// The responses of other types that must precede a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Predecessors {
+pub(super) enum Predecessors {
     /// No other type has to be sent first.
     None,
     /// New responses, which were just planned.
@@ -36,7 +36,7 @@ enum Predecessors {
     clippy::large_enum_variant,
     reason = "a step is passed on at once, and most are responses"
 )]
-enum Step {
+pub(super) enum Step {
     /// A response to send.
     Send(Response),
     /// There is nothing to send, but other types may have waited for this result.
@@ -87,6 +87,9 @@ impl Session {
     }
 
     fn step(&mut self, at: usize, view: &View, differ: &Differ, now: u64) -> Step {
+        if let Some(step) = self.step_held_back(at, now) {
+            return step;
+        }
         let subscription = &self.subscriptions[at];
         let waiting = subscription.delivery.awaits_answer(self.config.ack_timeout_ms, now);
         if let Some(pending) = &subscription.delivery.pending {
@@ -114,6 +117,8 @@ impl Session {
         if !subscription.has_work() && subscription.removals.is_empty() {
             return self.end_wait(at);
         }
+        self.mark_kept(at, now);
+        let subscription = &self.subscriptions[at];
         let release = self.order().release(at, now);
         if !subscription.has_work() && !subscription.has_releasable(release) {
             return self.end_wait(at);
@@ -133,6 +138,7 @@ impl Session {
         let properties = subscription.properties;
         let (ahead, last): (&[_], &[_]) = match gate {
             Gate::Closed => return Step::Idle,
+            Gate::Late => return self.step_late(at, view, differ, now),
             Gate::Requested | Gate::RequestedAndResent => (properties.after, &[]),
             Gate::Open => (properties.after, properties.behind),
         };
@@ -191,7 +197,7 @@ impl Session {
     }
 
     /// Plans the next response of a type, as far as the gate allows.
-    fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
+    pub(super) fn plan(&mut self, at: usize, gate: Gate, view: &View, differ: &Differ, now: u64) {
         if view.has_unopened(&self.subscriptions[at].type_url) {
             return;
         }
@@ -201,7 +207,7 @@ impl Session {
         let context = PlanContext { view: &of_type, revision: view.revision(), now };
         subscription.update_members(&of_type);
         let touched = match gate {
-            Gate::Closed => return,
+            Gate::Closed | Gate::Late => return,
             Gate::Requested => subscription.plan_requested(context, Selection::Requested),
             Gate::RequestedAndResent => {
                 subscription.plan_requested(context, Selection::RequestedAndResent)
@@ -212,6 +218,7 @@ impl Session {
         if gate == Gate::Open {
             subscription.work.gated_since = None;
         }
+        self.record_clusters(at, view.revision(), &touched);
         // If the stream has only one type, there are no children to send again.
         if self.kind.type_url.is_none() && self.subscriptions.len() > 1 {
             self.children.resend(&mut self.subscriptions, at, &touched);
@@ -235,7 +242,7 @@ impl Session {
     /// All responses are planned from the view of the type at `at`, and are sent later. Planning
     /// each one only after sending the previous one would starve the last type if commits arrive
     /// faster than the transport takes responses.
-    fn plan_predecessors(
+    pub(super) fn plan_predecessors(
         &mut self,
         at: usize,
         types: [&[&str]; 2],
@@ -336,13 +343,15 @@ impl Session {
                 s.delivery.unanswered.back().map(|sent| sent.sent_at + timeout),
                 s.delivery.last_sent_at.map(|sent| sent + timeout),
                 s.work.gated_since.map(|since| since + timeout),
-                s.removals.oldest().map(|since| since + 3 * timeout),
+                s.removals.oldest().map(|since| since + REMOVAL_WAITS * timeout),
                 held,
             ]
         });
         // The replica opens resources without a change that a session would see.
         let retry = self.unopened.as_ref().map(|_| now + UNOPENED_RETRY_MS);
-        deadlines.flatten().chain(retry).filter(|deadline| *deadline > now).min()
+        let deadlines =
+            deadlines.flatten().chain(self.request_deadlines()).chain(self.drain_deadlines());
+        deadlines.chain(retry).filter(|deadline| *deadline > now).min()
     }
 }
 

@@ -55,6 +55,7 @@ impl Session {
     /// Marks everything as changed, because the node sees other scopes now.
     pub fn on_new_view(&mut self) {
         for s in &mut self.subscriptions {
+            s.withdraw_plan();
             s.work.changed = Changed::All;
             // A resource that comes into view may be of any revision.
             s.delivery.included = Revision(0);

@@ -98,7 +98,7 @@ impl Subscription {
         self.is_subscribed()
             && (self.work.is_requested()
                 || (self.work.has_changes() && revision > delivery.included)
-                || (!self.removals.is_empty() && revision > delivery.planned)
+                || (!self.removals.none_waits() && revision > delivery.planned)
                 || carried.any(|carried| carried.may_carry(revision)))
     }
 

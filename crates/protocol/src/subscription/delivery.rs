@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use chancery_model::{ResourceName, Revision, TypeVersion};
-use chancery_view::Resources;
+use chancery_view::{Resources, TypeView};
 
 use super::PendingRemoval;
 
@@ -75,6 +75,8 @@ pub(crate) struct PendingResponse {
     pub(crate) is_incremental: bool,
     /// Whether the response renews lifetimes and carries no change.
     pub(crate) is_renewal: bool,
+    /// The view before the plan, if the plan is a difference to the view of a wildcard alone.
+    pub(crate) base: Option<TypeView>,
     pub(crate) pace: Pace,
 }
 
@@ -107,6 +109,11 @@ pub(crate) enum Pace {
     FirstAtOnce,
     /// No part waits, because a type that depends on this one is sent next (ADS-06).
     AtOnce,
+    /// No part is sent until the client has requested the endpoints of the clusters before it.
+    HeldBack {
+        /// The time since which the type has waited.
+        gated_since: u64,
+    },
 }
 
 /// A response that the client has not answered yet.

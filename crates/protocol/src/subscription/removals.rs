@@ -4,7 +4,7 @@
 //! each response, a shard needs the time of the oldest removal and the memory of all. This module
 //! therefore keeps both figures up to date.
 //!
-//! Invariant: `by_time`, `text_bytes` and `lifetimes` describe exactly the removals of `by_name`.
+//! Invariant: `by_time`, `text_bytes`, `lifetimes` and `n_kept` describe exactly the removals of `by_name`.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -29,6 +29,8 @@ pub(crate) struct PendingRemoval {
     /// Whether the client has rejected a response because of which this removal waits again, or in which resources
     /// were sent again because of it.
     pub(crate) is_tried: bool,
+    /// Whether the client may need the resource for a listener that drains.
+    pub(crate) is_kept: bool,
 }
 
 /// The pending removals, by name.
@@ -41,6 +43,8 @@ pub(crate) struct PendingRemovals {
     text_bytes: usize,
     /// The names of the removals whose resource has a lifetime.
     lifetimes: Lifetimes,
+    /// The number of removals that are kept back for a listener that drains.
+    n_kept: usize,
 }
 
 impl PendingRemovals {
@@ -50,6 +54,25 @@ impl PendingRemovals {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
+    }
+
+    /// Returns the number of removals that are kept back for a listener that drains.
+    pub(crate) fn n_kept(&self) -> usize {
+        self.n_kept
+    }
+
+    /// Returns whether no removal waits for the types that refer to its resource.
+    pub(crate) fn none_waits(&self) -> bool {
+        self.n_kept == self.by_name.len()
+    }
+
+    /// Marks the removals that are kept back for a listener that drains.
+    pub(crate) fn mark_kept(&mut self, is_kept: impl Fn(&ResourceName, &PendingRemoval) -> bool) {
+        self.n_kept = 0;
+        for (name, removal) in &mut self.by_name {
+            removal.is_kept = is_kept(name, removal);
+            self.n_kept += usize::from(removal.is_kept);
+        }
     }
 
     pub(crate) fn text_bytes(&self) -> usize {
@@ -97,12 +120,14 @@ impl PendingRemovals {
             self.text_bytes += place.key().as_str().len();
             self.lifetimes.add(removal.resource.ttl(), place.key());
             *self.by_time.entry(removal.since).or_default() += 1;
+            self.n_kept += usize::from(removal.is_kept);
             place.insert(removal);
         }
     }
 
     pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<PendingRemoval> {
         let removal = self.by_name.remove(name)?;
+        self.n_kept -= usize::from(removal.is_kept);
         self.text_bytes -= name.as_str().len();
         self.lifetimes.remove(removal.resource.ttl(), name);
         if let Some(n) = self.by_time.get_mut(&removal.since) {
@@ -154,6 +179,7 @@ mod tests {
             seen: Revision(0),
             since,
             is_tried: false,
+            is_kept: false,
         }
     }
 

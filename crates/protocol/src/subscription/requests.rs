@@ -446,6 +446,7 @@ impl Subscription {
             self.rejections.touch(sent.name());
         }
         self.work.forget(name);
+        self.orphans.remove(name);
         if let Some(pending) = &mut self.delivery.pending {
             pending.unsubscribed.insert(name.clone());
         }

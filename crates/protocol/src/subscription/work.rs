@@ -85,6 +85,8 @@ pub(crate) struct Work {
     /// reappear, they are sent even if they did not change.
     pub(crate) awaited: BTreeSet<ResourceName>,
     pub(crate) changed: Changed,
+    /// Whether a withdrawn response is sent again even if nothing has changed since its plan.
+    pub(crate) state_due: bool,
     /// Whether the opening request gets a response even if the response is empty.
     pub(crate) answer_due: bool,
     urgency: Urgency,
@@ -97,7 +99,7 @@ pub(crate) struct Work {
 impl Work {
     /// Returns whether there may be something to plan.
     pub(crate) fn has_changes(&self) -> bool {
-        self.is_requested() || !self.changed.is_empty() || !self.resent.is_empty()
+        self.is_requested() || self.state_due || !self.changed.is_empty() || !self.resent.is_empty()
     }
 
     /// Returns whether the client has requested something that is not planned yet.
@@ -149,7 +151,7 @@ impl Work {
         self.resent.clear();
         self.changed = Changed::default();
         self.urgency = Urgency::AfterAnswer;
-        std::mem::take(&mut self.answer_due)
+        std::mem::take(&mut self.state_due) | std::mem::take(&mut self.answer_due)
     }
 
     /// Returns the number of marked names.

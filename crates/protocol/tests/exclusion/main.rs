@@ -14,7 +14,7 @@ use chancery_protocol::Protocol::{Delta, Sotw};
 
 use world::World;
 
-const CASES: u64 = 1_500;
+const CASES: u64 = 1_000;
 
 fn check(protocol: chancery_protocol::Protocol, child: &'static str, parent: &'static str) {
     let seed = std::env::var("CHANCERY_TEST_SEED").ok().map(|text| text.parse::<u64>().unwrap());

@@ -45,7 +45,7 @@ impl Ledger {
         self.lines[t].check_errors(reply, self.protocol, seen, context)?;
         check_size(reply, full || rejects_whole(self.protocol, t), context)?;
         self.check_pace(reply, context)?;
-        self.lines[t].check_wait(context)?;
+        self.lines[t].check_wait(t, context)?;
         if full {
             self.lines[t].check_full_state(reply, seen, context)?;
         } else {
@@ -237,14 +237,16 @@ fn check_size(reply: &Reply, is_whole: bool, context: &mut CheckContext<'_>) -> 
 
 impl TypeLedger {
     /// ADS-22: checks that other types delay a change by at most one ACK timeout, after the type's
-    /// own.
-    fn check_wait(&self, context: &CheckContext<'_>) -> Law {
+    /// own. For a type that depends on clusters, the wait counts from its last cluster, and lasts at
+    /// most three ACK timeouts.
+    fn check_wait(&self, t: usize, context: &CheckContext<'_>) -> Law {
         let (Some(since), Some(prompt)) = (self.due_since, context.prompt_since) else {
             return Ok(());
         };
         let since = since.max(prompt);
         let own = self.unacked.back().map_or(0, |(_, at)| at + context.ack_timeout);
-        let end = since.max(own) + context.ack_timeout;
+        let waits = if properties(t).after.is_empty() { 1 } else { 3 };
+        let end = since.max(own) + waits * context.ack_timeout;
         law!(context.now <= end, "ADS-22", "sent at {}, the latest time was {end}", context.now);
         Ok(())
     }

@@ -26,6 +26,9 @@ use crate::{
 pub(crate) const ACK_TIMEOUT: u64 = 5_000;
 pub(crate) const RESUME_HOLD: u64 = 1_000;
 
+/// The time for which the removals of clusters are kept back for listeners that drain, in milliseconds.
+pub(crate) const DRAIN_HOLD: u64 = 10_000;
+
 /// The maximum number of responses without another event between them.
 const BURST_MAX: usize = 200;
 
@@ -59,6 +62,7 @@ fn session(tuning: &Tuning, case: &Case) -> Session {
     let config = Config {
         ack_timeout_ms: ACK_TIMEOUT,
         resume_hold_ms: RESUME_HOLD,
+        drain_hold_ms: DRAIN_HOLD,
         response_bytes_target: tuning.bytes_target,
         first_state_listed_max: tuning.listed_max,
         resource_errors: tuning.errors,

@@ -27,6 +27,7 @@
 //! <- CDS -z ?z                     a response with the error that `z` does not exist
 //! <- CDS x=1;ttl=3000 y;ttl=3000   a resource with its lifetime, and a heartbeat without a body
 //! = CDS nacked sent=X acked=W nack=13 text     the status
+//! = CDS:accepted RDS:unknown       the acceptance of the last commit
 //! = CDS x=1:synced@X y:unknown     the resources: name, body, state, and in SotW the version
 //! ! text                           the stream ends with this error
 //! ```
@@ -45,6 +46,8 @@ mod children;
 mod contents;
 mod delta;
 mod diagrams;
+mod drains;
+mod endpoint_wait;
 mod envoy;
 mod exclusion;
 mod first_state;

@@ -667,8 +667,7 @@ fn rejection_ends_even_if_rest_of_state_is_unsubscribed() {
 }
 
 /// ADS-08: a cluster waits for the removal of the routes that went with it, also if the server finds that
-/// removal later. Before the fix, a type counted as complete up to the revision before its last scan, though
-/// it could hold back an older removal.
+/// removal later. A type that holds back an older removal does not count as complete.
 #[test]
 fn removal_waits_for_removal_detected_later() {
     check(
@@ -693,6 +692,7 @@ fn removal_waits_for_removal_detected_later() {
         ack RDS
         ack LDS
         <- RDS -r
+        -> RDS -r
         ack RDS
         <- CDS -a
         ",

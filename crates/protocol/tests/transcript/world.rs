@@ -248,6 +248,7 @@ impl World {
                 assert!(self.cost <= max, "a poll after the commit visits {} names", self.cost);
             }
             "status" => outcomes.push(self.status(rest)),
+            "acceptance" => outcomes.push(self.acceptance()),
             "contents" => outcomes.push(self.contents(rest)),
             "wait" => {
                 let until = self.now + rest.parse::<u64>().unwrap();
@@ -454,6 +455,17 @@ impl World {
         if let Some(nack) = status.nack {
             write!(text, " nack={} {}", nack.code, nack.message).unwrap();
         }
+        self.outcome(text)
+    }
+
+    /// Returns what the session reports about the client's acceptance of the last commit.
+    fn acceptance(&mut self) -> Outcome {
+        let revision = self.state.revision;
+        let session = &self.stream().session;
+        let all = session.acceptance(revision).map(|(type_url, acceptance)| {
+            format!(" {}:{}", abbreviation(type_url), format!("{acceptance:?}").to_lowercase())
+        });
+        let text = format!("={}", all.collect::<String>());
         self.outcome(text)
     }
 

@@ -13,8 +13,9 @@ pub(crate) enum Exit {
     Usage = 2,
     /// A write concerns no session of the replica.
     NoSessionConcerned = 3,
-    /// It is unknown whether all sessions have a write. Either sessions ended before they answered,
-    /// or the cluster has other replicas, whose sessions were not asked.
+    /// The answer is incomplete. For a write, it is unknown whether all sessions have it: either sessions
+    /// ended before they answered, or the cluster has other replicas, whose sessions were not asked. For
+    /// `explain`, the node is not connected to the replica that answers.
     NotAllAsked = 4,
     /// Clients would reject what `lint` has read.
     Findings = 5,
@@ -45,7 +46,9 @@ impl Exit {
                 "session of this replica.",
             ],
             Self::NotAllAsked => &[
-                "Only with --wait: the write took effect or changed nothing, but it is unknown",
+                "`explain`: the node is not connected to the replica that answers, so that only its",
+                "ID is known.",
+                "With --wait: the write took effect or changed nothing, but it is unknown",
                 "whether all sessions have it:",
                 "- a session ended before it answered, and its node did not return, or",
                 "- the cluster has other replicas, whose sessions were not asked.",

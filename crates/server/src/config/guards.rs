@@ -32,8 +32,8 @@ impl Default for Guards {
     }
 }
 
-/// The guard that concerns assignments, which belong to no scope.
-const OF_ASSIGNMENTS: &str = "view-change";
+/// The guards that concern assignments or replicas, which belong to no scope.
+const OF_NO_SCOPE: [&str; 2] = ["view-change", "unasked"];
 
 impl Guards {
     /// Returns the key and the rule of each value that is not valid.
@@ -92,11 +92,9 @@ fn entry_of_scope(entry: &str, settings: &mut GuardSettings) -> Result<(), Strin
     let range = |what: &str| format!("{entry:?}: {key} must be {what}");
     match key {
         "off" => {
-            let is_known =
-                value == ALL_GUARDS || GUARD_NAMES.contains(&value) && value != OF_ASSIGNMENTS;
-            if !is_known {
-                let known: Vec<&str> =
-                    GUARD_NAMES.into_iter().filter(|name| *name != OF_ASSIGNMENTS).collect();
+            let names = GUARD_NAMES.into_iter().filter(|name| !OF_NO_SCOPE.contains(name));
+            if value != ALL_GUARDS && !names.clone().any(|name| name == value) {
+                let known: Vec<&str> = names.collect();
                 return Err(range(&format!("one of {}, or all", known.join(", "))));
             }
             own.off.push(value.to_owned());
@@ -169,6 +167,7 @@ mod tests {
             ("edge=deletion_resources_min:x", "must be from 1 to"),
             ("edge=sotw_bytes_max:1", "must be from 64KiB to 1GiB"),
             ("edge=off:view-change", "must be one of mass-deletion"),
+            ("edge=off:unasked", "must be one of mass-deletion"),
             ("edge=percent:3", "must be one of off, deletion_percent"),
         ] {
             let section = Guards { scopes: vec![entry.to_owned()], ..Guards::default() };

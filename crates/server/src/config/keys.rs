@@ -498,7 +498,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "off",
                 FREE,
-                "The guards that this replica does not apply: mass-deletion, empty-endpoints, cluster-in-use, view-change, sotw-size, or all. Guards reject writes that may take down connected nodes, unless the write confirms them (--confirm).",
+                "The guards that this replica does not apply: mass-deletion, empty-endpoints, cluster-in-use, view-change, sotw-size, unasked, or all. Guards reject writes that may take down connected nodes, unless the write confirms them (--confirm).",
             ),
             (
                 "deletion_percent",

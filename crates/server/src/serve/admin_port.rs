@@ -34,6 +34,7 @@ const ADMIN: listen::Kind = listen::Kind {
 /// The open admin port, and the state of the replica that its probes show.
 pub(super) struct AdminPort {
     pub(super) address: SocketAddr,
+    pub(super) tls: Option<PortTls>,
     /// The threads of the port.
     pub(super) runtime: Handle,
     pub(super) progress: OpenProgress,
@@ -91,11 +92,12 @@ impl AdminPort {
             audit: audit.clone(),
         });
         let stop = CancellationToken::new();
-        let served = serve(config, listener, tls, router, runtime, stop.clone())?;
+        let served = serve(config, listener, tls.clone(), router, runtime, stop.clone())?;
         info!(admin = %address, "the admin port is open");
         let runtime = runtime.clone();
         Ok(Self {
             address,
+            tls,
             runtime,
             progress,
             readiness,

@@ -7,6 +7,7 @@
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body, extract::ConnectInfo};
+use chancery_audit::source_text;
 use chancery_auth::TransportPeer;
 use chancery_net::{
     Activity, Eviction, FirstBytes, FrameRate, GuardedIo, Guards, Listener, OpenSocket, Port, Slot,
@@ -174,15 +175,20 @@ impl<O: Opener> Port for HttpPort<O> {
             if let Err(error) =
                 connection(accepted, kind, &opener, router, &slot, limits, stop).await
             {
-                let peer = slot.activity().peer();
+                let peer = source_text(slot.activity().peer());
                 debug!(port = kind.port, %peer, %error, "a connection has ended");
             }
         });
     }
 
     fn refuse(&self, accepted: O::Accepted, peer: SocketAddr, _: SlotLimit, socket: OpenSocket) {
-        let (kind, connections_max) = (self.kind, self.connections_max);
-        debug!(port = kind.port, %peer, connections_max, "a connection is rejected: all connections are busy");
+        let (kind, connections_max, source) = (self.kind, self.connections_max, source_text(peer));
+        debug!(
+            port = kind.port,
+            peer = source,
+            connections_max,
+            "a connection is rejected: all connections are busy"
+        );
         if let Ok(turn) = Arc::clone(&self.refusals).try_acquire_owned() {
             let opener = self.opener.clone();
             self.tracker.spawn(async move {
@@ -315,7 +321,7 @@ async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         // Without a request, there is nothing to wait for.
         () = stop.cancelled() => activity.idle_since().map(|_| PARTING),
         end = expired => {
-            debug!(port = kind.port, peer = %activity.peer(), "a connection ends: {}", end.explanation());
+            debug!(port = kind.port, peer = source_text(activity.peer()), "a connection ends: {}", end.explanation());
             // A stream has no end of its own that could be waited for.
             Some(if kind.is_for_streams { PARTING } else { CREDENTIAL_GRACE })
         }

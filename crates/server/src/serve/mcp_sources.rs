@@ -46,6 +46,11 @@ struct BoundPort {
 }
 
 impl McpSources {
+    /// Returns the addresses of the ports on which sources connect.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.bound.iter().map(|port| port.address)
+    }
+
     /// Takes the ports, and starts the tasks of all sources.
     ///
     /// # Errors

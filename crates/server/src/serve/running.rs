@@ -7,7 +7,7 @@ use chancery_audit::{Audit, Port};
 use chancery_auth::Authenticator;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
-use chancery_store::{CaughtUp, Removal, Replica};
+use chancery_store::{CaughtUp, OwnPort, Removal, Replica};
 use chancery_tls::PortTls;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::{
@@ -120,6 +120,13 @@ impl<'a> Running<'a> {
             tracer: traces::start(config, &replica, shards, stop_shards)?,
             log: log::filter(),
         });
+        let of_port = |name, address, tls| OwnPort { name, address, tls };
+        let mcp_ports = mcp.addresses().map(|address| of_port("mcp", address, mcp.tls.clone()));
+        let ports = [
+            of_port("xds", xds_address, xds_tls.clone()),
+            of_port("admin", port.address, port.tls.clone()),
+        ];
+        replica.set_ports(ports.into_iter().chain(mcp_ports).collect());
         port.runtime.spawn(update_references);
         port.readiness.on_shards(fanout.clone());
         port.readiness.on_open(replica);

@@ -100,7 +100,7 @@ impl Replica {
         self.wait_ready();
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         signal(&child, Signal::KILL);
         child.wait().unwrap();

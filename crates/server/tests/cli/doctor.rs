@@ -33,7 +33,8 @@ fn expect_unknown(done: &Done, names: &[&str]) {
     names.iter().for_each(|name| expect(done, name, "unknown", ""));
 }
 
-const OF_CLUSTER: [&str; 7] = ["leader", "quorum", "replicas", "lag", "readiness", "disk", "ports"];
+const OF_CLUSTER: [&str; 8] =
+    ["leader", "quorum", "replicas", "lag", "readiness", "disk", "clocks", "ports"];
 
 /// Attack 62: a key that others can read is reported.
 #[test]
@@ -59,6 +60,7 @@ fn healthy_server_passes() {
         ("replicas", "1 of 1 replicas answer"),
         ("lag", "no replica lags"),
         ("readiness", "replica 1 is ready"),
+        ("clocks", "differ by at most 30s"),
         ("ports", "these ports use TLS: admin, raft, xds"),
     ] {
         expect(&done, name, "ok", detail);
@@ -74,13 +76,13 @@ fn healthy_server_passes() {
 }
 
 #[test]
-fn plaintext_server_on_loopback_passes_and_its_xds_port_is_unknown() {
+fn plaintext_server_on_loopback_passes() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(&root.path().join("data"));
     let done = server.run(&["doctor", "-o", "json"]);
     assert_eq!(done.code, 0, "{done:?}");
     expect(&done, "tls", "ok", "stays on this machine");
-    expect(&done, "ports", "unknown", "the xDS port uses no TLS");
+    expect(&done, "ports", "ok", "no port uses TLS, and all are on loopback addresses");
     // 0.0.0.0 leads to the loopback interface, but is not one of its addresses.
     let remote = server.admin.replace("127.0.0.1", "0.0.0.0");
     let done = on(&remote, &[], &["doctor", "-o", "json"], "");
@@ -206,4 +208,52 @@ fn follower_without_leader_fails() {
     expect(&done, "quorum", "failed", "1 of 3 voters answer (2 needed)");
     expect(&done, "readiness", "ok", "is ready");
     others().for_each(|other| signal(other.child.as_ref().unwrap(), Signal::CONT));
+}
+
+/// Every replica is asked: a follower without disk space fails the checks of each replica, and a replica that does
+/// not answer is named with the reason. Only the leader was asked before a follower became leader and rejected writes.
+#[test]
+fn follower_without_disk_space_fails_and_silent_replica_is_unknown() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    let leader = index(&replicas[0].wait_voters(3)["leader"]);
+    let (full, down) = ((leader + 1) % 3, (leader + 2) % 3);
+    replicas[full].terminate();
+    replicas[full].environment.push(("CHANCERY_STORE_FREE_BYTES_MIN", "1000000GiB".to_owned()));
+    replicas[full].start_and_wait(&[]);
+    let id = replicas[full].id;
+    let said = format!("replica {id} cannot accept writes as the leader: the disk is nearly full");
+    for replica in &replicas {
+        let done = eventually("all replicas answer", || {
+            let done = replica.run(&["doctor", "-o", "json"], "");
+            (checks(&done, "clocks").iter().all(|(status, _)| status == "ok")).then_some(done)
+        });
+        assert_eq!(done.code, 1, "{done:?}");
+        expect(&done, "disk", "failed", &said);
+        expect(&done, "ports", "ok", "");
+        let check = replica.run(&["cluster", "status", "--check"], "");
+        let error = format!("error: replica {id} cannot accept writes: the disk is nearly full");
+        assert!(check.code == 1 && check.err.contains(&error), "{check:?}");
+        assert!(check.out.contains(&format!("warning: {said}")), "{check:?}");
+        let status = replica.json(&["cluster", "status"]);
+        let member = &status["members"][full];
+        let reason = member["disk_full"].as_str().unwrap_or_default();
+        assert!(reason.starts_with("the disk is nearly full"), "{status}");
+        let ports: Vec<_> =
+            member["ports"].as_array().unwrap().iter().map(|port| &port["name"]).collect();
+        assert_eq!(ports, ["raft", "xds", "admin"], "{status}");
+    }
+    // Leadership does not move to the full replica.
+    let done = replicas[leader].run(&["cluster", "transfer-leader", &id.to_string()], "");
+    assert!(done.code == 1 && done.err.contains("it would accept no writes"), "{done:?}");
+    replicas[down].terminate();
+    let done = replicas[leader].run(&["doctor", "-o", "json"], "");
+    let silent = format!("replica {} does not answer: ", replicas[down].id);
+    expect(&done, "clocks", "unknown", &silent);
+    expect(&done, "ports", "unknown", &silent);
+    expect(&done, "disk", "failed", &silent);
+    expect(&done, "disk", "failed", &said);
+    expect(&done, "replicas", "warning", &silent);
+    let check = replicas[leader].run(&["cluster", "status", "--check"], "");
+    assert!(check.code == 1 && check.err.contains(&silent), "{check:?}");
 }

@@ -1,11 +1,11 @@
 //! References between resources, as an author sees them on the command line.
 
 use std::{
-    process::{Child, Stdio},
+    process::Stdio,
     time::{Duration, Instant},
 };
 
-use crate::support::{DEADLINE, Server, chancery};
+use crate::support::{DEADLINE, KillOnDrop, Server, chancery};
 
 const ROUTE: &str = "resources: [{'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: main, \
      virtual_hosts: [{name: all, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: web}}]}]}]";
@@ -52,16 +52,6 @@ fn address_of_a_stored_listener_is_reported_with_file_line_and_column() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
-/// A process that ends with the test.
-struct Node(Child);
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
 #[test]
 fn dangling_reference_is_reported_described_and_refused_by_scope() {
     let directory = tempfile::tempdir().unwrap();
@@ -73,7 +63,7 @@ fn dangling_reference_is_reported_described_and_refused_by_scope() {
     let mut node = chancery();
     node.args(["mirror", "--node", "n1", "--xds", &server.xds, "--dir"]);
     let node = node.arg(directory.path().join("files")).stdout(Stdio::null()).stderr(Stdio::null());
-    let _node = Node(node.spawn().unwrap());
+    let _node = KillOnDrop(node.spawn().unwrap());
     let start = Instant::now();
     while server.json(&["nodes"], "")["nodes"].as_array().is_none_or(Vec::is_empty) {
         assert!(start.elapsed() < DEADLINE, "the node is not connected");

@@ -20,6 +20,11 @@ fn command_line_reaches_the_admin_socket() {
         "resources:\n- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: a\n";
     let done = server.run_with_input(&["--server", &of_socket, "apply", "-f", "-"], manifest);
     assert_eq!(done.code, 0, "{done:?}");
+    // The socket has no addresses of its clients.
+    let history = server.json(&["history"], "");
+    assert_eq!(history["entries"][0]["source"], "unix", "{history}");
+    let verified = server.run(&["history", "--verify"]);
+    assert_eq!(verified.code, 0, "{verified:?}");
     let [by_socket, by_port] = [of_socket.as_str(), &server.admin]
         .map(|address| server.run(&["--server", address, "get", "clusters"]));
     assert_eq!((by_socket.code, &by_socket.out), (0, &by_port.out), "{by_socket:?}");

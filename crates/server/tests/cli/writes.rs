@@ -230,8 +230,6 @@ fn remaining_commands_answer_in_text_and_json() {
         (&["get", "cds", "web", "--scope", "default"], "name: web", "resources"),
         (&["describe", "cds", "web"], "seen by   no connected node", "scopes"),
         (&["nodes"], "no nodes", "nodes"),
-        (&["explain", "n", "cds", "web"], "is not connected to this replica", "conclusions"),
-        (&["explain", "n"], "lowest", "trials"),
         (&["assignments", "list"], "lowest    every node", "assignments"),
         (&["cluster", "status"], "replica 1 leads, 1 of 1 voters answer (1 needed)", "voters"),
         (&["history"], "REVISION", "entries"),
@@ -242,6 +240,13 @@ fn remaining_commands_answer_in_text_and_json() {
         assert!(done.out.contains(text), "{args:?}: {}", done.out);
         let json = server.json(args, "");
         assert!(json.get(key).is_some(), "{args:?}: {json}");
+    }
+    // The node is not connected, so that the explanation is incomplete.
+    for args in [["explain", "n", "cds", "web"].as_slice(), &["explain", "n"]] {
+        let done = server.run(args);
+        let warning = "warning: incomplete: node \"n\" is not connected to this replica\n";
+        assert_eq!((done.code, done.err.as_str()), (4, warning), "{args:?}");
+        assert!(done.out.contains("lowest"), "{args:?}: {}", done.out);
     }
     let node = server.run(&["node", "a/b"]);
     assert_eq!(

@@ -8,6 +8,7 @@
 mod bootstraps;
 mod connection_life;
 mod envoy_churn;
+mod envoy_drain;
 mod envoy_external;
 mod envoy_files;
 mod envoy_guards;
@@ -23,6 +24,7 @@ mod envoy_rest;
 mod envoy_restart;
 mod envoy_routes;
 mod envoy_secret_nack;
+mod envoy_slow;
 mod envoy_types;
 mod envoy_views;
 mod envoy_wedge;

@@ -64,6 +64,11 @@ impl Space {
         Some(free)
     }
 
+    /// Returns the free bytes above the reserve, if known.
+    pub(crate) fn headroom(&self) -> Option<u64> {
+        Some(self.free()?.saturating_sub(self.reserve))
+    }
+
     /// Returns an error if there is no space even for an empty write.
     pub(crate) fn full(&self) -> Option<Full> {
         let free = self.free().filter(|free| *free <= self.reserve)?;

@@ -7,14 +7,15 @@ use std::{
 
 use chancery_model::Revision;
 use chancery_proto::raft::v1 as pb;
+use chancery_tls::Validity;
 use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;
 
 use super::Replica;
 use crate::{
-    ChangeError,
+    ChangeError, OwnPort,
     format::raft::Peer,
-    replication::{codec, hello, instance::Removal, members::HELLO_TIMEOUT},
+    replication::{codec, hello, instance::Removal, machine::time_ms, members::HELLO_TIMEOUT},
 };
 
 /// A membership change, or a leadership transfer.
@@ -63,6 +64,8 @@ pub struct Member {
     pub report: Option<Report>,
     /// A description, for people, of the replica that answers at this address instead of the member.
     pub stranger: Option<String>,
+    /// The reason why the member does not answer; empty if it does.
+    pub unanswered: String,
 }
 
 /// The report of a replica about itself.
@@ -89,6 +92,67 @@ pub struct Report {
     /// Whether the replica has a newer membership than the caller, without the caller: the caller was
     /// removed.
     pub excludes_caller: bool,
+    /// The machine of the replica; `None` if its release does not report it.
+    pub machine: Option<MachineReport>,
+}
+
+/// The report of a replica about its machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineReport {
+    /// The free space of the file system of the data directory in bytes, if known.
+    pub free_bytes: Option<u64>,
+    /// The configured minimum of that space.
+    pub free_bytes_min: u64,
+    /// An error text if the replica would refuse writes as the leader for lack of space.
+    pub disk_full: Option<String>,
+    /// The clock of the replica minus the clock of the asking one, in milliseconds. The error is at most
+    /// half of the duration of the call.
+    pub clock_offset_ms: i64,
+    /// The ports.
+    pub ports: Vec<PortReport>,
+}
+
+/// The report of a replica about one of its ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortReport {
+    /// The name of its section in the configuration.
+    pub name: String,
+    /// The address on which it listens.
+    pub address: String,
+    /// The validity of its certificate; `None` without TLS.
+    pub certificate: Option<Validity>,
+}
+
+impl MachineReport {
+    /// Converts a report that was asked for at `asked` and arrived at `arrived`, in milliseconds since
+    /// 1970.
+    fn new(machine: pb::Machine, asked: u64, arrived: u64) -> Self {
+        let here = asked / 2 + arrived / 2;
+        let offset = i128::from(machine.time_ms) - i128::from(here);
+        let port = |port: pb::Port| PortReport {
+            name: port.name,
+            address: port.address,
+            certificate: port.certificate.map(|validity| Validity {
+                not_before: validity.not_before,
+                not_after: validity.not_after,
+            }),
+        };
+        Self {
+            free_bytes: machine.free_bytes,
+            free_bytes_min: machine.free_bytes_min,
+            disk_full: Some(machine.disk_full).filter(|full| !full.is_empty()),
+            clock_offset_ms: i64::try_from(offset).unwrap_or(i64::MAX),
+            ports: machine.ports.into_iter().map(port).collect(),
+        }
+    }
+}
+
+/// The reason why a member has no report.
+enum NoReport {
+    /// The description of another replica that answers at its address.
+    Stranger(String),
+    /// The reason why nobody answers.
+    Unanswered(String),
 }
 
 impl From<pb::HelloResponse> for Report {
@@ -104,6 +168,7 @@ impl From<pb::HelloResponse> for Report {
             diverged: Some(hello.diverged).filter(|reason| !reason.is_empty()),
             state_alarm: Some(hello.state_alarm).filter(|alarm| !alarm.is_empty()),
             excludes_caller: false,
+            machine: None,
         }
     }
 }
@@ -113,6 +178,11 @@ impl Replica {
     #[must_use]
     pub fn raft_address(&self) -> &str {
         &self.core().address
+    }
+
+    /// Sets the other ports of this replica, which its report shows. The second call has no effect.
+    pub fn set_ports(&self, ports: Vec<OwnPort>) {
+        drop(self.core().ports.set(ports));
     }
 
     /// Returns the number of members, including this replica.
@@ -159,40 +229,59 @@ impl Replica {
             };
             let (replica_id, address) = (*id, peer.address.clone());
             async move {
-                let (report, stranger) = match self.report(replica_id, &address).await {
-                    Ok(report) => (Some(report), None),
-                    Err(stranger) => (None, stranger),
+                let member = Member {
+                    replica_id,
+                    address,
+                    role,
+                    report: None,
+                    stranger: None,
+                    unanswered: String::new(),
                 };
-                Member { replica_id, address, role, report, stranger }
+                match self.report(replica_id, &member.address).await {
+                    Ok(report) => Member { report: Some(report), ..member },
+                    Err(NoReport::Stranger(stranger)) => Member {
+                        unanswered: format!("at its address is {stranger}"),
+                        stranger: Some(stranger),
+                        ..member
+                    },
+                    Err(NoReport::Unanswered(unanswered)) => Member { unanswered, ..member },
+                }
             }
         });
         futures::future::join_all(reports).await
     }
 
-    /// Returns the report of a member. The error describes another replica that answers at its address, if
-    /// there is one.
-    async fn report(&self, id: u64, address: &str) -> Result<Report, Option<String>> {
+    /// Returns the report of a member.
+    async fn report(&self, id: u64, address: &str) -> Result<Report, NoReport> {
         let core = self.core();
+        let asked = time_ms();
+        let report = |mut hello: pb::HelloResponse| {
+            let machine = hello.machine.take();
+            let machine = machine.map(|machine| MachineReport::new(machine, asked, time_ms()));
+            Report { machine, ..hello.into() }
+        };
         if id == core.id() {
-            return Ok(hello::answer(core, &codec::hello(core.identity)).into());
+            return Ok(report(hello::answer(core, &codec::hello(core.identity))));
         }
-        let hello = core.calls.hello(address, HELLO_TIMEOUT).await.ok_or(None)?;
-        if let Some(stranger) = core.calls.stranger(&hello) {
-            return Err(Some(stranger));
+        let hello = core.calls.hello_or_reason(address, HELLO_TIMEOUT).await;
+        let hello = hello.map_err(NoReport::Unanswered)?;
+        let stranger = |text| Err(NoReport::Stranger(text));
+        if let Some(text) = core.calls.stranger(&hello) {
+            return stranger(text);
         }
         if hello.replica_id != id {
-            return Err(Some(format!("replica {} of this cluster", hello.replica_id)));
+            return stranger(format!("replica {} of this cluster", hello.replica_id));
         }
         let membership = core.node.membership();
         // Another instance may answer at this address.
         let own = |peer: &Peer| [0, hello.instance].contains(&peer.instance) || hello.instance == 0;
         if !membership.get_node(&id).is_some_and(own) {
-            return Err(Some(format!(
+            return stranger(format!(
                 "a different instance of replica {id}: one of the two replaced the other"
-            )));
+            ));
         }
         let excludes_caller = core.removal.is_disowned_by(&hello, &membership);
-        Ok(Report { excludes_caller, ..hello.into() })
+        Ok(Report { excludes_caller, ..report(hello) })
     }
 
     /// Waits until this replica finds that it is no longer a member of its cluster. Such a replica

@@ -1,6 +1,6 @@
 //! Calls to other replicas, in the name of this one.
 
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use chancery_proto::raft::v1 as pb;
 use tokio::runtime::Handle;
@@ -27,6 +27,16 @@ pub(crate) struct Calls {
     pub(crate) runtime: Handle,
 }
 
+/// Returns the first cause of an error. tonic describes every error of a connection as "transport error".
+fn reason(status: &Status) -> String {
+    let Some(mut cause) = status.source() else { return status.message().to_owned() };
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let text = cause.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
+}
+
 impl Calls {
     /// Returns the header of a call to a member.
     pub(crate) fn header(&self, to: u64) -> pb::Header {
@@ -44,11 +54,24 @@ impl Calls {
         address: &str,
         timeout: Duration,
     ) -> Option<pb::HelloResponse> {
-        let mut client = self.client(address, Lane::Control).ok()?;
+        self.hello_or_reason(address, timeout).await.ok()
+    }
+
+    /// Returns the Hello answer of the replica at `address`, or the reason why there is none within `timeout`.
+    pub(crate) async fn hello_or_reason(
+        &self,
+        address: &str,
+        timeout: Duration,
+    ) -> Result<pb::HelloResponse, String> {
+        let mut client = self.client(address, Lane::Control).map_err(|status| reason(&status))?;
         let request = codec::hello(self.identity);
         let call = async move { client.hello(request).await };
-        let call = tokio::time::timeout(timeout, self.runtime.spawn(call));
-        Some(call.await.ok()?.ok()?.ok()?.into_inner())
+        match tokio::time::timeout(timeout, self.runtime.spawn(call)).await {
+            Ok(Ok(Ok(answer))) => Ok(answer.into_inner()),
+            Ok(Ok(Err(status))) => Err(reason(&status)),
+            Ok(Err(_)) => Err("this replica is shutting down".to_owned()),
+            Err(_) => Err(format!("no answer within {timeout:?}")),
+        }
     }
 
     /// Returns the Hello answers of all other members that are reachable. Must be called on the runtime of

@@ -1,9 +1,9 @@
 //! The parts of a running replica, which its handle, its server and its tasks share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::{
-    Config, OpenError,
+    Config, OpenError, OwnPort,
     disk::{machine::Raft, storage::Storage},
     failure::Failure,
     format::identity::Identity,
@@ -34,6 +34,8 @@ pub(crate) struct Core {
     pub(crate) process: u64,
     /// The address at which other replicas reach this one; empty if it has none.
     pub(crate) address: String,
+    /// The other ports of this replica, as soon as they are known.
+    pub(crate) ports: OnceLock<Vec<OwnPort>>,
     pub(crate) storage: Storage,
     pub(crate) node: Arc<RaftNode>,
     pub(crate) calls: Calls,
@@ -108,6 +110,7 @@ impl Core {
             identity,
             process,
             address,
+            ports: OnceLock::new(),
             storage,
             node,
             calls,

@@ -78,8 +78,8 @@ pub(crate) struct Forwarder {
     in_flight: Arc<Semaphore>,
     /// Writes for a leader on another replica.
     outbox: Outbox,
-    /// Whether this replica has refused a write because of a full disk since maintenance last
-    /// checked.
+    /// Whether this replica has refused a write because of a full disk since
+    /// [`Self::take_refused`] was last called.
     has_refused: AtomicBool,
 }
 

@@ -5,7 +5,7 @@ use openraft::async_runtime::WatchReceiver;
 
 use crate::{
     format::raft_codec::{log_id_to_proto, peer_to_proto},
-    replication::{core::Core, instance, protocol, raft_node::Leader},
+    replication::{core::Core, instance, machine, protocol, raft_node::Leader},
 };
 
 /// Returns the status of this replica for another one.
@@ -48,5 +48,6 @@ pub(crate) fn answer(core: &Core, caller: &pb::HelloRequest) -> pb::HelloRespons
         acknowledged_committed: caller
             .from_instance
             .and_then(|instance| core.calls.peers.acknowledged().committed(caller.from, instance)),
+        machine: Some(machine::report(core)),
     }
 }

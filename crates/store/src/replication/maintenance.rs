@@ -5,10 +5,7 @@
 //! tables, only when further writes arrive. After a large write, this module does both without
 //! waiting for further writes.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use openraft::{async_runtime::WatchReceiver, errors::Fatal};
 
@@ -20,9 +17,6 @@ use crate::{
 };
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// The minimum time between two transfers of leadership for lack of space: if no replica has space,
-/// each leads in turn.
-const HAND_OVER_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The maintenance task and its state.
 pub(crate) struct Maintenance {
@@ -33,8 +27,6 @@ pub(crate) struct Maintenance {
     pub(crate) table_bytes_least: u64,
     /// The previous update of the metrics of the cluster.
     pub(crate) previous: Previous,
-    /// The time at which this replica last transferred leadership because its disk is full.
-    pub(crate) handed_over: Option<Instant>,
 }
 
 /// Whether the task continues.
@@ -52,7 +44,6 @@ impl Maintenance {
         loop {
             ticks.tick().await;
             self.previous.update(&self.core);
-            self.reconcile_lead();
             let flow = match self.reconcile_log().await {
                 Flow::Continue => self.reconcile_disk().await,
                 Flow::Stop => Flow::Stop,
@@ -70,19 +61,6 @@ impl Maintenance {
                 return;
             }
         }
-    }
-
-    /// Transfers leadership if the disk is full. A leader without space refuses every write, so a
-    /// replica with space should lead.
-    fn reconcile_lead(&mut self) {
-        if !self.core.forwarder.take_refused()
-            || self.handed_over.is_some_and(|when| when.elapsed() < HAND_OVER_INTERVAL)
-        {
-            return;
-        }
-        self.handed_over = Some(Instant::now());
-        let members = Arc::clone(&self.core.members);
-        tokio::spawn(async move { members.step_down().await });
     }
 
     async fn reconcile_log(&self) -> Flow {

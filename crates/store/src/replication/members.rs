@@ -81,6 +81,30 @@ pub(super) fn change_error(error: &RaftError<Types, ClientWriteError<Types>>) ->
     }
 }
 
+/// The disk space that the next leader needs. A voter whose release does not report its space counts as
+/// one that has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Space {
+    /// A voter without space leads only if no other voter can.
+    Preferred,
+    /// Enough for the smallest write.
+    Required,
+    /// More than this number of free bytes above the minimum.
+    MoreThan(u64),
+}
+
+impl Space {
+    /// Returns why a voter must not lead; `None` if it may.
+    fn refuses(self, machine: &pb::Machine) -> Option<String> {
+        if !machine.disk_full.is_empty() {
+            return Some(format!("it would accept no writes: {}", machine.disk_full));
+        }
+        let (Self::MoreThan(least), Some(free)) = (self, machine.free_bytes) else { return None };
+        let headroom = free.saturating_sub(machine.free_bytes_min);
+        (headroom <= least).then(|| "it has no more free disk space than this replica".to_owned())
+    }
+}
+
 /// Membership changes, and transfers of leadership.
 pub(crate) struct Members {
     pub(crate) node: Arc<RaftNode>,
@@ -164,7 +188,7 @@ impl Members {
             Change::Add(peer) => self.add(peer, deadline).await,
             Change::Promote(id) => self.promote(*id, deadline).await,
             Change::Remove(id) => self.remove(*id, deadline).await,
-            Change::TransferLeader(id) => self.transfer(*id, deadline).await,
+            Change::TransferLeader(id) => self.transfer(*id, Space::Required, deadline).await,
             Change::Announce(peer) => self.announce(peer, deadline).await,
         }
     }
@@ -286,7 +310,7 @@ impl Members {
         }
         if id == self.node.id() {
             // The next leader removes this replica.
-            return match self.transfer(0, deadline).await {
+            return match self.transfer(0, Space::Preferred, deadline).await {
                 Attempt::Done(Ok(_)) => Attempt::NotLeader,
                 other => other,
             };
@@ -311,7 +335,8 @@ impl Members {
         })
     }
 
-    async fn transfer(&self, to: u64, deadline: Instant) -> Attempt {
+    /// Transfers leadership to the voter `to`; 0 selects the most up-to-date one that can lead.
+    async fn transfer(&self, to: u64, space: Space, deadline: Instant) -> Attempt {
         let membership = self.node.membership();
         let others = || membership.voter_ids().filter(|voter| *voter != self.node.id());
         let mut candidates: Vec<u64> = match to {
@@ -323,17 +348,9 @@ impl Members {
             to => return refused(format!("replica {to} is not a voter")),
         };
         candidates.sort_by_key(|voter| Reverse(self.node.matched(*voter)));
-        let mut refusal = None;
-        let mut able = None;
-        for voter in candidates {
-            refusal = self.refuse_to_lead(voter).await;
-            if refusal.is_none() {
-                able = Some(voter);
-                break;
-            }
-        }
-        let Some(next) = able else {
-            return refused(refusal.unwrap_or_else(|| "no other voter answers".to_owned()));
+        let next = match self.first_able(candidates, space).await {
+            Ok(next) => next,
+            Err(refusal) => return refused(refusal),
         };
         if self.node.raft.trigger().transfer_leader(next).await.is_err() {
             return Attempt::NotLeader;
@@ -353,17 +370,32 @@ impl Members {
         }
     }
 
-    /// Returns why a voter cannot lead, according to its report; `None` if it can, or does not answer.
-    async fn refuse_to_lead(&self, id: u64) -> Option<String> {
+    /// Returns the first candidate that can lead, according to its report, or does not answer.
+    async fn first_able(&self, candidates: Vec<u64>, space: Space) -> Result<u64, String> {
+        let mut refusal = None;
+        let mut full = None;
+        for voter in candidates {
+            let report = self.report_of(voter).await.unwrap_or_default();
+            let why = match (report.failure.as_str(), report.diverged.is_empty()) {
+                ("", _) => match report.machine.and_then(|machine| space.refuses(&machine)) {
+                    None => return Ok(voter),
+                    Some(why) => {
+                        full = full.or(Some(voter));
+                        why
+                    }
+                },
+                (failure, true) => format!("it accepts no writes: {failure}"),
+                (failure, false) => format!("it has diverged: {failure}"),
+            };
+            refusal = Some(format!("cannot transfer leadership to replica {voter}: {why}"));
+        }
+        let allowed = full.filter(|_| space == Space::Preferred);
+        allowed.ok_or_else(|| refusal.unwrap_or_else(|| "no other voter answers".to_owned()))
+    }
+
+    async fn report_of(&self, id: u64) -> Option<pb::HelloResponse> {
         let address = self.node.peer(id)?.address;
-        let hello =
-            self.calls.hello(&address, HELLO_TIMEOUT).await.filter(|it| it.replica_id == id)?;
-        let why = match (hello.failure.is_empty(), hello.diverged.is_empty()) {
-            (true, _) => return None,
-            (false, true) => "it accepts no writes",
-            (false, false) => "it has diverged",
-        };
-        Some(format!("cannot transfer leadership to replica {id}: {why}: {}", hello.failure))
+        self.calls.hello(&address, HELLO_TIMEOUT).await.filter(|it| it.replica_id == id)
     }
 
     async fn announce(&self, peer: &pb::Peer, deadline: Instant) -> Attempt {
@@ -446,14 +478,28 @@ impl Members {
         }
     }
 
-    /// Transfers leadership to another voter, if this replica leads and there is one.
+    /// Transfers leadership to another voter, if this replica leads and there is one. Voters with disk
+    /// space come first.
     pub(crate) async fn step_down(&self) {
         if !self.node.leads() || self.node.is_sole_voter() {
             return;
         }
-        match self.change(Change::TransferLeader(0), STEP_DOWN_TIMEOUT).await {
+        match self.transfer_soon(Space::Preferred).await {
             Ok(text) => tracing::info!("{text}"),
             Err(error) => tracing::warn!(%error, "no other voter has taken over leadership"),
+        }
+    }
+
+    /// Transfers leadership from this leader to a voter with more than `headroom` free bytes above its
+    /// minimum.
+    pub(crate) async fn hand_over(&self, headroom: u64) -> Result<String, ChangeError> {
+        self.transfer_soon(Space::MoreThan(headroom)).await
+    }
+
+    async fn transfer_soon(&self, space: Space) -> Result<String, ChangeError> {
+        match self.transfer(0, space, Instant::now() + STEP_DOWN_TIMEOUT).await {
+            Attempt::Done(result) => result,
+            Attempt::NotLeader => Err(ChangeError::NoLeader),
         }
     }
 }
@@ -475,5 +521,24 @@ mod tests {
             text,
             "another change of the membership is in progress; try again when it has ended"
         );
+    }
+
+    /// Two leaders without space must not transfer leadership to each other in turn.
+    #[test]
+    fn full_leader_yields_only_to_a_voter_with_more_space() {
+        let machine = |free, disk_full: &str| pb::Machine {
+            free_bytes: Some(free),
+            free_bytes_min: 100,
+            disk_full: disk_full.to_owned(),
+            ..pb::Machine::default()
+        };
+        let refuses = |space: Space, free, full| space.refuses(&machine(free, full)).is_some();
+        for space in [Space::Preferred, Space::Required, Space::MoreThan(0)] {
+            assert!(!refuses(space, 150, ""));
+            assert!(refuses(space, 100, "the disk is nearly full"));
+        }
+        assert!(!refuses(Space::MoreThan(49), 150, ""));
+        assert!(refuses(Space::MoreThan(50), 150, ""));
+        assert_eq!(Space::MoreThan(50).refuses(&pb::Machine::default()), None);
     }
 }

@@ -32,6 +32,8 @@
 //! | `question`, `ask`, `answer` | questions to other replicas about what only they know, and the answers to theirs |
 //! | `acknowledged`, `lost_entries` | the entries that replicas have acknowledged, and detection of those that are lost |
 //! | `digests`, `divergence` | comparison of states, and the stop of a replica that differs |
+//! | `machine` | the report of a replica about its disk space, clock and ports |
+//! | `hand_over` | transfers of leadership for lack of disk space |
 //! | `maintenance`, `cluster_metrics` | log and disk usage, and the metrics |
 //! | `refusal_log` | rate-limited logging of refused calls |
 
@@ -50,10 +52,12 @@ pub(crate) mod core;
 pub(crate) mod digests;
 pub(crate) mod divergence;
 pub(crate) mod forward;
+pub(crate) mod hand_over;
 pub(crate) mod hello;
 pub(crate) mod instance;
 pub(crate) mod join;
 pub(crate) mod lost_entries;
+pub(crate) mod machine;
 pub(crate) mod maintenance;
 pub(crate) mod members;
 pub(crate) mod network;

@@ -78,31 +78,109 @@ pub(crate) async fn equal(replicas: &[&Replica]) {
     }
 }
 
-/// Three voters accept writes while one of them has no disk space, even if that one was the leader.
+/// Configurations of three replicas, whose addresses survive a restart.
+struct FixedAddresses {
+    dir: TempDir,
+    ports: [u16; 3],
+}
+
+impl FixedAddresses {
+    fn new() -> Self {
+        Self { dir: memory_dir(), ports: [(); 3].map(|()| reserve_port()) }
+    }
+
+    fn config(&self, id: u64) -> Config {
+        let port = |id: u64| self.ports[usize::try_from(id - 1).unwrap()];
+        let first = format!("127.0.0.1:{}", port(1));
+        let join: &[&str] = if id == 1 { &[] } else { &[&first] };
+        let listen = Some(SocketAddr::from(([127, 0, 0, 1], port(id))));
+        Config { listen, ..member_config(self.dir.path(), id, join) }
+    }
+
+    async fn open(&self, id: u64) -> Replica {
+        let replica = Replica::open(self.config(id)).await.unwrap();
+        assert_eq!(replica.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+        replica
+    }
+
+    /// Opens a replica that reserves more space than any disk has.
+    async fn open_full(&self, id: u64) -> Replica {
+        let full = Config { free_bytes_min: 1 << 60, ..self.config(id) };
+        Replica::open(full).await.unwrap()
+    }
+
+    async fn open_all(&self) -> Vec<Replica> {
+        let mut replicas = Vec::new();
+        for id in 1..=3 {
+            replicas.push(self.open(id).await);
+        }
+        eventually("three voters", async || voters(&replicas[0]).await == [1, 2, 3]).await;
+        replicas
+    }
+}
+
+/// A voter without disk space that wins an election yields leadership without any write. It is not
+/// selected as the next leader, and its report shows the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn leader_without_disk_space_yields_leadership() {
-    let dir = memory_dir();
-    let first = open_member(dir.path(), 1, &[]).await;
-    let address = first.raft_address().to_owned();
-    let second = open_member(dir.path(), 2, &[&address]).await;
-    let full = Config { free_bytes_min: 1 << 60, ..member_config(dir.path(), 3, &[&address]) };
-    let full = Replica::open(full).await.unwrap();
-    eventually("three voters", async || voters(&first).await == [1, 2, 3]).await;
-    eventually("the full replica leads", async || {
-        first.change_members(MemberChange::TransferLeader(Some(3))).await.is_ok()
+    let files = FixedAddresses::new();
+    let mut replicas = files.open_all().await;
+    replicas.pop().unwrap().shutdown().await.unwrap();
+    let third = files.open_full(3).await;
+    assert_eq!(third.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    eventually("the report shows the disk", async || {
+        let members = replicas[0].members().await;
+        let third = members.iter().find(|member| member.replica_id == 3).unwrap();
+        let machine = third.report.as_ref().and_then(|report| report.machine.as_ref());
+        machine
+            .is_some_and(|machine| machine.free_bytes_min == 1 << 60 && machine.disk_full.is_some())
     })
     .await;
-    let mut n = 0;
-    for replica in [&first, &second, &full] {
-        eventually("the replica accepts writes", async || {
-            n += 1;
-            replica.transact(put("a", format!("{n}").as_bytes())).await.is_ok()
-        })
-        .await;
+    let refused = replicas[0].change_members(MemberChange::TransferLeader(Some(3))).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("it would accept no writes: the disk is nearly full"), "{refused}");
+
+    // Only the third replica has the last entry, so only it can win the next election.
+    let second = replicas.pop().unwrap();
+    second.shutdown().await.unwrap();
+    drop(second);
+    commit(&replicas[0], put("last", b"1")).await;
+    equal(&[&replicas[0], &third]).await;
+    let term = third.status().term;
+    replicas.pop().unwrap().shutdown().await.unwrap();
+    let second = files.open(2).await;
+    eventually("the replica with space leads", async || second.leader() == Some(2)).await;
+    assert!(second.status().term > term + 1, "the full replica did not lead meanwhile");
+    commit(&third, put("a", b"1")).await;
+    equal(&[&second, &third]).await;
+    for replica in [third, second] {
+        replica.shutdown().await.unwrap();
     }
-    assert_ne!(first.leader(), Some(3));
-    equal(&[&first, &second, &full]).await;
-    for replica in [full, second, first] {
+}
+
+/// If all voters lack disk space, leadership does not move, although writes are refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn leader_stays_while_all_voters_lack_disk_space() {
+    let files = FixedAddresses::new();
+    for replica in files.open_all().await {
+        replica.shutdown().await.unwrap();
+    }
+    let mut replicas = Vec::new();
+    for id in 1..=3 {
+        replicas.push(files.open_full(id).await);
+    }
+    let first = leader(&replicas[0]).await;
+    let at = usize::try_from(first - 1).unwrap();
+    let term = replicas[at].status().term;
+    let since = Instant::now();
+    eventually("several attempts to transfer leadership pass", async || {
+        let refused = replicas[at].transact(put("a", b"1")).await;
+        assert!(matches!(refused, Err(TransactError::DiskFull { .. })), "{refused:?}");
+        assert_eq!(replicas[at].status().term, term, "there was an election");
+        since.elapsed() > Duration::from_secs(4)
+    })
+    .await;
+    for replica in replicas {
         replica.shutdown().await.unwrap();
     }
 }

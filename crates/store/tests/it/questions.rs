@@ -212,7 +212,8 @@ async fn questions_and_answers_beyond_the_limits_are_refused() {
     assert_eq!(answers.answered, [(2, vec![Bytes::from(vec![7; LIMITS.page_bytes_max])])]);
     assert_eq!(reasons(&answers), [(3, NoAnswer::TooLarge(LIMITS.page_bytes_max))]);
 
-    let _second = answer(&replicas[1], endless("some bytes"));
+    let _second =
+        answer(&replicas[1], endless("more bytes than the limit has for a thousand pages"));
     let _third = answer(&replicas[2], endless(""));
     let reasons = reasons(&ask(&replicas[0], LIMITS).await);
     assert_eq!(reasons[0], (2, NoAnswer::TooLarge(LIMITS.answer_bytes_max)));
@@ -231,14 +232,15 @@ async fn questions_and_answers_beyond_the_limits_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn answer_that_blocks_its_runtime_delays_no_write() {
     let (_dir, replicas) = three().await;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
     let (open_gate, gate) = mpsc::channel::<()>();
     let gate = Arc::new(std::sync::Mutex::new(gate));
-    let (started, mut has_started) = tokio::sync::mpsc::unbounded_channel();
+    let (started, mut has_started) = tokio::sync::mpsc::channel(2);
     let blocks: Arc<dyn Answerer> = Arc::new(By(move |_: Asked| {
         let (gate, started) = (Arc::clone(&gate), started.clone());
         async move {
-            started.send(()).unwrap();
+            started.send(()).await.unwrap();
             assert!(gate.lock().unwrap().recv().is_err(), "the gate ends");
             Ok(AnswerPage::default())
         }

@@ -23,7 +23,7 @@ use std::{
 
 use bytes::Bytes;
 use chancery_fanout::limit_hit;
-use chancery_model::{ResourceName, ScopeName, TypeUrl};
+use chancery_model::{ResourceName, Revision, ScopeName, TypeUrl};
 use chancery_protocol::{NOT_FOUND, NOT_FOUND_TEXT, PollContent};
 use parking_lot::Mutex;
 use tokio::{
@@ -103,10 +103,18 @@ pub(crate) struct Encoded {
     _memory: Option<OwnedSemaphorePermit>,
 }
 
+/// The age of a request, and of the rights with which it is answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Since {
+    pub(crate) arrived: Instant,
+    /// The last revision of the assignments and access rules.
+    pub(crate) placed_at: Revision,
+}
+
 /// The result of a request for a response.
 pub(crate) enum Outcome {
     Encoded(Result<Arc<Encoded>, EncodeError>),
-    /// An older version of the same full state was being encoded. The newest version is due now.
+    /// Another version of the same full state was being encoded. The newest version is due now.
     Again,
 }
 
@@ -132,7 +140,8 @@ struct Shared {
     type_url: TypeUrl,
     scopes: Vec<ScopeName>,
     version: String,
-    started: Instant,
+    /// The time at which the encoding started, and the placement of the client that started it.
+    since: Since,
     used: Instant,
     finished: watch::Receiver<Finished>,
 }
@@ -171,13 +180,13 @@ impl JsonResponses {
         })
     }
 
-    /// Encodes a response to a request that arrived at `arrived`.
+    /// Encodes a response to a request.
     pub(crate) async fn encode(
         self: &Arc<Self>,
         type_url: &TypeUrl,
         version: &str,
         content: PollContent,
-        arrived: Instant,
+        since: Since,
         reads_constraints: bool,
     ) -> Outcome {
         let job = Job { reads_constraints, ..Job::new(type_url, version, content) };
@@ -198,7 +207,7 @@ impl JsonResponses {
             PollContent::All { view, .. } => view,
         };
         let scopes: Vec<ScopeName> = view.layers().map(|layer| layer.scope.clone()).collect();
-        let (mut finished, is_older) = match self.share(job, scopes, arrived) {
+        let (mut finished, is_other) = match self.share(job, scopes, since) {
             Ok(shared) => shared,
             Err(error) => return Outcome::Encoded(Err(error)),
         };
@@ -206,20 +215,20 @@ impl JsonResponses {
             Ok(result) => result.clone(),
             Err(_) => None,
         };
-        match is_older {
+        match is_other {
             true => Outcome::Again,
             false => Outcome::Encoded(result.unwrap_or(Err(EncodeError::Failed))),
         }
     }
 
     /// Returns the pending or finished encoding of a full state, and starts a missing one. A
-    /// running encoding of another version is shared too. The flag is `true` if that encoding
-    /// started before the request arrived, so that its result may be too old.
+    /// running encoding of another version is shared too. The flag is `true` if the client must not have its result,
+    /// because that encoding started before the request arrived, or under other assignments or access rules.
     fn share(
         self: &Arc<Self>,
         job: Job,
         scopes: Vec<ScopeName>,
-        arrived: Instant,
+        since: Since,
     ) -> Result<(watch::Receiver<Finished>, bool), EncodeError> {
         let now = Instant::now();
         let mut all = self.shared.lock();
@@ -230,8 +239,10 @@ impl JsonResponses {
             let is_finished = known.finished.borrow().is_some();
             if known.version == job.version || !is_finished {
                 known.used = now;
-                let is_older = known.version != job.version && known.started < arrived;
-                return Ok((known.finished.clone(), is_older));
+                let is_other = known.version != job.version
+                    && (known.since.arrived < since.arrived
+                        || known.since.placed_at != since.placed_at);
+                return Ok((known.finished.clone(), is_other));
             }
             all.remove(at);
         }
@@ -246,7 +257,7 @@ impl JsonResponses {
             type_url: job.type_url.clone(),
             scopes,
             version: job.version.clone(),
-            started: now,
+            since: Since { arrived: now, ..since },
             used: now,
             finished: finished.clone(),
         };
@@ -463,12 +474,15 @@ mod tests {
         let type_url = TypeUrl::from_static(CLUSTER);
         loop {
             let content = PollContent::All { view: view.clone(), others: Vec::new() };
-            let now = Instant::now();
-            match responses.encode(&type_url, version, content, now, false).await {
+            match responses.encode(&type_url, version, content, now(), false).await {
                 Outcome::Encoded(result) => return result,
                 Outcome::Again => {}
             }
         }
+    }
+
+    fn now() -> Since {
+        Since { arrived: Instant::now(), placed_at: Revision(1) }
     }
 
     fn text(encoded: &Encoded) -> String {
@@ -503,7 +517,7 @@ mod tests {
             let resources = view.iter().cloned().collect();
             let content = PollContent::Named { resources, missing: missing.clone() };
             let type_url = TypeUrl::from_static(CLUSTER);
-            let outcome = responses.encode(&type_url, "1", content, Instant::now(), false).await;
+            let outcome = responses.encode(&type_url, "1", content, now(), false).await;
             let Outcome::Encoded(Ok(encoded)) = outcome else { panic!("no response") };
             let json: serde_json::Value = serde_json::from_str(&text(&encoded)).unwrap();
             assert_eq!(json["resources"], serde_json::json!(["a"]));
@@ -594,5 +608,36 @@ mod tests {
         assert!(responses.free_units() < free, "it was used meanwhile");
         tokio::time::sleep(KEEP).await;
         assert_eq!(responses.free_units(), free);
+    }
+
+    /// T3: the first client may read a secret body. The write that deletes this body lets the second client read the
+    /// scope, while the first response is encoded.
+    #[tokio::test(start_paused = true)]
+    async fn running_encoding_is_not_shared_after_a_change_of_rights() {
+        let (gate, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let encoder = BodyEncoder::new(move |_, body| {
+            let _closed = wait.lock().recv();
+            Ok(format!("\"{}\"", String::from_utf8_lossy(body)))
+        });
+        let responses = JsonResponses::new(encoder, "c", 1 << 20);
+        let (before, after) = (view(&["secret"]), view(&["public"]));
+        // The second poll arrives first, and waits for a change.
+        let second = now();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let content = |view: &TypeView| PollContent::All { view: view.clone(), others: Vec::new() };
+        let type_url = TypeUrl::from_static(CLUSTER);
+        let mut first = Box::pin(responses.encode(&type_url, "1", content(&before), now(), false));
+        assert!(futures::poll!(first.as_mut()).is_pending());
+        let second = Since { placed_at: Revision(2), ..second };
+        let shared = responses.encode(&type_url, "2", content(&after), second, false);
+        let mut shared = Box::pin(shared);
+        assert!(futures::poll!(shared.as_mut()).is_pending());
+        drop(gate);
+        assert!(matches!(first.await, Outcome::Encoded(Ok(_))));
+        assert!(matches!(shared.await, Outcome::Again));
+        let own = responses.encode(&type_url, "2", content(&after), second, false).await;
+        let Outcome::Encoded(Ok(own)) = own else { panic!("no response") };
+        assert!(text(&own).contains("public") && !text(&own).contains("secret"));
     }
 }

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use chancery_model::Principal;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::Xxh3;
@@ -28,11 +29,11 @@ struct Recent {
     order: VecDeque<(u64, Instant)>,
 }
 
-/// Returns the key of a request: its node, its path, and the version that its client has. The version of
-/// the response encodes the names.
-pub(crate) fn key(node: &str, path: &str, version_info: &str) -> u64 {
+/// Returns the key of a request: its principal, its node, its path, and the version that its client has. The version
+/// of the response encodes the names. Clients of different identities neither learn from nor delay each other.
+pub(crate) fn key(principal: &Principal, node: &str, path: &str, version_info: &str) -> u64 {
     let mut hash = Xxh3::default();
-    for field in [node, path, version_info] {
+    for field in [principal.as_str(), node, path, version_info] {
         hash.update(&(field.len() as u64).to_le_bytes());
         hash.update(field.as_bytes());
     }
@@ -73,7 +74,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn versions_are_forgotten_by_age_and_number() {
         let repeats = Repeats::default();
-        let key = |n: usize| key("n", "/p", &n.to_string());
+        let key = |n: usize| key(&Principal::anonymous(), "n", "/p", &n.to_string());
         repeats.record(key(1), "a");
         assert!(repeats.has(key(1), "a"));
         assert!(!repeats.has(key(1), "b") && !repeats.has(key(2), "a"));
@@ -84,5 +85,15 @@ mod tests {
         }
         let recent = repeats.0.lock();
         assert_eq!((recent.versions.len(), recent.order.len()), (ENTRIES_MAX, ENTRIES_MAX));
+    }
+
+    /// T3: the versions of one identity do not make another one with the same node wait.
+    #[test]
+    fn versions_belong_to_one_identity() {
+        let repeats = Repeats::default();
+        let key = |text| key(&Principal::new(text).unwrap(), "n", "/p", "1");
+        repeats.record(key("token:a"), "2");
+        assert!(repeats.has(key("token:a"), "2"));
+        assert!(!repeats.has(key("token:b"), "2") && !repeats.has(key("anonymous"), "2"));
     }
 }

@@ -135,6 +135,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-admin",
             "chancery-admission",
             "chancery-auth",
+            "chancery-fanout",
             "chancery-load",
             "chancery-model",
             "chancery-protocol",

@@ -4,7 +4,7 @@ use chancery_admission::{ClientKind, ClientProfile, Manifest, Options, Profiles,
 use chancery_model::{Incarnation, Outcome};
 
 use super::*;
-use crate::node_groups::{Client, groups};
+use crate::node_groups::{Client, connected_nodes, groups};
 
 /// Nodes with an ID of `e…` have the scopes `base` and `edge`. The scope `base` shadows `edge`. All other nodes
 /// have the scope of their name.
@@ -49,7 +49,9 @@ impl World {
         let index = ReferenceIndex::of(&self.state).advanced(&applied.state);
         let shared =
             SharedAddresses::of(&self.state, transaction, applied, &index, &self.validation);
-        let groups = groups(&self.clients, &self.state, &applied.state, &shared.scopes());
+        let (before, after, scopes) = (&self.state, &applied.state, shared.scopes());
+        let connected = connected_nodes(&self.clients, before, after, &scopes);
+        let groups = groups(&connected, after, &scopes);
         shared.findings(&applied.state, &groups, &index, &self.validation)
     }
 
@@ -85,7 +87,7 @@ fn address_of_a_stored_listener_is_refused_and_the_listener_is_named() {
     let world = World::with("edge", &[listener("a", 80)]);
     let expected = format!(
         "Listener \"b\": address: 127.0.0.1:80 is also an address of Listener \"a\" in scope \"edge\", in 1 view: \
-         base+edge (0 nodes); {FIX} [listener.shared_address]"
+         base+edge (no known node); {FIX} [listener.shared_address]"
     );
     assert_eq!(world.adds("edge", &[listener("b", 80)]), [expected]);
     assert_eq!(world.adds("edge", &[listener("b", 81)]), NONE);
@@ -115,7 +117,7 @@ fn scopes_of_a_template_are_compared_for_connected_nodes() {
     let b = [listener("b", 80)];
     assert_eq!(world.adds("common", &b), NONE);
     let node = Arc::new(Node { id: "1".to_owned(), ..Node::default() });
-    world.clients.push(Client { node, sotw_types: Vec::new() });
+    world.clients.push(Client { node, sotw_types: Vec::new(), identity: None });
     let found = world.adds("common", &b);
     assert!(found.len() == 1 && found[0].contains("common+t-1 (1 node)"), "{found:?}");
 }
@@ -142,7 +144,7 @@ fn address_that_a_listener_takes_from_another_one_is_a_warning() {
         moved,
         [
             "Listener \"b\": address: Listener \"a\" in scope \"edge\" gives up 127.0.0.1:80 in the same write; Envoy \
-          rejects this listener while the other one still has the address, in 1 view: base+edge (0 nodes); move the \
+          rejects this listener while the other one still has the address, in 1 view: base+edge (no known node); move the \
           other listener first, and wait until the nodes have acknowledged it [listener.moved_address]"
         ]
     );

@@ -5,7 +5,7 @@ use chancery_model::{Incarnation, Node, Outcome, types};
 
 use super::*;
 use crate::{
-    node_groups::{Client, groups},
+    node_groups::{Client, connected_nodes, groups},
     references::report::{Finding, Findings, findings, shorten},
 };
 
@@ -17,7 +17,7 @@ struct World {
     state: State,
     clients: Vec<Client>,
     settings: ReferenceSettings,
-    n_other_replicas: usize,
+    unknown_replicas: Vec<u64>,
 }
 
 impl World {
@@ -26,7 +26,7 @@ impl World {
             state: State::new(Incarnation(1)),
             clients: Vec::new(),
             settings: ReferenceSettings::default(),
-            n_other_replicas: 0,
+            unknown_replicas: Vec::new(),
         };
         world.state = world.apply("edge", RULES, Prune::Keep).state;
         world
@@ -37,7 +37,7 @@ impl World {
         let mut world = Self::new();
         world.commit(scope, all);
         let node = Arc::new(Node { id: "e1".to_owned(), ..Node::default() });
-        world.clients.push(Client { node, sotw_types: Vec::new() });
+        world.clients.push(Client { node, sotw_types: Vec::new(), identity: None });
         world
     }
 
@@ -57,10 +57,12 @@ impl World {
     fn check(&self, applied: &Applied) -> Findings {
         let index = ReferenceIndex::of(&applied.state);
         let suspects = Suspects::of(&self.state, applied, Some(&index), &self.settings);
-        let groups = groups(&self.clients, &self.state, &applied.state, &suspects.scopes());
-        let has_others = self.n_other_replicas > 0;
-        let checked = suspects.in_views(&self.state, &applied.state, &groups, has_others);
-        findings(checked, self.n_other_replicas)
+        let (before, after, scopes) = (&self.state, &applied.state, suspects.scopes());
+        let connected = connected_nodes(&self.clients, before, after, &scopes);
+        let groups = groups(&connected, after, &scopes);
+        let has_unknown = !self.unknown_replicas.is_empty();
+        let checked = suspects.in_views(&self.state, &applied.state, &groups, has_unknown);
+        findings(checked, &self.unknown_replicas)
     }
 
     /// Returns the warnings about resources that are added to a scope.
@@ -125,10 +127,9 @@ fn views_without_connected_nodes_are_reported_only_if_other_replicas_exist() {
     let mut world = World::with("edge", &[]);
     world.clients.clear();
     assert_eq!(world.adds("edge", &[route("main", "none")]), NONE);
-    world.n_other_replicas = 2;
+    world.unknown_replicas = vec![2, 3];
     let found = world.adds("edge", &[route("main", "none")]);
-    let expected =
-        "in 1 view: base+edge (0 nodes); the nodes of 2 other replicas were not asked; publish";
+    let expected = "in 1 view: base+edge (no known node); the nodes of replicas 2 and 3 were not asked; publish";
     assert!(found[0].contains(expected), "{found:?}");
 }
 

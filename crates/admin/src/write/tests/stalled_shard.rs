@@ -65,8 +65,8 @@ async fn wait_until<T>(find: impl Fn() -> Option<T>) -> T {
 /// Applies a cluster, and returns the answer.
 async fn apply(service: &Service, name: &str, wait_ms: Option<u64>) -> pb::WriteResponse {
     let content = format!(
-        "resources: [{{'@type': type.googleapis.com/{}, name: {name}, connect_timeout: 1s}}]",
-        types::CLUSTER.trim_start_matches("type.googleapis.com/")
+        "resources: [{{'@type': {}, name: {name}, load_assignment: {{cluster_name: {name}}}}}]",
+        types::CLUSTER
     );
     let files = vec![pb::File { name: "a.yaml".to_owned(), content }];
     let options = Some(pb::WriteOptions { wait_ms, ..pb::WriteOptions::default() });

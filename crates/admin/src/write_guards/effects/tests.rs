@@ -6,6 +6,7 @@ use chancery_admission::{Manifest, Options, Prune, admit};
 use chancery_model::{Incarnation, Locality, Outcome};
 
 use super::*;
+use crate::node_groups::{Client, connected_nodes};
 
 mod combined;
 
@@ -16,7 +17,7 @@ struct World {
     state: State,
     clients: Vec<Client>,
     settings: GuardSettings,
-    n_other_replicas: usize,
+    n_unknown_replicas: usize,
 }
 
 impl World {
@@ -26,7 +27,7 @@ impl World {
             state: State::new(Incarnation(1)),
             clients: Vec::new(),
             settings: GuardSettings::default(),
-            n_other_replicas: 0,
+            n_unknown_replicas: 0,
         };
         world.commit(EDGE);
         world.commit(content);
@@ -36,7 +37,7 @@ impl World {
     fn connect(mut self, id: &str, sotw_types: &[&'static str]) -> Self {
         let node = Arc::new(Node { id: id.to_owned(), ..Node::default() });
         let sotw_types = sotw_types.iter().map(|url| TypeUrl::from_static(url)).collect();
-        self.clients.push(Client { node, sotw_types });
+        self.clients.push(Client { node, sotw_types, identity: None });
         self
     }
 
@@ -62,9 +63,11 @@ impl World {
             suspects: &suspects,
             references: Some(&references),
             settings: &self.settings,
-            n_other_replicas: self.n_other_replicas,
+            n_unknown_replicas: self.n_unknown_replicas,
         };
-        let found = findings(&tried, &self.clients);
+        let (before, after) = (&self.state, &applied.state);
+        let connected = connected_nodes(&self.clients, before, after, &suspects.scopes());
+        let found = findings(&tried, &connected);
         found.into_iter().map(|finding| (finding.guard.name(), finding.effects)).collect()
     }
 
@@ -127,8 +130,8 @@ fn small_or_unused_views_do_not_trip_mass_deletion() {
     assert_eq!(small.replaces(&clusters(1)), NONE);
     let unused = World::new(&clusters(30)).connect("x", &[]);
     assert_eq!(unused.replaces(&clusters(1)), NONE);
-    // The nodes of other replicas are unknown.
-    let replicated = World { n_other_replicas: 2, ..unused };
+    // The nodes of two replicas are unknown.
+    let replicated = World { n_unknown_replicas: 2, ..unused };
     let effect =
         "view edge (no connected node): 30 → 1 resources of type Cluster, more than 30 % deleted";
     assert_eq!(replicated.replaces(&clusters(1)), only("mass-deletion", effect));
@@ -163,6 +166,28 @@ fn endpoints_that_become_empty_trip_empty_endpoints() {
     let unused = World::new(&full);
     let effect = "view edge (no connected node): 3 → 0 endpoints of \"web\"";
     assert_eq!(unused.adds(&resources(&[endpoints("web", 0)])), only("empty-endpoints", effect));
+}
+
+/// The other replicas are not asked about a write that no guard can concern.
+#[test]
+fn small_deletion_and_unused_cluster_are_not_suspect() {
+    let suspects = |world: &World, rest: &str| {
+        let applied = world.apply(rest, Prune::Prune);
+        let references = ReferenceIndex::of(&applied.state);
+        Suspects::of(&world.state, &applied, Some(&references), &world.settings)
+    };
+    let small = World::new(&clusters(19));
+    assert!(suspects(&small, &clusters(1)).is_empty());
+    let used = World::new(&resources(&[cluster("web"), cluster("old"), route("main", "web")]));
+    let rest = [cluster("web"), route("main", "web")];
+    assert!(suspects(&used, &resources(&rest)).is_empty(), "nothing refers to the cluster");
+    assert!(!suspects(&used, &resources(&rest[1..])).is_empty());
+    // A view may have the resources of several scopes.
+    let mut layered = World::new(&clusters(19));
+    layered.commit(&clusters(1).replace("scope: edge", "scope: node/e1").replace("c0", "own"));
+    assert!(suspects(&layered, &clusters(1)).is_empty(), "no view has both scopes");
+    layered.commit(&EDGE.replace("[edge]", "[edge, 'node/{node.id}']"));
+    assert!(!suspects(&layered, &clusters(1)).is_empty());
 }
 
 #[test]
@@ -226,14 +251,14 @@ fn assignment_that_moves_no_node_does_not_trip_view_change() {
     assert_eq!(world.adds(&same), NONE, "an empty scope changes no view");
 }
 
-/// The nodes of other replicas may have an assignment that no node of this replica has.
+/// The nodes of replicas that were not asked may have an assignment that no known node has.
 #[test]
-fn changed_assignment_trips_view_change_if_other_replicas_exist() {
-    let world = World { n_other_replicas: 2, ..World::new(&clusters(9)) };
+fn changed_assignment_trips_view_change_if_replicas_were_not_asked() {
+    let world = World { n_unknown_replicas: 2, ..World::new(&clusters(9)) };
     let moved = EDGE.replace("[edge]", "[blue]");
     let effect = "nodes of 2 other replicas: assignment \"edge\" is changed";
     assert_eq!(world.adds(&moved), only("view-change", effect));
-    let empty = World { n_other_replicas: 2, ..World::new("resources: []") };
+    let empty = World { n_unknown_replicas: 2, ..World::new("resources: []") };
     assert_eq!(empty.adds(&moved), NONE, "the view was empty");
 }
 
@@ -276,6 +301,7 @@ fn view_of_several_scopes_with_variables_trips_sotw_size() {
         world.clients.push(Client {
             node: Arc::new(node),
             sotw_types: vec![TypeUrl::from_static(types::CLUSTER)],
+            identity: None,
         });
         let scopes = ["node/e1", "base", "zone/z"].map(|name| ScopeName::new(name).unwrap());
         let view = View::resolve(&world.state, &scopes);

@@ -136,8 +136,15 @@ impl ShardHarness {
 
     /// Opens a stream of a client with this identity.
     pub(super) fn open_as(&mut self, identity: Option<Arc<Identity>>) -> Client {
+        self.open_stream(StreamKind { protocol: Protocol::Delta, type_url: None }, identity)
+    }
+
+    pub(super) fn open_stream(
+        &mut self,
+        kind: StreamKind,
+        identity: Option<Arc<Identity>>,
+    ) -> Client {
         self.ready_list.load.store(0, std::sync::atomic::Ordering::Relaxed);
-        let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
         let info = StreamInfo { kind, peer: ([127, 0, 0, 1], 1).into(), identity };
         let slot = StreamSlot::new(info, Arc::clone(&self.ready_list));
         let responses = ResponseSource::new(Arc::clone(&slot), Arc::new(AtomicUsize::new(1)));

@@ -137,14 +137,14 @@ fn contents_query_waits_for_offloaded_session() {
     let mut first = query(&mut harness, None);
     assert!(first.try_recv().is_err(), "the session is away");
     until_none_offloaded(&mut harness);
-    let mut page = first.try_recv().unwrap();
+    let mut page = first.try_recv().unwrap().page;
     let max = harness.shard.config.turn_work_max;
     let mut n = 0;
     loop {
         assert!(page.len() <= max, "{} names", page.len());
         n += page.len();
         let Some(after) = page.next().cloned() else { break };
-        page = query(&mut harness, Some(after)).try_recv().unwrap();
+        page = query(&mut harness, Some(after)).try_recv().unwrap().page;
     }
     assert_eq!(n, 5_000);
     assert_eq!(read_all(&mut harness, &mut client), ["x000007"]);

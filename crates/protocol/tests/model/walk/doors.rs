@@ -49,6 +49,7 @@ fn session(protocol: Protocol, bytes_target: usize) -> Session {
     let config = Config {
         ack_timeout_ms: 5_000,
         resume_hold_ms: 1_000,
+        drain_hold_ms: 10_000,
         response_bytes_target: bytes_target,
         ..Config::DEFAULTS
     };

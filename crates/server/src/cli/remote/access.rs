@@ -14,6 +14,7 @@ use crate::cli::{
     failure::Failure,
     help::examples,
     table::Table,
+    text::{plain, short_type},
 };
 
 /// The subcommands of `access`.
@@ -101,10 +102,8 @@ async fn list(mut client: Client, read: Read, answer: &mut Answer<'_>) -> Result
         }
         let mut table = Table::new(["NAME", "IDENTITIES", "READ", "ALLOW", "DENY"]);
         for rule in &list.rules {
-            let verbs = |grants: &[pb::Grant]| {
-                let all = grants.iter().flat_map(|grant| grant.verbs.clone());
-                all.collect::<Vec<_>>().join(" ")
-            };
+            let verbs =
+                |grants: &[pb::Grant]| grants.iter().map(grant_text).collect::<Vec<_>>().join("; ");
             let deny = if rule.refuse { "everything".to_owned() } else { verbs(&rule.deny) };
             table.row([
                 rule.name.clone(),
@@ -116,6 +115,37 @@ async fn list(mut client: Client, read: Read, answer: &mut Answer<'_>) -> Result
         }
         table.write(out, "")
     })
+}
+
+/// Returns the verbs of a grant, and what they concern: `apply delete (scopes: mesh; types: Cluster)`.
+pub(super) fn grant_text(grant: &pb::Grant) -> String {
+    let mut parts = Vec::new();
+    let types: Vec<String> = grant.types.iter().map(|url| short_type(url)).collect();
+    for (what, texts) in [("scopes", &grant.scopes), ("types", &types), ("names", &grant.names)] {
+        if !texts.is_empty() {
+            parts.push(format!("{what}: {}", texts.join(" ")));
+        }
+    }
+    let verbs = grant.verbs.join(" ");
+    if parts.is_empty() { verbs } else { format!("{verbs} ({})", parts.join("; ")) }
+}
+
+/// Writes the grants of an identity, one per line.
+pub(super) fn write_grants(grants: &[pb::IdentityGrant], out: &mut dyn Write) -> io::Result<()> {
+    for one in grants {
+        let decision = if one.deny { "deny" } else { "allow" };
+        let grant = one.grant.as_ref().map(grant_text).unwrap_or_default();
+        let mut variables: Vec<String> =
+            one.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        variables.sort();
+        let variables = match variables.as_slice() {
+            [] => String::new(),
+            all => format!(" with {}", all.join(" ")),
+        };
+        let line = plain(&format!("{decision} {grant}{variables}, by rule {}", one.rule));
+        writeln!(out, "  {line}")?;
+    }
+    Ok(())
 }
 
 /// Returns an access rule as in a manifest.
@@ -208,6 +238,7 @@ fn write_explanation(response: &pb::ExplainAccessResponse, out: &mut dyn Write) 
     writeln!(out, "identity  {}", response.identity)?;
     writeln!(out, "rules     {}", none(&response.rules))?;
     writeln!(out, "verbs     {}", none(&response.verbs))?;
+    write_grants(&response.grants, out)?;
     let Some(node) = &response.node else { return Ok(()) };
     writeln!(out, "node      {}", node.id)?;
     let assignment = if node.assignment.is_empty() { "none" } else { &node.assignment };
@@ -222,6 +253,31 @@ fn write_explanation(response: &pb::ExplainAccessResponse, out: &mut dyn Write) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grant_is_shown_with_its_scopes_types_and_names() {
+        let grant = pb::Grant {
+            verbs: vec!["apply".into(), "delete".into()],
+            scopes: vec!["team/{team}".into()],
+            types: vec![chancery_model::types::CLUSTER.into()],
+            names: vec!["web-*".into()],
+        };
+        assert_eq!(
+            grant_text(&grant),
+            "apply delete (scopes: team/{team}; types: cluster; names: web-*)"
+        );
+        let all = pb::Grant { verbs: vec!["nodes".into()], ..Default::default() };
+        assert_eq!(grant_text(&all), "nodes");
+        let grants = pb::IdentityGrant {
+            rule: "team".into(),
+            deny: true,
+            grant: Some(all),
+            variables: [("team".to_owned(), "shop".to_owned())].into(),
+        };
+        let mut out = Vec::new();
+        write_grants(&[grants], &mut out).unwrap();
+        assert_eq!(out, b"  deny nodes with team=shop, by rule team\n");
+    }
 
     #[test]
     fn listed_rule_is_a_manifest() {

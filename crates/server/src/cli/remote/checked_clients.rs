@@ -7,19 +7,20 @@ use chancery_proto::admin::v1 as pb;
 use crate::cli::text::{count, plain};
 
 /// Prints the clients for which resources were checked, unless they are Envoys that are connected.
-pub(super) fn report_clients(checked: &[pb::CheckedClients]) {
+pub(super) fn report_clients(response: &pb::WriteResponse) {
     let mut stderr = io::stderr().lock();
-    for line in clients_lines(checked) {
+    for line in clients_lines(response) {
         drop(writeln!(stderr, "note: {}", plain(&line)));
     }
 }
 
 /// Returns a line for each scope whose clients are not only Envoys that are connected.
-pub(super) fn clients_lines(checked: &[pb::CheckedClients]) -> impl Iterator<Item = String> {
-    checked.iter().filter_map(clients_line)
+pub(super) fn clients_lines(response: &pb::WriteResponse) -> impl Iterator<Item = String> {
+    let checked = response.checked_clients.iter();
+    checked.filter_map(|checked| clients_line(checked, &response.not_asked))
 }
 
-fn clients_line(checked: &pb::CheckedClients) -> Option<String> {
+fn clients_line(checked: &pb::CheckedClients, not_asked: &[pb::ReplicaNotAsked]) -> Option<String> {
     let is_declared = checked.source == "declared";
     if !is_declared && checked.profiles.iter().all(|profile| profile.starts_with("envoy")) {
         return None;
@@ -27,7 +28,13 @@ fn clients_line(checked: &pb::CheckedClients) -> Option<String> {
     let (scope, profiles) = (&checked.scope, checked.profiles.join(", "));
     let others = match checked.replicas_not_asked {
         0 => String::new(),
-        n => format!("; the clients of {} are not known", count(n, "other replica")),
+        n => {
+            let reasons = not_asked.iter();
+            let reasons =
+                reasons.map(|one| format!("; replica {} {}", one.replica_id, one.message));
+            let reasons = reasons.collect::<String>();
+            format!("; the clients of {} are not known{reasons}", count(n, "other replica"))
+        }
     };
     let source = if is_declared { "declared" } else { "connected" };
     Some(format!("scope {scope:?} was checked for the {source} clients {profiles}{others}"))
@@ -40,18 +47,24 @@ mod tests {
     #[test]
     fn clients_of_a_scope_are_shown_unless_they_are_connected_envoys() {
         let line = |profiles: &[&str], source: &str, replicas_not_asked| {
-            clients_line(&pb::CheckedClients {
+            let checked = pb::CheckedClients {
                 scope: "mesh".into(),
                 profiles: profiles.iter().map(|profile| (*profile).to_owned()).collect(),
                 source: source.into(),
                 replicas_not_asked,
-            })
+            };
+            let not_asked = (0..replicas_not_asked).map(|n| pb::ReplicaNotAsked {
+                replica_id: n + 2,
+                reason: "busy".into(),
+                message: "is busy".into(),
+            });
+            clients_line(&checked, &not_asked.collect::<Vec<_>>())
         };
         assert_eq!(line(&["envoy@1.40"], "connected", 2), None);
         let text = "scope \"mesh\" was checked for the declared clients envoy";
         assert_eq!(line(&["envoy"], "declared", 0).unwrap(), text);
         let text = "scope \"mesh\" was checked for the connected clients envoy@1.40, grpc-go@1.85; the clients of 2 other \
-                    replicas are not known";
+                    replicas are not known; replica 2 is busy; replica 3 is busy";
         assert_eq!(line(&["envoy@1.40", "grpc-go@1.85"], "connected", 2).unwrap(), text);
     }
 }

@@ -22,7 +22,10 @@ pub(crate) enum Cluster {
     /// Without `--check`, the exit code is 0 if a replica answers. In JSON, `leader` is null if there
     /// is no leader.
     Status {
-        /// Exit with code 1 if there is no leader, a replica has diverged, or states differ
+        /// Exit with code 1 if there is no leader, or a replica is not healthy
+        ///
+        /// A replica is healthy if it answers, accepts writes or can do so as the leader, and its state
+        /// is that of the cluster.
         #[arg(long)]
         check: bool,
     },
@@ -113,8 +116,8 @@ pub(super) async fn run(
 /// The state of a member whose state or log differs from that of the cluster.
 const DIVERGED: &str = "diverged";
 
-/// Fails if a replica has diverged or reports that states differ, or if the replica that answers has
-/// no leader.
+/// Fails if a replica has diverged or reports that states differ, if the replica that answers has no
+/// leader, or if a replica does not answer or cannot accept writes.
 fn check_status(status: &pb::ClusterStatus) -> Result<(), Failure> {
     let problem = |member: &pb::MemberStatus| {
         let id = member.replica_id;
@@ -125,11 +128,31 @@ fn check_status(status: &pb::ClusterStatus) -> Result<(), Failure> {
         }
     };
     let problems: Vec<String> = status.members.iter().filter_map(problem).collect();
+    let limits: Vec<String> = status.members.iter().filter_map(limitation).collect();
     match status.leader {
         _ if !problems.is_empty() => Err(Failure::lines(problems)),
         None => Err(Failure::of_server("has no leader: it accepts no writes")),
+        Some(_) if !limits.is_empty() => Err(Failure::lines(limits)),
         Some(_) => Ok(()),
     }
+}
+
+/// Returns why a member does not answer or cannot accept writes; `None` if it can.
+fn limitation(member: &pb::MemberStatus) -> Option<String> {
+    let id = member.replica_id;
+    let reason = reason(member);
+    match (member.up, reason) {
+        (true, "") => None,
+        (true, reason) => Some(format!("replica {id} cannot accept writes: {reason}")),
+        (false, "") => Some(format!("replica {id} does not answer")),
+        (false, reason) => Some(format!("replica {id} does not answer: {reason}")),
+    }
+}
+
+/// Returns the reason why a member accepts no writes, could not as the leader, or does not answer.
+fn reason(member: &pb::MemberStatus) -> &str {
+    let reasons = [&member.failure, &member.disk_full, &member.unanswered];
+    reasons.into_iter().find(|reason| !reason.is_empty()).map_or("", String::as_str)
 }
 
 fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<()> {
@@ -157,7 +180,7 @@ fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<(
     }
     writeln!(out)?;
     let headings =
-        ["ID", "ADDRESS", "ROLE", "STATE", "REVISION", "LAG", "TERM", "VERSION", "FAILURE"];
+        ["ID", "ADDRESS", "ROLE", "STATE", "REVISION", "LAG", "TERM", "VERSION", "FREE", "FAILURE"];
     let mut table = Table::new(headings);
     for member in &status.members {
         let said = |text: String| if member.up { text } else { String::new() };
@@ -176,7 +199,8 @@ fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<(
             member.lag.map(|lag| lag.to_string()).unwrap_or_default(),
             said(member.term.to_string()),
             member.version.clone(),
-            member.failure.clone(),
+            member.free_bytes.map(|free| format!("{}MiB", free >> 20)).unwrap_or_default(),
+            reason(member).to_owned(),
         ]);
     }
     table.write(out, "")?;
@@ -235,8 +259,11 @@ mod tests {
             lag: Some(0),
             term: 3,
             version: "0.1.0".to_owned(),
+            free_bytes: Some(3 << 30),
             ..member
         };
+        let unanswered = "connection refused".to_owned();
+        let down = pb::MemberStatus { unanswered, ..member(2, "voter") };
         let status = pb::ClusterStatus {
             replica_id: 1,
             cluster_id: "abc".to_owned(),
@@ -246,7 +273,7 @@ mod tests {
             voters_up: 1,
             quorum: 2,
             warnings: vec!["two\nlines".to_owned()],
-            members: vec![up(member(1, "leader")), member(2, "voter")],
+            members: vec![up(member(1, "leader")), down],
             revision: 12,
             failure: "x".to_owned(),
             ..pb::ClusterStatus::default()
@@ -257,14 +284,38 @@ mod tests {
         let expected = "cluster abc (x1): replica 1 leads, 1 of 2 voters answer (2 needed)\n\
             warning: two\\nlines\n\
             \n\
-            ID  ADDRESS   ROLE    STATE  REVISION  LAG  TERM  VERSION  FAILURE\n\
-            1   r1:18002  leader  up     12        0    3     0.1.0    -\n\
-            2   r2:18002  voter   DOWN   -         -    -     -        -\n\
+            ID  ADDRESS   ROLE    STATE  REVISION  LAG  TERM  VERSION  FREE     FAILURE\n\
+            1   r1:18002  leader  up     12        0    3     0.1.0    3072MiB  -\n\
+            2   r2:18002  voter   DOWN   -         -    -     -        -        connection refused\n\
             \n\
             answered by  replica 1, not ready: x\n\
             revision     12\n";
         assert!(text.starts_with(expected), "{text}");
     }
+
+    /// A replica that does not answer was not checked, so it does not count as healthy.
+    #[test]
+    fn check_fails_while_a_replica_lacks_disk_space_or_does_not_answer() {
+        let up = |replica_id| pb::MemberStatus { replica_id, up: true, ..Default::default() };
+        let mut status = pb::ClusterStatus {
+            replica_id: 1,
+            leader: Some(1),
+            members: vec![up(1), up(2), up(3)],
+            ..pb::ClusterStatus::default()
+        };
+        assert_eq!(check_status(&status), Ok(()));
+        status.members[1].disk_full = "the disk is nearly full".to_owned();
+        status.members[2].up = false;
+        status.members[2].unanswered = "connection refused".to_owned();
+        assert_eq!(
+            check_status(&status).unwrap_err().lines,
+            [
+                "replica 2 cannot accept writes: the disk is nearly full",
+                "replica 3 does not answer: connection refused"
+            ]
+        );
+    }
+
     /// L13: a check of any replica fails if a replica has diverged, and says why.
     #[test]
     fn check_fails_while_a_replica_has_diverged() {

@@ -1,13 +1,17 @@
 //! The command `conformance`: the conformance kit, run against a server.
 
-use std::{fs, path::PathBuf};
+mod xds;
+
+use std::{fs, future::Future, io, path::PathBuf, sync::Arc};
 
 use chancery_conformance::{self as kit, Adapter, Basis, Case, Target};
 use chancery_store::RequestId;
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
 
-use super::client::Servers;
+use self::xds::XdsFlags;
+use super::{client::Servers, mirror::address};
 use crate::{
     cli::{
         answer::{Answer, Output},
@@ -21,11 +25,16 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct Conformance {
     /// Check the server with its xDS port at ADDR
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000")]
+    ///
+    /// ADDR is HOST:PORT, or https://HOST:PORT if the port uses TLS. The flags for TLS and the token apply to this port,
+    /// too, unless a flag that begins with --xds replaces them.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000", value_parser = address::parse)]
     xds: String,
-    /// Send REST polls to ADDR [default: the address of --xds]
+    /// Send REST polls to HOST:PORT, with the TLS settings of --xds [default: the address of --xds]
     #[arg(long, value_name = "ADDR")]
     rest: Option<String>,
+    #[command(flatten)]
+    flags: XdsFlags,
     /// Publish through a program instead of Chancery's admin port
     ///
     /// COMMAND is a command line of the shell. The program reads one line of JSON for each state of a node from its standard
@@ -100,27 +109,27 @@ pub(super) async fn run(
     let random = RequestId::random()
         .map_err(|error| Failure::new(format_args!("cannot choose a name for the run: {error}")))?;
     let run = format!("conformance-{:.8}", random.to_string());
+    let interrupted = interruption()
+        .map_err(|error| Failure::new(format_args!("cannot install signal handlers: {error}")))?;
+    let transport = args.flags.transport(&args.xds, servers.security())?;
     let adapter: Box<dyn Adapter> = match &args.adapter_command {
         Some(command) => Box::new(kit::Command::start(command).map_err(Failure::new)?),
-        None => {
-            let admin = servers.any_channel().await?;
-            Box::new(kit::Chancery::start(admin, &run).await.map_err(Failure::new)?)
-        }
+        None => Box::new(kit::Chancery::new(servers.any_channel().await?, &run)),
     };
-    let target = Target {
-        rest: args.rest.clone().unwrap_or_else(|| args.xds.clone()),
-        xds: args.xds.clone(),
+    let (_, xds) = address::split(&args.xds);
+    let target = Arc::new(Target {
+        rest: args.rest.clone().unwrap_or_else(|| xds.to_owned()),
+        xds: xds.to_owned(),
+        transport: Box::new(transport),
         adapter,
         run,
         timeout: args.timeout.duration(),
         quiet: args.quiet.duration(),
-    };
-    let interrupted = async {
-        // Without a handler for the signal, the process ends as usual.
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    };
+    });
+    if let Err(error) = kit::prepare(&target, &cases).await {
+        let server = &args.xds;
+        return Err(Failure::new(format_args!("cannot check the server at {server}: {error}")));
+    }
     let report = kit::run(target, cases, usize::from(args.jobs), interrupted).await;
     if let Some(failure) = &report.adapter_failure {
         return Err(Failure::new(failure));
@@ -144,6 +153,18 @@ pub(super) async fn run(
     };
     let (xds, summary) = (args.xds, report.summary());
     Err(Failure::new(format_args!("the server at {xds} {problem}: {summary}")))
+}
+
+/// Installs handlers for the signals that end the run. The future completes at the first signal.
+fn interruption() -> io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
 }
 
 impl Conformance {

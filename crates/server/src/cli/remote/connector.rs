@@ -45,6 +45,16 @@ impl Security {
         Self { files, bearer: Bearer::new(token), ..Self::default() }
     }
 
+    /// Returns the files of the TLS settings.
+    pub(crate) fn files(&self) -> &ClientTlsFiles {
+        &self.files
+    }
+
+    /// Returns the source of the token, if there is one.
+    pub(crate) fn token(&self) -> Option<&TokenSource> {
+        self.bearer.source()
+    }
+
     /// Returns the settings for a server with this scheme: `https`, or `http` without TLS.
     ///
     /// # Errors
@@ -166,7 +176,8 @@ pub(crate) fn advice(error: &(dyn Error + 'static)) -> Option<String> {
     causes().find_map(|cause| ServerRefusal::quoted_in(&cause.to_string())).map(advice_on)
 }
 
-fn advice_on(refusal: ServerRefusal) -> String {
+/// Returns the reason and the advice after a refusal of TLS.
+pub(crate) fn advice_on(refusal: ServerRefusal) -> String {
     format!("{refusal}{}", advice_for(refusal))
 }
 

@@ -94,7 +94,7 @@ fn write_description(
             writeln!(out, "  needs     {} {:?}{here}", short_type(&child.type_url), child.name)?;
         }
         write_references("used by", &scope.referrers, scope.referrers_omitted, out)?;
-        writeln!(out, "  seen by   {}", seen_by(scope))?;
+        writeln!(out, "  seen by   {}", seen_by(scope, described.replicas_not_asked))?;
         if scope.nodes_shadowed > 0 {
             let nodes = count(scope.nodes_shadowed, "node");
             writeln!(out, "  shadowed  for {nodes}, by an earlier scope")?;
@@ -105,7 +105,8 @@ fn write_description(
         }
     }
     if !described.nacks.is_empty() {
-        writeln!(out, "last rejections of the type by nodes that see it")?;
+        let of_this = if described.replicas_not_asked > 0 { " of this replica" } else { "" };
+        writeln!(out, "last rejections of the type by nodes{of_this} that see it")?;
         let mut table = Table::new(["TIME", "NODE", "VERSION", "MESSAGE"]);
         for nack in &described.nacks {
             let (version, message) = (nack.version.clone(), nack.message.clone());
@@ -116,14 +117,38 @@ fn write_description(
     Ok(())
 }
 
-fn seen_by(scope: &pb::ResourceInScope) -> String {
+fn seen_by(scope: &pb::ResourceInScope, replicas_not_asked: u64) -> String {
     let nodes: Vec<String> = scope.nodes.iter().map(|node| plain(node)).collect();
     let more = scope.nodes_total.saturating_sub(nodes.len() as u64);
-    match (nodes.is_empty(), more) {
+    let seen = match (nodes.is_empty(), more) {
+        (true, _) if replicas_not_asked > 0 => "no connected node of this replica".to_owned(),
         (true, _) => "no connected node".to_owned(),
         (false, 0) => format!("{}: {}", count(scope.nodes_total, "node"), nodes.join(", ")),
         (false, more) => {
             format!("{}: {} and {more} more", count(scope.nodes_total, "node"), nodes.join(", "))
         }
+    };
+    match replicas_not_asked {
+        0 => seen,
+        n => format!("{seen}; {} not asked", count(n, "other replica")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_of_other_replicas_are_not_denied() {
+        let mut scope = pb::ResourceInScope::default();
+        assert_eq!(seen_by(&scope, 0), "no connected node");
+        assert_eq!(
+            seen_by(&scope, 2),
+            "no connected node of this replica; 2 other replicas not asked"
+        );
+        scope.nodes = vec!["a".to_owned()];
+        scope.nodes_total = 1;
+        assert_eq!(seen_by(&scope, 0), "1 node: a");
+        assert_eq!(seen_by(&scope, 1), "1 node: a; 1 other replica not asked");
     }
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use self::check::{Check, Outcome};
 use super::{
     client::{admin, refusal},
-    connector::{Channel, Security},
+    connector::Channel,
     settings::{ConnectionFlags, Settings},
 };
 use crate::cli::{
@@ -29,7 +29,8 @@ use crate::cli::{
 use chancery_proto::admin::v1 as pb;
 
 /// The checks of a server and of the cluster, which need settings and a server that answers.
-const OF_CLUSTER: [&str; 7] = ["leader", "quorum", "replicas", "lag", "readiness", "disk", "ports"];
+const OF_CLUSTER: [&str; 8] =
+    ["leader", "quorum", "replicas", "lag", "readiness", "disk", "clocks", "ports"];
 
 /// The arguments of `doctor`.
 #[derive(Debug, Args)]
@@ -123,7 +124,7 @@ async fn of_servers(settings: &Settings) -> Vec<Check> {
         if let Some(channel) = channel
             && cluster.is_none()
         {
-            cluster = Some(of_cluster(server, &security, channel).await);
+            cluster = Some(of_cluster(server, channel).await);
         }
     }
     checks.extend(cluster.unwrap_or_else(|| {
@@ -132,14 +133,14 @@ async fn of_servers(settings: &Settings) -> Vec<Check> {
     checks
 }
 
-async fn of_cluster(server: &str, security: &Security, channel: Channel) -> Vec<Check> {
-    let mut client = admin(channel.clone());
+async fn of_cluster(server: &str, channel: Channel) -> Vec<Check> {
+    let mut client = admin(channel);
     let status = client.get_cluster(pb::GetClusterRequest {});
     let mut checks = match tokio::time::timeout(server::TIMEOUT, status).await {
         Ok(Ok(status)) => {
             let status = status.into_inner();
             let mut checks = cluster::checks(&status);
-            checks.push(ports::check(server, security, channel, &status).await);
+            checks.push(ports::check(&status, local::unix_time()));
             return checks;
         }
         Ok(Err(status)) => {

@@ -15,9 +15,10 @@ use super::{
 };
 use crate::cli::{
     answer::Answer,
+    exit::Exit,
     failure::Failure,
     table::Table,
-    text::{plain, priority},
+    text::{count, plain, priority},
     time::now,
 };
 
@@ -53,7 +54,19 @@ pub(super) async fn run(
         dynamic_parameters: explain.parameters.into_map()?,
     };
     let response = client.explain(request).await.map_err(|status| refusal(&status))?.into_inner();
-    answer.show(&response, |out| write_text(&response, out))
+    answer.show(&response, |out| write_text(&response, out))?;
+    match response.connected {
+        true => Ok(()),
+        false => Err(Failure::with_exit(Exit::NotAllAsked, not_connected(&response))),
+    }
+}
+
+fn not_connected(explained: &pb::ExplainResponse) -> String {
+    let others = match explained.replicas_not_asked {
+        0 => String::new(),
+        n => format!("; {} not asked", count(n, "other replica")),
+    };
+    format!("incomplete: node {:?} is not connected to this replica{others}", explained.node)
 }
 
 fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Result<()> {
@@ -63,7 +76,11 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
     writeln!(out, "\nassignments, in the order in which they are tried")?;
     let mut table = Table::new(["NAME", "PRIORITY", "MATCHES", "WHY NOT"]);
     for trial in &explained.trials {
-        let matches = if trial.matched { "yes" } else { "no" };
+        let matches = match (trial.matched, trial.unknown) {
+            (true, _) => "yes",
+            (false, true) => "unknown",
+            (false, false) => "no",
+        };
         let (name, reason) = (trial.name.clone(), trial.reason.clone());
         table.row([name, priority(trial.priority), matches.to_owned(), reason]);
     }
@@ -72,10 +89,11 @@ fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Resul
         writeln!(out, "\nscopes; earlier ones shadow later ones")?;
         let mut table = Table::new(["TEMPLATE", "SCOPE", "RESOURCES", "VERSION", "SHADOWED BY"]);
         for scope in &explained.scopes {
+            let known = |text: String| if scope.unknown { "unknown".to_owned() } else { text };
             table.row([
                 scope.template.clone(),
-                scope.scope.clone(),
-                scope.resources.to_string(),
+                known(scope.scope.clone()),
+                known(scope.resources.to_string()),
                 with_variant(&scope.version, &scope.variant),
                 scope.shadowed_by.clone(),
             ]);

@@ -28,7 +28,7 @@ use crate::{
     config::Span,
 };
 
-mod address;
+pub(super) mod address;
 mod files;
 mod names;
 mod node;

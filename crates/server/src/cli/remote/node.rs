@@ -6,7 +6,12 @@ use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 
 use super::{client::refusal, connector::Channel, stream::write_stream};
-use crate::cli::{answer::Answer, failure::Failure, text::plain, time::now};
+use crate::cli::{
+    answer::Answer,
+    failure::Failure,
+    text::{count, plain},
+    time::now,
+};
 
 /// The arguments of `node`.
 #[derive(Debug, Args)]
@@ -46,7 +51,10 @@ fn write_node(node: &pb::NodeStatus, now: u64, out: &mut dyn Write) -> io::Resul
         writeln!(out)?;
         write_stream(stream, now, out)?;
     }
-    Ok(())
+    match node.replicas_not_asked {
+        0 => Ok(()),
+        n => writeln!(out, "\n{} not asked", count(n, "other replica")),
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::cli::{
     answer::Answer,
     failure::Failure,
     table::Table,
-    text::short_type,
+    text::{count, short_type},
     time::{age, now},
 };
 
@@ -68,13 +68,21 @@ pub(super) async fn run(
     let mut list = pb::ListNodesResponse::default();
     while let Some(piece) = pieces.message().await.map_err(|status| refusal(&status))? {
         list.nodes.extend(piece.nodes);
+        list.replicas_not_asked = piece.replicas_not_asked;
     }
     answer.show(&list, |out| write_list(&list, now(), out))
 }
 
 fn write_list(list: &pb::ListNodesResponse, now: u64, out: &mut dyn Write) -> io::Result<()> {
+    let others = match list.replicas_not_asked {
+        0 => None,
+        n => Some(format!("{} not asked", count(n, "other replica"))),
+    };
     if list.nodes.is_empty() {
-        return writeln!(out, "no nodes");
+        return match others {
+            None => writeln!(out, "no nodes"),
+            Some(others) => writeln!(out, "no nodes of this replica; {others}"),
+        };
     }
     let mut table =
         Table::new(["NODE", "CLUSTER", "STATE", "PROTOCOL", "ASSIGNMENT", "AGE", "TYPES"]);
@@ -98,7 +106,11 @@ fn write_list(list: &pb::ListNodesResponse, now: u64, out: &mut dyn Write) -> io
             types(node),
         ]);
     }
-    table.write(out, "")
+    table.write(out, "")?;
+    match others {
+        None => Ok(()),
+        Some(others) => writeln!(out, "{others}"),
+    }
 }
 
 /// Returns the types that a node subscribes to. Types that are not synced or idle are followed by
@@ -149,12 +161,16 @@ mod tests {
             ..Default::default()
         };
         let mut out = Vec::new();
-        let list = pb::ListNodesResponse { nodes: vec![node] };
+        let list = pb::ListNodesResponse { nodes: vec![node], replicas_not_asked: 2 };
         write_list(&list, 61_000, &mut out).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "NODE    CLUSTER  STATE   PROTOCOL  ASSIGNMENT  AGE  TYPES\n\
-             edge-1  edge     nacked  delta     default     60s  cluster listener:nacked\n"
+             edge-1  edge     nacked  delta     default     60s  cluster listener:nacked\n\
+             2 other replicas not asked\n"
         );
+        let mut out = Vec::new();
+        write_list(&pb::ListNodesResponse { nodes: Vec::new(), ..list }, 0, &mut out).unwrap();
+        assert_eq!(out, b"no nodes of this replica; 2 other replicas not asked\n");
     }
 }

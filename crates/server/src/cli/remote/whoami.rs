@@ -2,7 +2,11 @@
 
 use chancery_proto::admin::v1 as pb;
 
-use super::{access::client, client::refusal, connector::Channel};
+use super::{
+    access::{client, write_grants},
+    client::refusal,
+    connector::Channel,
+};
 use crate::cli::{answer::Answer, failure::Failure};
 
 /// Runs `whoami`.
@@ -20,7 +24,8 @@ pub(super) async fn run(channel: Channel, answer: &mut Answer<'_>) -> Result<(),
                 let rules = if me.rules.is_empty() { "none".to_owned() } else { me.rules.join(" ") };
                 writeln!(out, "rules: {rules}")?;
                 let verbs = if me.verbs.is_empty() { "none".to_owned() } else { me.verbs.join(" ") };
-                writeln!(out, "verbs: {verbs}")
+                writeln!(out, "verbs: {verbs}")?;
+                write_grants(&me.grants, out)
             }
         }
     })

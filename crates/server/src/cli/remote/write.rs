@@ -17,7 +17,9 @@ use super::{
     connector::Channel,
     left_out::report_left_out,
     parameters::{shortened, with_variant},
-    write_effects::{write_access_effects, write_guards},
+    write_effects::{
+        access_object, write_access_changes, write_access_effects, write_differences, write_guards,
+    },
 };
 use crate::{
     cli::{
@@ -87,6 +89,7 @@ pub(crate) struct Write {
     /// cluster-in-use: removes a cluster to which another resource refers, such as a route.
     /// view-change: gives connected nodes other resources, or none, by a change of assignments.
     /// sotw-size: makes a SotW response larger than gRPC clients accept by default.
+    /// unasked: a replica did not answer whether the write concerns its nodes.
     #[arg(long, value_name = "GUARD[,GUARD]", value_delimiter = ',', value_parser = guard_name, verbatim_doc_comment)]
     pub(crate) confirm: Vec<&'static str>,
     /// Identify the write by 32 hexadecimal digits [default: random]
@@ -184,7 +187,7 @@ impl Request {
         let response = self.attempts(servers).await?;
         report_warnings(&response.warnings);
         report_left_out(&response.left_out);
-        report_clients(&response.checked_clients);
+        report_clients(&response);
         answer.show(&response, |out| write_text(&response, out))?;
         match &response.wait {
             Some(wait) => verdict(&response, wait),
@@ -276,8 +279,8 @@ enum Again {
 
 impl Refused {
     fn input(response: &pb::WriteResponse) -> Self {
-        let failure = Failure::lines(problem_lines(&response.problems))
-            .with_notes(clients_lines(&response.checked_clients));
+        let failure =
+            Failure::lines(problem_lines(&response.problems)).with_notes(clients_lines(response));
         Self { failure, written: Written::No, again: Again::Nowhere }
     }
 }
@@ -367,11 +370,17 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         let kind = change.kind.clone();
         table.row([kind, "assignment".to_owned(), change.name.clone(), String::new()]);
     }
+    for change in response.access_changes.iter().take(CHANGES_SHOWN_MAX) {
+        let (kind, name) = (change.kind.clone(), change.name.clone());
+        table.row([kind, access_object(change).to_owned(), name, String::new()]);
+    }
     if !table.is_empty() {
         table.write(out, "")?;
     }
     let beyond = |n: usize| n.saturating_sub(CHANGES_SHOWN_MAX) as u64;
-    let hidden = beyond(response.changes.len()) + beyond(response.assignment_changes.len());
+    let hidden = beyond(response.changes.len())
+        + beyond(response.assignment_changes.len())
+        + beyond(response.access_changes.len());
     if hidden + response.changes_omitted > 0 {
         let more = if table.is_empty() { "" } else { "more " };
         let n = hidden + response.changes_omitted;
@@ -390,6 +399,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
             write_differences(&change.differences, out)?;
         }
     }
+    write_access_changes(response, CHANGES_SHOWN_MAX, out)?;
     write_access_effects(response, out)?;
     write_guards(response, out)?;
     let assignments = match response.assignments {
@@ -440,29 +450,19 @@ fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Fa
         response.changed + response.removed + response.assignments + response.access > 0;
     let done = if has_changed { "written" } else { "nothing changed" };
     if wait.asked == 0 {
-        let line =
-            format!("{done}, but not confirmed: the write concerns no session of this replica");
+        let others = match wait.replicas_not_asked {
+            0 => String::new(),
+            n => format!("; {} not asked", count(n, "other replica")),
+        };
+        let line = format!(
+            "{done}, but not confirmed: the write concerns no session of this replica{others}"
+        );
         return Err(Failure::with_exit(Exit::NoSessionConcerned, line));
     }
     if wait.left > 0 || wait.replicas_not_asked > 0 {
         let line =
             format!("{done}, but it is unknown whether all sessions have it: {}", in_words(wait));
         return Err(Failure::with_exit(Exit::NotAllAsked, line));
-    }
-    Ok(())
-}
-
-fn write_differences(
-    differences: &[pb::FieldDifference],
-    out: &mut dyn io::Write,
-) -> io::Result<()> {
-    for difference in differences {
-        let side = |text: &String| match text.is_empty() {
-            true => "(nothing)".to_owned(),
-            false => plain(text),
-        };
-        let (before, after) = (side(&difference.before), side(&difference.after));
-        writeln!(out, "  {}: {before} -> {after}", plain(&difference.path))?;
     }
     Ok(())
 }

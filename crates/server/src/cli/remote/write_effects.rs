@@ -28,9 +28,15 @@ pub(super) fn write_access_effects(
         }
     }
     match response.access_effects.len().saturating_sub(NODES_SHOWN_MAX) {
-        0 => Ok(()),
-        n => writeln!(out, "… {n} more nodes"),
+        0 => {}
+        n => writeln!(out, "… {n} more nodes")?,
     }
+    // Only a dry run lists nodes.
+    for replica in response.not_asked.iter().filter(|_| response.dry_run && response.access > 0) {
+        let (id, reason) = (replica.replica_id, plain(&replica.message));
+        writeln!(out, "replica {id} {reason}; its nodes are not listed")?;
+    }
+    Ok(())
 }
 
 /// Writes the guards that the write trips, and in a dry run how to confirm them.
@@ -47,7 +53,7 @@ pub(super) fn write_guards(
         if finding.effects_omitted > 0 {
             writeln!(out, "  … {} more", finding.effects_omitted)?;
         }
-        if finding.replicas_not_asked > 0 {
+        if finding.replicas_not_asked > 0 && finding.guard != "unasked" {
             let others = count(finding.replicas_not_asked, "other replica");
             writeln!(out, "  the nodes of {others} were not asked")?;
         }
@@ -55,6 +61,45 @@ pub(super) fn write_guards(
     if response.dry_run && response.guards.iter().any(|finding| !finding.confirmed) {
         let names: Vec<&str> = response.guards.iter().map(|one| one.guard.as_str()).collect();
         writeln!(out, "the write is rejected without --confirm {}", names.join(","))?;
+    }
+    Ok(())
+}
+
+/// Returns the object of a change of access, in words.
+pub(super) fn access_object(change: &pb::AccessChange) -> &str {
+    match change.object.as_str() {
+        "rule" => "access rule",
+        object => object,
+    }
+}
+
+/// Writes the fields that differ, one per line.
+pub(super) fn write_differences(
+    differences: &[pb::FieldDifference],
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    for difference in differences {
+        let side = |text: &String| match text.is_empty() {
+            true => "(nothing)".to_owned(),
+            false => plain(text),
+        };
+        let (before, after) = (side(&difference.before), side(&difference.after));
+        writeln!(out, "  {}: {before} -> {after}", plain(&difference.path))?;
+    }
+    Ok(())
+}
+
+/// Writes the fields of the first access rules, tokens and quotas that differ.
+pub(super) fn write_access_changes(
+    response: &pb::WriteResponse,
+    n_shown_max: usize,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    for change in response.access_changes.iter().take(n_shown_max) {
+        if !change.differences.is_empty() {
+            writeln!(out, "{} {:?}:", access_object(change), change.name)?;
+            write_differences(&change.differences, out)?;
+        }
     }
     Ok(())
 }

@@ -134,6 +134,16 @@ impl Envoy {
 
     /// Starts Envoy with a bootstrap that the test supplies.
     pub(crate) fn start_with(dir: &Path, node: &str, bootstrap: &Value) -> Result<Self> {
+        Self::start_with_options(dir, node, bootstrap, &[])
+    }
+
+    /// Starts Envoy with further options of its command line.
+    pub(crate) fn start_with_options(
+        dir: &Path,
+        node: &str,
+        bootstrap: &Value,
+        options: &[&str],
+    ) -> Result<Self> {
         let path = dir.join(format!("{node}.json"));
         fs::write(&path, bootstrap.to_string())?;
         let address = dir.join(format!("{node}.admin"));
@@ -143,6 +153,7 @@ impl Envoy {
             .arg(&path)
             .args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"])
             .args(["--component-log-level", "upstream:info,config:info"])
+            .args(options)
             .arg("--admin-address-path")
             .arg(&address);
         let mut process = Process::spawn(node, dir, &command)?;

@@ -4,8 +4,9 @@
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, bail};
@@ -16,6 +17,48 @@ const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 /// The ACK flag of a PING frame.
 const ACK: u8 = 1;
+
+/// Starts a proxy for the server at `xds` that delays everything a client sends. Returns its port. It
+/// runs until the test process ends.
+pub(crate) fn delay_requests(xds: u16, delay: Duration) -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let port = listener.local_addr()?.port();
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, xds)) {
+                drop(splice_delayed(&client, &server, delay));
+            }
+        }
+    });
+    Ok(port)
+}
+
+fn splice_delayed(client: &TcpStream, server: &TcpStream, delay: Duration) -> Result<()> {
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    for (from, to, delay) in [(client, server, delay), (server, client, Duration::ZERO)] {
+        let (mut from, mut to) = (from.try_clone()?, to.try_clone()?);
+        let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
+        thread::spawn(move || {
+            let mut bytes = vec![0; 64 << 10];
+            while let Ok(n_bytes @ 1..) = from.read(&mut bytes) {
+                if sender.send((Instant::now() + delay, bytes[..n_bytes].to_vec())).is_err() {
+                    break;
+                }
+            }
+        });
+        thread::spawn(move || {
+            for (due, bytes) in receiver {
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+                if to.write_all(&bytes).is_err() {
+                    break;
+                }
+            }
+            drop(to.shutdown(Shutdown::Write));
+        });
+    }
+    Ok(())
+}
 
 /// The recorded frames of all connections.
 #[derive(Debug, Default, Clone)]

@@ -131,6 +131,10 @@ impl Replication for Receiver {
         unexpected_call()
     }
 
+    async fn ask(&self, _: Request<pb::AskRequest>) -> Answer<pb::AskResponse> {
+        unexpected_call()
+    }
+
     async fn join(&self, _: Request<pb::JoinRequest>) -> Answer<pb::JoinResponse> {
         unexpected_call()
     }

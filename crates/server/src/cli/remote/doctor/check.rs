@@ -61,6 +61,29 @@ impl Check {
         Self::new(name, Outcome::Unknown, detail, "")
     }
 
+    /// Combines findings about the replicas: the worst outcome counts, and the detail has all findings.
+    /// Without findings, the check is `ok` with the detail `fine`.
+    pub(super) fn of_replicas(
+        name: &'static str,
+        findings: &[(Outcome, String)],
+        fine: impl Into<String>,
+        advice: &str,
+    ) -> Self {
+        let severity = |outcome: Outcome| match outcome {
+            Outcome::Ok => 0,
+            Outcome::Unknown => 1,
+            Outcome::Warning => 2,
+            Outcome::Failed => 3,
+        };
+        let outcomes = findings.iter().map(|(outcome, _)| *outcome);
+        let Some(worst) = outcomes.max_by_key(|outcome| severity(*outcome)) else {
+            return Self::ok(name, fine);
+        };
+        let details: Vec<&str> = findings.iter().map(|(_, detail)| detail.as_str()).collect();
+        let advice = if severity(worst) > 1 { advice } else { "" };
+        Self::new(name, worst, details.join("; "), advice)
+    }
+
     fn new(
         name: &'static str,
         outcome: Outcome,

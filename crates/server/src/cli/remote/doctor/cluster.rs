@@ -2,7 +2,10 @@
 
 use chancery_proto::admin::v1 as pb;
 
-use super::check::Check;
+use super::{
+    check::{Check, Outcome},
+    server::CLOCK_DIFFERENCE_MAX,
+};
 
 /// The lag in log entries that is reported. The alert ChanceryMemberLags has the same limit.
 const LAG_MAX: u64 = 10_000;
@@ -20,7 +23,7 @@ pub(super) fn checks(status: &pb::ClusterStatus) -> Vec<Check> {
         let advice = "see `chancery cluster status`";
         checks.extend(warnings.map(|warning| Check::warning("cluster", warning, advice)));
     }
-    checks.push(disk(status));
+    checks.extend([disk(status), clocks(status)]);
     checks
 }
 
@@ -57,7 +60,10 @@ fn replicas(status: &pb::ClusterStatus) -> Check {
         match (member.state == DIVERGED, member.state_alarm.as_str(), member.failure.as_str()) {
             (true, _, failure) => Some(format!("replica {id} has diverged: {failure}")),
             (false, "", "") => None,
-            (false, "", failure) => Some(format!("replica {id} accepts no writes: {failure}")),
+            (false, "", failure) if member.up => {
+                Some(format!("replica {id} accepts no writes: {failure}"))
+            }
+            (false, "", failure) => Some(format!("replica {id} does not answer: {failure}")),
             (false, alarm, _) => Some(format!("replica {id}: {alarm}")),
         }
     };
@@ -72,7 +78,7 @@ fn replicas(status: &pb::ClusterStatus) -> Check {
         return Check::failed(NAME, detail, "ask another replica");
     }
     let down = status.members.iter().filter(|member| !member.up);
-    let down: Vec<String> = down.map(|member| member.replica_id.to_string()).collect();
+    let down: Vec<String> = down.map(|member| not_reported(member, "").1).collect();
     match down.is_empty() {
         true => {
             let all = status.members.len();
@@ -80,7 +86,7 @@ fn replicas(status: &pb::ClusterStatus) -> Check {
         }
         false => Check::warning(
             NAME,
-            format!("these replicas do not answer: {}", down.join(", ")),
+            down.join("; "),
             "start them, or remove them with `chancery cluster remove`",
         ),
     }
@@ -121,25 +127,72 @@ fn readiness(status: &pb::ClusterStatus) -> Check {
     }
 }
 
-fn disk(status: &pb::ClusterStatus) -> Check {
-    let id = status.replica_id;
-    let Some(free) = status.free_bytes else {
-        return Check::unknown("disk", format!("replica {id} does not know its free disk space"));
+/// Returns the finding that a member reports nothing of a kind, with the reason.
+pub(super) fn not_reported(member: &pb::MemberStatus, what: &str) -> (Outcome, String) {
+    let id = member.replica_id;
+    let detail = match (member.up, member.unanswered.as_str()) {
+        (true, _) => format!("replica {id} does not report {what}"),
+        (false, "") => format!("replica {id} does not answer"),
+        (false, reason) => format!("replica {id} does not answer: {reason}"),
     };
-    let detail = format!("replica {id} has {} MiB of free disk space", free >> 20);
-    match free < FREE_BYTES_MIN {
-        true => Check::warning(
-            "disk",
-            detail,
-            "free disk space: below `store.free_bytes_min`, it rejects writes",
-        ),
-        false => Check::ok("disk", detail),
-    }
+    (Outcome::Unknown, detail)
+}
+
+/// Checks the disk of each member.
+fn disk(status: &pb::ClusterStatus) -> Check {
+    let finding = |member: &pb::MemberStatus| {
+        let (id, full) = (member.replica_id, member.disk_full.as_str());
+        let Some(free) = member.free_bytes else {
+            return Some(not_reported(member, "its free disk space"));
+        };
+        match full {
+            "" if free >= FREE_BYTES_MIN => None,
+            "" => {
+                let detail = format!("replica {id} has {} MiB of free disk space", free >> 20);
+                Some((Outcome::Warning, detail))
+            }
+            full => Some((
+                Outcome::Failed,
+                format!("replica {id} cannot accept writes as the leader: {full}"),
+            )),
+        }
+    };
+    let findings: Vec<_> = status.members.iter().filter_map(finding).collect();
+    let least = status.members.iter().filter_map(|member| member.free_bytes).min();
+    Check::of_replicas(
+        "disk",
+        &findings,
+        format!("every replica has at least {} MiB of free disk space", least.unwrap_or(0) >> 20),
+        "free disk space: a leader with at most `store.free_bytes_min` rejects writes",
+    )
+}
+
+/// Compares the clock of each member with the one of the replica that answers.
+fn clocks(status: &pb::ClusterStatus) -> Check {
+    let finding = |member: &pb::MemberStatus| {
+        let Some(offset) = member.clock_offset_ms else {
+            return Some(not_reported(member, "its time"));
+        };
+        let (id, this, difference) =
+            (member.replica_id, status.replica_id, offset.unsigned_abs() / 1000);
+        let direction = if offset < 0 { "behind" } else { "ahead of" };
+        let detail = format!(
+            "the clock of replica {id} is {difference}s {direction} the one of replica {this}"
+        );
+        (difference > CLOCK_DIFFERENCE_MAX).then_some((Outcome::Warning, detail))
+    };
+    let findings: Vec<_> = status.members.iter().filter_map(finding).collect();
+    Check::of_replicas(
+        "clocks",
+        &findings,
+        format!("the clocks of the replicas differ by at most {CLOCK_DIFFERENCE_MAX}s"),
+        "synchronize the clocks: certificates and tokens depend on them",
+    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::check::Outcome, *};
+    use super::*;
 
     fn member(replica_id: u64) -> pb::MemberStatus {
         let state = "up".to_owned();
@@ -148,6 +201,8 @@ mod tests {
             up: true,
             lag: Some(0),
             state,
+            free_bytes: Some(10 << 30),
+            clock_offset_ms: Some(-2),
             ..pb::MemberStatus::default()
         }
     }
@@ -161,7 +216,6 @@ mod tests {
             quorum: 2,
             members: vec![member(1), member(2), member(3)],
             ready: true,
-            free_bytes: Some(10 << 30),
             ..pb::ClusterStatus::default()
         }
     }
@@ -174,6 +228,25 @@ mod tests {
         checks.map(|check| (check.name, check.outcome)).collect()
     }
 
+    /// A finding about one replica does not hide that another one was not asked.
+    #[test]
+    fn detail_of_the_disk_names_each_replica() {
+        let mut status = healthy();
+        status.members[1].disk_full = "the disk is nearly full".to_owned();
+        let (replica_id, unanswered) = (3, "no answer within 800ms".to_owned());
+        status.members[2] =
+            pb::MemberStatus { replica_id, unanswered, ..pb::MemberStatus::default() };
+        let check = disk(&status);
+        assert_eq!(
+            (check.outcome, check.detail.as_str()),
+            (
+                Outcome::Failed,
+                "replica 2 cannot accept writes as the leader: the disk is nearly full; \
+                 replica 3 does not answer: no answer within 800ms"
+            )
+        );
+    }
+
     #[test]
     fn each_problem_of_a_cluster_has_its_outcome() {
         use Outcome::{Failed, Unknown, Warning};
@@ -181,7 +254,12 @@ mod tests {
         assert_eq!(found(|status| status.leader = None), [("leader", Failed)]);
         assert_eq!(found(|status| status.voters_up = 1), [("quorum", Failed)]);
         assert_eq!(found(|status| status.voters_up = 2), [("quorum", Warning)]);
-        assert_eq!(found(|status| status.members[1].up = false), [("replicas", Warning)]);
+        let down = |status: &mut pb::ClusterStatus| {
+            let (replica_id, unanswered) = (2, "connection refused".to_owned());
+            status.members[1] =
+                pb::MemberStatus { replica_id, unanswered, ..pb::MemberStatus::default() };
+        };
+        assert_eq!(found(down), [("replicas", Warning), ("disk", Unknown), ("clocks", Unknown)]);
         let diverge =
             |status: &mut pb::ClusterStatus| status.members[1].state = DIVERGED.to_owned();
         assert_eq!(found(diverge), [("replicas", Failed)]);
@@ -193,8 +271,16 @@ mod tests {
         assert_eq!(found(|status| status.members[2].lag = Some(10_001)), [("lag", Warning)]);
         assert_eq!(found(|status| status.members[2].lag = None), [("lag", Unknown)]);
         assert_eq!(found(|status| status.ready = false), [("readiness", Failed)]);
-        assert_eq!(found(|status| status.free_bytes = None), [("disk", Unknown)]);
-        assert_eq!(found(|status| status.free_bytes = Some(1 << 30)), [("disk", Warning)]);
+        let free =
+            |bytes| move |status: &mut pb::ClusterStatus| status.members[2].free_bytes = bytes;
+        assert_eq!(found(free(None)), [("disk", Unknown)]);
+        assert_eq!(found(free(Some(1 << 30))), [("disk", Warning)]);
+        let full = |status: &mut pb::ClusterStatus| status.members[2].disk_full = "x".to_owned();
+        assert_eq!(found(full), [("disk", Failed)]);
+        let clock =
+            |ms| move |status: &mut pb::ClusterStatus| status.members[0].clock_offset_ms = Some(ms);
+        assert_eq!(found(clock(-30_999)), []);
+        assert_eq!(found(clock(-31_000)), [("clocks", Warning)]);
         assert_eq!(found(|status| status.warnings = vec!["x".into()]), [("cluster", Warning)]);
     }
 }

@@ -1,168 +1,105 @@
-//! The check of the ports of a replica: which of them use TLS, and how long their certificates remain valid.
+//! The check of the ports of the replicas: which of them use TLS, and how long their certificates remain valid.
 
-use axum::body::{Body, to_bytes};
 use chancery_proto::admin::v1 as pb;
 use chancery_tls::expiry_warning_seconds;
-use tokio::time::timeout;
-use tonic::codegen::http::{Request, StatusCode};
-use tower::ServiceExt as _;
 
-use super::{check::Check, local::span, server::TIMEOUT};
-use crate::cli::{
-    address::{self, is_loopback},
-    remote::connector::{Channel, Security},
+use super::{
+    check::{Check, Outcome},
+    cluster::not_reported,
+    local::span,
 };
+use crate::cli::address::{self, is_loopback};
 
 const NAME: &str = "ports";
-/// The metric of each port: the seconds until its certificate expires, or infinity without TLS.
-const SECONDS_LEFT: &str = "chancery_tls_certificate_seconds_left{port=\"";
-/// The metric of each port: the lifetime of its certificate, which servers of earlier versions do not have.
-const LIFETIME: &str = "chancery_tls_certificate_lifetime_seconds{port=\"";
-const PAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Checks the ports of the replica that answers.
-pub(super) async fn check(
-    server: &str,
-    security: &Security,
-    channel: Channel,
-    status: &pb::ClusterStatus,
-) -> Check {
-    let page = match timeout(TIMEOUT, page(channel)).await {
-        Ok(Ok(page)) => page,
-        Ok(Err(reason)) => {
-            let reason = security.last_advice().unwrap_or(reason);
-            return Check::unknown(NAME, format!("{server} does not show its metrics: {reason}"));
+/// Checks the ports that the replicas report.
+pub(super) fn check(status: &pb::ClusterStatus, now: i64) -> Check {
+    let mut findings = Vec::new();
+    for member in &status.members {
+        if member.ports.is_empty() {
+            findings.push(not_reported(member, "its ports"));
         }
-        Err(_) => {
-            return Check::unknown(NAME, format!("{server} does not show its metrics in time"));
-        }
+        findings.extend(member.ports.iter().filter_map(|port| of_port(member, port, now)));
+    }
+    let ports = status.members.iter().flat_map(|member| &member.ports);
+    let mut with_tls: Vec<&str> =
+        ports.filter(|port| port.tls).map(|port| port.name.as_str()).collect();
+    with_tls.sort_unstable();
+    with_tls.dedup();
+    let fine = match with_tls.as_slice() {
+        [] => "no port uses TLS, and all are on loopback addresses".to_owned(),
+        names => format!("these ports use TLS: {}", names.join(", ")),
     };
-    of_page(&page, status)
+    let advice = "set tls_cert and tls_key of the port, or replace the files, which are read again";
+    Check::of_replicas(NAME, &findings, fine, advice)
 }
 
-/// Returns the metrics of the server.
-async fn page(channel: Channel) -> Result<String, String> {
-    let request = Request::get("/metrics").body(tonic::body::Body::empty());
-    let request = request.map_err(|error| error.to_string())?;
-    let response = channel.oneshot(request).await.map_err(|error| error.to_string())?;
-    if response.status() != StatusCode::OK {
-        return Err(format!("HTTP status {}", response.status().as_u16()));
-    }
-    let body = to_bytes(Body::new(response.into_body()), PAGE_BYTES_MAX).await;
-    let body = body.map_err(|error| error.to_string())?;
-    Ok(String::from_utf8_lossy(&body).into_owned())
-}
-
-fn of_page(page: &str, status: &pb::ClusterStatus) -> Check {
-    let lifetimes: Vec<(&str, f64)> = by_port(page, LIFETIME).collect();
-    let mut ports: Vec<(&str, f64)> = by_port(page, SECONDS_LEFT).collect();
-    if ports.is_empty() {
-        return Check::unknown(NAME, "the metrics do not show which ports use TLS");
-    }
-    // The metric of a port without TLS is infinite.
-    ports.retain(|(_, seconds)| seconds.is_finite());
-    ports.sort_by_key(|(port, _)| *port);
-    let expired = ports.iter().filter(|(_, seconds)| *seconds <= 0.0);
-    let expired: Vec<String> = expired.map(|(port, _)| format!("{port}.tls_cert")).collect();
-    if !expired.is_empty() {
-        let detail = format!("these certificates have expired: {}", expired.join(", "));
-        return Check::failed(NAME, detail, "replace the files; the server reads them again");
-    }
-    let has_tls = |name: &str| ports.iter().any(|(port, _)| *port == name);
-    let is_remote = |member: &&pb::MemberStatus| {
-        let endpoint = address::endpoint(&member.address);
-        endpoint.is_some_and(|endpoint| !is_loopback(address::host(endpoint.uri())))
+/// Returns the finding about a port; `None` if it is on a loopback address or has a certificate that remains valid.
+fn of_port(
+    member: &pb::MemberStatus,
+    port: &pb::PortStatus,
+    now: i64,
+) -> Option<(Outcome, String)> {
+    let (id, name, listens) = (member.replica_id, &port.name, &port.address);
+    let Some(end) = port.certificate_not_after.filter(|_| port.tls) else {
+        let endpoint = address::endpoint(listens);
+        let is_local = endpoint.is_some_and(|endpoint| is_loopback(address::host(endpoint.uri())));
+        let detail = format!("{name} of replica {id} uses no TLS on {listens}");
+        return (!is_local).then_some((Outcome::Warning, detail));
     };
-    if !has_tls("raft")
-        && let Some(member) = status.members.iter().find(is_remote)
-    {
-        let (id, address) = (member.replica_id, &member.address);
-        return Check::warning(
-            NAME,
-            format!("the replicas use no TLS, and replica {id} has the address {address}"),
-            "set raft.tls_cert, raft.tls_key and raft.tls_ca",
-        );
+    let left = end.saturating_sub(now);
+    let lifetime = port.certificate_not_before.map_or(i64::MAX, |begin| end.saturating_sub(begin));
+    match left {
+        ..=0 => Some((Outcome::Failed, format!("{name}.tls_cert of replica {id} has expired"))),
+        _ if left < expiry_warning_seconds(lifetime) => Some((
+            Outcome::Warning,
+            format!("{name}.tls_cert of replica {id} expires in {}", span(left)),
+        )),
+        _ => None,
     }
-    let soon: Vec<String> = ports
-        .iter()
-        .filter(|(port, seconds)| {
-            let lifetime = lifetimes.iter().find(|(name, _)| name == port);
-            let lifetime = lifetime.map_or(i64::MAX, |(_, lifetime)| whole(*lifetime));
-            whole(*seconds) < expiry_warning_seconds(lifetime)
-        })
-        .map(|(port, seconds)| format!("{port}.tls_cert expires in {}", span(whole(*seconds))))
-        .collect();
-    if !soon.is_empty() {
-        return Check::warning(
-            NAME,
-            soon.join("; "),
-            "replace the files; the server reads them again",
-        );
-    }
-    let names: Vec<&str> = ports.iter().map(|(port, _)| *port).collect();
-    match has_tls("xds") {
-        true => Check::ok(NAME, format!("these ports use TLS: {}", names.join(", "))),
-        // The API does not report the address of the port.
-        false => Check::unknown(
-            NAME,
-            "the xDS port uses no TLS, which is safe on loopback only; the server does not report its address",
-        ),
-    }
-}
-
-/// Returns the samples of a metric with the label `port`.
-fn by_port<'a>(page: &'a str, metric: &str) -> impl Iterator<Item = (&'a str, f64)> {
-    let samples =
-        page.lines().filter_map(move |line| line.strip_prefix(metric)?.split_once("\"} "));
-    samples.filter_map(|(port, seconds)| Some((port, seconds.parse().ok()?)))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a conversion of floats saturates")]
-fn whole(seconds: f64) -> i64 {
-    seconds as i64
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::check::Outcome, *};
+    use super::*;
 
-    fn outcome(ports: &[(&str, f64)], address: &str) -> Outcome {
-        outcome_of(&page(SECONDS_LEFT, ports), address)
+    /// Returns a port with a certificate that is valid for this number of days of a year or a day.
+    fn port(name: &str, days: Option<f64>, lifetime_days: f64) -> pb::PortStatus {
+        #[expect(clippy::cast_possible_truncation, reason = "days are few")]
+        let seconds = |days: f64| (days * 86_400.0) as i64;
+        pb::PortStatus {
+            name: name.to_owned(),
+            address: "10.0.0.1:18000".to_owned(),
+            tls: days.is_some(),
+            certificate_not_before: days.map(|left| seconds(left - lifetime_days)),
+            certificate_not_after: days.map(seconds),
+        }
     }
 
-    fn page(metric: &str, ports: &[(&str, f64)]) -> String {
-        let line = |(port, days): &(&str, f64)| format!("{metric}{port}\"}} {}\n", days * 86_400.0);
-        ports.iter().map(line).collect()
-    }
-
-    fn outcome_of(page: &str, address: &str) -> Outcome {
-        let member =
-            pb::MemberStatus { address: address.to_owned(), ..pb::MemberStatus::default() };
+    fn outcome(ports: &[pb::PortStatus]) -> Outcome {
+        let member = pb::MemberStatus { ports: ports.to_vec(), ..pb::MemberStatus::default() };
         let status = pb::ClusterStatus { members: vec![member], ..pb::ClusterStatus::default() };
-        of_page(page, &status).outcome
+        check(&status, 0).outcome
     }
 
     #[test]
     fn plaintext_and_expiry_of_ports_are_reported() {
-        let all = [("admin", 20.0), ("raft", 20.0), ("xds", 20.0)];
-        assert_eq!(outcome(&all, "10.0.0.1:18002"), Outcome::Ok);
-        assert_eq!(outcome(&[("xds", 20.0)], "127.0.0.1:18002"), Outcome::Ok);
-        assert_eq!(outcome(&[("xds", 20.0)], "10.0.0.1:18002"), Outcome::Warning);
-        assert_eq!(outcome(&[("xds", 2.0)], "127.0.0.1:18002"), Outcome::Warning);
-        assert_eq!(outcome(&[("xds", -1.0)], "127.0.0.1:18002"), Outcome::Failed);
-        let none = [("admin", f64::INFINITY), ("xds", f64::INFINITY)];
-        assert_eq!(outcome(&none, "127.0.0.1:18002"), Outcome::Unknown);
-        assert_eq!(outcome(&none, "10.0.0.1:18002"), Outcome::Warning);
-        assert_eq!(outcome(&[], "127.0.0.1:18002"), Outcome::Unknown);
+        let all = ["admin", "raft", "xds"].map(|name| port(name, Some(20.0), 365.0));
+        assert_eq!(outcome(&all), Outcome::Ok);
+        assert_eq!(outcome(&[port("xds", Some(2.0), 365.0)]), Outcome::Warning);
+        assert_eq!(outcome(&[port("xds", Some(-1.0), 365.0)]), Outcome::Failed);
+        let mut plain = port("xds", None, 0.0);
+        assert_eq!(outcome(&[plain.clone()]), Outcome::Warning);
+        plain.address = "127.0.0.1:18000".to_owned();
+        assert_eq!(outcome(&[plain.clone()]), Outcome::Ok);
+        plain.address = "0.0.0.0:18000".to_owned();
+        assert_eq!(outcome(&[plain]), Outcome::Warning);
+        assert_eq!(outcome(&[]), Outcome::Unknown);
     }
 
     #[test]
     fn certificate_of_a_day_is_reported_in_its_last_quarter() {
-        let outcome = |days| {
-            let page = page(SECONDS_LEFT, &[("xds", days)]) + &page(LIFETIME, &[("xds", 1.0)]);
-            outcome_of(&page, "127.0.0.1:18002")
-        };
-        assert_eq!(outcome(0.3), Outcome::Ok);
-        assert_eq!(outcome(0.2), Outcome::Warning);
+        assert_eq!(outcome(&[port("xds", Some(0.3), 1.0)]), Outcome::Ok);
+        assert_eq!(outcome(&[port("xds", Some(0.2), 1.0)]), Outcome::Warning);
     }
 }

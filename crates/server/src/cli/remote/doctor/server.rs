@@ -23,7 +23,7 @@ pub(super) const NAMES: [&str; 5] = ["server", "tls", "api", "clock", "version"]
 /// The maximum time of each step.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// The difference of the clocks that is reported. Servers accept tokens with a leeway of this time.
-const CLOCK_DIFFERENCE_MAX: u64 = 30;
+pub(super) const CLOCK_DIFFERENCE_MAX: u64 = 30;
 
 /// Makes the checks. Returns a connection if the server answers.
 pub(super) async fn check(

@@ -5,7 +5,7 @@ use tonic::codegen::http::Uri;
 use crate::cli::failure::Failure;
 
 /// Parses the address of an xDS port.
-pub(super) fn parse(text: &str) -> Result<String, String> {
+pub(in crate::cli::remote) fn parse(text: &str) -> Result<String, String> {
     let trimmed = text.trim();
     let (_, address) = split(trimmed);
     let uri = format!("http://{address}").parse::<Uri>().ok();
@@ -22,7 +22,7 @@ pub(super) fn parse(text: &str) -> Result<String, String> {
 }
 
 /// Returns the scheme of an address, and its host and port.
-pub(super) fn split(address: &str) -> (&'static str, &str) {
+pub(in crate::cli::remote) fn split(address: &str) -> (&'static str, &str) {
     match address.strip_prefix("https://") {
         Some(address) => ("https", address),
         None => ("http", address),

@@ -1,0 +1,94 @@
+//! The answers of this replica to the questions of others about its clients.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use chancery_fanout::Fanout;
+use chancery_model::State;
+use chancery_store::{AnswerPage, Answerer, Asked, NoAnswer};
+use futures::{FutureExt, future::BoxFuture};
+use tokio::time::Instant;
+
+use crate::{
+    access_effects::{AccessEffects, access_effects},
+    fleet_messages::{CLIENTS, WRITE_EFFECTS, WriteEffects, WriteEffectsQuestion, encode_clients},
+    known_clients::by_scope,
+    node_groups::{Client, connected_nodes},
+};
+
+/// Answers other replicas. The store limits the number of concurrent answers.
+#[derive(Debug)]
+pub(crate) struct FleetAnswers(pub(crate) Fanout);
+
+impl Answerer for FleetAnswers {
+    fn answer(&self, asked: Asked) -> BoxFuture<'static, Result<AnswerPage, NoAnswer>> {
+        let fanout = self.0.clone();
+        let answer = async move {
+            let body = match asked.kind.as_str() {
+                WRITE_EFFECTS => write_effects(&fanout, asked.body, asked.state).await?,
+                CLIENTS => clients_by_scope(&fanout).await?,
+                _ => return Err(NoAnswer::OldRelease),
+            };
+            Ok(AnswerPage { body, next: Bytes::new() })
+        };
+        answer.boxed()
+    }
+}
+
+async fn write_effects(
+    fanout: &Fanout,
+    body: Bytes,
+    before: Arc<State>,
+) -> Result<Bytes, NoAnswer> {
+    let question = WriteEffectsQuestion::decode(body)?;
+    let since = Instant::now();
+    let clients = clients(fanout).await;
+    check_complete(fanout, since)?;
+    let compute = move || {
+        let after = before.apply(&question.rules).state;
+        effects_on(&clients, &before, &after, &question).encode()
+    };
+    // The number of clients and of assignments may be large.
+    let computed = tokio::task::spawn_blocking(compute).await;
+    computed.map_err(|error| NoAnswer::Failed(error.to_string()))
+}
+
+/// Fails if a query since a time may have left out streams.
+fn check_complete(fanout: &Fanout, since: Instant) -> Result<(), NoAnswer> {
+    match fanout.stalled_since(since).first() {
+        None => Ok(()),
+        Some(stalled) => Err(NoAnswer::Failed(stalled.to_string())),
+    }
+}
+
+/// Returns the effects of the changed rules of a write on clients.
+pub(crate) fn effects_on(
+    clients: &[Client],
+    before: &State,
+    after: &State,
+    question: &WriteEffectsQuestion,
+) -> WriteEffects {
+    let access = match question.access_effects {
+        true => access_effects(clients, before, after),
+        false => AccessEffects::new(),
+    };
+    let nodes = connected_nodes(clients, before, after, &question.touched);
+    WriteEffects { nodes, n_omitted: 0, access }
+}
+
+/// Returns the clients of all streams of this replica.
+pub(crate) async fn clients(fanout: &Fanout) -> Vec<Client> {
+    let mut clients = Vec::new();
+    // The status of a stream is much larger than what is kept of it.
+    fanout.for_each_stream(|stream| clients.push(Client::of(&stream))).await;
+    clients
+}
+
+async fn clients_by_scope(fanout: &Fanout) -> Result<Bytes, NoAnswer> {
+    let since = Instant::now();
+    let groups = fanout.clients().await;
+    check_complete(fanout, since)?;
+    // Clients choose their user agents, so there may be as many groups as streams.
+    let computed = tokio::task::spawn_blocking(move || encode_clients(&by_scope(&groups))).await;
+    computed.map_err(|error| NoAnswer::Failed(error.to_string()))
+}
