@@ -10,6 +10,9 @@
 //! - This crate keeps no state, and reads never wait for writes. The sums of load reports belong to
 //!   `chancery_load`.
 
+// The futures of a gRPC or HTTP call nest deeper than the compiler's default of 128.
+#![recursion_limit = "256"]
+
 mod access;
 mod access_changes;
 mod access_effects;

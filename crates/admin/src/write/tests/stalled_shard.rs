@@ -5,7 +5,7 @@ use std::{future::poll_fn, sync::mpsc, time::Duration};
 use chancery_fanout::{
     Config as FanoutConfig, Delivery, RequestSink, ResponseSource, SecretFinder, StreamInfo,
 };
-use chancery_model::Node;
+use chancery_model::{Identity, Node};
 use chancery_proto::discovery::DiscoveryResponse;
 use chancery_protocol::{ErrorDetail, Protocol, Request, SotwRequest, StreamKind};
 use prost::Message as _;
@@ -98,7 +98,8 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
         };
         tokio::spawn(async move { end.run_until_cancelled(watch).await });
     }
-    let service = service_of(&replica, fanout.clone(), Caller::unrestricted(), &end);
+    let service =
+        service_of(&replica, fanout.clone(), Caller::unrestricted(Identity::anonymous()), &end);
     assert_eq!(apply(&service, "a", Some(1_000)).await.warnings, []);
     let mut bad = Client::open(&fanout, "bad");
     bad.send("", None).await;
