@@ -26,6 +26,9 @@ use crate::activity::Activity;
 
 /// The maximum number of sockets without a slot, for any number of slots.
 const SPARE_MAX: usize = 128;
+/// The number of connections up to which all peers count as equal when a connection is evicted: a peer with few
+/// connections need not be the cause of a full port.
+const FEW: usize = 4;
 /// The interval at which connections without a slot are asked again to close, while the port has no room.
 const PRESS_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -62,7 +65,7 @@ pub struct Limits {
 pub enum Eviction {
     /// No connection loses its slot. The new one is rejected.
     Never,
-    /// A connection without an open request, of the peer that has the most connections. Connections that never had a
+    /// A connection without an open request, of the peer that has the most connections, if it has more than a few. Connections that never had a
     /// request come first, then the one that has been idle for the longest time. If all connections have open requests,
     /// the new one is rejected.
     LongestIdle,
@@ -286,7 +289,7 @@ impl Slots {
             Eviction::LongestIdle => {
                 let idle = taken.connections.iter().filter_map(|(number, activity)| {
                     let of_peer = taken.peers.get(&peer_of(activity.peer()));
-                    let n_of_peer = of_peer.copied().unwrap_or_default();
+                    let n_of_peer = of_peer.copied().unwrap_or_default().max(FEW);
                     let since = activity.idle_since()?;
                     Some((Reverse(n_of_peer), activity.has_had_request(), since, *number))
                 });
@@ -470,7 +473,7 @@ mod tests {
     /// Attack 69: an unauthenticated client that makes a request on each connection displaces its own connections.
     #[tokio::test(start_paused = true)]
     async fn peer_with_most_connections_displaces_its_own_idle_ones() {
-        let slots = slots(4, usize::MAX, Eviction::LongestIdle);
+        let slots = slots(10, usize::MAX, Eviction::LongestIdle);
         let operator = take(&slots, "10.0.0.1").unwrap();
         drop(operator.activity.begin());
         let mut flood = Vec::new();
@@ -479,7 +482,7 @@ mod tests {
             let slot = take(&slots, "10.0.0.2").unwrap();
             drop(slot.activity.begin());
             flood.push(slot);
-            assert!(n < 3 || flood[n - 3].activity.is_evicted());
+            assert!(n < 9 || flood[n - 9].activity.is_evicted());
         }
         assert!(!operator.activity.is_evicted());
         let silent = take(&slots, "10.0.0.3").unwrap();

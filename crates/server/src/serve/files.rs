@@ -21,6 +21,8 @@ const OWN_FILES: u64 = 2048;
 const OWN_FILES_LEAST: u64 = 112;
 /// The minimum share of a port, in sockets.
 const PORT_LEAST: u64 = 14;
+/// The same for the admin port and its UNIX socket: operators and health checks need a slot among many other connections.
+const ADMIN_PORT_LEAST: u64 = 32;
 /// The minimum share of a port for an MCP source, in sockets.
 const MCP_PORT_LEAST: u64 = 6;
 
@@ -37,10 +39,10 @@ pub(crate) fn open_files_needed(config: &Config) -> u64 {
 /// Returns the smallest limit of open files with which a replica starts.
 pub(crate) fn open_files_least(config: &Config) -> u64 {
     let n_mcp = number(config.mcp.listening().count());
-    let n_ports = number(2 + n_admin_ports(config));
     OWN_FILES_LEAST
         + u64::from(table_files_max(Some(0)))
-        + n_ports * PORT_LEAST
+        + 2 * PORT_LEAST
+        + number(n_admin_ports(config)) * ADMIN_PORT_LEAST
         + n_mcp.saturating_mul(MCP_PORT_LEAST)
 }
 
@@ -64,7 +66,7 @@ pub(crate) fn fit(config: &mut Config, limit: u64) -> bool {
         left
     };
     lower(&mut config.raft.connections_max, 1, PORT_LEAST, 8);
-    let mut left = lower(&mut config.admin.connections_max, n_admin, PORT_LEAST, 8);
+    let mut left = lower(&mut config.admin.connections_max, n_admin, ADMIN_PORT_LEAST, 8);
     if n_mcp > 0 {
         left = lower(&mut config.mcp.connections_max, n_mcp, MCP_PORT_LEAST, 8);
     }

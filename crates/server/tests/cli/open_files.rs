@@ -96,7 +96,7 @@ fn start_with_too_few_files_is_refused_with_both_values() {
     command.args(["--raft", "127.0.0.1:0", "--data-dir"]).arg(directory.path().join("data"));
     let refused = run(command, "");
     assert_eq!(refused.code, 1, "{refused:?}");
-    let reason = "error: the limit of open files is 100, but a replica with this configuration needs at least 186, and \
+    let reason = "error: the limit of open files is 100, but a replica with this configuration needs at least 204, and \
                   104072 for all connections; raise it with ulimit -n or LimitNOFILE";
     assert!(refused.err.contains(reason), "{refused:?}");
     let mut command = std::process::Command::new("sh");
