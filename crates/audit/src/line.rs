@@ -144,6 +144,7 @@ mod tests {
             request_id: forged.to_owned(),
             target: Target {
                 scope: forged.to_owned(),
+                scopes: vec![forged.to_owned()],
                 type_name: forged.to_owned(),
                 name: forged.to_owned(),
             },

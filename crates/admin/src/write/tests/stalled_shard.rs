@@ -86,7 +86,9 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
     let (release, gate) = mpsc::channel::<()>();
     let gate = std::sync::Mutex::new(gate);
     // The shard searches for the secrets of a short rejection itself, and hangs until the test releases it.
-    let secrets = SecretFinder::new(move |_, _, _| drop(gate.lock().unwrap().recv()));
+    let secrets = SecretFinder::new(move |_, _, _| {
+        let _is_open = gate.lock().unwrap().recv();
+    });
     let config = FanoutConfig { shards: 2, secrets, ..FanoutConfig::default() };
     let fanout = Fanout::spawn(config, replica.watch(), &TaskTracker::new(), end.clone());
     for shard in 0..2 {
