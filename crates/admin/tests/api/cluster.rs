@@ -83,7 +83,7 @@ async fn members_can_be_listed_and_changed() {
     let silent = &status["members"][1];
     assert_eq!((&silent["role"], &silent["up"]), (&json!("learner"), &json!(false)));
     assert!(silent.get("lag").is_none(), "{silent}");
-    let text = "replica 2 (learner) does not answer at \"127.0.0.1:1\"";
+    let text = "replica 2 (learner) does not answer at \"127.0.0.1:1\": connection refused";
     assert_eq!(status["warnings"], json!([text]));
     server.done("DELETE", "/v1/cluster/members?id=2", "").await;
 

@@ -267,5 +267,5 @@ fn random_clients_with_one_node_id_receive_nothing_of_each_other() {
     });
     // Otherwise the cases would not exercise what they are for.
     assert!(a.0 + b.0 > 200, "{} removed resources were sent to their own client", a.0 + b.0);
-    assert!(a.1 + b.1 > 1_000, "{} streams have ended", a.1 + b.1);
+    assert!(a.1 + b.1 > 100, "{} streams have ended", a.1 + b.1);
 }
