@@ -6,7 +6,7 @@ use chancery_model::State;
 use serde_json::Value;
 
 use crate::{
-    access::{show_quota, show_rule, show_token},
+    access_messages::{show_quota, show_rule, show_token},
     json::JsonMessage,
 };
 

@@ -16,6 +16,7 @@
 mod access;
 mod access_changes;
 mod access_effects;
+mod access_messages;
 mod audited;
 mod authenticate;
 mod backup;

@@ -17,6 +17,7 @@ use crate::{
 };
 
 mod collection;
+mod content;
 mod errors;
 mod exclusion;
 mod full_state;
@@ -24,39 +25,9 @@ mod names;
 mod refresh;
 mod renewal;
 
+use content::Plan;
+pub(crate) use content::Release;
 use exclusion::Takeovers;
-
-/// The result of planning.
-#[derive(Debug, Default)]
-struct Plan {
-    resources: Resources,
-    removed: Vec<ResourceName>,
-    /// The number of names in `removed`, from the front, that go out before the resources.
-    n_removed_first: usize,
-    /// The announced removals of a type whose clients reject a response as a whole.
-    announced: Vec<(ResourceName, PendingRemoval)>,
-    absent: Vec<ResourceName>,
-    /// SotW: subscribed names that are reported as errors (ERR-01).
-    errors: Vec<ResourceName>,
-    /// Whether a response is sent even without content.
-    send: bool,
-    /// The resources that changed for the client. Their children may have to be sent again.
-    touched: Resources,
-    /// The names of resources, among those subscribed by name, that the client did not have before.
-    fresh: BTreeSet<ResourceName>,
-    /// The contents that the plan replaces, if the client rejects something that may need their keys.
-    freed: Vec<Arc<Resource>>,
-    /// Whether a full state announces removals.
-    releases: bool,
-    /// Whether the client holds resources of an earlier stream, whose keys are unknown.
-    resumes: bool,
-    /// Whether the response has the whole view of a wildcard.
-    first_state: bool,
-    /// MCP: whether the response is a difference.
-    is_incremental: bool,
-    /// Whether a part of the change was sent before.
-    sent_early: bool,
-}
 
 /// Resources that changed for the client.
 #[derive(Debug)]
@@ -80,35 +51,6 @@ impl Touched {
         match &self.before {
             Before::View(view) => view.get(resource.base_name().as_str()).is_none(),
             Before::AllBut(names) => names.contains(resource.name()),
-        }
-    }
-}
-
-/// The removals that may be announced now.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Release {
-    /// None.
-    Nothing,
-    /// The removals detected up to a revision, because their referrers have moved, and those
-    /// detected up to a time, so that no removal waits forever.
-    UpTo {
-        /// The revision.
-        revision: Revision,
-        /// The time.
-        since: u64,
-    },
-}
-
-impl Release {
-    /// All of them.
-    pub(crate) const ALL: Self = Self::UpTo { revision: Revision(u64::MAX), since: u64::MAX };
-
-    pub(crate) fn allows(self, removal: &PendingRemoval) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::UpTo { revision, since } => {
-                !removal.is_kept && (removal.revision <= revision || removal.since <= since)
-            }
         }
     }
 }

@@ -19,11 +19,12 @@ mod drains;
 mod endpoint_wait;
 mod order;
 mod poll;
+mod unanswered_clusters;
 mod watch;
 
 use children::Children;
-use endpoint_wait::UnansweredClusters;
 use order::TypeOrder;
+use unanswered_clusters::UnansweredClusters;
 pub use watch::Overdue;
 
 /// The protocol state of one stream.

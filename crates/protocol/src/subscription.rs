@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use chancery_model::{
     Resource, ResourceName, Revision, TypeUrl, TypeVersion,
-    types::{Properties, properties},
+    types::{EXTENSION, Properties, ROUTE, properties},
 };
 use chancery_view::{Resources, TypeView};
 
@@ -194,6 +194,25 @@ impl Subscription {
         self.work.review_urgency();
     }
 
+    /// Records a name without a resource, if the client keeps the resource that it had.
+    pub(crate) fn note_orphan(&mut self, name: &ResourceName, now: u64) {
+        if ![ROUTE, EXTENSION].contains(&self.type_url.as_str()) {
+            return;
+        }
+        let is_first = self.delivery.last_nonce == 0;
+        let was_sent = self.names.get(name).is_some_and(|version| version.sent().is_some());
+        // SotW clients do not report what they hold.
+        let may_hold = is_first && self.resumption.has_resources && self.protocol == Protocol::Sotw;
+        let claims = self.names.get(name).is_some_and(|version| version.version().is_some())
+            || self.resumption.claimed.contains_key(name);
+        let seen = match was_sent {
+            true => self.delivery.checked,
+            false if may_hold || claims => Revision(0),
+            false => return,
+        };
+        self.orphans.add(name, seen, now);
+    }
+
     /// Removes names and resources from the planned response that the client has since unsubscribed
     /// from (SOTW-46, DELTA-28). Returns `false` if nothing is left.
     pub(crate) fn drop_unsubscribed(&mut self) -> bool {
@@ -328,7 +347,7 @@ impl Subscription {
         let names = names * NAME_COST_BYTES + text_bytes;
         let removals = self.removals.len() * REMOVAL_COST_BYTES + 2 * self.removals.text_bytes();
         let pending = pending.map_or(0, |pending| pending.names_bytes);
-        let orphans = self.orphans.retained_bytes();
+        let orphans = self.orphans.len() * NAME_COST_BYTES + self.orphans.text_bytes();
         let claimed = self.resumption.claimed_bytes();
         names + claimed + removals + orphans + pending + self.rejection_bytes()
     }

@@ -6,13 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use chancery_model::{
-    ResourceName, Revision,
-    types::{EXTENSION, ROUTE},
-};
-
-use super::{NAME_COST_BYTES, Subscription};
-use crate::Protocol;
+use chancery_model::{ResourceName, Revision};
 
 /// The maximum number of orphans of a type. Further names keep nothing.
 const ORPHANS_MAX: usize = 1_000;
@@ -51,9 +45,14 @@ impl Orphans {
         self.by_name.values().map(|orphan| orphan.since)
     }
 
-    /// Returns the bytes of the names.
-    pub(super) fn retained_bytes(&self) -> usize {
-        self.by_name.len() * NAME_COST_BYTES + self.text_bytes
+    /// Returns the number of orphans.
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Returns the total length of the names, in bytes.
+    pub(super) fn text_bytes(&self) -> usize {
+        self.text_bytes
     }
 
     /// Removes a name that exists again or that the client no longer subscribes to.
@@ -63,32 +62,12 @@ impl Orphans {
         }
     }
 
-    /// Adds a name, unless there are too many.
-    fn add(&mut self, name: &ResourceName, orphan: Orphan) {
+    /// Adds a name that the session misses since `since`, unless there are too many. `seen` is the last
+    /// revision at which the session found its resource.
+    pub(super) fn add(&mut self, name: &ResourceName, seen: Revision, since: u64) {
         if self.by_name.len() < ORPHANS_MAX && !self.by_name.contains_key(name) {
             self.text_bytes += name.as_str().len();
-            self.by_name.insert(name.clone(), orphan);
+            self.by_name.insert(name.clone(), Orphan { seen, since });
         }
-    }
-}
-
-impl Subscription {
-    /// Records a name without a resource, if the client keeps the resource that it had.
-    pub(crate) fn note_orphan(&mut self, name: &ResourceName, now: u64) {
-        if ![ROUTE, EXTENSION].contains(&self.type_url.as_str()) {
-            return;
-        }
-        let is_first = self.delivery.last_nonce == 0;
-        let was_sent = self.names.get(name).is_some_and(|version| version.sent().is_some());
-        // SotW clients do not report what they hold.
-        let may_hold = is_first && self.resumption.has_resources && self.protocol == Protocol::Sotw;
-        let claims = self.names.get(name).is_some_and(|version| version.version().is_some())
-            || self.resumption.claimed.contains_key(name);
-        let seen = match was_sent {
-            true => self.delivery.checked,
-            false if may_hold || claims => Revision(0),
-            false => return,
-        };
-        self.orphans.add(name, Orphan { seen, since: now });
     }
 }
