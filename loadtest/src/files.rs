@@ -49,7 +49,7 @@ const HEALTH: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Open files of this process other than the connections.
 const OWN_FILES: u64 = 500;
-/// What connections send before they stay idle.
+/// The bytes that connections send before they stay idle.
 const GREETINGS: [&[u8]; 4] = [
     b"",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",

@@ -1,4 +1,4 @@
-//! What the ID of a node alone determines.
+//! The properties and resources that the ID of a node alone determines.
 //!
 //! Nobody knows the cluster, the locality and the metadata of a node without a stream to this replica. An
 //! empty value would be a wrong guess, so a condition on such a value is neither true nor false.
@@ -63,7 +63,7 @@ pub(super) fn scopes<'a>(rule: &'a Assignment, node: &Node) -> (Vec<ScopeName>, 
     (rule.scopes_for(node), open.map(|template| template.as_str()).collect())
 }
 
-/// Marks a scope whose name is unknown. Nothing is said about shadowing either: an unknown scope may come first.
+/// Marks a scope whose name is unknown, and removes the report about shadowing: an unknown scope may come first.
 pub(super) fn hide_unknown(scope: &mut pb::ScopeTrial, open: &[&str]) {
     scope.unknown = open.contains(&scope.template.as_str());
     scope.shadowed_by.clear();

@@ -60,11 +60,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct Chancery<T> {
     admin: T,
     run: String,
-    /// What the server may hold of this run.
+    /// The state of this run that the server may hold.
     left: Mutex<Left>,
 }
 
-/// What the server may hold of a run. A write without an answer may have taken effect.
+/// The state of a run that the server may hold. A write without an answer may have taken effect.
 #[derive(Debug, Default)]
 struct Left {
     has_assignment: bool,

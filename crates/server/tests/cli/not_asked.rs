@@ -1,4 +1,4 @@
-//! What a replica says about nodes of other replicas: nothing that it does not know.
+//! Answers of a replica about nodes of other replicas: they contain nothing that the replica does not know.
 
 use std::{path::Path, process::Stdio};
 

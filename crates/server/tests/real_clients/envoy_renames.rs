@@ -26,8 +26,8 @@ use crate::{
 const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
 const NODE: &str = "envoy-rename";
 
-/// ADS-08, ADS-09, SOTW-73: no request fails over SotW, also in the first second of a stream, with a changed
-/// listener, with a rejected listener, and if the rename happens while Envoy is away.
+/// ADS-08, ADS-09, SOTW-73: no request fails over SotW. This includes the first second of a stream, a changed
+/// listener, a rejected listener, and a rename while Envoy is away.
 #[test]
 fn sotw_renamed_scopes_lose_no_request() -> Result<()> {
     renames(Mode::SotwAds, Kind::Scopes)

@@ -51,7 +51,7 @@ impl Answering {
         *self.answerer.lock() = Some((answerer, runtime));
     }
 
-    /// Returns one page of an answer, or the reason why there is none.
+    /// Returns one page of an answer, or the reason for its absence.
     pub(crate) async fn answer(
         &self,
         question: pb::AskRequest,

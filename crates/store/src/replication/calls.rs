@@ -57,7 +57,7 @@ impl Calls {
         self.hello_or_reason(address, timeout).await.ok()
     }
 
-    /// Returns the Hello answer of the replica at `address`, or the reason why there is none within `timeout`.
+    /// Returns the Hello answer of the replica at `address`, or the reason why it did not arrive within `timeout`.
     pub(crate) async fn hello_or_reason(
         &self,
         address: &str,

@@ -93,7 +93,7 @@ pub enum NoAnswer {
 
 /// Answers the questions of other replicas.
 pub trait Answerer: Send + Sync {
-    /// Returns one page of an answer, or the reason why there is none. Runs on the runtime that was registered with
+    /// Returns one page of an answer, or the reason for its absence. Runs on the runtime that was registered with
     /// the answerer. An unknown kind of question is [`NoAnswer::OldRelease`].
     fn answer(&self, asked: Asked) -> BoxFuture<'static, Result<AnswerPage, NoAnswer>>;
 }
