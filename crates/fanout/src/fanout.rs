@@ -270,12 +270,11 @@ impl Fanout {
         self.shared.shards.len()
     }
 
-    /// Wakes a shard, and returns when it has ended a turn. Waits forever if the shard has ended. A shard that takes two
+    /// Wakes a shard, and returns when it has ended a turn. Waits forever if the shard has ended. A shard that takes five
     /// seconds has stalled.
     pub async fn turn(&self, shard: usize) {
         let Some(shard) = self.shared.shards.get(shard) else { return };
-        shard.ready_list.notify.notify_one();
-        shard.ready_list.turns.next().await;
+        shard.ready_list.turns.next(|| shard.ready_list.notify.notify_one()).await;
     }
 
     /// Returns the shards that have stalled. Queries leave them out.

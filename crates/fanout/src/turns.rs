@@ -59,9 +59,11 @@ impl Turns {
         self.last_stall.lock().is_some_and(|stall| stall.ended == ended || stall.at >= since)
     }
 
-    /// Waits until the shard ends a turn. The shard must have work.
-    pub(crate) async fn next(&self) {
+    /// Wakes the shard, and waits until it ends a turn.
+    pub(crate) async fn next(&self, wake: impl FnOnce()) {
+        // The shard may end its turn before the call of `wake` returns.
         let ended = self.ended();
+        wake();
         let mut intervals = 0;
         loop {
             sleep(CHECK_INTERVAL).await;
@@ -162,12 +164,20 @@ mod tests {
         assert_eq!(turns.answer(async { 8 }).await, Some(8));
     }
 
+    /// A turn that ends at once counts: an idle shard has no other one.
+    #[tokio::test(start_paused = true)]
+    async fn turn_that_ends_before_the_wait_begins_is_no_stall() {
+        let turns = Turns::default();
+        turns.next(|| turns.on_end()).await;
+        assert!(!turns.is_stalled());
+    }
+
     /// A watcher finds a stall within five seconds, and waits on until the shard turns again.
     #[tokio::test(start_paused = true)]
     async fn watcher_finds_a_stall_and_its_end() {
         let turns = Arc::new(Turns::default());
         let watched = Arc::clone(&turns);
-        let watcher = tokio::spawn(async move { watched.next().await });
+        let watcher = tokio::spawn(async move { watched.next(|| {}).await });
         pass(4.95).await;
         assert!(!turns.is_stalled());
         pass(0.1).await;

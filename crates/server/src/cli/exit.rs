@@ -15,7 +15,7 @@ pub(crate) enum Exit {
     NoSessionConcerned = 3,
     /// The answer is incomplete. For a write, it is unknown whether all sessions have it: either sessions
     /// ended before they answered, or the cluster has other replicas, whose sessions were not asked. For
-    /// `explain`, the node is not connected to the replica that answers.
+    /// `explain`, the node is not connected to the replica that answers, and its unknown values matter.
     NotAllAsked = 4,
     /// Clients would reject what `lint` has read.
     Findings = 5,
@@ -46,8 +46,8 @@ impl Exit {
                 "session of this replica.",
             ],
             Self::NotAllAsked => &[
-                "`explain`: the node is not connected to the replica that answers, so that only its",
-                "ID is known.",
+                "`explain`: the node is not connected to the replica that answers, and more than",
+                "its ID decides about its scopes.",
                 "With --wait: the write took effect or changed nothing, but it is unknown",
                 "whether all sessions have it:",
                 "- a session ended before it answered, and its node did not return, or",

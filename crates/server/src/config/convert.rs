@@ -56,6 +56,7 @@ impl Config {
             session: chancery_protocol::Config {
                 ack_timeout_ms: self.xds.ack_timeout.millis(),
                 ack_close_after_ms: Some(self.xds.ack_close_after.millis()).filter(|ms| *ms > 0),
+                drain_hold_ms: self.xds.drain_hold.millis(),
                 response_bytes_target: self.xds.response_bytes_target.size(),
                 names_max: self.xds.names_max,
                 types_max: self.xds.types_max,

@@ -186,6 +186,11 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 "If a client leaves a response unanswered for this time, it receives the next one anyway.",
             ),
             (
+                "drain_hold",
+                time(SECOND, 24 * HOUR).or_zero(),
+                "While a client subscribes to a route table that no longer exists, its clusters are kept for at most this time. Set it to more than Envoy's --drain-time-s. 0s keeps none.",
+            ),
+            (
                 "ack_close_after",
                 time(10 * SECOND, 24 * HOUR).or_zero(),
                 "If a client leaves a response unanswered for this time, its stream is closed. The time must be longer than the slowest client takes to receive and apply a full state. 0s disables this; Envoy may then wait indefinitely for a correction.",

@@ -106,6 +106,7 @@ pub(crate) struct Xds {
     pub(crate) shards: usize,
     pub(crate) catch_up_timeout: Span,
     pub(crate) ack_timeout: Span,
+    pub(crate) drain_hold: Span,
     pub(crate) ack_close_after: Span,
     pub(crate) renewals_stop_after: Span,
     pub(crate) response_bytes_target: ByteSize,
@@ -249,6 +250,7 @@ impl Default for Xds {
             shards: fanout.shards,
             catch_up_timeout: Span::seconds(1),
             ack_timeout: Span::new(Duration::from_millis(session.ack_timeout_ms)),
+            drain_hold: Span::new(Duration::from_millis(session.drain_hold_ms)),
             ack_close_after: Span::new(Duration::from_millis(
                 session.ack_close_after_ms.unwrap_or_default(),
             )),

@@ -206,7 +206,7 @@ fn cases() -> Vec<Case> {
             "sotw-size",
             &apply,
             &manifest(scope, &large),
-            "view node/envoy-3, base (1 node): a SotW response with every Cluster: 0.00 MiB → 0.09 MiB, more than 0.06 MiB",
+            "view node/envoy-3, base (1 node): a SotW response with every Cluster: 0.00 MiB → 0.08 MiB, more than 0.06 MiB",
         ),
     ]
 }

@@ -67,6 +67,8 @@ fn serve(data: &Path, xds: &str, admin: &str) -> Server {
     let mut command = chancery();
     command.args(["serve", "--raft", "127.0.0.1:0", "--xds", xds, "--admin", admin, "--data-dir"]);
     command.arg(data).env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB").stderr(Stdio::null());
+    // A client that subscribes to a deleted route table looks like one with a listener that drains.
+    command.env("CHANCERY_XDS_DRAIN_HOLD", "1s");
     Server::spawn(command)
 }
 

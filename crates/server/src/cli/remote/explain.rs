@@ -55,10 +55,16 @@ pub(super) async fn run(
     };
     let response = client.explain(request).await.map_err(|status| refusal(&status))?.into_inner();
     answer.show(&response, |out| write_text(&response, out))?;
-    match response.connected {
-        true => Ok(()),
-        false => Err(Failure::with_exit(Exit::NotAllAsked, not_connected(&response))),
+    match depends_on_unknown(&response) {
+        false => Ok(()),
+        true => Err(Failure::with_exit(Exit::NotAllAsked, not_connected(&response))),
     }
+}
+
+/// Returns whether values that are unknown for a node without a stream may change the scopes of the node.
+fn depends_on_unknown(explained: &pb::ExplainResponse) -> bool {
+    explained.trials.iter().any(|trial| trial.unknown)
+        || explained.scopes.iter().any(|scope| scope.unknown)
 }
 
 fn not_connected(explained: &pb::ExplainResponse) -> String {
