@@ -120,7 +120,7 @@ fn help_version_and_completions_exit_with_success() {
         ),
         (
             &["delete", "--help"],
-            "4  only with --wait: the write took effect or changed nothing, but it is unknown",
+            "with --wait: the write took effect or changed nothing, but it is unknown",
         ),
         (&["--version"], "chancery 0."),
         (&["completions", "bash"], "_chancery"),
