@@ -269,7 +269,7 @@ mod tests {
     fn answer_omits_the_smallest_of_too_many_groups() {
         let group = |n: usize| {
             let own = Some(scopes(&[&format!("node/{n}")]));
-            ((own.clone(), own), users(if n % 1000 == 0 { 7 } else { 1 }))
+            ((own.clone(), own), users(if n.is_multiple_of(1000) { 7 } else { 1 }))
         };
         let n_all = 100_000;
         let nodes: ConnectedNodes = (0..n_all).map(group).collect();

@@ -68,9 +68,10 @@ pub(crate) fn connected_nodes(
     after: &State,
     touched: &BTreeSet<ScopeName>,
 ) -> ConnectedNodes {
+    /// The IDs of nodes, and the types that they request over SotW.
+    type Found<'a> = (BTreeSet<&'a str>, BTreeSet<TypeUrl>);
     let same_rules = Arc::ptr_eq(&before.assignments, &after.assignments);
-    let mut groups: BTreeMap<(Scopes, Scopes), (BTreeSet<&str>, BTreeSet<TypeUrl>)> =
-        BTreeMap::new();
+    let mut groups: BTreeMap<(Scopes, Scopes), Found<'_>> = BTreeMap::new();
     for Client { node, sotw_types, .. } in clients {
         let old = scopes_of(before, node);
         let new = if same_rules { old.clone() } else { scopes_of(after, node) };

@@ -413,17 +413,8 @@ impl Service {
         // Positions are found after the commit, so that they do not delay it, and before a wait, to free the input.
         let warnings = self.located(input, findings.warnings, &published).await;
         let not_asked = fleet.not_asked;
-        let mut response = pb::WriteResponse { guards, warnings, not_asked, ..respond(&summary) };
-        let in_order = summary.revision == tried.state.revision
-            && tried.outcome == Outcome::Committed(summary);
-        if in_order {
-            response = changes::list(&before, &tried, Effect::Committed, response);
-            self.hide_differences(&mut response);
-        } else {
-            response.changes_omitted =
-                summary.changed + summary.removed + summary.assignments + summary.access;
-            response.repeated = response.changes_omitted > 0 && summary.revision <= before.revision;
-        }
+        let response = pb::WriteResponse { guards, warnings, not_asked, ..respond(&summary) };
+        let mut response = self.with_changes(response, summary, &before, &tried);
         if let Some(named) = named {
             let now = self.replica.state();
             let find = move || changed_names::change(summary, &named, &before, &tried, &now);
@@ -431,6 +422,27 @@ impl Service {
         }
         response.warnings.extend(self.unasked_shards(started));
         Ok(response)
+    }
+
+    /// Adds the changes to the response of a write. If other writes came between, they are only counted.
+    fn with_changes(
+        &self,
+        mut response: pb::WriteResponse,
+        summary: Summary,
+        before: &State,
+        tried: &Applied,
+    ) -> pb::WriteResponse {
+        let in_order = summary.revision == tried.state.revision
+            && tried.outcome == Outcome::Committed(summary);
+        if in_order {
+            response = changes::list(before, tried, Effect::Committed, response);
+            self.hide_differences(&mut response);
+        } else {
+            response.changes_omitted =
+                summary.changed + summary.removed + summary.assignments + summary.access;
+            response.repeated = response.changes_omitted > 0 && summary.revision <= before.revision;
+        }
+        response
     }
 
     /// Waits for the clients that a change concerns, if the author asks for that. The trace of the write waits in the

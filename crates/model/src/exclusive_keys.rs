@@ -112,7 +112,7 @@ mod tests {
         let key = u16::from(number) << 3 | 2;
         let key = match u8::try_from(key) {
             Ok(key) if key < 128 => vec![key],
-            _ => vec![(key & 0x7f) as u8 | 0x80, (key >> 7) as u8],
+            _ => vec![(key & 0x7f) as u8 | 0x80, (key >> 7 & 0x7f) as u8],
         };
         [key.as_slice(), &[u8::try_from(content.len()).unwrap()], content].concat()
     }

@@ -111,16 +111,7 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         _ = activity.unused(timeouts) => return Reason::FirstStream,
     };
     let is_http1 = first_bytes.is_http1();
-    let frames = FrameRate {
-        per_second: config.control_frames_per_second_max,
-        burst: config.control_frames_burst_max,
-        key: Some("control_frames_per_second_max"),
-    };
-    let guards = Guards {
-        write_timeout: Some(config.keepalive_interval.saturating_add(config.keepalive_timeout)),
-        frames: (!is_http1).then_some(frames),
-        delays_end: true,
-    };
+    let guards = guards(config, is_http1);
     let io = TokioIo::new(GuardedIo::new(io, first_bytes, Arc::clone(&activity), guards));
     let http = match is_http1 {
         true => Http::One(Box::pin(http1_builder(config).serve_connection(io, service))),
@@ -173,6 +164,20 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         () = tokio::time::sleep(config.close_timeout) => {}
     }
     reason
+}
+
+/// Returns the limits of a connection below HTTP.
+fn guards(config: &Config, is_http1: bool) -> Guards {
+    let frames = FrameRate {
+        per_second: config.control_frames_per_second_max,
+        burst: config.control_frames_burst_max,
+        key: Some("control_frames_per_second_max"),
+    };
+    Guards {
+        write_timeout: Some(config.keepalive_interval.saturating_add(config.keepalive_timeout)),
+        frames: (!is_http1).then_some(frames),
+        delays_end: true,
+    }
 }
 
 fn http1_builder(config: &Config) -> http1::Builder {

@@ -357,7 +357,7 @@ impl World {
                     let parent = (self.below(4) == 0).then(|| self.content());
                     self.commit(view, parent);
                 }
-                6..=13 => drop(self.process(self.random.is_multiple_of(3) == false)),
+                6..=13 => drop(self.process(!self.random.is_multiple_of(3))),
                 14..=16 => {
                     let ms = [10, 600, 2_000, 6_000][self.below(4)];
                     self.wait(ms);

@@ -51,6 +51,11 @@ fn renamed_route_table_keeps_its_cluster_while_its_listener_drains() {
         <- EDS -a
         ",
     );
+}
+
+/// ADS-08: the same with SotW, whose full states keep the old cluster.
+#[test]
+fn sotw_renamed_route_table_keeps_its_cluster_while_its_listener_drains() {
     check(
         Sotw,
         "",
