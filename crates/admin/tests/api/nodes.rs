@@ -191,6 +191,23 @@ async fn session_that_leaves_during_a_wait_is_reported() {
     server.stop().await;
 }
 
+/// Checks the explanation for a node that has no stream to the replica.
+fn expect_only_id_is_known(explained: &Value) {
+    assert_eq!(explained["connected"], false);
+    assert!(
+        explained["conclusions"].to_string().contains("is not connected to this replica"),
+        "{explained}"
+    );
+    let trials = &explained["trials"];
+    assert_eq!(trials[0]["reason"], "unknown: cluster must match \"web\"", "{explained}");
+    for trial in [&trials[0], &trials[1]] {
+        assert_eq!((&trial["matched"], &trial["unknown"]), (&json!(false), &json!(true)));
+    }
+    assert_eq!(trials.as_array().unwrap().len(), 2, "the ID decides about the second: {explained}");
+    assert_eq!(explained["scopes"], json!([]), "{explained}");
+    assert_eq!(explained["unknown"][0], "cluster", "{explained}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn explain_shows_path_from_node_to_resource() {
     let server = Server::start().await;
@@ -204,17 +221,7 @@ async fn explain_shows_path_from_node_to_resource() {
 
     // A node that is not connected is explained by its ID alone, and the explanation says so.
     let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=web", "").await;
-    assert_eq!(explained["connected"], false);
-    let conclusions = |explained: &Value| explained["conclusions"].to_string();
-    assert!(conclusions(&explained).contains("is not connected to this replica"), "{explained}");
-    let trials = &explained["trials"];
-    assert_eq!(trials[0]["reason"], "unknown: cluster must match \"web\"", "{explained}");
-    for trial in [&trials[0], &trials[1]] {
-        assert_eq!((&trial["matched"], &trial["unknown"]), (&json!(false), &json!(true)));
-    }
-    assert_eq!(trials.as_array().unwrap().len(), 2, "the ID decides about the second: {explained}");
-    assert_eq!(explained["scopes"], json!([]), "{explained}");
-    assert_eq!(explained["unknown"][0], "cluster", "{explained}");
+    expect_only_id_is_known(&explained);
 
     // For a connected node, the subscriptions of its streams count, too.
     let mut client = Client::open(&server, "edge-1");
@@ -222,6 +229,7 @@ async fn explain_shows_path_from_node_to_resource() {
     let response = client.response().await;
     client.answer(&response, None).await;
     in_state(&server, "edge-1", "synced").await;
+    let conclusions = |explained: &Value| explained["conclusions"].to_string();
     let explained = server.done("GET", "/v1/explain?node=edge-1&type=cds&name=web", "").await;
     assert_eq!(explained["connected"], true);
     assert_eq!(explained["unknown"], json!([]), "{explained}");

@@ -265,7 +265,8 @@ fn check_profiles(fleet: &mut Fleet) {
     for at in 0..3 {
         // The clients of other replicas may be known from a write of the last seconds.
         eventually("the gRPC client is known", || {
-            let refused = fleet.replicas[at].run(&args, &manifest("node/envoy-go", &[dns.clone()]));
+            let refused = fleet.replicas[at]
+                .run(&args, &manifest("node/envoy-go", std::slice::from_ref(&dns)));
             refused.err.contains("a gRPC client (Go) would reject this cluster").then_some(())
         });
     }
