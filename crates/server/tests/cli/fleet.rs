@@ -307,7 +307,10 @@ fn check_unasked(fleet: &Fleet, missing: usize, reason: &str, text: &str) {
             refused.err.contains("pass `--confirm unasked` (HTTP: confirm=unasked)"),
             "{refused:?}"
         );
-        let plain = fleet.dry_run(at, &args, &manifest("base", &[cluster("new")]));
+        let with_endpoints = format!(
+            "{{'@type': {CLUSTER}, name: new, type: STATIC, load_assignment: {{cluster_name: new, endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 80}}}}}}}}]}}]}}}}"
+        );
+        let plain = fleet.dry_run(at, &args, &manifest("base", &[with_endpoints]));
         assert_eq!(plain["guards"], Value::Array(Vec::new()), "no guard can concern this write");
     }
     for (n, at) in others.enumerate() {
