@@ -4,7 +4,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{PoisonError, RwLock},
+    time::{Duration, Instant},
+};
 
 use chancery_fuzz::{corpus, escaped, target, unescaped, warm_up};
 
@@ -12,10 +15,13 @@ use chancery_fuzz::{corpus, escaped, target, unescaped, warm_up};
 const MUTATIONS: usize = 10_000;
 /// The maximum time for one input. It is generous, because other processes may use the processors.
 const TIME_MAX: Duration = Duration::from_secs(5);
+/// The tests with long inputs run alone: the memory of their inputs would count for other tests.
+static ALONE: RwLock<()> = RwLock::new(());
 const SEED: u64 = 0x00c4_a9ce_7e00_0011;
 
 /// Runs the inputs of a target. A failure prints the input.
 fn run(name: &str) {
+    let _beside_short_ones = ALONE.read().unwrap_or_else(PoisonError::into_inner);
     warm_up();
     let target = target(name).unwrap();
     let inputs = corpus(name).unwrap();
@@ -118,6 +124,7 @@ const LONG_BYTES: usize = 32 << 10;
 /// target has a constant part.
 #[test]
 fn memory_of_long_inputs_is_bounded() {
+    let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
     warm_up();
     for target in chancery_fuzz::TARGETS {
         let inputs = corpus(target.name).unwrap();
@@ -163,6 +170,7 @@ const GROWN: usize = 6;
 /// which shows a cost that grows with the square of the length. Prints the highest cost of each target.
 #[test]
 fn time_of_long_inputs_is_bounded() {
+    let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
     let measure = || {
         chancery_admission::fuzz::read_on_this_thread();
         warm_up();
