@@ -57,8 +57,9 @@ const RUNS: usize = 3;
 const STEPS_MIN: f64 = 2e6;
 
 impl Target {
-    /// Decodes an input, and returns the steps that this takes for each byte. A step is the processor time for one byte
-    /// of a checksum. Call it on a thread with a stack of 16 MiB, after `read_on_this_thread` of the files' reader.
+    /// Decodes an input, and returns the number of steps for each byte. A step is the processor time that a checksum
+    /// takes for one byte. The calling thread needs a stack of 16 MiB. It must call `read_on_this_thread` of
+    /// `chancery_admission` first, so that files are read on this thread.
     ///
     /// # Panics
     /// If the decoder breaks its contract, or takes more steps than its bound.

@@ -37,7 +37,7 @@ impl Service {
             return Ok(Vec::new());
         }
         let (n_not_asked, guard) = (fleet.not_asked.len(), Guard::Unasked);
-        // Who confirms the guard decides by the nodes that are known.
+        // An author who confirms this guard accepts that the other guards judge by the known nodes.
         let is_confirmed = confirmed.contains(&guard) || !self.guards.applies(guard);
         let n_unknown_replicas = if is_confirmed { 0 } else { n_not_asked };
         let (before, after, settings) =

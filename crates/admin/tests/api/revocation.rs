@@ -139,7 +139,7 @@ async fn author_cannot_take_rights_of_another_team() {
     let who = Who::Token(&shop);
     let apply = |rule: Value| json!({ "access": [rule] }).to_string();
     let before = done(&server, Who::Admin, "GET", "/v1/access", "").await;
-    // What the caller may write itself, in place of what it could not have written.
+    // The caller may write each of these rules, but not the rule that each would replace.
     for rule in [
         json!({"name": "pay-app", "identity": "token:pay-app", "read": ["team/shop/b"]}),
         json!({"name": "pay-app", "identity": "token:shop", "read": ["team/shop/b"]}),

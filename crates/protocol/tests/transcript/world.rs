@@ -135,8 +135,8 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
 /// The encoded `policy.endpoint_stale_after` of a body, up to the number of seconds.
 const STALE_AFTER: [u8; 5] = [0x22, 4, 0x22, 2, 0x08];
 
-/// Returns the start of a body with these keys: the key of a scope, the domains of a virtual host, or the addresses
-/// of a listener.
+/// Returns the start of a body with these keys. A scope has one key, a virtual host has domains, and a listener has
+/// addresses.
 fn keys_prefix(of: &ResourceKey, keys: &str) -> Vec<u8> {
     let len = |field: u8, content: &[u8]| {
         [&[field << 3 | 2, u8::try_from(content.len()).unwrap()], content].concat()

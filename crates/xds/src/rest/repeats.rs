@@ -30,7 +30,8 @@ struct Recent {
 }
 
 /// Returns the key of a request: its principal, its node, its path, and the version that its client has. The version
-/// of the response encodes the names. Clients of different identities neither learn from nor delay each other.
+/// depends on the requested names. Requests of different identities have different keys, so that they neither reveal
+/// nor delay each other.
 pub(crate) fn key(principal: &Principal, node: &str, path: &str, version_info: &str) -> u64 {
     let mut hash = Xxh3::default();
     for field in [principal.as_str(), node, path, version_info] {
