@@ -92,7 +92,7 @@ impl Subscription {
             (false, false) => self.plan_names(context),
         };
         if !full_state {
-            let takeovers = self.take_over(&mut plan, context.view, release);
+            let takeovers = exclusion::take_over(self, &mut plan, context.view, release);
             self.release(&mut plan, context.view, release, &takeovers);
         }
         if self.protocol == Protocol::Mcp && !is_incremental {
@@ -186,7 +186,7 @@ impl Subscription {
         context: PlanContext<'_>,
     ) -> Touched {
         let covers = self.delivery.planned;
-        let is_atomic = self.exchanges_keys(&plan, before.as_ref());
+        let is_atomic = exclusion::exchanges_keys(self, &plan, before.as_ref());
         let Plan { resources, removed, absent, errors, send, touched, fresh, .. } = plan;
         let changes = plan.releases || !touched.is_empty() || !removed.is_empty();
         let has_names = !removed.is_empty() || !absent.is_empty() || !errors.is_empty();
@@ -292,7 +292,7 @@ impl Subscription {
                 let change = difference(differ, base.unwrap_or(&empty), view);
                 if let Some(base) = base.filter(|_| self.nack().is_some()) {
                     let old = change.changed.iter().filter_map(|new| base.get(new.name().as_str()));
-                    old.for_each(|old| self.note_freed(old, &mut plan));
+                    old.for_each(|old| exclusion::note_freed(self, old, &mut plan));
                 }
                 (plan.resources, removed) = (change.changed, change.removed);
             }

@@ -21,6 +21,7 @@ use crate::{Config, Nack, Protocol, SubscriptionStatus, SyncState, spelling::Spe
 mod acceptance;
 mod agreement;
 mod answers;
+mod causes;
 mod contents;
 mod delivery;
 mod globs;
@@ -50,7 +51,7 @@ use interest::Requests;
 pub(crate) use interest::{ClientVersion, Names, Wildcard, is_located};
 use orphans::Orphans;
 use parameters::Variants;
-use rejections::Rejections;
+pub(crate) use rejections::Rejections;
 pub(crate) use removals::{PendingRemoval, PendingRemovals};
 use renewals::Renewals;
 pub(crate) use renewals::{Refresh, SENT_ALONE_MAX};

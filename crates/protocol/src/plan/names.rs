@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_model::{Resource, ResourceName, TypeVersion};
 
-use super::{Plan, PlanContext, gone_resource};
+use super::{Plan, PlanContext, exclusion::note_freed, gone_resource};
 use crate::{
     Protocol,
     subscription::{ClientVersion, Subscription},
@@ -107,7 +107,7 @@ impl Subscription {
                 }
                 found.replaced.extend(self.replaced_under(&name, resource));
                 if let Some(old) = held.sent().filter(|old| *old != resource) {
-                    self.note_freed(old, plan);
+                    note_freed(self, old, plan);
                 }
                 self.record(&name, ClientVersion::sent_in(resource, version));
             }

@@ -1,17 +1,20 @@
 //! Removals that are kept back for draining listeners (ADS-08).
 
+use std::collections::BTreeMap;
+
 use chancery_model::{
     ResourceName, Revision,
     types::{CLUSTER, ENDPOINT, VIRTUAL_HOST},
 };
 
 use super::Session;
-use crate::subscription::{PendingRemoval, Subscription};
+use crate::subscription::PendingRemoval;
 
 impl Session {
     /// Marks the removals of the type at `at` that the client may need for a listener that drains.
     ///
-    /// The cost is O(orphans · removals), both of which are limited, and O(1) without removals.
+    /// The cost is O(orphans + removals) after a change of either, or if an orphan has become too old, and O(1)
+    /// otherwise.
     pub(super) fn mark_kept(&mut self, at: usize, now: u64) {
         let (before, rest) = self.subscriptions.split_at_mut(at);
         let Some((s, after)) = rest.split_first_mut() else { return };
@@ -25,33 +28,37 @@ impl Session {
         let referrers = s.properties.referrers;
         let others = before.iter().chain(after.iter());
         let others = others.filter(|other| referrers.contains(&other.type_url.as_str()));
-        let max_ms = self.config.drain_hold_ms;
-        let orphans: Vec<(&ResourceName, Revision)> =
-            others.flat_map(|other| other.orphans.younger_than(max_ms, now)).collect();
-        let fits = s.removals.len() <= self.config.held_removals_max;
-        if !fits || orphans.is_empty() {
-            s.removals.mark_kept(|_, _| false);
+        let n_changes = others.clone().map(|other| other.orphans.n_changes()).sum();
+        if s.removals.are_marked(n_changes, now) {
             return;
         }
-        // Any cluster may be in the table. The name of a virtual host has the name of its table.
-        let first_seen = orphans.iter().map(|(_, seen)| *seen).min();
-        let has_host = |name: &ResourceName, removal: &PendingRemoval| {
-            orphans.iter().any(|(table, seen)| {
-                let rest = name.as_str().strip_prefix(table.as_str());
-                rest.is_some_and(|rest| rest.starts_with('/')) && removal.revision > *seen
-            })
-        };
-        match url == VIRTUAL_HOST {
-            true => s.removals.mark_kept(has_host),
-            false => s.removals.mark_kept(|_, removal| Some(removal.revision) > first_seen),
+        let max_ms = self.config.drain_hold_ms;
+        let mut until = u64::MAX;
+        let mut orphans: BTreeMap<&str, Revision> = BTreeMap::new();
+        for (name, seen, since) in others.flat_map(|other| other.orphans.younger_than(max_ms, now))
+        {
+            until = until.min(since + max_ms);
+            let known = orphans.entry(name.as_str()).or_insert(seen);
+            *known = seen.min(*known);
         }
+        let fits = s.removals.len() <= self.config.held_removals_max;
+        // Any cluster may be in a table. The name of a virtual host begins with the name of its table.
+        let first_seen = orphans.values().min().filter(|_| fits);
+        let has_host = |name: &ResourceName, removal: &PendingRemoval| {
+            let name = name.as_str();
+            let mut ends = name.match_indices('/').map(|(end, _)| end);
+            ends.any(|end| orphans.get(&name[..end]).is_some_and(|seen| removal.revision > *seen))
+        };
+        s.removals.mark_kept(n_changes, until, |name, removal| {
+            first_seen.is_some_and(|first_seen| match url == VIRTUAL_HOST {
+                true => has_host(name, removal),
+                false => removal.revision > *first_seen,
+            })
+        });
     }
 
-    /// Returns the times at which removals are no longer kept back.
+    /// Returns the times from which removals may no longer be kept back.
     pub(super) fn drain_deadlines(&self) -> impl Iterator<Item = u64> {
-        let keeps = self.subscriptions.iter().any(|s| s.removals.n_kept() > 0);
-        let all = self.subscriptions.iter().filter(move |_| keeps);
-        let times = all.flat_map(|s: &Subscription| s.orphans.times());
-        times.map(|since| since + self.config.drain_hold_ms)
+        self.subscriptions.iter().filter_map(|s| s.removals.kept_until())
     }
 }

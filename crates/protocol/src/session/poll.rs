@@ -120,7 +120,9 @@ impl Session {
         self.mark_kept(at, now);
         let subscription = &self.subscriptions[at];
         let release = self.order().release(at, now);
-        if !subscription.has_work() && !subscription.has_releasable(release) {
+        if !subscription.has_work()
+            && !subscription.has_releasable(|removal| release.allows(removal))
+        {
             return self.end_wait(at);
         }
         if view.has_unopened(&subscription.type_url) {

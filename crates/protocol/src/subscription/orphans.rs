@@ -17,6 +17,7 @@ pub(crate) struct Orphans {
     by_name: BTreeMap<ResourceName, Orphan>,
     /// The total length of the names, in bytes.
     text_bytes: usize,
+    n_changes: u64,
 }
 
 /// A resource that no longer exists.
@@ -29,20 +30,20 @@ struct Orphan {
 }
 
 impl Orphans {
-    /// Returns the name of each orphan that is younger than `max_ms`, and the last revision at which it
-    /// existed.
+    /// Returns the name of each orphan that is younger than `max_ms`, the last revision at which it
+    /// existed, and the time since which it is missing.
     pub(crate) fn younger_than(
         &self,
         max_ms: u64,
         now: u64,
-    ) -> impl Iterator<Item = (&ResourceName, Revision)> {
+    ) -> impl Iterator<Item = (&ResourceName, Revision, u64)> {
         let young = self.by_name.iter().filter(move |(_, orphan)| orphan.since + max_ms > now);
-        young.map(|(name, orphan)| (name, orphan.seen))
+        young.map(|(name, orphan)| (name, orphan.seen, orphan.since))
     }
 
-    /// Iterates over the times since which the orphans are missing.
-    pub(crate) fn times(&self) -> impl Iterator<Item = u64> {
-        self.by_name.values().map(|orphan| orphan.since)
+    /// Returns the number of additions and removals since the stream began.
+    pub(crate) fn n_changes(&self) -> u64 {
+        self.n_changes
     }
 
     /// Returns the number of orphans.
@@ -58,6 +59,7 @@ impl Orphans {
     /// Removes a name that exists again or that the client no longer subscribes to.
     pub(crate) fn remove(&mut self, name: &ResourceName) {
         if self.by_name.remove(name).is_some() {
+            self.n_changes += 1;
             self.text_bytes -= name.as_str().len();
         }
     }
@@ -66,6 +68,7 @@ impl Orphans {
     /// revision at which the session found its resource.
     pub(super) fn add(&mut self, name: &ResourceName, seen: Revision, since: u64) {
         if self.by_name.len() < ORPHANS_MAX && !self.by_name.contains_key(name) {
+            self.n_changes += 1;
             self.text_bytes += name.as_str().len();
             self.by_name.insert(name.clone(), Orphan { seen, since });
         }

@@ -40,7 +40,7 @@ pub(crate) struct Rejections {
     /// Whether a response was rejected whose contents are unknown or do not matter.
     rejects_state: bool,
     /// Whether the next plan sends the rejected resources again, because the cause may be gone.
-    pub(crate) retry_due: bool,
+    retry_due: bool,
 }
 
 /// The first state of a wildcard, of which the client has rejected at least a part. Everything that
@@ -133,6 +133,16 @@ impl Rejections {
     pub(crate) fn is_rejected(&self, resource: &Resource) -> bool {
         self.standing.get(resource.name()).is_some_and(|one| **one == *resource)
             || self.first.as_ref().is_some_and(|first| first.has(resource))
+    }
+
+    /// Lets the next plan send the rejected resources again.
+    pub(crate) fn retry(&mut self) {
+        self.retry_due = true;
+    }
+
+    /// Returns whether the plan that begins sends the rejected resources again.
+    pub(crate) fn take_retry(&mut self) -> bool {
+        std::mem::take(&mut self.retry_due)
     }
 
     /// Records a rejection.

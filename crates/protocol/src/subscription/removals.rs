@@ -45,6 +45,17 @@ pub(crate) struct PendingRemovals {
     lifetimes: Lifetimes,
     /// The number of removals that are kept back for a listener that drains.
     n_kept: usize,
+    /// The orphans for which the removals were marked; `None` if the removals have changed since.
+    marked: Option<Marked>,
+}
+
+/// The orphans for which removals were marked.
+#[derive(Debug, Clone, Copy)]
+struct Marked {
+    /// The number of changes of the orphans.
+    n_changes: u64,
+    /// The time from which an orphan keeps no removal.
+    until: u64,
 }
 
 impl PendingRemovals {
@@ -66,8 +77,25 @@ impl PendingRemovals {
         self.n_kept == self.by_name.len()
     }
 
-    /// Marks the removals that are kept back for a listener that drains.
-    pub(crate) fn mark_kept(&mut self, is_kept: impl Fn(&ResourceName, &PendingRemoval) -> bool) {
+    /// Returns whether the marks of the removals hold for the orphans after `n_changes` changes.
+    pub(crate) fn are_marked(&self, n_changes: u64, now: u64) -> bool {
+        self.marked.is_some_and(|marked| marked.n_changes == n_changes && now < marked.until)
+    }
+
+    /// Returns the time from which a kept removal may no longer be kept.
+    pub(crate) fn kept_until(&self) -> Option<u64> {
+        self.marked.filter(|_| self.n_kept > 0).map(|marked| marked.until)
+    }
+
+    /// Marks the removals that are kept back for a listener that drains. The marks hold until the orphans have
+    /// changed again, and before the time `until`.
+    pub(crate) fn mark_kept(
+        &mut self,
+        n_changes: u64,
+        until: u64,
+        is_kept: impl Fn(&ResourceName, &PendingRemoval) -> bool,
+    ) {
+        self.marked = Some(Marked { n_changes, until });
         self.n_kept = 0;
         for (name, removal) in &mut self.by_name {
             removal.is_kept = is_kept(name, removal);
@@ -121,6 +149,7 @@ impl PendingRemovals {
             self.lifetimes.add(removal.resource.ttl(), place.key());
             *self.by_time.entry(removal.since).or_default() += 1;
             self.n_kept += usize::from(removal.is_kept);
+            self.marked = None;
             place.insert(removal);
         }
     }
@@ -128,6 +157,7 @@ impl PendingRemovals {
     pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<PendingRemoval> {
         let removal = self.by_name.remove(name)?;
         self.n_kept -= usize::from(removal.is_kept);
+        self.marked = None;
         self.text_bytes -= name.as_str().len();
         self.lifetimes.remove(removal.resource.ttl(), name);
         if let Some(n) = self.by_time.get_mut(&removal.since) {

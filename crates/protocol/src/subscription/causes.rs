@@ -1,0 +1,78 @@
+//! The end of the cause of a rejection: what was rejected is sent again once (ADR 4, point 10), and removals that
+//! the client has not applied are pending again.
+
+use std::sync::Arc;
+
+use chancery_model::{Resource, ResourceName};
+
+use super::{PendingRemoval, Subscription};
+
+impl Subscription {
+    /// Returns whether the client rejects anything but resources that are being removed.
+    pub(crate) fn rejects_present(&self) -> bool {
+        let is_removed = |one: &Arc<Resource>| {
+            self.removals.get(one.name()).is_some_and(|removal| removal.resource == *one)
+        };
+        self.rejections.rejects_unknown() || self.rejections.listed().any(|one| !is_removed(one))
+    }
+
+    /// Returns whether one of the allowed removals may be announced without any other change. A removal that the
+    /// client has rejected waits while the client rejects another resource.
+    pub(crate) fn has_releasable(&self, allows: impl Fn(&PendingRemoval) -> bool) -> bool {
+        if self.removals.none_waits() {
+            return false;
+        }
+        let mut has_tried = false;
+        for removal in self.removals.values().filter(|removal| allows(removal)) {
+            if !removal.is_tried {
+                return true;
+            }
+            has_tried = true;
+        }
+        has_tried && !self.rejects_present()
+    }
+
+    /// Handles the rejection of a response. If the client applies nothing of such a response, its removals are
+    /// pending again. If a later response may have ended the cause, the resources are sent again.
+    pub(crate) fn restore_removals(
+        &mut self,
+        removed: Vec<(ResourceName, PendingRemoval)>,
+        nonce: u64,
+    ) {
+        let rejects_whole = self.properties.exclusion.rejects_whole() && !self.is_full_state();
+        let is_last = nonce == self.delivery.last_nonce;
+        if self.rejections.has_cause_ended(nonce) && is_last || rejects_whole && !is_last {
+            self.retry_rejected();
+        }
+        if !rejects_whole {
+            return;
+        }
+        if !self.removals.is_empty() {
+            self.work.changed.set_all();
+        }
+        for (name, removal) in removed {
+            self.removals.add(name.clone(), removal);
+            self.removals.set_tried(&name);
+        }
+    }
+
+    /// Handles an accepted response of another type, which may have ended the cause of rejections before it.
+    pub(crate) fn on_cause_ended(&mut self, nonce: u64) {
+        self.rejections.end_cause(nonce);
+        let is_quiet = self.delivery.is_settled() && self.delivery.last_nonce < nonce;
+        if self.nack().is_some() && is_quiet && self.rejects_present() {
+            self.retry_rejected();
+        }
+    }
+
+    /// Sends the rejected resources again with the next plan.
+    fn retry_rejected(&mut self) {
+        match self.is_full_state() {
+            true => self.work.answer_due = true,
+            false => {
+                self.rejections.retry();
+                self.work.changed.set_all();
+            }
+        }
+    }
+}
