@@ -45,6 +45,8 @@ const NAME_BYTES_MAX: usize = 256;
 const NACK_MESSAGE_BYTES_MAX: usize = 64;
 const NODE_BYTES_MAX: usize = 2048;
 const NODE_METADATA_MAX: usize = 32;
+/// The ratio of the default limits of a node: bytes for each scalar in its metadata.
+const NODE_BYTES_PER_SCALAR: usize = 256;
 const MESSAGE_BYTES_MAX: usize = 512 << 10;
 /// The number of messages that are read from a body. Further messages reach no further code.
 const MESSAGES_MAX: usize = 500;
@@ -147,8 +149,14 @@ fn scanned(protocol: Protocol, message: &[u8]) -> Option<Request> {
     Some(request)
 }
 
+/// Returns the limit of scalars in the metadata of a node. The limits of long inputs have the ratio of the default
+/// limits, because a value takes more memory than its bytes.
+fn metadata_max(input: &[u8]) -> usize {
+    limit(NODE_METADATA_MAX * NODE_BYTES_PER_SCALAR, input) / NODE_BYTES_PER_SCALAR
+}
+
 fn node_reader(input: &[u8]) -> NodeReader {
-    NodeReader::new(limit(NODE_BYTES_MAX, input), limit(NODE_METADATA_MAX, input))
+    NodeReader::new(limit(NODE_BYTES_MAX, input), metadata_max(input))
 }
 
 /// Decodes a node twice, as a stream does. The repeated node is no change.
@@ -167,7 +175,7 @@ pub fn rest_request(json: &[u8]) {
         names_max: limit(NAMES_MAX, json),
         name_bytes_max: limit(NAME_BYTES_MAX, json),
         node_bytes_max: limit(NODE_BYTES_MAX, json),
-        node_values_max: limit(4 * NODE_METADATA_MAX, json),
+        node_values_max: 4 * metadata_max(json),
         nack_message_bytes_max: limit(NACK_MESSAGE_BYTES_MAX, json),
     };
     let Ok(request) = request::parse(json, &limits) else { return };
@@ -177,7 +185,7 @@ pub fn rest_request(json: &[u8]) {
     );
     assert!(request.error.is_none_or(|error| error.message.len() <= limits.nack_message_bytes_max));
     if let Some(node) = request.node {
-        drop(node::of_poll(node, limits.node_bytes_max, limit(NODE_METADATA_MAX, json)));
+        drop(node::of_poll(node, limits.node_bytes_max, metadata_max(json)));
     }
 }
 
