@@ -65,9 +65,9 @@ pub struct Limits {
 pub enum Eviction {
     /// No connection loses its slot. The new one is rejected.
     Never,
-    /// A connection without an open request, of the peer that has the most connections, if it has more than a few. Connections that never had a
-    /// request come first, then the one that has been idle for the longest time. If all connections have open requests,
-    /// the new one is rejected.
+    /// A connection without an open request, of the peer that has the most connections, if it has more than a few.
+    /// Connections that never had a request come first, then the one that has been idle for the longest time. If all
+    /// connections have open requests, the new one is rejected.
     LongestIdle,
     /// A connection without a first request ([`Activity::begin`]): the oldest one of the peer that has the most of
     /// them. If all connections have had a request, the new one is rejected.

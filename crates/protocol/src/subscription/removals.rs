@@ -67,11 +67,6 @@ impl PendingRemovals {
         self.by_name.is_empty()
     }
 
-    /// Returns the number of removals that are kept back for a listener that drains.
-    pub(crate) fn n_kept(&self) -> usize {
-        self.n_kept
-    }
-
     /// Returns whether no removal waits for the types that refer to its resource.
     pub(crate) fn none_waits(&self) -> bool {
         self.n_kept == self.by_name.len()
