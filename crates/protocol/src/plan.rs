@@ -98,6 +98,7 @@ impl Subscription {
         if self.protocol == Protocol::Mcp && !is_incremental {
             self.plan_full_collection(&mut plan, context.view, differ);
         }
+        exclusion::order_takeovers(self, &mut plan, before.as_ref());
         plan.is_incremental = is_incremental;
         plan.sent_early = sent_early;
         if let Some(wildcard) = &mut self.wildcard {
@@ -216,6 +217,7 @@ impl Subscription {
                 carried,
                 unsubscribed: BTreeSet::new(),
                 first_state: plan.first_state,
+                repeats: plan.repeats,
                 is_incremental: plan.is_incremental,
                 is_renewal: false,
                 base: before.clone().filter(|_| !plan.sent_early),
@@ -265,7 +267,7 @@ impl Subscription {
     fn plan_wildcard(&mut self, context: PlanContext<'_>, differ: &Differ) -> Plan {
         let view = context.view;
         let mut plan = Plan::default();
-        let mut removed = Vec::new();
+        let (mut removed, mut replaced) = (Vec::new(), Vec::new());
         let base = self.base();
         let claimed = &self.resumption.claimed;
         match base {
@@ -292,11 +294,14 @@ impl Subscription {
                 let change = difference(differ, base.unwrap_or(&empty), view);
                 if let Some(base) = base.filter(|_| self.nack().is_some()) {
                     let old = change.changed.iter().filter_map(|new| base.get(new.name().as_str()));
-                    old.for_each(|old| exclusion::note_freed(self, old, &mut plan));
+                    let old: Vec<Arc<Resource>> = old.cloned().collect();
+                    old.iter().for_each(|old| exclusion::note_freed(self, old, &mut plan));
+                    replaced = old;
                 }
                 (plan.resources, removed) = (change.changed, change.removed);
             }
         }
+        replaced.iter().for_each(|old| self.rejections.on_gone(old));
         if !self.removals.is_empty() {
             self.drop_returned(&mut plan.resources);
         }

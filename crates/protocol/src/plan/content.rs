@@ -33,6 +33,8 @@ pub(super) struct Plan {
     pub(super) resumes: bool,
     /// Whether the response has the whole view of a wildcard.
     pub(super) first_state: bool,
+    /// The revision of the rejected first state that is sent again.
+    pub(super) repeats: Option<Revision>,
     /// MCP: whether the response is a difference.
     pub(super) is_incremental: bool,
     /// Whether a part of the change was sent before.

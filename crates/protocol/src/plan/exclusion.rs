@@ -8,7 +8,10 @@
 //! - If a change frees a key that a rejected resource needs, the rejected resource is sent again with that change.
 //!   So are all others that were rejected with it, because the client has none of them. Each change does this once.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use chancery_model::{Resource, ResourceName, types::Exclusion};
 use chancery_view::{Resources, TypeView};
@@ -168,11 +171,56 @@ fn retry(s: &mut Subscription, plan: &mut Plan, view: &TypeView, release: Releas
         let freed = Keys::of(by, freed.iter());
         rejected.retain(|resource| freed.meets(by, resource));
     }
-    plan.first_state |= s.rejections.forget_first();
+    match by.rejects_whole() {
+        true => plan.first_state |= s.rejections.forget_first(),
+        false => plan.repeats = s.rejections.repeat_first(),
+    }
     for resource in rejected {
         plan.touched.push(Arc::clone(&resource));
         plan.resources.push(resource);
     }
+}
+
+/// Orders the scopes of a plan such that one that gives up a key precedes the one that takes it. Envoy applies the scopes
+/// of a response one by one, and then removes the old key of each, even if another scope has just taken it. `before` is
+/// the previous view.
+///
+/// No order helps scopes that exchange their keys in a circle. The cost is O(changed scopes).
+pub(super) fn order_takeovers(s: &Subscription, plan: &mut Plan, before: Option<&TypeView>) {
+    let by = s.properties.exclusion;
+    let Some(before) = before.filter(|_| by == Exclusion::ScopeKey) else { return };
+    let keys = |one: &Resource| one.exclusive_keys(by).unwrap_or_default();
+    let mut taker_of = BTreeMap::new();
+    for new in plan.touched.iter() {
+        taker_of.extend(keys(new).into_iter().map(|key| (key, new.name().clone())));
+    }
+    // The scope that takes the key of each scope.
+    let mut next: BTreeMap<ResourceName, ResourceName> = BTreeMap::new();
+    for new in plan.touched.iter() {
+        let given_up = before.get(new.name().as_str()).map(|old| keys(old)).unwrap_or_default();
+        let taker = given_up.iter().find_map(|key| taker_of.get(key));
+        next.extend(
+            taker.filter(|one| *one != new.name()).map(|one| (new.name().clone(), one.clone())),
+        );
+    }
+    if next.is_empty() {
+        return;
+    }
+    // A key has one taker, and a scope has one key, so the takers form chains. Each begins with a scope that takes no
+    // key of another.
+    let takers: BTreeSet<&ResourceName> = next.values().collect();
+    let mut places: BTreeMap<&ResourceName, usize> = BTreeMap::new();
+    for first in next.keys().filter(|name| !takers.contains(*name)) {
+        let chain = std::iter::successors(Some(first), |name| next.get(*name));
+        // Two scopes may have had one key, so that a chain may end in a circle.
+        for (place, name) in chain.take(next.len() + 1).enumerate() {
+            places.insert(name, place + 1);
+        }
+    }
+    let mut all: Vec<Arc<Resource>> = plan.resources.iter().cloned().collect();
+    all.sort_by_key(|one| places.get(one.name()).copied().unwrap_or_default());
+    plan.resources = Resources::default();
+    all.into_iter().for_each(|one| plan.resources.push(one));
 }
 
 /// Returns whether resources of a plan may exchange keys, or take keys of removed resources. No response with

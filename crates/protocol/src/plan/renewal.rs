@@ -158,6 +158,7 @@ impl Subscription {
             names_bytes: 0,
             unsubscribed: BTreeSet::new(),
             first_state: false,
+            repeats: None,
             is_incremental: false,
             is_renewal: true,
             base: None,

@@ -90,6 +90,7 @@ impl Session {
         if let Some(step) = self.step_held_back(at, now) {
             return step;
         }
+        self.subscriptions[at].retry_when_due(now);
         let subscription = &self.subscriptions[at];
         let waiting = subscription.delivery.awaits_answer(self.config.ack_timeout_ms, now);
         if let Some(pending) = &subscription.delivery.pending {
@@ -311,7 +312,7 @@ impl Session {
             version: pending.version.clone(),
             revision: pending.covers,
             carried: pending.carried,
-            first_state: pending.first_state.then_some(pending.revision),
+            first_state: pending.first_state.then_some(pending.revision).or(pending.repeats),
             resources: Some(response.contents()),
             removed: std::mem::take(&mut pending.announced),
             changes: pending.changes && pending.is_empty(),
@@ -334,7 +335,8 @@ impl Session {
     /// means that no deadline is pending.
     #[must_use]
     pub fn wake_at(&self, now: u64) -> Option<u64> {
-        let busy = |s: &Subscription| s.has_work() || !s.removals.is_empty();
+        let busy =
+            |s: &Subscription| s.has_work() || !s.removals.is_empty() || s.retry_at().is_some();
         if !self.subscriptions.iter().any(busy) {
             return None;
         }
@@ -347,6 +349,7 @@ impl Session {
                 s.work.gated_since.map(|since| since + timeout),
                 s.removals.oldest().map(|since| since + REMOVAL_WAITS * timeout),
                 held,
+                s.retry_at(),
             ]
         });
         // The replica opens resources without a change that a session would see.

@@ -39,6 +39,9 @@ impl Subscription {
             // A split state is settled only with its last part.
             if self.delivery.is_settled() {
                 self.delivery.settle(sent.revision);
+                if sent.first_state.is_some() {
+                    self.rejections.on_repeated();
+                }
             }
             return Answer { response: sent, nack: None };
         };
@@ -121,6 +124,9 @@ impl Subscription {
     /// Drops rejections that no longer apply.
     pub(crate) fn review_rejections(&mut self) {
         if self.nack().is_none() {
+            if self.delivery.is_settled() {
+                self.rejections.end_retries();
+            }
             return;
         }
         let mut rejections = std::mem::take(&mut self.rejections);
@@ -132,6 +138,9 @@ impl Subscription {
             Some(_) | None => Fate::Over,
         });
         rejections.end_nack(self.is_subscribed());
+        if rejections.nack().is_none() && is_settled {
+            rejections.end_retries();
+        }
         self.rejections = rejections;
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use chancery_model::{Resource, ResourceName};
 
 use super::{PendingRemoval, Subscription};
+use crate::Protocol;
 
 impl Subscription {
     /// Returns whether the client rejects anything but resources that are being removed.
@@ -63,6 +64,25 @@ impl Subscription {
         if self.nack().is_some() && is_quiet && self.rejects_present() {
             self.retry_rejected();
         }
+    }
+
+    /// Sends the rejected resources again, if others that were rejected are gone: the client may have applied only
+    /// those before the one that it could not use.
+    pub(crate) fn retry_when_due(&mut self, now: u64) {
+        if self.retry_at().is_some_and(|at| at <= now) {
+            self.rejections.begin_retry(now);
+            if self.rejects_present() {
+                self.retry_rejected();
+            }
+        }
+    }
+
+    /// Returns the time of the next retry. Full states always have all resources, and so has the next response of MCP
+    /// after a rejection.
+    pub(crate) fn retry_at(&self) -> Option<u64> {
+        let at = self.rejections.retry_at()?;
+        let has_all = self.is_full_state() || self.protocol == Protocol::Mcp;
+        (self.delivery.is_settled() && !has_all).then_some(at)
     }
 
     /// Sends the rejected resources again with the next plan.

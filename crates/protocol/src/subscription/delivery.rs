@@ -71,6 +71,8 @@ pub(crate) struct PendingResponse {
     /// Whether the response has the whole view of a wildcard, not the difference to an earlier
     /// view.
     pub(crate) first_state: bool,
+    /// The revision of the rejected first state that the response repeats.
+    pub(crate) repeats: Option<Revision>,
     /// MCP: whether the response is a difference (`incremental`).
     pub(crate) is_incremental: bool,
     /// Whether the response renews lifetimes and carries no change.

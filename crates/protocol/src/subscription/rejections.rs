@@ -41,7 +41,23 @@ pub(crate) struct Rejections {
     rejects_state: bool,
     /// Whether the next plan sends the rejected resources again, because the cause may be gone.
     retry_due: bool,
+    retries: Retries,
 }
+
+/// The times at which rejected resources are sent again because others, which may have been the cause, are gone.
+#[derive(Debug, Default)]
+struct Retries {
+    is_wanted: bool,
+    /// The time of the next one at the earliest.
+    not_before: u64,
+    /// The number since the client last accepted everything.
+    n: u32,
+}
+
+/// The time between the first two retries. It doubles with each further one. A client that rejects a large state would
+/// otherwise receive the state again after each change.
+const RETRY_INTERVAL_MS: u64 = 1000;
+const RETRY_INTERVAL_MAX_MS: u64 = 10 * 60 * 1000;
 
 /// The first state of a wildcard, of which the client has rejected at least a part. Everything that
 /// the client has and that is not newer counts as rejected.
@@ -56,6 +72,8 @@ struct FirstState {
     passed: Option<ResourceName>,
     /// The resources that the client accepted when they were sent again.
     taken: BTreeSet<ResourceName>,
+    /// Whether all of it is being sent again, and the client has rejected no part of that.
+    is_repeated: bool,
 }
 
 impl FirstState {
@@ -145,6 +163,24 @@ impl Rejections {
         std::mem::take(&mut self.retry_due)
     }
 
+    /// Returns the time at which the rejected resources should be sent again, because others that were rejected are
+    /// gone.
+    pub(crate) fn retry_at(&self) -> Option<u64> {
+        self.retries.is_wanted.then_some(self.retries.not_before)
+    }
+
+    /// Begins the retry of [`Self::retry_at`].
+    pub(crate) fn begin_retry(&mut self, now: u64) {
+        let interval = RETRY_INTERVAL_MS.checked_shl(self.retries.n).unwrap_or(u64::MAX);
+        let not_before = now + interval.min(RETRY_INTERVAL_MAX_MS);
+        self.retries = Retries { is_wanted: false, not_before, n: (self.retries.n + 1).min(20) };
+    }
+
+    /// Forgets the earlier retries: the client has accepted everything.
+    pub(crate) fn end_retries(&mut self) {
+        self.retries = Retries::default();
+    }
+
     /// Records a rejection.
     pub(crate) fn set_nack(&mut self, nack: Nack) {
         self.nack = Some(nack);
@@ -175,6 +211,18 @@ impl Rejections {
         self.rejects_state || self.first.is_some()
     }
 
+    /// Begins to send a large first state again, and returns its revision.
+    pub(crate) fn repeat_first(&mut self) -> Option<Revision> {
+        let first = self.first.as_mut()?;
+        first.is_repeated = true;
+        Some(first.revision)
+    }
+
+    /// Ends the rejection of a large first state, if the client has accepted all of it.
+    pub(crate) fn on_repeated(&mut self) {
+        self.first = self.first.take_if(|first| !first.is_repeated);
+    }
+
     /// Forgets the rejection of a large first state, which is sent again. Returns whether there was one.
     pub(crate) fn forget_first(&mut self) -> bool {
         self.first.take().is_some()
@@ -202,15 +250,21 @@ impl Rejections {
     /// Records the rejection of a part of a wildcard's first state of this revision. The cost is
     /// O(1), or that of a list for a small state.
     pub(crate) fn reject_first(&mut self, resources: &Resources, revision: Revision) {
-        match (&self.first, resources.at((0, 0))) {
+        match (&mut self.first, resources.at((0, 0))) {
             (None, Some((witness, _))) if resources.len() > self.listed_max => {
                 let witness = Arc::clone(witness);
                 let (taken, passed) = (BTreeSet::new(), None);
-                let doubtful = true;
-                self.first = Some(FirstState { revision, witness, doubtful, passed, taken });
+                let (doubtful, is_repeated) = (true, false);
+                self.first =
+                    Some(FirstState { revision, witness, doubtful, passed, taken, is_repeated });
             }
-            // Another part of the same state.
-            (Some(first), _) if revision <= first.revision => {}
+            // Another part of the same state, or of its repetition, which may have newer resources.
+            (Some(first), _) if revision <= first.revision => {
+                first.is_repeated = false;
+                let newer = |one: &&Arc<Resource>| one.version().revision > first.revision;
+                let newer: Vec<_> = resources.iter().filter(newer).cloned().collect();
+                self.list(newer.iter());
+            }
             _ => self.reject(resources),
         }
     }
@@ -253,8 +307,8 @@ impl Rejections {
         }
     }
 
-    /// Records that the resource is gone from the view. The client keeps it until the removal is
-    /// sent.
+    /// Records that the resource is gone from the view, or that another one replaces it. The client keeps it until
+    /// that is sent.
     pub(crate) fn on_gone(&mut self, resource: &Arc<Resource>) {
         if self.first.as_ref().is_some_and(|first| first.has(resource)) {
             self.list(std::iter::once(resource));
@@ -298,11 +352,12 @@ impl Rejections {
         if all_doubtful {
             self.doubtful = self.standing.keys().cloned().collect();
         }
-        let standing = &mut self.standing;
+        let (standing, retries) = (&mut self.standing, &mut self.retries);
         self.doubtful.retain(|name| {
             let fate = standing.get(name).map_or(Fate::Over, &fate);
             if fate == Fate::Over {
-                standing.remove(name);
+                // The client may have applied nothing after the resource that it could not use.
+                retries.is_wanted |= standing.remove(name).is_some();
             }
             fate == Fate::Unanswered
         });

@@ -159,7 +159,10 @@ impl Ledger {
         let mut parents = Vec::new();
         for got in &reply.resources {
             let old = line.sent.get(&got.name).map(|sent| sent.version.clone());
-            let again = line.opening || line.full_due || line.owed.contains_key(&got.name);
+            let again = line.opening
+                || line.full_due
+                || line.owed.contains_key(&got.name)
+                || line.may_repeat(&got.name, reply.t, seen);
             let changed = old.as_ref() != Some(&got.version);
             let why = match (changed, old.is_none()) {
                 (true, true) => Some(SendReason::New),
@@ -200,6 +203,7 @@ impl Ledger {
             }
         }
         line.enter_errors(reply);
+        line.on_contents(reply, seen);
         // The rest of an earlier split state may come first.
         let is_empty = reply.resources.is_empty() && reply.removed.is_empty();
         line.opening &= self.protocol == Protocol::Delta && !is_empty;
@@ -346,7 +350,12 @@ impl TypeLedger {
             let child = all().any(|name| self.child_due.contains(name));
             let lapsed = self.lapsed.contains(&got.name);
             law!(
-                other || asked || child || lapsed || self.may_retry,
+                other
+                    || asked
+                    || child
+                    || lapsed
+                    || self.may_retry
+                    || self.may_repeat(&got.name, reply.t, seen),
                 "DELTA-52",
                 "{} of {} is sent again at version {} for no reason",
                 got.name,

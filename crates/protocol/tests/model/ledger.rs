@@ -107,6 +107,14 @@ pub(crate) struct TypeLedger {
     /// Whether rejected resources and removals may be sent again, because the cause of the rejection may have
     /// ended.
     pub(crate) may_retry: bool,
+    /// The resources of each unanswered response.
+    contents: BTreeMap<String, Vec<(String, String)>>,
+    /// The rejected resources and their versions, until they are replaced or accepted.
+    refused: BTreeMap<String, String>,
+    /// Whether a rejected resource is gone since the others were sent again. They may be sent again once.
+    lost_one: bool,
+    /// The rest of the resources that are being sent again for this reason.
+    repeatable: BTreeSet<String>,
     /// SotW: the names with an error, until their resource is sent.
     pub(crate) reported: BTreeSet<String>,
 }
@@ -163,6 +171,9 @@ impl Ledger {
         }
         // SOTW-05, DELTA-05: the nonce of an opening request belongs to another stream.
         let answered = !first && line.take_answer(protocol, nonce, error);
+        if answered {
+            line.on_verdict(nonce, error);
+        }
         match request {
             Request::Sotw(r) => line.on_sotw(t, r, seen, first, answered),
             Request::Delta(r) => line.on_delta(t, r, first, now),
@@ -290,6 +301,58 @@ impl TypeLedger {
         self.passed.remove(nonce) && rejects
     }
 
+    /// Records what an answer says about the resources of its response.
+    fn on_verdict(&mut self, nonce: &str, is_rejected: bool) {
+        for (name, version) in self.contents.remove(nonce).unwrap_or_default() {
+            if is_rejected {
+                self.refused.insert(name, version);
+            } else if self.refused.get(&name) == Some(&version) {
+                self.refused.remove(&name);
+            }
+        }
+        // A later response may have replaced them before the answer.
+        let Self { refused, sent, .. } = self;
+        let is_replaced =
+            |name: &&String| sent.get(*name).is_none_or(|sent| sent.version != refused[*name]);
+        let replaced: Vec<String> = refused.keys().filter(is_replaced).cloned().collect();
+        replaced.iter().for_each(|name| self.on_gone(name));
+    }
+
+    /// Records that the client no longer has a resource, or has another version of it.
+    fn on_gone(&mut self, name: &str) {
+        self.lost_one |= self.refused.remove(name).is_some();
+    }
+
+    /// Returns whether a rejected resource may be sent again. SotW clients are not told that a resource is gone.
+    pub(crate) fn may_repeat(&self, name: &str, t: usize, seen: &Seen) -> bool {
+        let is_gone = |name: &String| seen.get(t, name).is_none();
+        self.repeatable.contains(name)
+            || (self.refused.contains_key(name)
+                && (self.lost_one || self.refused.keys().any(is_gone)))
+    }
+
+    /// Records the resources of a response.
+    pub(crate) fn on_contents(&mut self, reply: &Reply, seen: &Seen) {
+        let refused = self.refused.keys();
+        let gone: Vec<String> =
+            refused.filter(|name| seen.get(reply.t, name).is_none()).cloned().collect();
+        gone.iter().for_each(|name| self.on_gone(name));
+        let is_repeated = |got: &Arc<Got>| self.refused.get(&got.name) == Some(&got.version);
+        if self.lost_one && reply.resources.iter().any(is_repeated) {
+            self.lost_one = false;
+            self.repeatable = self.refused.keys().cloned().collect();
+        }
+        for got in &reply.resources {
+            self.repeatable.remove(&got.name);
+            if self.refused.get(&got.name).is_some_and(|version| *version != got.version) {
+                self.on_gone(&got.name);
+            }
+        }
+        reply.removed.iter().for_each(|name| self.on_gone(name));
+        let contents = reply.resources.iter().map(|got| (got.name.clone(), got.version.clone()));
+        self.contents.insert(reply.nonce.clone(), contents.collect());
+    }
+
     fn on_sotw(
         &mut self,
         t: usize,
@@ -388,7 +451,11 @@ impl TypeLedger {
         }
         let Self { asked, sent, .. } = self;
         sent.retain(|name, sent| asked.covers(name, &sent.aliases));
+        let lost: Vec<String> =
+            self.refused.keys().filter(|name| !sent.contains_key(*name)).cloned().collect();
+        lost.iter().for_each(|name| self.on_gone(name));
         if turn.ended {
+            let asked = &self.asked;
             self.owed.retain(|name, _| asked.names.contains(name));
             for name in &self.asked.names {
                 let is_there = self.sent.contains_key(name);

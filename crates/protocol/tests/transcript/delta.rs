@@ -540,7 +540,7 @@ fn one_request_rejects_subscribes_and_unsubscribes() {
         -> EDS +a,b irv=b@held,x@1-00000000
         <- EDS a=bad b=1 -x v=X @A
         -> EDS +c -b @A nack
-        <- EDS c=1 v=X @B
+        <- EDS c=1 a=bad v=X @B
         commit EDS/b=2
         ack EDS
         wait 60000

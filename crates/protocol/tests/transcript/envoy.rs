@@ -277,6 +277,8 @@ fn error_text_of_nack_is_not_evaluated() {
                 commit {kind}/bad=2
                 <- {kind} bad=2
                 ack {kind}
+                <- {kind} good=1
+                ack {kind}
                 "
             ),
         );
@@ -310,6 +312,8 @@ fn error_text_of_nack_is_not_evaluated() {
         wait 60000
         commit EDS/bad=2
         <- EDS bad=2
+        ack EDS
+        <- EDS good=1
         ack EDS
         ",
     );

@@ -357,7 +357,7 @@ fn end_of_a_conflict_sends_a_first_state_again() {
             <- SRDS one=1 three=1 two=1
             nack SRDS
             commit SRDS/two=2;key=b
-            <- SRDS two=2 one=1 three=1
+            <- SRDS three=1 two=2 one=1
             ack SRDS
             commit SRDS/three=2;key=c
             <- SRDS three=2
@@ -446,4 +446,108 @@ fn sotw_scopes_are_sent_again_once_after_a_listener() {
         <- SRDS two=1
         ",
     );
+}
+
+/// DELTA-16, ADS-09: a client such as Envoy applies the routes before the one that it cannot use, and none after it. When
+/// that one is repaired, all are sent again once.
+#[test]
+fn neighbours_of_a_repaired_resource_are_sent_again() {
+    for (protocol, names) in [(Delta, "+a,b,c"), (Sotw, "a,b,c")] {
+        let script = format!(
+            "
+            commit RDS/a=1 RDS/b=1 RDS/c=1
+            -> RDS {names}
+            <- RDS a=1 b=1 c=1
+            ack RDS
+            commit RDS/a=2 RDS/b=bad RDS/c=2
+            <- RDS a=2 b=bad c=2
+            nack RDS
+            commit RDS/b=3
+            <- RDS b=3
+            ack RDS
+            <- RDS a=2 c=2
+            ack RDS
+            commit RDS/b=4
+            <- RDS b=4
+            ack RDS
+            "
+        );
+        check(protocol, "", &script);
+    }
+}
+
+/// DELTA-16, ADS-09: the same for a resource that is deleted. Later removals no longer wait.
+#[test]
+fn neighbours_of_a_deleted_resource_are_sent_again() {
+    check(
+        Delta,
+        "",
+        "
+        commit LDS/l=1 CDS/c=1
+        -> CDS
+        <- CDS c=1
+        -> LDS
+        <- LDS l=1
+        ack CDS
+        ack LDS
+        wait 2000
+        commit LDS/l=2 LDS/odd=bad
+        <- LDS l=2 odd=bad
+        nack LDS
+        commit -LDS/odd
+        <- LDS -odd
+        ack LDS
+        <- LDS l=2
+        ack LDS
+        commit -CDS/c
+        <- CDS -c
+        ",
+    );
+}
+
+/// DELTA-16: a client that still rejects receives the rejected resources rarely, whatever changes.
+#[test]
+fn retries_of_rejected_neighbours_become_rare() {
+    check(
+        Delta,
+        "",
+        "
+        commit RDS/a=1 RDS/b=bad RDS/c=1
+        -> RDS +a,b,c
+        <- RDS a=1 b=bad c=1
+        nack RDS
+        commit RDS/a=2
+        <- RDS a=2
+        ack RDS
+        <- RDS b=bad c=1
+        nack RDS
+        commit RDS/c=2
+        <- RDS c=2
+        ack RDS
+        wait 1000
+        <- RDS b=bad
+        nack RDS
+        ",
+    );
+}
+
+/// DELTA-53, SOTW-73: Envoy forgets a key that a scope takes before the scope that gives it up. A scope that gives up its
+/// key comes first.
+#[test]
+fn scope_that_gives_up_its_key_precedes_the_one_that_takes_it() {
+    for protocol in [Delta, Sotw] {
+        check(
+            protocol,
+            "",
+            "
+            commit SRDS/b=1;key=k1 SRDS/c=1;key=k2 SRDS/x=1;key=k9
+            -> SRDS
+            <- SRDS b=1 c=1 x=1
+            ack SRDS
+            commit SRDS/a=1;key=k1 SRDS/b=1;key=k2 SRDS/c=1;key=k3 SRDS/x=2;key=k9
+            <- SRDS x=2 c=1 b=1 a=1
+            ack SRDS
+            ",
+        );
+    }
 }

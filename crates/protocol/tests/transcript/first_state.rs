@@ -36,12 +36,14 @@ fn rejected(protocol: Protocol, then: &str) {
 /// Returns a script that replaces all resources but the last, and then the last one, with ACKs.
 fn replaced_but_for_the_last(other: &str) -> String {
     let (put, shown) = (list("LDS/", 1..MANY - 1, "2"), list("", 1..MANY - 1, "2"));
-    let last = MANY - 1;
+    let (last, rest) = (MANY - 1, list("", 1..MANY, "1"));
     format!(
         "
         commit LDS/n0000=2
         <- LDS n0000=2 v=Y
         ack LDS
+        <- LDS {rest}
+        nack LDS
         status LDS
         = LDS nacked sent=Y acked=Y nack=13 rejected
         commit {put}
@@ -99,6 +101,8 @@ fn deleted_resource_counts_as_replaced() {
             commit {all_but_one}
             <- LDS {gone} v=Y
             ack LDS
+            <- LDS n0000=1
+            nack LDS
             status LDS
             = LDS nacked sent=Y acked=Y nack=13 rejected
             commit -LDS/n0000
@@ -115,12 +119,14 @@ fn deleted_resource_counts_as_replaced() {
 /// client requested again and accepted is not rejected.
 #[test]
 fn only_subscribed_names_count_after_wildcard_ends() {
-    rejected(
-        Delta,
+    let rest = list("", 1..MANY, "1");
+    let script = format!(
         "
         commit LDS/n0000=2
         <- LDS n0000=2
         ack LDS
+        <- LDS {rest}
+        nack LDS
         -> LDS +n0007,n0008
         <- LDS n0007=1 n0008=1
         ack LDS
@@ -135,8 +141,9 @@ fn only_subscribed_names_count_after_wildcard_ends() {
         ack LDS
         status LDS
         = LDS synced sent=Z acked=Z
-        ",
+        "
     );
+    rejected(Delta, &script);
 }
 
 /// SOTW-27, SOTW-70: a full state replaces all of the previous one.
@@ -195,6 +202,8 @@ fn rejected_part_rejects_the_whole_first_state() {
         commit {put_again}
         <- LDS {shown_again} v=Y
         ack LDS
+        <- LDS z={large}
+        nack LDS
         status LDS
         = LDS nacked sent=Y acked=Y nack=13 rejected
         commit -LDS/z
@@ -374,4 +383,26 @@ fn rejection_of_removed_resource_ends_when_name_is_unsubscribed() {
         = SRDS synced sent=Y acked=X
         ",
     );
+}
+
+/// DELTA-17, ADS-09: when one of many resources is repaired, the others of a rejected first state are sent again once. If
+/// the client accepts them, nothing is rejected any longer, and no removal waits for it.
+#[test]
+fn rejected_first_state_is_accepted_after_a_repair() {
+    let rest = list("", 1..MANY, "1");
+    let script = format!(
+        "
+        commit LDS/n0000=2
+        <- LDS n0000=2 v=Y
+        ack LDS
+        <- LDS {rest} v=Y
+        ack LDS
+        status LDS
+        = LDS synced sent=Y acked=Y
+        commit LDS/n0000=3
+        <- LDS n0000=3
+        ack LDS
+        "
+    );
+    rejected(Delta, &script);
 }
