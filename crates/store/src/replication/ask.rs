@@ -3,6 +3,7 @@
 //! Invariants:
 //! - A question takes at most its timeout, however many replicas are down or hang. A replica that did not answer
 //!   in time gets less time for the questions of the next seconds.
+//! - A replica that is down or hangs delays no question to another one.
 //! - The answer of a replica takes at most the bytes that the limits allow, whatever the replica sends.
 //! - Questions have their own connections, so that a long answer delays no heartbeat and no entry.
 
@@ -28,7 +29,7 @@ use crate::replication::{
     raft_node::RaftNode,
 };
 
-/// The maximum number of concurrent questions of this replica. Further ones wait.
+/// The maximum number of concurrent questions to one replica. Further ones wait.
 const ASKING_MAX: usize = 4;
 /// The time for which a replica counts as silent after it did not answer in time.
 const SILENT_FOR: Duration = Duration::from_secs(5);
@@ -43,14 +44,15 @@ const MESSAGE_BYTES_MORE: usize = 64 << 10;
 pub(crate) struct Asker {
     node: Arc<RaftNode>,
     calls: Calls,
-    asking: Semaphore,
+    /// The free places for questions to each replica.
+    asking: Mutex<BTreeMap<u64, Arc<Semaphore>>>,
     /// The replicas that did not answer in time, each since when.
     silent: Mutex<BTreeMap<u64, Instant>>,
 }
 
 impl Asker {
     pub(crate) fn new(node: Arc<RaftNode>, calls: Calls) -> Self {
-        Self { node, calls, asking: Semaphore::new(ASKING_MAX), silent: Mutex::default() }
+        Self { node, calls, asking: Mutex::default(), silent: Mutex::default() }
     }
 
     /// Asks all other members. Must be called on the runtime of the store.
@@ -59,17 +61,10 @@ impl Asker {
         let others = membership.nodes().filter(|(id, _)| **id != self.node.id());
         let others: Vec<(u64, String)> =
             others.map(|(id, peer)| (*id, peer.address.clone())).collect();
-        let deadline = Instant::now() + limits.timeout;
-        let permit = tokio::time::timeout_at(deadline.into(), self.asking.acquire()).await;
-        let asked = others.into_iter().map(|(id, address)| {
-            let is_permitted = permit.is_ok();
-            async move {
-                let answer = match is_permitted {
-                    true => self.ask(id, &address, question, limits, deadline).await,
-                    false => Err(NoAnswer::Busy),
-                };
-                (id, address, answer)
-            }
+        self.forget_others(&others);
+        let asked = others.into_iter().map(|(id, address)| async move {
+            let answer = self.ask(id, &address, question, limits).await;
+            (id, address, answer)
         });
         let mut answers = Answers::default();
         for (replica_id, address, answer) in join_all(asked).await {
@@ -83,6 +78,13 @@ impl Asker {
         answers
     }
 
+    /// Forgets the replicas that are no longer members.
+    fn forget_others(&self, members: &[(u64, String)]) {
+        let is_member = |id: &u64| members.iter().any(|(member, _)| member == id);
+        self.asking.lock().retain(|id, _| is_member(id));
+        self.silent.lock().retain(|id, _| is_member(id));
+    }
+
     /// Returns the pages of the answer of one replica.
     async fn ask(
         &self,
@@ -90,17 +92,20 @@ impl Asker {
         address: &str,
         question: &Question,
         limits: AskLimits,
-        deadline: Instant,
     ) -> Result<Vec<Bytes>, NoAnswer> {
         if question.body.len() > QUESTION_BYTES_MAX {
             return Err(NoAnswer::TooLarge(QUESTION_BYTES_MAX));
         }
         let now = Instant::now();
         let is_silent = self.silent.lock().get(&id).is_some_and(|since| now < *since + SILENT_FOR);
-        let (deadline, timeout) = match is_silent {
-            true => (deadline.min(now + SILENT_TIMEOUT), limits.timeout.min(SILENT_TIMEOUT)),
-            false => (deadline, limits.timeout),
-        };
+        let timeout = if is_silent { limits.timeout.min(SILENT_TIMEOUT) } else { limits.timeout };
+        let deadline = now + timeout;
+        let places = Arc::clone(
+            self.asking.lock().entry(id).or_insert_with(|| Arc::new(Semaphore::new(ASKING_MAX))),
+        );
+        let place = tokio::time::timeout_at(deadline.into(), places.acquire()).await;
+        let Ok(_place) = place else { return Err(NoAnswer::NotSent) };
+        let waited = now.elapsed();
         let client = self.calls.client(address, Lane::Questions);
         let client = client.map_err(|error| refusal(&error, limits))?;
         let client = client.max_decoding_message_size(limits.page_bytes_max + MESSAGE_BYTES_MORE);
@@ -109,7 +114,8 @@ impl Asker {
         let answer = answer.unwrap_or_else(|_| Err(NoAnswer::TimedOut(timeout)));
         let mut silent = self.silent.lock();
         match &answer {
-            Err(NoAnswer::TimedOut(_)) if is_silent => {}
+            // The time was short, so that it says nothing about the replica.
+            Err(NoAnswer::TimedOut(_)) if is_silent || waited > timeout / 2 => {}
             Err(NoAnswer::TimedOut(_)) => drop(silent.insert(id, Instant::now())),
             _ => drop(silent.remove(&id)),
         }

@@ -77,6 +77,9 @@ pub enum NoAnswer {
     /// The replica answers the maximum number of questions.
     #[error("answers too many other questions")]
     Busy,
+    /// This replica has the maximum number of questions to the replica.
+    #[error("was not asked in time, because this replica waits for its answers to other questions")]
+    NotSent,
     /// The question or the answer is longer than this number of bytes.
     #[error("cannot answer within the limit of {0} bytes")]
     TooLarge(usize),
@@ -139,7 +142,7 @@ impl NoAnswer {
             Self::TimedOut(_) => "timed-out",
             Self::OldRelease => "old-release",
             Self::Behind(_) => "behind",
-            Self::Busy => "busy",
+            Self::Busy | Self::NotSent => "busy",
             Self::TooLarge(_) => "too-large",
             Self::Diverged(_) => "diverged",
             Self::Refused(_) => "refused",
@@ -162,7 +165,11 @@ impl NoAnswer {
                 message.clone_from(text);
                 Reason::Diverged
             }
-            Self::Down(_) | Self::TimedOut(_) | Self::Refused(_) | Self::Failed(_) => {
+            Self::Down(_)
+            | Self::TimedOut(_)
+            | Self::NotSent
+            | Self::Refused(_)
+            | Self::Failed(_) => {
                 message = self.to_string();
                 Reason::Failed
             }
