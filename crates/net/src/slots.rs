@@ -67,7 +67,8 @@ pub enum Eviction {
     Never,
     /// A connection without an open request, of the peer that has the most connections, if it has more than a few.
     /// Connections that never had a request come first, then the one that has been idle for the longest time. If all
-    /// connections have open requests, the new one is rejected.
+    /// connections have open requests, a peer with few connections displaces the newest one of a peer that has more than
+    /// half of the slots. Other new connections are rejected.
     LongestIdle,
     /// A connection without a first request ([`Activity::begin`]): the oldest one of the peer that has the most of
     /// them. If all connections have had a request, the new one is rejected.
@@ -174,6 +175,14 @@ impl Taken {
             }
         }
     }
+
+    /// Returns the newest connection of the peer that has more than half of the connections, and more than a few.
+    fn newest_of_greedy_peer(&self) -> Option<u64> {
+        let is_greedy = |n_open: usize| n_open > FEW.max(self.connections.len() / 2);
+        let (greedy, _) = self.peers.iter().find(|(_, n_open)| is_greedy(**n_open))?;
+        let newest = self.connections.iter().rev().find(|(_, a)| peer_of(a.peer()) == *greedy);
+        newest.map(|(number, _)| *number)
+    }
 }
 
 /// The slot of one connection. Dropping it frees the slot. Drop it after the socket, which it counts as open.
@@ -232,15 +241,15 @@ impl Slots {
     pub fn take(self: &Arc<Self>, peer: SocketAddr) -> Result<Slot, SlotLimit> {
         let activity = Activity::new(peer);
         let mut taken = self.taken.lock();
+        let n_open = taken.peers.get(&peer_of(peer)).copied().unwrap_or_default();
         let is_full = taken.connections.len() >= self.limits.connections_max.max(1);
-        if is_full && self.eviction_candidate(&mut taken).is_none() {
+        if is_full && self.eviction_candidate(&mut taken, n_open).is_none() {
             return Err(SlotLimit::Connections);
         }
-        let n_open = taken.peers.get(&peer_of(peer)).copied().unwrap_or_default();
         if n_open >= self.limits.per_peer_max {
             return Err(SlotLimit::Peer);
         }
-        if is_full && !self.evict(&mut taken) {
+        if is_full && !self.evict(&mut taken, n_open) {
             return Err(SlotLimit::Connections);
         }
         let number = taken.next;
@@ -261,9 +270,9 @@ impl Slots {
         })
     }
 
-    /// Evicts a connection. Returns false if all connections keep their slots.
-    fn evict(&self, taken: &mut Taken) -> bool {
-        while let Some(number) = self.eviction_candidate(taken) {
+    /// Evicts a connection for one of a peer with `n_open` connections. Returns false if all connections keep their slots.
+    fn evict(&self, taken: &mut Taken, n_open: usize) -> bool {
+        while let Some(number) = self.eviction_candidate(taken, n_open) {
             let Some(activity) = taken.connections.get(&number) else { return false };
             let is_evicted = match self.limits.eviction {
                 // The first request may have arrived meanwhile.
@@ -281,8 +290,8 @@ impl Slots {
         false
     }
 
-    /// Returns the connection to evict.
-    fn eviction_candidate(&self, taken: &mut Taken) -> Option<u64> {
+    /// Returns the connection to evict for one of a peer with `n_open` connections.
+    fn eviction_candidate(&self, taken: &mut Taken, n_open: usize) -> Option<u64> {
         match self.limits.eviction {
             Eviction::Never => None,
             Eviction::OldestWithoutRequest => taken.oldest_without_request(),
@@ -293,7 +302,8 @@ impl Slots {
                     let since = activity.idle_since()?;
                     Some((Reverse(n_of_peer), activity.has_had_request(), since, *number))
                 });
-                idle.min().map(|(_, _, _, number)| number)
+                let idle = idle.min().map(|(_, _, _, number)| number);
+                idle.or_else(|| taken.newest_of_greedy_peer().filter(|_| n_open < FEW))
             }
             Eviction::LeastProgress => {
                 let least = taken.connections.iter().min_by_key(|(_, activity)| {
@@ -488,6 +498,26 @@ mod tests {
         let silent = take(&slots, "10.0.0.3").unwrap();
         let probe = take(&slots, "10.0.0.1").unwrap();
         assert_eq!(evicted([&operator, &silent, &probe]), [false; 3]);
+    }
+
+    /// Attack 69: a peer with an endless request on each of its connections keeps out only itself.
+    #[tokio::test]
+    async fn peer_with_endless_requests_does_not_take_all_slots() {
+        let slots = slots(10, usize::MAX, Eviction::LongestIdle);
+        let operator = take(&slots, "10.0.0.1").unwrap();
+        let _write = operator.activity.begin();
+        let flood: Vec<_> = (0..9).map(|_| take(&slots, "10.0.0.2").unwrap()).collect();
+        let _watches: Vec<_> = flood.iter().map(|slot| slot.activity.begin()).collect();
+        assert_eq!(take(&slots, "10.0.0.2").unwrap_err(), SlotLimit::Connections);
+        let probes: Vec<_> = (0..3).map(|_| take(&slots, "10.0.0.3").unwrap()).collect();
+        let _answers: Vec<_> = probes.iter().map(|slot| slot.activity.begin()).collect();
+        assert_eq!(
+            evicted([&operator, &flood[5], &flood[6], &flood[8]]),
+            [false, false, true, true]
+        );
+        let _other = take(&slots, "10.0.0.4").unwrap().activity.begin();
+        // No peer has more than half of the slots.
+        assert_eq!(take(&slots, "10.0.0.5").unwrap_err(), SlotLimit::Connections);
     }
 
     #[tokio::test(start_paused = true)]
