@@ -22,8 +22,6 @@ use crate::{AdminError, operation_log, service::Service, write_trace::WriteTrace
 /// The header of W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
 
-/// The maximum number of scopes of a write that the policy of the audit log considers.
-const SCOPES_MAX: usize = 1000;
 /// The maximum number of names in the details of a record.
 const NAMES_MAX: usize = 20;
 
@@ -55,8 +53,7 @@ pub(crate) fn note_scopes(transaction: &Transaction) {
 /// Replaces the scope of a record by the scopes that the write concerns.
 fn with_scopes(event: Event) -> Event {
     let Some(scopes) = SCOPES.try_with(RefCell::take).ok().flatten() else { return event };
-    let mut scopes: Vec<String> =
-        scopes.iter().take(SCOPES_MAX).map(|scope| scope.as_str().to_owned()).collect();
+    let mut scopes: Vec<String> = scopes.iter().map(|scope| scope.as_str().to_owned()).collect();
     let scope = if scopes.len() == 1 { scopes.remove(0) } else { String::new() };
     Event { target: Target { scope, scopes, ..event.target }, ..event }
 }

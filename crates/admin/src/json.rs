@@ -163,6 +163,8 @@ mod tests {
                 "guards": [],
                 "checked_clients": [],
                 "left_out": [],
+                "not_asked": [],
+                "access_changes": [],
             })
         );
     }

@@ -377,7 +377,8 @@ mod tests {
     /// A follower without disk space follows its leader, but cannot replace it.
     #[test]
     fn follower_without_disk_space_is_reported() {
-        let mut members = [member(1, "leader", true), member(2, "voter", true)];
+        let [second, third] = [2, 3].map(|id| member(id, "voter", true));
+        let mut members = [member(1, "leader", true), second, third];
         members[1].disk_full = "the disk is nearly full".to_owned();
         assert_eq!(
             warnings(&members, Some(1), 1, None),

@@ -156,6 +156,11 @@ impl Service {
         let access = Arc::clone(&self.replica.state().access);
         let caller = &self.caller.identity;
         let rule_of = |name: &str| access.rules.iter().find(|rule| &*rule.name == name);
+        let pattern_of = |rule: &AccessRule| {
+            let mut patterns = rule.identities.iter().map(IdentityPattern::as_str);
+            let is_pattern = |one: &&str| one.contains(['*', '{']) || *one == "anonymous";
+            patterns.find(is_pattern).map(str::to_owned)
+        };
         let protected = |name: &str| {
             let rule = rule_of(name)?;
             let limits_caller =
@@ -163,6 +168,9 @@ impl Service {
             let what = match () {
                 () if refuses(rule) => "takes rights away",
                 () if limits_caller() => "has a quota for its author",
+                () if limits(rule) && pattern_of(rule).is_some() => {
+                    "has a quota for many identities"
+                }
                 () => return None,
             };
             Some(format!(
@@ -176,8 +184,7 @@ impl Service {
                 () if limits(rule) => "set a quota for",
                 () => return None,
             };
-            let mut patterns = rule.identities.iter().map(IdentityPattern::as_str);
-            let pattern = patterns.find(|one| one.contains(['*', '{']) || *one == "anonymous")?;
+            let pattern = pattern_of(rule)?;
             Some(format!("{what} all identities {pattern:?} (only access.admins may)"))
         };
         let as_it_was = |name: &str| {

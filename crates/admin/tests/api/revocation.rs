@@ -130,8 +130,11 @@ async fn author_cannot_take_rights_of_another_team() {
         ]})
     };
     let reader = |name: &str, of: &str| json!({"name": name, "identity": format!("token:{name}"), "read": [format!("team/{of}/a")]});
-    let all = [team("pay"), team("shop"), reader("pay-app", "pay"), reader("shop-app", "shop")];
-    rules(&server, all.into()).await;
+    // Only an administrator may set a quota for many identities.
+    let limits = |identity: &str| json!({"name": "limits", "identity": identity, "quota": {"requests_per_second": 50}});
+    let rights = [team("pay"), team("shop"), reader("pay-app", "pay"), reader("shop-app", "shop")];
+    let all = rights.into_iter().chain([limits("jwt:corp/*")]).collect();
+    rules(&server, all).await;
     let shop = token(&server, "shop").await;
     for name in ["pay-app", "shop-app"] {
         token(&server, name).await;
@@ -144,11 +147,13 @@ async fn author_cannot_take_rights_of_another_team() {
         json!({"name": "pay-app", "identity": "token:pay-app", "read": ["team/shop/b"]}),
         json!({"name": "pay-app", "identity": "token:shop", "read": ["team/shop/b"]}),
         json!({"name": "pay", "identity": "token:nobody", "allow": [{"verbs": ["tokens"]}]}),
+        limits("token:nobody"),
     ] {
         let text = denied(&server, who, "POST", "/v1/apply", &apply(rule.clone())).await;
-        assert!(text.contains("change the access rule \"pay"), "{rule}: {text}");
+        let name = rule["name"].as_str().unwrap();
+        assert!(text.contains(&format!("change the access rule \"{name}")), "{rule}: {text}");
     }
-    for name in ["pay", "pay-app"] {
+    for name in ["pay", "pay-app", "limits"] {
         denied(&server, who, "DELETE", &format!("/v1/access?name={name}"), "").await;
     }
     let text = denied(&server, who, "DELETE", "/v1/tokens?name=pay-app", "").await;

@@ -35,15 +35,19 @@ impl Restarts {
 
     /// Returns the time for which the disk has to work before a restart.
     pub(super) fn steady(self) -> Duration {
-        STEADY.saturating_mul(2_u32.saturating_pow(self.n_in_succession)).min(STEADY_MAX)
+        let n = self.n_before(Instant::now());
+        STEADY.saturating_mul(2_u32.saturating_pow(n)).min(STEADY_MAX)
+    }
+
+    /// Returns the number of earlier restarts in succession, for a restart at `now`.
+    fn n_before(self, now: Instant) -> u32 {
+        let is_over = now.duration_since(self.since) >= SUCCESSION;
+        if is_over { 0 } else { self.n_in_succession }
     }
 
     /// Replaces the process by a new one with the same arguments. Returns only if that fails.
     pub(super) fn restart(self) -> io::Error {
-        let n = match self.since.elapsed() >= SUCCESSION {
-            true => 1,
-            false => self.n_in_succession.saturating_add(1),
-        };
+        let n = self.n_before(Instant::now()).saturating_add(1);
         // The path, so that the process keeps its name. The file may have been replaced meanwhile.
         let program = env::current_exe().ok().filter(|path| path.exists());
         let program = program.unwrap_or_else(|| PathBuf::from("/proc/self/exe"));
@@ -62,5 +66,8 @@ mod tests {
         };
         assert_eq!([0, 1, 2, 3].map(steady), [5, 10, 20, 40]);
         assert_eq!([6, 100, u32::MAX].map(steady), [300; 3]);
+        let since = Instant::now();
+        let restarts = Restarts { n_in_succession: 3, since };
+        assert_eq!([restarts.n_before(since), restarts.n_before(since + SUCCESSION)], [3, 0]);
     }
 }

@@ -71,7 +71,9 @@ async fn apply(service: &Service, name: &str, wait_ms: Option<u64>) -> pb::Write
     let files = vec![pb::File { name: "a.yaml".to_owned(), content }];
     let options = Some(pb::WriteOptions { wait_ms, ..pb::WriteOptions::default() });
     let request = pb::ApplyRequest { files, options, ..pb::ApplyRequest::default() };
-    timeout(PATIENCE, service.apply(request)).await.expect("the write ends").unwrap()
+    // The future is large for the stack of a test.
+    let written = timeout(PATIENCE, Box::pin(service.apply(request))).await;
+    written.expect("the write ends").unwrap()
 }
 
 /// B: a shard that does not turn gets no new streams and fails readiness. Writes do not wait for it, and say that they
