@@ -22,7 +22,7 @@ use crate::{AdminError, operation_log, service::Service, write_trace::WriteTrace
 /// The header of W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
 
-/// The maximum number of scopes of a write that the policy of the audit log considers.
+/// The maximum number of scopes of a write that the policy of the audit log considers, in the order of their names.
 const SCOPES_MAX: usize = 1000;
 /// The maximum number of names in the details of a record.
 const NAMES_MAX: usize = 20;
