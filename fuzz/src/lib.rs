@@ -1,8 +1,8 @@
 //! Fuzz targets: the decoders of everything that clients and authors send.
 //!
 //! A target decodes one input. It fails if the decoder panics, breaks its contract, or takes more memory or
-//! processor time than its bounds. `cargo xtask fuzz` searches for such inputs with libFuzzer. The tests replay the corpus
-//! and mutations of it.
+//! processor time than its bounds. `cargo xtask fuzz` searches for such inputs with libFuzzer. The tests replay the
+//! corpus and mutations of it.
 
 mod corpus;
 mod cost;

@@ -1,9 +1,9 @@
 //! Idle connections to replicas that may open few files.
 //!
 //! Three replicas run with a low limit of open files. Connections from other addresses arrive at all of their ports, as
-//! fast as the client can open them, and stay open: silent ones, ones with the start of HTTP/2, ones with half a header,
-//! and ones that have made a request. Meanwhile an author writes through each replica in turn, and health checks go on.
-//! Then the connections end, and all replicas must have the same state and no failure.
+//! fast as the client can open them, and stay open: silent ones, ones with the start of HTTP/2, ones with half a
+//! header, and ones that have made a request. Meanwhile an author writes through each replica in turn, and health
+//! checks go on. Then the connections end, and all replicas must have the same state and no failure.
 
 use std::{
     collections::BTreeMap,

@@ -243,8 +243,8 @@ fn explain_by_id(
                 }
             } else {
                 conclusions.push(format!(
-                    "Assignment {:?} matches the node. Its scope templates {} depend on values that are unknown here, and \
-                     so does what the node sees.",
+                    "Assignment {:?} matches the node. Its scope templates {} depend on values that are unknown here, \
+                     and so does what the node sees.",
                     rule.name,
                     open.join(", ")
                 ));

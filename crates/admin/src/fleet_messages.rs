@@ -22,7 +22,7 @@ pub(crate) const WRITE_EFFECTS: &str = "write-effects";
 /// The kind of the question about connected clients.
 pub(crate) const CLIENTS: &str = "clients";
 
-/// The limits of the answers. A write waits for them at most this long.
+/// The limits of the answers. A write waits for them for at most `timeout`.
 pub(crate) const LIMITS: AskLimits = AskLimits {
     timeout: Duration::from_secs(1),
     page_bytes_max: 4 << 20,

@@ -99,7 +99,7 @@ impl Service {
     }
 }
 
-/// Says that other replicas were not asked.
+/// Returns the statement that other replicas were not asked.
 pub(crate) fn not_asked(n_replicas: u64) -> String {
     match n_replicas {
         1 => "1 other replica was not asked".to_owned(),

@@ -5,9 +5,9 @@
 //! ([`crate::fleet_effects`]). For the other replicas, guards assume that each view has nodes there, and
 //! the guard `unasked` rejects the write.
 //!
-//! Cost: [`Suspects`] needs O(changes). Only if [`Suspects`] finds something, the replicas
-//! list their streams, as `chancery nodes` does. The index of references names the resources
-//! that refer to a removed cluster or list of endpoints.
+//! Cost: [`Suspects`] needs O(changes). Only if [`Suspects`] finds something, all replicas list their
+//! streams. The index of references names the resources that refer to a removed cluster or list of
+//! endpoints.
 
 mod effects;
 mod endpoints;
@@ -29,7 +29,7 @@ const EFFECTS_SHOWN_MAX: usize = 3;
 /// The maximum length of all effects in the text of a rejection, in bytes. A gRPC status has 1 KiB.
 const EFFECTS_BYTES_MAX: usize = 700;
 
-/// Returns the finding that replicas were not asked for their nodes. There must be such replicas.
+/// Returns the finding that replicas did not answer which of their nodes a write concerns. `not_asked` is not empty.
 pub(crate) fn unasked(not_asked: &[pb::ReplicaNotAsked]) -> Finding {
     let effects = not_asked.iter().map(|one| format!("replica {} {}", one.replica_id, one.message));
     Finding { guard: Guard::Unasked, effects: effects.collect(), n_omitted: 0 }

@@ -99,8 +99,8 @@ pub struct Event {
 /// The principal of an event before authentication, and of a port without it.
 const ANONYMOUS: &str = "anonymous";
 
-/// Returns the text of an address, in logs and in the history: `unix` for a client of a UNIX socket. Such a client has no
-/// address, and its port is 0 here, which no client of TCP has.
+/// Returns the text of an address, in logs and in the history: `unix` for a client of a UNIX socket. Such a client has
+/// no address, and its port is 0 here, which no client of TCP has.
 #[must_use]
 pub fn source_text(source: SocketAddr) -> String {
     if source.port() == 0 {

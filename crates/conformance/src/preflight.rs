@@ -21,7 +21,7 @@ const NUMBER: usize = usize::MAX;
 /// The time after which a stream without a response counts as accepted.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Prepares a run: connects to the ports of the server, lets the adapter start, and opens a stream as a node of the run.
+/// Prepares a run: connects to the ports of the server, starts the adapter, and opens a stream as a node of the run.
 ///
 /// # Errors
 /// Fails with the reason if a port does not accept the connection, the adapter cannot start, or the server refuses the
@@ -44,8 +44,8 @@ pub async fn prepare(target: &Arc<Target>, cases: &[Case]) -> Result<(), String>
     }
 }
 
-/// Connects to the ports, and opens an aggregated stream. Whether the server permits the streams of the run is not known
-/// before the adapter has started.
+/// Connects to the ports, and opens an aggregated stream. Before the adapter has started, it is unknown whether the
+/// server permits the streams of the run.
 async fn check_connection(target: &Arc<Target>, uses_rest: bool) -> Result<(), String> {
     match open_stream(target).await? {
         Some((code, message)) if code != Code::PermissionDenied => Err(refused(code, &message)),
@@ -65,8 +65,8 @@ fn refused(code: Code, message: &str) -> String {
     format!("it refuses the stream of the kit: {code:?}: {message}")
 }
 
-/// Opens a stream and sends a request. Returns the status with which the server refuses it. A server without this service
-/// or variant refuses nothing.
+/// Opens a stream and sends a request. Returns the status with which the server refuses it. A server without this
+/// service or variant refuses nothing.
 async fn open_stream(target: &Arc<Target>) -> Result<Option<(Code, String)>, String> {
     let ctx = Ctx::new(target.clone(), StreamService::Ads, NUMBER, Log::default());
     let text = |reason: String| target.transport.refusal().unwrap_or(reason);

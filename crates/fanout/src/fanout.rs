@@ -270,8 +270,8 @@ impl Fanout {
         self.shared.shards.len()
     }
 
-    /// Wakes a shard, and returns when it has ended a turn. Waits forever if the shard has ended. A shard that takes five
-    /// seconds has stalled.
+    /// Wakes a shard, and returns when it has ended a turn. Waits forever if the shard has ended. A shard that takes
+    /// five seconds has stalled.
     pub async fn turn(&self, shard: usize) {
         let Some(shard) = self.shared.shards.get(shard) else { return };
         shard.ready_list.turns.next(|| shard.ready_list.notify.notify_one()).await;

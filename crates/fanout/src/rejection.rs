@@ -104,8 +104,8 @@ impl fmt::Debug for SecretFinder {
     }
 }
 
-/// Returns the cost of [`clean`] in names, of which a shard handles about a thousand in a millisecond. Counting stops
-/// above `max`.
+/// Returns the cost of [`clean`] in names ([`INLINE_NAMES_MAX`](crate::budget::INLINE_NAMES_MAX)). Counting stops above
+/// `max`.
 pub(crate) fn cost(request: &Request, session: &Session, max: usize) -> usize {
     let Some((_, answered)) = session.answered_contents(request) else { return 0 };
     let mut cost = cost_of_text(request);
@@ -188,8 +188,8 @@ pub(crate) fn cleaned<'a>(
 
 /// A text in which secrets are searched for.
 ///
-/// The secrets are compared with a filter of the parts of the text, which lets few of them pass. At the end, the text is
-/// compared with the parts that passed. The memory is thus a small multiple of the text's length.
+/// The secrets are compared with a filter of the parts of the text, which lets few of them pass. At the end, the text
+/// is compared with the parts that passed. The memory is thus a small multiple of the text's length.
 struct Search<'a> {
     text: &'a str,
     /// The readings of the text. Computed when the first secret is searched for.

@@ -1,8 +1,9 @@
 //! Maps with a maximum number of entries and a shared number of bytes.
 //!
 //! Each entry counts towards the share of the node whose report created it. Two identities with one node ID count as
-//! two nodes. The map refuses a new entry of a node if the node's share would exceed the unused part of the limit. A single node can therefore use
-//! half of a limit. If `n` nodes report as much as they can, `1/(n+1)` of the limit stays unused.
+//! two nodes. The map refuses a new entry of a node if the node's share would exceed the unused part of the limit. A
+//! single node can therefore use half of a limit. If `n` nodes report as much as they can, `1/(n+1)` of the limit
+//! stays unused.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,7 +1,7 @@
 //! The keys by which resources of one type exclude each other at a client ([`Exclusion`]).
 //!
-//! The keys are fields of the body, and no format on disk stores a copy of them. A session decodes the keys only when it
-//! removes and adds resources of the same type.
+//! The keys are fields of the body, and no format on disk stores a copy of them. A session decodes the keys only when
+//! it removes and adds resources of the same type.
 
 use crate::{
     hash::Tag,

@@ -46,8 +46,8 @@ pub struct Config {
     pub log_bytes_keep: u64,
     /// The free space of the file system of the data directory, in bytes, that a leader keeps. A leader
     /// refuses writes that would use it, and transfers leadership to a voter with more space. A
-    /// follower writes what the leader sends until the disk is full, which stops it until it is
-    /// restarted with free space. At least [`Config::FREE_BYTES_LEAST`], or 0 for no reserve.
+    /// follower writes what the leader sends until the disk is full. It then accepts no writes until
+    /// the process has started again with free space. At least [`Config::FREE_BYTES_LEAST`], or 0 for no reserve.
     pub free_bytes_min: u64,
     /// The maximum size of an encoded transaction, in bytes.
     pub transaction_bytes_max: usize,

@@ -21,18 +21,18 @@ struct Recorded {
 pub(crate) fn way_back(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull => {
-            "; free space on the disk of the data directory, then start the replica again: no \
-             acknowledged write is lost"
+            "; free space on the disk of the data directory, and start the replica again if it has \
+             stopped: no acknowledged write is lost"
         }
         _ => "",
     }
 }
 
 impl Failure {
-    /// Records an error of the operating system, with its remedy. The remedy for errors that may pass is in the log:
-    /// the replica restarts when the disk works again.
+    /// Records an error of the operating system, with its remedy. After an error that may pass, the replica starts
+    /// again by itself when the disk works.
     pub(crate) fn set_io(&self, what: &str, error: &io::Error) {
-        // The other errors are damage, which stays.
+        // These errors are damage, which does not pass.
         let is_of_disk =
             !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound);
         self.record(format!("{what}: {error}{}", way_back(error)), is_of_disk);

@@ -5,25 +5,25 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// The time by which the wall clock may run ahead of the monotonic clock and still be believed for good.
+/// The time by which the wall clock may run ahead of the monotonic clock and still count as correct.
 const TOLERANCE_SECONDS: u64 = 5;
-/// The time for which the wall clock has to stay ahead before it is believed for good: it was corrected.
+/// The time for which the wall clock has to stay ahead until the jump counts as a correction.
 const CORRECTED_AFTER: Duration = Duration::from_secs(60 * 60);
 /// The time after which nothing is known about a wall clock that was not read.
 const UNREAD_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// A clock for decisions about credentials. It does not go back: a credential that has expired is not valid again.
+/// A clock for decisions about credentials. It follows the wall clock of the machine, but never goes back further than
+/// the time that has passed on the monotonic clock. A wall clock that jumps back therefore revives no credential.
 ///
-/// The wall clock of the machine may be wrong for a moment. A wall clock that jumps ahead counts at once, because a
-/// credential may have expired. But it moves this clock for good only as far as time has passed on the monotonic clock.
-/// When the wall clock returns, this clock does, too. After an hour, the jump counts as a correction.
+/// The wall clock may also be wrong for a moment. A jump ahead counts at once, because a credential may have expired.
+/// When the wall clock returns within an hour, this clock does, too. After an hour, the jump counts as a correction.
 ///
-/// The first time is only believed for good after an hour, too. Until then, the wall clock may go back once, as after the
+/// The first time counts as correct only after an hour, too. Until then, the wall clock may go back once, as after the
 /// start of a machine whose hardware clock is ahead.
 #[derive(Debug, Default)]
 pub struct CredentialClock(Mutex<Option<Mark>>);
 
-/// A time that is believed, and when that was.
+/// A time that counts as correct, and the monotonic time at which it was read.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     seconds: u64,

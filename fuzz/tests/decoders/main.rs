@@ -166,7 +166,7 @@ const INPUTS_GROWN: usize = 30;
 /// The number of long inputs from each input of a corpus, besides its repetition.
 const GROWN: usize = 6;
 
-/// B: the time for an input is proportional to its length. Parts of the inputs are repeated until the input is long,
+/// L12: the time for an input is proportional to its length. Parts of the inputs are repeated until the input is long,
 /// which shows a cost that grows with the square of the length. Prints the highest cost of each target.
 #[test]
 fn time_of_long_inputs_is_bounded() {

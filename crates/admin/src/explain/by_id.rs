@@ -1,6 +1,6 @@
 //! The properties and resources that the ID of a node alone determines.
 //!
-//! Nobody knows the cluster, the locality and the metadata of a node without a stream to this replica. An
+//! The cluster, the locality and the metadata of a node without a stream to this replica are unknown. An
 //! empty value would be a wrong guess, so a condition on such a value is neither true nor false.
 
 use chancery_model::{Assignment, DynamicParameters, Node, ResourceKey, ScopeName, State};
@@ -16,7 +16,7 @@ pub(super) enum Decision<'a> {
     Matches(&'a Assignment),
     /// No assignment can match.
     NoMatch,
-    /// One of these may match, the first of them that does.
+    /// The first of these assignments that matches decides, if any does.
     Open(Vec<&'a Assignment>),
 }
 

@@ -65,8 +65,8 @@ async fn record_of_write_has_address_and_user_agent_of_its_caller() {
     assert_eq!(record["details"], Value::Null);
 }
 
-/// Without access rules, everybody may do everything, but an identity that was proved is recorded. The record of a write
-/// has the scopes of its resources, and not the scope of the request, which no resource has.
+/// Without access rules, everybody may do everything, but an identity that was proved is recorded. The record of a
+/// write has the scopes of its resources, and not the scope of the request, which no resource has.
 #[tokio::test]
 async fn record_of_write_has_the_proved_identity_and_the_scopes_of_its_resources() {
     let dir = tempfile::tempdir().unwrap();

@@ -287,8 +287,8 @@ async fn client_status_stream_answers_each_request_once() {
     server.stop().await;
 }
 
-/// CSDS, T3: a client that has moved to another scope holds resources of the earlier one until their removal. The answer
-/// contains them, so that its caller needs the right for both scopes.
+/// CSDS, T3: a client that has moved to another scope holds resources of the earlier one until their removal. The
+/// answer contains them, so that its caller needs the right for both scopes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_status_needs_the_right_for_earlier_scopes() {
     let server = Server::start_enforced().await;

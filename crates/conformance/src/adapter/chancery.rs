@@ -71,8 +71,8 @@ struct Left {
     scopes: BTreeSet<String>,
 }
 
-/// Returns the scope of a node, which no other run uses: each run generates unique node IDs. The scopes of all runs have
-/// the same first segment, so that an access rule can permit all of them.
+/// Returns the scope of a node, which no other run uses: each run generates unique node IDs. The scopes of all runs
+/// have the same first segment, so that an access rule can permit all of them.
 fn scope(node: &str) -> String {
     format!("conformance/{node}")
 }

@@ -81,7 +81,7 @@ impl Takeovers {
     }
 }
 
-/// Records that the plan replaces a resource that the client rejects or that excludes one.
+/// Records the content that the plan replaces, if the client rejects something that may need its keys.
 pub(super) fn note_freed(s: &Subscription, old: &Arc<Resource>, plan: &mut Plan) {
     if s.properties.exclusion != Exclusion::None && s.nack().is_some() {
         plan.freed.push(Arc::clone(old));
@@ -134,7 +134,7 @@ pub(super) fn take_over(
 }
 
 /// Adds rejected resources to the plan if the plan, or a removal, may end the cause of their rejection.
-/// `is_due` means that another type did.
+/// `is_due` means that an accepted change of another type may have ended it.
 fn retry(s: &mut Subscription, plan: &mut Plan, view: &TypeView, release: Release, is_due: bool) {
     let by = s.properties.exclusion;
     let planned: BTreeSet<ResourceName> =

@@ -50,7 +50,8 @@ pub(crate) struct PendingResponse {
     pub(crate) announced: Vec<(ResourceName, PendingRemoval)>,
     /// Whether the client has something else after the response than before it.
     pub(crate) changes: bool,
-    /// Whether the response is not split, because its resources may exchange keys ([`Exclusion`](chancery_model::types::Exclusion)).
+    /// Whether the response is not split, because its resources may exchange keys
+    /// ([`Exclusion`](chancery_model::types::Exclusion)).
     pub(crate) is_atomic: bool,
     pub(crate) absent: VecDeque<ResourceName>,
     /// Subscribed names that do not exist, reported as errors. SotW only: in delta, each removal of

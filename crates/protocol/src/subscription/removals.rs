@@ -26,8 +26,8 @@ pub(crate) struct PendingRemoval {
     pub(crate) seen: Revision,
     /// The time at which the removal was detected.
     pub(crate) since: u64,
-    /// Whether the client has rejected a response because of which this removal waits again, or in which resources
-    /// were sent again because of it.
+    /// Whether a response has used up this removal: the client has rejected the response with the removal, or the
+    /// removal caused rejected resources to be sent again.
     pub(crate) is_tried: bool,
     /// Whether the client may need the resource for a listener that drains.
     pub(crate) is_kept: bool,

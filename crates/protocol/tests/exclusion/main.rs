@@ -1,9 +1,9 @@
 //! Random renames, exchanges of keys, conflicts, rejections and reconnections, with a client that rejects two
 //! resources with one key, as Envoy does.
 //!
-//! Each case has three rules. A response never takes a key away from the client that the author has a
-//! resource for. After all
-//! problems are repaired, the client has exactly the view. Nothing is sent without end while a problem stands.
+//! Each case checks three rules. A response never takes a key away from the client if the author has a resource
+//! with that key. After all problems are repaired, the client has exactly the view. Nothing is sent without end
+//! while a problem stands.
 //! `CHANCERY_TEST_SEED=<seed>` repeats one case and prints its events.
 #![expect(clippy::unwrap_used, reason = "a panic is how a test reports a failure")]
 

@@ -39,7 +39,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
             (
                 "free_bytes_min",
                 bytes(64 * MIB, 1024 * 1024 * GIB).or_zero(),
-                "The replica rejects writes while the disk has less free space than this. 0 disables the check.",
+                "A leader rejects writes that would leave less free space than this on its disk, and transfers leadership to a voter with more space. 0 disables the check.",
             ),
             (
                 "transaction_bytes_max",

@@ -1,7 +1,7 @@
 //! The limit of open files, of which each connection needs one.
 //!
-//! Most systems start processes with a soft limit of 1024, and let them raise it. A replica raises it as far as possible.
-//! Otherwise it would never reach its own limits of connections.
+//! Most systems start processes with a soft limit of 1024, and let them raise it. A replica raises it as far as
+//! possible. Otherwise it would never reach its own limits of connections.
 //!
 //! If the limit is still too low for all connections, each port gets a share of it, after a reserve for the store. So
 //! clients of one port never take the files that the store or another port needs.
@@ -13,15 +13,16 @@ use tracing::{debug, info};
 
 use crate::{cli::Failure, config::Config};
 
-/// Open files other than connections of clients, if the limit is high enough for all connections: those of the store, the
-/// listeners and the log, and [`sockets_max`] of all ports.
+/// Open files other than connections of clients, if the limit is high enough for all connections: those of the store,
+/// the listeners and the log, and the sockets of all ports that have no slot ([`sockets_max`]).
 const OWN_FILES: u64 = 2048;
 /// The same without the tables of the store, if the limit is lower: listeners, the log, the write-ahead log, threads,
 /// connections to other replicas, and files that are read for a moment.
 const OWN_FILES_LEAST: u64 = 112;
 /// The minimum share of a port, in sockets.
 const PORT_LEAST: u64 = 14;
-/// The same for the admin port and its UNIX socket: operators and health checks need a slot among many other connections.
+/// The same for the admin port and its UNIX socket: operators and health checks need a slot among many other
+/// connections.
 const ADMIN_PORT_LEAST: u64 = 32;
 /// The minimum share of a port for an MCP source, in sockets.
 const MCP_PORT_LEAST: u64 = 6;
@@ -82,7 +83,8 @@ pub(super) struct LowLimit {
     needed: u64,
 }
 
-/// Raises the limit as far as possible. If it is still lower than the connections need, lowers the limits of connections.
+/// Raises the limit as far as possible. If it is still lower than the connections need, lowers the limits of
+/// connections.
 ///
 /// # Errors
 /// Fails if the limit is too low for a replica.

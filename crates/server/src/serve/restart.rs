@@ -1,7 +1,8 @@
 //! The restart of a replica whose disk failed and works again.
 //!
-//! After a failed write or sync, only another start may use the data: it checks all of it. The process ends in order and
-//! replaces itself, so it needs no service manager. Streams of clients move to other replicas, as in every shutdown.
+//! After a failed write or sync, only another start may use the data: it checks all of it. The process ends in order
+//! and replaces itself, so it needs no service manager. Streams of clients move to other replicas, as in every
+//! shutdown.
 
 use std::{
     env, io,

@@ -1,6 +1,6 @@
 //! Two identities with one node ID at the discovery services of three replicas, with restarts.
 //!
-//! The random cases of all doors run without a network, in the shard's tests (`shard/tests/identities.rs`).
+//! The random cases for all services run without a network, in the shard's tests (`shard/tests/identities.rs`).
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -203,7 +203,7 @@ async fn delta(address: &str, token: Option<&str>, version: &str, held: &str) ->
     String::from_utf8_lossy(&response.encode_to_vec()).into_owned()
 }
 
-/// Asks at every door as a client that may read only `public`. Returns everything that it receives.
+/// Asks every service as a client that may read only `public`. Returns everything that it receives.
 async fn attack(address: &str, token: Option<&str>, version: &str, held: &str) -> Vec<String> {
     let (_stream, _, by_sotw) = served(address, token, version).await;
     let mut received = vec![by_sotw, delta(address, token, version, held).await];

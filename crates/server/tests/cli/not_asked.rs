@@ -33,8 +33,8 @@ fn http_json(replica: &Replica, path: &str) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// `explain` on another replica showed the wrong assignment, `describe` denied the node, and a finding about a reference
-/// counted no nodes.
+/// `explain` on another replica showed the wrong assignment, `describe` denied the node, and a finding about a
+/// reference counted no nodes.
 #[test]
 fn replica_says_nothing_about_nodes_of_other_replicas() {
     let root = tempfile::tempdir().unwrap();

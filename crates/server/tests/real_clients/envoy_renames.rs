@@ -123,9 +123,9 @@ struct World {
 }
 
 impl World {
-    /// Waits until the renamed resource is in use. No request has failed until then. Of scopes, Envoy applies the removal
-    /// and the addition on each worker in two steps (`ScopedRdsConfigSubscription::onConfigUpdate`), so each connection may
-    /// get one 404 between them. The report of the test has these.
+    /// Waits until the renamed resource is in use. No request has failed until then. Each worker of Envoy applies the
+    /// removal and the addition of a scope in two steps (`ScopedRdsConfigSubscription::onConfigUpdate`), so each
+    /// connection may get one 404 between them. The report of the test has these.
     fn expect(&self, upstream: &str, what: &str) -> Result<()> {
         self.load.wait_for_only(upstream)?;
         self.chancery.wait_for_node(NODE, "synced", &self.types)?;

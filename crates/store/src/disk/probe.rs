@@ -1,7 +1,7 @@
 //! The check whether the disk of a failed replica works again.
 //!
-//! A failed write or sync may have lost data that the database believes to be written, so the open database is never used
-//! for writes again. When the disk works again, the process starts again, with all checks of a start.
+//! A failed write or sync may have lost data that the database believes to be written, so the open database is never
+//! used for writes again. When the disk works again, the process starts again, with all checks of a start.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! Transfers leadership away from a leader without disk space, which refuses every write.
+//! Transfers leadership away from a leader that refuses writes for lack of disk space.
 //!
 //! A voter takes over only if it has more space above its `free_bytes_min`. If all voters lack space,
 //! the leader therefore stays.

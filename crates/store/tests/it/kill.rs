@@ -77,8 +77,8 @@ fn write_ahead_logs(data: &Path) -> BTreeSet<String> {
     names.filter(|name| name.ends_with(".log")).collect()
 }
 
-/// After a sync that failed, the kernel may show data of the write-ahead log that are not on the disk. A start therefore
-/// writes what it recovers to new files, and needs none of the earlier log.
+/// After a sync that failed, the kernel may show data of the write-ahead log that are not on the disk. A start
+/// therefore writes what it recovers to new files, and needs none of the earlier log.
 #[tokio::test(flavor = "multi_thread")]
 async fn start_needs_no_earlier_write_ahead_log() {
     let dir = memory_dir();

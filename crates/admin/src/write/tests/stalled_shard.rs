@@ -76,8 +76,8 @@ async fn apply(service: &Service, name: &str, wait_ms: Option<u64>) -> pb::Write
     written.expect("the write ends").unwrap()
 }
 
-/// B: a shard that does not turn gets no new streams and fails readiness. Writes do not wait for it, and say that they
-/// did not ask it. When it turns again, all is well.
+/// L12: a shard that does not turn gets no new streams and fails readiness. Writes do not wait for it, and say that
+/// they did not ask it. When it turns again, all is well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn nobody_waits_for_a_shard_that_does_not_turn() {
     let directory = tempfile::tempdir().unwrap();

@@ -26,8 +26,8 @@ use crate::{
 pub(crate) struct Conformance {
     /// Check the server with its xDS port at ADDR
     ///
-    /// ADDR is HOST:PORT, or https://HOST:PORT if the port uses TLS. The flags for TLS and the token apply to this port,
-    /// too, unless a flag that begins with --xds replaces them.
+    /// ADDR is HOST:PORT, or https://HOST:PORT if the port uses TLS. The flags for TLS and the token apply to this
+    /// port, too, unless a flag that begins with --xds replaces them.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000", value_parser = address::parse)]
     xds: String,
     /// Send REST polls to HOST:PORT, with the TLS settings of --xds [default: the address of --xds]

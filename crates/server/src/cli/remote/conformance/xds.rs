@@ -62,8 +62,8 @@ impl XdsFlags {
             self.xds_ca_cert.is_some() || self.xds_cert.is_some() || self.xds_server_name.is_some();
         if has_flags && !is_tls {
             let text = format!(
-                "the connection to {server} would not be encrypted, although flags for the TLS of the xDS port are set; \
-                 write https://{bare}, or omit these flags"
+                "the connection to {server} would not be encrypted, although flags for the TLS of the xDS port are \
+                 set; write https://{bare}, or omit these flags"
             );
             return Err(Failure::with_exit(Exit::Usage, text));
         }
