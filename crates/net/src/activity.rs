@@ -23,6 +23,9 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
+/// The time after which a response that waits no longer protects its connection from eviction.
+pub(crate) const WAITING_MIN: Duration = Duration::from_secs(5);
+
 /// The reason why a connection counts as unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unused {
@@ -59,6 +62,8 @@ pub(crate) struct State {
     pub(crate) progress: Progress,
     /// The number of requests whose responses have not ended.
     requests: usize,
+    /// The number of them whose responses wait for something to happen, and when the last one began to wait.
+    waiting: (usize, Instant),
     /// The time at which the connection was opened or its last request ended.
     idle_since: Instant,
     /// The time of the last received bytes.
@@ -70,8 +75,13 @@ impl Activity {
     #[must_use]
     pub fn new(peer: SocketAddr) -> Arc<Self> {
         let now = Instant::now();
-        let state =
-            State { progress: Progress::New, requests: 0, idle_since: now, last_received_at: now };
+        let state = State {
+            progress: Progress::New,
+            requests: 0,
+            waiting: (0, now),
+            idle_since: now,
+            last_received_at: now,
+        };
         Arc::new(Self {
             peer,
             state: Mutex::new(state),
@@ -106,7 +116,19 @@ impl Activity {
         state.requests += 1;
         state.progress = Progress::Requested;
         drop(state);
-        RequestGuard(Arc::clone(self))
+        RequestGuard { activity: Arc::clone(self), waits: false }
+    }
+
+    /// Returns the time since which the connection has had no request whose response is in progress, and whether it has
+    /// other requests. Their responses wait for at least [`WAITING_MIN`].
+    pub(crate) fn evictable_since(&self) -> Option<(bool, Instant)> {
+        let state = self.state.lock();
+        let (n_waiting, since) = state.waiting;
+        match state.requests {
+            0 => Some((false, state.idle_since)),
+            n if n == n_waiting && since.elapsed() >= WAITING_MIN => Some((true, since)),
+            _ => None,
+        }
     }
 
     /// Returns the time since which there has been no request, or `None` if there is one.
@@ -197,11 +219,33 @@ impl Activity {
 
 /// A running request. Dropping it ends the request.
 #[derive(Debug)]
-pub struct RequestGuard(Arc<Activity>);
+pub struct RequestGuard {
+    activity: Arc<Activity>,
+    waits: bool,
+}
+
+impl RequestGuard {
+    /// Records that the response waits for something to happen. If the port is full, the connection may then lose its slot.
+    pub fn wait(&mut self) {
+        if !std::mem::replace(&mut self.waits, true) {
+            let mut state = self.activity.state.lock();
+            state.waiting = (state.waiting.0 + 1, Instant::now());
+        }
+    }
+
+    /// Records that the response is in progress.
+    pub fn serve(&mut self) {
+        if std::mem::take(&mut self.waits) {
+            let mut state = self.activity.state.lock();
+            state.waiting.0 = state.waiting.0.saturating_sub(1);
+        }
+    }
+}
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
+        self.serve();
+        let mut state = self.activity.state.lock();
         state.requests = state.requests.saturating_sub(1);
         state.idle_since = Instant::now();
     }

@@ -23,6 +23,8 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::timeout};
 
 use crate::activity::Activity;
+#[cfg(test)]
+use crate::activity::WAITING_MIN;
 
 /// The maximum number of sockets without a slot, for any number of slots.
 const SPARE_MAX: usize = 128;
@@ -65,10 +67,10 @@ pub struct Limits {
 pub enum Eviction {
     /// No connection loses its slot. The new one is rejected.
     Never,
-    /// A connection without an open request, of the peer that has the most connections, if it has more than a few.
-    /// Connections that never had a request come first, then the one that has been idle for the longest time. If all
-    /// connections have open requests, a peer with few connections displaces the newest one of a peer that has more than
-    /// half of the slots. Other new connections are rejected.
+    /// A connection without an open request, or whose responses wait for something to happen
+    /// ([`RequestGuard::wait`](crate::RequestGuard::wait)), of the peer that has the most connections, if it has more
+    /// than a few. Connections without an open request come first, and of these the ones that never had a request.
+    /// Among equals, the longest time decides. If requests of all connections are served, the new one is rejected.
     LongestIdle,
     /// A connection without a first request ([`Activity::begin`]): the oldest one of the peer that has the most of
     /// them. If all connections have had a request, the new one is rejected.
@@ -175,14 +177,6 @@ impl Taken {
             }
         }
     }
-
-    /// Returns the newest connection of the peer that has more than half of the connections, and more than a few.
-    fn newest_of_greedy_peer(&self) -> Option<u64> {
-        let is_greedy = |n_open: usize| n_open > FEW.max(self.connections.len() / 2);
-        let (greedy, _) = self.peers.iter().find(|(_, n_open)| is_greedy(**n_open))?;
-        let newest = self.connections.iter().rev().find(|(_, a)| peer_of(a.peer()) == *greedy);
-        newest.map(|(number, _)| *number)
-    }
 }
 
 /// The slot of one connection. Dropping it frees the slot. Drop it after the socket, which it counts as open.
@@ -243,13 +237,10 @@ impl Slots {
         let mut taken = self.taken.lock();
         let n_open = taken.peers.get(&peer_of(peer)).copied().unwrap_or_default();
         let is_full = taken.connections.len() >= self.limits.connections_max.max(1);
-        if is_full && self.eviction_candidate(&mut taken, n_open).is_none() {
-            return Err(SlotLimit::Connections);
-        }
         if n_open >= self.limits.per_peer_max {
             return Err(SlotLimit::Peer);
         }
-        if is_full && !self.evict(&mut taken, n_open) {
+        if is_full && !self.evict(&mut taken) {
             return Err(SlotLimit::Connections);
         }
         let number = taken.next;
@@ -270,9 +261,9 @@ impl Slots {
         })
     }
 
-    /// Evicts a connection for one of a peer with `n_open` connections. Returns false if all connections keep their slots.
-    fn evict(&self, taken: &mut Taken, n_open: usize) -> bool {
-        while let Some(number) = self.eviction_candidate(taken, n_open) {
+    /// Evicts a connection. Returns false if all connections keep their slots.
+    fn evict(&self, taken: &mut Taken) -> bool {
+        while let Some(number) = self.eviction_candidate(taken) {
             let Some(activity) = taken.connections.get(&number) else { return false };
             let is_evicted = match self.limits.eviction {
                 // The first request may have arrived meanwhile.
@@ -290,8 +281,8 @@ impl Slots {
         false
     }
 
-    /// Returns the connection to evict for one of a peer with `n_open` connections.
-    fn eviction_candidate(&self, taken: &mut Taken, n_open: usize) -> Option<u64> {
+    /// Returns the connection to evict.
+    fn eviction_candidate(&self, taken: &mut Taken) -> Option<u64> {
         match self.limits.eviction {
             Eviction::Never => None,
             Eviction::OldestWithoutRequest => taken.oldest_without_request(),
@@ -299,11 +290,11 @@ impl Slots {
                 let idle = taken.connections.iter().filter_map(|(number, activity)| {
                     let of_peer = taken.peers.get(&peer_of(activity.peer()));
                     let n_of_peer = of_peer.copied().unwrap_or_default().max(FEW);
-                    let since = activity.idle_since()?;
-                    Some((Reverse(n_of_peer), activity.has_had_request(), since, *number))
+                    let had = activity.has_had_request();
+                    let (waits, since) = activity.evictable_since()?;
+                    Some((Reverse(n_of_peer), waits, had, since, *number))
                 });
-                let idle = idle.min().map(|(_, _, _, number)| number);
-                idle.or_else(|| taken.newest_of_greedy_peer().filter(|_| n_open < FEW))
+                idle.min().map(|(.., number)| number)
             }
             Eviction::LeastProgress => {
                 let least = taken.connections.iter().min_by_key(|(_, activity)| {
@@ -500,24 +491,26 @@ mod tests {
         assert_eq!(evicted([&operator, &silent, &probe]), [false; 3]);
     }
 
-    /// Attack 69: a peer with an endless request on each of its connections keeps out only itself.
-    #[tokio::test]
-    async fn peer_with_endless_requests_does_not_take_all_slots() {
-        let slots = slots(10, usize::MAX, Eviction::LongestIdle);
-        let operator = take(&slots, "10.0.0.1").unwrap();
-        let _write = operator.activity.begin();
-        let flood: Vec<_> = (0..9).map(|_| take(&slots, "10.0.0.2").unwrap()).collect();
-        let _watches: Vec<_> = flood.iter().map(|slot| slot.activity.begin()).collect();
-        assert_eq!(take(&slots, "10.0.0.2").unwrap_err(), SlotLimit::Connections);
-        let probes: Vec<_> = (0..3).map(|_| take(&slots, "10.0.0.3").unwrap()).collect();
-        let _answers: Vec<_> = probes.iter().map(|slot| slot.activity.begin()).collect();
-        assert_eq!(
-            evicted([&operator, &flood[5], &flood[6], &flood[8]]),
-            [false, false, true, true]
-        );
-        let _other = take(&slots, "10.0.0.4").unwrap().activity.begin();
-        // No peer has more than half of the slots.
-        assert_eq!(take(&slots, "10.0.0.5").unwrap_err(), SlotLimit::Connections);
+    /// Attack 69: responses that wait for something to happen, such as those of a watch, do not keep others out.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_responses_do_not_take_all_slots() {
+        let slots = slots(3, usize::MAX, Eviction::LongestIdle);
+        let held: Vec<_> = (1..4).map(|n| take(&slots, &format!("10.0.0.{n}")).unwrap()).collect();
+        let mut requests: Vec<_> = held.iter().map(|slot| slot.activity.begin()).collect();
+        requests[1].wait();
+        tokio::time::advance(WAITING_MIN - Duration::from_millis(1)).await;
+        requests[2].wait();
+        assert_eq!(take(&slots, "10.0.0.9").unwrap_err(), SlotLimit::Connections);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let probe = take(&slots, "10.0.0.9").unwrap();
+        assert_eq!(evicted([&held[0], &held[1], &held[2]]), [false, true, false]);
+        // A response that goes on is served again.
+        tokio::time::advance(WAITING_MIN).await;
+        requests[2].serve();
+        let answer = probe.activity.begin();
+        assert_eq!(take(&slots, "10.0.0.9").unwrap_err(), SlotLimit::Connections);
+        drop((requests, answer));
+        assert_eq!(held[2].activity.evictable_since().unwrap().0, false);
     }
 
     #[tokio::test(start_paused = true)]

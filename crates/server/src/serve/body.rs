@@ -219,6 +219,10 @@ impl Body for AnswerBody {
                 taking.busy = Some(self.answers.activity.begin());
                 self.answers.begun.notify_one();
             }
+            if let Some(busy) = &mut taking.busy {
+                // A watch may wait forever.
+                if polled.is_pending() { busy.wait() } else { busy.serve() }
+            }
             taking.due = match &polled {
                 Poll::Pending => None,
                 Poll::Ready(frame) => {
