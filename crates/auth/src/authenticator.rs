@@ -28,6 +28,8 @@ use crate::{
 
 /// The interval at which [`Authenticator::keep_fresh`] checks the key sets.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval at which the clock of the machine is read.
+const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Authenticates callers. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -61,10 +63,18 @@ impl Authenticator {
         settings.issuers.iter().filter_map(|issuer| Issuer::open(issuer).err()).collect()
     }
 
-    /// Reads the key sets again when they are due. Ends at once if there are no issuers, and otherwise only if the
-    /// runtime does.
+    /// Reads the key sets again when they are due, and the clock of the machine. Ends only if the runtime does.
     pub async fn keep_fresh(self) {
         let mut tasks = JoinSet::new();
+        let shared = Arc::clone(&self.0);
+        tasks.spawn(async move {
+            let mut ticks = tokio::time::interval(CLOCK_INTERVAL);
+            loop {
+                ticks.tick().await;
+                // A wall clock that is not read regularly is not believed.
+                let _ = shared.clock.seconds(seconds(SystemTime::now()));
+            }
+        });
         for issuer in &self.0.issuers {
             let keys = Arc::clone(&issuer.keys);
             // A server that does not answer delays no other issuer.
