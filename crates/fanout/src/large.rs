@@ -5,14 +5,17 @@
 //! with its other sessions. The session returns through the shard's ready list.
 //!
 //! One thread works for all shards, so that large work uses at most one core. The thread has a low
-//! priority. It ends when it has been idle for a while, which returns its memory to the system. Each job
-//! is queued with the time at which it would end if it started at once, and jobs run in this order.
-//! Short jobs therefore go first, and long jobs do not wait forever.
+//! priority. It ends when it has been idle for a while, which returns its memory to the system.
+//!
+//! Each job is queued with the time at which it would end if it started at its turn, and jobs run in this order. Short
+//! jobs therefore go first, and long jobs do not wait forever. The turns of one address are some time apart, so that a
+//! client with many jobs delays its own.
 //!
 //! The number of streams bounds the queue: a session is queued at most once.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
@@ -25,6 +28,11 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// The priority of the thread, as of `nice`.
 const NICE: i32 = 10;
+
+/// The time between two turns of one address.
+const TURN_INTERVAL: Duration = Duration::from_millis(5);
+/// The number of addresses from which those without a later turn are forgotten.
+const ADDRESSES_MAX: usize = 1024;
 
 /// The approximate number of names that the thread handles in a millisecond.
 const NAMES_PER_MS: usize = 1000;
@@ -44,19 +52,22 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    /// The jobs, by submission time plus estimated duration, and by number.
+    /// The jobs, by the time at which each would end, and by number.
     jobs: BTreeMap<(Instant, u64), Job>,
+    /// The last turn of each address.
+    turns: HashMap<IpAddr, Instant>,
     last: u64,
     runs: bool,
 }
 
 impl LargeWork {
-    /// Queues a job that handles `cost` names.
-    pub(crate) fn submit(&self, cost: usize, job: Job) {
+    /// Queues a job that handles `cost` names for a client at an address.
+    pub(crate) fn submit(&self, address: IpAddr, cost: usize, job: Job) {
         let ms = u64::try_from(cost / NAMES_PER_MS).unwrap_or(u64::MAX).min(60_000);
         let mut queue = self.0.queue.lock();
         queue.last += 1;
-        let place = (Instant::now() + Duration::from_millis(ms), queue.last);
+        let turn = queue.turn_of(address, Instant::now());
+        let place = (turn + Duration::from_millis(ms), queue.last);
         queue.jobs.insert(place, job);
         if std::mem::replace(&mut queue.runs, true) {
             self.0.wake.notify_one();
@@ -72,6 +83,19 @@ impl LargeWork {
             drop(queue);
             jobs.into_values().for_each(run);
         }
+    }
+}
+
+impl Queue {
+    /// Returns the turn of a new job of an address.
+    fn turn_of(&mut self, address: IpAddr, now: Instant) -> Instant {
+        if self.turns.len() >= ADDRESSES_MAX {
+            self.turns.retain(|_, turn| *turn > now);
+        }
+        let next = self.turns.get(&address).map(|last| *last + TURN_INTERVAL);
+        let turn = next.map_or(now, |next| next.max(now));
+        self.turns.insert(address, turn);
+        turn
     }
 }
 
@@ -119,14 +143,31 @@ mod tests {
         let work = LargeWork::default();
         let (sender, done) = mpsc::channel();
         let (go, gate) = mpsc::channel::<()>();
-        work.submit(1, Box::new(move || gate.recv().unwrap_or_default()));
-        work.submit(1, Box::new(|| panic!("on purpose")));
+        let address = |n| IpAddr::from([10, 0, 0, n]);
+        work.submit(address(1), 1, Box::new(move || gate.recv().unwrap_or_default()));
+        work.submit(address(1), 1, Box::new(|| panic!("on purpose")));
         for (name, cost) in [("long", 10_000_000), ("short", 20_000)] {
             let sender = sender.clone();
-            work.submit(cost, Box::new(move || sender.send(name).unwrap()));
+            work.submit(address(2), cost, Box::new(move || sender.send(name).unwrap()));
         }
         go.send(()).unwrap();
         let order: Vec<&str> = done.iter().take(2).collect();
         assert_eq!(order, ["short", "long"]);
+    }
+
+    /// Attack 69: many jobs of one client delay those of another client by one job.
+    #[test]
+    fn address_with_many_jobs_delays_its_own() {
+        let (now, one) = (Instant::now(), TURN_INTERVAL);
+        let mut queue = Queue::default();
+        let [greedy, other] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
+        let turns: Vec<_> = (0..3).map(|_| queue.turn_of(greedy, now)).collect();
+        assert_eq!(turns, [now, now + one, now + one * 2]);
+        assert_eq!(queue.turn_of(other, now), now);
+        assert_eq!(queue.turn_of(greedy, now + one * 9), now + one * 9, "it has no job left");
+        for n in 0..10_000_u32 {
+            queue.turn_of(IpAddr::from(n.to_be_bytes()), now + one * n);
+        }
+        assert!(queue.turns.len() <= ADDRESSES_MAX);
     }
 }

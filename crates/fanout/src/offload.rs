@@ -68,7 +68,9 @@ impl Shard {
         let back = Some(Returned { key: key(at), done: None });
         let mut ticket = ReturnGuard { ready_list: Arc::clone(entry.slot.ready_list()), back };
         let (differ, slot) = (Arc::clone(&self.differ), Arc::clone(&entry.slot));
+        let address = slot.info.peer.ip().to_canonical();
         self.large.submit(
+            address,
             cost,
             Box::new(move || {
                 // The work may have waited in the queue.

@@ -463,7 +463,11 @@ fn large_session_awaiting_answer_is_not_polled() {
 fn large_request_of_ended_stream_is_not_handled() {
     let mut harness = ShardHarness::new();
     let (go, gate) = std::sync::mpsc::channel::<()>();
-    harness.shard.large.submit(0, Box::new(move || gate.recv().unwrap_or_default()));
+    harness.shard.large.submit(
+        [10, 0, 0, 1].into(),
+        0,
+        Box::new(move || gate.recv().unwrap_or_default()),
+    );
     let client = harness.open();
     harness.send(&client, Some("n1"), ask(many(5_000)));
     assert_eq!(n_offloaded(&harness), 1);
