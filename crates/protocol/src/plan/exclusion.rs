@@ -181,40 +181,45 @@ fn retry(s: &mut Subscription, plan: &mut Plan, view: &TypeView, release: Releas
     }
 }
 
-/// Orders the scopes of a plan such that one that gives up a key precedes the one that takes it. Envoy applies the scopes
-/// of a response one by one, and then removes the old key of each, even if another scope has just taken it. `before` is
-/// the previous view.
+/// Orders the resources of a plan such that one that gives up a key precedes the one that takes it. Envoy applies the
+/// resources of a response one by one. It rejects a listener whose address another listener still has. For a scope, it
+/// removes the old key, even if another scope has just taken it. `before` is the previous view.
 ///
-/// No order helps scopes that exchange their keys in a circle. The cost is O(changed scopes).
+/// No order helps resources that exchange their keys in a circle. The cost is O(changed resources).
 pub(super) fn order_takeovers(s: &Subscription, plan: &mut Plan, before: Option<&TypeView>) {
     let by = s.properties.exclusion;
-    let Some(before) = before.filter(|_| by == Exclusion::ScopeKey) else { return };
-    let keys = |one: &Resource| one.exclusive_keys(by).unwrap_or_default();
+    let is_ordered = matches!(by, Exclusion::ScopeKey | Exclusion::Address);
+    let Some(before) = before.filter(|_| is_ordered) else { return };
     let mut taker_of = BTreeMap::new();
     for new in plan.touched.iter() {
-        taker_of.extend(keys(new).into_iter().map(|key| (key, new.name().clone())));
+        let keys = new.exclusive_keys(by).unwrap_or_default();
+        taker_of.extend(keys.into_iter().map(|key| (key, new.name())));
     }
-    // The scope that takes the key of each scope.
-    let mut next: BTreeMap<ResourceName, ResourceName> = BTreeMap::new();
+    // The resources that take a key of each resource, and the number of resources whose keys each takes.
+    let mut takers: BTreeMap<&ResourceName, Vec<&ResourceName>> = BTreeMap::new();
+    let mut n_givers: BTreeMap<&ResourceName, usize> = BTreeMap::new();
     for new in plan.touched.iter() {
-        let given_up = before.get(new.name().as_str()).map(|old| keys(old)).unwrap_or_default();
-        let taker = given_up.iter().find_map(|key| taker_of.get(key));
-        next.extend(
-            taker.filter(|one| *one != new.name()).map(|one| (new.name().clone(), one.clone())),
-        );
+        let old = before.get(new.name().as_str()).and_then(|old| old.exclusive_keys(by));
+        let keys = old.unwrap_or_default().into_iter();
+        for taker in keys.filter_map(|key| taker_of.get(&key)).filter(|one| **one != new.name()) {
+            takers.entry(new.name()).or_default().push(taker);
+            *n_givers.entry(taker).or_default() += 1;
+        }
     }
-    if next.is_empty() {
+    if takers.is_empty() {
         return;
     }
-    // A key has one taker, and a scope has one key, so the takers form chains. Each begins with a scope that takes no
-    // key of another.
-    let takers: BTreeSet<&ResourceName> = next.values().collect();
-    let mut places: BTreeMap<&ResourceName, usize> = BTreeMap::new();
-    for first in next.keys().filter(|name| !takers.contains(*name)) {
-        let chain = std::iter::successors(Some(first), |name| next.get(*name));
-        // Two scopes may have had one key, so that a chain may end in a circle.
-        for (place, name) in chain.take(next.len() + 1).enumerate() {
-            places.insert(name, place + 1);
+    let mut ready: Vec<&ResourceName> =
+        takers.keys().filter(|name| !n_givers.contains_key(*name)).copied().collect();
+    let mut places: BTreeMap<ResourceName, usize> = BTreeMap::new();
+    while let Some(name) = ready.pop() {
+        places.insert(name.clone(), places.len() + 1);
+        for taker in takers.remove(name).unwrap_or_default() {
+            let Some(n) = n_givers.get_mut(taker) else { continue };
+            *n -= 1;
+            if *n == 0 {
+                ready.push(taker);
+            }
         }
     }
     let mut all: Vec<Arc<Resource>> = plan.resources.iter().cloned().collect();

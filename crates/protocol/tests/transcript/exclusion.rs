@@ -551,3 +551,23 @@ fn scope_that_gives_up_its_key_precedes_the_one_that_takes_it() {
         );
     }
 }
+
+/// DELTA-53, SOTW-73: the same for listeners and their addresses. Envoy rejects a listener whose address is in use.
+#[test]
+fn listener_that_gives_up_its_address_precedes_the_one_that_takes_it() {
+    for protocol in [Delta, Sotw] {
+        check(
+            protocol,
+            "",
+            "
+            commit LDS/b=1;key=k1 LDS/c=1;key=k2
+            -> LDS
+            <- LDS b=1 c=1
+            ack LDS
+            commit LDS/a=1;key=k1 LDS/b=1;key=k2 LDS/c=1;key=k3
+            <- LDS c=1 b=1 a=1
+            ack LDS
+            ",
+        );
+    }
+}
