@@ -8,6 +8,11 @@ use chancery_proto::{envoy_pool, istio::mcp::v1alpha1 as pb};
 use prost::Message;
 use prost_reflect::MessageDescriptor;
 
+use crate::{node::named, problem::Fault};
+
+/// The name of the message of the resources in a collection.
+pub(crate) const RESOURCE: &str = "istio.mcp.v1alpha1.Resource";
+
 /// The field for the name of a resource.
 pub(crate) const NAME_FIELD: &str = "metadata.name";
 
@@ -16,7 +21,7 @@ pub(crate) const NAME_FIELD: &str = "metadata.name";
 pub(crate) fn message(type_url: &str) -> Option<MessageDescriptor> {
     let type_url = TypeUrl::new(type_url).ok()?;
     let is_collection = type_url.is_collection() && !has_private_key(type_url.as_str().as_bytes());
-    is_collection.then(|| envoy_pool().get_message_by_name("istio.mcp.v1alpha1.Resource")).flatten()
+    is_collection.then(|| envoy_pool().get_message_by_name(RESOURCE)).flatten()
 }
 
 /// Returns the name of a resource and the type of its content, which is empty without content. An error says why the
@@ -34,12 +39,33 @@ pub(crate) fn check_name(collection: &TypeUrl, name: &str) -> Result<(), String>
     if segments.any(str::is_empty) {
         return Err(format!("{name:?} has an empty segment; names look like \"namespace/name\""));
     }
-    let of_istiod = collection.as_str().split('/').count() == 3;
-    match of_istiod && name.split('/').count() != 2 {
+    match kind_of_istiod(collection).is_some() && name.split('/').count() != 2 {
         true => Err(format!(
             "{name:?} is not \"namespace/name\" (or \"/name\" without a namespace); istiod rejects other names in a \
              collection group/version/Kind"
         )),
         false => Ok(()),
     }
+}
+
+/// Returns the last segment of a collection `group/version/Kind`, which istiod requests.
+fn kind_of_istiod(collection: &TypeUrl) -> Option<&str> {
+    let segments: Vec<&str> = collection.as_str().split('/').collect();
+    if let [_, _, kind] = segments[..] { Some(kind) } else { None }
+}
+
+/// Returns the warning about a resource whose content is not of the kind of its collection. istiod decodes the content
+/// as the message of the collection's kind, and deletes the resource if that fails.
+pub(crate) fn other_kind(collection: &TypeUrl, resource: &[u8]) -> Option<Fault> {
+    let kind = kind_of_istiod(collection)?;
+    let (_, content) = name_and_type(resource).ok()?;
+    let message = content.rsplit(['/', '.']).next().unwrap_or(&content);
+    if message == kind || content.is_empty() {
+        return None;
+    }
+    let rule = format!(
+        "is {}, but istiod expects a message named {kind} in this collection",
+        named(message)
+    );
+    Some(Fault::warning("collection.kind", rule).within("body.@type"))
 }

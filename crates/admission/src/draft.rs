@@ -25,7 +25,7 @@ pub const BODY_BYTES_MAX: usize = 64 << 20;
 /// Converts a body that an author encoded.
 ///
 /// Checks that the body parses as the declared type (SVC-23), and keeps its bytes unchanged (SVC-18). The
-/// body of an unknown type is opaque.
+/// body of an unknown type only needs to be an encoded message.
 ///
 /// # Errors
 /// If the body does not parse, or if the name is missing, invalid, or different from the one in the body.
@@ -63,8 +63,9 @@ pub(crate) fn draft(
     let properties = types::properties(type_url);
     let mut name_field = properties.name_field;
     let mut found = Found { name_field, ..Found::default() };
-    if let Some(message) = &message {
-        inspect::walk(message, &body, &mut found)?;
+    match &message {
+        Some(message) => inspect::walk(message, &body, &mut found)?,
+        None => inspect::check_unknown(&body).map_err(|fault| fault.within("value"))?,
     }
     if type_url.is_collection() {
         name_field = Some(collection::NAME_FIELD);

@@ -1,13 +1,14 @@
 //! Parses encoded messages without building them, and shows their values to a visitor.
 //!
 //! The parser checks the same as a reader of the declared type (SVC-23): wire types, lengths, UTF-8 and
-//! depth, also inside `Any`s of known types. It skips unknown fields.
+//! depth, also inside `Any`s of known types. It skips unknown fields. The content of an `Any` of an unknown type must
+//! be an encoded message.
 
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
 use crate::{
     problem::Fault,
-    wire::{Raw, Reader},
+    wire::{self, Raw, Reader},
 };
 
 /// The depth at which protobuf readers stop.
@@ -77,13 +78,21 @@ fn walk_message(
             _ => {}
         }
     }
-    if is_any {
-        let name = type_url.rsplit('/').next().unwrap_or(type_url);
-        if let Some(inner) = message.parent_pool().get_message_by_name(name) {
-            return walk_message(&inner, payload, depth + 1, visitor);
-        }
+    if !is_any {
+        return Ok(());
     }
-    Ok(())
+    let name = type_url.rsplit('/').next().unwrap_or(type_url);
+    match message.parent_pool().get_message_by_name(name) {
+        Some(inner) => walk_message(&inner, payload, depth + 1, visitor),
+        None => check_unknown(payload).map_err(|fault| fault.within("value")),
+    }
+}
+
+/// Checks that `body` is an encoded message, whose type is unknown. Clients that know the type cannot decode other
+/// bytes. istiod deletes the resource that such a body replaces.
+pub(crate) fn check_unknown(body: &[u8]) -> Result<(), Fault> {
+    let not_encoded = |reason| Fault::new(format!("is not an encoded message: {reason}"));
+    wire::check(body).map_err(not_encoded)
 }
 
 fn text(bytes: &[u8]) -> Result<&str, Fault> {

@@ -111,6 +111,11 @@ impl Fault {
         }
     }
 
+    /// Returns a finding that refuses nothing.
+    pub(crate) fn warning(id: &'static str, rule: impl Into<String>) -> Self {
+        Self { id: Cow::Borrowed(id), severity: Severity::Warning, ..Self::new(rule) }
+    }
+
     /// Returns the path and the rule as one text.
     pub(crate) fn in_words(&self) -> String {
         match self.path.as_str() {

@@ -25,6 +25,7 @@ mod walk;
 use chancery_model::{ResourceDraft, TypeUrl};
 
 use crate::{
+    collection,
     mode::ValidationMode,
     problem::{Fault, Severity},
     profile::{Audience, Treatment},
@@ -49,15 +50,24 @@ pub(crate) fn findings(
 }
 
 /// Returns the violated rules of a resource, in the order of its fields: those of Envoy, then those of gRPC
-/// clients. The body is known to parse. The body of an unknown type has no rules.
+/// clients. The body is known to parse. A body of an unknown type has no rules, but a warning.
 pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<Fault> {
     let types = types::types();
-    let Some(kind) = types.get(type_url.message_name()) else { return Vec::new() };
+    let is_collection = type_url.is_collection();
+    let name = if is_collection { collection::RESOURCE } else { type_url.message_name() };
+    let Some(kind) = types.get(name) else { return vec![walk::unknown(type_url.as_str())] };
     let message = match Message::decode(types, kind, body) {
         Ok(message) => message,
         Err(error) => return vec![Fault::new(error)],
     };
     let mut faults = Vec::new();
+    if is_collection {
+        let mut findings = Findings::default();
+        walk::message(&message, &mut findings);
+        faults = findings.into_faults();
+        faults.extend(collection::other_kind(type_url, body));
+        return faults;
+    }
     if audience.envoy > Treatment::Ignore {
         let mut findings = Findings::default();
         walk::message(&message, &mut findings);

@@ -147,6 +147,14 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Checks that bytes are the fields of some message. The fields of nested messages look like text, so they are not
+/// checked.
+pub(crate) fn check(message: &[u8]) -> Result<(), Malformed> {
+    let mut reader = Reader(message);
+    while reader.next()?.is_some() {}
+    Ok(())
+}
+
 /// Returns the last value of a length-delimited field.
 pub(crate) fn last(message: &[u8], wanted: u32) -> Option<&[u8]> {
     find_last(message, wanted, |raw| match raw {

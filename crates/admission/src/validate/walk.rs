@@ -11,6 +11,7 @@ use super::{
     typed_struct,
     types::{Count, EnumType, FieldKind, FieldType, MessageForm},
 };
+use crate::problem::Fault;
 
 /// A field with the values that it has in a message.
 #[derive(Clone, Copy)]
@@ -109,9 +110,14 @@ fn any<'m, 'a: 'm>(any: &'m Message<'a>, findings: &mut Findings<'m>) {
     }
     let name = url.rsplit('/').next().unwrap_or(url);
     if super::types::types().get(name).is_none() {
-        let rule = format!("the type {} is unknown; its content was not checked", short(url));
-        findings.warn("any.unknown_type", rule);
+        findings.adopt(std::iter::once(unknown(url)));
     }
+}
+
+/// Returns the warning about content of an unknown type.
+pub(crate) fn unknown(type_url: &str) -> Fault {
+    let rule = format!("the type {} is unknown; its content was not checked", short(type_url));
+    Fault::warning("any.unknown_type", rule)
 }
 
 fn short(text: &str) -> String {

@@ -41,7 +41,7 @@ resources:
     annotations: {{note: x}}
   body:
     "@type": type.googleapis.com/istio.networking.v1alpha3.VirtualService
-    value: b25l
+    value: CgdyZXZpZXdz
 "#
     )
 }
@@ -61,7 +61,7 @@ fn resource_of_a_collection_has_metadata_and_any_content() {
     let body = read.body.unwrap();
     assert_eq!(
         (body.type_url.rsplit('.').next(), &*body.value),
-        (Some("VirtualService"), &b"one"[..])
+        (Some("VirtualService"), &b"\n\x07reviews"[..])
     );
     let shown = body_to_json(&draft.key.type_url, &draft.body);
     let again = serde_json::json!({"resources": [shown]}).to_string();
@@ -95,7 +95,7 @@ fn problems_of_a_collection_name_resource_and_field() {
     for (content, expected) in [
         (unnamed, "metadata.name"),
         (unknown, "metadata.annotation"),
-        (manifest(SERVICES, "ns/a").replace("value: b25l", "value: '%'"), "body.value"),
+        (manifest(SERVICES, "ns/a").replace("value: CgdyZXZpZXdz", "value: '%'"), "body.value"),
         (format!("resources: [{{\"@type\": {SERVICES}, name: a}}]"), "name"),
         (
             format!("resources: [{{\"@type\": {SERVICES}, metadata: {{name: a}}}}]"),
@@ -164,8 +164,9 @@ resources:
 #[test]
 fn hidden_content_is_not_accepted_in_its_place() {
     let key = "-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n";
-    let value = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, key);
-    let drafts = admitted(&manifest(SERVICES, "ns/a").replace("b25l", &value)).unwrap();
+    let content = [&[0x0a, u8::try_from(key.len()).unwrap()], key.as_bytes()].concat();
+    let value = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, content);
+    let drafts = admitted(&manifest(SERVICES, "ns/a").replace("CgdyZXZpZXdz", &value)).unwrap();
     let (type_url, body) = (&drafts[0].key.type_url, &drafts[0].body);
     let shown = body_to_json(type_url, &redacted(type_url, body));
     let again = serde_json::json!({"resources": [shown]}).to_string();
@@ -187,5 +188,27 @@ fn contents_of_a_collection_have_one_type() {
             admitted(&format!("{}---{other}", manifest(SERVICES, "ns/a"))).unwrap().len(),
             2
         );
+    }
+}
+
+/// A body of an unknown type that no client can decode is refused. istiod deletes the object that it replaces.
+#[test]
+fn content_of_an_unknown_type_is_an_encoded_message() {
+    for value in ["CgdyZXZpZXdz/w==", "eyJhIjogMX0=", "b25l"] {
+        let expected = "value: is not an encoded message: ";
+        let own =
+            manifest(OF_ISTIOD, "ns/a").replace("CgdyZXZpZXdz", value).replace("istio.n", "own.n");
+        let problems = admitted(&own).unwrap_err();
+        assert!(problems[0].contains(&format!("body.{expected}")), "{problems:?}");
+        // The same in a resource of an unknown type, and inside a known one.
+        let unknown = format!("{{'@type': a.b/c.D, value: {value}}}");
+        let cluster = format!(
+            "{{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: x, \
+             metadata: {{typed_filter_metadata: {{x: {unknown}}}}}}}"
+        );
+        for entry in [format!("{{name: x, resource: {unknown}}}"), cluster] {
+            let problems = admitted(&format!("resources: [{entry}]")).unwrap_err();
+            assert!(problems[0].contains(expected), "{problems:?}");
+        }
     }
 }
