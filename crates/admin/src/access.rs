@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 
 use crate::{
     AdminError,
-    access_messages::{id_of, show_grants, show_quota, show_rule, show_token},
+    access_messages::{id_of, show_client_grants, show_grants, show_quota, show_rule, show_token},
     audited::Operation,
     caller::Rights,
     nodes::{millis, streams_of},
@@ -141,6 +141,7 @@ impl Service {
                 true => Vec::new(),
                 false => show_grants(&access, identity),
             },
+            client_grants: show_client_grants(&access, identity),
         }
     }
 
@@ -310,6 +311,7 @@ impl Service {
             verbs: verbs.into_iter().map(|verb| verb.name().to_owned()).collect(),
             identity: identity.principal.to_string(),
             enforced: self.access.control == AccessControl::Enforced,
+            client_grants: show_client_grants(access, &identity),
             node,
             grants,
         })

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use chancery_model::{
-    Access, AccessRule, Grant, Identity, IdentityGrant, Quota, QuotaUse, Template, Token,
-    TokenDigest,
+    Access, AccessRule, ClientGrant, Grant, Identity, IdentityGrant, Quota, QuotaUse, Template,
+    Token, TokenDigest,
 };
 use chancery_proto::admin::v1 as pb;
 
@@ -86,6 +86,26 @@ pub(crate) fn show_grants(access: &Access, identity: &Identity) -> Vec<pb::Ident
             .collect(),
     };
     access.grants_of(identity).into_iter().map(show).collect()
+}
+
+/// Returns the rights and limits of clients in the rules that name an identity.
+pub(crate) fn show_client_grants(access: &Access, identity: &Identity) -> Vec<pb::ClientGrant> {
+    let show = |ClientGrant { rule, variables }: ClientGrant<'_>| {
+        let pb::AccessRule { name, node, read, secrets, .. } = show_rule(rule);
+        pb::ClientGrant {
+            rule: name,
+            node,
+            read,
+            secrets,
+            variables: (variables.into_iter())
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            streams: rule.quota.streams,
+            requests_per_second: rule.quota.requests_per_second,
+            writes_per_second: rule.quota.writes_per_second,
+        }
+    };
+    access.client_grants_of(identity).into_iter().map(show).collect()
 }
 
 fn show_grant(grant: &Grant) -> pb::Grant {

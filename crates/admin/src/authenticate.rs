@@ -14,7 +14,7 @@ use chancery_audit::{Event, Port};
 use chancery_auth::{AuthPort, Authenticator, Credentials, RateExceeded, TransportPeer};
 use chancery_fanout::AccessControl;
 use chancery_model::{Collection, Identity, Principal, Scope, State as Replicated, Target, Verb};
-use http::{HeaderValue, header, request::Parts};
+use http::{HeaderMap, HeaderValue, header, request::Parts};
 use metrics::counter;
 use tokio::time::Instant;
 
@@ -146,7 +146,8 @@ fn credentials(request: &Parts) -> Credentials<'_> {
 }
 
 /// Returns the identity that a request proves, for the history and the audit log, if access rules do not apply. An
-/// invalid credential proves no identity, but does not refuse the request.
+/// invalid credential proves no identity, but does not refuse the request. Beside an invalid token, the identity is that
+/// of the connection.
 async fn proven(service: &Service, auth: &Authenticator, request: &Parts) -> Identity {
     let credentials = credentials(request);
     let has_credential =
@@ -156,7 +157,15 @@ async fn proven(service: &Service, auth: &Authenticator, request: &Parts) -> Ide
     }
     let rules = Arc::clone(&service.replica.state().access);
     let find = |digest: &_| rules.token(digest).cloned();
-    let proof = auth.identify(credentials, SystemTime::now(), &find).await;
+    let now = SystemTime::now();
+    let proof = match auth.identify(credentials, now, &find).await {
+        Err(_) if credentials.peer.is_some() => {
+            let headers = HeaderMap::new();
+            let connection = Credentials { headers: &headers, query: None, ..credentials };
+            auth.identify(connection, now, &find).await
+        }
+        proof => proof,
+    };
     proof.map_or_else(|_| Identity::anonymous(), |proof| proof.identity)
 }
 

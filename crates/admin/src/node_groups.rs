@@ -123,6 +123,41 @@ pub(crate) fn fixed_scopes(rule: &Assignment) -> Option<Vec<ScopeName>> {
     is_fixed.then(|| rule.scopes_for(&node))
 }
 
+/// Returns whether a node with this assignment may have a scope of this name. The values of variables are unknown.
+pub(crate) fn may_have(rule: &Assignment, scope: &ScopeName) -> bool {
+    let mut templates = rule.scopes.iter().map(|template| template.as_str());
+    templates.any(|template| match (template.split_once('{'), template.rsplit_once('}')) {
+        (Some((start, _)), Some((_, end))) => {
+            let rest = scope.as_str().strip_prefix(start);
+            rest.is_some_and(|rest| rest.len() > end.len() && rest.ends_with(end))
+        }
+        _ => scope.as_str() == template,
+    })
+}
+
 fn scopes_of(state: &State, node: &Node) -> Scopes {
     state.assignments.for_node(node).map(|rule| rule.scopes_for(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::ScopeTemplate;
+
+    use super::*;
+
+    #[test]
+    fn assignment_may_have_the_scopes_that_its_templates_can_name() {
+        let parse = |source: &str| ScopeTemplate::parse(source).unwrap();
+        let rule = Assignment {
+            scopes: vec![parse("node/{node.id}/own"), parse("shared")],
+            ..chancery_model::default_assignment()
+        };
+        let may_have = |scope: &str| may_have(&rule, &ScopeName::new(scope).unwrap());
+        for scope in ["node/e1/own", "shared"] {
+            assert!(may_have(scope), "{scope}");
+        }
+        for scope in ["node/e1", "node/own", "other/e1/own", "shared/e1", "default"] {
+            assert!(!may_have(scope), "{scope}");
+        }
+    }
 }

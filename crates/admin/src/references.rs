@@ -23,7 +23,7 @@ pub(crate) use index::{ReferenceIndex, SharedIndex};
 pub(crate) use reference_view::ReferenceView;
 pub(crate) use report::{Finding, Findings, findings, shorten};
 pub use settings::ReferenceSettings;
-pub(crate) use show::{Shown, of_scope, of_view};
+pub(crate) use show::{ScopeViews, Shown, of_scope, of_view};
 
 use crate::work::{Size, Work};
 

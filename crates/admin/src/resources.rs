@@ -17,9 +17,9 @@ use futures::{Stream, stream};
 use crate::{
     AdminError,
     audited::SecretsRead,
-    node_groups::fixed_scopes,
+    node_groups::{fixed_scopes, may_have},
     nodes,
-    references::{self, ReferenceIndex, ReferenceSettings},
+    references::{self, ReferenceIndex, ReferenceSettings, ScopeViews},
     service::{Freshness, Service},
     work::Size,
 };
@@ -389,8 +389,13 @@ impl Service {
             (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
         let describe = move || {
             let index = index.at(&whole);
-            let world =
-                World { state: &state, streams: &streams, index: &index, settings: &settings };
+            let world = World {
+                state: &state,
+                streams: &streams,
+                index: &index,
+                settings: &settings,
+                replicas_not_asked,
+            };
             pb::DescribeResourceResponse {
                 revision: state.revision.0,
                 type_url: key.type_url.to_string(),
@@ -505,21 +510,29 @@ struct World<'a> {
     streams: &'a [StreamStatus],
     index: &'a ReferenceIndex,
     settings: &'a ReferenceSettings,
+    /// The number of other replicas, whose nodes are not in `streams`.
+    replicas_not_asked: u64,
 }
 
 impl World<'_> {
     /// Returns the lists of scopes with this scope: those of connected nodes, and those of assignments
     /// without variables. If there are none, returns the scope alone.
-    fn views_with(&self, scope: &ScopeName) -> Vec<Vec<ScopeName>> {
+    fn views_with(&self, scope: &ScopeName) -> ScopeViews {
+        let rules = &self.state.assignments.rules;
         let of_streams = self.streams.iter().map(|stream| stream.scopes.to_vec());
-        let of_rules = self.state.assignments.rules.iter().filter_map(fixed_scopes);
+        let of_rules = rules.iter().filter_map(fixed_scopes);
         let views = of_streams.chain(of_rules).filter(|scopes| scopes.contains(scope));
-        let mut views: Vec<Vec<ScopeName>> = views.collect::<BTreeSet<_>>().into_iter().collect();
-        views.truncate(VIEWS_MAX);
-        if views.is_empty() {
-            views.push(vec![scope.clone()]);
+        let mut known: Vec<Vec<ScopeName>> = views.collect::<BTreeSet<_>>().into_iter().collect();
+        known.truncate(VIEWS_MAX);
+        let is_used = !known.is_empty();
+        if !is_used {
+            known.push(vec![scope.clone()]);
         }
-        views
+        // Nodes of other replicas have the known lists, and those of assignments with variables.
+        let is_open =
+            rules.iter().any(|rule| fixed_scopes(rule).is_none() && may_have(rule, scope));
+        let replicas_not_asked = if is_open { self.replicas_not_asked } else { 0 };
+        ScopeViews { known, is_used, replicas_not_asked }
     }
 }
 
@@ -531,7 +544,7 @@ fn in_scope(
     scope: &ScopeName,
     resource: &Arc<Resource>,
 ) -> pb::ResourceInScope {
-    let World { state, streams, index, settings } = *world;
+    let World { state, streams, index, settings, .. } = *world;
     let views = world.views_with(scope);
     let references = references::of_scope(state, index, settings, &views, key, resource);
     let mut seeing: Vec<&str> = Vec::new();
@@ -568,6 +581,7 @@ fn in_scope(
         referents_omitted: references.n_referents_omitted,
         referrers: references.referrers,
         referrers_omitted: references.n_referrers_omitted,
+        replicas_not_asked: views.replicas_not_asked,
     }
 }
 

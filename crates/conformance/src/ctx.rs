@@ -15,7 +15,7 @@ use crate::{
     adapter::Adapter,
     kind::Kind,
     log::Log,
-    outcome::{Outcome, Stop, violation},
+    outcome::{ADAPTER, Outcome, Stop, violation},
     reply::unexpected,
     state::State,
     stream::{Opening, Stream, StreamService, Variant, full},
@@ -112,7 +112,7 @@ impl Ctx {
         state.change(changes);
         match self.target.adapter.publish(&state).await {
             Ok(()) => Ok(()),
-            Err(error) => violation("adapter", "the adapter publishes the state", error),
+            Err(error) => violation(ADAPTER, "the adapter publishes the state", error),
         }
     }
 

@@ -1,5 +1,8 @@
 //! The ways in which a case ends.
 
+/// The [`Failed::requirement`] of a case whose adapter could not publish.
+pub(crate) const ADAPTER: &str = "adapter";
+
 /// A violation of a requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {

@@ -17,6 +17,8 @@ pub enum Verdict {
     Passed,
     /// The server violates a requirement.
     Failed(Failed),
+    /// The adapter failed, so that the case shows nothing about the server.
+    Undecided(Failed),
     /// The server does not offer what the case needs, for this reason.
     Skipped(String),
 }
@@ -26,6 +28,7 @@ impl Verdict {
         match self {
             Self::Passed => "passed",
             Self::Failed(_) => "failed",
+            Self::Undecided(_) => "undecided",
             Self::Skipped(_) => "skipped",
         }
     }
@@ -70,6 +73,7 @@ pub struct Report {
 struct Counts {
     passed: usize,
     failed: usize,
+    undecided: usize,
     skipped: usize,
 }
 
@@ -79,6 +83,7 @@ impl Counts {
             match entry.verdict {
                 Verdict::Passed => counts.passed += 1,
                 Verdict::Failed(_) => counts.failed += 1,
+                Verdict::Undecided(_) => counts.undecided += 1,
                 Verdict::Skipped(_) => counts.skipped += 1,
             }
             counts
@@ -87,11 +92,12 @@ impl Counts {
 }
 
 impl Report {
-    /// Returns whether all selected cases ran and none failed.
+    /// Returns whether all selected cases ran and were decided, and none failed.
     #[must_use]
     pub fn is_success(&self) -> bool {
         let all_ran = self.entries.len() == self.n_selected;
-        all_ran && Counts::of(self.entries.iter()).failed == 0 && self.leftover.is_none()
+        let Counts { failed, undecided, .. } = Counts::of(self.entries.iter());
+        all_ran && failed == 0 && undecided == 0 && self.leftover.is_none()
     }
 
     /// Returns the number of cases that failed.
@@ -100,16 +106,28 @@ impl Report {
         Counts::of(self.entries.iter()).failed
     }
 
+    /// Returns the number of cases that show nothing, because the adapter failed.
+    #[must_use]
+    pub fn n_undecided(&self) -> usize {
+        Counts::of(self.entries.iter()).undecided
+    }
+
     /// Returns the summary: one line.
     #[must_use]
     pub fn summary(&self) -> String {
-        let Counts { passed, failed, skipped } = Counts::of(self.entries.iter());
+        let Counts { passed, failed, undecided, skipped } = Counts::of(self.entries.iter());
+        let undecided = match undecided {
+            0 => String::new(),
+            n => format!(", {n} undecided"),
+        };
         let not_run = match self.n_selected - self.entries.len().min(self.n_selected) {
             0 => String::new(),
             n => format!(", {n} not run"),
         };
         let seconds = self.duration.as_secs_f64();
-        format!("{passed} passed, {failed} failed, {skipped} skipped{not_run} in {seconds:.1}s")
+        format!(
+            "{passed} passed, {failed} failed, {skipped} skipped{undecided}{not_run} in {seconds:.1}s"
+        )
     }
 
     /// Writes the report for people: a table by area, the failures, and the reasons of skipped cases.
@@ -121,20 +139,21 @@ impl Report {
         for entry in &self.entries {
             areas.entry(area(&entry.name)).or_default().push(entry);
         }
-        writeln!(out, "{:<20} {:>7} {:>7} {:>7}", "AREA", "PASSED", "FAILED", "SKIPPED")?;
+        let [passed, failed, undecided, skipped] = ["PASSED", "FAILED", "UNDECIDED", "SKIPPED"];
+        writeln!(out, "{:<20} {passed:>7} {failed:>7} {undecided:>9} {skipped:>7}", "AREA")?;
         for (area, entries) in &areas {
-            let Counts { passed, failed, skipped } = Counts::of(entries.iter().copied());
-            writeln!(out, "{area:<20} {passed:>7} {failed:>7} {skipped:>7}")?;
+            let counts = Counts::of(entries.iter().copied());
+            let Counts { passed, failed, undecided, skipped } = counts;
+            writeln!(out, "{area:<20} {passed:>7} {failed:>7} {undecided:>9} {skipped:>7}")?;
         }
         for entry in &self.entries {
-            let Verdict::Failed(failed) = &entry.verdict else { continue };
-            writeln!(
-                out,
-                "\nFAILED {} ({}, {})",
-                entry.name,
-                failed.requirement,
-                entry.basis.name()
-            )?;
+            let (word, failed) = match &entry.verdict {
+                Verdict::Failed(failed) => ("FAILED", failed),
+                Verdict::Undecided(failed) => ("UNDECIDED", failed),
+                Verdict::Passed | Verdict::Skipped(_) => continue,
+            };
+            let (requirement, basis) = (&failed.requirement, entry.basis.name());
+            writeln!(out, "\n{word} {} ({requirement}, {basis})", entry.name)?;
             writeln!(out, "  {}", entry.shows)?;
             writeln!(out, "  expected: {}", failed.expected)?;
             writeln!(out, "  observed: {}", failed.observed)?;
@@ -160,10 +179,11 @@ impl Report {
     /// Returns the report for programs.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let Counts { passed, failed, skipped } = Counts::of(self.entries.iter());
+        let Counts { passed, failed, undecided, skipped } = Counts::of(self.entries.iter());
         json!({
             "passed": passed,
             "failed": failed,
+            "undecided": undecided,
             "skipped": skipped,
             "not_run": self.n_selected - self.entries.len().min(self.n_selected),
             "seconds": self.duration.as_secs_f64(),
@@ -175,13 +195,13 @@ impl Report {
     /// Returns the report as JUnit XML.
     #[must_use]
     pub fn to_junit(&self) -> String {
-        let Counts { failed, skipped, .. } = Counts::of(self.entries.iter());
+        let Counts { failed, undecided, skipped, .. } = Counts::of(self.entries.iter());
         let mut xml = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         let n = self.entries.len();
         let seconds = self.duration.as_secs_f64();
         xml += &format!(
             "<testsuite name=\"xds-conformance\" tests=\"{n}\" failures=\"{failed}\" \
-             skipped=\"{skipped}\" time=\"{seconds:.3}\">\n"
+             errors=\"{undecided}\" skipped=\"{skipped}\" time=\"{seconds:.3}\">\n"
         );
         self.entries.iter().for_each(|entry| xml += &entry_junit(entry));
         xml + "</testsuite>\n"
@@ -210,7 +230,7 @@ fn entry_json(entry: &Entry) -> Value {
     match &entry.verdict {
         Verdict::Passed => {}
         Verdict::Skipped(reason) => json["reason"] = reason.as_str().into(),
-        Verdict::Failed(failed) => {
+        Verdict::Failed(failed) | Verdict::Undecided(failed) => {
             json["requirement"] = failed.requirement.as_str().into();
             json["expected"] = failed.expected.as_str().into();
             json["observed"] = failed.observed.as_str().into();
@@ -227,11 +247,13 @@ fn entry_junit(entry: &Entry) -> String {
     let inner = match &entry.verdict {
         Verdict::Passed => return format!("{head}/>\n"),
         Verdict::Skipped(reason) => format!("<skipped message=\"{}\"/>", Xml(reason)),
-        Verdict::Failed(failed) => {
+        Verdict::Failed(failed) | Verdict::Undecided(failed) => {
+            let is_failure = matches!(entry.verdict, Verdict::Failed(_));
+            let element = if is_failure { "failure" } else { "error" };
             let Failed { requirement, expected, observed } = failed;
             let text = format!("{requirement}: expected {expected}; observed {observed}");
             let log = entry.log.join("\n");
-            format!("<failure message=\"{}\">{}</failure>", Xml(&text), Xml(&log))
+            format!("<{element} message=\"{}\">{}</{element}>", Xml(&text), Xml(&log))
         }
     };
     format!("{head}>{inner}</testcase>\n")
@@ -291,6 +313,31 @@ mod tests {
         let all = report(vec![Verdict::Passed]);
         assert!(!Report { n_selected: 2, ..all.clone() }.is_success());
         assert!(!Report { leftover: Some("no".into()), ..all }.is_success());
+    }
+
+    /// A lost adapter was reported as a server that does not conform.
+    #[test]
+    fn case_with_a_failed_adapter_is_undecided() {
+        let failed = Failed {
+            requirement: "adapter".into(),
+            expected: "the adapter publishes the state".into(),
+            observed: "connection refused".into(),
+        };
+        let report = report(vec![Verdict::Passed, Verdict::Undecided(failed)]);
+        assert!(!report.is_success());
+        assert_eq!((report.n_failed(), report.n_undecided()), (0, 1));
+        assert_eq!(report.summary(), "1 passed, 0 failed, 0 skipped, 1 undecided in 1.0s");
+        let json = report.to_json();
+        assert_eq!(
+            (&json["undecided"], &json["cases"][1]["result"]),
+            (&1.into(), &"undecided".into())
+        );
+        let xml = report.to_junit();
+        assert!(xml.contains("failures=\"0\" errors=\"1\"") && xml.contains("</error>"), "{xml}");
+        let mut text = Vec::new();
+        report.write_text(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("UNDECIDED sotw/x (adapter, protocol)"), "{text}");
     }
 
     #[test]

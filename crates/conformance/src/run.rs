@@ -8,7 +8,7 @@ use crate::{
     case::Case,
     ctx::{Ctx, Target},
     log::Log,
-    outcome::{Failed, Stop},
+    outcome::{ADAPTER, Failed, Stop},
     report::{Entry, Report, Verdict},
 };
 
@@ -62,6 +62,10 @@ async fn run_case(target: Arc<Target>, case: &Case, number: usize) -> Entry {
     let outcome = tokio::time::timeout(at_most, checked).await;
     let mut verdict = match outcome {
         Ok(Ok(Ok(()))) => Verdict::Passed,
+        // The server is not the cause.
+        Ok(Ok(Err(Stop::Failed(failed)))) if failed.requirement == ADAPTER => {
+            Verdict::Undecided(failed)
+        }
         Ok(Ok(Err(Stop::Failed(failed)))) => Verdict::Failed(failed),
         Ok(Ok(Err(Stop::Skipped(reason)))) => Verdict::Skipped(reason),
         Ok(Err(_)) => Verdict::Failed(violated(case, "the case has panicked".to_owned())),
@@ -74,13 +78,16 @@ async fn run_case(target: Arc<Target>, case: &Case, number: usize) -> Entry {
     if let Err(error) = target.adapter.publish(&state).await
         && matches!(verdict, Verdict::Passed)
     {
-        verdict = Verdict::Failed(Failed {
-            requirement: "adapter".to_owned(),
+        verdict = Verdict::Undecided(Failed {
+            requirement: ADAPTER.to_owned(),
             expected: "the adapter removes the resources of the case".to_owned(),
             observed: error,
         });
     }
-    let log = if matches!(verdict, Verdict::Failed(_)) { log.take() } else { Vec::new() };
+    let log = match verdict {
+        Verdict::Failed(_) | Verdict::Undecided(_) => log.take(),
+        Verdict::Passed | Verdict::Skipped(_) => Vec::new(),
+    };
     Entry {
         name: case.name.clone(),
         requirements: case.requirements,

@@ -12,7 +12,8 @@ mod principal;
 mod rule;
 
 pub use decide::{
-    Access, CallerRights, IdentityGrant, SecretsRight, StreamRefusal, StreamRights, Target,
+    Access, CallerRights, ClientGrant, IdentityGrant, SecretsRight, StreamRefusal, StreamRights,
+    Target,
 };
 pub use difference::AccessDifference;
 pub use pattern::{

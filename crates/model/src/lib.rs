@@ -41,11 +41,11 @@ mod version;
 pub mod wire;
 
 pub use access::{
-    Access, AccessDifference, AccessLimit, AccessRule, CAPTURES_MAX, CallerRights, Grant, Identity,
-    IdentityGrant, IdentityPattern, IdentityQuota, NodeBinding, PATTERN_BYTES_MAX, PATTERNS_MAX,
-    PRINCIPAL_BYTES_MAX, PatternError, Principal, PrincipalError, RULES_MAX, SecretsGrant,
-    SecretsRight, StreamRefusal, StreamRights, TOKENS_MAX, TOKENS_PER_NAME_MAX, Target, Template,
-    Token, TokenDigest, Variables, Verb,
+    Access, AccessDifference, AccessLimit, AccessRule, CAPTURES_MAX, CallerRights, ClientGrant,
+    Grant, Identity, IdentityGrant, IdentityPattern, IdentityQuota, NodeBinding, PATTERN_BYTES_MAX,
+    PATTERNS_MAX, PRINCIPAL_BYTES_MAX, PatternError, Principal, PrincipalError, RULES_MAX,
+    SecretsGrant, SecretsRight, StreamRefusal, StreamRights, TOKENS_MAX, TOKENS_PER_NAME_MAX,
+    Target, Template, Token, TokenDigest, Variables, Verb,
 };
 pub use assignment::{
     Assignment, Glob, NodeMatcher, ScopeTemplate, TemplateError, default_assignment,

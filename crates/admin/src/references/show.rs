@@ -26,21 +26,37 @@ pub(crate) struct Shown {
     pub(crate) n_referrers_omitted: u64,
 }
 
-/// Returns the references of a resource in one of its scopes. `views` are the lists of scopes with this
-/// scope; a reference may lead to a resource in some of them only.
+/// The lists of scopes with one scope.
+#[derive(Debug, Default)]
+pub(crate) struct ScopeViews {
+    /// The known lists. If there are none, the scope alone.
+    pub(crate) known: Vec<Vec<ScopeName>>,
+    /// Whether a known list is that of a node or an assignment.
+    pub(crate) is_used: bool,
+    /// The number of other replicas, if their nodes may have further lists.
+    pub(crate) replicas_not_asked: u64,
+}
+
+/// Returns the references of a resource in one of its scopes. A reference may lead to a resource in some of the
+/// `views` only.
 pub(crate) fn of_scope(
     state: &State,
     index: &ReferenceIndex,
     settings: &ReferenceSettings,
-    views: &[Vec<ScopeName>],
+    views: &ScopeViews,
     key: &ResourceKey,
     resource: &Resource,
 ) -> Shown {
-    let scopes: BTreeSet<&ScopeName> = views.iter().flatten().collect();
+    let scopes: BTreeSet<&ScopeName> = views.known.iter().flatten().collect();
+    let missing = match (views.replicas_not_asked, views.is_used) {
+        (0, _) => "missing",
+        (_, true) => "missing-in-some-views",
+        (_, false) => "unknown",
+    };
     let views: Vec<ReferenceView<'_>> =
-        views.iter().map(|scopes| ReferenceView::new(state, scopes)).collect();
+        views.known.iter().map(|scopes| ReferenceView::new(state, scopes)).collect();
     let mut shown = Shown::default();
-    shown.add_referents(settings, &views, key, resource);
+    shown.add_referents(settings, &views, missing, key, resource);
     shown.add_referrers(state, index, key, resource.aliases(), |scope, _| scopes.contains(scope));
     shown
 }
@@ -59,16 +75,18 @@ pub(crate) fn of_view(
     let aliases = resource.map_or(&[][..], Resource::aliases);
     shown.add_referrers(state, index, key, aliases, |scope, key| view.shows(scope, key));
     if let Some(resource) = resource {
-        shown.add_referents(settings, &[view], key, resource);
+        shown.add_referents(settings, &[view], "missing", key, resource);
     }
     shown
 }
 
 impl Shown {
+    /// Adds the resources to which `resource` refers. `missing` is the state of those that no view has.
     fn add_referents(
         &mut self,
         settings: &ReferenceSettings,
         views: &[ReferenceView<'_>],
+        missing: &str,
         key: &ResourceKey,
         resource: &Resource,
     ) {
@@ -84,7 +102,7 @@ impl Shown {
             let n_found = views.iter().filter(|view| view.has(&target)).count();
             let state = match n_found {
                 _ if !settings.is_served(&target) => "other-authority",
-                0 => "missing",
+                0 => missing,
                 n if n < views.len() => "missing-in-some-views",
                 _ => "present",
             };

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chancery_model::{
-    Applied, Change, ChangeKind, Resource, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
-    types,
+    Applied, Change, ChangeKind, Collection, Resource, ResourceKey, ResourceName, ScopeName, State,
+    TypeUrl, types,
 };
 
 use super::{
@@ -55,6 +55,7 @@ impl Suspects {
         } else {
             suspects.removed.clear();
         }
+        suspects.drop_new_names(before);
         suspects.drop_unused_clusters(references);
         let mut sizes = None;
         suspects.grown.retain(|scope, types| {
@@ -150,6 +151,27 @@ impl Suspects {
         });
     }
 
+    /// Drops the added resources whose names no scope had: they shadow nothing. The other replicas are then not asked
+    /// for them. The cost is O(scopes) per type, and at most O(resources) for many names.
+    fn drop_new_names(&mut self, before: &State) {
+        let mut added: BTreeMap<TypeUrl, BTreeSet<ResourceName>> = BTreeMap::new();
+        for key in self.shadowing.values().flatten() {
+            added.entry(key.type_url.clone()).or_default().insert(key.name.to_base());
+        }
+        for (type_url, names) in &mut added {
+            let all = before.scopes.values().filter_map(|scope| scope.types.get(type_url));
+            let known = all.flat_map(|collection| known_names(collection, names)).collect();
+            *names = known;
+        }
+        let is_known = |key: &ResourceKey| {
+            added.get(&key.type_url).is_some_and(|known| known.contains(&key.name.to_base()))
+        };
+        self.shadowing.retain(|_, keys| {
+            keys.retain(is_known);
+            !keys.is_empty()
+        });
+    }
+
     /// Drops the removed clusters to which no resource refers.
     fn drop_unused_clusters(&mut self, references: Option<&ReferenceIndex>) {
         let clusters = TypeUrl::from_static(types::CLUSTER);
@@ -193,6 +215,20 @@ impl Suspects {
 /// Returns whether `n` of `all` resources are more than the allowed share.
 pub(super) fn exceeds_share(n: usize, all: usize, percent: u32) -> bool {
     n.saturating_mul(100) > all.saturating_mul(percent as usize)
+}
+
+/// Returns those of the names that a collection has as a name, an alias, or the name of variants.
+fn known_names(collection: &Collection, names: &BTreeSet<ResourceName>) -> Vec<ResourceName> {
+    if names.len() > collection.resources.len() + collection.aliases.len() {
+        let own = collection.resources.keys().map(ResourceName::to_base);
+        let all = own.chain(collection.aliases.keys().cloned());
+        return all.filter(|name| names.contains(name)).collect();
+    }
+    let has = |name: &&ResourceName| {
+        collection.find(name.as_str()).is_some()
+            || !collection.variants.of(name.as_str()).is_empty()
+    };
+    names.iter().filter(has).cloned().collect()
 }
 
 /// Returns whether the new version of a resource may have fewer endpoints than the old one.

@@ -600,6 +600,39 @@ async fn rights_are_shown_to_callers_and_operators() {
     server.stop().await;
 }
 
+/// The answers showed only the rights of authors, and none of a client.
+#[tokio::test]
+async fn whoami_and_explain_show_rights_and_limits_of_clients() {
+    let server = Server::start_enforced().await;
+    let node = json!({"id": "{team}/*", "metadata": {"NAMESPACE": "{team}"}});
+    let secrets = json!({"scopes": ["team/{team}"], "names": ["tls-*"]});
+    let read = json!(["mesh", "team/{team}"]);
+    let quota = json!({"streams": 4, "requests_per_second": 900});
+    let clients = json!({
+        "name": "clients", "identity": "token:{team}",
+        "node": node, "read": read, "secrets": secrets, "quota": quota,
+    });
+    let allow = json!([{"verbs": ["nodes"]}]);
+    let authors = json!({"name": "authors", "identity": "token:{team}", "allow": allow});
+    rules(&server, json!([clients, authors])).await;
+    let token = token(&server, "shop").await;
+    let me = done(&server, Who::Token(&token), "GET", "/v1/whoami", "").await;
+    let expected = json!([{
+        "rule": "clients", "node": node, "read": read, "secrets": secrets,
+        "variables": {"team": "shop"}, "streams": 4, "requests_per_second": 900,
+    }]);
+    assert_eq!(me["client_grants"], expected, "{me}");
+    let uri = "/v1/access/explain?identity=token:shop";
+    let explained = done(&server, Who::Admin, "GET", uri, "").await;
+    assert_eq!(explained["client_grants"], expected, "{explained}");
+    // A revoked identity has no rights.
+    let revoked = json!({"name": "revoked", "identity": "token:shop", "refuse": true});
+    rules(&server, json!([revoked])).await;
+    let explained = done(&server, Who::Admin, "GET", uri, "").await;
+    assert_eq!(explained["client_grants"], json!([]), "{explained}");
+    server.stop().await;
+}
+
 /// A dry run showed only the number of changed rules, and the rights of an identity had no scopes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dry_run_shows_each_rule_and_quota_field_by_field() {

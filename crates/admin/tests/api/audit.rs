@@ -5,7 +5,7 @@ use std::{fs, net::SocketAddr, path::Path, time::Duration};
 use axum::{body::Body, extract::ConnectInfo};
 use chancery_admin::{ExternalInput, ExternalValidator};
 use chancery_audit::{Audit, Settings, SinkSettings};
-use chancery_auth::AuthSettings;
+use chancery_auth::{AuthSettings, TransportPeer};
 use http::Request;
 use serde_json::{Value, json};
 
@@ -108,6 +108,29 @@ async fn record_of_write_has_the_proved_identity_and_the_scopes_of_its_resources
         ],
         "{records:?}"
     );
+}
+
+/// Without access rules, an expired token in the environment of an operator hid the certificate of its connection.
+#[tokio::test]
+async fn invalid_token_does_not_hide_the_identity_of_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let audit = audit(dir.path());
+    let server = Server::start_audited(audit.clone(), script("true")).await;
+    let with_token = |mut request: Request<Body>| {
+        let token = "Bearer chy_invalid".parse().unwrap();
+        request.headers_mut().insert("authorization", token);
+        request.extensions_mut().insert(TransportPeer::UnixUser(0));
+        request
+    };
+    let whoami = Request::get("/v1/whoami").header("host", "localhost");
+    let (status, me) = server.send(with_token(whoami.body(Body::empty()).unwrap())).await;
+    assert_eq!(status, 200, "{me}");
+    let me: Value = serde_json::from_str(&me).unwrap();
+    assert_eq!(me["identity"], "unix:0", "{me}");
+    let (status, text) = server.send(with_token(apply(&["a"]))).await;
+    assert_eq!(status, 200, "{text}");
+    audit.close(DEADLINE).await;
+    assert_eq!(records(dir.path())[0]["principal"], "unix:0");
 }
 
 /// Attack 68: a caller that repeats refused writes and dry runs does not displace the records of other callers.

@@ -148,24 +148,42 @@ impl<T: Connection> Chancery<T> {
         match self.client().delete_assignment(request).await {
             Ok(_) => Ok(()),
             Err(status) if status.code() == Code::NotFound => Ok(()),
-            Err(status) => Err(format!("assignment {}: {}", self.run, status.message())),
+            Err(status) => Err(status.message().to_owned()),
         }
     }
 
-    /// Removes everything that the server may hold of this run.
+    /// Removes everything that the server may hold of this run. The error names everything that may remain.
     async fn remove_all(&self) -> Result<(), String> {
         let scopes: Vec<String> = self.left().scopes.iter().cloned().collect();
+        let mut first_error = None;
         for scope in scopes {
             let nothing = json!({"scope": scope, "resources": []}).to_string();
-            let removed = self.apply(nothing, scope.clone()).await;
-            removed.map_err(|error| format!("scope {scope}: {error}"))?;
-            self.left().scopes.remove(&scope);
+            match self.apply(nothing, scope.clone()).await {
+                Ok(()) => {
+                    self.left().scopes.remove(&scope);
+                }
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
         }
-        if self.left().has_assignment {
-            self.remove_assignment().await?;
-            self.left().has_assignment = false;
+        let has_assignment = self.left().has_assignment;
+        if has_assignment {
+            match self.remove_assignment().await {
+                Ok(()) => self.left().has_assignment = false,
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
         }
-        Ok(())
+        match first_error {
+            None => Ok(()),
+            Some(error) => Err(format!("{error}; left on the server: {}", self.names_left())),
+        }
+    }
+
+    /// Returns the assignment and the scopes that the server may hold.
+    fn names_left(&self) -> String {
+        let left = self.left();
+        let assignment = left.has_assignment.then(|| format!("assignment {}", self.run));
+        let scopes = left.scopes.iter().map(|scope| format!("scope {scope}"));
+        assignment.into_iter().chain(scopes).collect::<Vec<_>>().join(", ")
     }
 
     /// Replaces the content of a scope.
@@ -228,5 +246,29 @@ impl<T: Connection> Adapter for Chancery<T> {
             }
             removed
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::transport::Endpoint;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn failed_removal_names_everything_that_is_left() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let admin = Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy();
+        let adapter = Chancery::new(admin, "run");
+        assert!(adapter.assign().await.is_err());
+        for node in ["run-1", "run-2"] {
+            let state = State::new(node.to_owned(), format!("{node}-"));
+            assert!(adapter.publish(&state).await.is_err());
+        }
+        let error = adapter.remove_all().await.unwrap_err();
+        let left = "assignment run, scope conformance/run-1, scope conformance/run-2";
+        assert!(error.ends_with(&format!("; left on the server: {left}")), "{error}");
     }
 }

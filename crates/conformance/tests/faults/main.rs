@@ -142,6 +142,17 @@ async fn ended_adapter_ends_the_run() {
     assert!(report.entries.len() <= 4 && !report.is_success(), "{report:#?}");
 }
 
+/// The loss of the adapter says nothing about the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn cases_of_a_lost_adapter_are_undecided() {
+    let address = mute::start().await.to_string();
+    let target = target(&address, mute::Lost);
+    let cases = all().into_iter().filter(|case| case.name.starts_with("sotw/ads/acknowledgment"));
+    let report = run(target, cases.collect(), 4, std::future::pending()).await;
+    assert!(!report.entries.is_empty());
+    assert_eq!((report.n_failed(), report.n_undecided()), (0, report.entries.len()), "{report:#?}");
+}
+
 /// A server that accepts no connection is an error of the run, and not a violation of each case. Nothing is published.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_without_a_connection_is_reported_before_anything_is_published() {

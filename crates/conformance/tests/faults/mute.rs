@@ -27,6 +27,15 @@ impl Adapter for Ignore {
     }
 }
 
+/// An adapter that has lost the server.
+pub(crate) struct Lost;
+
+impl Adapter for Lost {
+    fn publish<'a>(&'a self, _: &'a State) -> Publishing<'a> {
+        Box::pin(async { Err("connection refused".to_owned()) })
+    }
+}
+
 /// Starts a server whose streams stay open without a message, and whose polls are answered without resources.
 pub(crate) async fn start() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

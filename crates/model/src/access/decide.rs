@@ -175,6 +175,15 @@ pub struct IdentityGrant<'a> {
     pub variables: BTreeMap<&'a str, &'a str>,
 }
 
+/// A rule that names an identity, and has rights of clients or limits.
+#[derive(Debug, Clone)]
+pub struct ClientGrant<'a> {
+    /// The rule, with variables.
+    pub rule: &'a AccessRule,
+    /// The values of the variables for the identity.
+    pub variables: BTreeMap<&'a str, &'a str>,
+}
+
 impl Access {
     /// Returns the token with a digest.
     #[must_use]
@@ -355,6 +364,15 @@ impl Access {
         grants.collect()
     }
 
+    /// Returns the rules that name a principal and have rights of clients or limits, with the values of their
+    /// variables.
+    #[must_use]
+    pub fn client_grants_of<'a>(&'a self, identity: &'a Identity) -> Vec<ClientGrant<'a>> {
+        let matches = self.rights_of(identity).matches.into_iter();
+        let grants = matches.map(|one| ClientGrant { rule: one.rule, variables: one.captures });
+        grants.filter(|one| one.rule.concerns_clients()).collect()
+    }
+
     /// Returns the verbs that a principal may use on some target.
     #[must_use]
     pub fn verbs_of(&self, identity: &Identity) -> BTreeSet<Verb> {
@@ -390,6 +408,13 @@ impl AccessRule {
     #[must_use]
     pub fn is_for_clients(&self) -> bool {
         !self.read.is_empty()
+    }
+
+    fn concerns_clients(&self) -> bool {
+        self.is_for_clients()
+            || !self.secrets.scopes.is_empty()
+            || self.node != NodeBinding::default()
+            || self.quota != IdentityQuota::default()
     }
 
     fn gives_rights(&self) -> bool {

@@ -11,7 +11,10 @@ use chancery_store::table_files_max;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{debug, info};
 
-use crate::{cli::Failure, config::Config};
+use crate::{
+    cli::Failure,
+    config::{Config, Xds},
+};
 
 /// Open files other than connections of clients, if the limit is high enough for all connections: those of the store,
 /// the listeners and the log, and the sockets of all ports that have no slot ([`sockets_max`]).
@@ -47,8 +50,8 @@ pub(crate) fn open_files_least(config: &Config) -> u64 {
         + n_mcp.saturating_mul(MCP_PORT_LEAST)
 }
 
-/// Lowers the limits of connections of all ports, so that the replica needs at most `limit` files. Returns whether any
-/// is lower.
+/// Lowers the limits of connections of all ports, so that the replica needs at most `limit` files. One address keeps its
+/// share of the xDS port. Returns whether any limit is lower.
 pub(crate) fn fit(config: &mut Config, limit: u64) -> bool {
     if limit >= open_files_needed(config) {
         return false;
@@ -72,8 +75,18 @@ pub(crate) fn fit(config: &mut Config, limit: u64) -> bool {
         left = lower(&mut config.mcp.connections_max, n_mcp, MCP_PORT_LEAST, 8);
     }
     let left = usize::try_from(left).unwrap_or(usize::MAX);
-    config.xds.connections_max = config.xds.connections_max.min(connections_for(left));
+    let configured = config.xds.connections_max;
+    config.xds.connections_max = configured.min(connections_for(left));
+    config.xds.connections_per_peer_max = peer_share(&config.xds, configured);
     true
+}
+
+/// Returns the maximum number of connections of one address: the same share of `connections_max` as that of the
+/// `configured` maximum, and at least one.
+fn peer_share(xds: &Xds, configured: usize) -> usize {
+    let (peer, now) = (number(xds.connections_per_peer_max), number(xds.connections_max));
+    let share = u128::from(peer) * u128::from(now) / u128::from(number(configured).max(1));
+    usize::try_from(share).map_or(xds.connections_max, |share| share.max(1))
 }
 
 /// The limit of open files, if it is too low for all connections.
@@ -109,6 +122,7 @@ impl LowLimit {
             limit,
             needed,
             xds = config.xds.connections_max,
+            xds_per_peer = config.xds.connections_per_peer_max,
             admin = config.admin.connections_max,
             raft = config.raft.connections_max,
             "the limit of open files is lower than connections_max of all ports requires; the ports accept fewer \
@@ -163,6 +177,26 @@ mod tests {
         let sockets = ports.map(|(max, n)| number(sockets_max(max)) * number(n));
         let tables = u64::from(table_files_max(Some(limit)));
         sockets.iter().sum::<u64>() + OWN_FILES_LEAST + tables
+    }
+
+    #[test]
+    fn address_keeps_its_share_of_a_lowered_xds_port() {
+        let configured = Config::default();
+        let (all, peer) = (configured.xds.connections_max, configured.xds.connections_per_peer_max);
+        for limit in [open_files_least(&configured), 256, 1024, 20_000, 100_000] {
+            let mut config = configured.clone();
+            assert!(fit(&mut config, limit), "{limit}");
+            let xds = &config.xds;
+            assert_eq!(xds.connections_per_peer_max, xds.connections_max * peer / all, "{limit}");
+            assert!(xds.connections_per_peer_max < xds.connections_max, "{limit}");
+        }
+        // An address has at least one connection.
+        let mut config = configured.clone();
+        config.xds.connections_per_peer_max = 10;
+        fit(&mut config, 1024);
+        assert_eq!(config.xds.connections_per_peer_max, 1);
+        let mut enough = configured.clone();
+        assert!(!fit(&mut enough, 200_000) && enough == configured);
     }
 
     #[test]

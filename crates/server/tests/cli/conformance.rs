@@ -100,7 +100,7 @@ fn conformance_kit_checks_the_connection_before_its_first_write() {
     for (address, args, reason) in [
         (server.xds.as_str(), &[][..], "https://"),
         // The certificate of the operator is not one of a client.
-        (&xds, &[], "certificate"),
+        (&xds, &[], "set --xds-cert to a valid certificate"),
         (&xds, &wrong_name, "other.example"),
     ] {
         let done = tls_kit(&server, &certs, address, args);

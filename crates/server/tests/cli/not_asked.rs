@@ -11,7 +11,8 @@ use crate::{
 
 const RULES: &str = "assignments:\n\
     - {name: canary, priority: 20, match: {cluster: canary}, scopes: [canary]}\n\
-    - {name: edge, priority: 10, match: {id: 'edge-*'}, scopes: [edge]}\n";
+    - {name: edge, priority: 10, match: {id: 'edge-*'}, scopes: [edge]}\n\
+    - {name: own, priority: 1, match: {id: 'own-*'}, scopes: ['own/{node.id}', shared]}\n";
 const ROUTE: &str = "scope: canary\nresources: [{'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, \
     name: main, virtual_hosts: [{name: all, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: none}}]}]}]";
 
@@ -44,12 +45,19 @@ fn replica_says_nothing_about_nodes_of_other_replicas() {
     let canary = format!("scope: canary\n{}", clusters(&["web"], "1s"));
     let done = replicas[0].run(&["apply", "-f", "-"], &canary);
     assert_eq!(done.code, 0, "{done:?}");
+    let shared = format!("scope: shared\n{}", clusters(&["db"], "1s"));
+    let own = ROUTE.replace("scope: canary", "scope: own/own-1");
+    for input in [shared, own.replace("cluster: none", "cluster: db")] {
+        let done = replicas[0].run(&["apply", "-f", "-"], &input);
+        assert_eq!(done.code, 0, "{done:?}");
+    }
     let _node = connect(&replicas[0], root.path());
 
     check_replica_of_the_node(&replicas[0]);
     for other in &replicas[1..] {
         check_explain(other);
         check_lists(other);
+        check_references(other);
         check_doors(other);
     }
 }
@@ -112,6 +120,25 @@ fn check_lists(other: &Replica) {
     assert!(node.code == 1 && node.err.contains(missing), "{node:?}");
     let (status, body) = http_get(&other.admin, "/v1/nodes/edge-1");
     assert!(status == 404 && body.contains(missing), "{body}");
+}
+
+/// A node of another replica may have both scopes in its view, and another scope with a reference.
+fn check_references(other: &Replica) {
+    let not_asked = "the nodes of 2 other replicas were not asked";
+    let route = ["describe", "rds", "main", "--scope", "own/own-1"];
+    let described = other.json(&route);
+    let (referent, n) =
+        (&described["scopes"][0]["referents"][0], &described["scopes"][0]["replicas_not_asked"]);
+    assert_eq!((&referent["state"], n), (&json!("unknown"), &json!(2)), "{described}");
+    let described = other.run(&route, "");
+    let unknown = format!("refers to cluster \"db\" (unknown: {not_asked})");
+    assert!(described.out.contains(&unknown), "{described:?}");
+    let described = other.run(&["describe", "cds", "db", "--scope", "shared"], "");
+    let more = format!("used by   possibly more: {not_asked}\n");
+    assert!(described.out.contains(&more), "{described:?}");
+    // All views with the scope are those of an assignment without variables.
+    let described = other.json(&["describe", "cds", "web"]);
+    assert_eq!(described["scopes"][0]["replicas_not_asked"], 0, "{described}");
 }
 
 /// The other ways to ask: the view of a node, access rules, a dry run, and the status of clients.

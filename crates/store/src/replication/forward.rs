@@ -46,6 +46,9 @@ use crate::{
 /// The time before the next attempt, unless the leader changes earlier.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
+/// The time before the next attempt at a leader that lacks disk space, unless the leader changes earlier.
+const FULL_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The maximum number of committed entries that a replica may lack when it accepts a write.
 ///
 /// It is a small part of the revisions in the history, so that most of them remain for retries.
@@ -60,6 +63,8 @@ enum Attempt {
     Done(Result<Response, TransactError>),
     /// The write never reached a log.
     NotProposed,
+    /// The write never reached a log, because the leader lacks disk space. It may transfer leadership soon.
+    Full(TransactError),
     /// The write may have reached a log, and may still take effect.
     Unknown,
 }
@@ -130,8 +135,10 @@ impl Forwarder {
         deadline: Instant,
     ) -> Result<Response, TransactError> {
         let mut proposed = false;
+        let mut full_since = None;
         loop {
             let leader = self.node.leader();
+            let mut interval = RETRY_INTERVAL;
             let attempt = match &leader {
                 Some(Leader::Here) => {
                     let encoded;
@@ -149,6 +156,14 @@ impl Forwarder {
             match attempt {
                 Attempt::Done(result) => return result,
                 Attempt::NotProposed => {}
+                Attempt::Full(error) => {
+                    let since = *full_since.get_or_insert_with(Instant::now);
+                    if !self.may_yield(since, deadline) {
+                        self.metrics.refused_disk_full.increment(1);
+                        return Err(error);
+                    }
+                    interval = FULL_RETRY_INTERVAL;
+                }
                 Attempt::Unknown => {
                     proposed = true;
                     if let Some(request) = &mut command.request {
@@ -169,7 +184,7 @@ impl Forwarder {
                     let left = deadline.saturating_duration_since(Instant::now());
                     left.saturating_sub(RETRY_INTERVAL)
                 }
-                Some(_) => RETRY_INTERVAL,
+                Some(_) => interval,
             };
             drop(tokio::time::timeout(wait, self.node.leader_changes(leader.as_ref())).await);
             self.check_alive().map_err(|error| match error {
@@ -177,6 +192,14 @@ impl Forwarder {
                 error => error,
             })?;
         }
+    }
+
+    /// Returns whether a leader that has lacked disk space since `since` may still transfer leadership to a voter with
+    /// space, so that the write waits. It waits for at most half of the timeout, because all voters may lack space.
+    fn may_yield(&self, since: Instant, deadline: Instant) -> bool {
+        let has_others = self.node.membership().voter_ids().nth(1).is_some();
+        let is_early = since.elapsed() < self.transact_timeout / 2;
+        has_others && is_early && Instant::now() + FULL_RETRY_INTERVAL < deadline
     }
 
     /// Waits while this replica is far behind the leader.
@@ -228,10 +251,9 @@ impl Forwarder {
     async fn propose_local(&self, command: Bytes, deadline: Instant) -> Attempt {
         let len = command.len() as u64;
         if let Err(Full { free, needed }) = self.space.take(len) {
-            self.metrics.refused_disk_full.increment(1);
             self.has_refused.store(true, Ordering::Relaxed);
             let path = self.data_dir.clone();
-            return Attempt::Done(Err(TransactError::DiskFull { path, free, needed }));
+            return Attempt::Full(TransactError::DiskFull { path, free, needed });
         }
         let command = self.prepared(command).await;
         let write = self.node.raft.client_write(command);
@@ -291,7 +313,7 @@ impl Forwarder {
         match result {
             Result::NotLeader(_) => Attempt::NotProposed,
             Result::Error(error) if error.kind() == pb::write_error::Kind::DiskFull => {
-                Attempt::Done(Err(TransactError::LeaderDiskFull { leader, reason: error.message }))
+                Attempt::Full(TransactError::LeaderDiskFull { leader, reason: error.message })
             }
             // Whatever happened to this leader, the next one may still have the entry in its log.
             Result::Error(error) => {
@@ -335,7 +357,10 @@ impl Forwarder {
                 index: self.published.applied(),
                 outcome: Some(codec::outcome_to_proto(&response)),
             }),
-            Attempt::Done(Err(error)) => Result::Error(write_error_to_proto(&error)),
+            // The replica that has forwarded the write waits for the next leader.
+            Attempt::Done(Err(error)) | Attempt::Full(error) => {
+                Result::Error(write_error_to_proto(&error))
+            }
             Attempt::NotProposed => Result::NotLeader(pb::NotLeader {
                 leader: match self.node.leader() {
                     Some(Leader::There { id, .. }) => id,

@@ -158,6 +158,32 @@ async fn leader_without_disk_space_yields_leadership() {
     }
 }
 
+/// A write that reached a leader without disk space before it yielded leadership failed, although another voter had
+/// space.
+#[tokio::test(flavor = "multi_thread")]
+async fn write_waits_until_a_leader_without_disk_space_has_yielded() {
+    let files = FixedAddresses::new();
+    let mut replicas = files.open_all().await;
+    replicas.pop().unwrap().shutdown().await.unwrap();
+    let third = files.open_full(3).await;
+    assert_eq!(third.catch_up(DEADLINE).await.unwrap(), CaughtUp::Yes);
+    // Only the third replica has the last entry, so only it can win the next election.
+    let second = replicas.pop().unwrap();
+    second.shutdown().await.unwrap();
+    drop(second);
+    commit(&replicas[0], put("last", b"1")).await;
+    equal(&[&replicas[0], &third]).await;
+    replicas.pop().unwrap().shutdown().await.unwrap();
+    let second = Replica::open(files.config(2)).await.unwrap();
+    // The replica proposes the write as soon as it leads.
+    commit(&third, put("a", b"1")).await;
+    eventually("the replica with space leads", async || second.leader() == Some(2)).await;
+    equal(&[&second, &third]).await;
+    for replica in [third, second] {
+        replica.shutdown().await.unwrap();
+    }
+}
+
 /// If all voters lack disk space, leadership does not move, although writes are refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn leader_stays_while_all_voters_lack_disk_space() {

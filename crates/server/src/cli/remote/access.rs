@@ -1,6 +1,9 @@
 //! The command `access`: access rules, and the rights of an identity.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+};
 
 use chancery_proto::admin::v1::{
     self as pb, access_service_client::AccessServiceClient, admin_client::AdminClient,
@@ -100,7 +103,8 @@ async fn list(mut client: Client, read: Read, answer: &mut Answer<'_>) -> Result
         if list.rules.is_empty() {
             return writeln!(out, "no access rules");
         }
-        let mut table = Table::new(["NAME", "IDENTITIES", "READ", "ALLOW", "DENY"]);
+        let mut table =
+            Table::new(["NAME", "IDENTITIES", "NODE", "READ", "SECRETS", "QUOTA", "ALLOW", "DENY"]);
         for rule in &list.rules {
             let verbs =
                 |grants: &[pb::Grant]| grants.iter().map(grant_text).collect::<Vec<_>>().join("; ");
@@ -108,7 +112,10 @@ async fn list(mut client: Client, read: Read, answer: &mut Answer<'_>) -> Result
             table.row([
                 rule.name.clone(),
                 rule.identities.join(" "),
+                rule.node.as_ref().map(node_text).unwrap_or_default(),
                 rule.read.join(" "),
+                rule.secrets.as_ref().map(secrets_text).unwrap_or_default(),
+                limits_text(rule.streams, rule.requests_per_second, rule.writes_per_second),
                 verbs(&rule.allow),
                 deny,
             ]);
@@ -130,22 +137,70 @@ pub(super) fn grant_text(grant: &pb::Grant) -> String {
     if parts.is_empty() { verbs } else { format!("{verbs} ({})", parts.join("; ")) }
 }
 
-/// Writes the grants of an identity, one per line.
-pub(super) fn write_grants(grants: &[pb::IdentityGrant], out: &mut dyn Write) -> io::Result<()> {
+/// Returns the values that a node must have: `id={team}/* metadata.NAMESPACE={team}`.
+fn node_text(node: &pb::NodeBinding) -> String {
+    let fixed = [("id", &node.id), ("cluster", &node.cluster)];
+    let fixed =
+        fixed.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", value.as_ref()?)));
+    let metadata = node.metadata.iter().map(|(path, value)| format!("metadata.{path}={value}"));
+    fixed.chain(metadata).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the scopes and names of secrets: `mesh (names: tls-*)`.
+fn secrets_text(secrets: &pb::SecretsGrant) -> String {
+    let scopes = secrets.scopes.join(" ");
+    match secrets.names.as_slice() {
+        [] => scopes,
+        names => format!("{scopes} (names: {})", names.join(" ")),
+    }
+}
+
+/// Returns the limits of an identity: `streams=4 writes_per_second=1`.
+fn limits_text(streams: Option<u64>, requests: Option<u32>, writes: Option<u32>) -> String {
+    let limits = [
+        ("streams", streams),
+        ("requests_per_second", requests.map(u64::from)),
+        ("writes_per_second", writes.map(u64::from)),
+    ];
+    let set = limits.into_iter().filter_map(|(key, limit)| Some(format!("{key}={}", limit?)));
+    set.collect::<Vec<_>>().join(" ")
+}
+
+/// Writes the grants of an identity, one per line, and then its rights as a client.
+pub(super) fn write_grants(
+    grants: &[pb::IdentityGrant],
+    clients: &[pb::ClientGrant],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     for one in grants {
         let decision = if one.deny { "deny" } else { "allow" };
         let grant = one.grant.as_ref().map(grant_text).unwrap_or_default();
-        let mut variables: Vec<String> =
-            one.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        variables.sort();
-        let variables = match variables.as_slice() {
-            [] => String::new(),
-            all => format!(" with {}", all.join(" ")),
-        };
+        let variables = variables_text(&one.variables);
         let line = plain(&format!("{decision} {grant}{variables}, by rule {}", one.rule));
         writeln!(out, "  {line}")?;
     }
+    for one in clients {
+        let parts = [
+            ("read", one.read.join(" ")),
+            ("secrets", one.secrets.as_ref().map(secrets_text).unwrap_or_default()),
+            ("node", one.node.as_ref().map(node_text).unwrap_or_default()),
+            ("quota", limits_text(one.streams, one.requests_per_second, one.writes_per_second)),
+        ];
+        let parts = parts.into_iter().filter(|(_, text)| !text.is_empty());
+        let parts: Vec<String> = parts.map(|(what, text)| format!("{what} {text}")).collect();
+        let variables = variables_text(&one.variables);
+        let parts = parts.join("; ");
+        let line = plain(&format!("client: {parts}{variables}, by rule {}", one.rule));
+        writeln!(out, "  {line}")?;
+    }
     Ok(())
+}
+
+/// Returns the values of variables as the end of a sentence; empty without variables.
+fn variables_text(variables: &BTreeMap<String, String>) -> String {
+    let all: Vec<String> =
+        variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if all.is_empty() { String::new() } else { format!(" with {}", all.join(" ")) }
 }
 
 /// Returns an access rule as in a manifest.
@@ -238,7 +293,7 @@ fn write_explanation(response: &pb::ExplainAccessResponse, out: &mut dyn Write) 
     writeln!(out, "identity  {}", response.identity)?;
     writeln!(out, "rules     {}", none(&response.rules))?;
     writeln!(out, "verbs     {}", none(&response.verbs))?;
-    write_grants(&response.grants, out)?;
+    write_grants(&response.grants, &response.client_grants, out)?;
     let Some(node) = &response.node else { return Ok(()) };
     writeln!(out, "node      {}", node.id)?;
     let assignment = if node.assignment.is_empty() { "none" } else { &node.assignment };
@@ -275,8 +330,42 @@ mod tests {
             variables: [("team".to_owned(), "shop".to_owned())].into(),
         };
         let mut out = Vec::new();
-        write_grants(&[grants], &mut out).unwrap();
+        write_grants(&[grants], &[], &mut out).unwrap();
         assert_eq!(out, b"  deny nodes with team=shop, by rule team\n");
+    }
+
+    #[test]
+    fn rights_of_a_client_are_shown_with_node_secrets_and_quota() {
+        let grant = pb::ClientGrant {
+            rule: "sidecars".into(),
+            node: Some(pb::NodeBinding {
+                id: Some("{ns}/*".into()),
+                cluster: None,
+                metadata: [("NS".to_owned(), "{ns}".to_owned())].into(),
+            }),
+            read: vec!["mesh".into(), "ns/{ns}".into()],
+            secrets: Some(pb::SecretsGrant {
+                scopes: vec!["ns/{ns}".into()],
+                names: vec!["tls-*".into()],
+            }),
+            variables: [("ns".to_owned(), "shop".to_owned())].into(),
+            streams: Some(4),
+            writes_per_second: Some(2),
+            ..Default::default()
+        };
+        let limit = pb::ClientGrant {
+            rule: "limit".into(),
+            requests_per_second: Some(9),
+            ..Default::default()
+        };
+        let mut out = Vec::new();
+        write_grants(&[], &[grant, limit], &mut out).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "  client: read mesh ns/{ns}; secrets ns/{ns} (names: tls-*); node id={ns}/* metadata.NS={ns}; \
+             quota streams=4 writes_per_second=2 with ns=shop, by rule sidecars\n  \
+             client: quota requests_per_second=9, by rule limit\n"
+        );
     }
 
     #[test]

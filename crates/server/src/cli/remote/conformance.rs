@@ -147,12 +147,12 @@ pub(super) async fn run(
     if report.is_success() {
         return Ok(());
     }
-    let problem = match report.n_failed() {
-        0 => "was not checked completely",
-        _ => "does not conform",
-    };
-    let (xds, summary) = (args.xds, report.summary());
-    Err(Failure::new(format_args!("the server at {xds} {problem}: {summary}")))
+    let (server, summary) = (format!("the server at {}", args.xds), report.summary());
+    Err(Failure::new(match (report.n_failed(), report.n_undecided()) {
+        (0, 0) => format!("{server} was not checked completely: {summary}"),
+        (0, _) => format!("whether {server} conforms could not be decided: {summary}"),
+        _ => format!("{server} does not conform: {summary}"),
+    }))
 }
 
 /// Installs handlers for the signals that end the run. The future completes at the first signal.

@@ -7,8 +7,11 @@ use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 
 use super::{
-    client::refusal, connector::Channel, parameters::Parameters, read::Read,
-    references::write_references,
+    client::refusal,
+    connector::Channel,
+    parameters::Parameters,
+    read::Read,
+    references::{nodes_not_asked, write_references},
 };
 use crate::cli::{
     answer::Answer,
@@ -88,12 +91,16 @@ fn write_description(
                 |one: &pb::Reference| one.type_url == child.type_url && one.name == child.name;
             scope.referents.iter().any(same)
         };
-        write_references("refers to", &scope.referents, scope.referents_omitted, out)?;
+        let not_asked = scope.replicas_not_asked;
+        write_references("refers to", &scope.referents, scope.referents_omitted, not_asked, out)?;
         for child in scope.children.iter().filter(|child| !is_referent(child)) {
             let here = if child.in_scope { "" } else { " (not in this scope)" };
             writeln!(out, "  needs     {} {:?}{here}", short_type(&child.type_url), child.name)?;
         }
-        write_references("used by", &scope.referrers, scope.referrers_omitted, out)?;
+        write_references("used by", &scope.referrers, scope.referrers_omitted, not_asked, out)?;
+        if not_asked > 0 {
+            writeln!(out, "  used by   possibly more: {}", nodes_not_asked(not_asked))?;
+        }
         writeln!(out, "  seen by   {}", seen_by(scope, described.replicas_not_asked))?;
         if scope.nodes_shadowed > 0 {
             let nodes = count(scope.nodes_shadowed, "node");

@@ -25,7 +25,7 @@ pub(super) async fn run(channel: Channel, answer: &mut Answer<'_>) -> Result<(),
                 writeln!(out, "rules: {rules}")?;
                 let verbs = if me.verbs.is_empty() { "none".to_owned() } else { me.verbs.join(" ") };
                 writeln!(out, "verbs: {verbs}")?;
-                write_grants(&me.grants, out)
+                write_grants(&me.grants, &me.client_grants, out)
             }
         }
     })

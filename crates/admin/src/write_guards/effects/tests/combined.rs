@@ -86,6 +86,28 @@ fn empty_list_that_shadows_endpoints_trips_empty_endpoints() {
     assert_eq!(world.adds(&shadowed), NONE, "there were no endpoints");
 }
 
+/// The other replicas are not asked about an added resource whose name no scope had: it shadows nothing. A write of a
+/// new cluster was refused while one replica was down.
+#[test]
+fn added_resource_of_a_new_name_without_endpoints_is_not_suspect() {
+    let world = layered(&[cluster("web")], &[cluster("db"), endpoints("web", 3)]);
+    let is_suspect = |manifest: &str| {
+        let applied = world.apply(manifest, Prune::Keep);
+        let references = ReferenceIndex::of(&applied.state);
+        !Suspects::of(&world.state, &applied, Some(&references), &world.settings).is_empty()
+    };
+    let many: Vec<String> = (0..9).map(|n| cluster(&format!("n{n}"))).collect();
+    for new in [vec![cluster("new")], vec![endpoints("new", 0)], many.clone()] {
+        assert!(!is_suspect(&resources(&new)), "{new:?}");
+        assert!(!is_suspect(&in_scope("other", &new)), "{new:?}");
+    }
+    let one_known = [many, vec![cluster("db")]].concat();
+    for known in [vec![cluster("db")], vec![endpoints("web", 0)], one_known] {
+        assert!(is_suspect(&resources(&known)), "{known:?}");
+    }
+    assert!(is_suspect(&in_scope("other", &[cluster("web")])));
+}
+
 #[test]
 fn deleted_endpoints_of_a_cluster_in_another_scope_trip_empty_endpoints() {
     let base = [cluster("other"), endpoints("web", 3)];

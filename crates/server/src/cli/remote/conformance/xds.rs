@@ -108,6 +108,17 @@ fn is_local(bare: &str) -> bool {
     uri.is_ok_and(|uri| is_loopback(address::host(&uri)))
 }
 
+/// Returns advice with the flags for the xDS port. The other flags and the variables also apply to the admin port.
+fn for_xds_port(advice: &str) -> String {
+    let replaced = [
+        (" (CHANCERY_CERT, CHANCERY_CERT_KEY)", ""),
+        (" or CHANCERY_CA_CERT", ""),
+        ("--ca-cert", "--xds-ca-cert"),
+        ("--cert", "--xds-cert"),
+    ];
+    replaced.into_iter().fold(advice.to_owned(), |text, (general, own)| text.replace(general, own))
+}
+
 impl Transport for XdsTransport {
     fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
@@ -127,6 +138,7 @@ impl Transport for XdsTransport {
                     let connected = tls.connect(name, stream).await;
                     connected.map_err(|error| {
                         let text = connector::advice(&error);
+                        let text = text.map(|advice| for_xds_port(&advice));
                         io::Error::other(text.unwrap_or_else(|| error.to_string()))
                     })?
                 }
@@ -140,6 +152,24 @@ impl Transport for XdsTransport {
     }
 
     fn refusal(&self) -> Option<String> {
-        self.last_refusal.get().map(advice_on)
+        self.last_refusal.get().map(|refusal| for_xds_port(&advice_on(refusal)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_tls::ServerRefusal;
+
+    use super::*;
+
+    #[test]
+    fn advice_names_the_flags_of_the_xds_port() {
+        let advice = |refusal| for_xds_port(&advice_on(refusal));
+        let needed = advice(ServerRefusal::NeedsCertificate);
+        assert!(needed.ends_with("; set --xds-cert and --xds-cert-key"), "{needed}");
+        let unknown = advice(ServerRefusal::UnknownCa);
+        assert!(unknown.contains("; set --xds-cert to a valid certificate"), "{unknown}");
+        let ca = for_xds_port("set --ca-cert or CHANCERY_CA_CERT to the file");
+        assert_eq!(ca, "set --xds-ca-cert to the file");
     }
 }
