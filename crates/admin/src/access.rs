@@ -385,7 +385,7 @@ impl Service {
         request: pb::DeleteTokenRequest,
     ) -> Result<pb::WriteResponse, AdminError> {
         self.authorize(Verb::Tokens, Target::Cluster)?;
-        let state = self.state(Freshness::Current).await?;
+        let state = self.state_to_write().await?;
         let is_meant = |token: &&Token| {
             *token.name == *request.name
                 && (request.id.is_empty() || id_of(&token.digest) == request.id)

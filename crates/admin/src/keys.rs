@@ -145,7 +145,7 @@ impl Service {
     ) -> Result<pb::WriteResponse, AdminError> {
         self.authorize(Verb::KeysWrite, Target::Cluster)?;
         let checked = check(request.options)?;
-        let state = self.state(Freshness::Current).await?;
+        let state = self.state_to_write().await?;
         let secrets = self.replica.secrets();
         let op = match state.keys.exist() {
             true => secrets.rotate(&state.keys).await,
@@ -160,7 +160,7 @@ impl Service {
     ) -> Result<pb::WriteResponse, AdminError> {
         self.authorize(Verb::KeysWrite, Target::Cluster)?;
         let checked = check(request.options)?;
-        let state = self.state(Freshness::Current).await?;
+        let state = self.state_to_write().await?;
         let ops = self.replica.secrets().rewrap(&state.keys).await;
         self.change_keys(checked, ops.map_err(|error| unavailable(&error))?).await
     }
@@ -210,7 +210,7 @@ impl Service {
             0 => RESEALED_DEFAULT,
             max => max.min(RESEALED_MAX),
         };
-        let state = self.state(Freshness::Current).await?;
+        let state = self.state_to_write().await?;
         if !state.keys.exist() {
             let text = "the cluster has no keys; create them with `chancery keys rotate`";
             return Err(AdminError::Precondition(text.to_owned()));

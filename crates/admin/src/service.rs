@@ -195,6 +195,23 @@ impl Service {
         Ok(self.replica.state())
     }
 
+    /// Returns the newest state for a write that was not proposed yet.
+    pub(crate) async fn state_to_write(&self) -> Result<Arc<State>, AdminError> {
+        self.catch_up_to_write("nothing was written").await?;
+        Ok(self.replica.state())
+    }
+
+    /// Waits until this replica has the newest state, for a write that was not proposed or was refused. `known` is what
+    /// is known about its outcome. Reading a stale state is no alternative.
+    pub(crate) async fn catch_up_to_write(&self, known: &str) -> Result<(), AdminError> {
+        let current = self.replica.read_barrier(READ_TIMEOUT).await;
+        current.map_err(|error| {
+            AdminError::Unavailable(format!(
+                "{error}; {known}; try again, or write through another replica"
+            ))
+        })
+    }
+
     /// Waits until the state of this replica has the required freshness.
     pub(crate) async fn catch_up(&self, freshness: Freshness) -> Result<(), AdminError> {
         let read = match freshness {

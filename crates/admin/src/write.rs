@@ -151,7 +151,9 @@ impl Service {
             return Ok(false);
         }
         // Another replica may have taken the earlier attempt.
-        self.catch_up(Freshness::Current).await?;
+        let known =
+            "this attempt wrote nothing, but an earlier one with the same request ID may have";
+        self.catch_up_to_write(known).await?;
         let history = self.replica.history(HISTORY_MAX);
         let id = stored_id(checked, &self.caller);
         Ok(history.iter().any(|entry| entry.request == Some(id)))
@@ -501,7 +503,7 @@ impl Service {
                 (Ok(Outcome::Committed(summary)), _) => return Ok(summary),
                 (Ok(Outcome::Refused(Refusal::AccessChanged { changed, .. })), Some(again)) => {
                     // The leader has applied the change. This replica soon follows.
-                    self.catch_up(Freshness::Current).await?;
+                    self.catch_up_to_write("nothing was written").await?;
                     debug!(%changed, "the access rules have changed during a write");
                     transaction = again;
                     self.authorize_write(&mut transaction, checked)?;

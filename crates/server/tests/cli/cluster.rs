@@ -302,6 +302,10 @@ fn check_reads_without_quorum(replicas: &mut [Replica; 3]) {
     let still_served = |left: &Replica| {
         refused(left, &["get"], "", "--stale");
         refused(left, &["apply", "--dry-run", "-f", "-"], &clusters(&["c"], "1s"), "--stale");
+        // The server does not know that the command makes its first attempt.
+        let done = left.run(&["delete", "cds", "missing"], "");
+        assert!(done.code == 1 && done.err.contains("this attempt wrote nothing"), "{done:?}");
+        assert!(!done.err.contains("--stale"), "{done:?}");
         // A former leader has appended the write to its log, from where it may still take effect.
         let done = left.run(&["apply", "-f", "-"], &clusters(&["b"], "1s"));
         let told = done.err.contains("no leader") || done.err.contains("it may still be");

@@ -158,7 +158,8 @@ impl Forwarder {
                 Attempt::NotProposed => {}
                 Attempt::Full(error) => {
                     let since = *full_since.get_or_insert_with(Instant::now);
-                    if !self.may_yield(since, deadline) {
+                    // An earlier attempt may still take effect, so that the refusal of this one decides nothing.
+                    if !proposed && !self.may_yield(since, deadline) {
                         self.metrics.refused_disk_full.increment(1);
                         return Err(error);
                     }

@@ -17,13 +17,18 @@ const DIVERGED: &str = "diverged";
 pub(super) fn checks(status: &pb::ClusterStatus) -> Vec<Check> {
     let mut checks =
         vec![leader(status), quorum(status), replicas(status), lag(status), readiness(status)];
-    // The server may know of a problem that none of these checks covers.
+    let (disk, clocks) = (disk(status), clocks(status));
+    // The server may know of a problem that no check covers.
     if checks.iter().all(Check::is_ok) {
-        let warnings = status.warnings.iter();
+        let is_covered = |warning: &str| {
+            disk.detail.contains(warning)
+                || (!clocks.is_ok() && warning.starts_with("the clock of replica "))
+        };
+        let warnings = status.warnings.iter().filter(|warning| !is_covered(warning));
         let advice = "see `chancery cluster status`";
         checks.extend(warnings.map(|warning| Check::warning("cluster", warning, advice)));
     }
-    checks.extend([disk(status), clocks(status)]);
+    checks.extend([disk, clocks]);
     checks
 }
 
@@ -277,6 +282,22 @@ mod tests {
         assert_eq!(found(free(Some(1 << 30))), [("disk", Warning)]);
         let full = |status: &mut pb::ClusterStatus| status.members[2].disk_full = "x".to_owned();
         assert_eq!(found(full), [("disk", Failed)]);
+        // The server warns about the same, and about something else.
+        let repeated = |other: &'static [&'static str]| {
+            move |status: &mut pb::ClusterStatus| {
+                status.members[2].disk_full = "x".to_owned();
+                status.members[0].clock_offset_ms = Some(-31_000);
+                let own = [
+                    "replica 3 cannot accept writes as the leader: x",
+                    "the clock of replica 1 is 31s behind the one of the replica that answers",
+                ];
+                status.warnings = own.iter().chain(other).map(ToString::to_string).collect();
+            }
+        };
+        let covered = [("disk", Failed), ("clocks", Warning)];
+        assert_eq!(found(repeated(&[])), covered);
+        let both = [("cluster", Warning), ("disk", Failed), ("clocks", Warning)];
+        assert_eq!(found(repeated(&["y"])), both);
         let clock =
             |ms| move |status: &mut pb::ClusterStatus| status.members[0].clock_offset_ms = Some(ms);
         assert_eq!(found(clock(-30_999)), []);
