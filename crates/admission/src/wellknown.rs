@@ -217,10 +217,11 @@ const NOT_BASE64: &str = "is not base64; the value is not shown, because it may 
 impl<'n> Encoder<'n> {
     /// Decodes the bytes of a message. They may contain secrets.
     fn base64(&mut self, text: &str) -> Encoded {
+        let is_mark =
+            |text: &[u8]| [sensitive::MARK, sensitive::KEY_MARK].map(str::as_bytes).contains(&text);
         match base64_decoded(text) {
-            _ if [sensitive::MARK, sensitive::KEY_MARK].contains(&text) => {
-                self.bare_fault(sensitive::IS_MARK)
-            }
+            _ if is_mark(text.as_bytes()) => self.bare_fault(sensitive::IS_MARK),
+            Ok(body) if is_mark(&body) => self.bare_fault(sensitive::IS_MARK),
             Ok(body) => Some(body),
             Err(_) => self.bare_fault(NOT_BASE64),
         }
