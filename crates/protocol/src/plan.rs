@@ -64,11 +64,13 @@ pub(crate) enum Selection {
     RequestedAndResent,
 }
 
-/// The view, revision and time of a plan.
+/// The view, revision, client and time of a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlanContext<'a> {
     pub(crate) view: &'a TypeView,
     pub(crate) revision: Revision,
+    /// Whether the client holds resources of any type from an earlier stream.
+    pub(crate) is_resumed: bool,
     pub(crate) now: u64,
 }
 
@@ -430,7 +432,7 @@ impl Subscription {
     /// Reports that a requested name does not exist (DELTA-40). SotW has no message for this
     /// (SOTW-78), except an error where errors are enabled.
     fn report_absent(&mut self, name: &ResourceName, plan: &mut Plan, context: PlanContext<'_>) {
-        self.note_orphan(name, context.now);
+        self.note_orphan(name, context.is_resumed, context.now);
         let held = self.removals.remove(name);
         self.rejections.touch(name);
         match self.protocol {
@@ -459,7 +461,7 @@ impl Subscription {
         held: Option<PendingRemoval>,
         context: PlanContext<'_>,
     ) {
-        let PlanContext { view, revision, now } = context;
+        let PlanContext { view, revision, now, .. } = context;
         let sent = match self.names.get(name) {
             Some(ClientVersion::Sent(resource, _)) => Some(Arc::clone(resource)),
             Some(ClientVersion::Claimed(version)) => {

@@ -121,7 +121,12 @@ fn drain_keeps_clusters_for_a_bounded_time() {
                 commit -CDS/b
                 <- CDS {none}
                 ",
-                if protocol == Delta { "<- RDS -r \n ack RDS" } else { "" }
+                if protocol == Delta {
+                    "<- RDS -r
+ack RDS"
+                } else {
+                    ""
+                }
             ),
         );
     }
@@ -291,6 +296,113 @@ fn write_is_accepted_while_its_listener_drains() {
         wait 60000
         acceptance
         = CDS:accepted RDS:accepted
+        ",
+    );
+}
+
+/// ADS-08: the server has announced the removal of the old table, so a client that reconnects no longer lists it.
+/// The subscription shows that the client still uses the table.
+#[test]
+fn reconnected_client_keeps_clusters_of_a_draining_listener() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1 RDS/s=b
+        -> CDS irv=a@1-00000000,b@held
+        <- CDS
+        ack CDS
+        -> RDS +r,s irv=s@held
+        <- RDS s=b -r
+        ack RDS
+        wait 60000
+        commit CDS/c=1
+        <- CDS c=1
+        ack CDS
+        -> RDS -r
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-08: the same if the listener was removed. The client then holds no table that exists.
+#[test]
+fn reconnected_client_without_tables_keeps_clusters_of_a_draining_listener() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1
+        -> CDS irv=a@1-00000000,b@held
+        <- CDS
+        ack CDS
+        -> RDS +r
+        <- RDS -r
+        ack RDS
+        wait 60000
+        -> RDS -r
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-08, ADS-22: after a reconnect, the time counts from the start of the stream.
+#[test]
+fn reconnected_client_keeps_clusters_for_a_bounded_time() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1 RDS/s=b
+        -> CDS irv=a@1-00000000,b@held
+        <- CDS
+        -> RDS +r,s irv=s@held
+        wait 4000
+        ack CDS
+        <- RDS s=b -r
+        ack RDS
+        wait 655999
+        wait 1
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-08: a table that the client requests later does not exist yet. A new client has no table.
+#[test]
+fn missing_table_without_a_drain_keeps_no_cluster() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1 RDS/s=b
+        -> CDS irv=a@1-00000000,b@held
+        <- CDS
+        ack CDS
+        -> RDS +s irv=s@held
+        <- RDS s=b
+        ack RDS
+        -> RDS +r
+        <- RDS -r
+        ack RDS
+        wait 1000
+        <- CDS -a
+        ",
+    );
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1 RDS/s=b
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        -> RDS +r,s
+        <- RDS s=b -r
+        ack RDS
+        wait 10000
+        commit -CDS/a
+        <- CDS -a
         ",
     );
 }
