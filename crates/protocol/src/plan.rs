@@ -111,7 +111,9 @@ impl Subscription {
         plan.send |= self.work.take_all();
         // Pending removals are not sent yet.
         let waiting = self.removals.values().filter(|removal| !removal.is_kept);
-        let oldest = waiting.map(|removal| removal.seen).min();
+        let unnamed = self.removals.unnamed().filter(|unnamed| !unnamed.is_kept);
+        let seen = waiting.map(|removal| removal.seen).chain(unnamed.map(|_| Revision(0)));
+        let oldest = seen.min();
         self.delivery.planned = oldest.unwrap_or(context.revision);
         self.delivery.checked = context.revision;
         self.delivery.included = context.revision;
@@ -197,7 +199,8 @@ impl Subscription {
             let mut version = context.view.version();
             if self.is_full_state() && !self.removals.is_empty() {
                 let held = self.removals.values().map(|held| &held.resource);
-                version = version.holding(held.map(|held| (held.name(), held.version())));
+                let is_whole = self.is_wildcard() && self.names.is_empty();
+                version = version.holding(is_whole, held.map(|held| (held.name(), held.version())));
             }
             let revision = context.revision;
             let names = removed.iter().chain(&absent).chain(&errors);

@@ -52,7 +52,7 @@ pub(crate) use interest::{ClientVersion, Names, Wildcard, is_located};
 use orphans::Orphans;
 use parameters::Variants;
 pub(crate) use rejections::Rejections;
-pub(crate) use removals::{PendingRemoval, PendingRemovals};
+pub(crate) use removals::{PendingRemoval, PendingRemovals, UnnamedRemovals};
 use renewals::Renewals;
 pub(crate) use renewals::{Refresh, SENT_ALONE_MAX};
 pub(crate) use requests::{RequestContext, parse_nonce};

@@ -121,9 +121,7 @@ impl Session {
         self.mark_kept(at, now);
         let subscription = &self.subscriptions[at];
         let release = self.order().release(at, now);
-        if !subscription.has_work()
-            && !subscription.has_releasable(|removal| release.allows(removal))
-        {
+        if !subscription.has_work() && !subscription.has_releasable(release) {
             return self.end_wait(at);
         }
         if view.has_unopened(&subscription.type_url) {
