@@ -135,13 +135,27 @@ impl TypeVersion {
     /// Returns the version of this state plus removed resources that the client still holds (ADS-08).
     ///
     /// Each set of such resources gives a different version, because two different contents never
-    /// share a version (SOTW-15).
+    /// share a version (SOTW-15). `is_whole` means that the client subscribes to the whole state.
     #[must_use]
-    pub fn holding<'a>(self, held: impl Iterator<Item = (&'a ResourceName, Version)>) -> Self {
+    pub fn holding<'a>(
+        self,
+        is_whole: bool,
+        held: impl Iterator<Item = (&'a ResourceName, Version)>,
+    ) -> Self {
         let tag = held.fold(Tag::default(), |tag, (name, version)| {
             tag.field(name.as_str().as_bytes()).field(version.to_string().as_bytes())
         });
-        Self { label: Some(format!("held-{:08x}", tag.finish()).into()), ..self }
+        let part = if is_whole { "" } else { "-part" };
+        Self { label: Some(format!("{HELD}{:08x}{part}", tag.finish()).into()), ..self }
+    }
+
+    /// Returns whether a version that a client reports is one that [`holding`](Self::holding) made of this version
+    /// for the whole state, whatever the removed resources.
+    #[must_use]
+    pub fn is_held_in(&self, text: &str) -> bool {
+        let state = Self { label: None, ..self.clone() }.to_string();
+        let label = text.strip_prefix(&state).and_then(|rest| rest.strip_prefix('-'));
+        label.and_then(|label| label.strip_prefix(HELD)).is_some_and(|tag| tag.len() == 8)
     }
 }
 
@@ -154,6 +168,9 @@ impl fmt::Display for TypeVersion {
         }
     }
 }
+
+/// The start of the label of a version that [`TypeVersion::holding`] made.
+const HELD: &str = "held-";
 
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
@@ -239,6 +256,19 @@ mod tests {
         let revision = |text: &str| TypeVersion::revision_of(text, Incarnation(36));
         assert_eq!(revision("11-10-4fe1"), Some(Revision(37)));
         assert_eq!(revision("11-10"), Some(Revision(37)));
+        let plain = TypeVersion { label: None, ..version.clone() };
+        let name = ResourceName::new("a").unwrap();
+        let own = Version { revision: Revision(1), tag: 1 };
+        let held = |is_whole| version.clone().holding(is_whole, [(&name, own)].into_iter());
+        let (held, part) = (held(true).to_string(), held(false).to_string());
+        assert!(version.is_held_in(&held) && plain.is_held_in(&held), "{held}");
+        assert!(!version.is_held_in(&part), "{part}");
+        for other in ["11-10", "11-10-4fe1", "11-10-held-", "11-11-held-01234567", "", "11-10held-"]
+        {
+            assert!(!version.is_held_in(other), "{other:?}");
+        }
+        let later = TypeVersion { revision: Revision(38), ..version };
+        assert!(!later.is_held_in(&held));
         for foreign in ["11-11", "", "11", "-10", "x y-10", "11-"] {
             assert_eq!(revision(foreign), None, "{foreign:?}");
         }

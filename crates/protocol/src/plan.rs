@@ -64,11 +64,13 @@ pub(crate) enum Selection {
     RequestedAndResent,
 }
 
-/// The view, revision and time of a plan.
+/// The view, revision, client and time of a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlanContext<'a> {
     pub(crate) view: &'a TypeView,
     pub(crate) revision: Revision,
+    /// Whether the client holds resources of any type from an earlier stream.
+    pub(crate) is_resumed: bool,
     pub(crate) now: u64,
 }
 
@@ -109,7 +111,9 @@ impl Subscription {
         plan.send |= self.work.take_all();
         // Pending removals are not sent yet.
         let waiting = self.removals.values().filter(|removal| !removal.is_kept);
-        let oldest = waiting.map(|removal| removal.seen).min();
+        let unnamed = self.removals.unnamed().filter(|unnamed| !unnamed.is_kept);
+        let seen = waiting.map(|removal| removal.seen).chain(unnamed.map(|_| Revision(0)));
+        let oldest = seen.min();
         self.delivery.planned = oldest.unwrap_or(context.revision);
         self.delivery.checked = context.revision;
         self.delivery.included = context.revision;
@@ -195,7 +199,8 @@ impl Subscription {
             let mut version = context.view.version();
             if self.is_full_state() && !self.removals.is_empty() {
                 let held = self.removals.values().map(|held| &held.resource);
-                version = version.holding(held.map(|held| (held.name(), held.version())));
+                let is_whole = self.is_wildcard() && self.names.is_empty();
+                version = version.holding(is_whole, held.map(|held| (held.name(), held.version())));
             }
             let revision = context.revision;
             let names = removed.iter().chain(&absent).chain(&errors);
@@ -430,7 +435,7 @@ impl Subscription {
     /// Reports that a requested name does not exist (DELTA-40). SotW has no message for this
     /// (SOTW-78), except an error where errors are enabled.
     fn report_absent(&mut self, name: &ResourceName, plan: &mut Plan, context: PlanContext<'_>) {
-        self.note_orphan(name, context.now);
+        self.note_orphan(name, context.is_resumed, context.now);
         let held = self.removals.remove(name);
         self.rejections.touch(name);
         match self.protocol {
@@ -459,7 +464,7 @@ impl Subscription {
         held: Option<PendingRemoval>,
         context: PlanContext<'_>,
     ) {
-        let PlanContext { view, revision, now } = context;
+        let PlanContext { view, revision, now, .. } = context;
         let sent = match self.names.get(name) {
             Some(ClientVersion::Sent(resource, _)) => Some(Arc::clone(resource)),
             Some(ClientVersion::Claimed(version)) => {

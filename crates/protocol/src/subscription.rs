@@ -52,7 +52,7 @@ pub(crate) use interest::{ClientVersion, Names, Wildcard, is_located};
 use orphans::Orphans;
 use parameters::Variants;
 pub(crate) use rejections::Rejections;
-pub(crate) use removals::{PendingRemoval, PendingRemovals};
+pub(crate) use removals::{PendingRemoval, PendingRemovals, UnnamedRemovals};
 use renewals::Renewals;
 pub(crate) use renewals::{Refresh, SENT_ALONE_MAX};
 pub(crate) use requests::{RequestContext, parse_nonce};
@@ -195,23 +195,30 @@ impl Subscription {
         self.work.review_urgency();
     }
 
-    /// Records a name without a resource, if the client keeps the resource that it had.
-    pub(crate) fn note_orphan(&mut self, name: &ResourceName, now: u64) {
+    /// Records a name without a resource, if the client keeps the resource that it had. `is_resumed` means that
+    /// the client holds resources of any type from an earlier stream.
+    pub(crate) fn note_orphan(&mut self, name: &ResourceName, is_resumed: bool, now: u64) {
         if ![ROUTE, EXTENSION].contains(&self.type_url.as_str()) {
             return;
         }
         let is_first = self.delivery.last_nonce == 0;
         let was_sent = self.names.get(name).is_some_and(|version| version.sent().is_some());
-        // SotW clients do not report what they hold.
-        let may_hold = is_first && self.resumption.has_resources && self.protocol == Protocol::Sotw;
+        // SotW clients do not report what they hold. Delta clients do not list a table whose removal was announced.
+        // They subscribe to it for as long as its listener drains.
+        let may_hold = is_first
+            && match self.protocol {
+                Protocol::Sotw => self.resumption.has_resources,
+                Protocol::Delta => is_resumed,
+                Protocol::Mcp => false,
+            };
         let claims = self.names.get(name).is_some_and(|version| version.version().is_some())
             || self.resumption.claimed.contains_key(name);
-        let seen = match was_sent {
-            true => self.delivery.checked,
-            false if may_hold || claims => Revision(0),
+        let (seen, since) = match was_sent {
+            true => (self.delivery.checked, now),
+            false if may_hold || claims => (Revision(0), self.opened_at),
             false => return,
         };
-        self.orphans.add(name, seen, now);
+        self.orphans.add(name, seen, since);
     }
 
     /// Removes names and resources from the planned response that the client has since unsubscribed

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use chancery_model::{Resource, ResourceName, Revision};
 use chancery_view::Resources;
 
-use crate::subscription::PendingRemoval;
+use crate::subscription::{PendingRemoval, UnnamedRemovals};
 
 /// The result of planning.
 #[derive(Debug, Default)]
@@ -61,11 +61,18 @@ impl Release {
     pub(crate) const ALL: Self = Self::UpTo { revision: Revision(u64::MAX), since: u64::MAX };
 
     pub(crate) fn allows(self, removal: &PendingRemoval) -> bool {
+        !removal.is_kept && self.includes(removal.revision, removal.since)
+    }
+
+    pub(crate) fn allows_unnamed(self, removals: UnnamedRemovals) -> bool {
+        !removals.is_kept && self.includes(removals.revision, removals.since)
+    }
+
+    /// Returns whether a removal may be announced that was detected at this revision and this time.
+    fn includes(self, detected: Revision, at: u64) -> bool {
         match self {
             Self::Nothing => false,
-            Self::UpTo { revision, since } => {
-                !removal.is_kept && (removal.revision <= revision || removal.since <= since)
-            }
+            Self::UpTo { revision, since } => detected <= revision || at <= since,
         }
     }
 }

@@ -6,7 +6,7 @@ use chancery_model::{Resource, ResourceName};
 use chancery_view::{Differ, Resources, TypeView, difference};
 
 use super::{Plan, PlanContext, Release, exclusion::full_state_takeovers};
-use crate::subscription::{ClientVersion, Subscription};
+use crate::subscription::{ClientVersion, Subscription, UnnamedRemovals};
 
 impl Subscription {
     /// Plans a full-state SotW response: all resources, if any of them changed.
@@ -16,6 +16,9 @@ impl Subscription {
         release: Release,
         differ: &Differ,
     ) -> Plan {
+        if self.resumes_held(context) {
+            return Plan::default();
+        }
         let mut plan = Plan {
             send: !self.work.requested.is_empty() || self.work.answer_due || self.work.state_due,
             ..Plan::default()
@@ -61,16 +64,33 @@ impl Subscription {
         }
         let released = self.release_full_state(&plan.touched, context.view, release);
         plan.errors = self.errors_of_full_state(context.view, &released);
-        plan.releases = !released.is_empty();
+        let unnamed = self.removals.unnamed();
+        let releases_unnamed = unnamed.is_some_and(|unnamed| release.allows_unnamed(unnamed));
+        plan.releases = !released.is_empty() || releases_unnamed;
         plan.send |= plan.releases;
         released.iter().for_each(|resource| self.drop_absent_member(resource.name()));
         if !plan.send {
             return plan;
         }
+        // The full state cannot contain resources that are not known.
+        self.removals.set_unnamed(None);
         plan.resources = self.full_state_of(context.view, differ);
         let held = self.removals.values().map(|removal| &removal.resource);
         held.for_each(|resource| plan.resources.push(Arc::clone(resource)));
         plan
+    }
+
+    /// Returns whether the client resumes with the current state and removed resources that this replica does not
+    /// know. If so, the client is sent nothing until their removal may be announced, or the state changes (ADS-08).
+    fn resumes_held(&mut self, context: PlanContext<'_>) -> bool {
+        let is_held = self.resumption.take_is_held(&context.view.version());
+        if !is_held || !self.is_wildcard() || self.base().is_some() || !self.names.is_empty() {
+            return false;
+        }
+        self.work.answer_due = false;
+        let PlanContext { revision, now, .. } = context;
+        self.removals.set_unnamed(Some(UnnamedRemovals { revision, since: now, is_kept: false }));
+        true
     }
 
     /// Removes the pending removals that may be announced. Returns their resources, which the full state omits.

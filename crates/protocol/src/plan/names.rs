@@ -83,7 +83,7 @@ impl Subscription {
         }
         match resource {
             Some(_) => self.orphans.remove(&name),
-            None => self.note_orphan(&name, context.now),
+            None => self.note_orphan(&name, context.is_resumed, context.now),
         }
         match (resource, held) {
             (Some(resource), held)

@@ -8,7 +8,6 @@ use chancery_model::{
 };
 
 use super::Session;
-use crate::subscription::PendingRemoval;
 
 impl Session {
     /// Marks the removals of the type at `at` that the client may need for a listener that drains.
@@ -44,15 +43,15 @@ impl Session {
         let fits = s.removals.len() <= self.config.held_removals_max;
         // Any cluster may be in a table. The name of a virtual host begins with the name of its table.
         let first_seen = orphans.values().min().filter(|_| fits);
-        let has_host = |name: &ResourceName, removal: &PendingRemoval| {
+        let has_host = |name: &ResourceName, removed: Revision| {
             let name = name.as_str();
             let mut ends = name.match_indices('/').map(|(end, _)| end);
-            ends.any(|end| orphans.get(&name[..end]).is_some_and(|seen| removal.revision > *seen))
+            ends.any(|end| orphans.get(&name[..end]).is_some_and(|seen| removed > *seen))
         };
-        s.removals.mark_kept(n_changes, until, |name, removal| {
+        s.removals.mark_kept(n_changes, until, |name, removed| {
             first_seen.is_some_and(|first_seen| match url == VIRTUAL_HOST {
-                true => has_host(name, removal),
-                false => removal.revision > *first_seen,
+                true => name.is_some_and(|name| has_host(name, removed)),
+                false => removed > *first_seen,
             })
         });
     }

@@ -121,9 +121,7 @@ impl Session {
         self.mark_kept(at, now);
         let subscription = &self.subscriptions[at];
         let release = self.order().release(at, now);
-        if !subscription.has_work()
-            && !subscription.has_releasable(|removal| release.allows(removal))
-        {
+        if !subscription.has_work() && !subscription.has_releasable(release) {
             return self.end_wait(at);
         }
         if view.has_unopened(&subscription.type_url) {
@@ -205,9 +203,10 @@ impl Session {
             return;
         }
         let release = self.order().release(at, now);
+        let is_resumed = self.subscriptions.iter().any(|s| s.resumption.has_resources);
         let subscription = &mut self.subscriptions[at];
         let of_type = subscription.visible(self.endpoint_lists, view);
-        let context = PlanContext { view: &of_type, revision: view.revision(), now };
+        let context = PlanContext { view: &of_type, revision: view.revision(), is_resumed, now };
         subscription.update_members(&of_type);
         let touched = match gate {
             Gate::Closed | Gate::Late => return,

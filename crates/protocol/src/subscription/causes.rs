@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chancery_model::{Resource, ResourceName};
 
 use super::{PendingRemoval, Subscription};
-use crate::Protocol;
+use crate::{Protocol, plan::Release};
 
 impl Subscription {
     /// Returns whether the client rejects anything but resources that are being removed.
@@ -19,12 +19,15 @@ impl Subscription {
 
     /// Returns whether one of the allowed removals may be announced without any other change. A removal that the
     /// client has rejected waits while the client rejects another resource.
-    pub(crate) fn has_releasable(&self, allows: impl Fn(&PendingRemoval) -> bool) -> bool {
+    pub(crate) fn has_releasable(&self, release: Release) -> bool {
         if self.removals.none_waits() {
             return false;
         }
+        if self.removals.unnamed().is_some_and(|unnamed| release.allows_unnamed(unnamed)) {
+            return true;
+        }
         let mut has_tried = false;
-        for removal in self.removals.values().filter(|removal| allows(removal)) {
+        for removal in self.removals.values().filter(|removal| release.allows(removal)) {
             if !removal.is_tried {
                 return true;
             }

@@ -4,7 +4,8 @@
 //! each response, a shard needs the time of the oldest removal and the memory of all. This module
 //! therefore keeps both figures up to date.
 //!
-//! Invariant: `by_time`, `text_bytes`, `lifetimes` and `n_kept` describe exactly the removals of `by_name`.
+//! Invariant: `by_time`, `text_bytes` and `lifetimes` describe exactly the removals of `by_name`, and `n_kept` these
+//! and `unnamed`.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -33,10 +34,24 @@ pub(crate) struct PendingRemoval {
     pub(crate) is_kept: bool,
 }
 
+/// Removals that an earlier SotW stream kept back, of resources that this replica does not know. No full state can
+/// contain these resources, so the next full state announces the removals.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnnamedRemovals {
+    /// The revision at which the client resumed.
+    pub(crate) revision: Revision,
+    /// The time at which the client resumed.
+    pub(crate) since: u64,
+    /// Whether the client may need the resources for a listener that drains.
+    pub(crate) is_kept: bool,
+}
+
 /// The pending removals, by name.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRemovals {
     by_name: BTreeMap<ResourceName, PendingRemoval>,
+    /// SotW: removals without names. They count as one.
+    unnamed: Option<UnnamedRemovals>,
     /// The number of removals by the time of their detection.
     by_time: BTreeMap<u64, usize>,
     /// The total length of the names, in bytes.
@@ -60,16 +75,28 @@ struct Marked {
 
 impl PendingRemovals {
     pub(crate) fn len(&self) -> usize {
-        self.by_name.len()
+        self.by_name.len() + usize::from(self.unnamed.is_some())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+        self.len() == 0
+    }
+
+    pub(crate) fn unnamed(&self) -> Option<UnnamedRemovals> {
+        self.unnamed
+    }
+
+    pub(crate) fn set_unnamed(&mut self, unnamed: Option<UnnamedRemovals>) {
+        let n_kept = |all: Option<UnnamedRemovals>| usize::from(all.is_some_and(|all| all.is_kept));
+        self.n_kept -= n_kept(self.unnamed);
+        self.n_kept += n_kept(unnamed);
+        self.unnamed = unnamed;
+        self.marked = None;
     }
 
     /// Returns whether no removal waits for the types that refer to its resource.
     pub(crate) fn none_waits(&self) -> bool {
-        self.n_kept == self.by_name.len()
+        self.n_kept == self.len()
     }
 
     /// Returns whether the marks of the removals hold for the orphans after `n_changes` changes.
@@ -82,19 +109,24 @@ impl PendingRemovals {
         self.marked.filter(|_| self.n_kept > 0).map(|marked| marked.until)
     }
 
-    /// Marks the removals that are kept back for a listener that drains. The marks hold until the orphans have
-    /// changed again, and before the time `until`.
+    /// Marks the removals that are kept back for a listener that drains. `is_kept` decides by the name, if there is one,
+    /// and by the revision of the removal. The marks hold until the orphans have changed again, and before the time
+    /// `until`.
     pub(crate) fn mark_kept(
         &mut self,
         n_changes: u64,
         until: u64,
-        is_kept: impl Fn(&ResourceName, &PendingRemoval) -> bool,
+        is_kept: impl Fn(Option<&ResourceName>, Revision) -> bool,
     ) {
         self.marked = Some(Marked { n_changes, until });
         self.n_kept = 0;
         for (name, removal) in &mut self.by_name {
-            removal.is_kept = is_kept(name, removal);
+            removal.is_kept = is_kept(Some(name), removal.revision);
             self.n_kept += usize::from(removal.is_kept);
+        }
+        if let Some(unnamed) = &mut self.unnamed {
+            unnamed.is_kept = is_kept(None, unnamed.revision);
+            self.n_kept += usize::from(unnamed.is_kept);
         }
     }
 
@@ -109,7 +141,8 @@ impl PendingRemovals {
 
     /// Returns the time at which the oldest removal was detected.
     pub(crate) fn oldest(&self) -> Option<u64> {
-        self.by_time.first_key_value().map(|(since, _)| *since)
+        let named = self.by_time.first_key_value().map(|(since, _)| *since);
+        named.into_iter().chain(self.unnamed.map(|unnamed| unnamed.since)).min()
     }
 
     pub(crate) fn get(&self, name: &ResourceName) -> Option<&PendingRemoval> {
@@ -164,9 +197,11 @@ impl PendingRemovals {
         Some(removal)
     }
 
-    /// Keeps the removals for which `keeps` returns `true`.
+    /// Keeps the removals for which `keeps` returns `true`, and the removals without names.
     pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&ResourceName, &PendingRemoval) -> bool) {
-        for (name, removal) in std::mem::take(self) {
+        let all = std::mem::take(self);
+        self.set_unnamed(all.unnamed);
+        for (name, removal) in all {
             if keeps(&name, &removal) {
                 self.add(name, removal);
             }

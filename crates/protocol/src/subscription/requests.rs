@@ -181,6 +181,7 @@ impl Subscription {
         if star.is_none() {
             let names = &self.names;
             self.removals.retain(|name, _| names.contains(name.as_str()));
+            self.removals.set_unnamed(None);
             self.work.answer_due &= !names.is_empty();
         }
         context.check_count(self.n_remembered())?;

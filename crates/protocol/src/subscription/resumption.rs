@@ -35,6 +35,8 @@ enum Earlier {
     Version(String),
     /// The resources of that version, before the first plan.
     Resources(Resources),
+    /// The version, before the first plan. The replica does not have its resources.
+    Unknown(String),
 }
 
 /// The state of one type between streams: what the client holds at the start, and what is kept for
@@ -67,12 +69,28 @@ impl Resumption {
     }
 
     /// Finds the resources of the client's version among those of its earlier streams. Of equal
-    /// versions, the last one is used.
+    /// versions, the last one is used. Another replica has none.
     pub(crate) fn resume_from(&mut self, type_url: &TypeUrl, states: &[Arc<ResumeState>]) {
         let Earlier::Version(version) = std::mem::take(&mut self.earlier) else { return };
         let mut all = states.iter().flat_map(|state| &state.0).rev();
-        if let Some(kept) = all.find(|kept| kept.type_url == *type_url && kept.version == version) {
-            self.earlier = Earlier::Resources(kept.resources.clone());
+        let found = all.find(|kept| kept.type_url == *type_url && kept.version == version);
+        self.earlier = match found {
+            Some(kept) => Earlier::Resources(kept.resources.clone()),
+            None => Earlier::Unknown(version),
+        };
+    }
+
+    /// Returns whether the client reports the state of version `current` with removed resources that this replica does
+    /// not know. Only the first plan calls it, because the client's version is dropped then.
+    pub(crate) fn take_is_held(&mut self, current: &TypeVersion) -> bool {
+        let held = |version: &str| current.is_held_in(version);
+        match std::mem::take(&mut self.earlier) {
+            Earlier::Version(version) | Earlier::Unknown(version) => held(&version),
+            resources @ Earlier::Resources(_) => {
+                self.earlier = resources;
+                false
+            }
+            Earlier::None => false,
         }
     }
 

@@ -9,9 +9,10 @@ use std::{
 use chancery_protocol::{DeltaRequest, Protocol, Receipt, Request, SotwRequest, Verdict};
 
 use crate::{
+    client::Client,
     cover::{Cover, Law, law},
     naive::{
-        Asked, CDS, N_TYPES, Seen, TYPES, Turn, children, is_full_state, is_parent, plain,
+        Asked, CDS, Item, N_TYPES, Seen, TYPES, Turn, children, is_full_state, is_parent, plain,
         properties, rejects_whole,
     },
 };
@@ -48,6 +49,8 @@ pub(crate) struct TypeLedger {
     pub(crate) asked: Asked,
     /// Whether the opening request claims resources of an earlier stream.
     pub(crate) resumed: bool,
+    /// SotW: whether the opening request has the version of a state with removed resources, until the server is idle.
+    resumes_held: bool,
     pub(crate) opened_at: u64,
     pub(crate) sent: BTreeMap<String, Sent>,
     pub(crate) told: BTreeMap<String, LastReport>,
@@ -388,6 +391,7 @@ impl TypeLedger {
         if first {
             self.resumed = !request.version_info.is_empty();
             self.opening = is_full_state(Protocol::Sotw, t) && !self.asked.is_empty();
+            self.resumes_held = request.version_info.contains("-held-") && self.asked.wildcard;
         }
         if turn.started {
             (self.full_due, self.opening, self.opening_fresh) = (true, true, fresh);
@@ -485,6 +489,28 @@ impl TypeLedger {
             let asked = self.asked.covers(&item.name, &item.aliases);
             asked && !self.sent.get(&item.name).is_some_and(is_sent)
         })
+    }
+
+    /// Records that the client resumes with a version that only this state and removed resources have, and holds the
+    /// whole state. It is sent nothing then (ADS-08).
+    pub(crate) fn resume_held(&mut self, t: usize, seen: &Seen, client: &Client, now: u64) {
+        if !std::mem::take(&mut self.resumes_held) || self.n_sent > 0 {
+            return;
+        }
+        let held = &client.held[t];
+        let has = |(name, item): (&String, &Arc<Item>)| {
+            held.get(name).is_some_and(|got| got.version.starts_with(&base36(item.changed)))
+        };
+        if seen.of[t].iter().all(has) {
+            let sent = |got: &Arc<Got>| Sent {
+                version: got.version.clone(),
+                aliases: got.aliases.clone(),
+                at: now,
+            };
+            self.sent = held.iter().map(|(name, got)| (name.clone(), sent(got))).collect();
+            self.told.extend(held.keys().map(|name| (name.clone(), LastReport::There)));
+            (self.opening, self.full_due) = (false, false);
+        }
     }
 
     /// Starts a wait, which lasts until the server has processed the type again.

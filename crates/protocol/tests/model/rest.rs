@@ -33,6 +33,7 @@ impl World<'_> {
         let cuts = self.client.tuning.bytes_target < 1 << 20;
         let quiet = self.ledger.lines.iter().all(|line| line.unacked.is_empty());
         for (t, line) in self.ledger.lines.iter_mut().enumerate() {
+            line.resume_held(t, &seen, &self.client, self.now);
             let resumes = line.resumed && line.n_sent == 0 && self.ledger.aggregated;
             let answered = line.unacked.is_empty();
             let parts = protocol == Protocol::Sotw && cuts && !answered;

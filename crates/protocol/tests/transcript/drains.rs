@@ -121,7 +121,12 @@ fn drain_keeps_clusters_for_a_bounded_time() {
                 commit -CDS/b
                 <- CDS {none}
                 ",
-                if protocol == Delta { "<- RDS -r \n ack RDS" } else { "" }
+                if protocol == Delta {
+                    "<- RDS -r
+ack RDS"
+                } else {
+                    ""
+                }
             ),
         );
     }
@@ -291,6 +296,309 @@ fn write_is_accepted_while_its_listener_drains() {
         wait 60000
         acceptance
         = CDS:accepted RDS:accepted
+        ",
+    );
+}
+
+/// ADS-08: the server has announced the removal of the old table, so a client that reconnects no longer lists it.
+/// The subscription shows that the client still uses the table.
+#[test]
+fn reconnected_client_keeps_clusters_of_a_draining_listener() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1 RDS/s=b
+        -> CDS irv=a@1-00000000,b@held
+        <- CDS
+        ack CDS
+        -> RDS +r,s irv=s@held
+        <- RDS s=b -r
+        ack RDS
+        wait 60000
+        commit CDS/c=1
+        <- CDS c=1
+        ack CDS
+        -> RDS -r
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-08: the same if the listener was removed. The client then holds no table that exists.
+#[test]
+fn reconnected_client_without_tables_keeps_clusters_of_a_draining_listener() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1
+        -> CDS irv=a@1-00000000,b@held
+        <- CDS
+        ack CDS
+        -> RDS +r
+        <- RDS -r
+        ack RDS
+        wait 60000
+        -> RDS -r
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-08, ADS-22: after a reconnect, the time counts from the start of the stream.
+#[test]
+fn reconnected_client_keeps_clusters_for_a_bounded_time() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1 RDS/s=b
+        -> CDS irv=a@1-00000000,b@held
+        <- CDS
+        -> RDS +r,s irv=s@held
+        wait 4000
+        ack CDS
+        <- RDS s=b -r
+        ack RDS
+        wait 655999
+        wait 1
+        <- CDS -a
+        ",
+    );
+}
+
+/// ADS-08: a table that the client requests later does not exist yet. A new client has no table.
+#[test]
+fn missing_table_without_a_drain_keeps_no_cluster() {
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/b=1 RDS/s=b
+        -> CDS irv=a@1-00000000,b@held
+        <- CDS
+        ack CDS
+        -> RDS +s irv=s@held
+        <- RDS s=b
+        ack RDS
+        -> RDS +r
+        <- RDS -r
+        ack RDS
+        wait 1000
+        <- CDS -a
+        ",
+    );
+    check(
+        Delta,
+        "",
+        "
+        commit CDS/a=1 CDS/b=1 RDS/s=b
+        -> CDS
+        <- CDS a=1 b=1
+        ack CDS
+        -> RDS +r,s
+        <- RDS s=b -r
+        ack RDS
+        wait 10000
+        commit -CDS/a
+        <- CDS -a
+        ",
+    );
+}
+
+/// Runs a SotW script that begins while a renamed route table drains. `H` is the version of the clusters `b` and `a`,
+/// of which `a` no longer exists. `V` is the version of the other types.
+fn sotw_while_draining(script: &str) {
+    let before = "
+        commit CDS/a=1>EDS/a EDS/a=1 LDS/l=1>RDS/r RDS/r=a
+        -> CDS
+        <- CDS a=1 v=P
+        -> EDS a
+        <- EDS a=1 @E
+        ack CDS
+        ack EDS
+        -> LDS
+        <- LDS l=1
+        -> RDS r
+        <- RDS r=a @R
+        ack LDS
+        ack RDS
+        wait 10000
+        commit CDS/b=1>EDS/b EDS/b=1 LDS/l=2>RDS/s RDS/s=b -CDS/a -EDS/a -RDS/r
+        <- CDS b=1 a=1 v=H
+        -> EDS a,b @E
+        <- EDS b=1 v=V
+        ack CDS
+        ack EDS
+        <- LDS l=2 v=V
+        -> RDS r,s @R
+        <- RDS s=b v=V
+        ack LDS
+        ack RDS
+        wait 4000
+        ";
+    check(Sotw, "", &format!("{before}{script}"));
+}
+
+/// The reconnect of the client of [`sotw_while_draining`], after the request for clusters.
+const RECONNECT: &str = "
+        -> EDS a,b v=V
+        <- EDS b=1
+        ack EDS
+        -> LDS v=V
+        <- LDS l=2
+        ack LDS
+        -> RDS r,s v=V
+        <- RDS s=b @T
+        ack RDS
+        ";
+
+/// ADS-08: another replica does not know the removed cluster that the client has. It sends no clusters until the
+/// client no longer needs the old one.
+#[test]
+fn sotw_client_of_another_replica_keeps_clusters_of_a_draining_listener() {
+    sotw_while_draining(&format!(
+        "
+        open
+        -> CDS v=H
+        {RECONNECT}
+        wait 500000
+        commit EDS/b=2 RDS/s=c
+        <- EDS b=2
+        ack EDS
+        <- RDS s=c @U
+        ack RDS
+        wait 60000
+        acceptance
+        = CDS:accepted EDS:accepted LDS:accepted RDS:accepted
+        -> RDS s @U
+        <- CDS b=1
+        "
+    ));
+}
+
+/// ADS-08, ADS-22: the time counts from the start of the stream.
+#[test]
+fn sotw_client_of_another_replica_keeps_clusters_for_a_bounded_time() {
+    sotw_while_draining(&format!(
+        "
+        open
+        -> CDS v=H
+        {RECONNECT}
+        wait 659999
+        wait 1
+        <- CDS b=1
+        "
+    ));
+}
+
+/// ADS-08, ADS-22: without a table that drains, the removal waits for the routes, as on one stream.
+#[test]
+fn sotw_client_of_another_replica_drops_clusters_that_nothing_needs() {
+    sotw_while_draining(
+        "
+        open
+        -> CDS v=H
+        -> RDS s v=V
+        <- RDS s=b
+        ack RDS
+        wait 999
+        wait 1
+        <- CDS b=1
+        ",
+    );
+    sotw_while_draining(
+        "
+        open
+        -> CDS v=H
+        -> RDS s v=V
+        <- RDS s=b
+        wait 4999
+        wait 1
+        <- CDS b=1
+        ",
+    );
+}
+
+/// SOTW-70: another replica cannot send a full state with a cluster that it does not know. A client that may lack
+/// anything gets the full state at once.
+#[test]
+fn sotw_client_of_another_replica_gets_changed_clusters() {
+    sotw_while_draining(&format!(
+        "
+        open
+        -> CDS v=H
+        {RECONNECT}
+        wait 60000
+        commit CDS/c=1
+        <- CDS b=1 c=1
+        ack CDS
+        wait 700000
+        "
+    ));
+    for version in ["P", "1-7-held-00000000", "2-8-held-00000000", "2-7", ""] {
+        sotw_while_draining(&format!(
+            "
+            open
+            -> CDS v={version}
+            <- CDS b=1
+            "
+        ));
+    }
+    sotw_while_draining(
+        "
+        open
+        commit CDS/c=1
+        -> CDS v=H
+        <- CDS b=1 c=1
+        ",
+    );
+    sotw_while_draining(
+        "
+        open
+        -> CDS b v=H
+        <- CDS b=1
+        ",
+    );
+}
+
+/// ADS-24: on a stream of its own, nothing waits for other types.
+#[test]
+fn sotw_client_of_another_replica_keeps_no_clusters_without_ads() {
+    sotw_while_draining(
+        "
+        open CDS
+        -> CDS v=H
+        <- CDS b=1
+        ",
+    );
+}
+
+/// ADS-08: the replica of the old stream knows the removed cluster, and sends it with later changes.
+#[test]
+fn sotw_client_that_returns_keeps_clusters_of_a_draining_listener() {
+    sotw_while_draining(
+        "
+        resume
+        -> CDS v=H
+        <- CDS b=1 a=1
+        -> EDS a,b v=V
+        <- EDS b=1
+        -> LDS v=V
+        -> RDS r,s v=V
+        ack CDS
+        ack EDS
+        <- LDS l=2
+        <- RDS s=b @T
+        ack LDS
+        ack RDS
+        wait 500000
+        commit CDS/c=1
+        <- CDS b=1 c=1 a=1
+        ack CDS
+        -> RDS s @T
+        <- CDS b=1 c=1
         ",
     );
 }

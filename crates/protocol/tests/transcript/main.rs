@@ -16,6 +16,7 @@
 //! ack CDS / nack CDS 3             answers the last response of the type as a client would, with a code
 //! wait 5000                        milliseconds pass
 //! open CDS                         replaces the stream by a new one, for one type or for all
+//! resume                           the same, at the replica of the old stream: the new one has its resume state
 //! status CDS                       asks the session for the status of a type
 //! contents CDS                     asks the session for the resources of a type
 //! ```

@@ -14,7 +14,7 @@ use chancery_model::{
 };
 use chancery_protocol::{
     Config, ContentsReader, DeltaRequest, EndpointLists, ErrorDetail, Interest, LifetimeSupport,
-    Protocol, Request, Response, Session, SotwRequest, StreamKind,
+    Protocol, Request, Response, ResumeState, Session, SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View};
 
@@ -74,6 +74,8 @@ struct World {
     streams: BTreeMap<String, Stream>,
     /// The stream of the current event.
     at: String,
+    /// The resume states that the replica has.
+    resume_states: Vec<Arc<ResumeState>>,
     differ: Differ,
     now: u64,
     /// The node of the clients.
@@ -101,6 +103,7 @@ pub(crate) fn check_with(protocol: Protocol, only: &str, config: Config, script:
         scopes: vec![ScopeName::new("default").unwrap()],
         streams: BTreeMap::new(),
         at: String::new(),
+        resume_states: Vec::new(),
         differ: Differ::new(),
         // Not 0. The stream is as old as its first request.
         now: 1_000_000,
@@ -222,7 +225,15 @@ impl World {
         let (verb, rest) = event.split_once(' ').unwrap_or((event, ""));
         let mut outcomes = Vec::new();
         match verb {
-            "open" => self.open(rest),
+            "open" => {
+                self.resume_states.clear();
+                self.open(rest);
+            }
+            "resume" => {
+                let ended = self.stream().session.take_resume_state();
+                self.resume_states.extend(ended.map(Arc::new));
+                self.open(rest);
+            }
             "commit" => self.commit(rest),
             "scopes" => {
                 self.scopes = rest.split(',').map(|name| ScopeName::new(name).unwrap()).collect();
@@ -427,9 +438,15 @@ impl World {
 
     fn send(&mut self, request: Request) -> Option<Outcome> {
         let view = View::resolve(&self.state, &self.scopes);
-        let now = self.now;
+        let (now, resume_states) = (self.now, self.resume_states.clone());
         let stream = self.stream();
-        let error = stream.session.on_request(request, Some(&view), now).err();
+        let taken = stream.session.on_request(request, Some(&view), now);
+        if let Some(receipt) = taken.as_ref().ok()
+            && stream.session.needs_resume_state(&receipt.type_url)
+        {
+            stream.session.resume_from(&receipt.type_url, &resume_states);
+        }
+        let error = taken.err();
         let _ = stream.session.drain_interest();
         stream.ended |= error.is_some();
         error.map(|error| self.outcome(format!("! {error}")))
