@@ -162,6 +162,7 @@ impl Ledger {
             let again = line.opening
                 || line.full_due
                 || line.owed.contains_key(&got.name)
+                || line.may_retry
                 || line.may_repeat(&got.name, reply.t, seen);
             let changed = old.as_ref() != Some(&got.version);
             let why = match (changed, old.is_none()) {
@@ -203,7 +204,7 @@ impl Ledger {
             }
         }
         line.enter_errors(reply);
-        line.on_contents(reply, seen);
+        line.on_contents(reply);
         // The rest of an earlier split state may come first.
         let is_empty = reply.resources.is_empty() && reply.removed.is_empty();
         line.opening &= self.protocol == Protocol::Delta && !is_empty;

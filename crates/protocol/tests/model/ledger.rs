@@ -110,8 +110,11 @@ pub(crate) struct TypeLedger {
     /// Whether rejected resources and removals may be sent again, because the cause of the rejection may have
     /// ended.
     pub(crate) may_retry: bool,
-    /// The resources of each unanswered response.
-    contents: BTreeMap<String, Vec<(String, String)>>,
+    /// The revision and the resources of each unanswered response.
+    contents: BTreeMap<String, (u64, Vec<(String, String)>)>,
+    /// The resources of all responses of each revision. If the client rejects a part of a first state, all of it
+    /// counts as rejected.
+    parts: BTreeMap<u64, Vec<(String, String)>>,
     /// The rejected resources and their versions, until they are replaced or accepted.
     refused: BTreeMap<String, String>,
     /// Whether a rejected resource is gone since the others were sent again. They may be sent again once.
@@ -306,7 +309,11 @@ impl TypeLedger {
 
     /// Records what an answer says about the resources of its response.
     fn on_verdict(&mut self, nonce: &str, is_rejected: bool) {
-        for (name, version) in self.contents.remove(nonce).unwrap_or_default() {
+        let Some((revision, mut contents)) = self.contents.remove(nonce) else { return };
+        if is_rejected {
+            contents = self.parts[&revision].clone();
+        }
+        for (name, version) in contents {
             if is_rejected {
                 self.refused.insert(name, version);
             } else if self.refused.get(&name) == Some(&version) {
@@ -335,11 +342,7 @@ impl TypeLedger {
     }
 
     /// Records the resources of a response.
-    pub(crate) fn on_contents(&mut self, reply: &Reply, seen: &Seen) {
-        let refused = self.refused.keys();
-        let gone: Vec<String> =
-            refused.filter(|name| seen.get(reply.t, name).is_none()).cloned().collect();
-        gone.iter().for_each(|name| self.on_gone(name));
+    pub(crate) fn on_contents(&mut self, reply: &Reply) {
         let is_repeated = |got: &Arc<Got>| self.refused.get(&got.name) == Some(&got.version);
         if self.lost_one && reply.resources.iter().any(is_repeated) {
             self.lost_one = false;
@@ -353,7 +356,9 @@ impl TypeLedger {
         }
         reply.removed.iter().for_each(|name| self.on_gone(name));
         let contents = reply.resources.iter().map(|got| (got.name.clone(), got.version.clone()));
-        self.contents.insert(reply.nonce.clone(), contents.collect());
+        let contents: Vec<_> = contents.collect();
+        self.parts.entry(reply.revision).or_default().extend(contents.clone());
+        self.contents.insert(reply.nonce.clone(), (reply.revision, contents));
     }
 
     fn on_sotw(
