@@ -20,9 +20,10 @@ pub(crate) fn scope() -> ScopeName {
     ScopeName::new("mesh").unwrap()
 }
 
-/// Returns an encoded resource.
+/// Returns an encoded resource. Its content is a message with the text.
 pub(crate) fn resource(name: &str, version: &str, text: &str) -> Vec<u8> {
-    let any = prost_types::Any { type_url: "x.y/a.B".to_owned(), value: text.to_owned().into() };
+    let value = text.to_owned().encode_to_vec();
+    let any = prost_types::Any { type_url: "x.y/a.B".to_owned(), value };
     let metadata = pb::Metadata {
         name: name.to_owned(),
         version: version.to_owned(),
@@ -138,7 +139,7 @@ impl World {
         let resources = stored.into_iter().flat_map(|stored| stored.resources.values());
         let pair = |body: &[u8]| {
             let resource = pb::Resource::decode(body).unwrap();
-            let text = String::from_utf8(resource.body.unwrap().value).unwrap();
+            let text = String::decode(&*resource.body.unwrap().value).unwrap();
             (resource.metadata.unwrap().name, text)
         };
         resources.map(|resource| pair(&resource.body().unwrap())).collect()

@@ -85,12 +85,18 @@ impl Sink {
     fn wait_for_held(&mut self, wanted: &[(&str, &str)]) -> Result<Value> {
         wait_for(&format!("{wanted:?}"), STEP, || {
             let held = self.ask("look")?["collections"][SERVICES].clone();
-            let found: Vec<(&str, &str)> = held
+            // The key and the length of the text are control characters.
+            let text = |one: &'_ Value| {
+                one["body"].as_str().unwrap_or_default().replace(char::is_control, "")
+            };
+            let found: Vec<(String, String)> = held
                 .as_object()
                 .into_iter()
                 .flatten()
-                .map(|(name, one)| (name.as_str(), one["body"].as_str().unwrap_or_default()))
+                .map(|(name, one)| (name.clone(), text(one)))
                 .collect();
+            let wanted: Vec<(String, String)> =
+                wanted.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect();
             ensure!(found == wanted, "the sink holds {held}");
             Ok(Some(held))
         })
@@ -106,18 +112,18 @@ struct Counts {
     resources: u64,
 }
 
-/// Returns a manifest of a resource. Its content is the text in base64.
-fn service(name: &str, text_base64: &str) -> Value {
+/// Returns a manifest of a resource. Its content is an encoded message in base64.
+fn service(name: &str, message_base64: &str) -> Value {
     json!({
         "@type": SERVICES,
         "metadata": {"name": name, "labels": {"app": name}, "version": "of-the-author"},
-        "body": {"@type": "type.googleapis.com/istio.networking.v1alpha3.VirtualService", "value": text_base64},
+        "body": {"@type": "type.googleapis.com/istio.networking.v1alpha3.VirtualService", "value": message_base64},
     })
 }
 
-/// The texts `one` and `two` in base64.
-const ONE: &str = "b25l";
-const TWO: &str = "dHdv";
+/// Messages with the texts `one` and `two`, in base64.
+const ONE: &str = "CgNvbmU=";
+const TWO: &str = "CgN0d28=";
 
 /// MCP-01, MCP-12, MCP-14, MCP-15, MCP-22, MCP-37, MCP-45 to -47, MCP-66: an incremental sink follows manifests,
 /// rejects and recovers. It resumes after a crash of the server without a full state.
