@@ -8,8 +8,6 @@ use chancery_proto::{envoy_pool, istio::mcp::v1alpha1 as pb};
 use prost::Message;
 use prost_reflect::MessageDescriptor;
 
-use crate::{node::named, problem::Fault};
-
 /// The name of the message of the resources in a collection.
 pub(crate) const RESOURCE: &str = "istio.mcp.v1alpha1.Resource";
 
@@ -49,23 +47,7 @@ pub(crate) fn check_name(collection: &TypeUrl, name: &str) -> Result<(), String>
 }
 
 /// Returns the last segment of a collection `group/version/Kind`, which istiod requests.
-fn kind_of_istiod(collection: &TypeUrl) -> Option<&str> {
+pub(crate) fn kind_of_istiod(collection: &TypeUrl) -> Option<&str> {
     let segments: Vec<&str> = collection.as_str().split('/').collect();
     if let [_, _, kind] = segments[..] { Some(kind) } else { None }
-}
-
-/// Returns the warning about a resource whose content is not of the kind of its collection. istiod decodes the content
-/// as the message of the collection's kind, and deletes the resource if that fails.
-pub(crate) fn other_kind(collection: &TypeUrl, resource: &[u8]) -> Option<Fault> {
-    let kind = kind_of_istiod(collection)?;
-    let (_, content) = name_and_type(resource).ok()?;
-    let message = content.rsplit(['/', '.']).next().unwrap_or(&content);
-    if message == kind || content.is_empty() {
-        return None;
-    }
-    let rule = format!(
-        "is {}, but istiod expects a message named {kind} in this collection",
-        named(message)
-    );
-    Some(Fault::warning("collection.kind", rule).within("body.@type"))
 }

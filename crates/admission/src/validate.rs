@@ -27,6 +27,7 @@ use chancery_model::{ResourceDraft, TypeUrl};
 use crate::{
     collection,
     mode::ValidationMode,
+    node::named,
     problem::{Fault, Severity},
     profile::{Audience, Treatment},
 };
@@ -65,7 +66,7 @@ pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<
         let mut findings = Findings::default();
         walk::message(&message, &mut findings);
         faults = findings.into_faults();
-        faults.extend(collection::other_kind(type_url, body));
+        faults.extend(other_kind(type_url, body));
         return faults;
     }
     if audience.envoy > Treatment::Ignore {
@@ -78,6 +79,22 @@ pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<
     }
     grpc::check(audience, &message, body, &mut faults);
     faults
+}
+
+/// Returns the warning about a resource whose content is not of the kind of its collection. istiod decodes the content
+/// as the message of the collection's kind, and deletes the resource if that fails.
+fn other_kind(type_url: &TypeUrl, resource: &[u8]) -> Option<Fault> {
+    let kind = collection::kind_of_istiod(type_url)?;
+    let (_, content) = collection::name_and_type(resource).ok()?;
+    let message = content.rsplit(['/', '.']).next().unwrap_or(&content);
+    if message == kind || content.is_empty() {
+        return None;
+    }
+    let rule = format!(
+        "is {}, but istiod expects a message named {kind} in this collection",
+        named(message)
+    );
+    Some(Fault::warning("collection.kind", rule).within("body.@type"))
 }
 
 /// Returns the key of a scoped route, which no other scoped route of a view can have.

@@ -386,7 +386,7 @@ fn rejection_of_removed_resource_ends_when_name_is_unsubscribed() {
 }
 
 /// DELTA-17, ADS-09: when one of many resources is repaired, the others of a rejected first state are sent again once. If
-/// the client accepts them, nothing is rejected any longer, and no removal waits for it.
+/// the client accepts them, no rejection remains, and no removal waits for one.
 #[test]
 fn rejected_first_state_is_accepted_after_a_repair() {
     let rest = list("", 1..MANY, "1");
