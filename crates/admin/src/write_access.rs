@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, iter, sync::Arc};
 
 use chancery_model::{
-    AccessOp, AccessRule, IdentityPattern, IdentityQuota, Precondition, Principal, ScopeName,
-    Target, Transaction, TypeUrl, Verb,
+    AccessOp, AccessRule, Identity, IdentityPattern, IdentityQuota, Precondition, Principal,
+    ScopeName, Target, Transaction, TypeUrl, Verb,
 };
 
 use chancery_proto::admin::v1 as pb;
@@ -151,28 +151,14 @@ impl Service {
 
     /// Returns the right that a change of an access rule or a token needs beyond its verb: nobody gives or takes away
     /// rights that they do not have. So whoever changes or deletes a rule or a token could have written it as it was.
-    /// Only an administrator changes a quota, a rule that takes rights away, or a rule with a quota for the caller.
+    /// Only an administrator changes a quota, a rule that takes rights away, or a rule with a quota for the caller or for many.
     fn escalation(&self, op: &AccessOp) -> Option<String> {
         let access = Arc::clone(&self.replica.state().access);
         let caller = &self.caller.identity;
         let rule_of = |name: &str| access.rules.iter().find(|rule| &*rule.name == name);
-        let pattern_of = |rule: &AccessRule| {
-            let mut patterns = rule.identities.iter().map(IdentityPattern::as_str);
-            let is_pattern = |one: &&str| one.contains(['*', '{']) || *one == "anonymous";
-            patterns.find(is_pattern).map(str::to_owned)
-        };
         let protected = |name: &str| {
             let rule = rule_of(name)?;
-            let limits_caller =
-                || limits(rule) && rule.identities.iter().any(|one| one.matches(&caller.principal));
-            let what = match () {
-                () if refuses(rule) => "takes rights away",
-                () if limits_caller() => "has a quota for its author",
-                () if limits(rule) && pattern_of(rule).is_some() => {
-                    "has a quota for many identities"
-                }
-                () => return None,
-            };
+            let what = protection(rule, caller)?;
             Some(format!(
                 "change the access rule {:?}, which {what} (only access.admins may)",
                 rule.name
@@ -241,6 +227,23 @@ impl Service {
 /// Returns whether a rule takes rights that other rules give.
 fn refuses(rule: &AccessRule) -> bool {
     rule.refuse || !rule.deny.is_empty()
+}
+
+/// Returns the identity of a rule that stands for many.
+fn pattern_of(rule: &AccessRule) -> Option<&str> {
+    let mut patterns = rule.identities.iter().map(IdentityPattern::as_str);
+    patterns.find(|one| one.contains(['*', '{']) || *one == "anonymous")
+}
+
+/// Returns why only an administrator may change a rule; `None` if others may.
+fn protection(rule: &AccessRule, caller: &Identity) -> Option<&'static str> {
+    let limits_caller = || rule.identities.iter().any(|one| one.matches(&caller.principal));
+    match () {
+        () if refuses(rule) => Some("takes rights away"),
+        () if !limits(rule) => None,
+        () if limits_caller() => Some("has a quota for its author"),
+        () => pattern_of(rule).map(|_| "has a quota for many identities"),
+    }
 }
 
 /// Returns whether a rule limits its identities, whatever other rules give.
