@@ -510,7 +510,7 @@ mod tests {
         let answer = probe.activity.begin();
         assert_eq!(take(&slots, "10.0.0.9").unwrap_err(), SlotLimit::Connections);
         drop((requests, answer));
-        assert_eq!(held[2].activity.evictable_since().unwrap().0, false);
+        assert!(!held[2].activity.evictable_since().unwrap().0);
     }
 
     #[tokio::test(start_paused = true)]
