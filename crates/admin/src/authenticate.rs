@@ -146,8 +146,8 @@ fn credentials(request: &Parts) -> Credentials<'_> {
 }
 
 /// Returns the identity that a request proves, for the history and the audit log, if access rules do not apply. An
-/// invalid credential proves no identity, but does not refuse the request. Beside an invalid token, the identity is that
-/// of the connection.
+/// invalid credential proves no identity, but does not refuse the request. If the token is
+/// invalid, the certificate or the user of the UNIX socket proves the identity.
 async fn proven(service: &Service, auth: &Authenticator, request: &Parts) -> Identity {
     let credentials = credentials(request);
     let has_credential =

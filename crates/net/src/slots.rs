@@ -1,8 +1,8 @@
 //! The connection slots of a port: their number, the share of one peer, and eviction.
 //!
 //! A connection without a slot may still have its socket open: it was evicted and ends, or it receives the reason of
-//! its rejection. [`Slots::room`] bounds these sockets, too, so a port never takes the file descriptors of other parts
-//! of the process.
+//! its rejection. [`Slots::room`] bounds these sockets, too, so a port leaves file descriptors for the store and the
+//! other ports.
 //!
 //! A peer is an IPv4 address, or the /64 of an IPv6 address, because one host can usually use a whole
 //! /64. `Taken::peers` has an entry per connected peer, so the number of connections bounds it.

@@ -29,7 +29,7 @@ pub(crate) struct Shown {
 /// The lists of scopes with one scope.
 #[derive(Debug, Default)]
 pub(crate) struct ScopeViews {
-    /// The known lists. If there are none, the scope alone.
+    /// The lists that this replica knows. If it knows none, this has one list with only the scope.
     pub(crate) known: Vec<Vec<ScopeName>>,
     /// Whether a known list is that of a node or an assignment.
     pub(crate) is_used: bool,

@@ -189,6 +189,10 @@ fn retry(s: &mut Subscription, plan: &mut Plan, view: &TypeView, release: Releas
 pub(super) fn order_takeovers(s: &Subscription, plan: &mut Plan, before: Option<&TypeView>) {
     let by = s.properties.exclusion;
     let is_ordered = matches!(by, Exclusion::ScopeKey | Exclusion::Address);
+    // One changed resource takes no key of another one. Most pushes need no look into the bodies.
+    if plan.touched.len() < 2 {
+        return;
+    }
     let Some(before) = before.filter(|_| is_ordered) else { return };
     let mut taker_of = BTreeMap::new();
     for new in plan.touched.iter() {

@@ -407,8 +407,8 @@ fn missing_table_without_a_drain_keeps_no_cluster() {
     );
 }
 
-/// Runs a SotW script that begins while a renamed route table drains. `H` is the version of the clusters `b` and `a`,
-/// of which `a` no longer exists. `V` is the version of the other types.
+/// Runs a SotW script that begins while a renamed route table drains. The client has the clusters `a` and `b` in
+/// version `H`, although the write has deleted `a`. `V` is the version of the other types.
 fn sotw_while_draining(script: &str) {
     let before = "
         commit CDS/a=1>EDS/a EDS/a=1 LDS/l=1>RDS/r RDS/r=a

@@ -86,8 +86,8 @@ pub(crate) struct Mcp {
     pub(crate) tls_ca: String,
     pub(crate) tls_crl: String,
     pub(crate) message_bytes_max: ByteSize,
-    /// The maximum number of connections of a port for a source, of which only one has a stream. Not a key: the limit
-    /// of open files may lower it.
+    /// The maximum number of connections of a port for a source, of which only one has a stream. Operators
+    /// cannot set it. `serve` lowers it if the process may open few files.
     #[serde(skip, default = "connections_max")]
     pub(crate) connections_max: usize,
 }
