@@ -149,9 +149,10 @@ mod tests {
         assert!(open > 100.0 && open < max, "{open} of {max}");
         drop(files);
 
-        let memory = value("process_resident_memory_bytes").unwrap();
-        let bytes = std::hint::black_box(vec![1_u8; 64 << 20]);
-        assert!(value("process_resident_memory_bytes").unwrap() > memory + 48e6);
+        // Tests beside this one free memory at any moment, so that a difference would prove nothing.
+        let bytes = std::hint::black_box(vec![1_u8; 256 << 20]);
+        let resident = value("process_resident_memory_bytes").unwrap();
+        assert!((256e6..16e9).contains(&resident), "{resident}");
         assert!(value("process_virtual_memory_bytes") > value("process_resident_memory_bytes"));
         drop(bytes);
 
