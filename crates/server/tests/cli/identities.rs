@@ -2,12 +2,20 @@
 //!
 //! The random cases for all services run without a network, in the shard's tests (`shard/tests/identities.rs`).
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use chancery_model::types::CLUSTER;
-use chancery_proto::discovery::{
-    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+use chancery_proto::{
+    discovery::{
+        DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+    },
+    lrs::{ClusterStats, LoadStatsRequest, LoadStatsResponse},
 };
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -17,7 +25,7 @@ use tonic::{Streaming, transport::Channel};
 
 use crate::{
     cluster::{Replica, eventually},
-    support::{DEADLINE, Done, chancery, http_post, run},
+    support::{DEADLINE, Done, chancery, http_post_as, run},
 };
 
 const SOTW: &str =
@@ -25,8 +33,9 @@ const SOTW: &str =
 const DELTA: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
-/// The number of random cases. Each costs several processes.
-const CASES: u64 = 18;
+const SOTW_CLUSTERS: &str = "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters";
+const DELTA_CLUSTERS: &str = "/envoy.service.cluster.v3.ClusterDiscoveryService/DeltaClusters";
+const LOAD: &str = "/envoy.service.load_stats.v3.LoadReportingService/StreamLoadStats";
 
 /// Three replicas with access rules, and the tokens of the clients.
 struct Cluster {
@@ -148,6 +157,7 @@ async fn next<Q, R>(stream: &mut Stream<Q, R>) -> Option<R> {
 /// response.
 async fn sotw(
     address: &str,
+    path: &'static str,
     token: Option<&str>,
     version: &str,
 ) -> Option<(Stream<DiscoveryRequest, DiscoveryResponse>, String, String)> {
@@ -157,7 +167,7 @@ async fn sotw(
         version_info: version.to_owned(),
         ..DiscoveryRequest::default()
     };
-    let mut stream = open(address, SOTW, token, first).await?;
+    let mut stream = open(address, path, token, first).await?;
     let response: DiscoveryResponse = next(&mut stream).await?;
     let answer = DiscoveryRequest {
         type_url: CLUSTER.to_owned(),
@@ -178,7 +188,7 @@ async fn served(
 ) -> (Stream<DiscoveryRequest, DiscoveryResponse>, String, String) {
     let start = std::time::Instant::now();
     loop {
-        if let Some(served) = sotw(address, token, version).await {
+        if let Some(served) = sotw(address, SOTW, token, version).await {
             return served;
         }
         assert!(start.elapsed() < DEADLINE, "the replica serves no stream");
@@ -186,46 +196,97 @@ async fn served(
     }
 }
 
-async fn delta(address: &str, token: Option<&str>, version: &str, held: &str) -> String {
+/// Subscribes to all clusters over delta as a client that has one of them. Returns the text of the first response.
+async fn delta(
+    address: &str,
+    path: &'static str,
+    token: Option<&str>,
+    version: &str,
+    held: &str,
+) -> Option<String> {
     let first = DeltaDiscoveryRequest {
         node: node(),
         type_url: CLUSTER.to_owned(),
         initial_resource_versions: [(held.to_owned(), version.to_owned())].into(),
         ..DeltaDiscoveryRequest::default()
     };
-    let opened = open(address, DELTA, token, first).await;
-    let Some(mut stream): Option<Stream<_, DeltaDiscoveryResponse>> = opened else {
-        return String::new();
-    };
-    let mut response = next(&mut stream).await.unwrap_or_default();
+    let mut stream = open(address, path, token, first).await?;
+    let mut response: DeltaDiscoveryResponse = next(&mut stream).await?;
     // The names that it claims to have are its own text.
     response.removed_resources.clear();
-    String::from_utf8_lossy(&response.encode_to_vec()).into_owned()
+    Some(String::from_utf8_lossy(&response.encode_to_vec()).into_owned())
 }
 
-/// Asks every service as a client that may read only `public`. Returns everything that it receives.
-async fn attack(address: &str, token: Option<&str>, version: &str, held: &str) -> Vec<String> {
-    let (_stream, _, by_sotw) = served(address, token, version).await;
-    let mut received = vec![by_sotw, delta(address, token, version, held).await];
-    if token.is_none() {
-        let poll = json!({"node": {"id": "one"}, "version_info": version}).to_string();
-        received.push(http_post(address, "/v3/discovery:clusters", &poll).1);
+/// What an attacker may have guessed or seen.
+struct Guesses {
+    versions: Vec<String>,
+    names: Vec<String>,
+}
+
+/// The services that an attacker asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Door {
+    Ads,
+    DeltaAds,
+    Clusters,
+    DeltaClusters,
+    Rest,
+    Load,
+}
+
+const DOORS: [Door; 6] =
+    [Door::Ads, Door::DeltaAds, Door::Clusters, Door::DeltaClusters, Door::Rest, Door::Load];
+
+impl Door {
+    /// Asks once, as a client that may read only `public`. Returns everything that it receives. `None` if it is refused.
+    async fn ask(
+        self,
+        address: &str,
+        token: Option<&str>,
+        guesses: &Guesses,
+        random: &mut fastrand::Rng,
+    ) -> Option<String> {
+        let version = random.choice(&guesses.versions).map_or("", String::as_str);
+        let held = random.choice(&guesses.names).map_or("", String::as_str);
+        match self {
+            Self::Ads => sotw(address, SOTW, token, version).await.map(|(.., text)| text),
+            Self::Clusters => {
+                sotw(address, SOTW_CLUSTERS, token, version).await.map(|(.., text)| text)
+            }
+            Self::DeltaAds => delta(address, DELTA, token, version, held).await,
+            Self::DeltaClusters => delta(address, DELTA_CLUSTERS, token, version, held).await,
+            Self::Rest => {
+                let poll = json!({"node": {"id": "one"}, "version_info": version}).to_string();
+                let (status, text) = http_post_as(address, "/v3/discovery:clusters", token, &poll);
+                [200, 304].contains(&status).then_some(text)
+            }
+            Self::Load => {
+                let cluster_name = held.to_owned();
+                let stats = ClusterStats { cluster_name, ..ClusterStats::default() };
+                let first = LoadStatsRequest { node: node(), cluster_stats: vec![stats] };
+                let mut stream = open(address, LOAD, token, first).await?;
+                let response: LoadStatsResponse = next(&mut stream).await?;
+                Some(response.clusters.join(" "))
+            }
+        }
     }
-    received
 }
 
-/// T3: 0 bytes of another identity's resources, whatever the replica, the version that the attacker guesses, and the
-/// restarts. The client itself gets its removed cluster again (ADS-08), if its replica has not restarted and it may
-/// still read the scope.
+/// T3: 0 bytes of another identity's resources, whatever the replica, the service, the version that the attacker
+/// guesses, and the restarts. The client itself gets its removed cluster again (ADS-08), if its replica has not
+/// restarted and it may still read the scope. With `CHANCERY_TEST_LONG`, the attackers ask 10,000 times.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_replicas_send_no_client_what_belongs_to_another_identity() {
     let root = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::start(root.path());
     cluster.put(0, "public", "web");
+    let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();
+    let (n_cases, n_attacks) = if is_long { (50, 200) } else { (18, 20) };
     let mut random = fastrand::Rng::with_seed(32);
-    let mut seen = BTreeSet::new();
-    for case in 0..CASES {
-        let (home, other, writer) = (random.usize(..3), random.usize(..3), random.usize(..3));
+    let mut guesses = Guesses { versions: vec![String::new()], names: Vec::new() };
+    let (mut seen, mut answers) = (BTreeSet::new(), BTreeMap::<_, u32>::new());
+    for case in 0..n_cases {
+        let (home, writer) = (random.usize(..3), random.usize(..3));
         let (restarts, narrows) = (case % 6 == 5, random.bool());
         let name = format!("private-{case}");
         cluster.place(writer, &["private", "public"], &["private", "public"]);
@@ -235,6 +296,8 @@ async fn three_replicas_send_no_client_what_belongs_to_another_identity() {
         let (stream, version, text) = served(&address, a.as_deref(), "").await;
         assert!(text.contains(&name), "{text}");
         drop(stream);
+        guesses.versions.push(version.clone());
+        guesses.names.push(name.clone());
         cluster.wait_idle(home);
         let delete = ["delete", "cluster", &name, "--scope", "private", "--confirm", "all"];
         cluster.done(writer, &delete, "");
@@ -244,17 +307,27 @@ async fn three_replicas_send_no_client_what_belongs_to_another_identity() {
             cluster.replicas[home].terminate();
             cluster.replicas[home].start_and_wait(&[]);
         }
-        for (at, token) in [(home, &b), (other, &b), (home, &None), (other, &None)] {
-            let address = cluster.replicas[at].xds();
-            for text in attack(&address, token.as_deref(), &version, &name).await {
-                assert!(!text.contains("private-"), "case {case} at {at}: {text}");
-            }
-        }
         let address = cluster.replicas[home].xds();
+        let (_stream, _, text) = served(&address, b.as_deref(), &version).await;
+        assert!(!text.contains("private-"), "case {case} at {home}: {text}");
+        for _ in 0..n_attacks {
+            let at = if random.bool() { home } else { random.usize(..3) };
+            let token = if random.bool() { b.as_deref() } else { None };
+            let (door, address) = (DOORS[random.usize(..DOORS.len())], cluster.replicas[at].xds());
+            let Some(text) = door.ask(&address, token, &guesses, &mut random).await else {
+                continue;
+            };
+            assert!(!text.contains("private-"), "case {case}, {door:?} at {at}: {text}");
+            *answers.entry(door).or_default() += 1;
+        }
         let (_stream, _, text) = served(&address, a.as_deref(), &version).await;
         let keeps = !restarts && !narrows;
         assert_eq!(text.contains(&name), keeps, "case {case}, {restarts} {narrows}: {text}");
         seen.insert((restarts, narrows));
     }
+    println!("{answers:?}");
     assert!(seen.len() > 2, "{seen:?}");
+    // A service that refuses everyone would prove nothing.
+    assert!(answers.values().sum::<u32>() * 10 > n_cases * n_attacks * 9, "{answers:?}");
+    assert_eq!(answers.len(), DOORS.len(), "{answers:?}");
 }

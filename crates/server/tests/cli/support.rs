@@ -221,11 +221,23 @@ pub(crate) fn http_get(admin: &str, path: &str) -> (u16, String) {
 
 /// Returns the status and the body of the answer to a `POST` request with JSON.
 pub(crate) fn http_post(address: &str, path: &str, json: &str) -> (u16, String) {
+    http_post_as(address, path, None, json)
+}
+
+/// [`http_post`], with a token.
+pub(crate) fn http_post_as(
+    address: &str,
+    path: &str,
+    token: Option<&str>,
+    json: &str,
+) -> (u16, String) {
+    let token = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     // The answer of HTTP/1.0 has no chunks.
     let (len, of) = (json.len(), "content-type: application/json\r\ncontent-length");
-    write!(stream, "POST {path} HTTP/1.0\r\nhost: localhost\r\n{of}: {len}\r\n\r\n{json}").unwrap();
+    let headers = format!("host: localhost\r\n{token}{of}: {len}");
+    write!(stream, "POST {path} HTTP/1.0\r\n{headers}\r\n\r\n{json}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let status = answer.split_whitespace().nth(1).unwrap().parse().unwrap();
