@@ -51,7 +51,7 @@ use interest::Requests;
 pub(crate) use interest::{ClientVersion, Names, Wildcard, is_located};
 use orphans::Orphans;
 use parameters::Variants;
-pub(crate) use rejections::Rejections;
+pub(crate) use rejections::{Rejections, Retried};
 pub(crate) use removals::{PendingRemoval, PendingRemovals, UnnamedRemovals};
 use renewals::Renewals;
 pub(crate) use renewals::{Refresh, SENT_ALONE_MAX};

@@ -17,7 +17,7 @@ use chancery_model::{Resource, ResourceName, types::Exclusion};
 use chancery_view::{Resources, TypeView};
 
 use super::{Plan, Release};
-use crate::subscription::{PendingRemoval, Rejections, Subscription};
+use crate::subscription::{PendingRemoval, Rejections, Retried, Subscription};
 
 /// The keys of several resources.
 #[derive(Debug, Default)]
@@ -100,13 +100,15 @@ pub(super) fn take_over(
     release: Release,
 ) -> Takeovers {
     let by = s.properties.exclusion;
-    let is_due = s.rejections.take_retry();
+    let retried = s.rejections.take_retry();
     let mut found = Takeovers::default();
-    if !is_due && (by == Exclusion::None || (s.removals.is_empty() && plan.freed.is_empty())) {
+    if retried.is_none()
+        && (by == Exclusion::None || (s.removals.is_empty() && plan.freed.is_empty()))
+    {
         return found;
     }
     if s.nack().is_some() {
-        retry(s, plan, view, release, is_due);
+        retry(s, plan, view, release, retried.as_ref());
     }
     if s.removals.is_empty() || by == Exclusion::None {
         return found;
@@ -134,8 +136,14 @@ pub(super) fn take_over(
 }
 
 /// Adds rejected resources to the plan if the plan, or a removal, may end the cause of their rejection.
-/// `is_due` means that an accepted change of another type may have ended it.
-fn retry(s: &mut Subscription, plan: &mut Plan, view: &TypeView, release: Release, is_due: bool) {
+/// Adds those of `retried` in any case.
+fn retry(
+    s: &mut Subscription,
+    plan: &mut Plan,
+    view: &TypeView,
+    release: Release,
+    retried: Option<&Retried>,
+) {
     let by = s.properties.exclusion;
     let planned: BTreeSet<ResourceName> =
         plan.resources.iter().map(|resource| resource.name().clone()).collect();
@@ -163,15 +171,22 @@ fn retry(s: &mut Subscription, plan: &mut Plan, view: &TypeView, release: Releas
             tried.push(name.clone());
         }
     }
-    if !is_due && freed.is_empty() {
+    if retried.is_none() && freed.is_empty() {
         return;
     }
     tried.iter().for_each(|name| s.removals.set_tried(name));
-    if !by.rejects_whole() && !is_due {
+    let mut has_first = retried.is_none_or(Retried::has_first);
+    if by.rejects_whole() && !freed.is_empty() {
+        has_first = true;
+    } else {
         let freed = Keys::of(by, freed.iter());
-        rejected.retain(|resource| freed.meets(by, resource));
+        let is_retried = |one: &Arc<Resource>| {
+            retried.is_some_and(|retried| s.rejections.is_retried(one, retried))
+        };
+        rejected.retain(|one| is_retried(one) || freed.meets(by, one));
     }
     match by.rejects_whole() {
+        _ if !has_first => {}
         true => plan.first_state |= s.rejections.forget_first(),
         false => plan.repeats = s.rejections.repeat_first(),
     }

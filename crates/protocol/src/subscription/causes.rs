@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use chancery_model::{Resource, ResourceName};
 
-use super::{PendingRemoval, Subscription};
+use super::{PendingRemoval, Retried, Subscription};
 use crate::{Protocol, plan::Release};
 
 impl Subscription {
@@ -46,7 +46,7 @@ impl Subscription {
         let rejects_whole = self.properties.exclusion.rejects_whole() && !self.is_full_state();
         let is_last = nonce == self.delivery.last_nonce;
         if self.rejections.has_cause_ended(nonce) && is_last || rejects_whole && !is_last {
-            self.retry_rejected();
+            self.retry_rejected(Retried::All);
         }
         if !rejects_whole {
             return;
@@ -65,17 +65,20 @@ impl Subscription {
         self.rejections.end_cause(nonce);
         let is_quiet = self.delivery.is_settled() && self.delivery.last_nonce < nonce;
         if self.nack().is_some() && is_quiet && self.rejects_present() {
-            self.retry_rejected();
+            self.retry_rejected(Retried::All);
         }
     }
 
-    /// Sends the rejected resources again, if others that were rejected are gone: the client may have applied only
-    /// those before the one that it could not use.
+    /// Sends the resources again that were rejected with others that are gone: the client may have applied only those
+    /// before the one that it could not use.
     pub(crate) fn retry_when_due(&mut self, now: u64) {
         if self.retry_at().is_some_and(|at| at <= now) {
-            self.rejections.begin_retry(now);
+            let groups = self.rejections.begin_retry(now);
+            // The key that a resource needs may be that of any other rejected one.
+            let rejects_whole = self.properties.exclusion.rejects_whole();
+            let retried = if rejects_whole { Retried::All } else { groups };
             if self.rejects_present() {
-                self.retry_rejected();
+                self.retry_rejected(retried);
             }
         }
     }
@@ -88,12 +91,12 @@ impl Subscription {
         (self.delivery.is_settled() && !has_all).then_some(at)
     }
 
-    /// Sends the rejected resources again with the next plan.
-    fn retry_rejected(&mut self) {
+    /// Sends rejected resources again with the next plan.
+    fn retry_rejected(&mut self, retried: Retried) {
         match self.is_full_state() {
             true => self.work.answer_due = true,
             false => {
-                self.rejections.retry();
+                self.rejections.retry(retried);
                 self.work.changed.set_all();
             }
         }

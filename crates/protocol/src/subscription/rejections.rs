@@ -27,7 +27,9 @@ pub(crate) struct Rejections {
     listed_max: usize,
     /// The first state, if it has too many resources for a list.
     first: Option<FirstState>,
-    standing: BTreeMap<ResourceName, Arc<Resource>>,
+    standing: BTreeMap<ResourceName, Standing>,
+    /// The group of the last rejected response.
+    last_group: Group,
     /// The names in `standing` with an event since the last review, and those whose replacement is
     /// not answered yet.
     doubtful: BTreeSet<ResourceName>,
@@ -40,14 +42,37 @@ pub(crate) struct Rejections {
     /// Whether a response was rejected whose contents are unknown or do not matter.
     rejects_state: bool,
     /// Whether the next plan sends the rejected resources again, because the cause may be gone.
-    retry_due: bool,
+    retry_due: Option<Retried>,
     retries: Retries,
+}
+
+/// The resources of one rejected response. Each has the same number.
+type Group = u64;
+
+/// The group of the large first state, and of what else has no response of its own.
+const OF_FIRST: Group = 0;
+
+/// A rejected resource.
+#[derive(Debug)]
+struct Standing {
+    resource: Arc<Resource>,
+    group: Group,
+}
+
+/// The rejected resources that are sent again.
+#[derive(Debug)]
+pub(crate) enum Retried {
+    All,
+    /// Those that were rejected with a resource that is gone. Another one that the client still cannot use would keep it from
+    /// applying these.
+    Groups(BTreeSet<Group>),
 }
 
 /// The times at which rejected resources are sent again because others, which may have been the cause, are gone.
 #[derive(Debug, Default)]
 struct Retries {
-    is_wanted: bool,
+    /// The groups that lost a resource.
+    wanted: BTreeSet<Group>,
     /// The time of the next one at the earliest.
     not_before: u64,
     /// The number since the client last accepted everything.
@@ -74,6 +99,20 @@ struct FirstState {
     taken: BTreeSet<ResourceName>,
     /// Whether all of it is being sent again, and the client has rejected no part of that.
     is_repeated: bool,
+}
+
+impl Retried {
+    fn has(&self, group: Group) -> bool {
+        match self {
+            Self::All => true,
+            Self::Groups(groups) => groups.contains(&group),
+        }
+    }
+
+    /// Returns whether the large first state is sent again.
+    pub(crate) fn has_first(&self) -> bool {
+        self.has(OF_FIRST)
+    }
 }
 
 impl FirstState {
@@ -141,7 +180,7 @@ impl Rejections {
             sent.is_some_and(|sent| first.has(sent) && is_old(sent))
         };
         let is_old_state = |nack: &Nack| nack.version.revision <= revision;
-        self.standing.get(name).is_some_and(is_old)
+        self.standing.get(name).is_some_and(|one| is_old(&one.resource))
             || self.first.as_ref().is_some_and(rejects_first)
             || (self.rejects_state && self.nack.as_ref().is_some_and(is_old_state))
     }
@@ -149,31 +188,39 @@ impl Rejections {
     /// Returns whether the client rejects this resource as it was sent. A rejected response whose
     /// contents are unknown or do not matter does not count: it may have only removed resources.
     pub(crate) fn is_rejected(&self, resource: &Resource) -> bool {
-        self.standing.get(resource.name()).is_some_and(|one| **one == *resource)
+        self.standing.get(resource.name()).is_some_and(|one| *one.resource == *resource)
             || self.first.as_ref().is_some_and(|first| first.has(resource))
     }
 
-    /// Lets the next plan send the rejected resources again.
-    pub(crate) fn retry(&mut self) {
-        self.retry_due = true;
+    /// Lets the next plan send rejected resources again.
+    pub(crate) fn retry(&mut self, retried: Retried) {
+        self.retry_due = Some(retried);
     }
 
-    /// Returns whether the plan that begins sends the rejected resources again.
-    pub(crate) fn take_retry(&mut self) -> bool {
-        std::mem::take(&mut self.retry_due)
+    /// Returns the rejected resources that the plan that begins sends again.
+    pub(crate) fn take_retry(&mut self) -> Option<Retried> {
+        self.retry_due.take()
+    }
+
+    /// Returns whether a rejected resource is among those that are sent again.
+    pub(crate) fn is_retried(&self, resource: &Resource, retried: &Retried) -> bool {
+        let group = self.standing.get(resource.name()).map_or(OF_FIRST, |one| one.group);
+        retried.has(group)
     }
 
     /// Returns the time at which the rejected resources should be sent again, because others that were rejected are
     /// gone.
     pub(crate) fn retry_at(&self) -> Option<u64> {
-        self.retries.is_wanted.then_some(self.retries.not_before)
+        (!self.retries.wanted.is_empty()).then_some(self.retries.not_before)
     }
 
     /// Begins the retry of [`Self::retry_at`].
-    pub(crate) fn begin_retry(&mut self, now: u64) {
+    pub(crate) fn begin_retry(&mut self, now: u64) -> Retried {
         let interval = RETRY_INTERVAL_MS.checked_shl(self.retries.n).unwrap_or(u64::MAX);
         let not_before = now + interval.min(RETRY_INTERVAL_MAX_MS);
-        self.retries = Retries { is_wanted: false, not_before, n: (self.retries.n + 1).min(20) };
+        let n = (self.retries.n + 1).min(20);
+        let begun = Retries { wanted: BTreeSet::new(), not_before, n };
+        Retried::Groups(std::mem::replace(&mut self.retries, begun).wanted)
     }
 
     /// Forgets the earlier retries: the client has accepted everything.
@@ -198,7 +245,7 @@ impl Rejections {
 
     /// Iterates over the rejected resources, except those of a large first state.
     pub(crate) fn listed(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.standing.values()
+        self.standing.values().map(|one| &one.resource)
     }
 
     /// Returns whether a large first state is rejected.
@@ -263,7 +310,7 @@ impl Rejections {
                 first.is_repeated = false;
                 let newer = |one: &&Arc<Resource>| one.version().revision > first.revision;
                 let newer: Vec<_> = resources.iter().filter(newer).cloned().collect();
-                self.list(newer.iter());
+                self.insert(newer.iter(), OF_FIRST);
             }
             _ => self.reject(resources),
         }
@@ -272,6 +319,12 @@ impl Rejections {
     /// Records the rejection of resources.
     pub(crate) fn reject(&mut self, resources: &Resources) {
         self.list(resources.iter());
+    }
+
+    /// Records the rejection of resources that belong to one response.
+    pub(crate) fn list<'a>(&mut self, resources: impl Iterator<Item = &'a Arc<Resource>>) {
+        self.last_group += 1;
+        self.insert(resources, self.last_group);
     }
 
     /// Records that the client accepted these resources, even if it rejected them before.
@@ -291,7 +344,7 @@ impl Rejections {
             return;
         }
         for resource in resources.iter() {
-            if self.standing.get(resource.name()) == Some(resource) {
+            if self.standing.get(resource.name()).is_some_and(|one| one.resource == *resource) {
                 self.standing.remove(resource.name());
             }
         }
@@ -311,7 +364,7 @@ impl Rejections {
     /// that is sent.
     pub(crate) fn on_gone(&mut self, resource: &Arc<Resource>) {
         if self.first.as_ref().is_some_and(|first| first.has(resource)) {
-            self.list(std::iter::once(resource));
+            self.insert(std::iter::once(resource), OF_FIRST);
         }
         self.touch(resource.name());
     }
@@ -324,14 +377,15 @@ impl Rejections {
     /// Ends a wildcard. Of its resources, only those in `left` remain.
     pub(crate) fn list_first<'a>(&mut self, left: impl Iterator<Item = &'a Arc<Resource>>) {
         if let Some(first) = self.first.take() {
-            self.list(left.filter(|resource| first.has(resource)));
+            self.insert(left.filter(|resource| first.has(resource)), OF_FIRST);
         }
     }
 
     /// Adds resources to the list of rejected ones.
-    pub(crate) fn list<'a>(&mut self, resources: impl Iterator<Item = &'a Arc<Resource>>) {
+    fn insert<'a>(&mut self, resources: impl Iterator<Item = &'a Arc<Resource>>, group: Group) {
         for resource in resources {
-            self.standing.insert(resource.name().clone(), Arc::clone(resource));
+            let standing = Standing { resource: Arc::clone(resource), group };
+            self.standing.insert(resource.name().clone(), standing);
             self.doubtful.insert(resource.name().clone());
         }
     }
@@ -354,10 +408,10 @@ impl Rejections {
         }
         let (standing, retries) = (&mut self.standing, &mut self.retries);
         self.doubtful.retain(|name| {
-            let fate = standing.get(name).map_or(Fate::Over, &fate);
+            let fate = standing.get(name).map_or(Fate::Over, |one| fate(&one.resource));
             if fate == Fate::Over {
                 // The client may have applied nothing after the resource that it could not use.
-                retries.is_wanted |= standing.remove(name).is_some();
+                retries.wanted.extend(standing.remove(name).map(|one| one.group));
             }
             fate == Fate::Unanswered
         });

@@ -476,6 +476,38 @@ fn neighbours_of_a_repaired_resource_are_sent_again() {
     }
 }
 
+/// DELTA-16, ADS-09: another resource that the client still rejects is not sent again with them, because the client might
+/// again apply nothing after it.
+#[test]
+fn neighbours_are_sent_again_without_what_was_rejected_alone() {
+    for (protocol, names) in [(Delta, "+a,b,c,odd"), (Sotw, "a,b,c,odd")] {
+        let script = format!(
+            "
+            commit RDS/a=1 RDS/b=1 RDS/c=1 RDS/odd=1
+            -> RDS {names}
+            <- RDS a=1 b=1 c=1 odd=1
+            ack RDS
+            commit RDS/odd=bad
+            <- RDS odd=bad
+            nack RDS
+            commit RDS/a=2 RDS/b=bad RDS/c=2
+            <- RDS a=2 b=bad c=2
+            nack RDS
+            commit RDS/b=3
+            <- RDS b=3
+            ack RDS
+            <- RDS a=2 c=2
+            ack RDS
+            wait 60000
+            commit RDS/odd=4
+            <- RDS odd=4
+            ack RDS
+            "
+        );
+        check(protocol, "", &script);
+    }
+}
+
 /// DELTA-16, ADS-09: the same for a resource that is deleted. Later removals no longer wait.
 #[test]
 fn neighbours_of_a_deleted_resource_are_sent_again() {
