@@ -21,7 +21,7 @@ const SUSPECTS_MAX: usize = 10_000;
 /// The maximum number of checks of a reference in a view.
 const CHECKS_MAX: usize = 1_000_000;
 /// The maximum number of listed views of a reference.
-const VIEWS_SHOWN_MAX: usize = 3;
+pub(super) const VIEWS_SHOWN_MAX: usize = 3;
 
 /// A reference that leads to nothing in the scope of the referrer. Another scope of a view may have the
 /// resource.

@@ -6,7 +6,7 @@ use chancery_admission::{Problem, ValidationMode};
 use chancery_model::{ResourceKey, ScopeName, types};
 
 use super::{
-    check::{Cause, Checked, Dangling},
+    check::{Cause, Checked, Dangling, VIEWS_SHOWN_MAX},
     reference_view::label,
 };
 
@@ -100,7 +100,7 @@ fn were(n: usize, what: &str) -> String {
 fn missing(dangling: &Dangling, unknown_replicas: &[u64]) -> Finding {
     let suspect = &dangling.suspect;
     let target = &suspect.target;
-    let views = used_views(dangling, unknown_replicas);
+    let views = used_views(&dangling.views, dangling.n_views, unknown_replicas);
     let problem = Problem {
         resource: Some(label(&suspect.referrer)),
         field_path: Some(suspect.field.clone()),
@@ -126,8 +126,12 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], unknown_replicas: &[u64
         shown.push(format!("and {} more", n - shown.len()));
     }
     let references = if n == 1 { "reference" } else { "references" };
-    let most = referrers.iter().max_by_key(|one| one.n_views);
-    let views = most.map(|one| used_views(one, unknown_replicas)).unwrap_or_default();
+    // Of a referrer with many views, only the first ones are known.
+    let all: BTreeMap<_, _> = referrers.iter().flat_map(|one| one.views.iter().cloned()).collect();
+    let most = referrers.iter().map(|one| one.n_views).max().unwrap_or_default();
+    let n_views = most.max(all.len());
+    let first: Vec<_> = all.into_iter().take(VIEWS_SHOWN_MAX).collect();
+    let views = used_views(&first, n_views, unknown_replicas);
     let problem = Problem {
         resource: Some(label(target)),
         rule: format!(
@@ -141,8 +145,8 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], unknown_replicas: &[u64
     Finding { subject: None, problem }
 }
 
-/// Returns the views of a dangling reference, and the replicas whose nodes are not known.
-fn used_views(dangling: &Dangling, unknown_replicas: &[u64]) -> String {
+/// Returns the first of `n` views with a dangling reference, and the replicas whose nodes are not known.
+fn used_views(first: &[(Vec<ScopeName>, usize)], n: usize, unknown_replicas: &[u64]) -> String {
     let not_asked = match unknown_replicas {
         [] => String::new(),
         [one] => format!("; the nodes of replica {one} were not asked"),
@@ -151,7 +155,7 @@ fn used_views(dangling: &Dangling, unknown_replicas: &[u64]) -> String {
             format!("; the nodes of replicas {} and {last} were not asked", others.join(", "))
         }
     };
-    format!("{}{not_asked}", views(&dangling.views, dangling.n_views))
+    format!("{}{not_asked}", views(first, n))
 }
 
 /// Returns the first of `n` views: `1 view: edge (2 nodes)`. Other replicas may have nodes of a view.

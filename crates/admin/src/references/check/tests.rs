@@ -146,6 +146,25 @@ fn removal_of_a_cluster_names_the_routes_that_refer_to_it() {
     assert_eq!(world.replaces("edge", &[route("a", "spare"), cluster("spare")]), NONE);
 }
 
+/// Each node has its own route in its own view. The finding is about both.
+#[test]
+fn removal_of_a_cluster_counts_the_views_of_all_routes() {
+    let mut world = World::with("edge", &[cluster("web")]);
+    let rule =
+        "assignments: [{name: own, priority: 2, match: {id: 'n*'}, scopes: ['n/{node.id}', edge]}]";
+    world.state = world.apply("edge", rule, Prune::Keep).state;
+    world.clients.clear();
+    for id in ["n1", "n2"] {
+        world.commit(&format!("n/{id}"), &[route(&format!("of-{id}"), "web")]);
+        let node = Arc::new(Node { id: id.to_owned(), ..Node::default() });
+        world.clients.push(Client { node, sotw_types: Vec::new(), identity: None });
+    }
+    let found = world.replaces("edge", &[]);
+    let expected = "leaves 2 dangling references from RouteConfiguration \"of-n1\", RouteConfiguration \"of-n2\", in 2 \
+                    views: n/n1+edge (1 node), n/n2+edge (1 node); remove";
+    assert!(found[0].contains(expected), "{found:?}");
+}
+
 #[test]
 fn removal_of_a_cluster_that_another_scope_has_leaves_no_reference() {
     let mut world = World::with("base", &[cluster("web")]);
