@@ -217,7 +217,7 @@ async fn delta(
     Some(String::from_utf8_lossy(&response.encode_to_vec()).into_owned())
 }
 
-/// What an attacker may have guessed or seen.
+/// The versions and names that an attacker may have guessed or seen.
 struct Guesses {
     versions: Vec<String>,
     names: Vec<String>,
