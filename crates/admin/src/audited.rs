@@ -3,7 +3,7 @@
 //! Each operation that writes, changes the cluster, or returns everything (a backup) calls [`Service::audited`].
 //! Details contain only counts, names, and the texts that the author wrote for others: label, author, reason.
 
-use std::{cell::RefCell, collections::BTreeSet, net::SocketAddr};
+use std::{cell::RefCell, collections::BTreeSet, net::SocketAddr, pin::pin};
 
 use axum::{
     extract::{ConnectInfo, Request},
@@ -264,6 +264,8 @@ impl Service {
                 .detail("assignments", response.assignments)
                 .detail("access", response.access)
         };
+        // The future of a write has tens of kilobytes. It stays in one place, whatever is around it.
+        let run = pin!(run);
         let parent = CALLER.try_with(|caller| caller.traceparent).ok().flatten();
         let is_write = operation.kind == Kind::Write;
         let Some(trace) = is_write.then(|| self.tracer.start(parent)).flatten() else {
@@ -311,6 +313,7 @@ impl Service {
         run: impl Future<Output = Result<T, AdminError>>,
         describe: impl FnOnce(&T, Event) -> Event,
     ) -> Result<T, AdminError> {
+        let run = pin!(run);
         SCOPES.scope(RefCell::default(), self.recorded(operation, run, describe)).await
     }
 
