@@ -126,7 +126,7 @@ fn removal(target: &ResourceKey, referrers: &[Dangling], unknown_replicas: &[u64
         shown.push(format!("and {} more", n - shown.len()));
     }
     let references = if n == 1 { "reference" } else { "references" };
-    // Of a referrer with many views, only the first ones are known.
+    // The check keeps at most three views of each referrer, and counts the others.
     let all: BTreeMap<_, _> = referrers.iter().flat_map(|one| one.views.iter().cloned()).collect();
     let most = referrers.iter().map(|one| one.n_views).max().unwrap_or_default();
     let n_views = most.max(all.len());
