@@ -1,11 +1,13 @@
 //! Imports the static resources of an Envoy bootstrap into a scope.
 
 use std::{
+    borrow::Cow,
     collections::HashSet,
     sync::{Arc, atomic::AtomicBool},
 };
 
 use chancery_model::{ResourceDraft, ScopeName, types};
+use serde::de::IgnoredAny;
 
 use crate::{
     conflicts::Conflicts,
@@ -21,6 +23,7 @@ use crate::{
     resource,
     resource_origin::ResourceOrigin,
     source, validate,
+    yaml_scalars::{self, Doubts},
 };
 
 /// The lists of `Bootstrap.StaticResources`, each with the type of its resources.
@@ -30,6 +33,8 @@ const LISTS: [(&str, &str); 3] = [
     ("static_resources.secrets", types::SECRET),
 ];
 
+/// The name of the standard input, which may be JSON.
+const STANDARD_INPUT: &str = "-";
 /// The full name of the message.
 const BOOTSTRAP: &str = "envoy.config.bootstrap.v3.Bootstrap";
 /// The two spellings of the key.
@@ -65,7 +70,13 @@ pub fn import_bootstrap(
     };
     let place = Place { file, ..Place::default() };
     let mut spare = Spare::for_input(1, content.len(), stop);
-    let mut documents = source::documents(file, content, &mut spare);
+    let mut documents = match as_read(file, content) {
+        Ok(content) => source::documents(file, &content, &mut spare),
+        Err(problem) => vec![Err(Problem { file: file.to_owned(), ..problem })],
+    };
+    for document in documents.iter_mut().flatten() {
+        yaml_scalars::drop_ignored(&mut document.root);
+    }
     let mut omitted = Vec::new();
     match (documents.pop(), documents.len()) {
         (Some(Ok(document)), 0) => {
@@ -90,6 +101,16 @@ pub fn import_bootstrap(
     locate(&mut warnings);
     omitted::locate(file, content, &mut omitted);
     Ok(Imported { drafts, origins: import.origins, warnings, omitted })
+}
+
+/// Returns a bootstrap with its scalars as Envoy's loader reads them. JSON has no others.
+fn as_read<'c>(file: &str, content: &'c str) -> Result<Cow<'c, str>, Problem> {
+    let is_json = file.ends_with(".json")
+        || file == STANDARD_INPUT && serde_json::from_str::<IgnoredAny>(content).is_ok();
+    match is_json {
+        true => Ok(Cow::Borrowed(content)),
+        false => yaml_scalars::as_envoy_reads(content).map(Cow::Owned),
+    }
 }
 
 /// The resources of a bootstrap, and what their author should know about them.
@@ -168,11 +189,15 @@ impl Import<'_> {
                 self.report.add(place.problem(&path, rule));
                 continue;
             };
-            let Node::List(items) = node else {
-                if !node.is_null() {
+            let items = match node {
+                Node::List(items) => items,
+                // Envoy's loader takes a map for a list with one item.
+                Node::Map(_) => std::slice::from_ref(node),
+                Node::Null => continue,
+                _ => {
                     self.report.add(place.problem(&path, format!("expected a list, found {node}")));
+                    continue;
                 }
-                continue;
             };
             for (index, item) in items.iter().enumerate() {
                 if self.report.is_full() {
@@ -220,6 +245,6 @@ impl Import<'_> {
         fields.push(("@type".to_owned(), Node::Text(type_url.to_owned())));
         let entry = Node::Map(fields);
         let (entry, note) = self.only_name.complete(&entry, || place.clone());
-        resource::read(&entry).map(|entry| (entry.draft, note))
+        resource::read(&entry, &mut Doubts::default()).map(|entry| (entry.draft, note))
     }
 }

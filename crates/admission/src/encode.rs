@@ -19,6 +19,7 @@ use crate::{
     scalar::{self, Scalar},
     sensitive,
     wire::{WireType, put_key, put_len, put_varint},
+    yaml_scalars::Doubts,
 };
 
 /// The maximum number of faults that are kept of one resource.
@@ -42,6 +43,7 @@ pub(crate) struct Encoder<'n> {
     hides: bool,
     /// Ignores fields that a message does not have.
     pub(crate) skips_unknown: bool,
+    pub(crate) doubts: Doubts,
     faults: Vec<Fault>,
 }
 
@@ -56,6 +58,7 @@ impl<'n> Encoder<'n> {
             depth: 0,
             hides: false,
             skips_unknown: false,
+            doubts: Doubts::default(),
             faults: Vec::new(),
         }
     }
@@ -332,11 +335,10 @@ impl<'n> Encoder<'n> {
     }
 
     fn list(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
-        let Node::List(items) = node else {
-            return match field.kind() {
-                Kind::Message(message) => self.expected_messages("a list", &message, node),
-                _ => self.expected("a list", node),
-            };
+        // Like Envoy's loader, the encoder takes a single value for a list of one.
+        let items = match node {
+            Node::List(items) => items,
+            one => std::slice::from_ref(one),
         };
         let (number, kind) = (field.number(), field.kind());
         let mut is_good = true;

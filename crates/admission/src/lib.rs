@@ -70,6 +70,7 @@ mod time;
 mod validate;
 mod wellknown;
 mod wire;
+mod yaml_scalars;
 
 pub use bootstrap::{Imported, import_bootstrap};
 

@@ -30,6 +30,7 @@ use crate::{
     response_keys,
     source::{self, Document},
     validate,
+    yaml_scalars::Doubts,
 };
 
 /// A manifest file.
@@ -238,6 +239,8 @@ struct Admission<'a> {
     /// The scopes that the input names.
     scopes: BTreeSet<ScopeName>,
     has_list: bool,
+    /// The values of the current document that may be ambiguous.
+    doubts: Doubts,
     stop: &'a AtomicBool,
 }
 
@@ -264,11 +267,27 @@ impl<'a> Admission<'a> {
             rules: HashMap::new(),
             scopes: BTreeSet::new(),
             has_list: false,
+            doubts: Doubts::default(),
             stop,
         }
     }
 
     fn document(&mut self, file_index: usize, document: &Document) {
+        self.doubts = Doubts::default();
+        self.lists(file_index, document);
+        let manifest = &self.files[file_index];
+        let mut texts = source::texts(&manifest.content).filter(|_| document.is_yaml);
+        if !self.doubts.is_empty()
+            && let Some((_, text, lines_before)) = texts.nth(document.index as usize - 1)
+            && let Some(problem) = self.doubts.problem(text, lines_before)
+        {
+            let (file, document) = (manifest.file.clone(), Some(document.index));
+            self.report.add(Problem { file, document, ..problem });
+        }
+    }
+
+    /// Reads the lists of a document.
+    fn lists(&mut self, file_index: usize, document: &Document) {
         let file = self.files[file_index].file.as_str();
         let place = Place { file, document: Some(document.index), resource: None };
         let root = &document.root;
@@ -360,7 +379,8 @@ impl<'a> Admission<'a> {
         let place_of = || place(origin, &resource::label(node));
         let (node, note) = self.only_name.complete(node, place_of);
         let node = node.as_ref();
-        let (resource::Entry { draft, expectation }, scope) = match (resource::read(node), scope) {
+        let read = resource::read(node, &mut self.doubts);
+        let (resource::Entry { draft, expectation }, scope) = match (read, scope) {
             (Ok(entry), Some(scope)) => (entry, scope.clone()),
             // The report has the problem of the scope already.
             (Ok(_), None) => return,

@@ -14,7 +14,9 @@ use prost_reflect::{
 use serde_json::{Map, Value as Json, json};
 
 use crate::{
-    collection, time,
+    collection,
+    scalar::from_float,
+    time,
     wellknown::{has_own_form, is_wrapper},
 };
 
@@ -265,6 +267,13 @@ pub(crate) fn key_text(key: &MapKey) -> String {
 }
 
 fn float(value: f64) -> Json {
+    // Without a point, as Envoy writes it. YAML with a point could mean text (`yaml_scalars`).
+    let is_minus_zero = value == 0.0 && value.is_sign_negative();
+    if let Some(whole) = from_float(value).filter(|_| !is_minus_zero)
+        && let Ok(whole) = i64::try_from(whole)
+    {
+        return whole.into();
+    }
     match serde_json::Number::from_f64(value) {
         Some(number) => Json::Number(number),
         None if value.is_nan() => "NaN".into(),

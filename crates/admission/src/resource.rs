@@ -16,6 +16,7 @@ use crate::{
     problem::Fault,
     sensitive::{self, IS_KEY},
     time,
+    yaml_scalars::Doubts,
 };
 
 /// The maximum number of aliases of a resource. Each client receives them with the resource.
@@ -42,11 +43,11 @@ pub(crate) struct Entry {
     pub(crate) expectation: Option<Expectation>,
 }
 
-/// Reads an entry, or returns all its faults.
-pub(crate) fn read(node: &Node) -> Result<Entry, Vec<Fault>> {
+/// Reads an entry, or returns all its faults. Adds the values that may be ambiguous to `doubts`.
+pub(crate) fn read(node: &Node, doubts: &mut Doubts) -> Result<Entry, Vec<Fault>> {
     if is_discovery_resource(node) {
         return match node.get("resource") {
-            Some(inner) => wrapped(node, inner, &DISCOVERY_RESOURCE_KEYS),
+            Some(inner) => wrapped(node, inner, &DISCOVERY_RESOURCE_KEYS, doubts),
             None => Err(vec![
                 Fault::new("has no content; only a heartbeat on a stream has none")
                     .within("resource"),
@@ -54,10 +55,10 @@ pub(crate) fn read(node: &Node) -> Result<Entry, Vec<Fault>> {
         };
     }
     if node.get("@type").is_some() {
-        return body(node, None).map(|draft| Entry { draft, expectation: None });
+        return body(node, None, doubts).map(|draft| Entry { draft, expectation: None });
     }
     match (node, node.get("resource")) {
-        (Node::Map(_), Some(inner)) => wrapped(node, inner, &WRAPPER_KEYS),
+        (Node::Map(_), Some(inner)) => wrapped(node, inner, &WRAPPER_KEYS, doubts),
         (Node::Map(_), None) => Err(vec![Fault::new(
             "expected a resource with \"@type\", or {\"resource\": …}; found neither key",
         )]),
@@ -111,7 +112,12 @@ fn type_and_name(node: &Node) -> Option<(&str, Option<&str>)> {
     Some((url, name.and_then(Node::text)))
 }
 
-fn wrapped(node: &Node, inner: &Node, keys: &[&'static str]) -> Result<Entry, Vec<Fault>> {
+fn wrapped(
+    node: &Node,
+    inner: &Node,
+    keys: &[&'static str],
+    doubts: &mut Doubts,
+) -> Result<Entry, Vec<Fault>> {
     let mut faults = Vec::new();
     unknown_keys(node, keys, &mut faults);
     let name = match node.get("name") {
@@ -131,7 +137,7 @@ fn wrapped(node: &Node, inner: &Node, keys: &[&'static str]) -> Result<Entry, Ve
         expectation(node).map_err(|rule| faults.push(Fault::new(rule).within("expect"))).ok()
     });
     let constraints = constraints::read(node, &mut faults);
-    match body(inner, name) {
+    match body(inner, name, doubts) {
         Ok(draft) => {
             let key = constraints::variant_key(draft.key, &constraints, &aliases, &mut faults);
             let draft = ResourceDraft { key, ..draft };
@@ -155,7 +161,7 @@ fn wrapped(node: &Node, inner: &Node, keys: &[&'static str]) -> Result<Entry, Ve
     }
 }
 
-fn body(node: &Node, name: Option<&str>) -> Result<ResourceDraft, Vec<Fault>> {
+fn body(node: &Node, name: Option<&str>, doubts: &mut Doubts) -> Result<ResourceDraft, Vec<Fault>> {
     let mut encoder = Encoder::new(chancery_proto::envoy_pool());
     let url = node.get("@type").and_then(Node::text);
     let in_collection = url.and_then(|url| Some((url, collection::message(url)?)));
@@ -163,6 +169,7 @@ fn body(node: &Node, name: Option<&str>) -> Result<ResourceDraft, Vec<Fault>> {
         Some((url, message)) => encoder.fields(&message, node).map(|body| (url, body)),
         None => encoder.any_parts(node),
     };
+    doubts.merge(std::mem::take(&mut encoder.doubts));
     let Some((url, body)) = parts else {
         let mut faults = encoder.into_faults();
         faults.extend(missing_name(node, name));

@@ -63,6 +63,10 @@ pub(crate) fn read<'n>(kind: &Kind, node: &'n Node) -> Read<'n> {
     Ok(match kind {
         Kind::Bool => match node {
             Node::Bool(value) => Scalar::Varint((*value).into()),
+            Node::Text(text) => match boolean(text) {
+                Some(value) => Scalar::Varint(value.into()),
+                None => return expected("true or false", node),
+            },
             _ => return expected("true or false", node),
         },
         Kind::Int32 => Scalar::Varint(sign_extended(integer::<i32>(node)?.into())),
@@ -91,6 +95,15 @@ pub(crate) fn read<'n>(kind: &Kind, node: &'n Node) -> Read<'n> {
         Kind::Enum(kind) => Scalar::Varint(sign_extended(enum_number(kind, node)?.into())),
         Kind::Message(message) => return expected(&format!("a map ({})", message.name()), node),
     })
+}
+
+/// Returns the value of a text in a boolean field. Envoy's loader accepts these words in any case.
+fn boolean(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "t" | "yes" | "y" | "1" => Some(true),
+        "false" | "f" | "no" | "n" | "0" => Some(false),
+        _ => None,
+    }
 }
 
 /// Describes the values of a kind, for people.
@@ -140,15 +153,15 @@ fn whole(node: &Node) -> Option<i128> {
         Node::Uint(value) => Some((*value).into()),
         Node::Float(value) => from_float(*value),
         Node::Text(text) if text.len() <= 40 => match text.parse() {
-            Ok(value) if !text.starts_with('+') => Some(value),
-            _ => number_text(text).and_then(from_float),
+            Ok(value) => Some(value),
+            Err(_) => number_text(text).and_then(from_float),
         },
         _ => None,
     }
 }
 
 /// Returns the value of a number with a point or an exponent, if it is whole and surely not rounded.
-fn from_float(value: f64) -> Option<i128> {
+pub(crate) fn from_float(value: f64) -> Option<i128> {
     (value.abs() <= EXACT_MAX).then(|| whole_float(value)).flatten()
 }
 
@@ -158,10 +171,9 @@ fn whole_float(value: f64) -> Option<i128> {
     (value.fract() == 0.0).then(|| format!("{value:.0}").parse().ok()).flatten()
 }
 
-/// Parses a number in JSON syntax. Rejects `inf` and `nan`, which the standard library accepts.
+/// Parses a number in digits, also one such as `.5`. Rejects `inf` and `nan`, which the standard library accepts.
 fn number_text(text: &str) -> Option<f64> {
-    let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '-')
-        && text.ends_with(|c: char| c.is_ascii_digit());
+    let is_number = text.contains(|c: char| c.is_ascii_digit());
     text.parse().ok().filter(|value: &f64| is_number && value.is_finite())
 }
 
@@ -274,11 +286,14 @@ fn enum_number(kind: &EnumDescriptor, node: &Node) -> Result<i32, String> {
     })
 }
 
-/// Returns the number of the value with a name. Like Envoy's loader, it accepts names in any case, and a
-/// hyphen in place of an underscore.
+/// Returns the number of the value with a name, or with a number as text. Like Envoy's loader, it accepts names in
+/// any case. It also accepts a hyphen in place of an underscore.
 fn enum_value(kind: &EnumDescriptor, name: &str) -> Option<i32> {
     if let Some(value) = kind.get_value_by_name(name) {
         return Some(value.number());
+    }
+    if let Ok(number) = name.parse() {
+        return kind.get_value(number).map(|value| value.number());
     }
     let name = name.replace('-', "_");
     let mut near = kind.values().filter(|value| value.name().eq_ignore_ascii_case(&name));

@@ -12,12 +12,14 @@ use serde_saphyr::budget::BudgetBreach;
 use crate::{
     node::{Budget, DOCUMENTS_MAX, EXACT_MAX, Node, NodeSeed, Spare, named},
     problem::{Place, Problem},
+    yaml_scalars,
 };
 
 /// One document of a file. Its index starts at 1.
 pub(crate) struct Document {
     pub(crate) index: u32,
     pub(crate) root: Node,
+    pub(crate) is_yaml: bool,
 }
 
 /// The maximum nesting of a document. A protobuf reader stops at 100 messages.
@@ -44,7 +46,7 @@ pub(crate) fn documents(
         match from_json(content, spare) {
             Ok(root) => {
                 let rounded = rounded(content, 0, &root).map(|problem| Err(in_file(problem)));
-                return rounded.or_else(|| present(1, root)).into_iter().collect();
+                return rounded.or_else(|| present(1, root, false)).into_iter().collect();
             }
             Err(problem) if is_json || content.len() > FLOW_YAML_BYTES_MAX => {
                 return vec![Err(in_file(problem))];
@@ -64,7 +66,7 @@ pub(crate) fn documents(
     spare.documents -= chunks.len();
     for (index, root) in (1..).zip(from_yaml(&chunks, spare)) {
         match (root, &json_problem) {
-            (Ok(root), _) => documents.extend(present(index, root)),
+            (Ok(root), _) => documents.extend(present(index, root, true)),
             // For an author who writes JSON, the error of the JSON parser is the right one.
             (Err(_), Some(problem)) => return vec![Err(in_file(problem.clone()))],
             (Err(problem), None) => {
@@ -75,8 +77,8 @@ pub(crate) fn documents(
     documents
 }
 
-fn present(index: u32, root: Node) -> Option<Result<Document, Problem>> {
-    (!root.is_null()).then_some(Ok(Document { index, root }))
+fn present(index: u32, root: Node, is_yaml: bool) -> Option<Result<Document, Problem>> {
+    (!root.is_null()).then_some(Ok(Document { index, root, is_yaml }))
 }
 
 fn from_json(content: &str, spare: &Spare) -> Result<Node, Problem> {
@@ -241,7 +243,9 @@ fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare) -> Vec<Result<Node, Proble
             let read = document_from_yaml(chunk, &budget);
             spare.settle(&budget);
             read.and_then(|root| {
-                rounded(chunk.text, chunk.lines_before, &root).map_or(Ok(root), Err)
+                let problem = rounded(chunk.text, chunk.lines_before, &root);
+                let ambiguous = || yaml_scalars::ambiguous_number(chunk.text, chunk.lines_before);
+                problem.or_else(ambiguous).map_or(Ok(root), Err)
             })
         };
         chunks.iter().map(read).collect()

@@ -48,7 +48,7 @@ fn has_nanos(text: &str) -> bool {
 }
 
 /// Returns whether the mapping has a form for a duration.
-fn is_duration(seconds: i64, nanos: i32) -> bool {
+pub(crate) fn is_duration(seconds: i64, nanos: i32) -> bool {
     let is_in_range = match seconds.unsigned_abs().cmp(&DURATION_SECONDS_MAX.unsigned_abs()) {
         Ordering::Less => nanos.unsigned_abs() < 1_000_000_000,
         Ordering::Equal => nanos == 0,
@@ -58,7 +58,7 @@ fn is_duration(seconds: i64, nanos: i32) -> bool {
 }
 
 /// Returns whether the mapping has a form for a timestamp.
-fn is_timestamp(seconds: i64, nanos: i32) -> bool {
+pub(crate) fn is_timestamp(seconds: i64, nanos: i32) -> bool {
     TIMESTAMPS.contains(&seconds) && (0..1_000_000_000).contains(&nanos)
 }
 

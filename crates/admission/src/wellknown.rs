@@ -1,6 +1,7 @@
 //! Encodes the `google.protobuf` types with a special JSON form, and `Any`.
 
 use chancery_model::has_private_key;
+use prost::Message as _;
 use prost_reflect::{Kind, MessageDescriptor};
 
 use crate::{
@@ -50,6 +51,16 @@ impl<'n> Encoder<'n> {
     ) -> Encoded {
         match name {
             "Any" => self.any(node),
+            // Envoy's loader also accepts the fields of these messages.
+            "Duration" | "Timestamp" if matches!(node, Node::Map(_)) => {
+                let body = self.fields(message, node)?;
+                let is_valid = prost_types::Duration::decode(&*body).is_ok_and(|fields| {
+                    let check =
+                        if name == "Duration" { time::is_duration } else { time::is_timestamp };
+                    check(fields.seconds, fields.nanos)
+                });
+                if is_valid { Some(body) } else { self.fault("is out of range") }
+            }
             "Duration" => self.moment(node, "a duration like \"1.5s\"", time::parse_duration),
             "Timestamp" => {
                 self.moment(node, "a time like \"2026-01-31T12:00:00Z\"", time::parse_timestamp)
@@ -66,6 +77,7 @@ impl<'n> Encoder<'n> {
                 // "NaN" and "Infinity" are text here, like anything else in quotes.
                 self.value_body(node)
             }
+            name if is_wrapper(name) && matches!(node, Node::Map(_)) => self.fields(message, node),
             name if is_wrapper(name) => {
                 let kind = message.get_field(1).map_or(Kind::Bytes, |field| field.kind());
                 let scalar = self.scalar(&kind, node)?;
@@ -259,6 +271,7 @@ impl<'n> Encoder<'n> {
     }
 
     fn value_body(&mut self, node: &'n Node) -> Encoded {
+        self.doubts.note(node);
         let mut out = Vec::new();
         match node {
             Node::Null => Scalar::Varint(0).put_field(&mut out, 1),

@@ -327,18 +327,18 @@ fn problems_of_a_bootstrap_are_reported() {
         ("", "e.yaml: a bootstrap is one document, found 0"),
         ("a: 1\n---\nb: 1", "e.yaml: a bootstrap is one document, found 2"),
         (
-            "static_resources: {clusters: [{name: a, typ: EDS}, {name: b}, {name: b}], routes: [], listeners: {}}",
+            "static_resources: {clusters: [{name: a, typ: EDS}, {name: b}, {name: b}], routes: [], listeners: 3}",
             "e.yaml: static_resources.clusters[0] Cluster \"a\": typ: Cluster has no such field; did you mean \"type\"?\n\
              e.yaml: static_resources.clusters[2] Cluster \"b\": duplicate resource\n\
              e.yaml: static_resources.routes: unknown key; known keys are clusters, listeners, secrets\n\
-             e.yaml: static_resources.listeners: expected a list, found a map",
+             e.yaml: static_resources.listeners: expected a list, found the number 3",
         ),
         // Unknown keys and values of a wrong type were ignored.
         (
-            "{nod: {id: a}, admin: 5, stats_sinks: {}, flags_path: 1, static_resources: {clusters: []}}",
+            "{nod: {id: a}, admin: 5, stats_sinks: 4, flags_path: 1, static_resources: {clusters: []}}",
             "e.yaml: nod: Bootstrap has no such field; did you mean \"node\"?\n\
              e.yaml: flags_path: expected text, found the number 1; put it in quotes\n\
-             e.yaml: stats_sinks: expected a list, found a map\n\
+             e.yaml: stats_sinks[0]: expected a map (StatsSink), found the number 4\n\
              e.yaml: admin: expected a map (Admin), found the number 5",
         ),
         ("[]", "e.yaml: expected a map (Bootstrap), found a list"),

@@ -53,6 +53,8 @@ fn number_of_json_is_the_nearest_double() {
             transaction.upserts[0].draft.body.clone()
         };
         let json = body("a.json", format!(r#"{{"resources": [{resource}]}}"#));
+        // Without the tag, Envoy would take it for text.
+        let resource = resource.replace(number, &format!("!!float {number}"));
         let yaml = body("a.yaml", format!("resources:\n- {resource}\n"));
         let nearest = number.parse::<f64>().unwrap().to_le_bytes();
         assert_eq!(json, yaml, "{number}");

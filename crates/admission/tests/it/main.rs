@@ -19,3 +19,4 @@ mod support;
 mod together;
 mod validate;
 mod variants;
+mod yaml_scalars;

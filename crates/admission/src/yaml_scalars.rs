@@ -1,0 +1,294 @@
+//! The scalars of YAML whose meaning depends on the reader.
+//!
+//! Envoy's loader reads scalars in its own way, before it knows the type of the field: `yes` is true, `0440` is octal,
+//! and `1.20` is text. The reader of this crate follows YAML 1.2 of 2009. `import` reads as Envoy does. A manifest that
+//! would mean something else to Envoy is refused.
+//!
+//! The reader keeps no scalar as it was written, so a text that may matter is read once more, as a stream of events.
+
+use std::{borrow::Cow, collections::BTreeSet, ops::Range};
+
+use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle};
+
+use crate::{
+    node::{EXACT_MAX, Node, shown},
+    problem::Problem,
+};
+
+/// The beginning of the key of an entry that Envoy ignores. Unicode reserves the character for use inside a program.
+const IGNORED: char = '\u{fdd0}';
+/// The tag of such an entry.
+const IGNORE: &str = "!ignore";
+
+/// A scalar as its author wrote it.
+struct Written<'t> {
+    value: Cow<'t, str>,
+    bytes: Range<usize>,
+    position: (u32, u32),
+    is_key: bool,
+    is_plain: bool,
+    /// The start of its tag.
+    tag: Option<usize>,
+}
+
+impl Written<'_> {
+    fn problem(&self, lines_before: u32, rule: String) -> Problem {
+        let (line, column) = self.position;
+        Problem { position: Some((lines_before + line, column)), rule, ..Problem::default() }
+    }
+}
+
+/// Returns the scalars of a text, up to the first error of the parser.
+fn scalars(text: &str) -> impl Iterator<Item = Written<'_>> {
+    // Whether each open container is a map whose next part is a key. `None` is a list.
+    let mut open: Vec<Option<bool>> = Vec::new();
+    let events = Parser::new_from_str(text).map_while(Result::ok);
+    events.filter_map(move |(event, span)| {
+        if matches!(event, Event::MappingEnd | Event::SequenceEnd) {
+            open.pop();
+            return None;
+        }
+        let begins = matches!(
+            event,
+            Event::Scalar(..)
+                | Event::Alias(..)
+                | Event::MappingStart(..)
+                | Event::SequenceStart(..)
+        );
+        let is_key = match open.last_mut() {
+            Some(Some(is_key)) if begins => std::mem::replace(is_key, !*is_key),
+            _ => false,
+        };
+        match event {
+            Event::MappingStart(..) => open.push(Some(true)),
+            Event::SequenceStart(..) => open.push(None),
+            Event::Scalar(value, style, _, tag) => {
+                let start = span.tag_start.unwrap_or(span.start);
+                return Some(Written {
+                    value,
+                    bytes: span.byte_range()?,
+                    position: (to_u32(span.start.line()), to_u32(span.start.col() + 1)),
+                    is_key,
+                    is_plain: style == ScalarStyle::Plain,
+                    tag: tag.and(start.byte_offset()),
+                });
+            }
+            _ => {}
+        }
+        None
+    })
+}
+
+fn to_u32(n: usize) -> u32 {
+    n.try_into().unwrap_or(u32::MAX)
+}
+
+/// What Envoy's loader reads in a plain scalar that is not null.
+#[derive(Debug, PartialEq)]
+enum Reading {
+    Bool(bool),
+    /// A whole number of 32 bits.
+    Int(i64),
+    Text(String),
+}
+
+impl Reading {
+    fn of(plain: &str) -> Self {
+        if let Some(value) = word(plain) {
+            return Self::Bool(value);
+        }
+        match integer(plain) {
+            Some(value) if i32::try_from(value).is_ok() => Self::Int(value),
+            // A larger number becomes text in decimal digits.
+            Some(value) => Self::Text(value.to_string()),
+            None => Self::Text(plain.to_owned()),
+        }
+    }
+}
+
+/// Returns the value of a word for true or false: in lower case, in upper case, or with a capital letter.
+fn word(plain: &str) -> Option<bool> {
+    let lower = plain.to_ascii_lowercase();
+    let value = match lower.as_str() {
+        "true" | "yes" | "on" | "y" => true,
+        "false" | "no" | "off" | "n" => false,
+        _ => return None,
+    };
+    let rest = plain.get(1..)?;
+    let is_upper = plain == lower.to_ascii_uppercase();
+    (is_upper || rest == &lower[1..]).then_some(value)
+}
+
+/// Returns whether a text without quotes is true or false for Envoy alone.
+fn is_doubtful_word(text: &str) -> bool {
+    word(text).is_some() && !["true", "false"].iter().any(|clear| text.eq_ignore_ascii_case(clear))
+}
+
+/// Returns a whole number in decimal, octal (`0440`) or hexadecimal digits.
+fn integer(plain: &str) -> Option<i64> {
+    let (sign, digits) = match plain.strip_prefix(['-', '+']) {
+        Some(digits) => (&plain[..1], digits),
+        None => ("", plain),
+    };
+    let (radix, digits) = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(digits) => (16, digits),
+        None if digits.starts_with('0') => (8, digits),
+        None => (10, digits),
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_number.then(|| i64::from_str_radix(&format!("{sign}{digits}"), radix).ok()).flatten()
+}
+
+fn is_null(plain: &str) -> bool {
+    matches!(plain, "" | "~" | "null" | "Null" | "NULL")
+}
+
+/// Returns the text of a bootstrap with its scalars written so that the reader takes them as Envoy's loader does.
+/// [`drop_ignored`] removes the entries that Envoy ignores.
+///
+/// # Errors
+/// If a part would mean something else here: another tag than `!ignore`, or a merge key, which Envoy does not merge.
+pub(crate) fn as_envoy_reads(text: &str) -> Result<String, Problem> {
+    let (mut out, mut from, mut n_ignored) = (String::with_capacity(text.len()), 0, 0_usize);
+    for scalar in scalars(text) {
+        let new = match scalar.tag {
+            Some(tag) if scalar.is_key && tag_text(text, tag) == IGNORE => {
+                out.push_str(&text[from..tag]);
+                from = scalar.bytes.start;
+                n_ignored += 1;
+                format!("\"{IGNORED}{n_ignored}\"")
+            }
+            Some(tag) => {
+                let rule = format!(
+                    "Envoy ignores the tag {}; remove it, and put the value in quotes if it is text",
+                    shown(tag_text(text, tag))
+                );
+                return Err(scalar.problem(0, rule));
+            }
+            None if scalar.value.starts_with(IGNORED) => {
+                return Err(scalar.problem(0, "has the noncharacter U+FDD0".to_owned()));
+            }
+            None if scalar.is_key && scalar.is_plain && scalar.value == "<<" => {
+                let rule =
+                    "Envoy does not merge maps: it takes \"<<\" as a key; write the entries out";
+                return Err(scalar.problem(0, rule.to_owned()));
+            }
+            None if scalar.is_key || !scalar.is_plain || is_null(&scalar.value) => continue,
+            None => match Reading::of(&scalar.value) {
+                Reading::Bool(value) => value.to_string(),
+                Reading::Int(value) => value.to_string(),
+                Reading::Text(value) => serde_json::Value::String(value).to_string(),
+            },
+        };
+        out.push_str(&text[from..scalar.bytes.start]);
+        out.push_str(&new);
+        from = scalar.bytes.end;
+    }
+    out.push_str(&text[from..]);
+    Ok(out)
+}
+
+/// Returns the tag that starts at an offset.
+fn tag_text(text: &str, start: usize) -> &str {
+    text[start..].split_whitespace().next().unwrap_or_default()
+}
+
+/// Removes the entries with a tag `!ignore`, which [`as_envoy_reads`] has marked.
+pub(crate) fn drop_ignored(node: &mut Node) {
+    match node {
+        Node::Map(entries) => {
+            entries.retain(|(key, _)| !key.starts_with(IGNORED));
+            entries.iter_mut().for_each(|(_, value)| drop_ignored(value));
+        }
+        Node::List(items) => items.iter_mut().for_each(drop_ignored),
+        _ => {}
+    }
+}
+
+/// Returns the problem of the first number in a text that readers of YAML take for different ones, whatever its field.
+pub(crate) fn ambiguous_number(text: &str, lines_before: u32) -> Option<Problem> {
+    if !may_have_leading_zero(text) {
+        return None;
+    }
+    let plain = |scalar: &Written<'_>| scalar.is_plain && !scalar.is_key && scalar.tag.is_none();
+    scalars(text).filter(plain).find_map(|scalar| {
+        let digits = scalar.value.trim_start_matches(['-', '+']);
+        let has_zero = digits.len() > 1 && digits.starts_with('0');
+        if !has_zero || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let rule = "a number with a leading zero is octal for Envoy, and decimal for others; write it in \
+                    decimal digits without the zero, or put it in quotes if it is text";
+        Some(scalar.problem(lines_before, rule.to_owned()))
+    })
+}
+
+/// Returns whether a digit may follow a zero that begins a number.
+fn may_have_leading_zero(text: &str) -> bool {
+    let mut before = b' ';
+    text.as_bytes().windows(2).any(|pair| {
+        let begins = !before.is_ascii_alphanumeric() && before != b'.';
+        before = pair[0];
+        begins && pair[0] == b'0' && pair[1].is_ascii_digit()
+    })
+}
+
+/// The values in `Struct` fields of a document that may mean something else to Envoy, depending on how they are
+/// written.
+#[derive(Debug, Default)]
+pub(crate) struct Doubts {
+    /// The bits of numbers with a point or an exponent.
+    numbers: BTreeSet<u64>,
+    words: BTreeSet<String>,
+}
+
+impl Doubts {
+    /// Notes a value of a `Struct`.
+    pub(crate) fn note(&mut self, node: &Node) {
+        match node {
+            Node::Float(value) => drop(self.numbers.insert(value.to_bits())),
+            Node::Text(text) if is_doubtful_word(text) => drop(self.words.insert(text.clone())),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.numbers.extend(other.numbers);
+        self.words.extend(other.words);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && self.words.is_empty()
+    }
+
+    /// Returns the problem of the first such value that is written without quotes. The value is the same wherever it
+    /// occurs, so one outside of a `Struct` is refused too if it is written alike.
+    pub(crate) fn problem(&self, text: &str, lines_before: u32) -> Option<Problem> {
+        let plain =
+            |scalar: &Written<'_>| scalar.is_plain && !scalar.is_key && scalar.tag.is_none();
+        scalars(text).filter(plain).find_map(|scalar| {
+            let written = &*scalar.value;
+            if self.words.contains(written) {
+                let value = word(written)?;
+                let rule = format!("{written} is {value} for Envoy, and text here; write {value}, or {written:?} in quotes");
+                return Some(scalar.problem(lines_before, rule));
+            }
+            let value: f64 = written.parse().ok()?;
+            let is_doubtful = self.numbers.contains(&value.to_bits()) && !is_canonical(written, value);
+            // The number is not shown, because it may be a secret.
+            let rule = "the value is text for Envoy, and a number here; put it in quotes if it is text, or write \
+                        the number in its shortest form (1.2 for 1.20)";
+            is_doubtful.then(|| scalar.problem(lines_before, rule.to_owned()))
+        })
+    }
+}
+
+/// Returns whether a number is written as Chancery writes it. It writes whole numbers without a point, so that none of
+/// them gets here, except large ones and minus zero.
+fn is_canonical(written: &str, value: f64) -> bool {
+    let is_small_whole = value.fract() == 0.0 && value != 0.0 && value.abs() <= EXACT_MAX;
+    let as_yaml = || serde_saphyr::to_string(&value).is_ok_and(|yaml| yaml.trim_end() == written);
+    let as_json =
+        || serde_json::Number::from_f64(value).is_some_and(|json| json.to_string() == written);
+    !is_small_whole && written != "0.0" && (as_yaml() || as_json())
+}
