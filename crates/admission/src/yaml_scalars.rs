@@ -206,30 +206,53 @@ pub(crate) fn drop_ignored(node: &mut Node) {
 }
 
 /// Returns the problem of the first number in a text that readers of YAML take for different ones, whatever its field.
+/// The number is not shown, because it may be a secret.
 pub(crate) fn ambiguous_number(text: &str, lines_before: u32) -> Option<Problem> {
-    if !may_have_leading_zero(text) {
+    if !may_have_ambiguous_number(text) {
         return None;
     }
     let plain = |scalar: &Written<'_>| scalar.is_plain && !scalar.is_key && scalar.tag.is_none();
     scalars(text).filter(plain).find_map(|scalar| {
-        let digits = scalar.value.trim_start_matches(['-', '+']);
-        let has_zero = digits.len() > 1 && digits.starts_with('0');
-        if !has_zero || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
-        let rule = "a number with a leading zero is octal for Envoy, and decimal for others; write it in \
-                    decimal digits without the zero, or put it in quotes if it is text";
+        let rule = ambiguity(scalar.value.trim_start_matches(['-', '+']))?;
         Some(scalar.problem(lines_before, rule.to_owned()))
     })
 }
 
-/// Returns whether a digit may follow a zero that begins a number.
-fn may_have_leading_zero(text: &str) -> bool {
+/// Returns what is ambiguous about a number without its sign.
+fn ambiguity(digits: &str) -> Option<&'static str> {
+    let are = |digits: &str, radix| {
+        let mut digits = digits.chars().filter(|c| *c != '_').peekable();
+        digits.peek().is_some() && digits.all(|c| c.is_digit(radix))
+    };
+    let (prefix, rest) = digits.split_at_checked(2)?;
+    let has_prefix = match prefix {
+        "0o" | "0O" => are(rest, 8),
+        "0b" | "0B" => are(rest, 2),
+        _ => {
+            digits.contains('_')
+                && digits.starts_with(|c: char| c.is_ascii_digit())
+                && are(digits, 10)
+        }
+    };
+    if has_prefix {
+        return Some(
+            "a number in this form is text for Envoy; write decimal digits, or put it in quotes if it is text",
+        );
+    }
+    (digits.starts_with('0') && are(digits, 10)).then_some(
+        "a number with a leading zero is octal for Envoy, and decimal for others; write decimal digits without the \
+         zero, or put it in quotes if it is text",
+    )
+}
+
+/// Returns whether a text may have a number with a leading zero, or with `_` between digits.
+fn may_have_ambiguous_number(text: &str) -> bool {
     let mut before = b' ';
     text.as_bytes().windows(2).any(|pair| {
         let begins = !before.is_ascii_alphanumeric() && before != b'.';
         before = pair[0];
-        begins && pair[0] == b'0' && pair[1].is_ascii_digit()
+        let is_prefix = pair[1].is_ascii_digit() || b"oObB".contains(&pair[1]);
+        begins && pair[0] == b'0' && is_prefix || pair[0].is_ascii_digit() && pair[1] == b'_'
     })
 }
 

@@ -23,6 +23,7 @@ mod envoy_renames;
 mod envoy_rest;
 mod envoy_restart;
 mod envoy_routes;
+mod envoy_scalars;
 mod envoy_secret_nack;
 mod envoy_slow;
 mod envoy_types;

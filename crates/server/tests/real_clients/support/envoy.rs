@@ -210,6 +210,12 @@ impl Envoy {
         Ok(self.active_clusters()?.into_iter().find(|cluster| cluster["name"] == name))
     }
 
+    /// Returns the cluster of the bootstrap with this name.
+    pub(crate) fn static_cluster(&self, name: &str) -> Result<Option<Value>> {
+        let clusters = self.dump("static_clusters", "cluster")?;
+        Ok(clusters.into_iter().find(|cluster| cluster["name"] == name))
+    }
+
     fn dump(&self, resource: &str, field: &str) -> Result<Vec<Value>> {
         let page = http::get(self.admin, &format!("/config_dump?resource={resource}"))?;
         let mut page: Value = serde_json::from_str(&page)?;
