@@ -81,6 +81,9 @@ fn walk_message(
     if !is_any {
         return Ok(());
     }
+    if type_url.is_empty() && !payload.is_empty() {
+        return Err(Fault::new("has a value, but no type").within("type_url"));
+    }
     let name = type_url.rsplit('/').next().unwrap_or(type_url);
     match message.parent_pool().get_message_by_name(name) {
         Some(inner) => walk_message(&inner, payload, depth + 1, visitor),

@@ -197,6 +197,9 @@ impl Renderer {
         match name {
             "Any" => {
                 let (url, body) = (field(1)?, field(2)?);
+                if url.as_str()?.is_empty() && body.as_bytes()?.is_empty() {
+                    return Some(json!({}));
+                }
                 Some(self.any(url.as_str()?, body.as_bytes()?, depth + 1))
             }
             "Duration" => {

@@ -111,6 +111,10 @@ impl<'n> Encoder<'n> {
     }
 
     fn any(&mut self, node: &'n Node) -> Encoded {
+        // An `Any` that is set but empty. Envoy's `FilterConfig` uses it.
+        if matches!(node, Node::Map(entries) if entries.is_empty()) {
+            return Some(Vec::new());
+        }
         let (url, body) = self.deeper(1, |e| e.any_parts(node))?;
         let mut out = Vec::with_capacity(body.len() + url.len() + 8);
         put_len(&mut out, 1, url.as_bytes());

@@ -1,7 +1,7 @@
 //! The canonical bytes of manifests. They never change, and they agree with other readers of proto3 JSON.
 
 use bytes::Bytes;
-use chancery_admission::{Manifest, Options, admit, body_to_json, draft_from_body};
+use chancery_admission::{Manifest, Options, admit, body_to_json, canonical_json, draft_from_body};
 use chancery_model::{ResourceDraft, ScopeName, TypeUrl, types};
 use chancery_proto::envoy_pool;
 use prost_reflect::{DynamicMessage, MessageDescriptor, SerializeOptions, prost::Message};
@@ -292,5 +292,33 @@ fn unknown_types_pass_as_bytes_in_both_directions() {
         body_to_json(&damaged, b"\xff"),
         json!({"@type": types::CLUSTER, "value": "/w=="}),
         "never fails"
+    );
+}
+
+/// REST-02: an `Any` that is set but empty is written `{}`, and keeps its bytes through each conversion.
+#[test]
+fn empty_any_is_accepted_and_shown() {
+    let host = |config: &str| {
+        format!(
+            "{{'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: r, virtual_hosts: \
+             [{{name: v, domains: ['*'], typed_per_filter_config: {{ext: {{'@type': \
+             type.googleapis.com/envoy.config.route.v3.FilterConfig, config: {config}}}}}}}]}}"
+        )
+    };
+    let draft = self::draft(&format!("resources: [{}]", host("{}")));
+    let key = &draft.key.type_url;
+    let shown = body_to_json(key, &draft.body);
+    let filter = &shown["virtual_hosts"][0]["typed_per_filter_config"]["ext"];
+    assert_eq!(filter["config"], json!({}), "{shown}");
+    assert_eq!(canonical_json(key, &draft.body).unwrap(), shown);
+    assert_eq!(self::draft(&json!({"resources": [shown]}).to_string()).body, draft.body);
+    assert_eq!(draft_from_body(key, None, draft.body.clone()).unwrap().body, draft.body);
+    // A value without a type has no form in YAML.
+    let untyped = Bytes::from_static(b"\x0a\x01x\x12\x04\x12\x02\x08\x01");
+    let problem =
+        draft_from_body(&TypeUrl::from_static(types::EXTENSION), None, untyped).unwrap_err();
+    assert!(
+        problem.to_string().ends_with("typed_config.type_url: has a value, but no type"),
+        "{problem}"
     );
 }
