@@ -298,14 +298,11 @@ fn unknown_types_pass_as_bytes_in_both_directions() {
 /// REST-02: an `Any` that is set but empty is written `{}`, and keeps its bytes through each conversion.
 #[test]
 fn empty_any_is_accepted_and_shown() {
-    let host = |config: &str| {
-        format!(
-            "{{'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: r, virtual_hosts: \
-             [{{name: v, domains: ['*'], typed_per_filter_config: {{ext: {{'@type': \
-             type.googleapis.com/envoy.config.route.v3.FilterConfig, config: {config}}}}}}}]}}"
-        )
-    };
-    let draft = self::draft(&format!("resources: [{}]", host("{}")));
+    let filter =
+        json!({"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}});
+    let host = json!({"name": "v", "domains": ["*"], "typed_per_filter_config": {"ext": filter}});
+    let route = json!({"@type": types::ROUTE, "name": "r", "virtual_hosts": [host]});
+    let draft = self::draft(&json!({"resources": [route]}).to_string());
     let key = &draft.key.type_url;
     let shown = body_to_json(key, &draft.body);
     let filter = &shown["virtual_hosts"][0]["typed_per_filter_config"]["ext"];

@@ -23,12 +23,14 @@ pub(super) fn protocol_options<'m>(cluster: &'m Message<'_>, findings: &mut Find
     for entry in cluster.messages(FIELD) {
         let (key, content) = (entry.text("key"), entry.any("value"));
         let kind = content.map_or("", |content| content.kind.name.as_str());
+        let has_type = entry.message("value").is_some_and(|any| !any.bytes("type_url").is_empty());
         let (rule, fix) = match (KEYS.contains(&key), kind) {
             (false, HTTP_OPTIONS) => (
                 "HttpProtocolOptions need another key".to_owned(),
                 format!("use the key {HTTP_OPTIONS}"),
             ),
-            (true, HTTP_OPTIONS | "" | "google.protobuf.Struct") => continue,
+            (true, HTTP_OPTIONS | "google.protobuf.Struct") => continue,
+            (true, "") if has_type => continue,
             (true, kind) if !super::extensions::is_typed_struct(kind) => {
                 (format!("this key needs the type {HTTP_OPTIONS}"), "use this type".to_owned())
             }
