@@ -17,7 +17,7 @@ pub const KEY_MARK: &str = "[redacted private key]";
 /// The fields that hold credentials, and that Envoy's API does not annotate as sensitive.
 ///
 /// A key set in `local_jwks` may contain symmetric keys. `RouteMatch.cookies` compares whole cookies.
-const UNMARKED: [&str; 16] = [
+const UNMARKED: [&str; 17] = [
     "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.ServiceAccountJWTAccessCredentials.json_key",
     "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.GoogleIAMCredentials.authorization_token",
     "envoy.config.core.v3.GrpcService.GoogleGrpc.CallCredentials.access_token",
@@ -34,6 +34,7 @@ const UNMARKED: [&str; 16] = [
     "envoy.extensions.grpc_service.call_credentials.google_refresh_token.v3.GoogleRefreshTokenCredentials.token",
     "envoy.extensions.grpc_service.call_credentials.service_account_jwt_access.v3.ServiceAccountJwtAccessCredentials.json_key",
     "envoy.service.redis_auth.v3.RedisProxyExternalAuthRequest.password",
+    "istio.security.v1beta1.JWTRule.jwks",
 ];
 
 /// The ends of names of credentials: of headers, query parameters, environment variables and keys of JSON.

@@ -1,7 +1,7 @@
 //! Generates the descriptors of the whole Envoy API.
 //!
-//! The source is a registry package that the workspace manifest pins and Cargo.lock verifies. This
-//! repository contains only the files that the package lacks.
+//! The sources are the files that Envoy itself links, and a registry package, which the workspace manifest pins and
+//! Cargo.lock verifies. The package also has the files of extensions that the usual build of Envoy does not link.
 
 use std::{
     env, fs,
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::{cargo, resolver::Resolver, tree};
+use crate::{cargo, linked, resolver::Resolver, tree};
 
 const PACKAGE: &str = "envoy-types";
 
@@ -30,16 +30,20 @@ const ROOTS: [&str; 8] = [
     "ratelimit/api",
 ];
 
-/// Compiles the package's files and the files under `<here>/proto` to `OUT_DIR/envoy.fds`.
+/// A file of the package that has another name in Envoy 1.40.
+const RENAMED: &str = "envoy/type/ai/v3/api_protocol.proto";
+
+/// Compiles the files of the sets under `<here>/sets` and the package's files to `OUT_DIR/envoy.fds`.
 pub(crate) fn generate(here: &Path, out: &Path) -> anyhow::Result<()> {
     let tree = package(here)?.join("proto");
-    let mut roots: Vec<PathBuf> = ROOTS.iter().map(|root| tree.join(root)).collect();
-    roots.push(here.join("proto"));
-    let mut files = Vec::new();
+    let roots: Vec<PathBuf> = ROOTS.iter().map(|root| tree.join(root)).collect();
+    let linked = linked::read(&here.join("sets"))?;
+    let mut files: Vec<PathBuf> = linked.keys().map(PathBuf::from).collect();
     for root in &roots {
         files.extend(tree::protos(root)?);
     }
-    let mut compiler = protox::Compiler::with_file_resolver(Resolver::new(roots));
+    files.retain(|file| !file.ends_with(RENAMED));
+    let mut compiler = protox::Compiler::with_file_resolver(Resolver::new(linked, roots));
     compiler.include_imports(true);
     for file in &files {
         compiler.open_file(file).with_context(|| file.display().to_string())?;

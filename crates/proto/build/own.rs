@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use crate::{cargo, resolver::Resolver, tree};
+use crate::{cargo, linked::Linked, resolver::Resolver, tree};
 use anyhow::Context;
 
 /// A module of the generated code, named after one part of a package name. `package` is set if the
@@ -24,7 +24,8 @@ pub(crate) fn generate(root: &Path, out: &Path) -> anyhow::Result<()> {
     // Cargo watches the directory recursively, or waits for its creation if it does not exist.
     cargo::rerun_if_changed(root)?;
     let files = if root.is_dir() { tree::protos(root)? } else { Vec::new() };
-    let mut compiler = protox::Compiler::with_file_resolver(Resolver::new(vec![root.to_owned()]));
+    let resolver = Resolver::new(Linked::new(), vec![root.to_owned()]);
+    let mut compiler = protox::Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).include_source_info(true);
     for file in &files {
         compiler.open_file(file).with_context(|| file.display().to_string())?;

@@ -14,16 +14,18 @@ use std::{
     rc::Rc,
 };
 
+use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorProto};
 use protox::{
     Error,
     file::{File, FileResolver, GoogleFileResolver},
 };
 
-use crate::additions;
+use crate::linked::Linked;
 
-/// Finds files under several roots, and the well-known files inside protox.
+/// Finds linked files, then files under several roots, and the well-known files inside protox.
 pub(crate) struct Resolver {
+    linked: Linked,
     roots: Vec<PathBuf>,
     parsed: RefCell<BTreeMap<String, Rc<Parsed>>>,
 }
@@ -36,8 +38,8 @@ struct Parsed {
 }
 
 impl Resolver {
-    pub(crate) fn new(roots: Vec<PathBuf>) -> Self {
-        Self { roots, parsed: RefCell::default() }
+    pub(crate) fn new(linked: Linked, roots: Vec<PathBuf>) -> Self {
+        Self { linked, roots, parsed: RefCell::default() }
     }
 
     fn parse(&self, name: &str) -> Result<Rc<Parsed>, Error> {
@@ -45,13 +47,17 @@ impl Resolver {
             return Ok(Rc::clone(parsed));
         }
         let path = self.roots.iter().map(|root| root.join(name)).find(|path| path.is_file());
-        let descriptor = match path {
-            Some(path) => {
+        let descriptor = match (self.linked.get(name), path) {
+            (Some(encoded), _) => {
+                FileDescriptorProto::decode(encoded.as_ref()).map_err(Error::new)?
+            }
+            (None, Some(path)) => {
                 let source = fs::read_to_string(&path).map_err(Error::new)?;
-                let source = additions::apply(name, &source).map_err(Error::new)?;
                 protox_parse::parse(name, &source)?
             }
-            None => GoogleFileResolver::new().open_file(name)?.file_descriptor_proto().clone(),
+            (None, None) => {
+                GoogleFileResolver::new().open_file(name)?.file_descriptor_proto().clone()
+            }
         };
         let mut declared = BTreeSet::new();
         let package = descriptor.package();
@@ -93,6 +99,9 @@ impl FileResolver for Resolver {
     }
 
     fn open_file(&self, name: &str) -> Result<File, Error> {
+        if let Some(encoded) = self.linked.get(name) {
+            return File::decode_file_descriptor_proto(encoded.clone()).map_err(Error::new);
+        }
         let parsed = self.parse(name)?;
         let visible = self.visible(&parsed)?;
         let mut file = parsed.descriptor.clone();

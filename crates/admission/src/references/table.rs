@@ -47,6 +47,7 @@ pub(super) const CLUSTER_FIELDS: &[(&str, &str)] = &[
     ("envoy.extensions.filters.udp.udp_proxy.v3.UdpProxyConfig", "cluster"),
     ("envoy.extensions.router.cluster_specifiers.lua.v3.LuaConfig", "default_cluster"),
     ("envoy.extensions.router.cluster_specifiers.matcher.v3.ClusterAction", "cluster"),
+    ("envoy.extensions.router.cluster_specifiers.priority_group.v3.ClusterWeight", "cluster_name"),
     ("envoy.extensions.tracers.fluentd.v3.FluentdConfig", "cluster"),
 ];
 

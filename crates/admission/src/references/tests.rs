@@ -195,7 +195,7 @@ fn references_of_clusters_and_endpoints_are_found() {
 
 /// The fields that look like names of clusters and are none: names of their own, fields of the bootstrap and
 /// of statistics, headers, filters that compare.
-const NO_CLUSTER_FIELDS: [(&str, &str); 26] = [
+const NO_CLUSTER_FIELDS: [(&str, &str); 27] = [
     ("envoy.admin.v3.CommandLineOptions", "service_cluster"),
     ("envoy.config.bootstrap.v3.ClusterManager", "local_cluster_name"),
     ("envoy.config.core.v3.ApiConfigSource", "cluster_names"),
@@ -222,6 +222,7 @@ const NO_CLUSTER_FIELDS: [(&str, &str); 26] = [
     ("envoy.config.cluster.v3.Cluster", "name"),
     ("envoy.config.cluster.v3.Cluster.CustomClusterType", "name"),
     ("envoy.config.route.v3.VirtualCluster", "name"),
+    ("istio.networking.v1alpha3.EnvoyFilter.ClusterMatch", "name"),
 ];
 
 /// The messages with a config source that request no resource by a name: parts of the bootstrap, requests on

@@ -177,11 +177,11 @@ fn hidden_content_is_not_accepted_in_its_place() {
 /// MCP-16: the contents of a collection have one type. Collections and scopes are independent.
 #[test]
 fn contents_of_a_collection_have_one_type() {
-    let second = manifest(SERVICES, "ns/b").replace("VirtualService", "Gateway");
+    let second = manifest(SERVICES, "ns/b").replace("VirtualService", "DestinationRule");
     let both = format!("{}---{second}", manifest(SERVICES, "ns/a"));
     let problems = admitted(&both).unwrap_err();
     let expected = "f.yaml:23:5: document 2: resources[0] virtualservices \"ns/b\": body.@type: has the type \
-        \"type.googleapis.com/istio.networking.v1alpha3.Gateway\", but \"ns/a\" of the same collection has";
+        \"type.googleapis.com/istio.networking.v1alpha3.DestinationRule\", but \"ns/a\" of the same collection has";
     assert!(problems[0].starts_with(expected), "{problems:?}");
     for other in [second.replace(SERVICES, OF_ISTIOD), format!("\nscope: other{second}")] {
         assert_eq!(

@@ -8,6 +8,7 @@
 mod bootstraps;
 mod connection_life;
 mod envoy_churn;
+mod envoy_descriptors;
 mod envoy_drain;
 mod envoy_external;
 mod envoy_files;

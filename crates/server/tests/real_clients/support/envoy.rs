@@ -120,6 +120,14 @@ import os, sys, envoy
 binary = os.path.join(list(envoy.__path__)[0], '_bin', 'envoy')
 os.execv(binary, ['envoy', *sys.argv[1:]])";
 
+/// Returns the path of the Envoy binary of the package.
+pub(crate) fn binary() -> Result<PathBuf> {
+    let print =
+        "import os, envoy; print(os.path.join(list(envoy.__path__)[0], '_bin', 'envoy'), end='')";
+    let output = Command::new(python()?).args(["-c", print]).output()?;
+    Ok(String::from_utf8(output.stdout)?.into())
+}
+
 /// A running Envoy.
 #[derive(Debug)]
 pub(crate) struct Envoy {
