@@ -1,16 +1,20 @@
 //! Finds the properties of a resource type.
 //!
-//! The core stores and serves any type URL. A type that is not in the table has the properties
-//! [`OPAQUE`], and a collection of MCP has the properties [`COLLECTION`].
+//! The core stores and serves any type URL. A type that is not in the table has the properties [`UNKNOWN`], unless the
+//! operator configures others.
 
+mod configured;
 mod exclusion;
 mod table;
 mod v2;
 
+use table::LOCALITY_COLLECTION;
+
+pub use configured::{Configured, check_configured, configure};
 pub use exclusion::Exclusion;
 pub use table::{
-    AGGREGATED, CLUSTER, COLLECTION, ENDPOINT, EXTENSION, KNOWN, LISTENER, LOCALITY_ENDPOINT,
-    LOCALITY_ENDPOINTS, OPAQUE, Properties, ROUTE, RUNTIME, SCOPED_ROUTE, SECRET, Service,
+    AGGREGATED, CLUSTER, ENDPOINT, EXTENSION, KNOWN, LISTENER, LOCALITY_ENDPOINT,
+    LOCALITY_ENDPOINTS, Properties, ROUTE, RUNTIME, SCOPED_ROUTE, SECRET, Service, UNKNOWN,
     VIRTUAL_HOST,
 };
 
@@ -18,13 +22,11 @@ pub use v2::{AGGREGATED_V2, V2};
 
 use crate::{TypeUrl, has_private_key};
 
-/// Returns the properties of a type. If the table does not list the type, returns [`COLLECTION`] for the name of a
-/// collection, and [`OPAQUE`] for other names.
+/// Returns the properties of a type. If neither the table nor the configuration lists the type, returns [`UNKNOWN`].
 #[must_use]
 pub fn properties(type_url: &TypeUrl) -> &'static Properties {
-    let mut all = KNOWN.iter().chain(&V2);
-    let unknown = || if type_url.is_collection() { &COLLECTION } else { &OPAQUE };
-    all.find(|known| known.url == type_url.as_str()).unwrap_or_else(unknown)
+    let mut all = KNOWN.iter().chain(&V2).chain([&LOCALITY_COLLECTION]).chain(configured::all());
+    all.find(|known| known.url == type_url.as_str()).unwrap_or(&UNKNOWN)
 }
 
 /// Returns whether resources of a type are secrets (SDS), also of v2.

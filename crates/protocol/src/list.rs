@@ -145,6 +145,12 @@ impl NameList {
         self.len() == 0
     }
 
+    /// Returns whether the list names nothing. Some clients send an empty name instead of an empty list.
+    #[must_use]
+    pub fn is_blank(&self) -> bool {
+        self.iter().all(str::is_empty)
+    }
+
     /// Iterates over the names, in the order of the request. The names of locators come last.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let (owned, encoded) = match &self.0 {

@@ -94,7 +94,7 @@ impl PollResponse {
         // Other parameters may select other variants (DYN-11).
         let varied = view.has_variants().then(|| show_parameters(view.parameters()));
         // REST-18: there is no history, so an empty list always means the wildcard.
-        if properties.wildcard && (names.is_empty() || names.wildcard().is_some()) {
+        if properties.wildcard && (names.is_blank() || names.wildcard().is_some()) {
             let layers = view
                 .layers()
                 .flat_map(|layer| [layer.scope.as_str().to_owned(), layer.changed.to_string()]);

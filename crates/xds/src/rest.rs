@@ -358,7 +358,7 @@ async fn change(
     let names = &asked.names;
     let poll = &admitted.poll;
     let is_wildcard =
-        properties(type_url).wildcard && (names.is_empty() || names.wildcard().is_some());
+        properties(type_url).wildcard && (names.is_blank() || names.wildcard().is_some());
     loop {
         // Registered before the view is resolved, so that no change is missed.
         let may_wait = Instant::now() < until && !admitted.registration.is_over();

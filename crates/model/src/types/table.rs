@@ -44,7 +44,7 @@ pub struct Service {
 /// The properties of a resource type.
 #[derive(Debug)]
 pub struct Properties {
-    /// The type URL; empty for [`OPAQUE`].
+    /// The type URL; empty for [`UNKNOWN`].
     pub url: &'static str,
     /// The short names for the command line, the most common one first.
     pub aliases: &'static [&'static str],
@@ -88,8 +88,8 @@ pub struct Properties {
     pub service: Option<Service>,
 }
 
-/// The properties of a type that is not in the table.
-pub static OPAQUE: Properties = Properties {
+/// The properties that most known types have.
+pub(super) const BASE: Properties = Properties {
     url: "",
     aliases: &[],
     name_field: None,
@@ -108,9 +108,11 @@ pub static OPAQUE: Properties = Properties {
     service: None,
 };
 
-/// The properties of a collection of MCP. A client receives all of it, and a full state in SotW (MCP-06, MCP-17).
-pub static COLLECTION: Properties =
-    Properties { full_state: true, wildcard: true, answer_empty: true, service: None, ..OPAQUE };
+/// The properties of a type that is not in the table, such as a collection of MCP. A client that names no resource
+/// receives all of them, and in SotW each response is a full state (MCP-06, MCP-17, P-07). The client's
+/// implementation of the type is unknown, and it may wait for an answer.
+pub static UNKNOWN: Properties =
+    Properties { full_state: true, wildcard: true, answer_empty: true, ..BASE };
 
 /// The known types, in the sending order of ADS-04.
 pub static KNOWN: [Properties; 10] = [
@@ -129,7 +131,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaClusters",
             rest: Some("/v3/discovery:clusters"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: ENDPOINT,
@@ -145,7 +147,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaEndpoints",
             rest: Some("/v3/discovery:endpoints"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: LOCALITY_ENDPOINT,
@@ -158,7 +160,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaLocalityEndpoints",
             rest: None,
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: LISTENER,
@@ -176,7 +178,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaListeners",
             rest: Some("/v3/discovery:listeners"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: ROUTE,
@@ -195,7 +197,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaRoutes",
             rest: Some("/v3/discovery:routes"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: SCOPED_ROUTE,
@@ -216,7 +218,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaScopedRoutes",
             rest: Some("/v3/discovery:scoped-routes"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: VIRTUAL_HOST,
@@ -237,7 +239,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaVirtualHosts",
             rest: None,
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: SECRET,
@@ -252,7 +254,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaSecrets",
             rest: Some("/v3/discovery:secrets"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: RUNTIME,
@@ -266,7 +268,7 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaRuntime",
             rest: Some("/v3/discovery:runtime"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: EXTENSION,
@@ -282,9 +284,12 @@ pub static KNOWN: [Properties; 10] = [
             delta: "DeltaExtensionConfigs",
             rest: Some("/v3/discovery:extension_configs"),
         }),
-        ..OPAQUE
+        ..BASE
     },
 ];
+
+/// A collection of endpoints, which clients request by its name.
+pub(super) static LOCALITY_COLLECTION: Properties = Properties { url: LOCALITY_ENDPOINTS, ..BASE };
 
 /// The aggregated discovery service, ADS (SVC-02).
 pub static AGGREGATED: Service = Service {

@@ -6,7 +6,7 @@
 
 use super::{
     exclusion::Exclusion,
-    table::{OPAQUE, Properties, Service},
+    table::{BASE, Properties, Service},
 };
 
 const LISTENER: &str = "type.googleapis.com/envoy.api.v2.Listener";
@@ -34,7 +34,7 @@ pub static V2: [Properties; 8] = [
             delta: "DeltaClusters",
             rest: Some("/v2/discovery:clusters"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: ENDPOINT,
@@ -48,7 +48,7 @@ pub static V2: [Properties; 8] = [
             delta: "DeltaEndpoints",
             rest: Some("/v2/discovery:endpoints"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: LISTENER,
@@ -64,7 +64,7 @@ pub static V2: [Properties; 8] = [
             delta: "DeltaListeners",
             rest: Some("/v2/discovery:listeners"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: ROUTE,
@@ -80,7 +80,7 @@ pub static V2: [Properties; 8] = [
             delta: "DeltaRoutes",
             rest: Some("/v2/discovery:routes"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: SCOPED_ROUTE,
@@ -98,7 +98,7 @@ pub static V2: [Properties; 8] = [
             delta: "DeltaScopedRoutes",
             rest: Some("/v2/discovery:scoped-routes"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: VIRTUAL_HOST,
@@ -116,7 +116,7 @@ pub static V2: [Properties; 8] = [
             delta: "DeltaVirtualHosts",
             rest: None,
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: SECRET,
@@ -129,7 +129,7 @@ pub static V2: [Properties; 8] = [
             delta: "DeltaSecrets",
             rest: Some("/v2/discovery:secrets"),
         }),
-        ..OPAQUE
+        ..BASE
     },
     Properties {
         url: RUNTIME,
@@ -141,7 +141,7 @@ pub static V2: [Properties; 8] = [
             delta: "DeltaRuntime",
             rest: Some("/v2/discovery:runtime"),
         }),
-        ..OPAQUE
+        ..BASE
     },
 ];
 

@@ -27,7 +27,7 @@ impl Subscription {
     }
 
     /// Returns the names that a full state reports as errors: those that the client has requested
-    /// since the last plan, and those of the `released` resources. A resource whose removal is held
+    /// since the last plan, and those of the `released` resources. The client does not name the members of a glob. A resource whose removal is held
     /// back is still in the response (ERR-03).
     pub(super) fn errors_of_full_state(
         &self,
@@ -43,7 +43,7 @@ impl Subscription {
         let candidates: BTreeSet<&ResourceName> =
             self.work.requested.iter().chain(released).collect();
         let is_missing = |name: &&ResourceName| {
-            self.names.contains(name.as_str())
+            self.is_named(name.as_str())
                 && view.get(name.as_str()).is_none()
                 && !held.contains(*name)
         };

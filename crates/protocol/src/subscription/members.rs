@@ -24,7 +24,7 @@ fn collection_of(name: &ResourceName) -> Option<String> {
 
 impl Subscription {
     /// Returns whether the client has named this name itself.
-    pub(super) fn is_named(&self, name: &str) -> bool {
+    pub(crate) fn is_named(&self, name: &str) -> bool {
         self.names.contains(name) && !self.globs.has_member(name)
     }
 

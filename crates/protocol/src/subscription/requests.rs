@@ -130,8 +130,9 @@ impl Subscription {
         list: &NameList,
         context: &mut RequestContext<'_>,
     ) -> Result<ListEffect, ProtocolError> {
-        let legacy = list.is_empty() && self.requests < Requests::Named;
-        let seen = if list.is_empty() { Requests::Unnamed } else { Requests::Named };
+        let is_blank = list.is_blank();
+        let legacy = is_blank && self.requests < Requests::Named;
+        let seen = if is_blank { Requests::Unnamed } else { Requests::Named };
         self.requests = self.requests.max(seen);
         let star = list.wildcard().or(legacy.then_some(WILDCARD));
         let star = star.filter(|_| self.wildcard_allowed());
@@ -216,17 +217,20 @@ impl Subscription {
     ) -> Result<Effect, ProtocolError> {
         let first = self.requests == Requests::None;
         self.requests = Requests::Unnamed;
-        let lists_empty = request.subscribe.is_empty() && request.unsubscribe.is_empty();
+        let opens_legacy = first
+            && request.subscribe.is_blank()
+            && request.unsubscribe.is_empty()
+            && self.wildcard_allowed();
         // DYN-12: an unsubscription ends only the wildcard with the same parameters. DELTA-20: if that
         // wildcard is in both lists, unsubscribe takes precedence.
         let ends = |star: &str| request.unsubscribe.iter().any(|name| name == star);
         let star_off = self.is_wildcard() && ends(&self.variants.wildcard_name());
-        let star_on = request.subscribe.wildcard().or((first && lists_empty).then_some(WILDCARD));
+        let star_on = request.subscribe.wildcard().or(opens_legacy.then_some(WILDCARD));
         let star_on = star_on.filter(|star| !ends(star) && self.wildcard_allowed());
         // No resource has an empty name. A subscription to it is answered like one to any name that
         // does not exist (DELTA-40).
         let names: Vec<ResourceName> = (request.subscribe.iter())
-            .filter(|name| !is_wildcard(name))
+            .filter(|name| !is_wildcard(name) && !opens_legacy)
             .map(|name| context.name(name))
             .collect::<Result<_, _>>()?;
         // The wildcard changes first. If a request replaces a name with the wildcard, the

@@ -51,7 +51,7 @@ pub(crate) fn properties(t: usize) -> &'static Properties {
 
 /// SOTW-70, -73: returns whether a response must be complete.
 pub(crate) fn is_full_state(protocol: Protocol, t: usize) -> bool {
-    protocol == Protocol::Sotw && matches!(t, CDS | LDS | SRDS)
+    protocol == Protocol::Sotw && matches!(t, CDS | LDS | SRDS | OPAQUE)
 }
 
 /// Returns whether a delta client applies nothing of a response that it rejects. Its responses are not split.
@@ -61,7 +61,7 @@ pub(crate) fn rejects_whole(protocol: Protocol, t: usize) -> bool {
 
 /// SOTW-68, DELTA-38, DELTA-61, SVC-05: returns whether the type supports a wildcard.
 pub(crate) fn has_wildcard(protocol: Protocol, t: usize) -> bool {
-    matches!(t, CDS | LDS | SRDS) || (t == VHDS && protocol == Protocol::Delta)
+    matches!(t, CDS | LDS | SRDS | OPAQUE) || (t == VHDS && protocol == Protocol::Delta)
 }
 
 /// One resource. Its body encodes its references: `2>x,y` has the children x and y, and `2:x` is a
@@ -285,7 +285,7 @@ impl Asked {
     pub(crate) fn sotw(&mut self, t: usize, request: &SotwRequest) -> Turn {
         let list = &request.resource_names.to_vec();
         self.opened = true;
-        self.named |= !list.is_empty();
+        self.named |= list.iter().any(|name| !name.is_empty());
         let star = list.iter().any(|name| name == "*") || !self.named;
         self.turn(star && has_wildcard(Protocol::Sotw, t), plain(list))
     }
@@ -296,8 +296,9 @@ impl Asked {
         let (plus, minus) = (&request.subscribe.to_vec(), &request.unsubscribe.to_vec());
         let opening = !std::mem::replace(&mut self.opened, true);
         let has_star = |list: &[String]| list.iter().any(|name| name == "*");
-        let is_bare = opening && plus.is_empty() && minus.is_empty();
         let can = has_wildcard(Protocol::Delta, t);
+        let is_blank = plus.is_empty() || (can && plus.iter().all(String::is_empty));
+        let is_bare = opening && is_blank && minus.is_empty();
         let star = (self.wildcard || has_star(plus) || is_bare) && !has_star(minus) && can;
         let minus = plain(minus);
         let mut names: BTreeSet<String> = self.names.difference(&minus).cloned().collect();

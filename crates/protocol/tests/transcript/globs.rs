@@ -4,6 +4,9 @@ use chancery_protocol::Protocol::{Delta, Sotw};
 
 use crate::check;
 
+/// A type whose SotW responses have only changes.
+const PARTIAL: &str = "envoy.config.endpoint.v3.LbEndpointCollection";
+
 /// XDSTP-15, XDSTP-16, P-71: a glob has the resources of one level with equal parameters. New members,
 /// changes and removals are ordinary updates.
 #[test]
@@ -235,7 +238,7 @@ fn change_of_a_member_concerns_only_its_collection() {
     );
     check(
         Sotw,
-        "t.T",
+        PARTIAL,
         &format!(
             "
             {start}
@@ -253,7 +256,8 @@ fn change_of_a_member_concerns_only_its_collection() {
             commit t.T/xdstp://a/t.T/q/z=1
             <- t.T xdstp://a/t.T/q/z=1 xdstp://a/t.T/q/y=1
             "
-        ),
+        )
+        .replace("t.T", PARTIAL),
     );
 }
 
@@ -263,7 +267,7 @@ fn sotw_glob_is_sent_as_full_state() {
     check(
         Sotw,
         "",
-        "
+        &"
         commit t.T/xdstp://a/t.T/p/x=1 t.T/xdstp://a/t.T/p/y=1 t.T/n=1
         -> t.T xdstp://a/t.T/p/*,n
         <- t.T n=1 xdstp://a/t.T/p/x=1 xdstp://a/t.T/p/y=1
@@ -282,7 +286,8 @@ fn sotw_glob_is_sent_as_full_state() {
         ack t.T
         -> t.T n @5
         commit t.T/xdstp://a/t.T/p/z=2
-        ",
+        "
+        .replace("t.T", PARTIAL),
     );
     check(
         Sotw,

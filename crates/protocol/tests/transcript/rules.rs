@@ -120,10 +120,11 @@ fn problem_with_resource_or_type_does_not_end_stream() {
         <- CDS a=bad
         nack CDS
         -> x.Unknown thing
+        <- x.Unknown
         -> EDS missing,e
         <- EDS e=1
         -> EDS e @bogus v=bogus nack=0
-        -> EDS e,,e @2
+        -> EDS e,,e @3
         -> CDS @1 nack=99
         commit -CDS/a
         wait 1000
@@ -262,6 +263,7 @@ fn v2_type_is_a_separate_type() {
         "
         commit envoy.api.v2.auth.Secret/s=2 SDS/s=3
         -> envoy.api.v2.Auth.Secret s
+        <- envoy.api.v2.Auth.Secret
         -> envoy.api.v2.auth.Secret s
         <- envoy.api.v2.auth.Secret s=2
         -> SDS s

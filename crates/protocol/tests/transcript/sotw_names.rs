@@ -1,6 +1,6 @@
 //! SotW subscriptions by name, and resources that do not exist.
 
-use chancery_protocol::Protocol::Sotw;
+use chancery_protocol::Protocol::{Delta, Sotw};
 
 use crate::check;
 
@@ -282,20 +282,20 @@ fn type_url_with_different_spelling_is_another_type() {
         -> envoy.api.v2.Cluster a
         <- envoy.api.v2.Cluster
         -> envoy.config.cluster.v3.cluster a
+        <- envoy.config.cluster.v3.cluster
         commit CDS/a=2
         ",
     );
 }
 
-/// SVC-11: any type can be stored and served by name.
+/// SVC-11, SOTW-68, SOTW-69, P-07: any type can be stored, and served by name or as a whole.
 #[test]
-fn an_opaque_type_is_served_by_name() {
+fn an_unknown_type_is_served_by_name_and_as_a_whole() {
     check(
         Sotw,
         "",
         "
         commit ratelimit.config.ratelimit.v3.RateLimitConfig/r=1
-        -> ratelimit.config.ratelimit.v3.RateLimitConfig
         -> ratelimit.config.ratelimit.v3.RateLimitConfig r
         <- ratelimit.config.ratelimit.v3.RateLimitConfig r=1
         ack ratelimit.config.ratelimit.v3.RateLimitConfig
@@ -303,6 +303,49 @@ fn an_opaque_type_is_served_by_name() {
         <- ratelimit.config.ratelimit.v3.RateLimitConfig r=2
         ",
     );
+    check(
+        Sotw,
+        "",
+        "
+        -> istio.networking.nds.v1.NameTable
+        <- istio.networking.nds.v1.NameTable
+        ack istio.networking.nds.v1.NameTable
+        commit istio.networking.nds.v1.NameTable/table=1
+        <- istio.networking.nds.v1.NameTable table=1
+        ack istio.networking.nds.v1.NameTable
+        commit -istio.networking.nds.v1.NameTable/table
+        <- istio.networking.nds.v1.NameTable
+        ",
+    );
+    check(
+        Delta,
+        "",
+        "
+        -> istio.networking.nds.v1.NameTable
+        <- istio.networking.nds.v1.NameTable
+        ack istio.networking.nds.v1.NameTable
+        commit istio.networking.nds.v1.NameTable/table=1
+        <- istio.networking.nds.v1.NameTable table=1
+        ack istio.networking.nds.v1.NameTable
+        commit -istio.networking.nds.v1.NameTable/table
+        <- istio.networking.nds.v1.NameTable -table
+        ",
+    );
+}
+
+/// SOTW-68, DELTA-38, P-07: a first list of empty names is an empty list. Kitex asks for the name table with it.
+#[test]
+fn a_list_of_empty_names_is_an_empty_list() {
+    for (protocol, first) in [(Sotw, "-> x.Y ,"), (Delta, "-> x.Y +,")] {
+        let script = "
+            commit x.Y/table=1 CDS/a=1
+            FIRST
+            <- x.Y table=1
+            "
+        .replace("FIRST", first);
+        check(protocol, "", &script);
+        check(protocol, "", &script.replace("x.Y", "CDS").replace("table", "a"));
+    }
 }
 
 /// SVC-10: an unknown type is an ordinary type without resources.
@@ -313,6 +356,8 @@ fn an_unknown_type_can_be_asked_for() {
         "",
         "
         -> x.Y thing
+        <- x.Y
+        ack x.Y
         commit x.Y/thing=1
         <- x.Y thing=1
         ",

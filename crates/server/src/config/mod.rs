@@ -26,6 +26,7 @@ mod source_file;
 mod suggestions;
 mod tls;
 mod trace;
+mod types;
 mod units;
 mod unknown_variables;
 mod users;
@@ -49,6 +50,7 @@ pub(crate) use rules::{LISTEN_RULE, log_level_rules};
 pub(crate) use schema::schema;
 pub(crate) use tls::{TlsClientCert, TlsMin};
 pub(crate) use trace::endpoint_rule;
+use types::TypeOfResources;
 pub(crate) use units::{ByteSize, Span};
 
 /// The whole configuration.
@@ -146,6 +148,7 @@ pub(crate) struct Xds {
     pub(crate) poll_hold: Span,
     pub(crate) poll_bytes_max: ByteSize,
     pub(crate) descriptor_sets: Vec<String>,
+    pub(crate) types: Vec<TypeOfResources>,
     pub(crate) authorities: Vec<String>,
     pub(crate) collections: Vec<String>,
     pub(crate) ignore_other_collections: bool,
@@ -292,6 +295,7 @@ impl Default for Xds {
             poll_hold: Span::new(xds.poll_hold),
             poll_bytes_max: ByteSize::new(xds.poll_bytes_max as u64),
             descriptor_sets: Vec::new(),
+            types: Vec::new(),
             authorities: Vec::new(),
             collections: Vec::new(),
             ignore_other_collections: session.ignore_other_collections,

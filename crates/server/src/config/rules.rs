@@ -36,6 +36,9 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
         let rule = format!("{authority:?} is not the authority of an xdstp:// name");
         broken.push(("xds", "authorities", rule));
     }
+    if let Err(rule) = xds.configured_types() {
+        broken.push(("xds", "types", rule));
+    }
     let is_collection = |name: &str| TypeUrl::new(name).is_ok_and(|name| name.is_collection());
     for name in xds.collections.iter().filter(|name| !is_collection(name)) {
         let rule = format!(

@@ -40,7 +40,10 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::{net::TcpSocket, runtime::Handle, time::Instant};
 use tracing::{debug, info, warn};
 
-use crate::{cli::Failure, config::Loaded};
+use crate::{
+    cli::Failure,
+    config::{Config, Loaded},
+};
 use admin_port::AdminPort;
 use files::LowLimit;
 pub(crate) use files::{
@@ -173,6 +176,13 @@ async fn serve_audited(
     }
 }
 
+/// Configures the types of `xds.types`, before the store and the streams use them.
+fn configure_types(config: &Config) -> Result<(), Failure> {
+    let types = config.xds.configured_types();
+    let configured = types.and_then(|types| chancery_model::types::configure(&types));
+    configured.map_err(|error| Failure::new(format_args!("xds.types: {error}")))
+}
+
 /// Opens the store, runs the other components, and closes the store.
 async fn serve_store(
     loaded: &Loaded,
@@ -184,6 +194,7 @@ async fn serve_store(
 ) -> Result<Closed, Failure> {
     let config = &loaded.config;
     descriptors::load(&config.xds.descriptor_sets)?;
+    configure_types(config)?;
     let start = Instant::now();
     let warm_up = tokio::task::spawn_blocking(chancery_admin::warm_up);
     let opened = store::open(loaded, &port.progress, signals).await?;
