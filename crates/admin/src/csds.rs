@@ -8,6 +8,7 @@
 mod grpc;
 pub(crate) mod matcher;
 mod node;
+mod parts;
 
 use std::{
     collections::HashMap,

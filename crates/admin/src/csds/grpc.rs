@@ -8,10 +8,13 @@ use std::{
 
 use chancery_model::{State, Target, Verb};
 use chancery_proto::{
-    csds::{ClientStatusRequest, ClientStatusResponse, SERVICE},
+    csds::{ClientConfig, ClientStatusRequest, ClientStatusResponse, SERVICE},
     envoy_pool,
 };
-use futures::{Stream, StreamExt, stream::BoxStream};
+use futures::{
+    Stream, StreamExt,
+    stream::{self, BoxStream},
+};
 use prost_reflect::{FileDescriptor, prost_types::FileDescriptorSet};
 use tonic::{
     Request, Response, Status, Streaming,
@@ -22,7 +25,10 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-use super::{NOT_ASKED_HEADER, REQUEST_BYTES_MAX, SCOPE_HEADER};
+use super::{
+    NOT_ASKED_HEADER, REQUEST_BYTES_MAX, SCOPE_HEADER,
+    parts::{check_unary, split},
+};
 use crate::service::Service;
 
 /// The service. Its messages have no generated code.
@@ -34,9 +40,8 @@ impl NamedService for GrpcCsds {
 }
 
 impl GrpcCsds {
-    async fn answer(&self, request: ClientStatusRequest) -> Result<ClientStatusResponse, Status> {
-        let config = self.0.client_status(request, |config| config).await?;
-        Ok(ClientStatusResponse { config })
+    async fn answer(&self, request: ClientStatusRequest) -> Result<Vec<ClientConfig>, Status> {
+        Ok(self.0.client_status(request, |config| config).await?)
     }
 
     /// Returns a response whose metadata says what it covers (CSDS-13).
@@ -56,7 +61,12 @@ impl UnaryService<ClientStatusRequest> for GrpcCsds {
 
     fn call(&mut self, request: Request<ClientStatusRequest>) -> Self::Future {
         let service = Self(self.0.of(request.extensions()));
-        Box::pin(async move { Ok(service.respond(service.answer(request.into_inner()).await?)) })
+        Box::pin(async move {
+            let config = service.answer(request.into_inner()).await?;
+            let response = ClientStatusResponse { config };
+            check_unary(&response)?;
+            Ok(service.respond(response))
+        })
     }
 }
 
@@ -104,20 +114,24 @@ async fn right_ends(service: &Service) {
     }
 }
 
-/// Answers each request with one response (CSDS-02).
+/// Answers each request (CSDS-02) with one response, or with several parts if it is large.
 fn answers(
     service: GrpcCsds,
     requests: Streaming<ClientStatusRequest>,
 ) -> impl Stream<Item = Result<ClientStatusResponse, Status>> {
-    requests.enumerate().then(move |(at, request)| {
+    let parts = requests.enumerate().then(move |(at, request)| {
         let service = service.clone();
         async move {
             let request = request?;
             if at > 0 {
                 service.0.count_message()?;
             }
-            service.answer(request).await
+            Ok(split(service.answer(request).await?))
         }
+    });
+    parts.flat_map(|parts: Result<_, Status>| match parts {
+        Ok(parts) => stream::iter(parts).map(Ok).left_stream(),
+        Err(status) => stream::iter([Err(status)]).right_stream(),
     })
 }
 
