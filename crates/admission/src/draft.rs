@@ -14,6 +14,7 @@ use crate::{
     inspect::{self, Value, Visitor},
     node::named,
     problem::{Fault, Place, Problem},
+    references::requested_chains,
     sensitive::{IS_KEY, KEY_MARK},
 };
 
@@ -100,8 +101,11 @@ pub(crate) fn draft(
     check_entries(&found.entries)?;
     let stored = stored_name(type_url, name);
     let name = stored.map_err(|rule| Fault::new(rule).within(name_field.unwrap_or("name")))?;
-    let children = found.children(type_url, &name);
     let key = ResourceKey { type_url: type_url.clone(), name };
+    if type_url.as_str() == types::LISTENER {
+        found.chains = requested_chains(&key, &body);
+    }
+    let children = found.children(type_url, &key.name);
     Ok(ResourceDraft { children, ..ResourceDraft::new(key, body) })
 }
 
@@ -195,6 +199,8 @@ struct Found {
     discovery_type: u64,
     /// `Cluster.eds_cluster_config.service_name`.
     service_name: String,
+    /// The names of requested filter chains.
+    chains: Vec<String>,
     /// The names of requested route configurations.
     routes: Vec<String>,
     /// The names of requested secrets.
@@ -283,14 +289,15 @@ impl Found {
                 (types::ENDPOINT, vec![if is_own { name.as_str().to_owned() } else { service }])
             }
             types::CLUSTER => (types::ENDPOINT, Vec::new()),
-            types::LISTENER => (types::ROUTE, self.routes),
+            types::LISTENER | types::FILTER_CHAIN => (types::ROUTE, self.routes),
             types::SCOPED_ROUTE => return keys(types::ROUTE, self.routes).collect(),
             types::ENDPOINT => {
                 return keys(types::LOCALITY_ENDPOINTS, self.endpoint_lists).collect();
             }
             _ => return Vec::new(),
         };
-        keys(first, names)
+        keys(types::FILTER_CHAIN, self.chains)
+            .chain(keys(first, names))
             .chain(keys(types::SECRET, self.secrets))
             .chain(keys(types::EXTENSION, self.extensions))
             .collect()

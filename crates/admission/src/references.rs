@@ -3,14 +3,15 @@
 //! Tables name the fields with references (`table`). A plan lists which fields of each message lead to
 //! such a field, according to the descriptors (`plan`). The walk skips all other fields without parsing them.
 
+mod chains;
 mod plan;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeSet, fmt};
 
-use chancery_model::{ResourceKey, ResourceName, TypeUrl, canonical_name};
+use chancery_model::{ResourceKey, ResourceName, TypeUrl, canonical_name, types};
 
 use self::{
     plan::{Action, Message, Plan, Request, Step},
@@ -56,6 +57,15 @@ pub struct FieldPath<'a> {
 }
 
 impl FieldPath<'_> {
+    /// Returns the field of the resource itself with which the path begins.
+    fn root(&self) -> &str {
+        let mut path = self;
+        while let Some(outer) = path.outer {
+            path = outer;
+        }
+        path.field
+    }
+
     /// Returns the whole path as text.
     #[must_use]
     pub fn whole(&self) -> String {
@@ -94,16 +104,40 @@ pub fn may_refer(type_url: &TypeUrl) -> bool {
 pub fn for_each_reference(key: &ResourceKey, body: &[u8], mut found: impl FnMut(&Reference<'_>)) {
     let plan = Plan::get();
     if let Some(at) = plan.find(key.type_url.message_name()) {
-        let mut walk = Walk { plan, own_name: key.name.base(), found: &mut found };
+        let mut walk =
+            Walk { plan, own_name: key.name.base(), own_chains: None, found: &mut found };
+        let chains = plan.chains.as_ref().filter(|_| key.type_url.as_str() == types::LISTENER);
+        if let Some((chains, (config, source))) =
+            chains.and_then(|chains| Some((chains, chains.source(body)?)))
+            && walk.is_this_server(config, source)
+        {
+            walk.own_chains = Some(chains.own(body));
+        }
         // A stored body has passed admission, so that it parses.
         walk.message(at, body, None, 0);
     }
+}
+
+/// Returns the names of the filter chains that a listener requests (FCDS).
+pub(crate) fn requested_chains(key: &ResourceKey, body: &[u8]) -> Vec<String> {
+    let mut names = Vec::new();
+    let chains = Plan::get().chains.as_ref();
+    if chains.and_then(|chains| chains.source(body)).is_some() {
+        for_each_reference(key, body, |reference| {
+            if reference.type_url.as_str() == types::FILTER_CHAIN {
+                names.push(reference.name.clone().into_owned());
+            }
+        });
+    }
+    names
 }
 
 struct Walk<'a> {
     plan: &'static Plan,
     /// The name of the resource.
     own_name: &'a str,
+    /// The names of the chains of a listener that requests others. `None` for other resources.
+    own_chains: Option<BTreeSet<&'a str>>,
     found: &'a mut dyn FnMut(&Reference<'_>),
 }
 
@@ -153,6 +187,12 @@ impl Walk<'_> {
             Action::Any => {
                 let type_url = last_text(content, 1).unwrap_or_default();
                 let name = type_url.rsplit('/').next().unwrap_or(type_url);
+                if let Some(own) = &self.own_chains
+                    && let Some(chain) = chains::named(name, content, field.root())
+                    && !own.contains(chain)
+                {
+                    self.found(&TypeUrl::from_static(types::FILTER_CHAIN), chain, field);
+                }
                 if let Some((inner, body)) = self.plan.find(name).zip(last(content, 2)) {
                     self.message(inner, body, Some(field), depth + 2);
                 }

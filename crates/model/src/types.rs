@@ -8,12 +8,12 @@ mod exclusion;
 mod table;
 mod v2;
 
-use table::LOCALITY_COLLECTION;
+use table::BY_NAME;
 
 pub use configured::{Configured, check_configured, configure};
 pub use exclusion::Exclusion;
 pub use table::{
-    AGGREGATED, CLUSTER, ENDPOINT, EXTENSION, KNOWN, LISTENER, LOCALITY_ENDPOINT,
+    AGGREGATED, CLUSTER, ENDPOINT, EXTENSION, FILTER_CHAIN, KNOWN, LISTENER, LOCALITY_ENDPOINT,
     LOCALITY_ENDPOINTS, Properties, ROUTE, RUNTIME, SCOPED_ROUTE, SECRET, Service, UNKNOWN,
     VIRTUAL_HOST,
 };
@@ -25,7 +25,7 @@ use crate::{TypeUrl, has_private_key};
 /// Returns the properties of a type. If neither the table nor the configuration lists the type, returns [`UNKNOWN`].
 #[must_use]
 pub fn properties(type_url: &TypeUrl) -> &'static Properties {
-    let mut all = KNOWN.iter().chain(&V2).chain([&LOCALITY_COLLECTION]).chain(configured::all());
+    let mut all = KNOWN.iter().chain(&V2).chain(&BY_NAME).chain(configured::all());
     all.find(|known| known.url == type_url.as_str()).unwrap_or(&UNKNOWN)
 }
 
@@ -115,7 +115,9 @@ mod tests {
             assert_eq!(old.exclusion, new.exclusion, "{}", old.url);
             assert_eq!(old.service.as_ref().unwrap().sotw, new.service.as_ref().unwrap().sotw);
             let kinds = |one: &Properties| {
-                let without = |types: &[&str]| types.iter().filter(|t| **t != EXTENSION).count();
+                let without = |types: &[&str]| {
+                    types.iter().filter(|t| ![EXTENSION, FILTER_CHAIN].contains(*t)).count()
+                };
                 [one.referrers, one.parents, one.after, one.behind, one.retried_after].map(without)
             };
             assert_eq!(kinds(old), kinds(new), "{}", old.url);

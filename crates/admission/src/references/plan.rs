@@ -8,6 +8,7 @@ use std::{
 use chancery_model::{TypeUrl, types};
 use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 
+use super::chains::Chains;
 use super::table::{
     CLUSTER_FIELDS, CONFIG_SOURCE, EXTENSION_SOURCE, NAME_FIELD, Name, REQUESTS,
     SCOPED_ROUTE_FIELD, SKIPPED, THIS_SERVER,
@@ -20,6 +21,7 @@ const ANY: &str = "google.protobuf.Any";
 pub(super) struct Plan {
     pub(super) messages: Vec<Message>,
     by_name: HashMap<String, usize>,
+    pub(super) chains: Option<Chains>,
     /// The numbers of the fields of `ConfigSource` that name the server of the resource itself.
     pub(super) this_server: Vec<u32>,
 }
@@ -90,7 +92,7 @@ impl Plan {
         let number =
             |field: &str| source.as_ref()?.get_field_by_name(field).map(|found| found.number());
         let this_server = THIS_SERVER.into_iter().filter_map(number).collect();
-        Self { messages, by_name, this_server }
+        Self { messages, by_name, chains: Chains::of(pool), this_server }
     }
 
     /// Returns the index of a message; `None` if it contains no references.

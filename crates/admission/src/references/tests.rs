@@ -112,6 +112,59 @@ fn references_of_listeners_are_found() {
     assert!(secrets[0].ends_with("sds_secret_configs[2].name → Secret cert"), "{secrets:?}");
 }
 
+/// A listener requests the chains that its matcher names, except for its own (FCDS).
+#[test]
+fn filter_chains_that_a_listener_requests_are_references() {
+    let listener = |source: &str| {
+        let action = |name: &str| {
+            format!(
+                "{{action: {{name: a, typed_config: {{'@type': type.googleapis.com/google.protobuf.StringValue, value: {name}}}}}}}"
+            )
+        };
+        format!(
+            "
+- '@type': type.googleapis.com/envoy.config.listener.v3.Listener
+  name: web
+  fcds_config: {{config_source: {source}}}
+  filter_chains: [{{name: own}}]
+  filter_chain_matcher:
+    matcher_tree:
+      input: {{name: p, typed_config: {{'@type': type.googleapis.com/envoy.extensions.matching.common_inputs.network.v3.DestinationIPInput}}}}
+      custom_match:
+        name: ip
+        typed_config:
+          '@type': type.googleapis.com/xds.type.matcher.v3.IPMatcher
+          range_matchers: [{{ranges: [{{address_prefix: 10.0.0.0, prefix_len: 8}}], on_match: {}}}]
+    on_no_match:
+      matcher:
+        matcher_tree:
+          input: {{name: p, typed_config: {{'@type': type.googleapis.com/envoy.extensions.matching.common_inputs.network.v3.DestinationPortInput}}}}
+          exact_match_map: {{map: {{'1': {}, '2': {}}}}}
+",
+            action("inner"),
+            action("own"),
+            action("outer"),
+        )
+    };
+    let names = |found: Vec<String>| -> Vec<String> {
+        found.iter().map(|one| one.rsplit_once(" → ").unwrap().1.to_owned()).collect()
+    };
+    let mut found = names(references(&listener("{ads: {}}")));
+    found.sort();
+    assert_eq!(found, ["FilterChain inner", "FilterChain outer"]);
+    assert!(references(&listener("{path_config_source: {path: /a}}")).is_empty());
+    let chain = references(
+        "
+- '@type': type.googleapis.com/envoy.config.listener.v3.FilterChain
+  name: inner
+  filters:
+  - name: tcp
+    typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: t, cluster: c}
+",
+    );
+    assert_eq!(chain, ["filters[0].typed_config.cluster → Cluster c"]);
+}
+
 #[test]
 fn references_of_routes_are_found() {
     let found = references(

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, sync::OnceLock};
 
-use super::{KNOWN, Properties, V2, table::BASE};
+use super::{
+    KNOWN, Properties, V2,
+    table::{BASE, BY_NAME},
+};
 use crate::TypeUrl;
 
 static CONFIGURED: OnceLock<Vec<Properties>> = OnceLock::new();
@@ -26,7 +29,7 @@ pub struct Configured {
 pub fn check_configured(types: &[Configured]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for url in types.iter().map(|configured| configured.type_url.as_str()) {
-        if KNOWN.iter().chain(&V2).any(|known| known.url == url) {
+        if KNOWN.iter().chain(&V2).chain(&BY_NAME).any(|known| known.url == url) {
             return Err(format!("{url} is a type whose properties cannot change"));
         }
         if !seen.insert(url) {

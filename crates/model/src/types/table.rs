@@ -6,6 +6,8 @@ use super::exclusion::Exclusion;
 
 /// `envoy.config.listener.v3.Listener`.
 pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
+/// `envoy.config.listener.v3.FilterChain`.
+pub const FILTER_CHAIN: &str = "type.googleapis.com/envoy.config.listener.v3.FilterChain";
 /// `envoy.config.route.v3.RouteConfiguration`.
 pub const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
 /// `envoy.config.route.v3.ScopedRouteConfiguration`.
@@ -115,7 +117,7 @@ pub static UNKNOWN: Properties =
     Properties { full_state: true, wildcard: true, answer_empty: true, ..BASE };
 
 /// The known types, in the sending order of ADS-04.
-pub static KNOWN: [Properties; 10] = [
+pub static KNOWN: [Properties; 11] = [
     Properties {
         url: CLUSTER,
         aliases: &["cluster", "cds", "clusters"],
@@ -124,7 +126,7 @@ pub static KNOWN: [Properties; 10] = [
         wildcard: true,
         answer_empty: true,
         order: 0,
-        referrers: &[LISTENER, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST, EXTENSION],
+        referrers: &[LISTENER, FILTER_CHAIN, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST, EXTENSION],
         service: Some(Service {
             name: "envoy.service.cluster.v3.ClusterDiscoveryService",
             sotw: Some("StreamClusters"),
@@ -138,7 +140,7 @@ pub static KNOWN: [Properties; 10] = [
         aliases: &["endpoint", "eds", "endpoints"],
         name_field: Some("cluster_name"),
         order: 1,
-        referrers: &[CLUSTER, LISTENER, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST],
+        referrers: &[CLUSTER, LISTENER, FILTER_CHAIN, ROUTE, SCOPED_ROUTE, VIRTUAL_HOST],
         parents: &[CLUSTER],
         behind: &[CLUSTER],
         service: Some(Service {
@@ -181,14 +183,26 @@ pub static KNOWN: [Properties; 10] = [
         ..BASE
     },
     Properties {
+        // Envoy requests each chain by its name, from the ADS stream (FCDS, since 1.40).
+        url: FILTER_CHAIN,
+        aliases: &["filter-chain", "fcds", "filter-chains"],
+        name_field: Some("name"),
+        order: 4,
+        referrers: &[LISTENER],
+        parents: &[LISTENER],
+        after: &[CLUSTER, ENDPOINT],
+        behind: &[LISTENER],
+        ..BASE
+    },
+    Properties {
         url: ROUTE,
         aliases: &["route", "rds", "routes"],
         name_field: Some("name"),
-        order: 4,
-        referrers: &[LISTENER, SCOPED_ROUTE],
-        parents: &[LISTENER, SCOPED_ROUTE],
+        order: 5,
+        referrers: &[LISTENER, FILTER_CHAIN, SCOPED_ROUTE],
+        parents: &[LISTENER, FILTER_CHAIN, SCOPED_ROUTE],
         after: &[CLUSTER, ENDPOINT],
-        behind: &[LISTENER],
+        behind: &[LISTENER, FILTER_CHAIN],
         // A virtual host and one in the route configuration exclude each other by their domains.
         retried_after: &[VIRTUAL_HOST],
         service: Some(Service {
@@ -206,8 +220,8 @@ pub static KNOWN: [Properties; 10] = [
         full_state: true,
         wildcard: true,
         answer_empty: true,
-        order: 5,
-        referrers: &[LISTENER],
+        order: 6,
+        referrers: &[LISTENER, FILTER_CHAIN],
         after: &[CLUSTER, ENDPOINT],
         exclusion: Exclusion::ScopeKey,
         retried_after: &[LISTENER],
@@ -226,7 +240,7 @@ pub static KNOWN: [Properties; 10] = [
         // The wire name is `<route configuration>/<host>`, which is not a message field (DELTA-60).
         name_field: None,
         wildcard: true,
-        order: 6,
+        order: 7,
         referrers: &[ROUTE],
         after: &[CLUSTER, ENDPOINT],
         answer_empty: true,
@@ -245,9 +259,9 @@ pub static KNOWN: [Properties; 10] = [
         url: SECRET,
         aliases: &["secret", "sds", "secrets"],
         name_field: Some("name"),
-        order: 7,
-        referrers: &[CLUSTER, LISTENER],
-        parents: &[CLUSTER, ENDPOINT, LISTENER],
+        order: 8,
+        referrers: &[CLUSTER, LISTENER, FILTER_CHAIN],
+        parents: &[CLUSTER, ENDPOINT, LISTENER, FILTER_CHAIN],
         service: Some(Service {
             name: "envoy.service.secret.v3.SecretDiscoveryService",
             sotw: Some("StreamSecrets"),
@@ -260,7 +274,7 @@ pub static KNOWN: [Properties; 10] = [
         url: RUNTIME,
         aliases: &["runtime", "rtds", "runtimes"],
         name_field: Some("name"),
-        order: 8,
+        order: 9,
         announce_removal: false,
         service: Some(Service {
             name: "envoy.service.runtime.v3.RuntimeDiscoveryService",
@@ -274,9 +288,9 @@ pub static KNOWN: [Properties; 10] = [
         url: EXTENSION,
         aliases: &["extension", "ecds", "extensions"],
         name_field: Some("name"),
-        order: 9,
-        referrers: &[LISTENER],
-        parents: &[LISTENER],
+        order: 10,
+        referrers: &[LISTENER, FILTER_CHAIN],
+        parents: &[LISTENER, FILTER_CHAIN],
         announce_removal: false,
         service: Some(Service {
             name: "envoy.service.extension.v3.ExtensionConfigDiscoveryService",
@@ -288,8 +302,22 @@ pub static KNOWN: [Properties; 10] = [
     },
 ];
 
-/// A collection of endpoints, which clients request by its name.
-pub(super) static LOCALITY_COLLECTION: Properties = Properties { url: LOCALITY_ENDPOINTS, ..BASE };
+/// Types of Envoy that clients request only by name.
+pub(super) static BY_NAME: [Properties; 4] = [
+    Properties { url: LOCALITY_ENDPOINTS, ..BASE },
+    Properties {
+        url: "type.googleapis.com/envoy.extensions.filters.network.dubbo_proxy.v3.MultipleRouteConfiguration",
+        ..BASE
+    },
+    Properties {
+        url: "type.googleapis.com/envoy.extensions.filters.network.generic_proxy.v3.RouteConfiguration",
+        ..BASE
+    },
+    Properties {
+        url: "type.googleapis.com/envoy.extensions.filters.network.thrift_proxy.v3.RouteConfiguration",
+        ..BASE
+    },
+];
 
 /// The aggregated discovery service, ADS (SVC-02).
 pub static AGGREGATED: Service = Service {

@@ -69,7 +69,7 @@ pub static V2: [Properties; 8] = [
     Properties {
         url: ROUTE,
         retried_after: &[VIRTUAL_HOST],
-        order: 4,
+        order: 5,
         referrers: &[LISTENER, SCOPED_ROUTE],
         parents: &[LISTENER, SCOPED_ROUTE],
         after: &[CLUSTER, ENDPOINT],
@@ -89,7 +89,7 @@ pub static V2: [Properties; 8] = [
         full_state: true,
         wildcard: true,
         answer_empty: true,
-        order: 5,
+        order: 6,
         referrers: &[LISTENER],
         after: &[CLUSTER, ENDPOINT],
         service: Some(Service {
@@ -105,7 +105,7 @@ pub static V2: [Properties; 8] = [
         exclusion: Exclusion::Domain,
         retried_after: &[ROUTE],
         wildcard: true,
-        order: 6,
+        order: 7,
         referrers: &[ROUTE],
         after: &[CLUSTER, ENDPOINT],
         answer_empty: true,
@@ -120,7 +120,7 @@ pub static V2: [Properties; 8] = [
     },
     Properties {
         url: SECRET,
-        order: 7,
+        order: 8,
         referrers: &[CLUSTER, LISTENER],
         parents: &[CLUSTER, ENDPOINT, LISTENER],
         service: Some(Service {
@@ -133,7 +133,7 @@ pub static V2: [Properties; 8] = [
     },
     Properties {
         url: RUNTIME,
-        order: 8,
+        order: 9,
         announce_removal: false,
         service: Some(Service {
             name: "envoy.service.discovery.v2.RuntimeDiscoveryService",

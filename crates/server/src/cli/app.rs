@@ -22,8 +22,8 @@ use super::{
 /// unless they work on files.
 ///
 /// TYPE is a full type URL or an alias: cluster or cds, endpoint or eds, listener or lds, route or
-/// rds, scoped-route or srds, virtual-host or vhds, secret or sds, runtime or rtds, extension or
-/// ecds.
+/// rds, filter-chain or fcds, scoped-route or srds, virtual-host or vhds, secret or sds, runtime or
+/// rtds, extension or ecds.
 ///
 /// Results go to standard output, errors and warnings to standard error.
 #[derive(Debug, Parser)]
