@@ -83,7 +83,7 @@ fn to_u32(n: usize) -> u32 {
     n.try_into().unwrap_or(u32::MAX)
 }
 
-/// What Envoy's loader reads in a plain scalar that is not null.
+/// The value that Envoy's loader reads in a plain scalar that is not null.
 #[derive(Debug, PartialEq)]
 enum Reading {
     Bool(bool),

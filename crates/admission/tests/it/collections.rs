@@ -191,6 +191,31 @@ fn contents_of_a_collection_have_one_type() {
     }
 }
 
+/// The messages of Istio's API are known: their fields are written and shown, and checked.
+#[test]
+fn content_of_istio_is_written_as_fields() {
+    let encoded = "value: CgdyZXZpZXdz";
+    let with = |fields: &str| manifest(OF_ISTIOD, "ns/a").replace(encoded, fields);
+    let fields =
+        "hosts: [reviews]\n    http: [{route: [{destination: {host: reviews, subset: v2}}]}]";
+    let drafts = admitted(&with(fields)).unwrap();
+    let shown = body_to_json(&drafts[0].key.type_url, &drafts[0].body);
+    assert_eq!(shown["body"]["http"][0]["route"][0]["destination"]["subset"], "v2", "{shown}");
+    let again = serde_json::json!({"resources": [shown]}).to_string();
+    assert_eq!(admitted(&again).unwrap(), drafts);
+    for (fields, expected) in [
+        ("hosts: [reviews]\n    htttp: []", "body.htttp"),
+        (
+            "hosts: reviews.shop\n    http: [{route: [{destination: {hots: a}}]}]",
+            "destination.hots",
+        ),
+        ("value: CgdyZXZpZXdz/w==", "body"),
+    ] {
+        let problems = admitted(&with(fields)).unwrap_err();
+        assert!(problems[0].contains(expected), "{problems:?}");
+    }
+}
+
 /// A body of an unknown type that no client can decode is refused. istiod deletes the object that it replaces.
 #[test]
 fn content_of_an_unknown_type_is_an_encoded_message() {

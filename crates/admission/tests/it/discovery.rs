@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use chancery_admission::{
-    FileEncoding, Manifest, Options, admit, body_to_json, manifest_of_file,
+    FileEncoding, Manifest, Options, admit, body_to_json, canonical_json, manifest_of_file,
     write_discovery_response,
 };
 use chancery_model::{ScopeName, Transaction, TypeUrl, types};
@@ -14,6 +14,7 @@ use chancery_proto::{
 };
 use proptest::prelude::*;
 use prost_reflect::{DynamicMessage, prost::Message};
+use serde_json::json;
 
 use crate::support::{Rng, message};
 
@@ -316,6 +317,7 @@ fn minus_zero_survives_json_and_yaml() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
+    /// Every door gives back what it accepts: files in all encodings, manifests of what `get` shows, and the JSON of REST.
     #[test]
     fn what_is_written_is_read_again(seed in 1..u64::MAX) {
         let mut rng = Rng(seed);
@@ -337,6 +339,15 @@ proptest! {
                 prop_assert_eq!(body_to_json(&type_url, again), body_to_json(&type_url, &body));
                 prop_assert!(DynamicMessage::decode(of.clone(), again.clone()).is_ok());
             }
+            let shown = body_to_json(&type_url, &body);
+            let content = json!({"resources": [shown]}).to_string();
+            let applied = admit_one(Manifest { file: "get".to_owned(), content });
+            prop_assert!(applied.is_ok(), "{applied:?}");
+            let applied = &applied.unwrap().upserts[0].draft.body;
+            prop_assert_eq!(&body_to_json(&type_url, applied), &shown);
+            let polled = canonical_json(&type_url, &body);
+            prop_assert!(polled.is_ok(), "{polled:?}");
+            prop_assert_eq!(polled.unwrap(), shown);
         }
     }
 

@@ -6,11 +6,9 @@ use toml::{Table, Value};
 use super::{
     Config, access, audit, auth,
     bounds::{
-        Bounds, FREE, GIB, HOUR, KIB, Key, LISTEN, MIB, MINUTE, SECOND, bytes, count, tables, time,
-        words,
+        Bounds, FREE, GIB, HOUR, KIB, Key, LISTEN, MIB, MINUTE, SECOND, bytes, count, time, words,
     },
-    mcp, secrets, tls, trace,
-    types::TYPE_KEYS,
+    mcp, secrets, tls, trace, types,
 };
 
 /// The range of HTTP/2 windows (RFC 9113, 6.9.1).
@@ -387,11 +385,7 @@ pub(super) const KEYS: &[(&str, &[Key])] = &[
                 FREE,
                 "Files with the descriptors of types that are not in Envoy's API (protoc --include_imports --descriptor_set_out). Manifests and REST polls can then use these types. All replicas need the same files.",
             ),
-            (
-                "types",
-                tables(TYPE_KEYS),
-                "The behavior of types that Chancery does not know, as {type, wildcard, full_state}. wildcard (true): a client that names no resource receives all of them. full_state (true): each SotW response has all resources of the client, and can be empty. All replicas need the same types.",
-            ),
+            types::TYPES,
             (
                 "authorities",
                 FREE,

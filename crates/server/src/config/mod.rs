@@ -51,6 +51,7 @@ pub(crate) use schema::schema;
 pub(crate) use tls::{TlsClientCert, TlsMin};
 pub(crate) use trace::endpoint_rule;
 use types::TypeOfResources;
+pub(crate) use types::configured_types;
 pub(crate) use units::{ByteSize, Span};
 
 /// The whole configuration.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use chancery_model::{StructuredName, TypeUrl};
 
-use super::Config;
+use super::{Config, types::configured_types};
 
 /// The rule for an address to listen on.
 pub(crate) const LISTEN_RULE: &str = "must be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000";
@@ -36,7 +36,7 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
         let rule = format!("{authority:?} is not the authority of an xdstp:// name");
         broken.push(("xds", "authorities", rule));
     }
-    if let Err(rule) = xds.configured_types() {
+    if let Err(rule) = configured_types(&xds.types) {
         broken.push(("xds", "types", rule));
     }
     let is_collection = |name: &str| TypeUrl::new(name).is_ok_and(|name| name.is_collection());

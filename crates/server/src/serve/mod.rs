@@ -42,7 +42,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     cli::Failure,
-    config::{Config, Loaded},
+    config::{Config, Loaded, configured_types},
 };
 use admin_port::AdminPort;
 use files::LowLimit;
@@ -178,7 +178,7 @@ async fn serve_audited(
 
 /// Configures the types of `xds.types`, before the store and the streams use them.
 fn configure_types(config: &Config) -> Result<(), Failure> {
-    let types = config.xds.configured_types();
+    let types = configured_types(&config.xds.types);
     let configured = types.and_then(|types| chancery_model::types::configure(&types));
     configured.map_err(|error| Failure::new(format_args!("xds.types: {error}")))
 }
