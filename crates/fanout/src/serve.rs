@@ -465,7 +465,7 @@ impl Shard {
     pub(crate) fn view_of(&mut self, at: usize) -> Option<chancery_view::View> {
         let entry = self.sessions.get(at)?;
         let (_, scopes) = entry.assigned.as_ref()?;
-        let view = self.views.of(scopes);
+        let view = self.views.of(scopes).with_node(Arc::clone(&entry.node));
         Some(match &entry.rights {
             Some(rights) => view.with_secrets(Some(Arc::clone(&rights.secrets))),
             None => view,

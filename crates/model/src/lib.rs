@@ -21,6 +21,7 @@ mod keys;
 mod lifetimes;
 mod name;
 mod node;
+mod node_parameters;
 mod prepared;
 mod private_key;
 mod quota;
@@ -65,6 +66,7 @@ pub use keys::{
 pub use lifetimes::{LifetimeClass, Lifetimes};
 pub use name::{NameError, ResourceName, SCOPE_NAME_BYTES_MAX, ScopeName, TypeUrl};
 pub use node::{Locality, Node};
+pub use node_parameters::{has_node_parameters, is_of_node};
 pub use prepared::PreparedTransaction;
 pub use private_key::has_private_key;
 pub use quota::{QUOTA_PATTERNS_MAX, QUOTAS_MAX, Quota, QuotaExceeded, QuotaKey, QuotaUse, Quotas};

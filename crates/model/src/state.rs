@@ -11,7 +11,7 @@ use crate::{
     Access, AccessOp, Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation, Keys,
     Lifetimes, Node, Outcome, Precondition, PreparedTransaction, Quota, QuotaUse, Quotas, Refusal,
     Resource, ResourceKey, ResourceName, Revision, ScopeName, SealedCounts, Summary, Transaction,
-    TypeUrl, VariantIndex, VariantsBudget, default_assignment,
+    TypeUrl, VariantIndex, VariantsBudget, default_assignment, has_node_parameters,
     prepared::{Group, Plan, Ready},
     quota_account::Counted,
     resource::{Difference, Shared},
@@ -48,6 +48,8 @@ pub struct Collection {
     pub variants: VariantIndex,
     /// The sealed resources, counted.
     pub sealed: SealedCounts,
+    /// The number of resources whose names have parameters of a node.
+    pub n_of_nodes: usize,
 }
 
 impl Collection {
@@ -66,6 +68,7 @@ impl Collection {
             body_bytes: 0,
             variants: VariantIndex::default(),
             sealed: SealedCounts::default(),
+            n_of_nodes: 0,
         }
     }
 
@@ -129,6 +132,7 @@ impl Collection {
         self.body_bytes += resource.body_len() as u64;
         self.variants.add(resource);
         self.sealed.add(resource);
+        self.n_of_nodes += usize::from(has_node_parameters(resource.base_name().as_str()));
     }
 
     /// Removes a resource and its aliases from the indexes.
@@ -138,6 +142,7 @@ impl Collection {
         self.lifetimes.remove(old.ttl(), old.name());
         self.variants.remove(old);
         self.sealed.remove(old);
+        self.n_of_nodes -= usize::from(has_node_parameters(old.base_name().as_str()));
         for alias in old.aliases() {
             if self.aliases.get(alias) == Some(old.name()) {
                 self.aliases.remove(alias);

@@ -15,6 +15,8 @@ pub const RESOURCE_NAME_BYTES_MAX: usize = 4096;
 
 /// The start of every structured name, in letters of any case.
 const SCHEME: &str = "xdstp:";
+/// The start of the keys of parameters that a client derives from its node (XDSTP-08).
+pub(crate) const NODE_PARAMETER: &str = "xds.node.";
 /// The id of a glob collection ends with this segment (XDSTP-15).
 const GLOB: &str = "*";
 /// The characters that are encoded in each component, besides those that are not visible ASCII
@@ -74,7 +76,7 @@ pub enum StructuredNameError {
     /// The key of a parameter is reserved (XDSTP-08).
     #[error(
         "the context parameter {0:?} is reserved: a key begins with a letter or digit, and not with \
-             `xds.`, except for `xds.resource.`; rename it"
+             `xds.`, except for `xds.node.` and `xds.resource.`; rename it"
     )]
     Reserved(String),
 }
@@ -196,8 +198,7 @@ impl<'a> StructuredName<'a> {
             if keys.contains(&key) {
                 return Err(StructuredNameError::Duplicate(text));
             }
-            let is_reserved = text.starts_with("xds.") && !text.starts_with("xds.resource.");
-            if is_reserved || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            if is_reserved(&text) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
                 return Err(StructuredNameError::Reserved(text));
             }
             keys.insert(key);
@@ -295,6 +296,15 @@ fn parameter(key: &[u8], value: &[u8]) -> String {
     text
 }
 
+/// Returns whether the name space of a key is reserved. Clients add parameters of their node and of the
+/// resource, which the names of resources must repeat.
+fn is_reserved(key: &str) -> bool {
+    let is_made_by_clients = [NODE_PARAMETER, "xds.resource."]
+        .into_iter()
+        .any(|start| key.strip_prefix(start).is_some_and(|rest| !rest.is_empty()));
+    key.starts_with("xds.") && !is_made_by_clients
+}
+
 /// Iterates over the decoded keys and values.
 fn pairs(text: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
@@ -304,7 +314,7 @@ fn pairs(text: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
 }
 
 /// Decodes `%` and two hexadecimal digits. Any other `%` stays.
-fn decode(text: &str) -> Vec<u8> {
+pub(crate) fn decode(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -425,7 +435,8 @@ mod tests {
         assert_eq!(name("/%2A?a=1"), Err(Glob));
         assert_eq!(name("/"), Err(NoId("envoy.config.cluster.v3.Cluster".to_owned())));
         assert_eq!(name("/x?a=1&%61=2"), Err(Duplicate("a".to_owned())));
-        for reserved in ["xds.node.id", "xds.", "~a", ".b"] {
+        assert_eq!(name("/x?xds.node.cluster=edge&xds.node.id=n"), Ok(()));
+        for reserved in ["xds.node", "xds.node.", "xds.nodes.id", "xds.", "~a", ".b"] {
             assert_eq!(name(&format!("/x?{reserved}=1")), Err(Reserved(reserved.to_owned())));
         }
         let (in_name, expected) = ("t.T".to_owned(), "envoy.config.cluster.v3.Cluster".to_owned());

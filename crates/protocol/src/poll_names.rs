@@ -51,11 +51,15 @@ impl PollNames {
     }
 
     /// Returns the view with the parameters of plain names: those of the wildcard's locator, or those
-    /// of the node.
+    /// of the node. A wildcard does not ask for the names of other nodes.
     #[must_use]
     pub fn selected(&self, view: TypeView, node: &Node, type_url: &TypeUrl) -> TypeView {
         let of_node = || node.dynamic_parameters.get(type_url.as_str()).cloned().map(Arc::new);
-        view.with_parameters(self.of_wildcard.clone().or_else(of_node))
+        let all = view.with_parameters(self.of_wildcard.clone().or_else(of_node));
+        match self.names.is_empty() || self.names.wildcard().is_some() {
+            true => all.hiding_other_nodes(|| Some(Arc::new(node.clone()))),
+            false => all,
+        }
     }
 
     /// Returns the content with the missing names as the client writes them.

@@ -35,8 +35,13 @@ impl EndpointLists {
 }
 
 impl Subscription {
-    /// Returns the part of a view that the client can request, with its parameters.
+    /// Returns the part of a view that the client can request, with its parameters. A wildcard does not ask for the
+    /// names of other nodes.
     pub(crate) fn visible(&self, lists: EndpointLists, view: &View) -> TypeView {
-        lists.visible(view, &self.type_url).with_parameters(self.variants.parameters())
+        let all = lists.visible(view, &self.type_url).with_parameters(self.variants.parameters());
+        match self.is_wildcard() {
+            true => all.hiding_other_nodes(|| view.node().cloned()),
+            false => all,
+        }
     }
 }

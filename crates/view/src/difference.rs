@@ -40,7 +40,7 @@ pub fn difference(differ: &Differ, from: &TypeView, to: &TypeView) -> Difference
         return out;
     }
     let mut contested = BTreeSet::new();
-    if same_order(from, to) {
+    if same_order(from, to) && !from.is_of_other_node(to) {
         for layer in &to.layers {
             let old = layer_of(from, layer);
             if old.is_some_and(|old| Arc::ptr_eq(old, layer)) {
@@ -83,8 +83,8 @@ pub fn difference(differ: &Differ, from: &TypeView, to: &TypeView) -> Difference
     out
 }
 
-/// Replaces the changes of names by what the rights of the client show, in O(changes · layers · log M). Both
-/// views have the same rights: a client whose rights change gets another stream.
+/// Replaces the changes of names by what the rights and the node of the client show, in O(changes · layers · log M).
+/// Both views have the same rights: a client whose rights change gets another stream.
 fn resolve_hidden(out: &mut Difference, from: &TypeView, to: &TypeView) {
     let changed = std::mem::take(out);
     let names = changed.changed.iter().chain(&changed.removed).map(|resource| resource.name());

@@ -3,9 +3,9 @@
 use std::{ops::Bound, sync::Arc};
 
 use chancery_model::{
-    Collection, DynamicParameters, Incarnation, LifetimeClass, Resource, ResourceName, Revision,
-    Scope, ScopeName, SecretsRight, State, StructuredName, TypeUrl, TypeVersion, base_of,
-    base_of_located, parameters_of, types,
+    Collection, DynamicParameters, Incarnation, LifetimeClass, Node, Resource, ResourceName,
+    Revision, Scope, ScopeName, SecretsRight, State, StructuredName, TypeUrl, TypeVersion, base_of,
+    base_of_located, is_of_node, parameters_of, types,
 };
 use smallvec::SmallVec;
 
@@ -23,6 +23,8 @@ pub struct View {
     access_changed: Revision,
     /// The secrets that the client may receive; `None` for all.
     secrets: Option<Arc<SecretsRight>>,
+    /// The node of the client, if the view belongs to a client.
+    node: Option<Arc<Node>>,
 }
 
 impl View {
@@ -40,6 +42,7 @@ impl View {
             scopes: scopes.iter().filter_map(|name| state.scopes.get(name).cloned()).collect(),
             access_changed: state.access.changed,
             secrets: None,
+            node: None,
         }
     }
 
@@ -48,6 +51,18 @@ impl View {
     #[must_use]
     pub fn with_secrets(self, secrets: Option<Arc<SecretsRight>>) -> Self {
         Self { secrets, ..self }
+    }
+
+    /// Sets the node of the client.
+    #[must_use]
+    pub fn with_node(self, node: Arc<Node>) -> Self {
+        Self { node: Some(node), ..self }
+    }
+
+    /// Returns the node of the client, if the view belongs to a client.
+    #[must_use]
+    pub fn node(&self) -> Option<&Arc<Node>> {
+        self.node.as_ref()
     }
 
     /// Returns the revision of the state that the view shows.
@@ -81,6 +96,7 @@ impl View {
             hidden_child: None,
             parameters: None,
             secrets,
+            node: None,
         }
     }
 }
@@ -99,6 +115,8 @@ pub struct TypeView {
     parameters: Option<Arc<DynamicParameters>>,
     /// The secrets that the client may receive; `None` for all, and for other types.
     secrets: Option<Arc<SecretsRight>>,
+    /// The node whose names the view has, and no names of other nodes; `None` if names of all nodes are there.
+    node: Option<Arc<Node>>,
 }
 
 /// The parameters of a client without parameters.
@@ -109,8 +127,15 @@ impl TypeView {
     #[must_use]
     pub fn empty() -> Self {
         let (floor, incarnation) = (Revision(0), Incarnation(0));
-        let layers = SmallVec::new();
-        Self { floor, incarnation, layers, hidden_child: None, parameters: None, secrets: None }
+        Self {
+            floor,
+            incarnation,
+            layers: SmallVec::new(),
+            hidden_child: None,
+            parameters: None,
+            secrets: None,
+            node: None,
+        }
     }
 
     /// Finds a resource by name or alias, in the first layer that contains it. A name in any layer
@@ -133,6 +158,7 @@ impl TypeView {
     fn permits(&self, layer: &Collection, resource: &Resource) -> bool {
         let secrets = self.secrets.as_ref();
         secrets.is_none_or(|secrets| secrets.permits(&layer.scope, resource.base_name()))
+            && self.node.as_ref().is_none_or(|node| is_of_node(resource.base_name().as_str(), node))
     }
 
     /// Returns whether one of the first `n_above` layers shadows a resource of a later layer.
@@ -146,13 +172,13 @@ impl TypeView {
     /// Returns whether some resources of the view are hidden from the client.
     #[must_use]
     pub fn has_hidden(&self) -> bool {
-        self.secrets.is_some()
+        self.secrets.is_some() || self.node.is_some()
     }
 
-    /// Returns whether clients of both views may receive the same secrets.
-    #[must_use]
-    pub fn has_rights_of(&self, other: &Self) -> bool {
-        self.secrets == other.secrets
+    /// Returns whether different nodes decide which names the views have.
+    pub(crate) fn is_of_other_node(&self, other: &Self) -> bool {
+        let nodes = self.node.as_ref().zip(other.node.as_ref());
+        nodes.is_some_and(|(own, other)| own != other)
     }
 
     fn find(&self, name: &str) -> Option<&Arc<Resource>> {
@@ -231,6 +257,14 @@ impl TypeView {
     #[must_use]
     pub fn hiding_parents_of(self, child_type: &'static str) -> Self {
         Self { hidden_child: Some(child_type), ..self }
+    }
+
+    /// Hides the names that have parameters of another node (XDSTP-08), for a client that does not ask for them by
+    /// name. A view without such names stays as it is, in O(layers).
+    #[must_use]
+    pub fn hiding_other_nodes(self, node: impl FnOnce() -> Option<Arc<Node>>) -> Self {
+        let has_any = self.layers.iter().any(|layer| layer.n_of_nodes > 0);
+        Self { node: has_any.then(node).flatten(), ..self }
     }
 
     /// Finds a resource by name, and ignores aliases.
@@ -362,7 +396,8 @@ impl TypeView {
     pub fn is_same(&self, other: &Self) -> bool {
         self.layers.len() == other.layers.len()
             && self.layers.iter().zip(&other.layers).all(|(a, b)| Arc::ptr_eq(a, b))
-            && self.has_rights_of(other)
+            && self.secrets == other.secrets
+            && self.node == other.node
             && (!self.has_variants() || self.parameters() == other.parameters())
     }
 }

@@ -355,7 +355,9 @@ impl Writer {
         if !settings.needs_names(client.supports_all) {
             return Ok(settings.response(client.supports_all, std::iter::empty()));
         }
-        let clusters = view.map(|view| view.of_type(&TypeUrl::from_static(CLUSTER)));
+        let own = || Some(Arc::clone(&client.node));
+        let clusters =
+            view.map(|view| view.of_type(&TypeUrl::from_static(CLUSTER)).hiding_other_nodes(own));
         let names = clusters.iter().flat_map(|clusters| clusters.iter());
         Ok(settings.response(false, names.map(|resource| resource.name().as_str())))
     }

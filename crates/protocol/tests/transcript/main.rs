@@ -8,6 +8,7 @@
 //! commit EDS/x=1;stale=4           publishes endpoints that are stale after some seconds
 //! commit SRDS/x=1;key=a            publishes a scope with a key (VHDS: domains, LDS: addresses), separated by `,`
 //! features a b / agent envoy       the client reports these features, or this user agent
+//! node n1                          the client reports this ID
 //! cost 10                          a poll after the last commit visits at most this number of names
 //! renewals off                     no lifetimes are renewed from now on, until `renewals on`
 //! scopes default,a                 the node sees these scopes from now on
@@ -55,6 +56,7 @@ mod first_state;
 mod globs;
 mod grpc;
 mod lifetimes;
+mod node_parameters;
 mod on_demand;
 mod references;
 mod regressions;

@@ -253,6 +253,7 @@ impl World {
                 let support = LifetimeSupport::of(&self.node, 0);
                 self.stream().session.support_lifetimes(support);
             }
+            "node" => rest.clone_into(&mut self.node.id),
             "renewals" => self.renews = rest == "on",
             "cost" => {
                 let max = rest.parse::<usize>().unwrap();
@@ -436,8 +437,12 @@ impl World {
         })
     }
 
+    fn view(&self) -> View {
+        View::resolve(&self.state, &self.scopes).with_node(Arc::new(self.node.clone()))
+    }
+
     fn send(&mut self, request: Request) -> Option<Outcome> {
-        let view = View::resolve(&self.state, &self.scopes);
+        let view = self.view();
         let (now, resume_states) = (self.now, self.resume_states.clone());
         let stream = self.stream();
         let taken = stream.session.on_request(request, Some(&view), now);
@@ -489,7 +494,7 @@ impl World {
     /// Returns the resources that the session reports for a type, read in pages of two names.
     fn contents(&mut self, text: &str) -> Outcome {
         let (type_url, now) = (type_url(text), self.now);
-        let view = View::resolve(&self.state, &self.scopes);
+        let view = self.view();
         let (mut reader, mut after) = (ContentsReader::default(), None);
         let mut text = format!("= {text}");
         loop {
@@ -524,7 +529,7 @@ impl World {
     }
 
     fn poll(&mut self) -> Vec<Outcome> {
-        let view = View::resolve(&self.state, &self.scopes);
+        let view = self.view();
         let mut out = Vec::new();
         for at in self.streams.keys().cloned().collect::<Vec<_>>() {
             self.at.clone_from(&at);

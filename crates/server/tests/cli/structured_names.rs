@@ -54,7 +54,7 @@ fn examples_of_the_page_work() {
     let environment = [("CHANCERY_CONFIG", config.to_str().unwrap())];
     let server = Server::start_with(&directory.path().join("data"), &environment);
 
-    let mut files = ["web.yaml", "endpoints.yaml"].into_iter();
+    let mut files = ["web.yaml", "endpoints.yaml", "envoy.yaml", "members.yaml"].into_iter();
     let mut n_commands = 0;
     for (language, text) in blocks(page, &["yaml", "sh"]) {
         if language == "yaml" {
@@ -75,9 +75,9 @@ fn examples_of_the_page_work() {
             n_commands += 1;
         }
     }
-    assert_eq!((files.next(), n_commands), (None, 5));
+    assert_eq!((files.next(), n_commands), (None, 6));
     let left = server.json(&["get"], "");
-    assert_eq!(left["resources"].as_array().unwrap().len(), 3, "{left}");
+    assert_eq!(left["resources"].as_array().unwrap().len(), 4, "{left}");
     let [(_, bootstrap)] = blocks(page, &["json"])[..] else { panic!("one bootstrap") };
     let bootstrap: Value = serde_json::from_str(bootstrap).unwrap();
     assert!(bootstrap["authorities"]["traffic.example"].is_object());

@@ -18,6 +18,7 @@ mod envoy_leds;
 mod envoy_life;
 mod envoy_lifetimes;
 mod envoy_nack;
+mod envoy_node_parameters;
 mod envoy_on_demand;
 mod envoy_order;
 mod envoy_references;

@@ -11,6 +11,7 @@ use chancery_model::{
 use chancery_view::{Differ, TypeView, View, changed_collections, difference};
 use proptest::prelude::*;
 
+mod nodes;
 mod secrets;
 mod variants;
 

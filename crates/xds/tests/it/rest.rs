@@ -126,6 +126,21 @@ async fn poll_finds_structured_names_in_any_spelling() {
     assert!(reply.error().contains("is a collection, which polls cannot request"), "{reply:?}");
 }
 
+/// XDSTP-08, XDSTP-09: a poll finds a name with parameters of a node. A wildcard returns those of its own node.
+#[tokio::test]
+async fn poll_finds_names_with_parameters_of_nodes() {
+    let server = start().await;
+    let name = |id: &str| format!("xdstp://a/envoy.config.cluster.v3.Cluster/x?xds.node.id={id}");
+    server.put(CDS, &[("web", "1"), (&name("n1"), "own"), (&name("n2"), "other")]);
+    let mut client = Http1::connect(&server).await;
+    let named = client.post(REST_CDS, &poll("", &[&name("n2")])).await;
+    assert_eq!(named.content().1, "other");
+    let (version, texts) = client.post(REST_CDS, &poll("", &[])).await.content();
+    assert_eq!(texts, "1 own");
+    server.put(CDS, &[("web", "2")]);
+    assert_eq!(client.post(REST_CDS, &poll(&version, &[])).await.content().1, "2 own");
+}
+
 /// REST-03, -06, -08, -21: both spellings are accepted, unknown fields are ignored, and a content type is
 /// optional. A type that contradicts the path is an error.
 #[tokio::test]
