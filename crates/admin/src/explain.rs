@@ -1,8 +1,9 @@
 //! Explanations why a node does or does not receive a resource.
 
 mod by_id;
+mod missing;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_fanout::StreamStatus;
 use chancery_model::{
@@ -11,6 +12,7 @@ use chancery_model::{
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::SyncState;
+use missing::missing_names;
 
 use crate::{
     AdminError,
@@ -18,6 +20,7 @@ use crate::{
     references::{self, ReferenceIndex, ReferenceSettings, ReferenceView, Shown},
     resources::{mismatch, parse_type, select, stored_name, variant_text},
     service::{Freshness, Service},
+    unrequested_collections::Unrequested,
     work::Size,
 };
 
@@ -43,6 +46,13 @@ impl Service {
             (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
         let is_small = streams.len() <= INLINE_STREAMS_MAX;
         let others = self.replicas_not_asked();
+        let missing = match &about {
+            About::Type(type_url) => {
+                missing_names(&self.fanout, &streams_of(&streams, &request.node), type_url).await
+            }
+            About::Everything | About::Resource(_) => Vec::new(),
+        };
+        let collection = about.type_url().filter(|type_url| type_url.is_collection()).cloned();
         let explain = move || {
             let streams = streams_of(&streams, &request.node);
             let references = about.key().map(|_| References { index: index.at(&whole), settings });
@@ -50,7 +60,14 @@ impl Service {
                 Subject { id: &request.node, streams: &streams, replicas_not_asked: others };
             explain(&state, &subject, &about, parameters, references)
         };
-        self.work.run(Size::of(is_small), explain).await
+        let mut response = self.work.run(Size::of(is_small), explain).await?;
+        response.conclusions.extend(missing);
+        if let Some(collection) = collection.filter(|_| response.streams.is_empty()) {
+            let unrequested = self.unrequested(BTreeSet::from([collection])).await;
+            let sentence = |one: &Unrequested| format!("Across all replicas, {}.", one.text());
+            response.conclusions.extend(unrequested.iter().map(sentence));
+        }
+        Ok(response)
     }
 }
 
@@ -370,7 +387,7 @@ fn conclude_content(
                 .filter_map(|scope| state.collection(scope, type_url))
                 .map(|collection| collection.resources.len())
                 .sum();
-            let name = type_url.message_name();
+            let name = type_url.shown_name();
             out.push(match n {
                 0 => format!("These scopes have no {name}."),
                 n => format!("These scopes have {n} resources of {name}, including shadowed ones."),
@@ -435,7 +452,7 @@ fn conclude_resource(
 
 fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &About) {
     let Some(type_url) = about.type_url() else { return };
-    let name = type_url.message_name();
+    let name = type_url.shown_name();
     if asking.is_empty() {
         out.push(format!("No stream of the node subscribes to {name}."));
         return;
@@ -448,6 +465,13 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
         let asked = match (subscription.wildcard, subscription.n_names) {
             (true, 0) => "all resources".to_owned(),
             (true, n) => format!("all resources and {n} by name"),
+            (false, 0) => {
+                out.push(format!(
+                    "The stream asks for no resource of {name}: its list is empty, which is no wildcard for this type. The \
+                     client receives nothing until it names a resource."
+                ));
+                continue;
+            }
             (false, 1) => "1 resource by name".to_owned(),
             (false, n) => format!("{n} resources by name"),
         };

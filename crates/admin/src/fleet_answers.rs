@@ -11,7 +11,10 @@ use tokio::time::Instant;
 
 use crate::{
     access_effects::{AccessEffects, access_effects},
-    fleet_messages::{CLIENTS, WRITE_EFFECTS, WriteEffects, WriteEffectsQuestion, encode_clients},
+    collection_requests,
+    fleet_messages::{
+        CLIENTS, COLLECTIONS, WRITE_EFFECTS, WriteEffects, WriteEffectsQuestion, encode_clients,
+    },
     known_clients::by_scope,
     node_groups::{Client, connected_nodes},
 };
@@ -27,6 +30,7 @@ impl Answerer for FleetAnswers {
             let body = match asked.kind.as_str() {
                 WRITE_EFFECTS => write_effects(&fanout, asked.body, asked.state).await?,
                 CLIENTS => clients_by_scope(&fanout).await?,
+                COLLECTIONS => collection_requests(&fanout, asked.body).await?,
                 _ => return Err(NoAnswer::OldRelease),
             };
             Ok(AnswerPage { body, next: Bytes::new() })
@@ -91,4 +95,11 @@ async fn clients_by_scope(fanout: &Fanout) -> Result<Bytes, NoAnswer> {
     // Clients choose their user agents, so there may be as many groups as streams.
     let computed = tokio::task::spawn_blocking(move || encode_clients(&by_scope(&groups))).await;
     computed.map_err(|error| NoAnswer::Failed(error.to_string()))
+}
+
+async fn collection_requests(fanout: &Fanout, question: Bytes) -> Result<Bytes, NoAnswer> {
+    let since = Instant::now();
+    let answer = collection_requests::answer(fanout, question).await?;
+    check_complete(fanout, since)?;
+    Ok(answer)
 }

@@ -21,6 +21,8 @@ use crate::{
 pub(crate) const WRITE_EFFECTS: &str = "write-effects";
 /// The kind of the question about connected clients.
 pub(crate) const CLIENTS: &str = "clients";
+/// The kind of the question about nodes that ask for collections.
+pub(crate) const COLLECTIONS: &str = "collections";
 
 /// The limits of the answers. A write waits for them for at most `timeout`.
 pub(crate) const LIMITS: AskLimits = AskLimits {

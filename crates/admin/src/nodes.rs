@@ -99,6 +99,11 @@ impl Service {
     }
 }
 
+/// Returns a number with a noun: `1 node`, `2 nodes`.
+pub(crate) fn number(n: usize, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
 /// Returns the statement that other replicas were not asked.
 pub(crate) fn not_asked(n_replicas: u64) -> String {
     match n_replicas {

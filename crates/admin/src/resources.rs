@@ -217,7 +217,7 @@ fn unopened(scope: &ScopeName, type_url: &TypeUrl) -> AdminError {
     AdminError::Unavailable(format!(
         "this replica cannot open sealed resources of type {} in scope {scope:?}: it lacks their key (`chancery keys \
          status`); ask another replica, or list them without bodies",
-        type_url.message_name()
+        type_url.shown_name()
     ))
 }
 

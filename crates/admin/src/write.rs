@@ -28,11 +28,13 @@ use crate::{
     authenticate,
     changed_names::{self, NamedResources},
     changes::{self, Effect},
+    create_times,
     deletion::{content, deletion},
     request_ids::stored_id,
     resources::parse_type,
     service::{Freshness, Service},
     trial::{Attempt, Checks, DryRun},
+    unrequested_collections::collections_of,
     wait::Waited,
     work::Size,
     write_guards::rejection,
@@ -76,7 +78,7 @@ impl Service {
 
     async fn try_apply(&self, request: pb::ApplyRequest) -> Result<pb::WriteResponse, AdminError> {
         self.authorize_any_write()?;
-        let checked = check(request.options)?;
+        let mut checked = check(request.options)?;
         let scope = scope(&request.scope)?;
         if request.files.is_empty() {
             return Err(AdminError::Parameter("there is no manifest to apply".to_owned()));
@@ -105,27 +107,36 @@ impl Service {
             let admitted = chancery_admission::admit_unless(&files, &options, stop);
             let Admitted { transaction, origins, warnings } =
                 admitted.map_err(|problems| refused(&options.validation, problems))?;
+            let clients = checked_clients(&options.validation, &transaction);
+            let collections = collections_of(&transaction);
+            let content = create_times::lack_times(&transaction)
+                .then(|| create_times::content(&files, &options));
             let input = Input { files, origins, warnings };
-            let checked_clients = checked_clients(&options.validation, &transaction);
-            let attempt = match state {
+            let attempt = match state.filter(|_| content.is_none()) {
                 // A small input may become a large transaction.
                 Some(state) if self::size(&transaction) == size => {
                     Attempt::of(transaction, state, &checks)
                 }
                 _ => Attempt::Untried(Box::new(transaction)),
             };
-            Ok::<_, AdminError>((attempt, input, checked_clients))
+            Ok::<_, AdminError>((attempt, input, clients, (collections, content)))
         };
-        let (attempt, mut input, checked_clients) =
+        let (attempt, mut input, clients, (collections, content)) =
             self.work.run_while_awaited(size, read).await??;
         let response = match attempt {
             Attempt::Untried(mut transaction) => {
+                if content.is_some() {
+                    checked.content = content;
+                    let size = self::size(&transaction);
+                    transaction = self.set_create_times(transaction, &checked, size).await?;
+                }
                 input.warnings.extend(self.external_findings(&mut transaction, &checked).await?);
                 self.commit(*transaction, checked, input).await
             }
             Attempt::DryRun(tried) => self.commit_tried(*tried, checked, input).await,
         };
-        response.map(|response| self.with_clients(response, checked_clients))
+        let response = self.with_clients(response?, clients);
+        Ok(self.with_unrequested(response, collections).await)
     }
 
     /// Asks the external validator, if the caller may write the transaction. Returns the findings that do

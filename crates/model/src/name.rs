@@ -189,11 +189,33 @@ impl TypeUrl {
         if self.is_collection() { MCP_RESOURCE_URL } else { &self.0 }
     }
 
-    /// Returns the last part of the message name: `Cluster`.
+    /// Returns the type as people read it: the message name, or the whole name of a collection, whose last segment
+    /// is the same in each version.
+    #[must_use]
+    pub fn shown_name(&self) -> &str {
+        if self.is_collection() { &self.0 } else { self.message_name() }
+    }
+
+    /// Returns the last part of the message name: `Cluster`. The name of a collection stays whole.
     #[must_use]
     pub fn short_name(&self) -> &str {
-        let name = self.message_name();
-        name.rsplit('.').next().unwrap_or(name)
+        let name = self.shown_name();
+        if self.is_collection() { name } else { name.rsplit('.').next().unwrap_or(name) }
+    }
+
+    /// Returns whether this is a collection that differs from another one only in its version, the segment before the
+    /// last: `networking.istio.io/v1/VirtualService` and `networking.istio.io/v1alpha3/VirtualService`.
+    #[must_use]
+    pub fn is_other_version_of(&self, other: &Self) -> bool {
+        let parts = self.kind_without_version();
+        self != other && parts.is_some() && parts == other.kind_without_version()
+    }
+
+    /// Returns what comes before and after the version of a collection.
+    fn kind_without_version(&self) -> Option<(&str, &str)> {
+        let (path, kind) = self.0.rsplit_once('/').filter(|_| self.is_collection())?;
+        let (group, _version) = path.rsplit_once('/')?;
+        Some((group, kind))
     }
 }
 

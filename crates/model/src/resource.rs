@@ -62,7 +62,7 @@ impl ResourceKey {
 
 impl fmt::Display for ResourceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:?}", self.type_url.message_name(), self.name.base())?;
+        write!(f, "{} {:?}", self.type_url.shown_name(), self.name.base())?;
         self.name.constraints().map_or(Ok(()), |constraints| write!(f, " [{constraints}]"))
     }
 }

@@ -1,6 +1,6 @@
 //! The information about connected nodes: state, rejections, waits and explanations.
 
-use chancery_model::types::{CLUSTER, LISTENER};
+use chancery_model::types::{CLUSTER, ENDPOINT, LISTENER};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Server, clusters, eventually};
@@ -294,5 +294,94 @@ async fn types_of_node_without_assignment_are_not_pending() {
     client.subscribe(CLUSTER).await;
     let node = in_state(&server, "new", "unassigned").await;
     assert_eq!(node["streams"][0]["subscriptions"][0]["state"], "idle");
+    server.stop().await;
+}
+
+fn virtual_service(collection: &str) -> Value {
+    let content = "type.googleapis.com/istio.networking.v1alpha3.VirtualService";
+    json!({
+        "@type": collection,
+        "metadata": {"name": "shop/reviews"},
+        "body": {"@type": content, "value": "CgdyZXZpZXdz"},
+    })
+}
+
+/// Issue 33: istiod asks for other versions of its collections than earlier releases did. Resources in the old ones are
+/// published, and never requested.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn collection_that_no_node_asks_for_is_reported() {
+    let server = Server::start().await;
+    let url = |version: &str| format!("networking.istio.io/{version}/VirtualService");
+    let apply = async |version: &str| {
+        let one = virtual_service(&url(version));
+        let applied = server.done("POST", "/v1/apply", &json!({"resources": [one]}).to_string());
+        let warnings = applied.await["warnings"].as_array().cloned().unwrap_or_default();
+        warnings.into_iter().find(|warning| warning["message"].to_string().contains("asks for"))
+    };
+    assert_eq!(apply("v1alpha3").await, None, "nobody asks for another version");
+    let mut client = Client::open(&server, "istiod");
+    client.subscribe(&url("v1")).await;
+    client.response().await;
+    let warning = apply("v1alpha3").await.unwrap();
+    let text = format!(
+        "no connected node asks for {}, but 1 node asks for {}",
+        url("v1alpha3"),
+        url("v1")
+    );
+    assert_eq!(warning["message"], text);
+    assert_eq!(warning["fix"], format!("publish the resources in {}", url("v1")));
+    assert_eq!(apply("v1").await, None);
+
+    let uri = |version: &str| format!("/v1/explain?node=istiod&type={}", url(version));
+    let explained = server.done("GET", &uri("v1alpha3"), "").await;
+    let explained = explained["conclusions"].to_string();
+    assert!(explained.contains(&format!("Across all replicas, {text}.")), "{explained}");
+    let none = format!("No stream of the node subscribes to {}.", url("v1alpha3"));
+    assert!(explained.contains(&none), "{explained}");
+    let explained = server.done("GET", &uri("v1"), "").await["conclusions"].to_string();
+    assert!(!explained.contains("Across all replicas"), "{explained}");
+    server.stop().await;
+}
+
+/// Issue 33: a resource of a collection gets a time of creation, and a retry of the request is the same request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_of_a_request_without_time_of_creation_takes_effect_once() {
+    let server = Server::start().await;
+    let collection = "networking.istio.io/v1/VirtualService";
+    let body = json!({"resources": [virtual_service(collection)]}).to_string();
+    let uri = "/v1/apply?request_id=0123456789abcdef0123456789abcdef";
+    let first = server.done("POST", uri, &body).await;
+    assert_eq!(first["changed"], 1, "{first}");
+    let again = server.done("POST", uri, &body).await;
+    assert_eq!(again["revision"], first["revision"], "{again}");
+    let dry = server.done("POST", "/v1/apply?dry_run=true", &body).await;
+    assert_eq!((&dry["changed"], &dry["unchanged"]), (&json!(0), &json!(1)), "{dry}");
+    let got = server.done("GET", &format!("/v1/resources?type={collection}"), "").await;
+    let mut resource = got["resources"][0]["body"].clone();
+    let created = &resource["metadata"]["create_time"];
+    assert!(created.is_string(), "{got}");
+    resource["@type"] = json!(collection);
+    let manifest = json!({"resources": [resource]}).to_string();
+    assert_eq!(server.done("POST", "/v1/apply", &manifest).await["unchanged"], 1);
+    server.stop().await;
+}
+
+/// Issue 33: `explain` names what a client waits for, and says when it has asked for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explanation_names_what_a_client_waits_for() {
+    let server = Server::start().await;
+    let mut client = Client::open(&server, "n1");
+    client.subscribe(ENDPOINT).await;
+    let conclusions = async |part: &str| {
+        let uri = "/v1/explain?node=n1&type=eds";
+        let probe = async || {
+            let text = server.done("GET", uri, "").await["conclusions"].to_string();
+            text.contains(part).then_some(())
+        };
+        eventually(probe, part).await;
+    };
+    conclusions("its list is empty, which is no wildcard for this type").await;
+    client.subscribe_to(ENDPOINT, &["a", "b"]).await;
+    conclusions("The stream asks for \\\"a\\\", \\\"b\\\", which the node does not see.").await;
     server.stop().await;
 }

@@ -2,12 +2,12 @@
 
 use chancery_model::{Printable, TypeUrl, is_unprintable, types};
 
-/// Returns the first alias of a type, or its message name.
+/// Returns the first alias of a type, its message name, or the whole name of a collection.
 pub(crate) fn short_type(type_url: &str) -> String {
     let Ok(type_url) = TypeUrl::new(type_url) else { return type_url.to_owned() };
     match types::properties(&type_url).aliases.first() {
         Some(alias) => (*alias).to_owned(),
-        None => type_url.message_name().to_owned(),
+        None => type_url.shown_name().to_owned(),
     }
 }
 

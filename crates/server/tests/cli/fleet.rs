@@ -34,7 +34,7 @@ struct Client {
     _responses: Streaming<DiscoveryResponse>,
 }
 
-async fn connect(xds: &str, id: &str, user_agent: &str) -> Client {
+async fn connect(xds: &str, id: &str, user_agent: &str, type_url: &str) -> Client {
     let channel = Channel::from_shared(format!("http://{xds}")).unwrap().connect().await.unwrap();
     let mut client = tonic::client::Grpc::new(channel);
     client.ready().await.unwrap();
@@ -42,7 +42,7 @@ async fn connect(xds: &str, id: &str, user_agent: &str) -> Client {
     let node = Node { id: id.into(), user_agent_name: user_agent.into(), ..Node::default() };
     let request = DiscoveryRequest {
         node: Some(node.encode_to_vec().into()),
-        type_url: CLUSTER.to_owned(),
+        type_url: type_url.to_owned(),
         ..DiscoveryRequest::default()
     };
     requests.send(request).await.unwrap();
@@ -120,8 +120,13 @@ impl Fleet {
     }
 
     fn connect(&mut self, at: usize, id: &str, user_agent: &str) {
+        self.connect_for(at, id, user_agent, CLUSTER);
+    }
+
+    /// Connects a node that subscribes to all resources of a type.
+    fn connect_for(&mut self, at: usize, id: &str, user_agent: &str, type_url: &str) {
         let replica = &self.replicas[at];
-        let client = self.runtime.block_on(connect(&replica.xds(), id, user_agent));
+        let client = self.runtime.block_on(connect(&replica.xds(), id, user_agent, type_url));
         self.clients.push(client);
         eventually("the node is listed", || {
             let nodes = replica.json(&["nodes"]);
@@ -245,6 +250,51 @@ fn every_guard_gives_the_same_answer_at_each_replica() {
     assert_eq!(fleet.revision(1), before, "nothing was written");
     check_references(&fleet);
     check_profiles(&mut fleet);
+    check_collections(&mut fleet);
+}
+
+/// A collection is requested if a node of any replica asks for it. Otherwise, `apply` and `explain` name the version that
+/// nodes ask for.
+fn check_collections(fleet: &mut Fleet) {
+    let url = |version: &str| format!("networking.istio.io/{version}/VirtualService");
+    fleet.connect_for(2, "istiod", "istiod", &url("v1"));
+    let resource = |version: &str| {
+        let body = "{'@type': type.googleapis.com/istio.networking.v1alpha3.VirtualService, value: CgdyZXZpZXdz}";
+        let one = format!(
+            "{{'@type': {}, metadata: {{name: shop/reviews}}, body: {body}}}",
+            url(version)
+        );
+        manifest("base", &[one])
+    };
+    let text = format!(
+        "no connected node asks for {}, but 1 node asks for {}",
+        url("v1alpha3"),
+        url("v1")
+    );
+    for at in 0..3 {
+        let args = ["apply", "-f", "-", "--dry-run"];
+        let done = fleet.write(at, &args, &resource("v1alpha3"));
+        assert!(done.err.contains(&text), "replica {}: {done:?}", at + 1);
+        let done = fleet.write(at, &args, &resource("v1"));
+        assert!(!done.err.contains("asks for"), "replica {}: {done:?}", at + 1);
+        // The node is connected to one replica only, and `explain` says so with its code.
+        let explained = fleet.replicas[at].run(&["explain", "istiod", &url("v1alpha3")], "");
+        assert!(explained.out.contains(&text), "replica {}: {explained:?}", at + 1);
+    }
+    // The time of creation is that of the first write, whichever replica takes the next ones.
+    let created = |at: usize| {
+        let got = fleet.replicas[at].json(&["get", &url("v1"), "shop/reviews", "--scope", "base"]);
+        got["resources"][0]["body"]["metadata"]["create_time"].clone()
+    };
+    fleet.write(0, &["apply", "-f", "-"], &resource("v1"));
+    let first = created(0);
+    assert!(first.is_string(), "{first}");
+    for at in [1, 2, 0] {
+        let done = fleet.write(at, &["apply", "-f", "-", "-o", "json"], &resource("v1"));
+        let answer: Value = serde_json::from_str(&done.out).unwrap();
+        assert_eq!((&answer["changed"], &answer["unchanged"]), (&0.into(), &1.into()), "{answer}");
+        assert_eq!(created(at), first);
+    }
 }
 
 /// A view with a variable is that of a node on another replica.

@@ -38,6 +38,7 @@ pub(super) fn write_stream(
         let subscribed = match (subscription.wildcard, subscription.names) {
             (true, 0) => "all".to_owned(),
             (true, n) => format!("all, {n} by name"),
+            (false, 0) => "nothing: the list is empty".to_owned(),
             (false, n) => format!("{n} by name"),
         };
         let held = match subscription.held_removals {
