@@ -1,15 +1,17 @@
 //! Resources of one transaction that a client rejects together.
 //!
 //! Envoy subscribes to all listeners and scopes of its view. Two listeners with one address, or two scopes with one
-//! key, are rejected. Resources with structured names are requested one by one, and are not compared. The contents of
+//! key, are rejected. So are two settings of one cache of forward proxies. Resources with structured names are requested one by one, and are not compared. The contents of
 //! a collection of MCP have one type.
 
 use std::{borrow::Cow, collections::HashMap};
 
 use chancery_model::{ResourceDraft, ResourceKey, ScopeName, TypeUrl, is_structured, types};
+use prost_reflect::DynamicMessage;
 
 use crate::{
     collection,
+    dns_caches::{DnsCache, dns_caches},
     listener_address::{ListenerAddress, listener_addresses},
     mode::{Validation, ValidationMode},
     node::named,
@@ -22,6 +24,8 @@ use crate::{
 pub(crate) struct Conflicts {
     /// The name of the first resource with each key.
     keys: HashMap<(ScopeName, &'static str, String), String>,
+    /// The first settings of each cache of forward proxies, and the name of its resource.
+    caches: HashMap<(ScopeName, String), (DynamicMessage, String)>,
     /// The type of the first content of each collection, and the name of its resource.
     contents: HashMap<(ScopeName, TypeUrl), (String, String)>,
 }
@@ -72,6 +76,27 @@ impl Conflicts {
         }]
     }
 
+    /// Finds a cache with other settings than the first one of its name.
+    fn find_cache(&mut self, scope: &ScopeName, draft: &ResourceDraft) -> Vec<Fault> {
+        let mut found = Vec::new();
+        for DnsCache { path, name, settings } in dns_caches(draft) {
+            let new = || (settings.clone(), draft.key.name.to_string());
+            let place = (scope.clone(), name.clone());
+            let (expected, first) = self.caches.entry(place).or_insert_with(new);
+            if *expected != settings {
+                let (name, first) = (named(&name), named(first));
+                found.push(Fault {
+                    path,
+                    id: "dns.cache".into(),
+                    fix: "give both the same settings, or different names".to_owned(),
+                    severity: Severity::Error,
+                    ..Fault::new(format!("the cache {name} has other settings in {first}"))
+                });
+            }
+        }
+        found
+    }
+
     fn find(&mut self, scope: &ScopeName, draft: &ResourceDraft) -> Vec<Fault> {
         let (kind, id, keys) = match draft.key.type_url.as_str() {
             types::LISTENER => {
@@ -80,10 +105,10 @@ impl Conflicts {
                 ("address", "listener.shared_address", keys)
             }
             types::SCOPED_ROUTE => ("key", "scoped_route.shared_key", keys_of_scope(draft)),
-            _ => return Vec::new(),
+            _ => return self.find_cache(scope, draft),
         };
         let name = draft.key.name.as_str();
-        let mut found = Vec::new();
+        let mut found = self.find_cache(scope, draft);
         for (path, key) in keys {
             let first =
                 self.keys.entry((scope.clone(), kind, key)).or_insert_with(|| name.to_owned());

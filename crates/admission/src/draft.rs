@@ -81,17 +81,16 @@ pub(crate) fn draft(
         return Err(Fault::new(IS_KEY).within(name_field.unwrap_or("name")));
     }
     let name = match (name_field, name) {
-        (None, None) => return Err(Fault::new(name_missing(type_url))),
+        (None, None) => return Err(Fault::new(NAME_MISSING)),
         (None, Some(name)) => name,
         (Some(field), given) => {
             let in_body = found.name.as_str();
             match given {
                 given if in_body.is_empty() => return Err(empty_name(field, given)),
                 Some(given) if canonical_name(given) != canonical_name(in_body) => {
-                    return Err(Fault::new(format!(
-                        "the resource is named {given:?}, but its {field} is {in_body:?}"
-                    ))
-                    .within("name"));
+                    let rule =
+                        format!("the resource is named {given:?}, but its {field} is {in_body:?}");
+                    return Err(Fault::new(rule).within("name"));
                 }
                 _ => in_body,
             }
@@ -146,16 +145,6 @@ pub(crate) fn empty_name(field: &str, given: Option<&str>) -> Fault {
     Fault::new(rule).within(field)
 }
 
-fn name_missing(type_url: &TypeUrl) -> String {
-    let why = match type_url.as_str() {
-        types::VIRTUAL_HOST => {
-            "clients request a virtual host as <route configuration>/<host>, which is not in its body"
-        }
-        _ => "this type has no known name field",
-    };
-    format!("the name is missing: {why}; give {{\"resource\": …, \"name\": …}}")
-}
-
 /// Checks the name of a virtual host, which has two parts (DELTA-60), and that of a resource in a collection.
 fn check_form(type_url: &TypeUrl, name: &str) -> Result<(), Fault> {
     if type_url.is_collection() {
@@ -189,6 +178,10 @@ fn check_entries(names: &[String]) -> Result<(), Fault> {
 
 /// The number of `EDS` in `Cluster.type`.
 const EDS: u64 = 3;
+
+/// The rule for a body of a type without a known field for its name.
+const NAME_MISSING: &str =
+    "the name is missing: this type has no known name field; give {\"resource\": …, \"name\": …}";
 
 /// The findings of a walk through a body.
 #[derive(Default)]

@@ -18,6 +18,7 @@ pub struct ListenerAddress {
 /// The numbers of fields of `Listener`.
 const ADDRESS: u32 = 2;
 const ADDITIONAL_ADDRESSES: u32 = 33;
+const ENABLE_REUSE_PORT: u32 = 29;
 
 /// Returns the addresses of a listener that no other listener of a view can have. Other resources have none.
 ///
@@ -46,6 +47,16 @@ pub fn listener_addresses(key: &ResourceKey, body: &[u8]) -> Vec<ListenerAddress
         index += 1;
     }
     found
+}
+
+/// Returns whether the sockets of a listener let other sockets have their port, which is the default. Envoy rejects a
+/// change, and a listener without this property that keeps only some of its addresses.
+#[must_use]
+pub fn reuses_ports(listener: &[u8]) -> bool {
+    match last(listener, ENABLE_REUSE_PORT) {
+        Some(value) => last_varint(value, 1) == Some(1),
+        None => true,
+    }
 }
 
 /// Returns an `envoy.config.core.v3.Address` as text; `None` if others can have it: the system chooses the

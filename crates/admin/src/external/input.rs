@@ -158,7 +158,7 @@ mod tests {
 - {"@type": type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment, cluster_name: e}
 - {"@type": type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: r}
 - name: r/v
-  resource: {"@type": type.googleapis.com/envoy.config.route.v3.VirtualHost, name: v, domains: [v.test]}
+  resource: {"@type": type.googleapis.com/envoy.config.route.v3.VirtualHost, name: r/v, domains: [v.test]}
 - {"@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret, name: s}
 - {"@type": type.googleapis.com/envoy.service.runtime.v3.Runtime, name: x}
 "#;
@@ -176,7 +176,7 @@ mod tests {
             manager["route_config"].clone()
         };
         assert_eq!(routes(0), json!({"name": "r", "validate_clusters": false}));
-        let host = json!({"name": "v", "domains": ["v.test"]});
+        let host = json!({"name": "r/v", "domains": ["v.test"]});
         assert_eq!(routes(1), json!({"virtual_hosts": [host], "validate_clusters": false}));
         assert_eq!(of("secrets"), [json!({"name": "s"})]);
     }

@@ -10,6 +10,7 @@ mod bind;
 mod cel;
 mod certificate;
 mod choices;
+mod cipher_list;
 mod cluster;
 mod cluster_kind;
 mod common;

@@ -2,7 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::semantic::{assert_findings, tls};
+use crate::{
+    semantic::{assert_findings, tls, typed},
+    validate::findings,
+};
 
 const SERVER: &str = "filter_chains[0].transport_socket.typed_config.common_tls_context";
 
@@ -47,9 +50,9 @@ fn revocation_lists_must_be_readable() {
     let broken = format!("{SERVER}.validation_context.crl.inline_string: tls.crl");
     assert_findings(&[
         (context(pem("revocation_list")), &[]),
-        // Envoy ignores other texts.
-        (context(json!({"inline_string": "AAAA"})), &[]),
-        (context(pem("authority")), &[]),
+        // Envoy ignores other texts, which a warning says.
+        (context(json!({"inline_string": "AAAA"})), &[&broken]),
+        (context(pem("authority")), &[&broken]),
         (block("AAAA"), &[&broken]),
         (block("MAA="), &[&broken]),
     ]);
@@ -82,7 +85,6 @@ fn parameters_of_a_tls_context_must_be_known() {
             &[],
         ),
         (parameters("cipher_suites", "ECDHE+AESGCM:-3DES"), &[]),
-        (parameters("cipher_suites", "TLS_AES_128_GCM_SHA256"), &[&at("cipher_suites")]),
         (parameters("ecdh_curves", "X25519:P-256"), &[]),
         (parameters("ecdh_curves", "P-224"), &[&at("ecdh_curves")]),
         (parameters("signature_algorithms", "sha256"), &[&at("signature_algorithms")]),
@@ -99,5 +101,212 @@ fn parameters_of_a_tls_context_must_be_known() {
         ),
         (staple("inline_string", "x"), &[&ocsp("inline_string")]),
         (staple("inline_bytes", "AAAA"), &[&ocsp("inline_bytes")]),
+    ]);
+}
+
+/// Each variant of a text in PEM, and whether Envoy takes it.
+#[test]
+fn pem_is_read_as_envoy_reads_it() {
+    let all: Json = serde_json::from_str(include_str!("data/tls.json")).unwrap();
+    let text = |name: &str| all[name].as_str().unwrap().to_owned();
+    let inline = |text: &str| json!({"inline_string": text});
+    let chain = |chain: &str| {
+        let pair = json!({"certificate_chain": inline(chain), "private_key": pem("private_key")});
+        tls("Downstream", &json!({"tls_certificates": [pair]}))
+    };
+    let key = |key: &str| {
+        let pair = json!({"certificate_chain": pem("certificate"), "private_key": inline(key)});
+        tls("Downstream", &json!({"tls_certificates": [pair]}))
+    };
+    let authority = |authority: &str| {
+        let pair =
+            json!({"certificate_chain": pem("certificate"), "private_key": pem("private_key")});
+        let validation = json!({"trusted_ca": inline(authority)});
+        tls("Downstream", &json!({"tls_certificates": [pair], "validation_context": validation}))
+    };
+    let foo = "-----BEGIN FOO-----\nAAAA\n-----END FOO-----\n";
+    for (name, wrap) in [
+        ("certificate", &chain as &dyn Fn(&str) -> Json),
+        ("private_key", &key),
+        ("authority", &authority),
+    ] {
+        let good = text(name);
+        let lines: Vec<&str> = good.lines().collect();
+        let (first, last, n) = (lines[0], lines[lines.len() - 1], lines.len());
+        let body = lines[1..n - 1].concat();
+        let indented =
+            |lines: &[&str]| lines.iter().map(|it| format!("  {it}\n")).collect::<String>();
+        for (text, is_taken) in [
+            (good.clone(), true),
+            (format!("note\n{good}"), true),
+            (format!("\n\n{foo}{good}"), true),
+            (good.replace('\n', "\r\n"), true),
+            (good.replace('\n', "  \n"), true),
+            (format!("{first}\n{body}\n{last}"), true),
+            (format!("{first}\n{}{last}\n", indented(&lines[1..n - 1])), true),
+            (format!("{first}\n\n{}\n", lines[1..].join("\n")), true),
+            (format!("{}{good}", indented(&lines)), true),
+            (indented(&lines), false),
+            (format!(" {good}"), false),
+            (format!("\u{feff}{good}"), false),
+            (format!("note {good}"), false),
+            (good.replace('\n', "\r"), false),
+            (good.replace('\n', "\\n"), false),
+            (lines.concat(), false),
+            (good.replace(last, &format!("  {last}")), false),
+            (good.replace(last, ""), false),
+            (good.replace(last, &format!("{last} note")), false),
+            (good.replace(first, &format!("{first} note")), false),
+            (good.replace(lines[1], &format!("{}\n!!!", lines[1])), false),
+            (good.replace(lines[1], &format!("{}\n", lines[1])), false),
+            (good.replace("=\n", "\n"), !good.contains("=\n")),
+            (format!("{first}\nA: b\n\n{}\n", lines[1..].join("\n")), false),
+            (format!("{}{good}", foo.replace("AAAA", "!!!")), false),
+            (String::new(), false),
+        ] {
+            let found = findings(&wrap(&text));
+            assert_eq!(found.is_empty(), is_taken, "{name} {text:?}: {found:?}");
+        }
+    }
+    // Envoy reads only the first private key, but all certificates.
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let open = "-----BEGIN FOO-----\nAAAA\n";
+    let after = |name: &str, rest: &str| text(name) + rest;
+    assert_findings(&[
+        (key(&after("private_key", open)), &[]),
+        (key(&after("private_key", broken)), &[]),
+        (
+            key(&text("private_key").replace("EC PRIVATE", "OPENSSH PRIVATE")),
+            &[&pair("private_key")],
+        ),
+        (chain(&after("certificate", open)), &[&pair("certificate_chain")]),
+        (chain(&after("certificate", broken)), &[&pair("certificate_chain")]),
+        (chain(&after("certificate", &text("private_key"))), &[]),
+        (authority(&after("authority", &text("revocation_list"))), &[]),
+    ]);
+}
+
+fn pair(field: &str) -> String {
+    format!("{SERVER}.tls_certificates[0].{field}.inline_string: tls.pem")
+}
+
+fn with_parameters(field: &str, values: &[&str]) -> Json {
+    let pair = json!({"certificate_chain": pem("certificate"), "private_key": pem("private_key")});
+    let common = json!({"tls_certificates": [pair], "tls_params": {field: values}});
+    tls("Downstream", &common)
+}
+
+#[test]
+fn lists_of_a_tls_context_are_read_as_envoy_reads_them() {
+    let taken: [(&str, &[&str]); 24] = [
+        ("ecdh_curves", &[]),
+        ("ecdh_curves", &[""]),
+        ("ecdh_curves", &["X25519MLKEM768", "P-256"]),
+        ("signature_algorithms", &[""]),
+        ("signature_algorithms", &["rsa_pkcs1_sha256_legacy", "rsa_pkcs1_sha256"]),
+        ("signature_algorithms", &["mldsa44", "mldsa65", "mldsa87"]),
+        ("cipher_suites", &[""]),
+        ("cipher_suites", &["", "AES128-SHA"]),
+        ("cipher_suites", &["AES128-SHA", "AES128-SHA:"]),
+        ("cipher_suites", &["[AES128-SHA|AES128-SHA|]", "AES256-SHA"]),
+        ("cipher_suites", &["[AES128-SHA|AES256-SHA][ECDHE+AESGCM|ALL]"]),
+        ("cipher_suites", &["AES128-SHA!AES256-SHA"]),
+        ("cipher_suites", &["ALL:!AES128-SHA:+AES256-SHA:@STRENGTH"]),
+        ("cipher_suites", &["ALL:@STRENGTH+x"]),
+        ("cipher_suites", &["DEFAULT:!3DES"]),
+        ("cipher_suites", &["AES128-SHA:-CHACHA20"]),
+        ("cipher_suites", &["AES128-SHA:!ECDHE+RSA"]),
+        ("cipher_suites", &["AES128-SHA:!TLS_AES_256_GCM_SHA384"]),
+        ("cipher_suites", &["-AES128-SHA:AES128-SHA"]),
+        ("cipher_suites", &["-AES128-SHA:[AES128-SHA]"]),
+        ("cipher_suites", &["3DES"]),
+        ("cipher_suites", &["DES-CBC3-SHA:!ALL"]),
+        ("cipher_suites", &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]),
+        ("cipher_suites", &["ECDHE-ECDSA-AES128-SHA256"]),
+    ];
+    for (field, values) in taken {
+        assert_eq!(findings(&with_parameters(field, values)), <[&str; 0]>::default(), "{values:?}");
+    }
+    let refused: [(&str, &[&str], &str); 30] = [
+        ("ecdh_curves", &["X25519", "X25519"], "[1]"),
+        ("ecdh_curves", &["P-256:prime256v1"], "[0]"),
+        ("ecdh_curves", &["", "X25519"], "[0]"),
+        ("ecdh_curves", &["X25519:"], "[0]"),
+        ("ecdh_curves", &["p-256"], "[0]"),
+        ("signature_algorithms", &["ed25519", "ed25519"], "[1]"),
+        ("signature_algorithms", &["PSS+SHA256", "rsa_pss_rsae_sha256"], "[1]"),
+        ("signature_algorithms", &["rsa_pkcs1_sha256", ""], "[1]"),
+        ("cipher_suites", &["", ""], ""),
+        ("cipher_suites", &["[AES128-SHA"], "[0]"),
+        ("cipher_suites", &["[AES128-SHA", "AES256-SHA]"], "[0]"),
+        ("cipher_suites", &["AES256-SHA]"], "[0]"),
+        ("cipher_suites", &["[[AES256-SHA]]"], "[0]"),
+        ("cipher_suites", &["[]"], ""),
+        ("cipher_suites", &["AES128-SHA|AES256-SHA"], "[0]"),
+        ("cipher_suites", &["[!AES128-SHA|AES256-SHA]"], "[0]"),
+        ("cipher_suites", &["[AES128-SHA]", "-AES128-SHA"], "[1]"),
+        ("cipher_suites", &["ALL:+[AES128-SHA]"], "[0]"),
+        ("cipher_suites", &["ECDHE+"], "[0]"),
+        ("cipher_suites", &["AES128-SHA+AESGCM"], "[0]"),
+        ("cipher_suites", &["ECDHE+RSA"], ""),
+        ("cipher_suites", &["AES128-SHA,AES256-SHA"], "[0]"),
+        ("cipher_suites", &["ALL:@SECLEVEL=1"], "[0]"),
+        ("cipher_suites", &["!AES128-SHA:AES128-SHA"], ""),
+        ("cipher_suites", &["AES128-SHA:!TLS_RSA_WITH_AES_128_CBC_SHA"], ""),
+        ("cipher_suites", &["ALL:-HIGH"], ""),
+        ("cipher_suites", &["AES128-SHA:DEFAULT"], "[0]"),
+        ("cipher_suites", &["TLS_AES_256_GCM_SHA384"], ""),
+        ("cipher_suites", &["TLS_FOO_WITH_BAR"], "[0]"),
+        ("cipher_suites", &["aes128-sha"], "[0]"),
+    ];
+    for (field, values, index) in refused {
+        let expected = format!("{SERVER}.tls_params.{field}{index}: tls.parameter");
+        let found = findings(&with_parameters(field, values));
+        assert!(found.contains(&expected), "{values:?}: {found:?}");
+    }
+}
+
+#[test]
+fn expired_certificates_are_allowed_only_with_an_authority() {
+    let context = |validation: Json| {
+        let pair =
+            json!({"certificate_chain": pem("certificate"), "private_key": pem("private_key")});
+        let common = json!({"tls_certificates": [pair], "validation_context": validation});
+        tls("Downstream", &common)
+    };
+    let at =
+        format!("{SERVER}.validation_context.allow_expired_certificate: tls.expired_without_ca");
+    let domain = json!({"name": "a", "trust_bundle": pem("authority")});
+    let spiffe = typed(
+        "extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig",
+        &json!({"trust_domains": [domain]}),
+    );
+    let spiffe = json!({"name": "envoy.tls.cert_validator.spiffe", "typed_config": spiffe});
+    let hash = "a".repeat(64);
+    assert_findings(&[
+        (context(json!({"allow_expired_certificate": true})), &[&at]),
+        (
+            context(json!({"allow_expired_certificate": true, "verify_certificate_hash": [hash]})),
+            &[&at],
+        ),
+        (context(json!({"allow_expired_certificate": true, "system_root_certs": {}})), &[&at]),
+        (context(json!({"allow_expired_certificate": false})), &[]),
+        (context(json!({"allow_expired_certificate": true, "trusted_ca": pem("authority")})), &[]),
+        (
+            context(json!({"allow_expired_certificate": true, "custom_validator_config": spiffe})),
+            &[],
+        ),
+    ]);
+}
+
+/// A secret without content takes the certificates of an mTLS listener away: Envoy acknowledges it, and verifies
+/// nothing.
+#[test]
+fn secret_without_content_is_refused() {
+    let secret = |rest: Json| typed("extensions.transport_sockets.tls.v3.Secret", &rest);
+    assert_findings(&[
+        (secret(json!({"name": "s"})), &[": tls.secret_content"]),
+        (secret(json!({"name": "s", "validation_context": {}})), &[]),
+        (secret(json!({"name": "s", "generic_secret": {}})), &[]),
     ]);
 }

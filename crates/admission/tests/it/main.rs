@@ -15,6 +15,7 @@ mod limits;
 mod positions;
 mod refuse;
 mod semantic;
+mod shapes;
 mod support;
 mod together;
 mod validate;

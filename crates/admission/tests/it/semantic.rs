@@ -407,7 +407,8 @@ fn tls_rules_accept_and_refuse() {
 #[test]
 fn virtual_host_with_a_repeated_domain_is_refused() {
     let host = |domains: &[&str]| {
-        let host = typed("config.route.v3.VirtualHost", &json!({"name": "v", "domains": domains}));
+        let host =
+            typed("config.route.v3.VirtualHost", &json!({"name": "t/v", "domains": domains}));
         json!({"name": "t/v", "resource": host})
     };
     assert_findings(&[

@@ -58,6 +58,36 @@ fn two_scopes_with_one_key_are_refused() {
     assert!(problems[0].contains("[scoped_route.shared_key]"), "{problems:?}");
 }
 
+/// Envoy shares the caches of forward proxies by their names.
+#[test]
+fn two_settings_of_one_dns_cache_are_refused() {
+    let cluster = |name: &str, cache: &str| {
+        format!(
+            "- '@type': type.googleapis.com/envoy.config.cluster.v3.Cluster
+  name: {name}
+  lb_policy: CLUSTER_PROVIDED
+  cluster_type:
+    name: envoy.clusters.dynamic_forward_proxy
+    typed_config:
+      '@type': type.googleapis.com/envoy.extensions.clusters.dynamic_forward_proxy.v3.ClusterConfig
+      dns_cache_config: {{{cache}}}
+"
+        )
+    };
+    let pair = |caches: [&str; 2]| {
+        try_admit(&format!("resources:\n{}{}", cluster("a", caches[0]), cluster("b", caches[1])))
+    };
+    assert!(pair(["name: c, max_hosts: 5", "max_hosts: 5, name: c"]).is_ok());
+    assert!(pair(["name: c, max_hosts: 5", "name: d"]).is_ok());
+    let problems = pair(["name: c, max_hosts: 5", "name: c"]).unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0]
+            .contains("typed_config.dns_cache_config: the cache \"c\" has other settings in \"a\""),
+        "{problems:?}"
+    );
+}
+
 #[test]
 fn listener_without_a_name_gets_one_from_its_address() {
     let admitted = try_admit(&format!("resources:\n{}", listener("", 8080))).unwrap();

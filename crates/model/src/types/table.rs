@@ -237,8 +237,9 @@ pub static KNOWN: [Properties; 11] = [
     Properties {
         url: VIRTUAL_HOST,
         aliases: &["virtual-host", "vhds", "virtual-hosts"],
-        // The wire name is `<route configuration>/<host>`, which is not a message field (DELTA-60).
-        name_field: None,
+        // The name is `<route configuration>/<host>` (DELTA-60). Envoy keeps a virtual host under the name in its body,
+        // and removes the one with the name of the removed resource.
+        name_field: Some("name"),
         wildcard: true,
         order: 7,
         referrers: &[ROUTE],

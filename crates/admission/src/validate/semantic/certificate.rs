@@ -43,37 +43,81 @@ pub(super) struct Leaf {
     pub(super) has_name: bool,
 }
 
-/// Returns whether a PEM block is a certificate.
-fn is_certificate(label: &str) -> bool {
-    ["CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"].contains(&label)
+/// The labels of certificates. The first certificate of a chain may have any of them, the others not the last one.
+const CERTIFICATES: [&str; 3] = ["CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"];
+/// The labels of private keys.
+const KEYS: [&str; 5] = [
+    "PRIVATE KEY",
+    "ENCRYPTED PRIVATE KEY",
+    "RSA PRIVATE KEY",
+    "EC PRIVATE KEY",
+    "DSA PRIVATE KEY",
+];
+
+/// Parses all certificates of a chain, and returns the first one. Envoy skips blocks with other labels, but not blocks
+/// that cannot be read.
+pub(super) fn chain(content: &[u8]) -> Result<Leaf, String> {
+    let (mut first, mut n) = (None, 0);
+    for block in pem::blocks(content) {
+        let block = block?;
+        let labels = if n == 0 { &CERTIFICATES[..] } else { &CERTIFICATES[..2] };
+        if !labels.contains(&block.label.as_str()) {
+            continue;
+        }
+        n += 1;
+        let certificate = certificate(&block, n)?;
+        first.get_or_insert_with(|| leaf(&certificate));
+    }
+    first.ok_or_else(|| pem::missing(content, "CERTIFICATE"))
 }
 
-/// Parses all certificates of a text, and returns the first one.
-pub(super) fn chain(content: &[u8]) -> Result<Leaf, String> {
-    let blocks = pem::blocks(content, "CERTIFICATE", is_certificate)?;
-    let mut first = None;
-    for (index, block) in blocks.iter().enumerate() {
-        let broken = |_| format!("certificate {} cannot be parsed", index + 1);
-        let (_, certificate) = X509Certificate::from_der(&block.content).map_err(broken)?;
-        if first.is_none() {
-            first = Some(leaf(&certificate));
+fn certificate(block: &Block, n: usize) -> Result<X509Certificate<'_>, String> {
+    match X509Certificate::from_der(&block.content) {
+        Ok((_, certificate)) if !block.has_header() => Ok(certificate),
+        _ => Err(format!("certificate {n} cannot be parsed")),
+    }
+}
+
+/// Parses the certificates of authorities.
+pub(super) fn authorities(content: &[u8]) -> Result<(), String> {
+    match store(content)? {
+        (0, _) => Err(pem::missing(content, "CERTIFICATE")),
+        _ => Ok(()),
+    }
+}
+
+/// Parses the certificate revocation lists of a text, and returns their number.
+pub(super) fn revocations(content: &[u8]) -> Result<usize, String> {
+    store(content).map(|(_, n_lists)| n_lists)
+}
+
+/// Parses certificates, revocation lists and keys of a text, as Envoy does where it expects certificates of
+/// authorities or revocation lists. Returns the numbers of certificates and of lists.
+fn store(content: &[u8]) -> Result<(usize, usize), String> {
+    let (mut n_certificates, mut n_lists) = (0, 0);
+    for block in pem::blocks(content) {
+        let block = block?;
+        match block.label.as_str() {
+            label if CERTIFICATES.contains(&label) => {
+                n_certificates += 1;
+                certificate(&block, n_certificates)?;
+            }
+            "X509 CRL" => {
+                n_lists += 1;
+                let list = CertificateRevocationList::from_der(&block.content);
+                if block.has_header() || list.is_err() {
+                    return Err(format!("revocation list {n_lists} cannot be parsed"));
+                }
+            }
+            "RSA PRIVATE KEY" | "EC PRIVATE KEY" | "DSA PRIVATE KEY"
+                if !block.has_header() && public_part(&block).is_none() =>
+            {
+                return Err("has a private key that cannot be parsed".to_owned());
+            }
+            _ => {}
         }
     }
-    first.ok_or_else(|| "has no certificate".to_owned())
-}
-
-/// Parses all certificate revocation lists of a text. Envoy ignores a text without any.
-pub(super) fn revocations(content: &[u8]) -> Result<(), String> {
-    const LABEL: &str = "X509 CRL";
-    let text = String::from_utf8_lossy(content);
-    if !text.contains(&format!("-----BEGIN {LABEL}-----")) {
-        return Ok(());
-    }
-    for (index, block) in pem::blocks(content, LABEL, |label| label == LABEL)?.iter().enumerate() {
-        let broken = |_| format!("revocation list {} cannot be parsed", index + 1);
-        CertificateRevocationList::from_der(&block.content).map_err(broken)?;
-    }
-    Ok(())
+    Ok((n_certificates, n_lists))
 }
 
 fn leaf(certificate: &X509Certificate<'_>) -> Leaf {
@@ -125,18 +169,20 @@ pub(super) fn strength(key: &Public) -> Result<(), String> {
     }
 }
 
-/// Parses the private key of a text; `None` if it is encrypted.
+/// Parses the first private key of a text; `None` if it is encrypted.
 pub(super) fn private_key(content: &[u8]) -> Result<Option<Public>, String> {
-    let is_key = |label: &str| label == "PRIVATE KEY" || label.ends_with(" PRIVATE KEY");
-    let blocks = pem::blocks(content, "PRIVATE KEY", is_key)?;
-    let Some(block) = blocks.first() else { return Ok(None) };
-    if block.is_encrypted || block.label == "ENCRYPTED PRIVATE KEY" {
-        return Ok(None);
+    for block in pem::blocks(content) {
+        let block = block?;
+        if !KEYS.contains(&block.label.as_str()) {
+            continue;
+        }
+        if block.is_encrypted() || block.label == "ENCRYPTED PRIVATE KEY" {
+            return Ok(None);
+        }
+        let key = public_part(&block).filter(|_| !block.has_header());
+        return key.map(Some).ok_or_else(|| "the private key cannot be parsed".to_owned());
     }
-    match public_part(block) {
-        Some(key) => Ok(Some(key)),
-        None => Err("the private key cannot be parsed".to_owned()),
-    }
+    Err(pem::missing(content, "PRIVATE KEY"))
 }
 
 /// Returns the public part of a key in PKCS #8, PKCS #1 or SEC 1.

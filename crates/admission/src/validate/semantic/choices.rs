@@ -43,7 +43,7 @@ const CHOICES: &[Choice] = &[
     (LISTENER, Needs, &["fcds_config", "filter_chain_matcher"], "listener.fcds"),
     (LISTENER, AtMostOne, &["api_listener", "internal_listener"], "listener.internal"),
     ("envoy.config.core.v3.KeyValueMutation", ExactlyOne, &["append", "remove"], PARAMETER),
-    ("envoy.config.core.v3.KeyValueAppend", AtLeastOne, &["record", "entry"], PARAMETER),
+    ("envoy.config.core.v3.KeyValueAppend", AtLeastOne, &["record"], PARAMETER),
     (STATS_LOG, ExactlyOne, &["stat_prefix", "stats_scope"], "stats_log.scope"),
     (COUNTER, ExactlyOne, &["value_format", "value_fixed"], "stats_log.value"),
     (GAUGE, ExactlyOne, &["value_format", "value_fixed"], "stats_log.value"),

@@ -326,9 +326,10 @@ pub(super) fn check_struct(content: &[u8], extra: Extra<'_>) -> Result<(), Defec
     fields.into_values().try_for_each(|value| value_defect(&value, extra))
 }
 
-/// Checks the texts of a `Value`.
-pub(super) fn check_value(content: &[u8]) -> Result<(), Defect> {
-    value_defect(&prost_types::Value::decode(content).unwrap_or_default(), &[])
+/// Checks a `Value` that is a text; `None` for another one.
+pub(super) fn check_text_value(content: &[u8]) -> Option<Result<(), Defect>> {
+    let value = prost_types::Value::decode(content).unwrap_or_default();
+    matches!(value.kind, Some(Kind::StringValue(_))).then(|| value_defect(&value, &[]))
 }
 
 fn value_defect(value: &prost_types::Value, extra: Extra<'_>) -> Result<(), Defect> {

@@ -66,15 +66,19 @@ pub(super) fn fields<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) 
     }
 }
 
-/// The values that are added to the query of a request are format strings.
+/// The values that are added to the query of a request are texts, and format strings.
 pub(super) fn query_parameters<'m>(append: &'m Message<'_>, findings: &mut Findings<'m>) {
-    if let Some(record) = append.message("record")
-        && let Err(rule) = format::check_value(record.bytes("value"))
-    {
-        findings.field("record", |findings| {
-            findings.field("value", |findings| format::refuse(rule, findings));
+    let Some(record) = append.message("record") else { return };
+    findings.field("record", |findings| {
+        findings.field("value", |findings| match format::check_text_value(record.bytes("value")) {
+            Some(Ok(())) => {}
+            Some(Err(rule)) => format::refuse(rule, findings),
+            None => {
+                let rule = "is not text, but Envoy takes only text here";
+                findings.refuse("header_mutation.parameter", rule);
+            }
         });
-    }
+    });
 }
 
 /// The texts of a record of Fluentd are format strings.

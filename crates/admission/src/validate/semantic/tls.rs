@@ -183,8 +183,16 @@ pub(super) fn certificate<'m>(certificate: &'m Message<'_>, findings: &mut Findi
     }
 }
 
-/// A secret with a certificate has one. Envoy ignores an empty certificate only inside a context.
+/// A secret has a content, and a secret with a certificate has one. Envoy ignores an empty certificate only inside a
+/// context.
 pub(super) fn secret<'m>(secret: &'m Message<'_>, findings: &mut Findings<'m>) {
+    const KINDS: [&str; 4] =
+        ["tls_certificate", "session_ticket_keys", "validation_context", "generic_secret"];
+    if !KINDS.iter().any(|kind| secret.has(kind)) {
+        let rule = "has no content: a client that verifies with this secret would verify nothing";
+        let fix = format!("give one of {}", KINDS.join(", "));
+        findings.refuse_with_fix("tls.secret_content", rule, fix);
+    }
     const PARTS: [&str; 4] = ["certificate_chain", "private_key", "private_key_provider", "pkcs12"];
     let certificate = secret.message("tls_certificate");
     if certificate.is_some_and(|certificate| !PARTS.iter().any(|part| certificate.has(part))) {
@@ -265,17 +273,25 @@ fn key_provider<'m>(certificate: &'m Message<'_>, findings: &mut Findings<'m>) {
 pub(super) fn validation<'m>(context: &'m Message<'_>, findings: &mut Findings<'m>) {
     let authority = context.message("trusted_ca").and_then(pem::inline);
     if let Some((field, content)) = authority
-        && let Err(rule) = certificate::chain(content)
+        && let Err(rule) = certificate::authorities(content)
     {
         findings.field("trusted_ca", |findings| {
             findings.field(field, |findings| findings.refuse("tls.pem", rule));
         });
     }
-    if let Some((field, content)) = context.message("crl").and_then(pem::inline)
-        && let Err(rule) = certificate::revocations(content)
-    {
+    if let Some((field, content)) = context.message("crl").and_then(pem::inline) {
         findings.field("crl", |findings| {
-            findings.field(field, |findings| findings.refuse("tls.crl", rule));
+            findings.field(field, |findings| match certificate::revocations(content) {
+                Err(rule) => findings.refuse("tls.crl", rule),
+                Ok(0) => {
+                    let missing = pem::missing(content, "X509 CRL");
+                    findings.warn(
+                        "tls.crl",
+                        format!("{missing}; Envoy accepts it, and revokes nothing"),
+                    );
+                }
+                Ok(_) => {}
+            });
         });
     }
     for (index, matcher) in context.messages("match_typed_subject_alt_names").enumerate() {
@@ -328,9 +344,9 @@ pub(super) fn spiffe<'m>(config: &'m Message<'_>, findings: &mut Findings<'m>) {
         let bundle = domain.message("trust_bundle");
         let rule = match bundle.map(pem::inline) {
             None => "is required, but missing".to_owned(),
-            Some(Some((_, content))) => match certificate::chain(content) {
+            Some(Some((_, content))) => match certificate::authorities(content) {
                 Err(rule) => rule,
-                Ok(_) => continue,
+                Ok(()) => continue,
             },
             Some(None) => continue,
         };
@@ -373,6 +389,18 @@ pub(super) fn names<'m>(parent: &'m Message<'_>, findings: &mut Findings<'m>) {
     if context.has("crl") && !context.has("trusted_ca") {
         findings.field("validation_context", |findings| {
             findings.field("crl", |f| f.refuse("tls.crl_without_ca", "needs trusted_ca"));
+        });
+    }
+    // The certificate of a secret may be that of a combined context.
+    if context.bits("allow_expired_certificate") != 0
+        && !context.has("trusted_ca")
+        && !context.has("custom_validator_config")
+        && !findings.is_resource()
+    {
+        findings.field("validation_context", |findings| {
+            let rule = "needs trusted_ca: without it, Envoy never checks the validity period";
+            findings
+                .field("allow_expired_certificate", |f| f.refuse("tls.expired_without_ca", rule));
         });
     }
     if AUTHORITIES.iter().any(|field| context.has(field)) {
