@@ -314,8 +314,9 @@ async fn collection_that_no_node_asks_for_is_reported() {
     let url = |version: &str| format!("networking.istio.io/{version}/VirtualService");
     let apply = async |version: &str| {
         let one = virtual_service(&url(version));
-        let applied = server.done("POST", "/v1/apply", &json!({"resources": [one]}).to_string());
-        let warnings = applied.await["warnings"].as_array().cloned().unwrap_or_default();
+        let manifest = json!({"resources": [one]}).to_string();
+        let applied = server.done("POST", "/v1/apply", &manifest).await;
+        let warnings = applied["warnings"].as_array().cloned().unwrap_or_default();
         warnings.into_iter().find(|warning| warning["message"].to_string().contains("asks for"))
     };
     assert_eq!(apply("v1alpha3").await, None, "nobody asks for another version");
