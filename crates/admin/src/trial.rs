@@ -7,7 +7,7 @@ use chancery_model::{Applied, Change, ChangeKind, State, Transaction};
 use chancery_secrets::Secrets;
 
 use crate::{
-    references::{self, ReferenceIndex, ReferenceSettings, SharedAddresses, SharedIndex},
+    references::{self, Finding, ReferenceIndex, ReferenceSettings, SharedAddresses, SharedIndex},
     write_guards::{
         Suspects,
         settings::{Guard, GuardSettings},
@@ -29,6 +29,8 @@ pub(crate) struct DryRun {
     pub(crate) references: Option<ReferenceIndex>,
     /// The listeners that may have the address of another one.
     pub(crate) addresses: Arc<SharedAddresses>,
+    /// The warnings about versions that replace others.
+    pub(crate) replaced: Vec<Finding>,
     /// The published resources that a finding may concern.
     pub(crate) published: Published,
 }
@@ -50,7 +52,8 @@ impl Checks {
         self.settings.is_used() || guards.into_iter().any(|guard| self.guards.applies(guard))
     }
 
-    /// Returns the references after a transaction that removes a resource or an alias, or publishes a listener.
+    /// Returns the references after a transaction that removes a resource or an alias, publishes a listener, or
+    /// changes the kind of a secret.
     fn references(&self, before: &State, applied: &Applied) -> Option<ReferenceIndex> {
         let removes = |change: &Change| match change.kind {
             ChangeKind::Added | ChangeKind::Relabeled | ChangeKind::Resealed => false,
@@ -62,7 +65,9 @@ impl Checks {
         };
         let is_used = self.need_references();
         let needed = |change: &Change| {
-            is_used && removes(change) || references::is_checked(change, &self.validation)
+            is_used && removes(change)
+                || references::is_checked(change, &self.validation)
+                || references::changes_secret(before, change, &self.validation)
         };
         let needed = applied.changes.iter().any(needed);
         needed.then(|| self.references.at(before).advanced(&applied.state))
@@ -88,9 +93,23 @@ impl DryRun {
             SharedAddresses::of(&before, &transaction, &applied, index, &checks.validation)
         });
         let addresses = Arc::new(addresses.unwrap_or_default());
-        let published =
-            Published::of(&transaction, dangling.published().chain(addresses.listeners()));
-        Self { transaction, before, applied, suspects, dangling, references, addresses, published }
+        let replaced =
+            references::replaced(&before, &applied, references.as_ref(), &checks.validation);
+        let subjects = replaced.iter().filter_map(|finding| finding.subject.as_ref());
+        let subjects = subjects.map(|(scope, key)| (scope, key));
+        let concerned = dangling.published().chain(addresses.listeners()).chain(subjects);
+        let published = Published::of(&transaction, concerned);
+        Self {
+            transaction,
+            before,
+            applied,
+            suspects,
+            dangling,
+            references,
+            addresses,
+            replaced,
+            published,
+        }
     }
 }
 

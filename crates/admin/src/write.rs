@@ -381,6 +381,7 @@ impl Service {
             suspects,
             dangling,
             references,
+            replaced,
             published,
             ..
         } = tried;
@@ -390,6 +391,7 @@ impl Service {
         let mut guards = guards.await?;
         let dangling = self.dangling_references(&before, after, dangling, &fleet).await?;
         let mut findings = dangling.and(shared);
+        findings.warnings.extend(replaced);
         let reason = rejection(&guards).filter(|_| checked.effect == Effect::Committed);
         if reason.is_some() || !findings.refusing.is_empty() {
             if !self.took_effect(&checked).await? {
