@@ -276,9 +276,8 @@ impl<'a> Admission<'a> {
         self.doubts = Doubts::default();
         self.lists(file_index, document);
         let manifest = &self.files[file_index];
-        let mut texts = source::texts(&manifest.content).filter(|_| document.is_yaml);
         if !self.doubts.is_empty()
-            && let Some((_, text, lines_before)) = texts.nth(document.index as usize - 1)
+            && let Some((text, lines_before)) = document.yaml_in(&manifest.content)
             && let Some(problem) = self.doubts.problem(text, lines_before)
         {
             let (file, document) = (manifest.file.clone(), Some(document.index));

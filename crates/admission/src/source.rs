@@ -4,7 +4,7 @@
 //! in one document therefore does not hide those of others. A document that consists of comments still has
 //! a number.
 
-use std::{cell::Cell, collections::HashSet};
+use std::{cell::Cell, collections::HashSet, ops::Range};
 
 use serde::de::DeserializeSeed;
 use serde_saphyr::budget::BudgetBreach;
@@ -19,7 +19,8 @@ use crate::{
 pub(crate) struct Document {
     pub(crate) index: u32,
     pub(crate) root: Node,
-    pub(crate) is_yaml: bool,
+    /// The bytes of the document in the file, and the number of lines before them. `None` if it is JSON.
+    yaml: Option<(Range<usize>, u32)>,
 }
 
 /// The maximum nesting of a document. A protobuf reader stops at 100 messages.
@@ -29,13 +30,27 @@ const DEPTH_MAX: usize = 128;
 /// written by hand are shorter.
 const FLOW_YAML_BYTES_MAX: usize = 1 << 20;
 
+/// Returns the content of a file without a byte order mark.
+fn without_mark(content: &str) -> &str {
+    content.strip_prefix('\u{feff}').unwrap_or(content)
+}
+
+impl Document {
+    /// Returns the text of the document in the content of its file, and the number of lines before it. `None` if it is
+    /// JSON.
+    pub(crate) fn yaml_in<'c>(&self, content: &'c str) -> Option<(&'c str, u32)> {
+        let (bytes, lines_before) = self.yaml.clone()?;
+        Some((without_mark(content).get(bytes)?, lines_before))
+    }
+}
+
 /// Returns the documents of a file that have content, and a problem for each unreadable document.
 pub(crate) fn documents(
     file: &str,
     content: &str,
     spare: &mut Spare,
 ) -> Vec<Result<Document, Problem>> {
-    let content = content.strip_prefix('\u{feff}').unwrap_or(content);
+    let content = without_mark(content);
     if content.contains('\0') {
         let place = Place { file, ..Place::default() };
         return vec![Err(place.problem("", "the file is not text"))];
@@ -46,7 +61,7 @@ pub(crate) fn documents(
         match from_json(content, spare) {
             Ok(root) => {
                 let rounded = rounded(content, 0, &root).map(|problem| Err(in_file(problem)));
-                return rounded.or_else(|| present(1, root, false)).into_iter().collect();
+                return rounded.or_else(|| present(1, root, None)).into_iter().collect();
             }
             Err(problem) if is_json || content.len() > FLOW_YAML_BYTES_MAX => {
                 return vec![Err(in_file(problem))];
@@ -64,9 +79,9 @@ pub(crate) fn documents(
         return vec![Err(place.problem("", rule))];
     };
     spare.documents -= chunks.len();
-    for (index, root) in (1..).zip(from_yaml(&chunks, spare)) {
+    for ((index, root), chunk) in (1..).zip(from_yaml(&chunks, spare)).zip(&chunks) {
         match (root, &json_problem) {
-            (Ok(root), _) => documents.extend(present(index, root, true)),
+            (Ok(root), _) => documents.extend(present(index, root, Some(chunk.place()))),
             // For an author who writes JSON, the error of the JSON parser is the right one.
             (Err(_), Some(problem)) => return vec![Err(in_file(problem.clone()))],
             (Err(problem), None) => {
@@ -77,8 +92,12 @@ pub(crate) fn documents(
     documents
 }
 
-fn present(index: u32, root: Node, is_yaml: bool) -> Option<Result<Document, Problem>> {
-    (!root.is_null()).then_some(Ok(Document { index, root, is_yaml }))
+fn present(
+    index: u32,
+    root: Node,
+    yaml: Option<(Range<usize>, u32)>,
+) -> Option<Result<Document, Problem>> {
+    (!root.is_null()).then_some(Ok(Document { index, root, yaml }))
 }
 
 fn from_json(content: &str, spare: &Spare) -> Result<Node, Problem> {
@@ -149,8 +168,16 @@ fn to_u32(n: impl TryInto<u32>) -> u32 {
 /// A part of a file that is one document.
 struct Chunk<'a> {
     text: &'a str,
+    /// The position of the text in the file.
+    start: usize,
     /// The number of lines before it in the file.
     lines_before: u32,
+}
+
+impl Chunk<'_> {
+    fn place(&self) -> (Range<usize>, u32) {
+        (self.start..self.start + self.text.len(), self.lines_before)
+    }
 }
 
 /// Splits before a line that starts with `---`, and after one that starts with `...`. Blank lines, comments
@@ -166,7 +193,7 @@ fn chunks(content: &str, max: usize) -> Option<Vec<Chunk<'_>>> {
         };
         if marker("---") {
             if is_open {
-                chunks.push(Chunk { text: &content[start..at], lines_before });
+                chunks.push(Chunk { text: &content[start..at], start, lines_before });
                 (start, lines_before) = (at, line);
             }
             is_open = true;
@@ -179,12 +206,12 @@ fn chunks(content: &str, max: usize) -> Option<Vec<Chunk<'_>>> {
         at += text.len();
         line += 1;
         if marker("...") {
-            chunks.push(Chunk { text: &content[start..at], lines_before });
+            chunks.push(Chunk { text: &content[start..at], start, lines_before });
             (start, lines_before, is_open) = (at, line, false);
         }
     }
     if is_open {
-        chunks.push(Chunk { text: &content[start..], lines_before });
+        chunks.push(Chunk { text: &content[start..], start, lines_before });
     }
     (chunks.len() <= max).then_some(chunks)
 }
