@@ -183,7 +183,8 @@ pub static KNOWN: [Properties; 11] = [
         ..BASE
     },
     Properties {
-        // Envoy requests each chain by its name, from the ADS stream (FCDS, since 1.40).
+        // Envoy requests each chain by its name, from the ADS stream (FCDS, since 1.40). A removal takes the chain, with
+        // its connections, from listeners that still name it. Envoy itself drops chains that no listener names.
         url: FILTER_CHAIN,
         aliases: &["filter-chain", "fcds", "filter-chains"],
         name_field: Some("name"),
@@ -192,6 +193,7 @@ pub static KNOWN: [Properties; 11] = [
         parents: &[LISTENER],
         after: &[CLUSTER, ENDPOINT],
         behind: &[LISTENER],
+        announce_removal: false,
         ..BASE
     },
     Properties {

@@ -1,6 +1,6 @@
 //! The discovery of filter chains (FCDS), which Envoy has since 1.40. Each chain has a name in the listener's matcher.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
@@ -25,8 +25,8 @@ fn sotw_filter_chains_lose_no_request() -> Result<()> {
     chains(Mode::SotwAds)
 }
 
-/// DELTA-40, ADS-08: the same over delta. Envoy closes the connections of a chain whose removal arrives, so that the
-/// removal waits until the listener no longer names the chain.
+/// DELTA-48, ADS-08: the same over delta. Envoy would close the connections of a chain whose removal arrives, also while
+/// an old listener with the chain drains. No removal is sent.
 #[test]
 fn delta_filter_chains_lose_no_request() -> Result<()> {
     chains(Mode::DeltaAds)
@@ -87,10 +87,6 @@ fn chains(mode: Mode) -> Result<()> {
         load.wait_for_only("a")?;
         let types = [LISTENER, FILTER_CHAIN, ROUTE, CLUSTER, ENDPOINT];
         chancery.wait_for_node(NODE, "synced", &types)?;
-        let all = chancery.subscriptions(NODE)?;
-        let found = all.iter().find(|it| it["type_url"] == FILTER_CHAIN);
-        let found = found.context("no subscription to filter chains")?;
-        ensure!(found["names"] == 1, "the old chain is still subscribed: {found}");
         envoy.expect_running()?;
         load.finish_without_failure(100)?;
         ensure!(chancery.metric("chancery_xds_nacks_total", "type=\"filter-chain\"")? == 0.0);

@@ -88,9 +88,12 @@ fn life(mode: Mode) -> Result<()> {
             name != member("Listener", "main", "envoy-1")
         });
         chancery.publish_and_wait(&gone.collect::<Vec<_>>())?;
-        wait_for("the removal of the listener", STEP, || {
-            Ok((envoy.stat("listener_manager.listener_removed")? == 1).then_some(()))
-        })?;
+        // Envoy keeps the last member of a collection over SotW, whose responses cannot name what is gone.
+        if mode.is_delta() {
+            wait_for("the removal of the listener", STEP, || {
+                Ok((envoy.stat("listener_manager.listener_removed")? == 1).then_some(()))
+            })?;
+        }
         ensure!(other.stat("listener_manager.listener_removed")? == 0, "envoy-2 lost its listener");
         for (envoy, node) in [(&envoy, "envoy-1"), (&other, "envoy-2")] {
             let rejected = envoy.stat("cluster_manager.cds.update_rejected")?
@@ -108,7 +111,7 @@ fn delta_envoy_with_node_context_params_receives_its_members() -> Result<()> {
     life(Mode::DeltaAds)
 }
 
-/// XDSTP-08, XDSTP-19: the same over SotW.
+/// XDSTP-08, XDSTP-19: the same over SotW, except for the removal of the last member.
 #[test]
 fn sotw_envoy_with_node_context_params_receives_its_members() -> Result<()> {
     life(Mode::SotwAds)

@@ -89,7 +89,7 @@ fn listener_that_cannot_share_its_port_keeps_all_or_none_of_its_addresses() {
 fn scopes(keys: &[(&str, &str)]) -> String {
     let one = |(name, key): &(&str, &str)| {
         format!(
-            "- {{'@type': {}, name: {name}, route_configuration_name: r, key: {{fragments: [{{string_key: {key}}}]}}}}\n",
+            "- {{'@type': {}, name: {name}, route_configuration_name: r, key: {{fragments: [{{string_key: '{key}'}}]}}}}\n",
             types::SCOPED_ROUTE
         )
     };
