@@ -30,8 +30,11 @@ const CIPHERS: &[(&str, &str)] = &[
 const TLS13: [&str; 3] =
     ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
 
+/// The name of a group, and whether a cipher is in it.
+type Group = (&'static str, fn(&str) -> bool);
+
 /// The groups of ciphers.
-const GROUPS: &[(&str, fn(&str) -> bool)] = &[
+const GROUPS: &[Group] = &[
     ("3DES", |name| name.contains("3DES")),
     ("AES", |name| name.contains("_AES_")),
     ("AES128", |name| name.contains("_AES_128_")),
