@@ -104,26 +104,34 @@ fn parameters_of_a_tls_context_must_be_known() {
     ]);
 }
 
+fn text(name: &str) -> String {
+    let all: Json = serde_json::from_str(include_str!("data/tls.json")).unwrap();
+    all[name].as_str().unwrap().to_owned()
+}
+
+fn inline(text: &str) -> Json {
+    json!({"inline_string": text})
+}
+
+fn chain(chain: &str) -> Json {
+    let pair = json!({"certificate_chain": inline(chain), "private_key": pem("private_key")});
+    tls("Downstream", &json!({"tls_certificates": [pair]}))
+}
+
+fn key(key: &str) -> Json {
+    let pair = json!({"certificate_chain": pem("certificate"), "private_key": inline(key)});
+    tls("Downstream", &json!({"tls_certificates": [pair]}))
+}
+
+fn authority(authority: &str) -> Json {
+    let pair = json!({"certificate_chain": pem("certificate"), "private_key": pem("private_key")});
+    let validation = json!({"trusted_ca": inline(authority)});
+    tls("Downstream", &json!({"tls_certificates": [pair], "validation_context": validation}))
+}
+
 /// Each variant of a text in PEM, and whether Envoy takes it.
 #[test]
 fn pem_is_read_as_envoy_reads_it() {
-    let all: Json = serde_json::from_str(include_str!("data/tls.json")).unwrap();
-    let text = |name: &str| all[name].as_str().unwrap().to_owned();
-    let inline = |text: &str| json!({"inline_string": text});
-    let chain = |chain: &str| {
-        let pair = json!({"certificate_chain": inline(chain), "private_key": pem("private_key")});
-        tls("Downstream", &json!({"tls_certificates": [pair]}))
-    };
-    let key = |key: &str| {
-        let pair = json!({"certificate_chain": pem("certificate"), "private_key": inline(key)});
-        tls("Downstream", &json!({"tls_certificates": [pair]}))
-    };
-    let authority = |authority: &str| {
-        let pair =
-            json!({"certificate_chain": pem("certificate"), "private_key": pem("private_key")});
-        let validation = json!({"trusted_ca": inline(authority)});
-        tls("Downstream", &json!({"tls_certificates": [pair], "validation_context": validation}))
-    };
     let foo = "-----BEGIN FOO-----\nAAAA\n-----END FOO-----\n";
     for (name, wrap) in [
         ("certificate", &chain as &dyn Fn(&str) -> Json),
@@ -168,7 +176,11 @@ fn pem_is_read_as_envoy_reads_it() {
             assert_eq!(found.is_empty(), is_taken, "{name} {text:?}: {found:?}");
         }
     }
-    // Envoy reads only the first private key, but all certificates.
+}
+
+/// Envoy reads only the first private key, but all certificates.
+#[test]
+fn broken_block_behind_a_private_key_is_not_read() {
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let open = "-----BEGIN FOO-----\nAAAA\n";
     let after = |name: &str, rest: &str| text(name) + rest;
