@@ -35,7 +35,8 @@ fn set(dependency: &str) -> Vec<u8> {
 /// Returns the files of MCP's resources under the names that they have in Istio's API, and a file that uses one.
 fn set_of_mcp(change: impl FnOnce(&mut DescriptorProto)) -> Vec<u8> {
     let mut files = ["metadata", "resource"].map(|file| {
-        let own = own_pool().get_file_by_name(&format!("istio/mcp/v1alpha1/{file}.proto")).unwrap();
+        let own = own_pool().get_file_by_name(&format!("istio/mcp/v1alpha1/{file}.proto"));
+        let own = own.expect("the file is part of our own API");
         let mut file = own.file_descriptor_proto().clone();
         let names = file.name.iter_mut().chain(&mut file.dependency);
         names.for_each(|name| *name = name.replace("istio/mcp", "mcp"));
