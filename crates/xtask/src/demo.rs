@@ -374,7 +374,7 @@ fn command(chancery: &Path, dir: &Path) -> Command {
 }
 
 /// Removes the variables of Chancery, which would override the files of the demo.
-fn without_settings(command: &mut Command) {
+pub(crate) fn without_settings(command: &mut Command) {
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("CHANCERY_") {
             command.env_remove(name);
@@ -390,7 +390,7 @@ fn quoted(path: &Path) -> String {
 }
 
 /// A Python program that replaces itself with Envoy, so that the started process id is that of Envoy.
-const ENVOY: &str = "\
+pub(crate) const ENVOY: &str = "\
 import os, sys, envoy
 binary = os.path.join(list(envoy.__path__)[0], '_bin', 'envoy')
 os.execv(binary, ['envoy', *sys.argv[1:]])";
@@ -412,7 +412,11 @@ fn upstream(paths: &Paths, dir: &Path, name: &str, ports: &Ports) -> Result<Guar
 }
 
 /// Redirects the output of the command to `<name>.log`.
-fn logged<'a>(command: &'a mut Command, dir: &Path, name: &str) -> Result<&'a mut Command> {
+pub(crate) fn logged<'a>(
+    command: &'a mut Command,
+    dir: &Path,
+    name: &str,
+) -> Result<&'a mut Command> {
     let path = dir.join(format!("{name}.log"));
     let log = fs::File::create(&path).with_context(|| format!("create {}", path.display()))?;
     let same = log.try_clone().with_context(|| format!("open {} twice", path.display()))?;
@@ -420,12 +424,12 @@ fn logged<'a>(command: &'a mut Command, dir: &Path, name: &str) -> Result<&'a mu
 }
 
 /// Returns a log, as far as it is written.
-fn log(dir: &Path, name: &str) -> String {
+pub(crate) fn log(dir: &Path, name: &str) -> String {
     fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default()
 }
 
 /// Returns the last 20 lines of a log, for an error message.
-fn log_tail(dir: &Path, name: &str) -> String {
+pub(crate) fn log_tail(dir: &Path, name: &str) -> String {
     let log = log(dir, name);
     let lines: Vec<&str> = log.lines().collect();
     format!("the log of {name} ends with:\n{}", lines[lines.len().saturating_sub(20)..].join("\n"))
@@ -433,7 +437,7 @@ fn log_tail(dir: &Path, name: &str) -> String {
 
 /// Returns a channel with the lines that a child prints. It holds 64 lines; when it is full, the child
 /// blocks.
-fn lines(child: &mut Guard) -> Result<mpsc::Receiver<String>> {
+pub(crate) fn lines(child: &mut Guard) -> Result<mpsc::Receiver<String>> {
     let output = BufReader::new(child.stdout()?);
     let (sender, receiver) = mpsc::sync_channel(64);
     thread::spawn(move || {

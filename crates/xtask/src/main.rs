@@ -23,6 +23,7 @@ mod chart;
 mod conformance;
 mod corpus;
 mod demo;
+mod far;
 mod fuzz;
 mod metrics_page;
 mod mixin;
@@ -89,6 +90,9 @@ usage: cargo xtask <command>
   corpus [--cases REGEX] [--only CLIENT,..]
                          ask Envoy and the gRPC clients about every case in corpus/admission, and write
                          its verdicts.json (about 5 minutes on two idle cores)
+  far-clients [--program PATH] [CLIENT..]
+                         run istiod and istio-agent with an Envoy, Kitex, Armeria and grpc-java with a debug build or
+                         a program: updates, removals, a restart and traffic; compiles istiod once (30 minutes)
   fuzz [TARGET..]        search with libFuzzer for inputs that break a decoder, for 60 s per target;
                          --runs N tries N inputs, --seconds N searches for N seconds; --minimize
                          replaces the corpora by minimal ones with the same coverage
@@ -141,10 +145,7 @@ fn run() -> Result<ExitCode> {
         ["attacks", "--check"] => attacks::check(&paths)?,
         ["metrics"] => metrics_page::write(&paths)?,
         ["dashboards"] => mixin::write(&paths)?,
-        ["alerts"] => {
-            mixin::check(&paths)?;
-            mixin::test(&paths)?;
-        }
+        ["alerts"] => mixin::check(&paths).and_then(|()| mixin::test(&paths))?,
         ["alerts", "--live"] => mixin::check_live(&paths, &given_or_built(&paths)?)?,
         ["alerts", "--faults"] => mixin::check_faults(&paths, &[])?,
         ["alerts", "--faults", "--only", names] => {
@@ -167,6 +168,7 @@ fn run() -> Result<ExitCode> {
         ["install", flags @ ..] => package::install(&paths, flags)?,
         ["packages"] => package::check_files(&paths)?,
         ["corpus", rest @ ..] => corpus::run(&paths, rest)?,
+        ["far-clients", rest @ ..] => far_clients(&paths, rest)?,
         ["fuzz", rest @ ..] => fuzz::run(&paths, rest)?,
         ["bare"] => bare::run(&paths, bare::Machine::Bare)?,
         ["bare", "--quick"] => bare::run(&paths, bare::Machine::Quick)?,
@@ -188,6 +190,15 @@ fn given_or_built(paths: &Paths) -> Result<PathBuf> {
     }
     setup::build_needs(paths)?;
     program::build(paths, Profile::Dev)
+}
+
+/// Runs clients that are too large for the tests.
+fn far_clients(paths: &Paths, args: &[&str]) -> Result<()> {
+    if let ["--program", program, names @ ..] = args {
+        return far::run(paths, Path::new(program), names);
+    }
+    far::check_names(args)?;
+    far::run(paths, &given_or_built(paths)?, args)
 }
 
 /// Checks the Helm chart.

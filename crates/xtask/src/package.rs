@@ -8,7 +8,7 @@ mod compose;
 mod deb;
 mod dependencies;
 mod dist;
-mod http;
+pub(crate) mod http;
 mod image;
 mod image_check;
 mod install;

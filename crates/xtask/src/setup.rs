@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 mod chart;
 mod clients;
 mod cluster;
+mod far;
 mod oracle;
 mod packages;
 mod packaging;
@@ -20,7 +21,9 @@ mod prometheus;
 mod rocksdb;
 
 pub(crate) use chart::ChartTools;
+pub(crate) use clients::read;
 pub(crate) use cluster::ClusterTools;
+pub(crate) use far::{Istio, Java};
 use packages::{Need, install, is_root, missing};
 pub(crate) use packaging::FileCheckers;
 
@@ -71,6 +74,24 @@ pub(crate) fn real_clients(paths: &Paths) -> Result<()> {
     install(&missing(&[cluster::ETCD]))?;
     prometheus::program(paths, "prometheus")?;
     clients::install_all(paths)
+}
+
+/// Compiles istiod and istio-agent once.
+pub(crate) fn istio(paths: &Paths) -> Result<Istio> {
+    let _one_at_a_time = lock(paths)?;
+    far::istio(paths)
+}
+
+/// Compiles a client of Kitex once, and returns its path.
+pub(crate) fn kitex(paths: &Paths) -> Result<PathBuf> {
+    let _one_at_a_time = lock(paths)?;
+    far::kitex(paths)
+}
+
+/// Installs the libraries of Armeria and grpc-java.
+pub(crate) fn java(paths: &Paths) -> Result<Java> {
+    let _one_at_a_time = lock(paths)?;
+    far::java(paths)
 }
 
 /// Returns the path of promtool, and installs it first if necessary.

@@ -1,4 +1,4 @@
-//! A GET request to a replica on this machine.
+//! GET requests to programs on this machine.
 
 use std::{
     io::{Read as _, Write as _},
@@ -10,18 +10,23 @@ use anyhow::{Context as _, Result};
 
 /// A response.
 #[derive(Debug)]
-pub(super) struct Response {
-    pub(super) status: u16,
-    pub(super) body: String,
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) body: String,
 }
 
 /// Sends a request to an address such as `127.0.0.1:18001`.
-pub(super) fn get(address: &str, path: &str) -> Result<Response> {
+pub(crate) fn get(address: &str, path: &str) -> Result<Response> {
+    get_from(address, address, path)
+}
+
+/// Sends a request for `host` to an address.
+pub(crate) fn get_from(address: &str, host: &str, path: &str) -> Result<Response> {
     let timeout = Duration::from_secs(5);
     let address: SocketAddr = address.parse().with_context(|| format!("the address {address}"))?;
     let mut stream = TcpStream::connect_timeout(&address, timeout).context("connect")?;
     stream.set_read_timeout(Some(timeout)).context("set a timeout")?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n")
         .context("send the request")?;
     let mut response = String::new();
     stream.read_to_string(&mut response).context("read the response")?;

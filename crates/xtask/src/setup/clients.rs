@@ -194,7 +194,7 @@ pub(super) fn packaged_go_minor() -> Result<Option<u32>> {
     Ok(Some(candidate.and_then(go_minor).unwrap_or_default()))
 }
 
-pub(super) fn read(path: &Path) -> Result<String> {
+pub(crate) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
