@@ -1,6 +1,6 @@
 //! istio-agent with Chancery in the place of istiod. It starts an Envoy of its own.
 
-use std::{net::UdpSocket, time::Duration};
+use std::{net::UdpSocket, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -14,16 +14,27 @@ use super::{
     templates::{self, example, fill, name_table},
 };
 use crate::{
-    proc::{self, leashed},
+    proc::{self, Guard, leashed},
     setup,
 };
 
 const LISTENER: &str = "http";
 
+/// A running istio-agent, and its Envoy in the same process group.
+struct Agent(Guard);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // The guard would kill only istio-agent.
+        let group = format!("-{}", self.0.id());
+        proc::succeeds(Command::new("kill").args(["-KILL", "--", &group]));
+    }
+}
+
 /// Runs istio-agent and its Envoy.
 pub(super) fn run(lab: &Lab<'_>, steps: &mut Steps) -> Result<()> {
     let istio = steps.run("istio-agent is compiled", || setup::istio(lab.paths))?;
-    let [port, admin, dns, metrics, status] = free_ports()?;
+    let [port, admin, dns, metrics, status, probes] = free_ports()?;
     let listener = fill(templates::PROXY, &[("LISTENER", LISTENER), ("LISTENER_PORT", &port)])?;
     let service = |port: &str| fill(templates::SERVICE, &[("BACKEND", port)]);
     let (at_a, at_b) = (service(&lab.backends.a.http)?, service(&lab.backends.b.http)?);
@@ -48,8 +59,8 @@ pub(super) fn run(lab: &Lab<'_>, steps: &mut Steps) -> Result<()> {
         ("proxyBootstrapTemplatePath", &istio.envoy_bootstrap),
         ("configPath", &lab.dir.join("proxy")),
         ("proxyAdminPort", admin.as_ref()),
-        // The port of the agent itself would listen on all addresses.
-        ("statusPort", "0".as_ref()),
+        // The agent needs this port, and always opens it on all addresses.
+        ("statusPort", probes.as_ref()),
         ("concurrency", "1".as_ref()),
     ] {
         proxy += &format!("{key}: {}\n", value.display());
@@ -60,14 +71,15 @@ pub(super) fn run(lab: &Lab<'_>, steps: &mut Steps) -> Result<()> {
         ("POD_NAMESPACE", "default"),
         ("INSTANCE_IP", "127.0.0.1"),
         ("PROXY_CONFIG", &proxy),
+        ("FILE_MOUNTED_CERTS", "true"),
         ("ISTIO_META_DNS_CAPTURE", "true"),
         ("DNS_PROXY_ADDR", &format!("127.0.0.1:{dns}")),
         ("ENVOY_PROMETHEUS_PORT", &metrics),
         ("ENVOY_STATUS_PORT", &status),
     ]);
-    let mut agent = lab.spawn("istio-agent", &mut agent)?;
+    let mut agent = Agent(lab.spawn("istio-agent", &mut agent)?);
     changes.check(steps, &mut replica, || {
-        envoy::ask(lab, ("istio-agent", &mut agent), &port, "greeter")
+        envoy::ask(lab, ("istio-agent", &mut agent.0), &port, "greeter")
     })?;
     steps.check("the name table arrives: the agent answers a DNS query", || {
         let failure = "no DNS answer with the address of the name table";

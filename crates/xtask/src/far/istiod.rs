@@ -1,6 +1,6 @@
 //! istiod as docs/mcp.md configures it, and an Envoy behind it.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -36,7 +36,7 @@ const REMOVED: &str = "hello from a";
 pub(super) fn run(lab: &Lab<'_>, steps: &mut Steps) -> Result<()> {
     let istio = steps.run("istiod is compiled", || setup::istio(lab.paths))?;
     let mesh = Mesh::new(lab)?;
-    let mut replica = Replica::start(lab, &config(&istio))?;
+    let mut replica = Replica::start(lab, "")?;
     steps.run("the example of docs/mcp.md is published", || mesh.publish(&replica))?;
     let moved = templates::MOVED;
     let changes = Changes {
@@ -57,18 +57,16 @@ pub(super) fn run(lab: &Lab<'_>, steps: &mut Steps) -> Result<()> {
 pub(super) fn run_tls(lab: &Lab<'_>, steps: &mut Steps) -> Result<()> {
     let istio = steps.run("istiod is compiled", || setup::istio(lab.paths))?;
     let mesh = Mesh::new(lab)?;
-    proc::run(
-        std::process::Command::new(lab.program)
-            .current_dir(&lab.dir)
-            .args(["dev", "certs", "--dir", "certs"]),
-    )?;
-    let xds = "tls_cert = \"certs/server.pem\"\ntls_key = \"certs/server.key\"\ntls_client_ca = \"certs/ca.pem\"\n\
+    let mut certs = Command::new(lab.program);
+    proc::output(certs.current_dir(&lab.dir).args(["dev", "certs", "--dir", "certs"]))?;
+    let xds = "[xds]\ntls_cert = \"certs/server.pem\"\ntls_key = \"certs/server.key\"\ntls_client_ca = \"certs/ca.pem\"\n\
                tls_client_cert = \"optional\"\n";
-    let replica = Replica::start(lab, &(config(&istio) + xds))?;
+    let replica = Replica::start(lab, xds)?;
     mesh.publish(&replica)?;
-    let ca = lab.dir.join("certs/ca.pem");
+    let ca = setup::read(&lab.dir.join("certs/ca.pem"))?.replace('\n', "\n      ");
+    let placeholder = "-----BEGIN CERTIFICATE-----\n      …\n      -----END CERTIFICATE-----\n";
     let block = sources(&example(lab, PAGE, "### TLS to istiod")?, &replica.xds)?
-        .replace("/etc/chancery/ca.pem", &ca.display().to_string())
+        .replace(placeholder, &format!("{}\n", ca.trim_end()))
         .replace("sni: chancery.infra.svc", "sni: localhost");
     steps.run("the traffic follows the example with the mode SIMPLE", || {
         let istiod = Istiod::start(lab, &istio, &block)?;
@@ -82,11 +80,6 @@ pub(super) fn run_tls(lab: &Lab<'_>, steps: &mut Steps) -> Result<()> {
         ensure!(said.contains("does not use TLS"), "{}", log_tail(&lab.dir, "chancery"));
         Ok(())
     })
-}
-
-/// Returns the configuration of a replica that knows the types of Istio. It ends in the section `xds`.
-fn config(istio: &Istio) -> String {
-    format!("[xds]\ndescriptor_sets = [{:?}]\n", istio.descriptors)
 }
 
 /// Returns the example for istiod with the address of a replica.
@@ -135,7 +128,7 @@ impl Istiod {
         let kubeconfig = fill(templates::KUBECONFIG, &[("PORT", &kubernetes)])?;
         let kubeconfig: PathBuf = lab.write("kubeconfig.yaml", &kubeconfig)?;
         let mut stub = leashed(&istio.kube_stub);
-        stub.args(["serve", &format!("127.0.0.1:{kubernetes}")]);
+        stub.arg(format!("127.0.0.1:{kubernetes}"));
         let stub = lab.spawn("kube-stub", &mut stub)?;
 
         let mut istiod = leashed(&istio.istiod);

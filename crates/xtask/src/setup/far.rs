@@ -43,8 +43,6 @@ pub(crate) struct Istio {
     pub(crate) kube_stub: PathBuf,
     /// The template of the bootstrap that istio-agent gives to its Envoy.
     pub(crate) envoy_bootstrap: PathBuf,
-    /// The descriptors of Istio's networking API.
-    pub(crate) descriptors: PathBuf,
 }
 
 /// Compiles istiod and istio-agent once. The caller holds the lock.
@@ -55,7 +53,6 @@ pub(super) fn istio(paths: &Paths) -> Result<Istio> {
         agent: dir.join("pilot-agent"),
         kube_stub: dir.join("kube-stub"),
         envoy_bootstrap: dir.join("envoy_bootstrap.json"),
-        descriptors: dir.join("istio.pb"),
     };
     let source = paths.root.join(SOURCES).join("istio");
     installed(&dir, &source, &["go.mod", "go.sum", "main.go"], || {
@@ -64,7 +61,6 @@ pub(super) fn istio(paths: &Paths) -> Result<Istio> {
             ["pilot-discovery", "pilot-agent"].map(|name| format!("{ISTIO}/pilot/cmd/{name}"));
         build(&source, &dir.join(""), &programs.each_ref().map(String::as_str))?;
         build(&source, &istio.kube_stub, &["."])?;
-        proc::run(Command::new(&istio.kube_stub).arg("descriptors").arg(&istio.descriptors))?;
         let mut list = Command::new(installed_go()?);
         list.current_dir(&source).args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", ISTIO]);
         let module = proc::output(list.env("GOTOOLCHAIN", "local"))?;

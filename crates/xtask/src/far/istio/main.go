@@ -1,7 +1,6 @@
 // kube-stub is a Kubernetes API without objects, for an istiod whose configuration comes from Chancery.
 //
-//	kube-stub serve ADDRESS
-//	kube-stub descriptors FILE    write the descriptors of Istio's networking API, for xds.descriptor_sets
+//	kube-stub ADDRESS
 package main
 
 import (
@@ -12,49 +11,13 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protodesc"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/descriptorpb"
-	_ "istio.io/api/networking/v1alpha3"
 )
 
 func main() {
-	if len(os.Args) == 3 && os.Args[1] == "serve" {
-		log.Fatal(http.ListenAndServe(os.Args[2], http.HandlerFunc(serve)))
+	if len(os.Args) != 2 {
+		log.Fatal("usage: kube-stub ADDRESS")
 	}
-	if len(os.Args) == 3 && os.Args[1] == "descriptors" {
-		if err := os.WriteFile(os.Args[2], descriptors(), 0o644); err != nil {
-			log.Fatal(err)
-		}
-		return
-	}
-	log.Fatal("usage: kube-stub serve ADDRESS | kube-stub descriptors FILE")
-}
-
-// descriptors returns the files of the package, each after the files that it imports.
-func descriptors() []byte {
-	set := &descriptorpb.FileDescriptorSet{}
-	seen := map[string]bool{}
-	var add func(protoreflect.FileDescriptor) bool
-	add = func(file protoreflect.FileDescriptor) bool {
-		if !seen[file.Path()] {
-			seen[file.Path()] = true
-			for i := range file.Imports().Len() {
-				add(file.Imports().Get(i).FileDescriptor)
-			}
-			set.File = append(set.File, protodesc.ToFileDescriptorProto(file))
-		}
-		return true
-	}
-	protoregistry.GlobalFiles.RangeFilesByPackage("istio.networking.v1alpha3", add)
-	encoded, err := proto.Marshal(set)
-	if err != nil {
-		log.Fatal(err)
-	}
-	return encoded
+	log.Fatal(http.ListenAndServe(os.Args[1], http.HandlerFunc(serve)))
 }
 
 // discovery has the answers to questions about the API itself.
@@ -93,7 +56,11 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	case isObject(path):
 		fail(w, http.StatusNotFound, "NotFound")
 	default:
-		answer(w, http.StatusOK, map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": []string{}})
+		list := map[string]any{"metadata": map[string]any{"resourceVersion": "1"}, "items": []string{}}
+		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+			list["kind"], list["apiVersion"] = "PartialObjectMetadataList", "meta.k8s.io/v1"
+		}
+		answer(w, http.StatusOK, list)
 	}
 }
 
