@@ -25,6 +25,7 @@ use crate::{
     event::{Event, Sent},
     freshness::{AlwaysFresh, Fresh, ReadFreshness},
     large::LargeWork,
+    log_limit::RefusalLog,
     memory::SubscriptionMemory,
     metrics::{self, limit_hit},
     page::Page,
@@ -79,6 +80,16 @@ pub enum OpenError {
     },
 }
 
+/// The place of a stream. Dropping it frees the place.
+#[derive(Debug)]
+pub struct StreamPlace(Streams);
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Fanout {
     /// Starts the shards. They follow `state` until `cancel`. `state` must already hold a state that
     /// may be served (OPS-04).
@@ -99,6 +110,7 @@ impl Fanout {
         let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
         let contact = Arc::new(Contact::new(config.renewals_stop_after));
         let identity_streams = IdentityStreams::default();
+        let refusal_log = Arc::new(RefusalLog::new());
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
         let held_polls = HeldPolls::new();
         let follow =
@@ -124,6 +136,7 @@ impl Fanout {
                     Arc::clone(&memory),
                     Arc::clone(&contact),
                     identity_streams.clone(),
+                    Arc::clone(&refusal_log),
                 );
             tracker.spawn(shard.run(inputs, cancel.clone()));
             ShardHandle { inboxes: Inboxes { updates, bulk }, ready_list }
@@ -133,7 +146,7 @@ impl Fanout {
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
         let protocol = Arc::new(config.session.clone());
-        let access = Arc::new(PollAccess::new(config.access, config.observer.clone(), start));
+        let access = Arc::new(PollAccess::new(config.access, config.observer.clone(), refusal_log));
         let poll_rejections = PollRejections::default();
         let shared = Shared {
             shards,
@@ -174,7 +187,9 @@ impl Fanout {
             .expect("there is at least one shard");
         let slot = StreamSlot::new(info, Arc::clone(&shard.ready_list));
         let responses = ResponseSource::new(Arc::clone(&slot), Arc::clone(streams));
-        Ok((RequestSink::new(slot, shard.inboxes.clone(), self.freshness.clone()), responses))
+        let log = Arc::clone(&self.shared.access.log);
+        let sink = RequestSink::new(slot, shard.inboxes.clone(), self.freshness.clone(), log);
+        Ok((sink, responses))
     }
 
     /// Opens a poll, which counts as a stream while it runs.
@@ -233,6 +248,23 @@ impl Fanout {
     /// Passes on an event of a client.
     pub fn observe(&self, event: ClientEvent<'_>) {
         self.shared.access.observer.observe(event);
+    }
+
+    /// Logs that a stream or a poll is refused. `node` is empty if it is unknown. A client gets one warning per minute.
+    pub fn log_refusal(&self, node: &str, peer: SocketAddr, error: &str) {
+        self.shared.access.log.log(node, peer, error);
+    }
+
+    /// Takes the place of a stream for a refusal that its client receives later. Returns `None` if half of the places
+    /// are taken: refusals leave the other half to streams.
+    #[must_use]
+    pub fn hold_place(&self) -> Option<StreamPlace> {
+        let Shared { streams, streams_max, .. } = &*self.shared;
+        if streams.load(Ordering::Relaxed) >= *streams_max / 2 {
+            return None;
+        }
+        streams.fetch_add(1, Ordering::Relaxed);
+        Some(StreamPlace(Arc::clone(streams)))
     }
 
     /// Returns the identifier of this replica in responses.

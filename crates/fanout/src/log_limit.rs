@@ -4,8 +4,13 @@
 //! - A client's text stays one short line, and cannot pass for a line of the server.
 //! - A shard writes a limited number of lines per second about client texts. An unlimited log would
 //!   fill the disk, and writing it would delay the shard.
+//! - A client that is refused again and again gets one line per minute.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet, net::SocketAddr};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tracing::{debug, warn};
 
 /// The maximum number of lines of one kind that are written per second.
 const LINES_PER_SECOND: u32 = 10;
@@ -53,6 +58,63 @@ impl RateLimitedLog {
     }
 }
 
+/// The lines about refused streams and polls of a replica: at most one per client and minute.
+#[derive(Debug)]
+pub(crate) struct RefusalLog {
+    start: Instant,
+    limits: Mutex<RefusalLimits>,
+}
+
+#[derive(Debug, Default)]
+struct RefusalLimits {
+    minute: u64,
+    /// The clients with a line in this minute. The limit of lines per second bounds their number.
+    clients: HashSet<Box<str>>,
+    lines: RateLimitedLog,
+}
+
+// === impl RefusalLog ===
+
+impl RefusalLog {
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), limits: Mutex::default() }
+    }
+
+    /// Returns `None` if no line must be written about a client, or else the number of lines left out since the last
+    /// one. A client is the ID of a node, or an address if the node is unknown.
+    pub(crate) fn take(&self, node: &str, peer: SocketAddr) -> Option<u64> {
+        let second = self.start.elapsed().as_secs();
+        let client = match node {
+            "" => peer.ip().to_string(),
+            node => logged_name(node).into_owned(),
+        };
+        let mut limits = self.limits.lock();
+        let RefusalLimits { minute, clients, lines } = &mut *limits;
+        if *minute != second / 60 {
+            *minute = second / 60;
+            clients.clear();
+        }
+        if clients.contains(&*client) {
+            lines.left_out += 1;
+            return None;
+        }
+        let left_out = lines.take(second)?;
+        clients.insert(client.into());
+        Some(left_out)
+    }
+
+    /// Logs that a stream or a poll is refused: as a warning, or for debugging if the client has had its line. `node` may
+    /// be empty.
+    pub(crate) fn log(&self, node: &str, peer: SocketAddr, error: &str) {
+        let left_out = self.take(node, peer);
+        let node = &*logged_name(node);
+        match left_out {
+            Some(left_out) => warn!(node, %peer, error, left_out, "client refused"),
+            None => debug!(node, %peer, error, "client refused"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,5 +134,26 @@ mod tests {
         assert_eq!(written, 10);
         assert_eq!(log.take(6), Some(990));
         assert_eq!(log.take(6), Some(0));
+    }
+
+    /// OPS-20: a client that is refused again and again gets one line per minute, and leaves the lines to others.
+    #[tokio::test(start_paused = true)]
+    async fn refused_client_gets_one_line_per_minute() {
+        let (log, here) = (RefusalLog::new(), ([192, 0, 2, 1], 1).into());
+        assert_eq!(log.take("a", here), Some(0));
+        let again = (0..1_000).filter(|_| log.take("a", here).is_some()).count();
+        assert_eq!(again, 0);
+        assert_eq!(log.take("b", here), Some(1_000));
+        // Without a node, the address is the client. Its ports do not matter.
+        assert_eq!(log.take("", here), Some(0));
+        assert_eq!(log.take("", ([192, 0, 2, 1], 2).into()), None);
+        assert_eq!(log.take("", ([192, 0, 2, 2], 1).into()), Some(1));
+        // A fleet writes a limited number of lines per second, and is remembered only as far as it has lines.
+        let fleet = (0..10_000).filter(|n| log.take(&format!("n{n}"), here).is_some()).count();
+        assert_eq!(fleet, 6);
+        assert_eq!(log.limits.lock().clients.len(), 10);
+        tokio::time::advance(std::time::Duration::from_secs(60)).await;
+        assert_eq!(log.take("a", here), Some(9_994));
+        assert_eq!(log.limits.lock().clients.len(), 1);
     }
 }

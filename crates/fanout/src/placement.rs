@@ -4,13 +4,11 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use chancery_model::{Identity, Node, Principal, ScopeName, State, StreamRefusal, StreamRights};
 use parking_lot::Mutex;
-use tokio::time::Instant;
 use tracing::warn;
 
 use crate::{
     client_events::{ClientEvent, ClientEventKind, ClientObserver},
-    clock::Now,
-    log_limit::{RateLimitedLog, logged_name},
+    log_limit::{RefusalLog, logged_name},
     metrics::access_refused,
     status::{End, EndCode},
 };
@@ -97,13 +95,16 @@ impl Placement {
 pub(crate) struct PollAccess {
     pub(crate) control: AccessControl,
     pub(crate) observer: ClientObserver,
-    start: Instant,
-    log: Mutex<RateLimitedLog>,
+    pub(crate) log: Arc<RefusalLog>,
 }
 
 impl PollAccess {
-    pub(crate) fn new(control: AccessControl, observer: ClientObserver, start: Instant) -> Self {
-        Self { control, observer, start, log: Mutex::default() }
+    pub(crate) fn new(
+        control: AccessControl,
+        observer: ClientObserver,
+        log: Arc<RefusalLog>,
+    ) -> Self {
+        Self { control, observer, log }
     }
 
     /// Returns what the node of an identity receives.
@@ -118,7 +119,7 @@ impl PollAccess {
         peer: SocketAddr,
     ) -> Result<Placement, End> {
         self.control.place(state, Some(identity), node).map_err(|refusal| {
-            let left_out = self.log.lock().take(Now::since(self.start, Instant::now()).second());
+            let left_out = self.log.take(&node.id, peer);
             log_refusal(left_out, Some(identity), node, peer, &refusal);
             refused(&self.observer, Some(identity), node, peer, &refusal)
         })
@@ -126,7 +127,7 @@ impl PollAccess {
 }
 
 /// Writes the reason of a refusal to the log, which the client does not learn. `left_out` is that of
-/// [`RateLimitedLog::take`].
+/// [`RefusalLog::take`].
 pub(crate) fn log_refusal(
     left_out: Option<u64>,
     identity: Option<&Identity>,

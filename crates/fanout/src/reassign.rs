@@ -105,7 +105,7 @@ impl Shard {
         let is_new_node = entry.assigned_at == NEW_NODE;
         entry.assigned_at = changed;
         let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
-        let placement = match self.place(&slot, &node, now) {
+        let placement = match self.place(&slot, &node) {
             Ok(placement) => placement,
             // The client keeps its configuration. Its next stream is refused.
             Err(_) if !is_new_node => return self.end_access(at, now),
@@ -159,7 +159,7 @@ impl Shard {
             return 0;
         }
         let (node, slot) = (Arc::clone(&entry.node), Arc::clone(&entry.slot));
-        let placed = self.place(&slot, &node, now);
+        let placed = self.place(&slot, &node);
         if placed.is_ok_and(|placement| self.past_after(at, &placement).is_some()) {
             if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {
                 // This poll reassigns the session.
@@ -219,17 +219,12 @@ impl Shard {
     }
 
     /// Returns what the node of a stream receives, or the end of the stream.
-    pub(crate) fn place(
-        &mut self,
-        slot: &StreamSlot,
-        node: &Node,
-        now: Now,
-    ) -> Result<Placement, End> {
+    pub(crate) fn place(&self, slot: &StreamSlot, node: &Node) -> Result<Placement, End> {
         let identity = slot.info.identity.as_deref();
         let placed = self.config.access.place(self.views.state(), identity, node);
         placed.map_err(|refusal| {
-            let left_out = self.access_log.take(now.second());
             let peer = slot.info.peer;
+            let left_out = self.refusal_log.take(&node.id, peer);
             log_refusal(left_out, identity, node, peer, &refusal);
             refused(&self.config.observer, identity, node, peer, &refusal)
         })

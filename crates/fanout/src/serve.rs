@@ -77,6 +77,7 @@ impl Shard {
             },
             (None, None) => {
                 let text = "the first request of the stream has no node";
+                self.refusal_log.log("", slot.info.peer, text);
                 slot.end(End::new(EndCode::InvalidArgument, text));
                 return;
             }
@@ -157,8 +158,7 @@ impl Shard {
     /// Ends a stream because its client sent an invalid request or exceeded a limit.
     fn refuse(&mut self, at: usize, code: EndCode, text: &str, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
-        let (node, peer) = (logged_name(&entry.node.id), entry.slot.info.peer);
-        debug!(node = &*node, %peer, error = text, "stream rejected");
+        self.refusal_log.log(&entry.node.id, entry.slot.info.peer, text);
         entry.slot.end(End::new(code, text.to_owned()));
         self.forget(key(at), now);
     }
@@ -374,7 +374,7 @@ impl Shard {
     }
 
     fn open(&mut self, slot: &Arc<StreamSlot>, node: Arc<Node>, now: Now) -> Result<usize, End> {
-        let Placement { assigned, rights } = self.place(slot, &node, now)?;
+        let Placement { assigned, rights } = self.place(slot, &node)?;
         let counted = self.count(slot, &node, rights.as_ref())?;
         let assigned = assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
         let id = SessionId::next();
@@ -446,6 +446,7 @@ impl Shard {
                 "the identity {} already has {max} streams on this replica (quota.streams of its access rule)",
                 identity.principal
             );
+            self.refusal_log.log(&node.id, slot.info.peer, &text);
             End::new(EndCode::ResourceExhausted, text)
         })
     }

@@ -43,7 +43,7 @@ use crate::{
     event::{Event, Events, Sent},
     index::{Index, Key, key, place},
     large::LargeWork,
-    log_limit::RateLimitedLog,
+    log_limit::{RateLimitedLog, RefusalLog},
     marking::{MARKS_PER_STEP, Mark, Marking},
     memory::SubscriptionMemory,
     metrics::{ShardMetrics, Suppressed, gauge_value},
@@ -115,7 +115,7 @@ pub(crate) struct Shard {
     /// The limits for log lines about rejections, clients that do not answer, and clients without access.
     pub(crate) rejection_log: RateLimitedLog,
     pub(crate) silence_log: RateLimitedLog,
-    pub(crate) access_log: RateLimitedLog,
+    pub(crate) refusal_log: Arc<RefusalLog>,
     /// The streams of identities whose access rule limits them, of all shards.
     pub(crate) identity_streams: IdentityStreams,
     /// The slab index of the next session to reassign after a change of the assignments or access rules.
@@ -189,7 +189,7 @@ impl Shard {
             metrics: ShardMetrics::new(n),
             rejection_log: RateLimitedLog::default(),
             silence_log: RateLimitedLog::default(),
-            access_log: RateLimitedLog::default(),
+            refusal_log: Arc::new(RefusalLog::new()),
             identity_streams: IdentityStreams::default(),
             reassign_from: None,
             reassign_since: Revision(0),
@@ -211,9 +211,10 @@ impl Shard {
         memory: Arc<SubscriptionMemory>,
         contact: Arc<Contact>,
         identity_streams: IdentityStreams,
+        refusal_log: Arc<RefusalLog>,
     ) -> Self {
         (self.large, self.memory, self.contact) = (large, memory, contact);
-        self.identity_streams = identity_streams;
+        (self.identity_streams, self.refusal_log) = (identity_streams, refusal_log);
         self
     }
 

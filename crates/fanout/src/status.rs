@@ -46,6 +46,28 @@ pub enum EndCode {
     AccessChanged,
 }
 
+impl EndCode {
+    /// Returns whether the replica refuses the stream: the client broke a rule or a limit, or has no access. A client
+    /// that opens the same stream again receives the same end.
+    #[must_use]
+    pub fn is_refusal(self) -> bool {
+        match self {
+            Self::InvalidArgument
+            | Self::ResourceExhausted
+            | Self::Unimplemented
+            | Self::Unauthenticated
+            | Self::PermissionDenied
+            | Self::Internal => true,
+            Self::Ok
+            | Self::Unavailable
+            | Self::Aged
+            | Self::Silent
+            | Self::DeadlineExceeded
+            | Self::AccessChanged => false,
+        }
+    }
+}
+
 /// The end of a stream: a gRPC status, independent of gRPC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {

@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::{
     event::{Event, Sent},
     freshness::ReadFreshness,
+    log_limit::RefusalLog,
     queue::Lane,
     status::{End, EndCode},
     stream_slot::{Delivery, StreamSlot},
@@ -27,6 +28,7 @@ pub struct RequestSink {
     slot: Arc<StreamSlot>,
     inboxes: Inboxes,
     freshness: ReadFreshness,
+    log: Arc<RefusalLog>,
 }
 
 /// The inboxes of a shard, by lane. Waiting events of one lane do not delay the other lane.
@@ -51,8 +53,13 @@ impl Inboxes {
 pub struct Stopped;
 
 impl RequestSink {
-    pub(crate) fn new(slot: Arc<StreamSlot>, inboxes: Inboxes, freshness: ReadFreshness) -> Self {
-        Self { slot, inboxes, freshness }
+    pub(crate) fn new(
+        slot: Arc<StreamSlot>,
+        inboxes: Inboxes,
+        freshness: ReadFreshness,
+        log: Arc<RefusalLog>,
+    ) -> Self {
+        Self { slot, inboxes, freshness, log }
     }
 
     /// Passes a request to the shard, in the order in which the client sent them. Waits until the state
@@ -91,6 +98,12 @@ impl RequestSink {
     /// Ends the stream from the transport's side. Only the first end of a stream has an effect.
     pub fn end(&self, end: End) {
         self.slot.end(end);
+    }
+
+    /// Ends the stream because of the client's requests, and logs that. `node` is empty if it is unknown.
+    pub fn reject(&self, node: &str, end: End) {
+        self.log.log(node, self.slot.info.peer, &end.message);
+        self.end(end);
     }
 
     /// Returns a handle that can only end the stream.

@@ -14,10 +14,11 @@ use std::{
 use bytes::Bytes;
 use chancery_fanout::{Delivery, End, EndCode, Poll as RunningPoll, ResponseSource};
 use chancery_protocol::Message;
-use futures::{StreamExt, future::AbortHandle, stream::BoxStream};
+use futures::{FutureExt, StreamExt, future::AbortHandle, stream::BoxStream};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::{
+    brake::Delay,
     connection::{PollRegistration, StreamRegistration},
     framing::PREFIX_BYTES,
     grpc,
@@ -40,6 +41,8 @@ pub(crate) enum ResponseBody {
     Empty,
     /// The messages of a stream, then its status.
     Stream(Box<StreamBody>),
+    /// The delayed status of a stream that was not opened.
+    Refused(Box<DelayedEnd>),
     /// The response to a poll.
     Json(Box<JsonBody>),
     /// The responses to load reports, then the status.
@@ -85,10 +88,20 @@ pub(crate) struct StreamBody {
     responses: ResponseSource,
     message: Option<Chunks>,
     state: State,
+    /// The status of a refused stream, until its client may receive it.
+    delayed: Option<Box<DelayedEnd>>,
     /// Stops the reader when the response has ended.
     reader: AbortHandle,
     /// The registration of the stream in its connection.
     registration: StreamRegistration,
+}
+
+/// The status of a refused stream. Its client receives it after a delay.
+#[derive(Debug)]
+pub(crate) struct DelayedEnd {
+    delay: Delay,
+    /// `None` after the client has received it.
+    end: Option<End>,
 }
 
 /// The remaining chunks of a message.
@@ -138,13 +151,18 @@ impl StreamBody {
         reader: AbortHandle,
         registration: StreamRegistration,
     ) -> Self {
-        Self { responses, message: None, state: State::Open, reader, registration }
+        Self { responses, message: None, state: State::Open, delayed: None, reader, registration }
     }
 
     pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         loop {
             if self.state == State::Ended {
                 return Poll::Ready(None);
+            }
+            if let Some(delayed) = &mut self.delayed {
+                let frame = ready!(delayed.poll_frame(cx));
+                self.state = State::Ended;
+                return Poll::Ready(frame);
             }
             if let Some(chunk) = self.message.as_mut().and_then(Iterator::next) {
                 return Poll::Ready(Some(Frame::data(chunk)));
@@ -172,10 +190,28 @@ impl StreamBody {
                 }
                 Delivery::End(end) => end,
             };
-            self.state = State::Ended;
             self.reader.abort();
-            return Poll::Ready(Some(Frame::trailers(grpc::trailers(&end))));
+            match self.registration.delay(&end) {
+                Some(delay) => self.delayed = Some(Box::new(DelayedEnd::new(delay, end))),
+                None => {
+                    self.state = State::Ended;
+                    return Poll::Ready(Some(Frame::trailers(grpc::trailers(&end))));
+                }
+            }
         }
+    }
+}
+
+impl DelayedEnd {
+    pub(crate) fn new(delay: Delay, end: End) -> Self {
+        Self { delay, end: Some(end) }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        if self.end.is_some() {
+            ready!(self.delay.poll_unpin(cx));
+        }
+        Poll::Ready(self.end.take().map(|end| Frame::trailers(grpc::trailers(&end))))
     }
 }
 
@@ -226,6 +262,7 @@ impl Body for ResponseBody {
         match &mut *self {
             Self::Empty => Poll::Ready(None),
             Self::Stream(stream) => stream.poll_frame(cx).map(|frame| frame.map(Ok)),
+            Self::Refused(refused) => refused.poll_frame(cx).map(|frame| frame.map(Ok)),
             Self::Json(json) => Poll::Ready(json.next_chunk().map(|chunk| Ok(Frame::data(chunk)))),
             Self::LoadReports(reports) => reports.poll_frame(cx).map(|frame| frame.map(Ok)),
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
@@ -236,6 +273,7 @@ impl Body for ResponseBody {
         match self {
             Self::Empty => true,
             Self::Stream(stream) => stream.state == State::Ended,
+            Self::Refused(refused) => refused.end.is_none(),
             Self::LoadReports(_) => false,
             Self::Json(json) => json.next >= json.encoded.chunks.len(),
             Self::Text(text) => text.is_none(),
@@ -245,7 +283,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
-            Self::Stream(_) | Self::LoadReports(_) => SizeHint::default(),
+            Self::Stream(_) | Self::Refused(_) | Self::LoadReports(_) => SizeHint::default(),
             Self::Json(json) => SizeHint::with_exact(json.left),
             Self::Text(text) => {
                 SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))

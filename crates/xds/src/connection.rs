@@ -9,17 +9,21 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use chancery_auth::TransportPeer;
-use chancery_fanout::{End, EndCode, StreamCloser};
+use chancery_fanout::{End, EndCode, Fanout, StreamCloser};
 use chancery_net::{Activity, RequestGuard};
 use chancery_tls::{CredentialEnd, Peer};
 use futures::FutureExt;
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 use slab::Slab;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::brake::{Brake, DELAY_MAX, Delay};
 
 /// The state that the streams of a connection share.
 #[derive(Debug)]
@@ -33,7 +37,13 @@ pub(crate) struct Connection {
     established: AtomicBool,
     /// The client, if its certificate identifies it. Set after the TLS handshake.
     certificate: OnceLock<Peer>,
+    brake: Mutex<Brake>,
+    /// The maximum number of refusals that are delayed at a time.
+    delayed_max: usize,
 }
+
+/// A delayed refusal of a connection. Dropping it frees its place.
+struct DelayedRefusal(Arc<Connection>);
 
 #[derive(Debug, Default)]
 struct Streams {
@@ -69,9 +79,22 @@ pub(crate) struct Task(BoxedTask);
 // === impl Connection ===
 
 impl Connection {
-    pub(crate) fn new(activity: Arc<Activity>) -> Arc<Self> {
+    /// Creates a connection that may have `streams_max` streams.
+    pub(crate) fn new(activity: Arc<Activity>, streams_max: u32) -> Arc<Self> {
         let (tasks, streams, over, established, certificate) = Default::default();
-        Arc::new(Self { activity, tasks, streams, over, established, certificate })
+        let brake = Mutex::default();
+        // The other half stays free for streams that are served.
+        let delayed_max = usize::try_from(streams_max.div_ceil(2)).unwrap_or(usize::MAX);
+        Arc::new(Self {
+            activity,
+            tasks,
+            streams,
+            over,
+            established,
+            certificate,
+            brake,
+            delayed_max,
+        })
     }
 
     /// Sets the client that the certificate identifies.
@@ -133,6 +156,35 @@ impl Connection {
         StreamRegistration { connection: Arc::clone(self), at, _request: self.activity.begin() }
     }
 
+    /// Returns the delay after which the client may receive the end of a stream or poll, at most `max`; `None` without a
+    /// delay. Counts the end if it is a refusal.
+    pub(crate) fn delay(self: &Arc<Self>, code: EndCode, max: Duration) -> Option<Delay> {
+        if !code.is_refusal() || self.over.is_cancelled() {
+            return None;
+        }
+        let mut brake = self.brake.lock();
+        let delay = brake.refuse(Instant::now())?.min(max);
+        if brake.n_delayed >= self.delayed_max {
+            return None;
+        }
+        brake.n_delayed += 1;
+        drop(brake);
+        let place = DelayedRefusal(Arc::clone(self));
+        Some(Delay::new(delay, self.over.clone()).holding(place))
+    }
+
+    /// Does the same for a refusal that does not have the place of a stream, and takes one for it. Without a free place,
+    /// there is no delay.
+    pub(crate) fn delay_unopened(
+        self: &Arc<Self>,
+        fanout: &Fanout,
+        code: EndCode,
+        max: Duration,
+    ) -> Option<Delay> {
+        let delay = self.delay(code, max)?;
+        Some(delay.holding(fanout.hold_place()?))
+    }
+
     /// Ends all streams, all streams that are opened later, and the waits of all polls.
     pub(crate) fn end_all(&self, end: &End) {
         self.over.cancel();
@@ -145,6 +197,11 @@ impl Connection {
 }
 
 impl StreamRegistration {
+    /// Returns the delay of the stream's end, as [`Connection::delay`] does.
+    pub(crate) fn delay(&self, end: &End) -> Option<Delay> {
+        self.connection.delay(end.code, DELAY_MAX)
+    }
+
     /// Marks the connection as established: the client has answered the responses to its first
     /// requests.
     pub(crate) fn establish(&self) {
@@ -158,7 +215,18 @@ impl Drop for StreamRegistration {
     }
 }
 
+impl Drop for DelayedRefusal {
+    fn drop(&mut self) {
+        self.0.brake.lock().n_delayed -= 1;
+    }
+}
+
 impl PollRegistration {
+    /// Returns the delay of the end of a stream that is registered as a poll, as [`Connection::delay`] does.
+    pub(crate) fn delay(&self, end: &End) -> Option<Delay> {
+        self.connection.delay(end.code, DELAY_MAX)
+    }
+
     /// Marks the connection as established: the client has accepted a response.
     pub(crate) fn establish(&self) {
         self.connection.establish();
@@ -220,5 +288,63 @@ impl Future for Task {
 impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Task")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+
+    use super::*;
+
+    fn connection(streams_max: u32) -> Arc<Connection> {
+        Connection::new(Activity::new(([127, 0, 0, 1], 1).into()), streams_max)
+    }
+
+    fn refuse(connection: &Arc<Connection>) -> Option<Delay> {
+        connection.delay(EndCode::ResourceExhausted, DELAY_MAX)
+    }
+
+    /// Only refusals are delayed and counted. Other ends tell the client to come back.
+    #[tokio::test(start_paused = true)]
+    async fn only_refusals_are_delayed() {
+        let connection = connection(8);
+        let others = [EndCode::Ok, EndCode::Aged, EndCode::AccessChanged, EndCode::Unavailable];
+        for code in others.into_iter().cycle().take(40) {
+            assert!(connection.delay(code, DELAY_MAX).is_none());
+        }
+        for _ in 0..5 {
+            assert!(refuse(&connection).is_none());
+        }
+        assert!(connection.delay(EndCode::AccessChanged, DELAY_MAX).is_none());
+        let start = Instant::now();
+        refuse(&connection).unwrap().await;
+        assert!((0.8..=1.01).contains(&start.elapsed().as_secs_f64()), "{:?}", start.elapsed());
+    }
+
+    /// OPS-20: delayed refusals take at most half of a connection's streams. A refusal beyond that is immediate.
+    #[tokio::test(start_paused = true)]
+    async fn delayed_refusals_leave_half_of_the_streams_of_a_connection() {
+        let connection = connection(7);
+        let mut delayed: Vec<Delay> = (0..50).filter_map(|_| refuse(&connection)).collect();
+        assert_eq!(delayed.len(), 4);
+        // A client that gives up frees the place.
+        delayed.pop();
+        assert!(refuse(&connection).is_some());
+        join_all(delayed).await;
+        assert_eq!(connection.brake.lock().n_delayed, 0);
+    }
+
+    /// OPS-15: the end of a connection ends all delays, and prevents further ones.
+    #[tokio::test(start_paused = true)]
+    async fn end_of_connection_ends_delays_at_once() {
+        let connection = connection(2000);
+        let delayed: Vec<Delay> = (0..20).filter_map(|_| refuse(&connection)).collect();
+        assert_eq!(delayed.len(), 15);
+        let start = Instant::now();
+        connection.end_all(&End::new(EndCode::Unavailable, "draining"));
+        join_all(delayed).await;
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert!(refuse(&connection).is_none());
     }
 }

@@ -134,7 +134,7 @@ async fn serve_once(
     let opened = fanout.open(StreamInfo { kind, peer, identity: None });
     let (sink, responses) = opened.map_err(|error| DialError::Refused(error.to_string()))?;
     let closer = sink.ender();
-    let registration = Connection::new(Activity::new(peer)).add(closer.clone());
+    let registration = Connection::new(Activity::new(peer), 1).add(closer.clone());
     let (reader, aborted) = AbortHandle::new_pair();
     let (ended_here, ended_there) = (LastStatus::default(), LastStatus::default());
     let body = RequestBody {
@@ -159,7 +159,7 @@ async fn serve_once(
         let body = SinkBody { body: response.into_body(), ended: ended_there.clone() };
         let frames = Frames::new(body, encoding, bounds(config));
         let bytes = counter!("chancery_xds_request_bytes_total");
-        let reader = Reader::new(frames, sink, Protocol::Mcp, config, bytes, peer);
+        let reader = Reader::new(frames, sink, Protocol::Mcp, config, bytes);
         // The end of the session aborts the reader.
         let _aborted = Abortable::new(reader.run(), aborted).await;
         Err(match (ended_here.take(), ended_there.take()) {

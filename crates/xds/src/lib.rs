@@ -11,6 +11,7 @@
 //!   accept loop or the process.
 
 mod body;
+mod brake;
 mod caller;
 mod config;
 mod connection;

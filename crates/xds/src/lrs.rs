@@ -137,12 +137,10 @@ pub(crate) fn open(
     timeout: Option<Duration>,
     caller: Caller,
     request: Request<Incoming>,
-) -> Response<ResponseBody> {
+) -> Result<Response<ResponseBody>, End> {
     let poll = match shared.fanout.open_poll(connection.peer()) {
         Ok(poll) => poll,
-        Err(error) => {
-            return grpc::reject(&End::new(EndCode::ResourceExhausted, error.to_string()));
-        }
+        Err(error) => return Err(End::new(EndCode::ResourceExhausted, error.to_string())),
     };
     let config = &shared.config;
     let encoding = grpc::encoding(request.headers());
@@ -171,7 +169,7 @@ pub(crate) fn open(
     let writer =
         Writer { poll, placement, identity, registration, settings, state, end, is_over: false };
     let frames = stream::unfold(writer, Writer::next).boxed();
-    grpc::open(ResponseBody::LoadReports(LoadReportsBody::new(frames, reader)))
+    Ok(grpc::open(ResponseBody::LoadReports(LoadReportsBody::new(frames, reader))))
 }
 
 /// Returns the end of the stream: that of its requests, or that of the client's timeout or credential.
@@ -209,8 +207,9 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 if let Some(limit) = error.limit() {
                     limit_hit(limit);
                 }
-                tracing::debug!(%peer, %error, "load report rejected");
-                End::new(error.code(), error.to_string())
+                let end = End::new(error.code(), error.to_string());
+                self.fanout.log_refusal(self.node.id(), peer, &end.message);
+                end
             }
         }
     }
@@ -302,6 +301,9 @@ impl Writer {
             Ok(response) => Frame::data(framed(&response)),
             Err(end) => {
                 self.is_over = true;
+                if let Some(delay) = self.registration.delay(&end) {
+                    delay.await;
+                }
                 Frame::trailers(grpc::trailers(&end))
             }
         };

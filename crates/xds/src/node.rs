@@ -68,6 +68,11 @@ impl NodeReader {
         Self { bytes_max, metadata_max, seen: 0, node: None }
     }
 
+    /// Returns the ID of the node; empty until a request has been read.
+    pub(crate) fn id(&self) -> &str {
+        self.node.as_ref().map_or("", |node| &node.id)
+    }
+
     /// Reads the node of a request. Returns it only if it is new or has changed.
     pub(crate) fn read(&mut self, bytes: Option<Bytes>) -> Result<Option<Arc<Node>>, NodeError> {
         let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else {

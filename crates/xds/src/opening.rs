@@ -148,7 +148,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn connection() -> Arc<Connection> {
-        Connection::new(Activity::new(([127, 0, 0, 1], 1).into()))
+        Connection::new(Activity::new(([127, 0, 0, 1], 1).into()), 1)
     }
 
     /// OPS-17: thousands of new connections can keep only their own threads busy.

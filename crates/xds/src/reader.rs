@@ -4,7 +4,7 @@
 //! send ACKs, which free memory. Memory is bounded by one message, because the next one is read after
 //! the shard has taken this one.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use chancery_auth::RateExceeded;
@@ -38,7 +38,6 @@ pub(crate) struct Reader<B> {
     bucket: Bucket,
     limits: Limits,
     bytes: Counter,
-    peer: SocketAddr,
     /// The rate of the identity. The first request counts as the opening of the stream.
     rate: Option<RequestRate>,
     is_first: bool,
@@ -73,7 +72,6 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         protocol: Protocol,
         config: &Config,
         bytes: Counter,
-        peer: SocketAddr,
     ) -> Self {
         Self {
             frames,
@@ -87,7 +85,6 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
                 nack_message_bytes_max: config.nack_message_bytes_max,
             },
             bytes,
-            peer,
             rate: None,
             is_first: true,
         }
@@ -170,8 +167,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
         if let Some(limit) = error.limit() {
             limit_hit(limit);
         }
-        tracing::debug!(peer = %self.peer, %error, "request rejected");
-        self.sink.end(End::new(error.code(), error.to_string()));
+        self.sink.reject(self.node.id(), End::new(error.code(), error.to_string()));
     }
 }
 

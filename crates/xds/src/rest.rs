@@ -148,9 +148,11 @@ pub(crate) async fn answer(
     caller: Caller,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
+    let mut node = String::new();
     let decided = match admit(&shared, &connection, &rate, &request) {
         Ok(mut admitted) => {
             let decided = decide(&shared, &mut admitted, &type_url, &caller, request).await;
+            node.clone_from(&admitted.node);
             decided.map(|decision| (decision, admitted))
         }
         Err(error) => Err(error),
@@ -187,8 +189,10 @@ pub(crate) async fn answer(
                 if shared.polls.may_log() {
                     warn!(%peer, %error, "a REST poll has failed; streams receive the resource");
                 }
-            } else {
+            } else if matches!(error, PollError::Access(_)) {
                 debug!(%peer, %error, "poll rejected");
+            } else {
+                shared.fanout.log_refusal(&node, peer, &error.to_string());
             }
             let result = match status {
                 StatusCode::SERVICE_UNAVAILABLE => "unavailable",

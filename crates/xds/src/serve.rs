@@ -119,7 +119,8 @@ impl Port for XdsPort {
         let shared = Arc::clone(&self.shared);
         let metrics = Arc::clone(&self.metrics);
         let (drain, security) = (self.drain.clone(), self.security.clone());
-        let connection = Connection::new(Arc::clone(slot.activity()));
+        let connection =
+            Connection::new(Arc::clone(slot.activity()), shared.config.streams_per_connection_max);
         self.opening.spawn(&self.tracker, Arc::clone(&connection), async move {
             let peer = connection.peer();
             let reason = match open(&security, stream, &connection, &shared.config, &drain).await {
@@ -158,7 +159,7 @@ impl Port for XdsPort {
             // The explanation costs a handshake, which must not delay established connections.
             Security::Tls(tls) => {
                 if let Some(explain) = self.refusals.over_tls(tls.clone(), stream, text, socket) {
-                    let connection = Connection::new(Activity::new(peer));
+                    let connection = Connection::new(Activity::new(peer), 1);
                     self.opening.spawn(&self.tracker, connection, explain);
                 }
             }

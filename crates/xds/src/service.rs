@@ -13,7 +13,8 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 
 use crate::{
-    body::{ResponseBody, StreamBody},
+    body::{DelayedEnd, ResponseBody, StreamBody},
+    brake::{DELAY_MAX, POLL_DELAY_MAX},
     caller::Caller,
     connection::Connection,
     framing::Frames,
@@ -66,20 +67,18 @@ impl Service {
             return rest::refuse(StatusCode::METHOD_NOT_ALLOWED, "gRPC methods accept POST only");
         }
         if is_report && let Some(reports) = &self.shared.config.load_reports {
-            return match self.check(&request) {
-                Ok(timeout) => {
-                    lrs::open(&self.shared, &self.connection, reports, timeout, caller, request)
-                }
-                Err(end) => grpc::reject(&end),
-            };
+            let opened = self.check(&request).and_then(|timeout| {
+                lrs::open(&self.shared, &self.connection, reports, timeout, caller, request)
+            });
+            return opened.unwrap_or_else(|end| self.refuse(end));
         }
         let Some(kind) = kind else {
             let text = format!("{} is not served here", request.uri().path());
-            return grpc::reject(&End::new(EndCode::Unimplemented, text));
+            return self.refuse(End::new(EndCode::Unimplemented, text));
         };
         let timeout = match self.check(&request) {
             Ok(timeout) => timeout,
-            Err(end) => return grpc::reject(&end),
+            Err(end) => return self.refuse(end),
         };
         let Caller { identity, ends_after, rate } = caller;
         let (peer, identity) = (self.connection.peer(), Some(identity));
@@ -88,7 +87,7 @@ impl Service {
         let (sink, responses) = match self.shared.fanout.open(info) {
             Ok(ends) => ends,
             Err(error) => {
-                return grpc::reject(&End::new(EndCode::ResourceExhausted, error.to_string()));
+                return self.refuse(End::new(EndCode::ResourceExhausted, error.to_string()));
             }
         };
         let closer = sink.ender();
@@ -97,8 +96,7 @@ impl Service {
         let config = &self.shared.config;
         let frames = Frames::new(request.into_body(), encoding, self.shared.bounds.clone());
         let bytes = self.shared.request_bytes.clone();
-        let reader = Reader::new(frames, sink, protocol, config, bytes, self.connection.peer())
-            .limited(rate);
+        let reader = Reader::new(frames, sink, protocol, config, bytes).limited(rate);
         let reader = reader.run();
         // The end of the stream aborts the reader and its timeout.
         let until = Until::first(timeout, ends_after);
@@ -106,6 +104,28 @@ impl Service {
         // Aborted or finished, the reader has nothing more to read.
         self.connection.tasks.spawn(reader.map(|_aborted| ()));
         grpc::open(ResponseBody::Stream(Box::new(StreamBody::new(responses, handle, registration))))
+    }
+
+    /// Returns the response that refuses a stream before it is opened. The status may have a delay.
+    fn refuse(&self, end: End) -> Response<ResponseBody> {
+        let Self { shared, connection, .. } = self;
+        shared.fanout.log_refusal("", connection.peer(), &end.message);
+        match connection.delay_unopened(&shared.fanout, end.code, DELAY_MAX) {
+            Some(delay) => grpc::open(ResponseBody::Refused(Box::new(DelayedEnd::new(delay, end)))),
+            None => grpc::reject(&end),
+        }
+    }
+
+    /// Returns the response to a poll, after a delay if it refuses the poll.
+    async fn braked(&self, response: Response<ResponseBody>) -> Response<ResponseBody> {
+        let Self { shared, connection, .. } = self;
+        if response.status().is_client_error() {
+            let code = EndCode::InvalidArgument;
+            if let Some(delay) = connection.delay_unopened(&shared.fanout, code, POLL_DELAY_MAX) {
+                delay.await;
+            }
+        }
+        response
     }
 
     /// Checks whether a stream may be opened, and returns its timeout.
@@ -179,18 +199,27 @@ impl Service {
                     true => EndCode::ResourceExhausted,
                     false => EndCode::Unauthenticated,
                 };
-                return grpc::reject(&End::new(code, error.to_string()));
+                return self.refuse(End::new(code, error.to_string()));
             }
-            Err(error) if error.is_limit() => {
-                return rest::refuse(StatusCode::TOO_MANY_REQUESTS, &error.to_string());
+            Err(error) => {
+                let text = error.to_string();
+                self.shared.fanout.log_refusal("", self.connection.peer(), &text);
+                let response = match error.is_limit() {
+                    true => rest::refuse(StatusCode::TOO_MANY_REQUESTS, &text),
+                    false => rest::unauthenticated(&text),
+                };
+                return self.braked(response).await;
             }
-            Err(error) => return rest::unauthenticated(&error.to_string()),
         };
         match self.shared.methods.poll(request.uri().path()) {
             Some(type_url) if !is_grpc => {
                 let type_url = type_url.clone();
-                let Self { shared, connection, poll_rate } = self;
-                rest::answer(shared, connection, poll_rate, type_url, caller, request).await
+                let Self { shared, connection, poll_rate } = &self;
+                let (shared, connection) = (Arc::clone(shared), Arc::clone(connection));
+                let poll_rate = Arc::clone(poll_rate);
+                let response =
+                    rest::answer(shared, connection, poll_rate, type_url, caller, request).await;
+                self.braked(response).await
             }
             _ => self.answer(request, caller),
         }

@@ -4,6 +4,7 @@
 
 mod access;
 mod basics;
+mod brake;
 mod breaks;
 mod comeback;
 mod crowd;

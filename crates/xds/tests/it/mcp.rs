@@ -13,7 +13,7 @@ use tonic::Code;
 
 use crate::support::*;
 
-const SOURCE: &str = "/istio.mcp.v1alpha1.ResourceSource/EstablishResourceStream";
+pub(crate) const SOURCE: &str = "/istio.mcp.v1alpha1.ResourceSource/EstablishResourceStream";
 const SERVICES: &str = "istio/networking/v1alpha3/virtualservices";
 /// Collections as istiod names them.
 const VIRTUAL_SERVICE: &str = "networking.istio.io/v1alpha3/VirtualService";
