@@ -1,10 +1,11 @@
 """A proxyless gRPC client: resolves its service through xDS and calls it.
 
-Prints each answer that differs from the previous one. Exits with 1 at the first failed call.
+Prints each answer that differs from the previous one, until it is interrupted. Exits with 1 at the first failed call.
 Requires the environment variable GRPC_XDS_BOOTSTRAP.
 """
 
 import argparse
+import math
 import sys
 import time
 
@@ -15,7 +16,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--target", default="xds:///greeter.demo")
     parser.add_argument("--until", help="exit with 0 at this answer")
-    parser.add_argument("--seconds", type=float, default=60.0, help="the maximum run time in seconds")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time in seconds")
     args = parser.parse_args()
     deadline = time.monotonic() + args.seconds
 
@@ -36,10 +37,14 @@ def main():
                 return 0
             time.sleep(0.05)
     if args.until is None:
+        print(f"stopped after {args.seconds} s", flush=True)
         return 0
     print(f"no {args.until!r} within {args.seconds} s", flush=True)
     return 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(0)

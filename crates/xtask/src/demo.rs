@@ -310,7 +310,7 @@ Start Envoy (delta ADS over mutual TLS) in another terminal:
   {clients}/bin/envoy -c {dir}/envoy.yaml --disable-hot-restart --concurrency 1
   curl http://127.0.0.1:{}/                      # hello from a
 
-Start a proxyless gRPC client (Python):
+Start a proxyless gRPC client (Python), which prints each new answer until Ctrl-C:
   GRPC_XDS_BOOTSTRAP={dir}/grpc-bootstrap.json {clients}/bin/python {dir}/grpc_client.py
 
 Use the commands, with the address and the certificate of the context `demo`:
