@@ -62,6 +62,25 @@ fn grpc_bootstrap_has_the_credentials_of_the_client() {
     assert!(server["call_creds"].is_null() && plain["node"]["cluster"] == "web-1", "{plain}");
 }
 
+#[test]
+fn every_address_of_a_list_is_a_server() {
+    let list = "10.0.0.1:18000,xds.example:1,[::1]:18000";
+    let done = bootstrap(&["grpc", "--node", "web-1", "--xds", list]);
+    let made: Value = serde_json::from_str(&done.out).unwrap();
+    let servers = made["xds_servers"].as_array().unwrap();
+    let uris: Vec<&str> = servers.iter().map(|it| it["server_uri"].as_str().unwrap()).collect();
+    assert_eq!(uris.join(","), list);
+    assert!(servers.iter().all(|it| it["server_features"] == json!(["xds_v3"])), "{made}");
+    // The flag may also be repeated.
+    let done = bootstrap(&["envoy", "--node", "n", "--xds", "a.example:1", "--xds", "10.0.0.2:2"]);
+    let made: Value = serde_saphyr::from_str(&done.out).unwrap();
+    let cluster = &made["static_resources"]["clusters"][0];
+    let endpoints = &cluster["load_assignment"]["endpoints"][0]["lb_endpoints"];
+    let port =
+        |at: usize| endpoints[at]["endpoint"]["address"]["socket_address"]["port_value"].as_u64();
+    assert_eq!((port(0), port(1), port(2)), (Some(1), Some(2), None), "{made}");
+}
+
 /// Checks that a command fails with this exit code, and with an error that contains this text.
 fn expect_refusal(code: i32, args: &[&str], expected: &str) {
     let done = bootstrap(args);
@@ -80,6 +99,9 @@ fn wrong_values_are_refused() {
         (["--xds", "h"].as_slice(), address),
         (&["--xds", "https://h:0"], address),
         (&["--xds", "me@h:1"], address),
+        (&["--xds", "h:1,h:2,h:1"], "--xds has h:1 twice"),
+        (&["--xds", "h:1,"], address),
+        (&["--xds", "h:1,https://i:1"], "addresses with and without https://"),
         (&["--metadata", "a"], "expected KEY=VALUE"),
         (&["--metadata", "a=1", "a=2"], "--metadata has the key \"a\" twice"),
         (&["--xds", "https://h:1"], "Envoy verifies no server without CAs"),
@@ -88,6 +110,7 @@ fn wrong_values_are_refused() {
         (&["--server-name", "a"], "--server-name has no effect without TLS"),
         (&["--ca-cert", &ca, "--server-name", "a b"], "is not a valid server name"),
         (&["--xds", "h:1", "--token-file", &token], "without encryption"),
+        (&["--xds", "localhost:1,h:1", "--token-file", &token], "send its token to h without"),
     ] {
         expect_refusal(2, &[["envoy", "--node", "n"].as_slice(), args].concat(), expected);
     }

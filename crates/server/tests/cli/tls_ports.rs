@@ -204,11 +204,21 @@ fn command_explains_why_tls_failed() {
     // Operators and xDS clients have different CAs.
     let xds = format!("https://{}", server.xds);
     let dir = root.path().join("files").display().to_string();
+    // The mirror would wait for a server that starts, but not for another certificate.
     let mirror =
-        ["mirror", "--node", "n", "--dir", &dir, "--once", "--timeout", "3s", "--xds", &xds];
-    let refused = on(&admin, &certs.flags("operator"), &mirror, "");
-    assert_eq!(refused.code, 1, "{refused:?}");
-    assert!(refused.err.contains("the server does not trust the CA"), "{refused:?}");
+        ["mirror", "--node", "n", "--dir", &dir, "--once", "--timeout", "10m", "--xds", &xds];
+    let operator = certs.flags("operator");
+    for (flags, text) in [
+        (operator.as_slice(), "the server does not trust the CA of the client certificate"),
+        (&ca_only("ca.pem"), "the server needs a client certificate"),
+        (&ca_only("other.pem"), "the server's certificate is not signed by a CA in"),
+    ] {
+        let refused = on(&admin, flags, &mirror, "");
+        let lines: Vec<&str> = refused.err.lines().collect();
+        assert_eq!((refused.code, lines.len()), (1, 2), "{refused:?}");
+        assert!(lines[0].contains(text), "{text}: {refused:?}");
+        assert!(lines[1].contains("another attempt would fail in the same way"), "{refused:?}");
+    }
 }
 
 /// Attack 65: no command falls back to a connection without TLS.

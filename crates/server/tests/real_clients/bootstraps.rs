@@ -118,6 +118,71 @@ fn c_core_starts_from_its_bootstrap() -> Result<()> {
     })
 }
 
+/// Writes a bootstrap for a list of servers without TLS.
+fn bootstrap_of_list(dir: &Path, kind: &str, servers: &[Chancery]) -> Result<()> {
+    let addresses: Vec<String> =
+        servers.iter().map(|server| format!("127.0.0.1:{}", server.at.xds)).collect();
+    let mut command = Command::new(BINARY);
+    command.args(["bootstrap", kind, "--node", "b-1", "--xds", &addresses.join(",")]);
+    let output = command.arg("--out").arg(dir.join("made.yaml")).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Starts two servers, each with its own resources.
+fn start_two(dir: &Path, resources: impl Fn(usize) -> Vec<Value>) -> Result<Vec<Chancery>> {
+    let start = |at: usize| {
+        let dir = dir.join(at.to_string());
+        fs::create_dir(&dir)?;
+        let server = Chancery::start(&dir)?;
+        server.publish(&resources(at))?;
+        Ok::<_, anyhow::Error>(server)
+    };
+    (0..2).map(start).collect()
+}
+
+/// Envoy connects to one of the servers, without DNS, and to the other one when the first is killed.
+#[test]
+fn envoy_moves_to_another_server_of_its_bootstrap() -> Result<()> {
+    in_directory(|dir| {
+        let upstreams = [upstream::spawn("a")?, upstream::spawn("b")?];
+        let port = reserve_port();
+        let mut servers =
+            start_two(dir, |at| proxied(Mode::DeltaAds, port, "one", upstreams[at]).to_vec())?;
+        bootstrap_of_list(dir, "envoy", &servers)?;
+        let _envoy = start_envoy(dir)?;
+        let first = http::wait_for_answer(port)?;
+        let used = usize::from(first == "b");
+        servers[used].kill()?;
+        let other = &servers[1 - used];
+        other.wait_for_node("b-1", "synced", &TYPES)?;
+        wait_for("the resources of the other server", STEP, || {
+            let answer = http::wait_for_answer(port)?;
+            Ok((answer != first).then_some(()))
+        })
+    })
+}
+
+/// CLI-G-16: a C-core client whose first server is gone starts with the second one. A running client keeps its resources.
+#[test]
+fn c_core_falls_back_to_the_second_server_of_its_bootstrap() -> Result<()> {
+    const SERVICE: &str = "greeter.e2e";
+    in_directory(|dir| {
+        let backends = [GrpcServer::start(dir, "a")?, GrpcServer::start(dir, "b")?];
+        let mut servers = start_two(dir, |at| service(SERVICE, "one", backends[at].port).to_vec())?;
+        bootstrap_of_list(dir, "grpc", &servers)?;
+        let made = dir.join("made.yaml");
+        let start = || GrpcClient::start_from(dir, Kind::Python, "b-1", SERVICE, &made, &[]);
+        let mut running = start()?;
+        running.wait_for_only("a")?;
+        servers[0].kill()?;
+        let mut started = start()?;
+        started.wait_for_only("b")?;
+        servers[1].wait_for_node("b-1", "synced", &TYPES)?;
+        running.wait_for_only("a")
+    })
+}
+
 /// An xDS server over TLS that records the header `authorization` of each stream.
 struct Recorder {
     port: u16,

@@ -41,6 +41,7 @@ mod lb_verdicts;
 mod load_reports;
 mod mcp_sinks;
 mod mcp_source;
+mod quick_start;
 mod resource_errors;
 mod support;
 mod tls;

@@ -16,7 +16,7 @@ use clap::{Args, Subcommand, builder::NonEmptyStringValueParser};
 use serde_json::json;
 
 pub(super) use self::{
-    client::{Client, Tls},
+    client::{Client, Server, Tls},
     envoy::{Part, files as envoy_files},
 };
 use crate::cli::{
@@ -60,7 +60,7 @@ pub(crate) enum Bootstrap {
 pub(crate) struct Envoy {
     #[command(flatten)]
     flags: Flags,
-    /// Accept only a server certificate with this DNS name or IP address [default: the host of --xds]
+    /// Accept only server certificates with this DNS name or IP address [default: the hosts of --xds]
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
 }
@@ -78,11 +78,18 @@ pub(crate) struct Flags {
     /// Metadata of the node, as text; repeatable
     #[arg(long, value_name = "KEY=VALUE", num_args = 1.., value_parser = metadata)]
     metadata: Vec<(String, String)>,
-    /// Connect to the xDS port at ADDR, which is HOST:PORT or https://HOST:PORT
+    /// Connect to the xDS port at ADDR, or to one of the ports of a comma-separated list
     ///
-    /// With --ca-cert or --cert, the client uses TLS in any case.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:18000", value_parser = address)]
-    xds: Address,
+    /// ADDR is HOST:PORT or https://HOST:PORT. With --ca-cert or --cert, the client uses TLS in any case. Envoy connects
+    /// to any replica of the list. A gRPC client prefers the first one.
+    #[arg(
+        long,
+        value_name = "ADDR[,ADDR]",
+        default_value = "127.0.0.1:18000",
+        value_delimiter = ',',
+        value_parser = address
+    )]
+    xds: Vec<Address>,
     /// Trust servers whose certificate a CA in FILE (PEM) signed
     #[arg(long, value_name = "FILE")]
     ca_cert: Option<PathBuf>,
@@ -106,8 +113,7 @@ pub(crate) struct Flags {
 /// The address of an xDS port.
 #[derive(Debug, Clone)]
 struct Address {
-    host: String,
-    port: u16,
+    server: Server,
     is_https: bool,
 }
 
@@ -122,7 +128,7 @@ fn address(text: &str) -> Result<Address, String> {
     let port = endpoint.uri().port_u16().ok_or_else(rule)?;
     let host = address::host(endpoint.uri()).to_owned();
     check_server_name(&host).map_err(|error| error.to_string())?;
-    Ok(Address { host, port, is_https })
+    Ok(Address { server: Server { host, port }, is_https })
 }
 
 fn metadata(text: &str) -> Result<(String, String), String> {
@@ -192,7 +198,8 @@ impl Flags {
             }
         };
         let ca = self.ca_cert.as_deref().map(absolute).transpose()?;
-        let Address { host, port, is_https } = self.xds.clone();
+        let is_https = self.is_https()?;
+        let servers = self.servers()?;
         if let Some(name) = &server_name {
             check_server_name(name)
                 .map_err(|error| usage(format_args!("--server-name: {error}")))?;
@@ -201,10 +208,10 @@ impl Flags {
         if server_name.is_some() && !has_tls {
             return Err(usage("--server-name has no effect without TLS; set --ca-cert"));
         }
-        let server_name = server_name.unwrap_or_else(|| host.clone());
         let tls = has_tls.then_some(Tls { server_name, ca, cert_and_key });
         let token_file = self.token_file.as_deref().map(absolute).transpose()?;
-        if token_file.is_some() && tls.is_none() && !is_loopback(&host) {
+        let far = servers.iter().find(|server| !is_loopback(&server.host));
+        if let Some(Server { host, .. }) = far.filter(|_| token_file.is_some() && tls.is_none()) {
             return Err(usage(format_args!(
                 "the client would send its token to {host} without encryption; set --ca-cert, or write https:// before the \
                  address of --xds"
@@ -220,11 +227,33 @@ impl Flags {
             node: self.node.clone(),
             cluster: self.cluster.clone().unwrap_or_else(|| self.node.clone()),
             metadata: self.metadata.clone(),
-            host,
-            port,
+            servers,
             tls,
             token_file,
         })
+    }
+
+    /// Returns whether the addresses ask for TLS.
+    fn is_https(&self) -> Result<bool, Failure> {
+        let n_https = self.xds.iter().filter(|address| address.is_https).count();
+        if n_https > 0 && n_https < self.xds.len() {
+            let rule = "--xds has addresses with and without https://; write it before all of them";
+            return Err(usage(rule));
+        }
+        Ok(n_https > 0)
+    }
+
+    /// Returns the servers, each of which occurs once.
+    fn servers(&self) -> Result<Vec<Server>, Failure> {
+        let mut servers: Vec<Server> = Vec::new();
+        for Address { server, .. } in &self.xds {
+            if servers.contains(server) {
+                let Server { host, port } = server;
+                return Err(usage(format_args!("--xds has {host}:{port} twice")));
+            }
+            servers.push(server.clone());
+        }
+        Ok(servers)
     }
 
     fn is_for_standard_output(&self) -> bool {

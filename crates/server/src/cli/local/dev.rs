@@ -16,7 +16,7 @@ use rcgen::{
 };
 use serde_json::json;
 
-use super::bootstrap::{Client, Part, Tls, envoy_files};
+use super::bootstrap::{Client, Part, Server, Tls, envoy_files};
 use crate::cli::{
     answer::{Answer, Output},
     failure::Failure,
@@ -155,7 +155,7 @@ impl Certs {
         ];
         let path = |name: &str| Path::new(dir).join(name);
         let tls = Tls {
-            server_name: "localhost".to_owned(),
+            server_name: Some("localhost".to_owned()),
             ca: Some(path("ca.pem")),
             cert_and_key: Some((path("client.pem"), path("client.key"))),
         };
@@ -163,8 +163,7 @@ impl Certs {
             node: "envoy-1".to_owned(),
             cluster: "dev".to_owned(),
             metadata: Vec::new(),
-            host: "127.0.0.1".to_owned(),
-            port: 18000,
+            servers: vec![Server { host: "127.0.0.1".to_owned(), port: 18000 }],
             tls: Some(tls),
             token_file: None,
         };

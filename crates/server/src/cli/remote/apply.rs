@@ -64,7 +64,9 @@ pub(crate) struct Apply {
     /// Delete resources that are missing from the input, in the scopes of the input
     ///
     /// The scopes of the input are those that documents name. A document with `resources` but no
-    /// scope adds the scope of --scope. Resources of other scopes, and assignments, are kept.
+    /// scope adds the scope of --scope. Resources of other scopes are kept, and so are all
+    /// assignments, access rules and quotas. Delete these with `assignments delete`, `access delete` and
+    /// `quota delete`.
     #[arg(long)]
     prune: bool,
     #[command(flatten)]

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use self::{
     names::short,
     node::NodeFlags,
-    stream::{Server, Stream},
+    stream::{Lost, Server, Stream},
     view::{FULL, View},
     writer::{Report, Settings, Writer},
 };
@@ -70,7 +70,8 @@ pub(crate) struct Mirror {
     include: Vec<ResourceKey>,
     /// Write the files once, and exit
     ///
-    /// The exit code is 0 if all files of the view are written, and 1 otherwise.
+    /// The exit code is 0 if all files of the view are written, and 1 otherwise. The command fails at once if another
+    /// attempt would fail in the same way, for example because of a wrong certificate.
     #[arg(long)]
     once: bool,
     /// Wait at most TIME for the complete view; requires --once
@@ -212,7 +213,7 @@ enum End {
     /// The files are written, and nothing more is to be done.
     Done,
     /// The stream is lost.
-    Lost(String),
+    Lost(Lost),
     /// The output or the files cannot be written.
     Failed(Failure),
 }
@@ -241,20 +242,31 @@ impl State {
         let n_servers = servers.len();
         let mut backoff = BACKOFF_MIN;
         self.problems = vec![String::new(); n_servers];
+        let mut finals = vec![false; n_servers];
         for turn in (0..n_servers).cycle() {
             let server = &servers[turn];
             let address = &server.address;
             let start = Instant::now();
-            let reason = match self.follow(server, &node, answer).await {
+            let Lost { reason, is_final } = match self.follow(server, &node, answer).await {
                 End::Done => return Ok(()),
                 End::Failed(failure) => return Err(failure),
-                End::Lost(reason) => reason,
+                End::Lost(lost) => lost,
             };
             let problem = format!("no stream from the server at {address}: {reason}");
             if !self.once {
                 warn(&problem);
             }
             self.problems[turn] = problem;
+            finals[turn] = is_final;
+            if self.once && finals.iter().all(|is_final| *is_final) {
+                let node = &mirror.node.node;
+                let failure = format!(
+                    "the view of node {node:?} could not be fetched, and another attempt would fail in the same way; \
+                     nothing was written"
+                );
+                let problems = std::mem::take(&mut self.problems);
+                return Err(Failure::lines(problems.into_iter().chain([failure])));
+            }
             if start.elapsed() >= STABLE {
                 backoff = BACKOFF_MIN;
             }
@@ -278,11 +290,11 @@ impl State {
         first.node = Some(node.clone());
         let mut stream = match Stream::open(server, first).await {
             Ok(stream) => stream,
-            Err(reason) => return End::Lost(reason),
+            Err(lost) => return End::Lost(lost),
         };
         for request in requests {
-            if let Err(reason) = stream.send(request).await {
-                return End::Lost(reason);
+            if let Err(lost) = stream.send(request).await {
+                return End::Lost(lost);
             }
         }
         let mut heard = Instant::now();
@@ -309,19 +321,18 @@ impl State {
                     self.view.on_response(response);
                     self.is_held = false;
                     for request in std::iter::once(ack).chain(self.view.next_requests()) {
-                        if let Err(reason) = stream.send(request).await {
-                            return End::Lost(reason);
+                        if let Err(lost) = stream.send(request).await {
+                            return End::Lost(lost);
                         }
                     }
                     heard = Instant::now();
                     due = heard + QUIET;
                 }
-                Ok(Err(reason)) => return End::Lost(reason),
+                Ok(Err(lost)) => return End::Lost(lost),
                 Err(_) if !is_complete => {
-                    return End::Lost(format!(
-                        "it has not answered for {ANSWER_TIMEOUT:?}: {}",
-                        self.missing()
-                    ));
+                    let missing = self.missing();
+                    let reason = format!("it has not answered for {ANSWER_TIMEOUT:?}: {missing}");
+                    return End::Lost(reason.into());
                 }
                 Err(_)
                     if !self.is_held && (self.view.has_changes() || !self.writer.is_intact()) =>

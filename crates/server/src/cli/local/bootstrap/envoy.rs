@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::client::{Client, Tls, is_ip};
+use super::client::{Client, Server, Tls, is_ip};
 
 const BOOTSTRAP: &str = include_str!("envoy.yaml");
 const TLS: &str = include_str!("envoy-tls.yaml");
@@ -51,20 +51,13 @@ pub(crate) fn files(client: &Client, place: impl Fn(Part) -> String) -> Vec<(Par
         if let Some(ca) = ca {
             secrets.push((Part::Ca, fill(CA, &[("CA", file(ca))])));
         }
-        // An IP address is not allowed as SNI (RFC 6066).
-        let (san, sni) = match is_ip(server_name) {
-            true => ("IP_ADDRESS", String::new()),
-            false => ("DNS", format!("        sni: {}\n", scalar(server_name))),
+        let names: Vec<&str> = match server_name {
+            Some(name) => vec![name.as_str()],
+            None => client.servers.iter().map(|server| server.host.as_str()).collect(),
         };
         tls = fill(
             TLS,
-            &[
-                ("SNI", sni),
-                ("OWN", own),
-                ("SAN", san.to_owned()),
-                ("NAME", scalar(server_name)),
-                ("CA", place(Part::Ca)),
-            ],
+            &[("SNI", sni(&names)), ("OWN", own), ("SAN", sans(&names)), ("CA", place(Part::Ca))],
         );
     }
     if let Some(token) = &client.token_file {
@@ -81,7 +74,7 @@ pub(crate) fn files(client: &Client, place: impl Fn(Part) -> String) -> Vec<(Par
         false => format!("{how}. Envoy reads changed files without a restart"),
     };
     // By default, Envoy uses only the IPv6 addresses of a name that has both kinds, such as `localhost`.
-    let discovery = match is_ip(&client.host) {
+    let discovery = match client.servers.iter().all(|server| is_ip(&server.host)) {
         true => "STATIC",
         false => "STRICT_DNS\n    dns_lookup_family: ALL",
     };
@@ -91,13 +84,39 @@ pub(crate) fn files(client: &Client, place: impl Fn(Part) -> String) -> Vec<(Par
             ("HOW", how),
             ("NODE", node(client)),
             ("DISCOVERY", discovery.to_owned()),
-            ("HOST", scalar(&client.host)),
-            ("PORT", client.port.to_string()),
+            ("ENDPOINTS", client.servers.iter().map(endpoint).collect()),
             ("TOKEN", filter),
             ("TLS", tls),
         ],
     );
     [vec![(Part::Bootstrap, bootstrap)], secrets].concat()
+}
+
+fn endpoint(Server { host, port }: &Server) -> String {
+    let address = format!("{{address: {}, port_value: {port}}}", scalar(host));
+    format!("        - endpoint: {{address: {{socket_address: {address}}}}}\n")
+}
+
+/// Returns the line that sets the name in the handshake. An IP address is not allowed there (RFC 6066).
+fn sni(names: &[&str]) -> String {
+    match names {
+        _ if names.iter().any(|name| is_ip(name)) => String::new(),
+        [name] => format!("        sni: {}\n", scalar(name)),
+        _ => "        auto_host_sni: true\n".to_owned(),
+    }
+}
+
+/// Returns the lines with the names of servers, of which a certificate must have one. Servers may have the same host.
+fn sans(names: &[&str]) -> String {
+    let mut lines = String::new();
+    for (at, name) in names.iter().enumerate() {
+        if !names[..at].contains(name) {
+            let kind = if is_ip(name) { "IP_ADDRESS" } else { "DNS" };
+            let name = scalar(name);
+            lines += &format!("              - {{san_type: {kind}, matcher: {{exact: {name}}}}}\n");
+        }
+    }
+    lines
 }
 
 fn node(client: &Client) -> String {
@@ -156,13 +175,16 @@ mod tests {
 
     use super::*;
 
+    fn server(host: &str) -> Server {
+        Server { host: host.into(), port: 18000 }
+    }
+
     fn client() -> Client {
         Client {
             node: "envoy-1".into(),
             cluster: "no".into(),
             metadata: vec![("a \"b\"".into(), "${HOST}".into()), ("n".into(), "1".into())],
-            host: "xds.example".into(),
-            port: 18000,
+            servers: vec![server("xds.example")],
             tls: None,
             token_file: None,
         }
@@ -190,8 +212,8 @@ mod tests {
 
     #[test]
     fn server_by_address_is_verified_by_its_address() {
-        let tls = Tls { server_name: "::1".into(), ca: Some("/ca".into()), cert_and_key: None };
-        let client = Client { host: "::1".into(), tls: Some(tls), ..client() };
+        let tls = Tls { server_name: None, ca: Some("/ca".into()), cert_and_key: None };
+        let client = Client { servers: vec![server("::1")], tls: Some(tls), ..client() };
         let files = parsed(&client);
         let [(_, bootstrap), (Part::Ca, ca)] = files.as_slice() else { panic!("{files:?}") };
         let cluster = &bootstrap["static_resources"]["clusters"][0];
@@ -202,5 +224,52 @@ mod tests {
         let names = &context["default_validation_context"]["match_typed_subject_alt_names"];
         assert_eq!(*names, json!([{"san_type": "IP_ADDRESS", "matcher": {"exact": "::1"}}]));
         assert_eq!(ca["resources"][0]["validation_context"]["trusted_ca"]["filename"], "/ca");
+    }
+
+    /// Each replica of a list is an endpoint, and has its own name.
+    #[test]
+    fn every_server_is_an_endpoint_with_its_name() {
+        for (hosts, kind, sni) in [
+            (["a.example", "b.example"], "STRICT_DNS", json!(true)),
+            (["10.0.0.1", "10.0.0.2"], "STATIC", json!(null)),
+            (["a.example", "10.0.0.2"], "STRICT_DNS", json!(null)),
+        ] {
+            let tls = Tls { server_name: None, ca: Some("/ca".into()), cert_and_key: None };
+            let servers = hosts.map(server).to_vec();
+            let (_, bootstrap) = parsed(&Client { servers, tls: Some(tls), ..client() }).remove(0);
+            let cluster = &bootstrap["static_resources"]["clusters"][0];
+            assert_eq!(cluster["type"], kind);
+            let endpoints = &cluster["load_assignment"]["endpoints"][0]["lb_endpoints"];
+            let address = |host: &str| json!({"address": host, "port_value": 18000});
+            let endpoint =
+                |host: &str| json!({"endpoint": {"address": {"socket_address": address(host)}}});
+            assert_eq!(*endpoints, json!(hosts.map(endpoint)));
+            let tls = &cluster["transport_socket"]["typed_config"];
+            assert_eq!((&tls["auto_host_sni"], &tls["sni"]), (&sni, &json!(null)), "{hosts:?}");
+            let context = &tls["common_tls_context"]["combined_validation_context"];
+            let names = &context["default_validation_context"]["match_typed_subject_alt_names"];
+            let exact: Vec<&Value> =
+                names.as_array().unwrap().iter().map(|name| &name["matcher"]["exact"]).collect();
+            assert_eq!(exact, hosts, "{names}");
+        }
+    }
+
+    /// One name for all servers replaces theirs. Ports of one host need its name once.
+    #[test]
+    fn servers_with_one_name_are_verified_by_it() {
+        let servers = vec![server("10.0.0.1"), Server { port: 1, ..server("10.0.0.1") }];
+        for (server_name, exact) in [(Some("lb.example"), "lb.example"), (None, "10.0.0.1")] {
+            let server_name = server_name.map(str::to_owned);
+            let tls = Tls { server_name, ca: Some("/ca".into()), cert_and_key: None };
+            let servers = servers.clone();
+            let (_, bootstrap) = parsed(&Client { servers, tls: Some(tls), ..client() }).remove(0);
+            let tls =
+                &bootstrap["static_resources"]["clusters"][0]["transport_socket"]["typed_config"];
+            let context = &tls["common_tls_context"]["combined_validation_context"];
+            let names = &context["default_validation_context"]["match_typed_subject_alt_names"];
+            assert_eq!(names.as_array().unwrap().len(), 1, "{names}");
+            assert_eq!(names[0]["matcher"]["exact"], exact);
+            assert_eq!(tls["sni"].as_str(), Some(exact).filter(|name| *name == "lb.example"));
+        }
     }
 }

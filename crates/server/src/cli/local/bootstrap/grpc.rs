@@ -4,26 +4,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::client::{Client, Tls, is_ip};
+use super::client::{Client, Server, Tls, is_ip};
 
 /// The time after which a client reads its certificates again.
 const REFRESH_INTERVAL: &str = "60s";
 
-/// Returns the bootstrap.
+/// Returns the bootstrap. Its client uses the first server that it can reach (gRFC A71).
 pub(crate) fn bootstrap(client: &Client) -> Value {
-    let host = match is_ip(&client.host) && client.host.contains(':') {
-        true => format!("[{}]", client.host),
-        false => client.host.clone(),
-    };
-    let mut server = json!({
-        "server_uri": format!("{host}:{}", client.port),
-        "channel_creds": [credentials(client.tls.as_ref())],
-        "server_features": ["xds_v3"],
-    });
-    if let Some(token) = &client.token_file {
-        let config = json!({"jwt_token_file": text(token)});
-        server["call_creds"] = json!([{"type": "jwt_token_file", "config": config}]);
-    }
+    let servers: Vec<Value> = client.servers.iter().map(|one| server(client, one)).collect();
     let mut node = json!({"id": client.node, "cluster": client.cluster});
     if !client.metadata.is_empty() {
         let field = |(key, value): &(String, String)| (key.clone(), value.clone().into());
@@ -31,10 +19,27 @@ pub(crate) fn bootstrap(client: &Client) -> Value {
         node["metadata"] = Value::Object(fields);
     }
     json!({
-        "xds_servers": [server],
+        "xds_servers": servers,
         "node": node,
         "server_listener_resource_name_template": "grpc/server?xds.resource.listening_address=%s",
     })
+}
+
+fn server(client: &Client, Server { host, port }: &Server) -> Value {
+    let host = match is_ip(host) && host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.clone(),
+    };
+    let mut server = json!({
+        "server_uri": format!("{host}:{port}"),
+        "channel_creds": [credentials(client.tls.as_ref())],
+        "server_features": ["xds_v3"],
+    });
+    if let Some(token) = &client.token_file {
+        let config = json!({"jwt_token_file": text(token)});
+        server["call_creds"] = json!([{"type": "jwt_token_file", "config": config}]);
+    }
+    server
 }
 
 fn credentials(tls: Option<&Tls>) -> Value {
