@@ -57,12 +57,14 @@ fn wait_for_answer(port: u16, from: &str) -> Result<()> {
 fn life(mode: Mode) -> Result<()> {
     in_directory(|dir| {
         let (a, b) = (upstream::spawn("a")?, upstream::spawn("b")?);
-        let (first, second) = (reserve_port(), reserve_port());
+        let (first, second, third) = (reserve_port(), reserve_port(), reserve_port());
+        let extra = member("Listener", "extra", "envoy-1");
         let with = |upstream| {
             let plain = [cluster(mode, "plain", "1s"), endpoints("plain", a)];
             let own = resources(mode, "envoy-1", first, upstream);
             let others = resources(mode, "envoy-2", second, b);
-            plain.into_iter().chain(own).chain(others).collect::<Vec<_>>()
+            let extra = [listener(mode, &extra, third, "envoy-1", "extra")];
+            plain.into_iter().chain(own).chain(others).chain(extra).collect::<Vec<_>>()
         };
         let chancery = Chancery::start(dir)?;
         chancery.publish(&with(a))?;
@@ -83,15 +85,15 @@ fn life(mode: Mode) -> Result<()> {
 
         chancery.publish_and_wait(&with(b))?;
         wait_for_answer(first, "b")?;
-        let gone = with(b).into_iter().filter(|one| {
-            let name = one["name"].as_str().unwrap_or_default();
-            name != member("Listener", "main", "envoy-1")
-        });
-        chancery.publish_and_wait(&gone.collect::<Vec<_>>())?;
-        // Envoy keeps the last member of a collection over SotW, whose responses cannot name what is gone.
-        if mode.is_delta() {
-            wait_for("the removal of the listener", STEP, || {
-                Ok((envoy.stat("listener_manager.listener_removed")? == 1).then_some(()))
+        let mut left = with(b);
+        // Envoy ignores a SotW response without any member of the collection, and so keeps the last one.
+        let removals =
+            [Some(extra.clone()), mode.is_delta().then(|| member("Listener", "main", "envoy-1"))];
+        for (n, name) in (1..).zip(removals.into_iter().flatten()) {
+            left.retain(|one| one["name"] != name);
+            chancery.publish_and_wait(&left)?;
+            wait_for(&format!("the removal of {name}"), STEP, || {
+                Ok((envoy.stat("listener_manager.listener_removed")? == n).then_some(()))
             })?;
         }
         ensure!(other.stat("listener_manager.listener_removed")? == 0, "envoy-2 lost its listener");
