@@ -1,6 +1,6 @@
 //! The times of creation of resources in collections of MCP.
 //!
-//! istiod prefers the oldest of two resources that conflict, and a missing time counts as 1970. A resource without a
+//! istiod prefers the older one of two resources that conflict, and a missing time counts as 1970. A resource without a
 //! time gets one when it is created, and keeps it. The time is part of the proposed transaction, so all replicas
 //! store equal bytes.
 
@@ -48,7 +48,8 @@ pub(crate) fn lack_times(transaction: &Transaction) -> bool {
     transaction.upserts.iter().any(|upsert| lacking(&upsert.draft).is_some())
 }
 
-/// Returns what identifies a request whose transaction depends on the state: the times of its resources do.
+/// Returns a digest that identifies a request in a retry. The transaction does not, because its times of creation
+/// depend on the state.
 pub(crate) fn content(files: &[Manifest], options: &Options) -> Vec<u8> {
     let mut digest = Context::new(&SHA256);
     let mut add = |part: &[u8]| {
@@ -81,7 +82,7 @@ fn set_times(transaction: &mut Transaction, state: &State, now: Timestamp) {
     }
 }
 
-/// Decodes a resource of a collection if it has no time. Leaves out bytes that would not stay the same otherwise.
+/// Decodes a resource of a collection if it has no time. Returns `None` if another encoding would change its bytes.
 fn lacking(draft: &ResourceDraft) -> Option<Resource> {
     let is_candidate = draft.key.type_url.is_collection() && draft.sealed.is_none();
     let resource = is_candidate.then(|| Resource::decode(draft.body.clone()).ok()).flatten()?;

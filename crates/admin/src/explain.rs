@@ -467,7 +467,7 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
             (true, n) => format!("all resources and {n} by name"),
             (false, 0) => {
                 out.push(format!(
-                    "The stream asks for no resource of {name}: its list is empty, which is no wildcard for this type. The \
+                    "The stream asks for no resource of {name}: its list is empty, which is not a wildcard for this type. The \
                      client receives nothing until it names a resource."
                 ));
                 continue;

@@ -1,7 +1,7 @@
 //! Collections of MCP that no connected node asks for, while nodes ask for the same kind in another version.
 //!
-//! istiod asks for other versions than its earlier releases did. It says nothing about resources in the collections
-//! of the earlier ones, and nothing else reveals them: every client is synced.
+//! istiod asks for other versions than its earlier releases did. Resources in the collections of earlier releases then
+//! have no effect, although every client is synced.
 
 use std::collections::BTreeSet;
 
@@ -99,7 +99,7 @@ impl Service {
     }
 }
 
-/// Returns the collections that are missing in the requests of all nodes, if nodes ask for another version.
+/// Returns the collections that no node requests, if nodes request another version.
 fn unrequested(
     collections: BTreeSet<TypeUrl>,
     all: &Requests,

@@ -191,7 +191,7 @@ impl Import<'_> {
             };
             let items = match node {
                 Node::List(items) => items,
-                // Envoy's loader takes a map for a list with one item.
+                // Envoy's loader accepts a map as a list of one item.
                 Node::Map(_) => std::slice::from_ref(node),
                 Node::Null => continue,
                 _ => {

@@ -1,8 +1,8 @@
 //! Resources of one transaction that a client rejects together.
 //!
 //! Envoy subscribes to all listeners and scopes of its view. Two listeners with one address, or two scopes with one
-//! key, are rejected. So are two settings of one cache of forward proxies. Resources with structured names are requested one by one, and are not compared. The contents of
-//! a collection of MCP have one type.
+//! key, are rejected. So are two settings of one cache of forward proxies. Resources with structured names are requested
+//! one by one, and are not compared. The contents of a collection of MCP have one type.
 
 use std::{borrow::Cow, collections::HashMap};
 

@@ -335,7 +335,7 @@ impl<'n> Encoder<'n> {
     }
 
     fn list(&mut self, field: &FieldDescriptor, node: &'n Node, out: &mut Vec<u8>) -> Encoded<()> {
-        // Like Envoy's loader, the encoder takes a single value for a list of one.
+        // Like Envoy's loader, the encoder accepts a single value as a list of one item.
         let items = match node {
             Node::List(items) => items,
             one => std::slice::from_ref(one),

@@ -1,4 +1,4 @@
-//! The kinds of secrets. Envoy takes a secret of another kind for an empty one.
+//! The kinds of secrets. Envoy treats a secret of another kind as empty.
 
 use crate::{references::FieldPath, wire::last};
 

@@ -4,7 +4,8 @@
 //! and `1.20` is text. The reader of this crate follows YAML 1.2 of 2009. `import` reads as Envoy does. A manifest that
 //! would mean something else to Envoy is refused.
 //!
-//! The reader keeps no scalar as it was written, so a text that may matter is read once more, as a stream of events.
+//! The reader keeps no scalar as it was written. A text with a scalar that may be ambiguous is therefore parsed again,
+//! as a stream of events.
 
 use std::{borrow::Cow, collections::BTreeSet, ops::Range};
 
@@ -15,7 +16,7 @@ use crate::{
     problem::Problem,
 };
 
-/// The beginning of the key of an entry that Envoy ignores. Unicode reserves the character for use inside a program.
+/// The first character of the key of an entry that Envoy ignores. Unicode reserves it for use inside a program.
 const IGNORED: char = '\u{fdd0}';
 /// The tag of such an entry.
 const IGNORE: &str = "!ignore";
@@ -87,7 +88,7 @@ fn to_u32(n: usize) -> u32 {
 #[derive(Debug, PartialEq)]
 enum Reading {
     Bool(bool),
-    /// A whole number of 32 bits.
+    /// A whole number of 32 bits with its sign.
     Int(i64),
     Text(String),
 }
@@ -143,7 +144,7 @@ fn is_null(plain: &str) -> bool {
     matches!(plain, "" | "~" | "null" | "Null" | "NULL")
 }
 
-/// Returns the text of a bootstrap with its scalars written so that the reader takes them as Envoy's loader does.
+/// Returns the text of a bootstrap with its scalars written so that this crate reads them as Envoy's loader does.
 /// [`drop_ignored`] removes the entries that Envoy ignores.
 ///
 /// # Errors
@@ -205,7 +206,7 @@ pub(crate) fn drop_ignored(node: &mut Node) {
     }
 }
 
-/// Returns the problem of the first number in a text that readers of YAML take for different ones, whatever its field.
+/// Returns the problem of the first number in a text that readers of YAML interpret differently, in any field.
 /// The number is not shown, because it may be a secret.
 pub(crate) fn ambiguous_number(text: &str, lines_before: u32) -> Option<Problem> {
     if !may_have_ambiguous_number(text) {

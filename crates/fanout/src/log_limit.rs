@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(log.take(6), Some(0));
     }
 
-    /// OPS-20: a client that is refused again and again gets one line per minute, and leaves the lines to others.
+    /// OPS-20: a client that is refused again and again gets one line per minute, and does not use up the lines of other clients.
     #[tokio::test(start_paused = true)]
     async fn refused_client_gets_one_line_per_minute() {
         let (log, here) = (RefusalLog::new(), ([192, 0, 2, 1], 1).into());

@@ -1,8 +1,8 @@
-//! The brake for refused streams and polls.
+//! Delays for refused streams and polls.
 //!
 //! Some clients open a stream again at once, for as long as it is refused. Each connection therefore delays the ends of
-//! its refused streams, after the first few. The client of a delayed stream waits, and no other stream does: streams
-//! that are served share the connection and are not affected.
+//! its refused streams, after the first few. The delay concerns only the refused stream. Streams
+//! that are served are not delayed, even on the same connection.
 //!
 //! A delayed refusal occupies little more than its HTTP/2 stream. It takes the place of a stream. Half of the places of a
 //! connection remain for other streams. Nothing is delayed when the connection ends.
@@ -17,16 +17,16 @@ use futures::{FutureExt, future::BoxFuture};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The number of refusals in short time that are not delayed.
+/// The number of refusals that are immediate, until [`QUIET`] has passed without a refusal.
 const FREE: u32 = 5;
 /// The first delay. Each further one is twice as long.
 const DELAY_MIN: Duration = Duration::from_secs(1);
-/// The longest delay. Envoy and gRPC clients treat a resource as absent after they have waited for it for 15 s. They
-/// shall learn the reason of the refusal instead.
+/// The longest delay. It is less than the 15 s after which Envoy and gRPC clients treat a resource as absent, so that
+/// they receive the reason of the refusal first.
 pub(crate) const DELAY_MAX: Duration = Duration::from_secs(10);
 /// The longest delay of a poll. Envoy gives up a poll after a second by default.
 pub(crate) const POLL_DELAY_MAX: Duration = Duration::from_millis(500);
-/// The time without refusals after which the first ones are not delayed again.
+/// The time without a refusal after which the next refusals are immediate again.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// The recent refusals of one connection.

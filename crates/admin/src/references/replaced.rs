@@ -1,5 +1,5 @@
-//! The versions that replace others in a way that clients reject, or acknowledge and then lose a part. Each version
-//! alone is valid.
+//! Versions that clients reject as a replacement of the stored ones, or acknowledge and then apply only in part. Each
+//! version alone is valid.
 //!
 //! The cost is O(changed listeners, scoped routes, secrets, and references to secrets). The index of references is
 //! needed only if a secret changes its kind.
@@ -137,7 +137,7 @@ impl<'a> ChangedKeys<'a> {
     }
 
     /// Finds the scoped routes that exchange their keys in a circle. Envoy applies them one by one: each takes its new
-    /// key, and then removes its old one, which another one has taken before.
+    /// key, and then removes its old one, even if another scoped route has taken that key before.
     fn findings(&self) -> Vec<Finding> {
         let mut found = Vec::new();
         for (scope, all) in &self.0 {
@@ -201,7 +201,7 @@ fn references(after: &State, change: &Change, new: &Resource) -> Vec<Finding> {
 }
 
 /// The effect of a secret of another kind in Envoy.
-const EFFECT: &str = "; Envoy rejects it as a certificate, and takes it for an empty secret otherwise, which verifies nothing";
+const EFFECT: &str = "; Envoy rejects it as a certificate, and treats it as an empty secret otherwise, which verifies nothing";
 const KIND_FIX: &str = "publish each kind of secret under a name of its own";
 
 /// Finds a resource that refers to a published secret, and needs another kind.

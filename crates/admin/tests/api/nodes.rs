@@ -381,7 +381,7 @@ async fn explanation_names_what_a_client_waits_for() {
         };
         eventually(probe, part).await;
     };
-    conclusions("its list is empty, which is no wildcard for this type").await;
+    conclusions("its list is empty, which is not a wildcard for this type").await;
     client.subscribe_to(ENDPOINT, &["a", "b"]).await;
     conclusions("The stream asks for \\\"a\\\", \\\"b\\\", which the node does not see.").await;
     server.stop().await;

@@ -129,7 +129,7 @@ fn authority(authority: &str) -> Json {
     tls("Downstream", &json!({"tls_certificates": [pair], "validation_context": validation}))
 }
 
-/// Each variant of a text in PEM, and whether Envoy takes it.
+/// Each variant of a text in PEM, and whether Envoy accepts it.
 #[test]
 fn pem_is_read_as_envoy_reads_it() {
     let foo = "-----BEGIN FOO-----\nAAAA\n-----END FOO-----\n";
@@ -311,7 +311,7 @@ fn expired_certificates_are_allowed_only_with_an_authority() {
     ]);
 }
 
-/// A secret without content takes the certificates of an mTLS listener away: Envoy acknowledges it, and verifies
+/// A secret without content removes the certificates of an mTLS listener: Envoy acknowledges it, and verifies
 /// nothing.
 #[test]
 fn secret_without_content_is_refused() {

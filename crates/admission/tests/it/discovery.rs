@@ -317,7 +317,8 @@ fn minus_zero_survives_json_and_yaml() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Every door gives back what it accepts: files in all encodings, manifests of what `get` shows, and the JSON of REST.
+    /// Resources survive conversion to each format: files in all encodings, the manifests that `get` shows, and the
+    /// JSON of REST.
     #[test]
     fn what_is_written_is_read_again(seed in 1..u64::MAX) {
         let mut rng = Rng(seed);

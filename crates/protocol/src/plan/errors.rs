@@ -27,8 +27,8 @@ impl Subscription {
     }
 
     /// Returns the names that a full state reports as errors: those that the client has requested
-    /// since the last plan, and those of the `released` resources. The client does not name the members of a glob. A resource whose removal is held
-    /// back is still in the response (ERR-03).
+    /// since the last plan, and those of the `released` resources. The client does not name the members of a glob. A
+    /// resource whose removal is held back is still in the response (ERR-03).
     pub(super) fn errors_of_full_state(
         &self,
         view: &TypeView,

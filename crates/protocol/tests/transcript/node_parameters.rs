@@ -49,7 +49,7 @@ fn sotw_client_finds_names_with_node_parameters() {
 }
 
 /// XDSTP-08: a wildcard returns names of its own node. It returns no names of other nodes: not at first, not when they
-/// change, and not when they are removed. Names of the own node may be named beside it.
+/// change, and not when they are removed. The client may also request names of its own node explicitly.
 #[test]
 fn wildcard_has_no_names_of_other_nodes() {
     check(

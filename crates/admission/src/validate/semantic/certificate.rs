@@ -43,7 +43,7 @@ pub(super) struct Leaf {
     pub(super) has_name: bool,
 }
 
-/// The labels of certificates. The first certificate of a chain may have any of them, the others not the last one.
+/// The labels of certificates. The first certificate of a chain may have any of them. The others may not have the last one.
 const CERTIFICATES: [&str; 3] = ["CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"];
 /// The labels of private keys.
 const KEYS: [&str; 5] = [

@@ -1,6 +1,6 @@
 //! The lists of ciphers, as Envoy's TLS library reads them.
 
-/// The ciphers of TLS 1.2 and earlier: the own name and that of the standard.
+/// The ciphers of TLS 1.2 and earlier: the name in the library, and that in the standard.
 const CIPHERS: &[(&str, &str)] = &[
     ("AES128-GCM-SHA256", "TLS_RSA_WITH_AES_128_GCM_SHA256"),
     ("AES128-SHA", "TLS_RSA_WITH_AES_128_CBC_SHA"),
@@ -79,7 +79,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 /// The state of the library while it reads a list.
 #[derive(Debug)]
 pub(super) struct CipherList {
-    /// The chosen ciphers, by their places in [`CIPHERS`].
+    /// The chosen ciphers, as bits at their indices in [`CIPHERS`].
     chosen: u32,
     /// The ciphers that no later rule can choose.
     killed: u32,

@@ -183,8 +183,8 @@ pub(super) fn certificate<'m>(certificate: &'m Message<'_>, findings: &mut Findi
     }
 }
 
-/// A secret has a content, and a secret with a certificate has one. Envoy ignores an empty certificate only inside a
-/// context.
+/// Checks that a secret has content, and that a `tls_certificate` has a certificate. Envoy ignores an empty certificate
+/// only inside a context.
 pub(super) fn secret<'m>(secret: &'m Message<'_>, findings: &mut Findings<'m>) {
     const KINDS: [&str; 4] =
         ["tls_certificate", "session_ticket_keys", "validation_context", "generic_secret"];

@@ -38,8 +38,8 @@ const SIGNATURES: &[&[&str]] = &[
     &["rsa_pkcs1_sha256_legacy"],
 ];
 
-/// Checks the lists in the parameters of a TLS context. Envoy joins the entries of a list with colons, and takes an
-/// empty text for no list.
+/// Checks the lists in the parameters of a TLS context. Envoy joins the entries of a list with colons, and treats an
+/// empty text as no list.
 pub(super) fn check<'m>(parameters: &'m Message<'_>, findings: &mut Findings<'m>) {
     let is_given = |field| {
         let mut entries = parameters.texts(field);

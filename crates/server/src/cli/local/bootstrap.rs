@@ -237,7 +237,8 @@ impl Flags {
     fn is_https(&self) -> Result<bool, Failure> {
         let n_https = self.xds.iter().filter(|address| address.is_https).count();
         if n_https > 0 && n_https < self.xds.len() {
-            let rule = "--xds has addresses with and without https://; write it before all of them";
+            let rule =
+                "--xds has addresses with and without https://; write https:// before all of them";
             return Err(usage(rule));
         }
         Ok(n_https > 0)
