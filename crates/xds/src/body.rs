@@ -18,10 +18,10 @@ use futures::{FutureExt, StreamExt, future::AbortHandle, stream::BoxStream};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::{
-    brake::Delay,
     connection::{PollRegistration, StreamRegistration},
     framing::PREFIX_BYTES,
     grpc,
+    refusal_delays::Delay,
     rest::json::Encoded,
 };
 

@@ -23,7 +23,7 @@ use slab::Slab;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::brake::{Brake, DELAY_MAX, Delay};
+use crate::refusal_delays::{DELAY_MAX, Delay, RefusalDelays};
 
 /// The state that the streams of a connection share.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) struct Connection {
     established: AtomicBool,
     /// The client, if its certificate identifies it. Set after the TLS handshake.
     certificate: OnceLock<Peer>,
-    brake: Mutex<Brake>,
+    refusals: Mutex<RefusalDelays>,
     /// The maximum number of refusals that are delayed at a time.
     delayed_max: usize,
 }
@@ -82,7 +82,7 @@ impl Connection {
     /// Creates a connection that may have `streams_max` streams.
     pub(crate) fn new(activity: Arc<Activity>, streams_max: u32) -> Arc<Self> {
         let (tasks, streams, over, established, certificate) = Default::default();
-        let brake = Mutex::default();
+        let refusals = Mutex::default();
         // The other half stays free for streams that are served.
         let delayed_max = usize::try_from(streams_max.div_ceil(2)).unwrap_or(usize::MAX);
         Arc::new(Self {
@@ -92,7 +92,7 @@ impl Connection {
             over,
             established,
             certificate,
-            brake,
+            refusals,
             delayed_max,
         })
     }
@@ -162,13 +162,13 @@ impl Connection {
         if !code.is_refusal() || self.over.is_cancelled() {
             return None;
         }
-        let mut brake = self.brake.lock();
-        let delay = brake.refuse(Instant::now())?.min(max);
-        if brake.n_delayed >= self.delayed_max {
+        let mut refusals = self.refusals.lock();
+        let delay = refusals.refuse(Instant::now())?.min(max);
+        if refusals.n_delayed >= self.delayed_max {
             return None;
         }
-        brake.n_delayed += 1;
-        drop(brake);
+        refusals.n_delayed += 1;
+        drop(refusals);
         let place = DelayedRefusal(Arc::clone(self));
         Some(Delay::new(delay, self.over.clone()).holding(place))
     }
@@ -217,7 +217,7 @@ impl Drop for StreamRegistration {
 
 impl Drop for DelayedRefusal {
     fn drop(&mut self) {
-        self.0.brake.lock().n_delayed -= 1;
+        self.0.refusals.lock().n_delayed -= 1;
     }
 }
 
@@ -332,7 +332,7 @@ mod tests {
         delayed.pop();
         assert!(refuse(&connection).is_some());
         join_all(delayed).await;
-        assert_eq!(connection.brake.lock().n_delayed, 0);
+        assert_eq!(connection.refusals.lock().n_delayed, 0);
     }
 
     /// OPS-15: the end of a connection ends all delays, and prevents further ones.

@@ -11,7 +11,6 @@
 //!   accept loop or the process.
 
 mod body;
-mod brake;
 mod caller;
 mod config;
 mod connection;
@@ -30,6 +29,7 @@ mod node;
 mod opening;
 mod reader;
 mod reason;
+mod refusal_delays;
 mod refuse;
 mod rest;
 mod scan;

@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 
 use crate::{
     body::{DelayedEnd, ResponseBody, StreamBody},
-    brake::{DELAY_MAX, POLL_DELAY_MAX},
     caller::Caller,
     connection::Connection,
     framing::Frames,
     grpc, lrs,
     reader::Reader,
+    refusal_delays::{DELAY_MAX, POLL_DELAY_MAX},
     rest,
     shared::Shared,
     until::Until,
@@ -117,7 +117,7 @@ impl Service {
     }
 
     /// Returns the response to a poll, after a delay if it refuses the poll.
-    async fn braked(&self, response: Response<ResponseBody>) -> Response<ResponseBody> {
+    async fn delayed(&self, response: Response<ResponseBody>) -> Response<ResponseBody> {
         let Self { shared, connection, .. } = self;
         if response.status().is_client_error() {
             let code = EndCode::InvalidArgument;
@@ -208,7 +208,7 @@ impl Service {
                     true => rest::refuse(StatusCode::TOO_MANY_REQUESTS, &text),
                     false => rest::unauthenticated(&text),
                 };
-                return self.braked(response).await;
+                return self.delayed(response).await;
             }
         };
         match self.shared.methods.poll(request.uri().path()) {
@@ -219,7 +219,7 @@ impl Service {
                 let poll_rate = Arc::clone(poll_rate);
                 let response =
                     rest::answer(shared, connection, poll_rate, type_url, caller, request).await;
-                self.braked(response).await
+                self.delayed(response).await
             }
             _ => self.answer(request, caller),
         }

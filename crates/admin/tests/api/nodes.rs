@@ -306,7 +306,7 @@ fn virtual_service(collection: &str) -> Value {
     })
 }
 
-/// Issue 33: istiod asks for other versions of its collections than earlier releases did. Resources in the old ones are
+/// istiod asks for other versions of its collections than earlier releases did. Resources in the old ones are
 /// published, and never requested.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn collection_that_no_node_asks_for_is_reported() {
@@ -344,7 +344,7 @@ async fn collection_that_no_node_asks_for_is_reported() {
     server.stop().await;
 }
 
-/// Issue 33: a resource of a collection gets a time of creation, and a retry of the request is the same request.
+/// a resource of a collection gets a time of creation, and a retry of the request is the same request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn retry_of_a_request_without_time_of_creation_takes_effect_once() {
     let server = Server::start().await;
@@ -367,7 +367,7 @@ async fn retry_of_a_request_without_time_of_creation_takes_effect_once() {
     server.stop().await;
 }
 
-/// Issue 33: `explain` names what a client waits for, and says when it has asked for nothing.
+/// `explain` names what a client waits for, and says when it has asked for nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn explanation_names_what_a_client_waits_for() {
     let server = Server::start().await;

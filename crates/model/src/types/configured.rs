@@ -30,7 +30,9 @@ pub fn check_configured(types: &[Configured]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for url in types.iter().map(|configured| configured.type_url.as_str()) {
         if KNOWN.iter().chain(&V2).chain(&BY_NAME).any(|known| known.url == url) {
-            return Err(format!("{url} is a type whose properties cannot change"));
+            return Err(format!(
+                "{url} is a known type, whose properties cannot change; remove it"
+            ));
         }
         if !seen.insert(url) {
             return Err(format!("{url} occurs twice"));

@@ -4,7 +4,6 @@
 
 mod access;
 mod basics;
-mod brake;
 mod breaks;
 mod comeback;
 mod crowd;
@@ -20,6 +19,7 @@ mod lrs;
 mod mcp;
 mod never_ack;
 mod node_binding;
+mod refusal_delays;
 mod requests;
 mod resource_errors;
 mod resource_locators;

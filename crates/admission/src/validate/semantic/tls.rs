@@ -189,7 +189,8 @@ pub(super) fn secret<'m>(secret: &'m Message<'_>, findings: &mut Findings<'m>) {
     const KINDS: [&str; 4] =
         ["tls_certificate", "session_ticket_keys", "validation_context", "generic_secret"];
     if !KINDS.iter().any(|kind| secret.has(kind)) {
-        let rule = "has no content: a client that verifies with this secret would verify nothing";
+        let rule =
+            "has no content: an Envoy that verifies certificates with it would verify nothing";
         let fix = format!("give one of {}", KINDS.join(", "));
         findings.refuse_with_fix("tls.secret_content", rule, fix);
     }

@@ -31,7 +31,7 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// The recent refusals of one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Brake {
+pub(crate) struct RefusalDelays {
     n_recent: u32,
     last: Option<Instant>,
     /// The number of refusals that are delayed at the moment.
@@ -41,9 +41,9 @@ pub(crate) struct Brake {
 /// A refusal that is delayed. Resolves when the client may receive it.
 pub(crate) struct Delay(BoxFuture<'static, ()>);
 
-// === impl Brake ===
+// === impl RefusalDelays ===
 
-impl Brake {
+impl RefusalDelays {
     /// Counts a refusal. Returns its delay, if it has one.
     pub(crate) fn refuse(&mut self, now: Instant) -> Option<Duration> {
         let is_quiet = self.last.is_none_or(|last| now.saturating_duration_since(last) >= QUIET);
@@ -100,9 +100,9 @@ mod tests {
     /// OPS-20: the first refusals are immediate, further ones have growing delays, and a minute of silence ends that.
     #[tokio::test(start_paused = true)]
     async fn delays_grow_after_the_first_refusals_and_end_after_a_minute() {
-        let mut brake = Brake::default();
+        let mut refusals = RefusalDelays::default();
         let mut seconds = |n: usize| -> Vec<u64> {
-            let refuse = |_| brake.refuse(Instant::now()).map_or(0, |delay| delay.as_secs());
+            let refuse = |_| refusals.refuse(Instant::now()).map_or(0, |delay| delay.as_secs());
             (0..n).map(refuse).collect()
         };
         assert_eq!(seconds(12), [0, 0, 0, 0, 0, 1, 2, 4, 8, 10, 10, 10]);
