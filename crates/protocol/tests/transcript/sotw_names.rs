@@ -336,7 +336,7 @@ fn an_unknown_type_is_served_by_name_and_as_a_whole() {
 /// SOTW-68, DELTA-38, P-07: a first list of empty names is an empty list. Kitex asks for the name table with it.
 #[test]
 fn a_list_of_empty_names_is_an_empty_list() {
-    for (protocol, first) in [(Sotw, "-> x.Y ,"), (Delta, "-> x.Y +,")] {
+    for (protocol, first) in [(Sotw, "-> x.Y ''"), (Delta, "-> x.Y +'',''")] {
         let script = "
             commit x.Y/table=1 CDS/a=1
             FIRST

@@ -368,8 +368,10 @@ impl World {
         let type_url = type_url(words.next().unwrap());
         let (mut sotw, mut delta) = (SotwRequest::default(), DeltaRequest::default());
         (sotw.type_url, delta.type_url) = (type_url.to_string(), type_url.to_string());
+        // '' is the empty name.
         let list = |text: &str| -> Vec<String> {
-            text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+            let names = text.split(',').filter(|name| !name.is_empty());
+            names.map(|name| if name == "''" { String::new() } else { name.to_owned() }).collect()
         };
         for word in words {
             if let Some(code) = word.strip_prefix("nack") {
