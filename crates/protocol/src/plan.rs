@@ -444,6 +444,9 @@ impl Subscription {
                 self.keep_removal(name, held, context);
                 plan.absent.push(name.clone());
             }
+            // DELTA-48: the client continues to use the resource that it holds from an earlier stream.
+            Protocol::Delta | Protocol::Mcp
+                if !self.properties.announce_removal && self.resumption.claims(name) => {}
             Protocol::Delta | Protocol::Mcp => {
                 // The client knows a variant that it holds by its constraints (DYN-08).
                 let sent = self.names.get(name).and_then(ClientVersion::sent);

@@ -40,9 +40,11 @@ impl Subscription {
             plan.resources.push(Arc::clone(resource));
         }
         // DELTA-46, for names that the client lists but does not subscribe to.
-        let claimed = self.resumption.claimed.keys();
-        let unasked = claimed.filter(|name| !self.names.has_base(name.base()));
-        plan.removed.extend(unasked.filter(|name| view.get(name.as_str()).is_none()).cloned());
+        if self.properties.announce_removal {
+            let claimed = self.resumption.claimed.keys();
+            let unasked = claimed.filter(|name| !self.names.has_base(name.base()));
+            plan.removed.extend(unasked.filter(|name| view.get(name.as_str()).is_none()).cloned());
+        }
         plan
     }
 

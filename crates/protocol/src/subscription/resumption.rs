@@ -5,7 +5,7 @@
 //! to wait on the new stream as it would have on the old one (ADS-08). A delta client lists the
 //! resources that it holds. For SotW clients, the server remembers them for a while.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use chancery_model::{ResourceName, TypeUrl, TypeVersion, Version};
 use chancery_view::Resources;
@@ -106,6 +106,13 @@ impl Resumption {
     pub(crate) fn claim(&mut self, name: ResourceName, version: Option<Version>) {
         self.claimed_bytes += name.as_str().len();
         self.claimed.insert(name, version);
+    }
+
+    /// Returns whether a delta client claims to hold a resource of this published name.
+    pub(crate) fn claims(&self, name: &ResourceName) -> bool {
+        let from = (Bound::Included(name.base()), Bound::Unbounded);
+        let mut same_or_later = self.claimed.range::<str, _>(from);
+        same_or_later.next().is_some_and(|(claimed, _)| claimed.base() == name.base())
     }
 
     /// Returns the total length of the names that the client claims to hold, in bytes.

@@ -375,6 +375,70 @@ fn extension_and_runtime_removals_are_not_announced() {
     }
 }
 
+/// DELTA-46, DELTA-48: a client that reconnects lists a filter chain that was deleted in the meantime. No removal is
+/// announced, however the client lists the chain. A later version of the chain is sent.
+#[test]
+fn removal_of_held_filter_chain_is_not_announced_after_reconnect() {
+    for request in ["+c irv=c@1-00000000", "+c irv=c@unparsable", "irv=c@1-00000000"] {
+        check(
+            Delta,
+            "FCDS",
+            &format!(
+                "
+                commit FCDS/c=1
+                -> FCDS +c
+                <- FCDS c=1
+                ack FCDS
+                commit -FCDS/c
+                open FCDS
+                -> FCDS {request}
+                wait 60000
+                commit FCDS/c=2
+                <- FCDS c=2
+                ack FCDS
+                "
+            ),
+        );
+    }
+    check(
+        Delta,
+        "FCDS",
+        "
+        commit FCDS/d=1
+        -> FCDS +d irv=c@1-00000000
+        <- FCDS d=1
+        ack FCDS
+        wait 60000
+        ",
+    );
+}
+
+/// DELTA-40, DELTA-48: a client unsubscribes from a deleted filter chain that it held, because the last listener that
+/// named it is gone. It then has no chain, and a new request for it has an answer.
+#[test]
+fn deleted_filter_chain_is_reported_absent_after_unsubscribe() {
+    check(
+        Delta,
+        "FCDS",
+        "
+        commit FCDS/d=1
+        -> FCDS +c,d irv=c@1-00000000
+        <- FCDS d=1
+        ack FCDS
+        -> FCDS -c
+        -> FCDS +c
+        <- FCDS -c
+        ack FCDS
+        commit FCDS/c=2
+        <- FCDS c=2
+        ack FCDS
+        -> FCDS -c
+        commit FCDS/c=3
+        wait 60000
+        ",
+    );
+}
+
 /// DELTA-53, OPS-12: a large state is sent in parts, with the removals in the last one.
 #[test]
 fn large_state_is_sent_in_parts() {
