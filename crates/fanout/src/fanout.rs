@@ -80,9 +80,45 @@ pub enum OpenError {
     },
 }
 
+/// The places of streams that delayed refusals may take: half of all, so that the other half is left to streams.
+#[derive(Debug, Clone)]
+pub struct RefusalPlaces {
+    streams: Streams,
+    max: usize,
+}
+
 /// The place of a stream. Dropping it frees the place.
 #[derive(Debug)]
 pub struct StreamPlace(Streams);
+
+impl RefusalPlaces {
+    fn new(streams: Streams, streams_max: usize) -> Self {
+        Self { streams, max: streams_max / 2 }
+    }
+
+    /// Returns the places of a replica without streams that may have `streams_max`, for tests of a connection.
+    #[must_use]
+    pub fn without_streams(streams_max: usize) -> Self {
+        Self::new(Streams::default(), streams_max)
+    }
+
+    /// Returns whether less than half of the places are taken. A refused stream keeps its place only then.
+    #[must_use]
+    pub fn are_free(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) < self.max
+    }
+
+    /// Takes the place of a stream for a refusal that its client receives later. Returns `None` if half of the places
+    /// are taken.
+    #[must_use]
+    pub fn take(&self) -> Option<StreamPlace> {
+        if !self.are_free() {
+            return None;
+        }
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        Some(StreamPlace(Arc::clone(&self.streams)))
+    }
+}
 
 impl Drop for StreamPlace {
     fn drop(&mut self) {
@@ -255,16 +291,10 @@ impl Fanout {
         self.shared.access.log.log(node, peer, error);
     }
 
-    /// Takes the place of a stream for a refusal that its client receives later. Returns `None` if half of the places
-    /// are taken: refusals leave the other half to streams.
+    /// Returns the places of streams that delayed refusals may take.
     #[must_use]
-    pub fn hold_place(&self) -> Option<StreamPlace> {
-        let Shared { streams, streams_max, .. } = &*self.shared;
-        if streams.load(Ordering::Relaxed) >= *streams_max / 2 {
-            return None;
-        }
-        streams.fetch_add(1, Ordering::Relaxed);
-        Some(StreamPlace(Arc::clone(streams)))
+    pub fn refusal_places(&self) -> RefusalPlaces {
+        RefusalPlaces::new(Arc::clone(&self.shared.streams), self.shared.streams_max)
     }
 
     /// Returns the identifier of this replica in responses.

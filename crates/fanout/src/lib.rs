@@ -99,7 +99,7 @@ mod work;
 pub use client_events::{ClientEvent, ClientEventKind, ClientObserver};
 pub use concern::{Change, TouchedNames};
 pub use config::{Config, ConfigError};
-pub use fanout::{Fanout, OpenError, StreamPlace};
+pub use fanout::{Fanout, OpenError, RefusalPlaces, StreamPlace};
 pub use freshness::{Behind, Fresh};
 pub use log_limit::RateLimitedLog;
 pub use metrics::{METRICS, access_refused, limit_hit, type_label};

@@ -13,7 +13,7 @@ use std::{
 };
 
 use chancery_auth::TransportPeer;
-use chancery_fanout::{End, EndCode, Fanout, StreamCloser};
+use chancery_fanout::{End, EndCode, RefusalPlaces, StreamCloser};
 use chancery_net::{Activity, RequestGuard};
 use chancery_tls::{CredentialEnd, Peer};
 use futures::FutureExt;
@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     refusals: Mutex<RefusalDelays>,
     /// The maximum number of refusals that are delayed at a time.
     delayed_max: usize,
+    /// The places of streams of the replica that delayed refusals may take.
+    places: RefusalPlaces,
 }
 
 /// A delayed refusal of a connection. Dropping it frees its place.
@@ -80,7 +82,11 @@ pub(crate) struct Task(BoxedTask);
 
 impl Connection {
     /// Creates a connection that may have `streams_max` streams.
-    pub(crate) fn new(activity: Arc<Activity>, streams_max: u32) -> Arc<Self> {
+    pub(crate) fn new(
+        activity: Arc<Activity>,
+        streams_max: u32,
+        places: RefusalPlaces,
+    ) -> Arc<Self> {
         let (tasks, streams, over, established, certificate) = Default::default();
         let refusals = Mutex::default();
         // The other half stays free for streams that are served.
@@ -94,6 +100,7 @@ impl Connection {
             certificate,
             refusals,
             delayed_max,
+            places,
         })
     }
 
@@ -157,14 +164,14 @@ impl Connection {
     }
 
     /// Returns the delay after which the client may receive the end of a stream or poll, at most `max`; `None` without a
-    /// delay. Counts the end if it is a refusal.
+    /// delay, or if half of the places of streams are taken. Counts the end if it is a refusal.
     pub(crate) fn delay(self: &Arc<Self>, code: EndCode, max: Duration) -> Option<Delay> {
         if !code.is_refusal() || self.over.is_cancelled() {
             return None;
         }
         let mut refusals = self.refusals.lock();
         let delay = refusals.refuse(Instant::now())?.min(max);
-        if refusals.n_delayed >= self.delayed_max {
+        if refusals.n_delayed >= self.delayed_max || !self.places.are_free() {
             return None;
         }
         refusals.n_delayed += 1;
@@ -175,14 +182,9 @@ impl Connection {
 
     /// Does the same for a refusal that does not have the place of a stream, and takes one for it. Without a free place,
     /// there is no delay.
-    pub(crate) fn delay_unopened(
-        self: &Arc<Self>,
-        fanout: &Fanout,
-        code: EndCode,
-        max: Duration,
-    ) -> Option<Delay> {
+    pub(crate) fn delay_unopened(self: &Arc<Self>, code: EndCode, max: Duration) -> Option<Delay> {
         let delay = self.delay(code, max)?;
-        Some(delay.holding(fanout.hold_place()?))
+        Some(delay.holding(self.places.take()?))
     }
 
     /// Ends all streams, all streams that are opened later, and the waits of all polls.
@@ -298,7 +300,12 @@ mod tests {
     use super::*;
 
     fn connection(streams_max: u32) -> Arc<Connection> {
-        Connection::new(Activity::new(([127, 0, 0, 1], 1).into()), streams_max)
+        connection_of(streams_max, &RefusalPlaces::without_streams(usize::MAX))
+    }
+
+    fn connection_of(streams_max: u32, places: &RefusalPlaces) -> Arc<Connection> {
+        let activity = Activity::new(([127, 0, 0, 1], 1).into());
+        Connection::new(activity, streams_max, places.clone())
     }
 
     fn refuse(connection: &Arc<Connection>) -> Option<Delay> {
@@ -346,5 +353,20 @@ mod tests {
         join_all(delayed).await;
         assert_eq!(start.elapsed(), Duration::ZERO);
         assert!(refuse(&connection).is_none());
+    }
+
+    /// OPS-20: refusals of many connections leave half of the places of streams to others.
+    #[tokio::test(start_paused = true)]
+    async fn delayed_refusals_leave_half_of_the_streams_of_a_replica() {
+        let places = RefusalPlaces::without_streams(4);
+        let connection = connection_of(100, &places);
+        let unopened = || connection.delay_unopened(EndCode::ResourceExhausted, DELAY_MAX);
+        let immediate = (0..5).filter(|_| refuse(&connection).is_none()).count();
+        assert_eq!(immediate, 5);
+        let delayed = [unopened(), unopened()];
+        assert!(delayed.iter().all(Option::is_some));
+        assert!(unopened().is_none() && refuse(&connection).is_none());
+        drop(delayed);
+        assert!(refuse(&connection).is_some(), "the places are free again");
     }
 }

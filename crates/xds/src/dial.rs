@@ -134,7 +134,8 @@ async fn serve_once(
     let opened = fanout.open(StreamInfo { kind, peer, identity: None });
     let (sink, responses) = opened.map_err(|error| DialError::Refused(error.to_string()))?;
     let closer = sink.ender();
-    let registration = Connection::new(Activity::new(peer), 1).add(closer.clone());
+    let registration =
+        Connection::new(Activity::new(peer), 1, fanout.refusal_places()).add(closer.clone());
     let (reader, aborted) = AbortHandle::new_pair();
     let (ended_here, ended_there) = (LastStatus::default(), LastStatus::default());
     let body = RequestBody {

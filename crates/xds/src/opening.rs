@@ -141,6 +141,7 @@ mod tests {
         sync::Notify,
     };
 
+    use chancery_fanout::RefusalPlaces;
     use chancery_net::{Activity, FirstBytes, GuardedIo, Guards};
 
     use super::*;
@@ -148,7 +149,8 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn connection() -> Arc<Connection> {
-        Connection::new(Activity::new(([127, 0, 0, 1], 1).into()), 1)
+        let places = RefusalPlaces::without_streams(1);
+        Connection::new(Activity::new(([127, 0, 0, 1], 1).into()), 1, places)
     }
 
     /// OPS-17: thousands of new connections can keep only their own threads busy.

@@ -119,8 +119,9 @@ impl Port for XdsPort {
         let shared = Arc::clone(&self.shared);
         let metrics = Arc::clone(&self.metrics);
         let (drain, security) = (self.drain.clone(), self.security.clone());
+        let (activity, places) = (Arc::clone(slot.activity()), shared.fanout.refusal_places());
         let connection =
-            Connection::new(Arc::clone(slot.activity()), shared.config.streams_per_connection_max);
+            Connection::new(activity, shared.config.streams_per_connection_max, places);
         self.opening.spawn(&self.tracker, Arc::clone(&connection), async move {
             let peer = connection.peer();
             let reason = match open(&security, stream, &connection, &shared.config, &drain).await {
@@ -159,7 +160,11 @@ impl Port for XdsPort {
             // The explanation costs a handshake, which must not delay established connections.
             Security::Tls(tls) => {
                 if let Some(explain) = self.refusals.over_tls(tls.clone(), stream, text, socket) {
-                    let connection = Connection::new(Activity::new(peer), 1);
+                    let connection = Connection::new(
+                        Activity::new(peer),
+                        1,
+                        self.shared.fanout.refusal_places(),
+                    );
                     self.opening.spawn(&self.tracker, connection, explain);
                 }
             }

@@ -110,7 +110,7 @@ impl Service {
     fn refuse(&self, end: End) -> Response<ResponseBody> {
         let Self { shared, connection, .. } = self;
         shared.fanout.log_refusal("", connection.peer(), &end.message);
-        match connection.delay_unopened(&shared.fanout, end.code, DELAY_MAX) {
+        match connection.delay_unopened(end.code, DELAY_MAX) {
             Some(delay) => grpc::open(ResponseBody::Refused(Box::new(DelayedEnd::new(delay, end)))),
             None => grpc::reject(&end),
         }
@@ -118,10 +118,10 @@ impl Service {
 
     /// Returns the response to a poll, after a delay if it refuses the poll.
     async fn delayed(&self, response: Response<ResponseBody>) -> Response<ResponseBody> {
-        let Self { shared, connection, .. } = self;
+        let connection = &self.connection;
         if response.status().is_client_error() {
             let code = EndCode::InvalidArgument;
-            if let Some(delay) = connection.delay_unopened(&shared.fanout, code, POLL_DELAY_MAX) {
+            if let Some(delay) = connection.delay_unopened(code, POLL_DELAY_MAX) {
                 delay.await;
             }
         }
