@@ -52,7 +52,7 @@ pub fn configure(types: &[Configured]) -> Result<(), String> {
         // The properties of a type are static. There are few, and they exist as long as the process.
         let url = Box::leak(type_url.as_str().into());
         let (wildcard, full_state) = (*wildcard, *full_state);
-        Properties { url, wildcard, full_state, answer_empty: full_state, ..BASE }
+        Properties { url, wildcard, full_state, answer_empty: wildcard || full_state, ..BASE }
     };
     let all = types.iter().map(of).collect();
     CONFIGURED.set(all).map_err(|_| "types are already configured".to_owned())
@@ -83,7 +83,9 @@ mod tests {
         assert!(error.contains("twice"), "{error}");
         let before = properties(&TypeUrl::from_static(own));
         assert!(before.wildcard && before.full_state && before.answer_empty);
-        configure(&[of(own)]).unwrap();
+        let wild = "type.googleapis.com/example.Wild";
+        configure(&[of(own), Configured { wildcard: true, ..of(wild) }]).unwrap();
+        assert!(properties(&TypeUrl::from_static(wild)).answer_empty, "a wildcard is answered");
         let after = properties(&TypeUrl::from_static(own));
         assert!(!after.wildcard && !after.full_state && !after.answer_empty);
         assert!(properties(&TypeUrl::from_static("a.b/c.D")).wildcard);

@@ -40,14 +40,40 @@ fn yes() -> bool {
 /// Returns the rule that an entry breaks.
 pub(crate) fn configured_types(types: &[TypeOfResources]) -> Result<Vec<Configured>, String> {
     let of = |entry: &TypeOfResources| {
-        let type_url = TypeUrl::new(&entry.r#type)
-            .map_err(|error| format!("{:?} is not a type URL: {error}", entry.r#type))?;
+        let type_url = type_url(&entry.r#type)?;
         let TypeOfResources { wildcard, full_state, .. } = *entry;
         Ok(Configured { type_url, wildcard, full_state })
     };
     let all = types.iter().map(of).collect::<Result<Vec<_>, String>>()?;
     check_configured(&all)?;
     Ok(all)
+}
+
+/// Returns the type of an entry: the URL of a message, or a collection of MCP.
+fn type_url(text: &str) -> Result<TypeUrl, String> {
+    const PREFIX: &str = "type.googleapis.com/";
+    let url = TypeUrl::new(text).map_err(|error| format!("{text:?} is not a type URL: {error}"))?;
+    match text.strip_prefix(PREFIX) {
+        Some(message) if is_message(message) => Ok(url),
+        None if url.is_collection() && text.contains('/') => Ok(url),
+        None if is_message(text) => Err(format!(
+            "{text:?} is not a type URL; did you mean {:?}?",
+            format!("{PREFIX}{text}")
+        )),
+        _ => Err(format!(
+            "{text:?} is not a type URL; write {PREFIX} and the full name of the message, or a collection such as \
+             networking.istio.io/v1/VirtualService"
+        )),
+    }
+}
+
+/// Returns whether a text is the full name of a message in a package.
+fn is_message(text: &str) -> bool {
+    let is_identifier = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    text.contains('.') && text.split('.').all(is_identifier)
 }
 
 #[cfg(test)]
@@ -76,5 +102,20 @@ mod tests {
         assert!(listener.contains("cannot change"), "{listener}");
         let empty = read("{type = ''}").unwrap_err();
         assert!(empty.contains("is not a type URL"), "{empty}");
+    }
+
+    /// A type that no client can request would have no effect.
+    #[test]
+    fn type_of_an_entry_is_a_type_url_or_a_collection() {
+        for good in ["type.googleapis.com/a.B", "networking.istio.io/v1/VirtualService", "a/b/c"] {
+            assert_eq!(read(&format!("{{type = '{good}'}}")).unwrap().len(), 1, "{good}");
+        }
+        for bad in ["cds", "type.googleapis.com/", "type.googleapis.com/B", "example.com/a.B"] {
+            let error = read(&format!("{{type = '{bad}'}}")).unwrap_err();
+            assert!(error.contains("write type.googleapis.com/"), "{error}");
+        }
+        let error = read("{type = 'istio.networking.nds.v1.NameTable'}").unwrap_err();
+        let fix = "did you mean \"type.googleapis.com/istio.networking.nds.v1.NameTable\"?";
+        assert!(error.ends_with(fix), "{error}");
     }
 }
