@@ -65,7 +65,14 @@ impl Service {
         if let Some(collection) = collection.filter(|_| response.streams.is_empty()) {
             let unrequested = self.unrequested(BTreeSet::from([collection])).await;
             let sentence = |one: &Unrequested| format!("Across all replicas, {}.", one.text());
-            response.conclusions.extend(unrequested.iter().map(sentence));
+            response.conclusions.extend(unrequested.found.iter().map(sentence));
+            let unasked = unrequested.not_asked.iter().map(|one| {
+                format!(
+                    "Replica {} {}, and may have nodes that ask for the collection.",
+                    one.replica_id, one.message
+                )
+            });
+            response.conclusions.extend(unasked);
         }
         Ok(response)
     }

@@ -12,10 +12,18 @@ use tokio::time::Instant;
 
 use crate::{
     collection_requests::{COLLECTIONS_MAX, Requests, decode, question, requests},
-    fleet_messages::{COLLECTIONS, LIMITS},
+    fleet_messages::{COLLECTIONS, LIMITS, failed, not_asked},
     nodes::number,
     service::Service,
 };
+
+/// The collections that no connected node asks for, as far as the replicas answered.
+#[derive(Debug, Default)]
+pub(crate) struct UnrequestedCollections {
+    pub(crate) found: Vec<Unrequested>,
+    /// The replicas whose nodes are not known.
+    pub(crate) not_asked: Vec<pb::ReplicaNotAsked>,
+}
 
 /// A collection that no connected node asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,45 +66,74 @@ impl Unrequested {
 
 impl Service {
     /// Adds a warning for each collection of a write that no connected node asks for, while nodes ask for another
-    /// version of it.
+    /// version of it, and the replicas that did not answer.
     pub(crate) async fn with_unrequested(
         &self,
         mut response: pb::WriteResponse,
         collections: BTreeSet<TypeUrl>,
     ) -> pb::WriteResponse {
-        let unrequested = self.unrequested(collections).await;
-        response.warnings.extend(unrequested.iter().map(Unrequested::warning));
+        let UnrequestedCollections { found, not_asked } = self.unrequested(collections).await;
+        response.warnings.extend(found.iter().map(Unrequested::warning));
+        if found.is_empty() {
+            response.warnings.extend(unknown(&not_asked));
+        }
+        for replica in not_asked {
+            let is_known = |one: &pb::ReplicaNotAsked| one.replica_id == replica.replica_id;
+            if !response.not_asked.iter().any(is_known) {
+                response.not_asked.push(replica);
+            }
+        }
         response
     }
 
     /// Returns the collections that no connected node asks for, while nodes ask for another version. Asks the other
     /// replicas only about collections that no node of this replica asks for.
-    pub(crate) async fn unrequested(&self, mut collections: BTreeSet<TypeUrl>) -> Vec<Unrequested> {
+    pub(crate) async fn unrequested(
+        &self,
+        mut collections: BTreeSet<TypeUrl>,
+    ) -> UnrequestedCollections {
         if collections.is_empty() {
-            return Vec::new();
+            return UnrequestedCollections::default();
         }
         let since = Instant::now();
         let mut all = requests(&self.fanout, &collections).await;
         collections.retain(|collection| !all.contains_key(collection));
         if collections.is_empty() {
-            return Vec::new();
+            return UnrequestedCollections::default();
         }
-        let mut n_not_asked = usize::from(!self.fanout.stalled_since(since).is_empty());
+        let is_stalled = !self.fanout.stalled_since(since).is_empty();
         let body = question(&collections);
         let asked = Question { kind: COLLECTIONS, body, revision: Revision(0) };
         let answers = self.replica.ask_all(asked, LIMITS).await;
-        n_not_asked += answers.unanswered.len();
-        for (_, pages) in answers.answered {
+        let mut missing: Vec<_> = answers.unanswered.iter().map(not_asked).collect();
+        for (replica_id, pages) in answers.answered {
             let there: Result<Vec<Requests>, NoAnswer> = pages.into_iter().map(decode).collect();
             match there {
                 Ok(there) => there.into_iter().flatten().for_each(|(collection, n)| {
                     *all.entry(collection).or_default() += n;
                 }),
-                Err(_) => n_not_asked += 1,
+                Err(reason) => missing.push(failed(replica_id, &reason)),
             }
         }
-        unrequested(collections, &all, n_not_asked)
+        let found = unrequested(collections, &all, missing.len() + usize::from(is_stalled));
+        UnrequestedCollections { found, not_asked: missing }
     }
+}
+
+/// Returns the warning that replicas did not answer whether their nodes ask for the collections of a write; `None` if all
+/// answered.
+fn unknown(not_asked: &[pb::ReplicaNotAsked]) -> Option<pb::Problem> {
+    let replicas =
+        not_asked.iter().map(|one| format!("replica {} {}", one.replica_id, one.message));
+    let replicas: Vec<String> = replicas.collect();
+    (!replicas.is_empty()).then(|| pb::Problem {
+        message: format!(
+            "it is not known whether nodes ask for the collections of this write in another version: {}",
+            replicas.join(", ")
+        ),
+        fix: "ask again later with `chancery explain`".to_owned(),
+        ..pb::Problem::default()
+    })
 }
 
 /// Returns the collections that no node requests, if nodes request another version.
@@ -136,6 +173,15 @@ mod tests {
 
     fn url(version: &str) -> TypeUrl {
         TypeUrl::new(&format!("networking.istio.io/{version}/VirtualService")).unwrap()
+    }
+
+    /// A replica that did not answer is named, although no other one reports another version.
+    #[test]
+    fn replica_that_did_not_answer_is_named() {
+        assert_eq!(unknown(&[]), None);
+        let (reason, message) = ("timed-out".to_owned(), "did not answer within 1s".to_owned());
+        let warning = unknown(&[pb::ReplicaNotAsked { replica_id: 3, reason, message }]).unwrap();
+        assert!(warning.message.ends_with(": replica 3 did not answer within 1s"), "{warning:?}");
     }
 
     /// A collection is reported if nodes ask for another version only. The text says how complete it is.

@@ -253,19 +253,18 @@ fn every_guard_gives_the_same_answer_at_each_replica() {
     check_collections(&mut fleet);
 }
 
+/// Returns a virtual service of a collection.
+fn virtual_service(collection: &str) -> String {
+    let body = "{'@type': type.googleapis.com/istio.networking.v1alpha3.VirtualService, value: CgdyZXZpZXdz}";
+    format!("{{'@type': {collection}, metadata: {{name: shop/reviews}}, body: {body}}}")
+}
+
 /// A collection is requested if a node of any replica asks for it. Otherwise, `apply` and `explain` name the version that
 /// nodes ask for.
 fn check_collections(fleet: &mut Fleet) {
     let url = |version: &str| format!("networking.istio.io/{version}/VirtualService");
     fleet.connect_for(2, "istiod", "istiod", &url("v1"));
-    let resource = |version: &str| {
-        let body = "{'@type': type.googleapis.com/istio.networking.v1alpha3.VirtualService, value: CgdyZXZpZXdz}";
-        let one = format!(
-            "{{'@type': {}, metadata: {{name: shop/reviews}}, body: {body}}}",
-            url(version)
-        );
-        manifest("base", &[one])
-    };
+    let resource = |version: &str| manifest("base", &[virtual_service(&url(version))]);
     let text = format!(
         "no connected node asks for {}, but 1 node asks for {}",
         url("v1alpha3"),
@@ -362,6 +361,11 @@ fn check_unasked(fleet: &Fleet, missing: usize, reason: &str, text: &str) {
         );
         let plain = fleet.dry_run(at, &args, &manifest("base", &[with_endpoints]));
         assert_eq!(plain["guards"], Value::Array(Vec::new()), "no guard can concern this write");
+        let collection = "networking.istio.io/v1alpha3/VirtualService";
+        let done = fleet.dry_run(at, &args, &manifest("base", &[virtual_service(collection)]));
+        assert_eq!(done["not_asked"][0]["replica_id"], missing + 1, "{done}");
+        let warnings = done["warnings"].to_string();
+        assert!(warnings.contains("it is not known whether nodes ask for"), "{done}");
     }
     for (n, at) in others.enumerate() {
         let moved = moved.replace("[nothing]", &format!("[nothing, n{n}]"));

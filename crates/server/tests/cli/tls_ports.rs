@@ -233,7 +233,7 @@ fn command_and_server_must_agree_on_tls() {
     let operator = certs.flags("operator");
     let at_plain = format!("https://{}", plain.admin);
     let text = format!(
-        "cannot connect to {at_plain}: the server does not use TLS on this port; begin its address with http://"
+        "cannot connect to {at_plain}: the server does not use TLS on this port; write its address without https://"
     );
     expect_refusal(&at_plain, &operator, 1, &text);
     let text = format!(

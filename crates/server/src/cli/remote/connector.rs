@@ -167,7 +167,7 @@ pub(crate) fn advice(error: &(dyn Error + 'static)) -> Option<String> {
                 "; set --ca-cert or CHANCERY_CA_CERT to the file of the CA that signed it"
             }
             ConnectError::WrongName { .. } => "; connect by a name that is in the certificate",
-            ConnectError::NotTls => "; begin its address with http://",
+            ConnectError::NotTls => "; write its address without https://",
             ConnectError::Refused(refusal) => advice_for(*refusal),
             ConnectError::Host(_) | ConnectError::BadCertificate(_) => "",
         };
