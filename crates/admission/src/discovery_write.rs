@@ -6,7 +6,11 @@ use chancery_proto::discovery::{Any, DiscoveryResponse};
 use prost::Message;
 use serde_json::{Value as Json, json};
 
-use crate::{file_encoding::FileEncoding, render::body_to_json, text_format};
+use crate::{
+    file_encoding::FileEncoding,
+    render::{body_to_json, body_to_yaml},
+    text_format,
+};
 
 /// Returns the content of a file with the given resources of one type. Equal resources give equal bytes. The
 /// resources are bare `Any`s, without the wrappers of delta and TTL (FS-10, FS-15).
@@ -37,15 +41,10 @@ pub fn write_discovery_response(
         }
         FileEncoding::Json | FileEncoding::Yaml => {
             let bodies = resources.iter().map(|(name, body)| {
-                let shown = body_to_json(type_url, body);
-                match inexpressible(&shown) {
-                    None => Ok(shown),
-                    Some(why) => Err(format!(
-                        "{} cannot express {:?}: {why}; use the encoding pb",
-                        encoding.extension(),
-                        name.as_ref()
-                    )),
-                }
+                shown(encoding, type_url, body).map_err(|why| {
+                    let (extension, name) = (encoding.extension(), name.as_ref());
+                    format!("{extension} cannot express {name:?}: {why}; use the encoding pb")
+                })
             });
             let bodies = bodies.collect::<Result<Vec<Json>, String>>()?;
             let document = json!({"version_info": version, "type_url": url, "resources": bodies});
@@ -57,6 +56,35 @@ pub fn write_discovery_response(
             }
         }
     })
+}
+
+/// Returns a resource as Envoy reads it from a file.
+fn shown(encoding: FileEncoding, type_url: &TypeUrl, body: &[u8]) -> Result<Json, String> {
+    let shown = if encoding == FileEncoding::Yaml {
+        body_to_yaml(type_url, body)
+            .map_err(|number| format!("Envoy reads the number {number} of its metadata as text"))?
+    } else {
+        body_to_json(type_url, body)
+    };
+    match inexpressible(&shown) {
+        Some(why) => Err(why.to_owned()),
+        None if encoding == FileEncoding::Yaml && has_next_line(&shown) => {
+            Err("Envoy reads U+0085 as the end of a line".to_owned())
+        }
+        None => Ok(shown),
+    }
+}
+
+/// Returns whether a text has U+0085.
+fn has_next_line(shown: &Json) -> bool {
+    match shown {
+        Json::String(text) => text.contains('\u{85}'),
+        Json::Array(items) => items.iter().any(has_next_line),
+        Json::Object(fields) => {
+            fields.iter().any(|(name, value)| name.contains('\u{85}') || has_next_line(value))
+        }
+        _ => false,
+    }
 }
 
 /// Returns the reason why Envoy would reject the JSON of a resource.

@@ -7,7 +7,7 @@
 use std::{collections::HashMap, sync::LazyLock};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use chancery_model::TypeUrl;
+use chancery_model::{TypeUrl, types::RUNTIME};
 use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value,
 };
@@ -33,6 +33,19 @@ pub fn body_to_json(type_url: &TypeUrl, body: &[u8]) -> Json {
     Renderer::default().any(type_url.as_str(), body, 0)
 }
 
+/// Returns the same for a YAML file that Envoy reads.
+///
+/// # Errors
+/// Returns the first number that Envoy would read as text. In a runtime layer, a number and its text are the same.
+pub(crate) fn body_to_yaml(type_url: &TypeUrl, body: &[u8]) -> Result<Json, f64> {
+    let mut renderer = Renderer::default();
+    let json = renderer.any(type_url.as_str(), body, 0);
+    match renderer.text_in_yaml {
+        Some(number) if type_url.as_str() != RUNTIME => Err(number),
+        _ => Ok(json),
+    }
+}
+
 /// Returns the canonical JSON of a resource with `@type`, as every parser of proto3 JSON reads it (REST-02).
 ///
 /// # Errors
@@ -52,6 +65,8 @@ pub fn canonical_json(type_url: &TypeUrl, body: &[u8]) -> Result<Json, String> {
 struct Renderer {
     /// The first part that canonical JSON cannot express.
     problem: Option<String>,
+    /// The first number of a `google.protobuf.Value` that Envoy reads as text from YAML.
+    text_in_yaml: Option<f64>,
 }
 
 impl Renderer {
@@ -214,6 +229,11 @@ impl Renderer {
             }
             "Value" => {
                 let set = message.fields().next();
+                if let Some((_, Value::F64(number))) = &set
+                    && !is_number_in_yaml(*number)
+                {
+                    self.text_in_yaml.get_or_insert(*number);
+                }
                 Some(set.map_or(Json::Null, |(field, value)| {
                     self.field_value(&field.kind(), value, depth)
                 }))
@@ -225,6 +245,14 @@ impl Renderer {
             _ => None,
         }
     }
+}
+
+/// Returns whether Envoy 1.40 reads a number of a `google.protobuf.Value` as a number from YAML. It reads integers of 32
+/// bits, and all other numbers as text.
+fn is_number_in_yaml(number: f64) -> bool {
+    let is_minus_zero = number == 0.0 && number.is_sign_negative();
+    let range = f64::from(i32::MIN)..=f64::from(i32::MAX);
+    number.fract() == 0.0 && range.contains(&number) && !is_minus_zero
 }
 
 /// Returns minus zero if a field has this value. `DynamicMessage::fields` omits the field, because minus zero equals

@@ -271,7 +271,10 @@ fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare) -> Vec<Result<Node, Proble
             spare.settle(&budget);
             read.and_then(|root| {
                 let problem = rounded(chunk.text, chunk.lines_before, &root);
-                let ambiguous = || yaml_scalars::ambiguous_number(chunk.text, chunk.lines_before);
+                let ambiguous = || {
+                    let number = yaml_scalars::ambiguous_number(chunk.text, chunk.lines_before);
+                    number.or_else(|| yaml_scalars::shared_key(chunk.text, chunk.lines_before))
+                };
                 problem.or_else(ambiguous).map_or(Ok(root), Err)
             })
         };

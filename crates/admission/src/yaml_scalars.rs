@@ -27,6 +27,8 @@ struct Written<'t> {
     bytes: Range<usize>,
     position: (u32, u32),
     is_key: bool,
+    /// Whether it is a key with an anchor, or an alias in place of a key. An alias has no value.
+    is_shared_key: bool,
     is_plain: bool,
     /// The start of its tag.
     tag: Option<usize>,
@@ -63,13 +65,25 @@ fn scalars(text: &str) -> impl Iterator<Item = Written<'_>> {
         match event {
             Event::MappingStart(..) => open.push(Some(true)),
             Event::SequenceStart(..) => open.push(None),
-            Event::Scalar(value, style, _, tag) => {
+            Event::Alias(..) if is_key => {
+                return Some(Written {
+                    value: Cow::Borrowed(""),
+                    bytes: span.byte_range()?,
+                    position: (to_u32(span.start.line()), to_u32(span.start.col() + 1)),
+                    is_key,
+                    is_shared_key: true,
+                    is_plain: false,
+                    tag: None,
+                });
+            }
+            Event::Scalar(value, style, anchor, tag) => {
                 let start = span.tag_start.unwrap_or(span.start);
                 return Some(Written {
                     value,
                     bytes: span.byte_range()?,
                     position: (to_u32(span.start.line()), to_u32(span.start.col() + 1)),
                     is_key,
+                    is_shared_key: is_key && anchor != 0,
                     is_plain: style == ScalarStyle::Plain,
                     tag: tag.and(start.byte_offset()),
                 });
@@ -153,6 +167,7 @@ pub(crate) fn as_envoy_reads(text: &str) -> Result<String, Problem> {
     let (mut out, mut from, mut n_ignored) = (String::with_capacity(text.len()), 0, 0_usize);
     for scalar in scalars(text) {
         let new = match scalar.tag {
+            _ if scalar.is_shared_key => return Err(scalar.problem(0, SHARED_KEY.to_owned())),
             Some(tag) if scalar.is_key && tag_text(text, tag) == IGNORE => {
                 out.push_str(&text[from..tag]);
                 from = scalar.bytes.start;
@@ -204,6 +219,29 @@ pub(crate) fn drop_ignored(node: &mut Node) {
         Node::List(items) => items.iter_mut().for_each(drop_ignored),
         _ => {}
     }
+}
+
+/// The rule that a shared key breaks. Envoy reads the key as text, and the other place by its type.
+const SHARED_KEY: &str = "a key with an anchor, or an alias in place of a key, has different meanings for readers of \
+                          YAML; write the text out in both places";
+
+/// Returns the problem of the first key that has an anchor or is an alias.
+pub(crate) fn shared_key(text: &str, lines_before: u32) -> Option<Problem> {
+    if !may_have_anchor(text) {
+        return None;
+    }
+    let shared = scalars(text).find(|scalar| scalar.is_shared_key)?;
+    Some(shared.problem(lines_before, SHARED_KEY.to_owned()))
+}
+
+/// Returns whether a text may have an anchor.
+fn may_have_anchor(text: &str) -> bool {
+    let mut before = b' ';
+    text.as_bytes().iter().any(|byte| {
+        let begins = before.is_ascii_whitespace() || b"[{,:-?".contains(&before);
+        before = *byte;
+        begins && *byte == b'&'
+    })
 }
 
 /// Returns the problem of the first number in a text that readers of YAML interpret differently, in any field.
@@ -273,6 +311,18 @@ impl Doubts {
             Node::Float(value) => drop(self.numbers.insert(value.to_bits())),
             Node::Text(text) if is_doubtful_word(text) => drop(self.words.insert(text.clone())),
             _ => {}
+        }
+    }
+
+    /// Notes every value of the metadata with which an assignment compares that of a node.
+    pub(crate) fn note_metadata(&mut self, node: &Node) {
+        let mut open = vec![node];
+        while let Some(node) = open.pop() {
+            match node {
+                Node::Map(entries) => open.extend(entries.iter().map(|(_, value)| value)),
+                Node::List(items) => open.extend(items),
+                value => self.note(value),
+            }
         }
     }
 

@@ -12,6 +12,8 @@ pub(crate) struct Message<'a> {
     values: Vec<(usize, Value<'a>)>,
     /// The content of an `Any` of a known type.
     pub(crate) content: Option<Box<Message<'a>>>,
+    /// The number of the first field that the type does not have.
+    pub(crate) unknown_field: Option<u32>,
 }
 
 /// A decoded value.
@@ -33,7 +35,7 @@ impl<'a> Message<'a> {
         kind: &'a MessageType,
         body: &'a [u8],
     ) -> Result<Self, Malformed> {
-        let mut message = Self { kind, values: Vec::new(), content: None };
+        let mut message = Self { kind, values: Vec::new(), content: None, unknown_field: None };
         message.merge(types, body, 0)?;
         message.finish(types, 0)?;
         Ok(message)
@@ -45,7 +47,10 @@ impl<'a> Message<'a> {
         }
         let mut reader = Reader(body);
         while let Some((number, raw)) = reader.next()? {
-            let Some(at) = self.kind.position(number) else { continue };
+            let Some(at) = self.kind.position(number) else {
+                self.unknown_field.get_or_insert(number);
+                continue;
+            };
             let field = &self.kind.fields[at];
             match (&field.kind, raw) {
                 (FieldKind::Message(inner), Raw::Len(bytes)) => {
@@ -54,7 +59,8 @@ impl<'a> Message<'a> {
                         self.put(at, Value::Bytes(bytes));
                         continue;
                     }
-                    let mut message = Self { kind, values: Vec::new(), content: None };
+                    let mut message =
+                        Self { kind, values: Vec::new(), content: None, unknown_field: None };
                     message.merge(types, bytes, depth + 1)?;
                     self.put(at, Value::Message(message));
                 }
@@ -135,7 +141,7 @@ impl<'a> Message<'a> {
             return Ok(());
         };
         let body = self.bytes("value");
-        let mut content = Self { kind, values: Vec::new(), content: None };
+        let mut content = Self { kind, values: Vec::new(), content: None, unknown_field: None };
         content.merge(types, body, depth + 1)?;
         content.finish(types, depth + 1)?;
         self.content = Some(Box::new(content));

@@ -33,6 +33,13 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
     if typed_struct::is(message) {
         return typed(message, findings);
     }
+    if let Some(number) = message.unknown_field {
+        let rule = format!(
+            "has a field with the number {number}, which this release does not know: it was not checked, and REST \
+             polls, manifests, and files in JSON and YAML cannot have this resource"
+        );
+        findings.warn("message.unknown_field", rule);
+    }
     if kind.is_disabled {
         return;
     }

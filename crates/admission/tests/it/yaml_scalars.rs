@@ -235,3 +235,34 @@ fn ambiguity_of_a_scalar_depends_on_its_field() {
     ));
     assert!(said.starts_with("m.yaml:6:43: document 2: the value is text"), "{said}");
 }
+
+/// Envoy reads a key as text, and the value of an alias by its type.
+#[test]
+fn key_that_is_shared_by_an_anchor_is_refused() {
+    for metadata in ["{&v yes: 1, z: *v}", "{x: &v yes, *v : 1}", "{&v '0440': 1}"] {
+        let body = format!("metadata: {{filter_metadata: {{a: {metadata}}}}}");
+        let bootstrap = format!("static_resources: {{clusters: [{{name: c, {body}}}]}}\n");
+        let imported = import("envoy.yaml", &bootstrap).unwrap_err();
+        assert!(imported[0].to_string().contains("key with an anchor"), "{imported:?}");
+        let refused = problems(&format!("resources: [{{'@type': {CLUSTER}, name: c, {body}}}]\n"));
+        assert!(refused.contains("key with an anchor"), "{refused}");
+    }
+    let value = format!("resources: [{{'@type': {CLUSTER}, name: &n c, alt_stat_name: *n}}]\n");
+    assert_eq!(problems(&value), "");
+}
+
+/// The metadata of an assignment is compared with that of a node, whose bootstrap Envoy reads.
+#[test]
+fn ambiguous_metadata_of_an_assignment_is_refused() {
+    let refused = |value: &str| {
+        problems(&format!(
+            "assignments: [{{name: a, match: {{metadata: {{v: {{w: {value}}}}}}}, scopes: [s]}}]\n"
+        ))
+    };
+    for bad in ["1.20", "yes", "On", "0440"] {
+        assert_ne!(refused(bad), "", "{bad}");
+    }
+    for good in ["1.2", "'1.20'", "true", "'yes'", "5", "v1.20"] {
+        assert_eq!(refused(good), "", "{good}");
+    }
+}

@@ -44,6 +44,21 @@ pub(super) fn addresses<'m>(listener: &'m Message<'_>, findings: &mut Findings<'
     }
 }
 
+/// Envoy 1.40 gets filter chains over ADS or from a file.
+fn source_of_chains<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
+    let Some(config) = listener.message("fcds_config") else { return };
+    let source = config.message("config_source");
+    let has = |kind| source.is_some_and(|source| source.has(kind));
+    if !["ads", "path_config_source", "path"].into_iter().any(has) {
+        findings.field("fcds_config", |findings| {
+            findings.field("config_source", |findings| {
+                let rule = "is not a source from which Envoy can get filter chains";
+                findings.refuse_with_fix("listener.fcds_source", rule, "use ads: {}");
+            });
+        });
+    }
+}
+
 /// A listener for connections has filter chains, and no two of them match the same connections.
 pub(super) fn filter_chains<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
     let socket = listener.message("address").and_then(|address| address.message("socket_address"));
@@ -55,6 +70,7 @@ pub(super) fn filter_chains<'m>(listener: &'m Message<'_>, findings: &mut Findin
             findings.refuse("listener.filter_chains", "a listener needs at least one filter chain");
         });
     }
+    source_of_chains(listener, findings);
     // With a matcher, the matches of the chains have no effect.
     if listener.has("filter_chain_matcher") {
         return;

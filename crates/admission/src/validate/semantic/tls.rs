@@ -15,6 +15,8 @@ use crate::{
 const TICKET_KEY_BYTES: usize = 80;
 /// The maximum length of the name of a protocol in bytes.
 const ALPN_BYTES_MAX: usize = 255;
+/// The maximum length of the list of protocols in bytes, in the form of TLS.
+const ALPN_LIST_BYTES_MAX: usize = 65_535;
 /// `SubjectAltNameMatcher.san_type` of names that an object identifier describes.
 const OTHER_NAME: u64 = 5;
 /// `DownstreamTlsContext.ocsp_staple_policy` that requires a response for each certificate.
@@ -112,6 +114,14 @@ pub(super) fn client_context<'m>(context: &'m Message<'_>, findings: &mut Findin
         });
     }
     let Some(common) = context.message("common_tls_context") else { return };
+    let names: Vec<&str> = common.texts("alpn_protocols").collect();
+    if let Some(index) = empty_protocol(&names) {
+        findings.field("common_tls_context", |findings| {
+            findings.item("alpn_protocols", index, |findings| {
+                findings.refuse("tls.alpn", "the name of a protocol is empty; remove it");
+            });
+        });
+    }
     const LISTS: [&str; 2] = ["tls_certificates", "tls_certificate_sds_secret_configs"];
     let n: usize = LISTS.iter().map(|list| common.messages(list).count()).sum();
     if n > 1 && !common.has("custom_tls_certificate_selector") {
@@ -121,6 +131,13 @@ pub(super) fn client_context<'m>(context: &'m Message<'_>, findings: &mut Findin
             findings.field(list, |findings| findings.refuse("tls.client_certificates", rule));
         });
     }
+}
+
+/// Returns the position of an empty name beside others. Envoy joins the names with commas, and splits them again.
+fn empty_protocol(names: &[&str]) -> Option<usize> {
+    let is_list = names.len() > 1 || names.iter().any(|name| !name.is_empty());
+    let has_empty = |names: &&str| names.split(',').any(str::is_empty);
+    names.iter().position(|names| has_empty(names)).filter(|_| is_list)
 }
 
 /// The parameters of a context are known to Envoy's TLS library.
@@ -133,6 +150,16 @@ pub(super) fn common<'m>(common: &'m Message<'_>, findings: &mut Findings<'m>) {
                 findings.refuse("tls.alpn", rule);
             });
         }
+    }
+    // Each name has a byte for its length.
+    let len: usize = common.texts("alpn_protocols").map(|name| name.len() + 1).sum();
+    if len > ALPN_LIST_BYTES_MAX {
+        findings.field("alpn_protocols", |findings| {
+            let rule = format!(
+                "has {len} bytes with the lengths of its names, but at most {ALPN_LIST_BYTES_MAX}"
+            );
+            findings.refuse("tls.alpn", rule);
+        });
     }
     let Some(parameters) = common.message("tls_params") else { return };
     findings.field("tls_params", |findings| tls_parameters::check(parameters, findings));
@@ -414,5 +441,20 @@ pub(super) fn names<'m>(parent: &'m Message<'_>, findings: &mut Findings<'m>) {
                 findings.field(names, |findings| findings.refuse("tls.unverified_names", rule));
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::empty_protocol;
+
+    /// Envoy reads a list of one empty name as no list.
+    #[test]
+    fn empty_protocol_is_found_beside_others() {
+        assert_eq!(empty_protocol(&[]), None);
+        assert_eq!(empty_protocol(&[""]), None);
+        assert_eq!(empty_protocol(&["h2", "http/1.1,http/1.0"]), None);
+        assert_eq!(empty_protocol(&["h2", "http/1.1", ""]), Some(2));
+        assert_eq!(empty_protocol(&["h2", "http/1.1,"]), Some(1));
     }
 }
