@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use chancery_fanout::StreamStatus;
 use chancery_model::{
     Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, Target,
-    TypeUrl, Verb, show_parameters,
+    TypeUrl, Verb, has_node_parameters, is_of_node, show_parameters,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::SyncState;
@@ -208,7 +208,7 @@ fn explain(
     let mut conclusions = Vec::new();
     conclude_assignment(&mut conclusions, matched, &seen);
     if matched.is_some() {
-        conclude_content(&mut conclusions, state, &seen, about);
+        conclude_content(&mut conclusions, state, &seen, about, Some(node));
     }
     conclude_streams(&mut conclusions, &asking, about.about);
     if subject.replicas_not_asked > 0 {
@@ -262,7 +262,7 @@ fn explain_by_id(
                         "{key} has variants. The variant that the node sees depends on its dynamic parameters."
                     ));
                 } else {
-                    conclude_content(&mut conclusions, state, &seen, about);
+                    conclude_content(&mut conclusions, state, &seen, about, None);
                     shown = references.and_then(|references| references.of(state, &seen, about));
                 }
             } else {
@@ -380,27 +380,49 @@ fn conclude_assignment(out: &mut Vec<String>, matched: Option<&Assignment>, seen
     ));
 }
 
+/// Adds the resources that a node with these scopes sees. `node` is `None` if the node is not connected.
 fn conclude_content(
     out: &mut Vec<String>,
     state: &State,
     seen: &[ScopeName],
     about: &Question<'_>,
+    node: Option<&Node>,
 ) {
     match about.about {
         About::Everything => {}
         About::Type(type_url) => {
-            let n: usize = seen
-                .iter()
-                .filter_map(|scope| state.collection(scope, type_url))
-                .map(|collection| collection.resources.len())
-                .sum();
+            let collections = || seen.iter().filter_map(|scope| state.collection(scope, type_url));
+            let n: usize = collections().map(|collection| collection.resources.len()).sum();
+            let has_node_names = collections().any(|collection| collection.n_of_nodes > 0);
+            let others = if has_node_names { " and those of other nodes" } else { "" };
             let name = type_url.shown_name();
             out.push(match n {
                 0 => format!("These scopes have no {name}."),
-                n => format!("These scopes have {n} resources of {name}, including shadowed ones."),
+                n => format!(
+                    "These scopes have {n} resources of {name}, including shadowed ones{others}."
+                ),
             });
         }
-        About::Resource(key) => conclude_resource(out, state, seen, key, &about.parameters),
+        About::Resource(key) => conclude_resource(out, state, seen, key, &about.parameters, node),
+    }
+}
+
+/// Returns a sentence about a name that a wildcard of the node does not find, or may not find (XDSTP-08).
+fn hidden_from_wildcard(
+    key: &ResourceKey,
+    scope: &ScopeName,
+    node: Option<&Node>,
+) -> Option<String> {
+    let name = key.name.base();
+    match node {
+        Some(node) if !is_of_node(name, node) => Some(format!(
+            "{key} of scope {scope} has parameters that the node does not have. A wildcard of the node does not find it: the \
+             node receives it only if it requests the name, without a wildcard for the type."
+        )),
+        None if has_node_parameters(name) => Some(format!(
+            "{key} of scope {scope} has parameters of a node. A wildcard finds it only if the node has all these values."
+        )),
+        Some(_) | None => None,
     }
 }
 
@@ -410,8 +432,14 @@ fn conclude_resource(
     seen: &[ScopeName],
     key: &ResourceKey,
     parameters: &DynamicParameters,
+    node: Option<&Node>,
 ) {
     let found = seen.iter().find_map(|scope| Some((scope, select(state, scope, key, parameters)?)));
+    let hidden = found.and_then(|(scope, _)| hidden_from_wildcard(key, scope, node));
+    if let Some(sentence) = hidden {
+        out.push(sentence);
+        return;
+    }
     let variants_of = |scope: &ScopeName| {
         let collection = state.collection(scope, &key.type_url);
         collection.map_or(&[][..], |collection| collection.variants.of(key.name.as_str()))

@@ -8,7 +8,7 @@ use std::{
 use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
     Collection, DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, Target,
-    TypeUrl, Verb, show_parameters, types,
+    TypeUrl, Verb, is_of_node, show_parameters, types,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_view::View;
@@ -463,7 +463,8 @@ fn pieces_of_scopes(
         .collect()
 }
 
-/// Returns the resources in the view of a stream, each under the scope from which it comes.
+/// Returns the resources in the view of a stream, each under the scope from which it comes. Names of other nodes are
+/// not in the view (XDSTP-08).
 fn pieces_of_view(
     state: &State,
     stream: &StreamStatus,
@@ -485,6 +486,7 @@ fn pieces_of_view(
         let given = name.map(|(_, parameters)| parameters).filter(|all| !all.is_empty());
         let parameters = given.or(of_node).cloned().map(Arc::new);
         let of_type = view.of_type(&collection.type_url).with_parameters(parameters);
+        let of_type = of_type.hiding_other_nodes(|| Some(Arc::clone(&stream.node)));
         let visible = |resource: &&Arc<Resource>| {
             of_type.get(resource.name().as_str()).is_some_and(|top| Arc::ptr_eq(top, resource))
         };
@@ -537,7 +539,7 @@ impl World<'_> {
 }
 
 /// Describes a resource of one scope. A node sees it if it comes from the first scope with a resource for
-/// the parameters of the node. Variants for other parameters are not for the node.
+/// the parameters of the node. Variants for other parameters, and names of other nodes, are not for the node.
 fn in_scope(
     world: &World<'_>,
     key: &ResourceKey,
@@ -552,7 +554,7 @@ fn in_scope(
     let none = DynamicParameters::new();
     for stream in streams.iter().filter(|stream| stream.scopes.contains(scope)) {
         let of_node = stream.node.dynamic_parameters.get(key.type_url.as_str()).unwrap_or(&none);
-        if !resource.matches(of_node) {
+        if !resource.matches(of_node) || !is_of_node(key.name.base(), &stream.node) {
             continue;
         }
         let mut scopes = stream.scopes.iter();
@@ -596,7 +598,7 @@ fn nacks(
     let polls = polls.iter().filter(|one| one.type_url == key.type_url && sees(&one.scopes));
     let mut nacks: Vec<pb::Nack> = streams
         .iter()
-        .filter(|stream| sees(&stream.scopes))
+        .filter(|stream| sees(&stream.scopes) && is_of_node(key.name.base(), &stream.node))
         .flat_map(|stream| stream.nacks.iter().map(move |nack| (stream, nack)))
         .filter(|(_, nack)| nack.type_url == key.type_url)
         .map(|(stream, nack)| nodes::show_nack(&stream.node.id, nack))

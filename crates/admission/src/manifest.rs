@@ -340,10 +340,7 @@ impl<'a> Admission<'a> {
                 let origin = Origin { file, file_index, document, list, index };
                 match list {
                     ASSIGNMENTS => {
-                        let metadata = node.get("match").and_then(|node| node.get("metadata"));
-                        if let Some(metadata) = metadata {
-                            self.doubts.note_metadata(metadata);
-                        }
+                        self.doubts.note_assignment(node);
                         if let Some(assignment) = self.rule(origin, node, assignments::read) {
                             self.transaction.assignments.push(AssignmentOp::Put(assignment));
                         }

@@ -81,10 +81,17 @@ pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<
     faults
 }
 
+/// The collection that istiod requests, and whose resources it cannot decode.
+const MESH_CONFIG: &str = "core/v1alpha1/MeshConfig";
+
 /// Returns the warning about a resource whose content is not of the kind of its collection. istiod decodes the content
 /// as the message of the collection's kind, and deletes the resource if that fails.
 fn other_kind(type_url: &TypeUrl, resource: &[u8]) -> Option<Fault> {
     let kind = collection::kind_of_istiod(type_url)?;
+    if type_url.as_str() == MESH_CONFIG {
+        let rule = "istiod never acknowledges a resource of this collection, and ignores its content; delete it";
+        return Some(Fault::warning("collection.kind", rule));
+    }
     let (_, content) = collection::name_and_type(resource).ok()?;
     let message = content.rsplit(['/', '.']).next().unwrap_or(&content);
     if message == kind || content.is_empty() {

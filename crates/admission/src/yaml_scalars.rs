@@ -175,10 +175,16 @@ pub(crate) fn as_envoy_reads(text: &str) -> Result<String, Problem> {
                 format!("\"{IGNORED}{n_ignored}\"")
             }
             Some(tag) => {
-                let rule = format!(
-                    "Envoy ignores the tag {}; remove it, and put the value in quotes if it is text",
-                    shown(tag_text(text, tag))
-                );
+                let tag = tag_text(text, tag);
+                let rule = if tag == "!" {
+                    "Envoy reads a value with the tag ! as text; write the text in quotes"
+                        .to_owned()
+                } else {
+                    let tag = shown(tag);
+                    format!(
+                        "Envoy ignores the tag {tag}; remove it, and put the value in quotes if it is text"
+                    )
+                };
                 return Err(scalar.problem(0, rule));
             }
             None if scalar.value.starts_with(IGNORED) => {
@@ -315,8 +321,9 @@ impl Doubts {
     }
 
     /// Notes every value of the metadata with which an assignment compares that of a node.
-    pub(crate) fn note_metadata(&mut self, node: &Node) {
-        let mut open = vec![node];
+    pub(crate) fn note_assignment(&mut self, assignment: &Node) {
+        let metadata = assignment.get("match").and_then(|node| node.get("metadata"));
+        let mut open = Vec::from_iter(metadata);
         while let Some(node) = open.pop() {
             match node {
                 Node::Map(entries) => open.extend(entries.iter().map(|(_, value)| value)),

@@ -285,6 +285,46 @@ async fn explain_shows_path_from_node_to_resource() {
     server.stop().await;
 }
 
+/// XDSTP-08: a wildcard has no names of other nodes. The view of a node, the description of a resource and the explanation
+/// follow it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_other_nodes_are_not_shown_as_seen() {
+    let server = Server::start().await;
+    let of_node =
+        |id: &str| format!("xdstp:///envoy.config.cluster.v3.Cluster/web?xds.node.id={id}");
+    let (own, other) = (of_node("n2"), of_node("n1"));
+    server.done("POST", "/v1/apply", &clusters(&["plain", &own, &other], "1s")).await;
+    let mut client = Client::open(&server, "n2");
+    client.subscribe(CLUSTER).await;
+    let response = client.response().await;
+    client.answer(&response, None).await;
+    in_state(&server, "n2", "synced").await;
+
+    let view = server.done("GET", "/v1/resources?view_of_node=n2&type=cds", "").await;
+    let seen: Vec<_> = view["resources"].as_array().unwrap().iter().map(|r| &r["name"]).collect();
+    assert_eq!(seen, ["plain", &own]);
+    let encoded = |name: &str| name.replace('?', "%3F").replace('=', "%3D");
+    for (name, n_nodes) in [(&own, 1), (&other, 0)] {
+        let uri = format!("/v1/describe?type=cds&name={}", encoded(name));
+        let described = server.done("GET", &uri, "").await;
+        assert_eq!(described["scopes"][0]["nodes_total"], n_nodes, "{described}");
+        assert_eq!(described["scopes"][0]["nodes_shadowed"], 0, "{described}");
+    }
+    for (node, name, sentence) in [
+        ("n2", own.as_str(), "The node sees"),
+        ("n2", &other, "A wildcard of the node does not find it"),
+        ("n2", "", "including shadowed ones and those of other nodes"),
+        ("n3", &other, "A wildcard finds it only if the node has all these values"),
+    ] {
+        let uri = format!("/v1/explain?node={node}&type=cds&name={}", encoded(name));
+        let explained = server.done("GET", &uri, "").await;
+        let text = explained["conclusions"].to_string();
+        assert!(text.contains(sentence), "{text}");
+        assert_eq!(text.contains("The node sees"), sentence == "The node sees", "{text}");
+    }
+    server.stop().await;
+}
+
 /// OPS-05: nothing is on its way to a node without an assignment, so none of its types is pending.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn types_of_node_without_assignment_are_not_pending() {

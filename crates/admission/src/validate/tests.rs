@@ -269,3 +269,16 @@ fn tables_of_rules_name_types_and_fields_that_exist() {
         }
     }
 }
+
+/// SVC-18: a newer release of Envoy has more fields. They are kept, and the author learns what cannot have them.
+#[test]
+fn field_that_this_release_does_not_know_is_a_warning() {
+    // The name, and the unknown field 3000 in the cluster and in its metadata.
+    let cluster = b"\x0a\x01w\xca\x01\x05\xc2\xbb\x01\x01h\xc2\xbb\x01\x02hi";
+    let name = "envoy.config.cluster.v3.Cluster";
+    assert_eq!(
+        found(name, cluster),
+        [": message.unknown_field", "metadata: message.unknown_field"]
+    );
+    assert_eq!(found(name, &cluster[..3]), [""; 0]);
+}

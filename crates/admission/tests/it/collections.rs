@@ -237,3 +237,25 @@ fn content_of_an_unknown_type_is_an_encoded_message() {
         }
     }
 }
+
+/// A kind that does not fit the collection, and a resource that istiod cannot read, cause a warning.
+#[test]
+fn content_that_istiod_cannot_read_is_a_warning() {
+    let warnings = |content: &str| -> Vec<String> {
+        let manifest = Manifest { file: "f.yaml".to_owned(), content: content.to_owned() };
+        let options = Options {
+            validation: Validation::of(ValidationMode::Enforce),
+            ..Options::new(ScopeName::new("default").unwrap())
+        };
+        let admitted = admit(&[manifest], &options, &Arc::default()).unwrap();
+        admitted.warnings.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(warnings(&manifest(OF_ISTIOD, "ns/a")), Vec::<String>::new());
+    let gateways = "networking.istio.io/v1alpha3/Gateway";
+    let other = warnings(&manifest(gateways, "ns/a"));
+    let expected = "istiod expects a message named Gateway in this collection";
+    assert!(other.len() == 1 && other[0].contains(expected), "{other:?}");
+    let mesh = warnings(&manifest("core/v1alpha1/MeshConfig", "ns/a"));
+    let expected = "istiod never acknowledges a resource of this collection";
+    assert!(mesh.len() == 1 && mesh[0].contains(expected), "{mesh:?}");
+}

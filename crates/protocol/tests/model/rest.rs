@@ -39,8 +39,11 @@ impl World<'_> {
             let parts = protocol == Protocol::Sotw && cuts && !answered;
             let is_due = |name: &String, fresh: bool| {
                 let waits = resumes || (parts && !is_full_state(protocol, t));
-                let exists = protocol == Protocol::Delta || seen.get(t, name).is_some();
-                exists && !waits && fresh
+                let exists = seen.get(t, name).is_some();
+                // DELTA-48: the client continues to use what it holds from an earlier stream.
+                let is_held = line.sent.contains_key(name) || line.extra.contains(name);
+                let is_kept = t == RTDS && line.resumed && is_held;
+                (exists || protocol == Protocol::Delta && !is_kept) && !waits && fresh
             };
             let due = line.owed.iter().find(|(name, fresh)| is_due(name, **fresh));
             law!(due.is_none(), "ADS-26", "{due:?} of {} waits for an answer", TYPES[t]);

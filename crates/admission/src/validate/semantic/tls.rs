@@ -137,7 +137,7 @@ pub(super) fn client_context<'m>(context: &'m Message<'_>, findings: &mut Findin
 fn empty_protocol(names: &[&str]) -> Option<usize> {
     let is_list = names.len() > 1 || names.iter().any(|name| !name.is_empty());
     let has_empty = |names: &&str| names.split(',').any(str::is_empty);
-    names.iter().position(|names| has_empty(names)).filter(|_| is_list)
+    names.iter().position(has_empty).filter(|_| is_list)
 }
 
 /// The parameters of a context are known to Envoy's TLS library.
