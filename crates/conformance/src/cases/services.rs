@@ -164,6 +164,15 @@ async fn no_resource(stream: &mut Stream, requirement: &str, expected: &str) -> 
     }
 }
 
+/// Waits for a response with the cluster `A`. The empty answer for the type that was requested before may come late.
+async fn cluster_after_empty(stream: &mut Stream, requirement: &str) -> Outcome {
+    let mut reply = stream.next(requirement, "a response CDS [A@1]").await?;
+    if reply.type_url != Cds.url() && reply.items.is_empty() {
+        reply = stream.next(requirement, "a response CDS [A@1]").await?;
+    }
+    reply.exactly(requirement, Cds, &[("A", 1)])
+}
+
 async fn case_sensitive(ctx: Ctx) -> Outcome {
     ctx.publish(&[(Eds, "A", 1), (Cds, "A", 1)]).await?;
     let mut stream = ctx.open(Sotw, Eds).await?;
@@ -171,7 +180,7 @@ async fn case_sensitive(ctx: Ctx) -> Outcome {
     stream.ask(RequestFields { type_url, names: &["A"], ..RequestFields::default() }).await;
     no_resource(&mut stream, "SVC-06", "no resource of the type in another spelling").await?;
     stream.ask(RequestFields::names(Cds, &["A"])).await;
-    stream.exactly("SVC-06", Cds, &[("A", 1)]).await.map(drop)
+    cluster_after_empty(&mut stream, "SVC-06").await
 }
 
 async fn other_type(ctx: Ctx) -> Outcome {
@@ -194,7 +203,7 @@ async fn unknown_type(ctx: Ctx) -> Outcome {
     stream.ask(RequestFields { type_url, names: &["A"], ..RequestFields::default() }).await;
     no_resource(&mut stream, "SVC-10", "no resource of an unknown type").await?;
     stream.ask(RequestFields::names(Cds, &["A"])).await;
-    stream.exactly("SVC-10", Cds, &[("A", 1)]).await.map(drop)
+    cluster_after_empty(&mut stream, "SVC-10").await
 }
 
 async fn unknown_method(ctx: Ctx) -> Outcome {
