@@ -33,6 +33,7 @@ mod listener;
 mod listener_kind;
 mod lua;
 mod manager;
+mod matcher_inputs;
 mod matcher_tree;
 mod network_filter;
 mod other_filter;

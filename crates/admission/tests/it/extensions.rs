@@ -6,7 +6,7 @@ use crate::{
     semantic::{
         assert_findings, buffer, chains, http_filters, plain_listener, route, router, routes, typed,
     },
-    validate::listener,
+    validate::{findings, listener},
 };
 
 const CONFIG: &str = "filter_chains[0].filters[0].typed_config";
@@ -502,4 +502,94 @@ fn inputs_and_actions_of_a_matcher_must_fit_its_place() {
         ),
         (routes_by(header, typed("config.rbac.v3.Action", &json!({"name": "a"}))), &[&action]),
     ]);
+}
+
+/// Returns an extension of xDS for matchers.
+fn xds(kind: &str, rest: &Json) -> Json {
+    let mut config = json!({"@type": format!("type.googleapis.com/xds.type.matcher.v3.{kind}")});
+    config.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+    json!({"name": "x", "typed_config": config})
+}
+
+/// Returns an input of a connection.
+fn text(name: &str) -> Json {
+    let kind = format!("extensions.matching.common_inputs.network.v3.{name}");
+    json!({"name": "i", "typed_config": typed(&kind, &json!({}))})
+}
+
+/// Returns a listener with a matcher of filter chains.
+fn chains_by(matcher: &Json) -> Json {
+    let echo = typed("extensions.filters.network.echo.v3.Echo", &json!({}));
+    let chain = json!({"name": "a", "filters": [{"name": "e", "typed_config": echo}]});
+    plain_listener(&json!({"filter_chain_matcher": matcher, "filter_chains": [chain]}))
+}
+
+/// Returns a matcher with one predicate.
+fn predicate(input: &Json, (key, value): (&str, Json), then: &Json) -> Json {
+    let single = json!({"input": input, key: value});
+    let entry = json!({"predicate": {"single_predicate": single}, "on_match": then});
+    json!({"matcher_list": {"matchers": [entry]}})
+}
+
+/// The texts of Envoy 1.40 for the refused forms: "Route table can only match on request headers", "Unsupported data
+/// input type", "CEL expression not set", "Duplicate domain", "Invalid wildcard domain format", and "Empty domain".
+#[test]
+fn parts_of_a_matcher_must_fit_each_other() {
+    let chain = json!({"action": {"name": "a", "typed_config":
+        {"@type": "type.googleapis.com/google.protobuf.StringValue", "value": "a"}}});
+    let domains = |domains: &[&str]| {
+        let entry = json!({"domains": domains, "on_match": chain});
+        let by_name = xds("ServerNameMatcher", &json!({"domain_matchers": [entry]}));
+        let tree = json!({"input": text("ServerNameInput"), "custom_match": by_name});
+        chains_by(&json!({"matcher_tree": tree}))
+    };
+    let access = |input: &Json, rest: (&str, Json)| {
+        let action = typed("config.rbac.v3.Action", &json!({"name": "a"}));
+        let matcher =
+            predicate(input, rest, &json!({"action": {"name": "a", "typed_config": action}}));
+        let config = typed("extensions.filters.http.rbac.v3.RBAC", &json!({"matcher": matcher}));
+        http_filters(&[json!({"name": "rbac", "typed_config": config}), router()])
+    };
+    let hosts_by = |input: &Json| {
+        let route = json!({"match": {"prefix": "/"}, "route": {"cluster": "c"}});
+        let action = json!({"name": "r", "typed_config": typed("config.route.v3.Route", &route)});
+        let matcher =
+            predicate(input, ("value_match", json!({"exact": "a"})), &json!({"action": action}));
+        routes(&json!({"virtual_hosts": [{"name": "v", "domains": ["*"], "matcher": matcher}]}))
+    };
+    let value = || ("value_match", json!({"exact": "a"}));
+    let cel =
+        |expression: Json| ("custom_match", xds("CelMatcher", &json!({"expr_match": expression})));
+    let parsed =
+        || json!({"cel_expr_parsed": {"expr": {"id": 1, "const_expr": {"bool_value": true}}}});
+    let attributes = xds("HttpAttributesCelMatchInput", &json!({}));
+    let header = json!({"name": "i", "typed_config":
+        typed("type.matcher.v3.HttpRequestHeaderMatchInput", &json!({"header_name": "a"}))});
+    let query = json!({"name": "i", "typed_config":
+        typed("type.matcher.v3.HttpRequestQueryParamMatchInput", &json!({"query_param": "a"}))});
+    let found = |document: &Json| findings(document).join(" ");
+    for (document, end) in [
+        (domains(&["*", "*.a.b", "a.b", "A.b"]), ""),
+        (domains(&["a.b", "a.b"]), "domains[1]: matcher.domain"),
+        (domains(&["a*.b"]), "domains[0]: matcher.domain"),
+        (domains(&["*.a*"]), "domains[0]: matcher.domain"),
+        (domains(&[""]), "domains[0]: matcher.domain"),
+        (access(&attributes, cel(parsed())), ""),
+        (access(&attributes, cel(json!({}))), "expr_match: matcher.expression"),
+        (
+            access(&attributes, cel(json!({"cel_expr_string": "true"}))),
+            "expr_match: matcher.expression",
+        ),
+        (access(&attributes, value()), "value_match: matcher.type"),
+        (access(&header, cel(parsed())), "input: matcher.type"),
+        (access(&header, value()), ""),
+        (chains_by(&predicate(&attributes, cel(parsed()), &chain)), "input: matcher.type"),
+        (chains_by(&predicate(&text("ServerNameInput"), value(), &chain)), ""),
+        (hosts_by(&header), ""),
+        (hosts_by(&query), "input: matcher.type"),
+        (hosts_by(&text("DestinationPortInput")), "input: matcher.type"),
+    ] {
+        let found = found(&document);
+        assert!(found.ends_with(end) && found.is_empty() == end.is_empty(), "{document}: {found}");
+    }
 }

@@ -2,13 +2,20 @@
 
 use super::{
     access_log, address, auth_filter, cel, common::Check, config_source, format_fields, lb_policy,
-    limit_filter, listener, matcher_tree, network_filter, other_filter, regex, route, tls,
-    transport_socket,
+    limit_filter, listener, matcher_inputs, matcher_tree, network_filter, other_filter, regex,
+    route, tls, transport_socket,
 };
 
 /// The types of messages, each with a function that checks them.
 pub(super) const CHECKS: &[(&str, Check)] = &[
     ("envoy.config.cluster.v3.Cluster", matcher_tree::transport_sockets),
+    ("xds.type.matcher.v3.CelMatcher", matcher_inputs::expression),
+    (
+        "xds.type.matcher.v3.Matcher.MatcherList.Predicate.SinglePredicate",
+        matcher_inputs::predicate,
+    ),
+    ("xds.type.matcher.v3.Matcher.MatcherTree", matcher_inputs::tree),
+    ("xds.type.matcher.v3.ServerNameMatcher", matcher_inputs::domains),
     ("envoy.config.cluster.v3.Cluster.EdsClusterConfig", config_source::own_source),
     ("envoy.config.core.v3.ExtensionConfigSource", config_source::own_source),
     ("envoy.config.core.v3.KeyValueAppend", format_fields::query_parameters),

@@ -1,6 +1,6 @@
 //! Matchers (`xds.type.matcher.v3.Matcher`), whose place decides which inputs and actions they take.
 
-use super::registry;
+use super::{matcher_inputs::CEL_INPUT, registry};
 use crate::{
     node::named,
     validate::{
@@ -26,7 +26,6 @@ const ROUTES: Place = Place {
         "envoy.type.matcher.v3.HttpRequestHeaderMatchInput",
         "envoy.extensions.matching.common_inputs.network.v3.FilterStateInput",
         "envoy.extensions.matching.common_inputs.environment_variable.v3.Config",
-        "xds.type.matcher.v3.HttpAttributesCelMatchInput",
     ],
     actions: &["envoy.config.route.v3.Route", "envoy.config.route.v3.RouteList"],
     keeps_matching: false,
@@ -167,6 +166,9 @@ impl Place {
             for (index, entry) in list.messages("matchers").enumerate() {
                 findings.field("matcher_list", |findings| {
                     findings.item("matchers", index, |findings| {
+                        if let Some(predicate) = entry.message("predicate") {
+                            findings.field("predicate", |f| self.predicate(predicate, f));
+                        }
                         self.then(entry, "on_match", findings);
                     });
                 });
@@ -176,6 +178,26 @@ impl Place {
             findings.field("matcher_tree", |findings| self.tree(tree, findings));
         }
         self.then(matcher, "on_no_match", findings);
+    }
+
+    /// Checks the inputs of a predicate.
+    fn predicate<'m>(&self, predicate: &'m Message<'_>, findings: &mut Findings<'m>) {
+        if let Some(single) = predicate.message("single_predicate") {
+            findings.field("single_predicate", |findings| {
+                self.known(single, "input", self.inputs, findings);
+            });
+        }
+        for field in ["or_matcher", "and_matcher"] {
+            let list = predicate.message(field).into_iter();
+            for (index, part) in list.flat_map(|list| list.messages("predicate")).enumerate() {
+                findings.field(field, |findings| {
+                    findings.item("predicate", index, |f| self.predicate(part, f));
+                });
+            }
+        }
+        if let Some(negated) = predicate.message("not_matcher") {
+            findings.field("not_matcher", |findings| self.predicate(negated, findings));
+        }
     }
 
     fn tree<'m>(&self, tree: &'m Message<'_>, findings: &mut Findings<'m>) {
@@ -223,7 +245,8 @@ impl Place {
             return;
         };
         let kind = registry::kind_of(any);
-        let is_declared = any.content.is_some() && kind.starts_with("envoy.");
+        let is_envoy = kind.starts_with("envoy.") || kind == CEL_INPUT;
+        let is_declared = any.content.is_some() && is_envoy;
         if is_declared && !known.contains(&kind) && !registry::exists(kind, known) {
             findings.field(field, |findings| {
                 let rule = format!("{} is not allowed in this matcher", named(kind));
