@@ -287,7 +287,7 @@ fn enum_number(kind: &EnumDescriptor, node: &Node) -> Result<i32, String> {
 }
 
 /// Returns the number of the value with a name, or with a number as text. Like Envoy's loader, it accepts names in
-/// any case. It also accepts a hyphen in place of an underscore.
+/// any case, but no hyphen in place of an underscore.
 fn enum_value(kind: &EnumDescriptor, name: &str) -> Option<i32> {
     if let Some(value) = kind.get_value_by_name(name) {
         return Some(value.number());
@@ -295,8 +295,7 @@ fn enum_value(kind: &EnumDescriptor, name: &str) -> Option<i32> {
     if let Ok(number) = name.parse() {
         return kind.get_value(number).map(|value| value.number());
     }
-    let name = name.replace('-', "_");
-    let mut near = kind.values().filter(|value| value.name().eq_ignore_ascii_case(&name));
+    let mut near = kind.values().filter(|value| value.name().eq_ignore_ascii_case(name));
     let number = near.next()?.number();
     near.all(|other| other.number() == number).then_some(number)
 }
