@@ -322,3 +322,24 @@ fn secret_without_content_is_refused() {
         (secret(json!({"name": "s", "generic_secret": {}})), &[]),
     ]);
 }
+
+/// Envoy 1.40 rejects the other forms: "Invalid base64-encoded SHA-256".
+#[test]
+fn hash_of_a_key_is_in_standard_base64() {
+    let with = |hash: &str| {
+        let pair =
+            json!({"certificate_chain": pem("certificate"), "private_key": pem("private_key")});
+        let validation = json!({
+            "trusted_ca": pem("certificate"),
+            "verify_certificate_spki": [hash],
+        });
+        tls("Downstream", &json!({"tls_certificates": [pair], "validation_context": validation}))
+    };
+    let at =
+        format!("{SERVER}.validation_context.verify_certificate_spki[0]: tls.certificate_hash");
+    assert_findings(&[
+        (with("4OHi4+Tl5ufo6err7O3u7/Dx8vP09fb3+Pn6+/z9/v8="), &[]),
+        (with("4OHi4-Tl5ufo6err7O3u7_Dx8vP09fb3-Pn6-_z9_v8="), &[&at]),
+        (with("4OHi4+Tl5ufo6err7O3u7/Dx8vP09fb3+Pn6+/z9/v9="), &[&at]),
+    ]);
+}
