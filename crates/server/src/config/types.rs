@@ -55,7 +55,7 @@ fn type_url(text: &str) -> Result<TypeUrl, String> {
     let url = TypeUrl::new(text).map_err(|error| format!("{text:?} is not a type URL: {error}"))?;
     match text.strip_prefix(PREFIX) {
         Some(message) if is_message(message) => Ok(url),
-        None if url.is_collection() && text.contains('/') => Ok(url),
+        None if url.is_collection() => Ok(url),
         None if is_message(text) => Err(format!(
             "{text:?} is not a type URL; did you mean {:?}?",
             format!("{PREFIX}{text}")

@@ -64,9 +64,10 @@ pub(super) fn run_tls(lab: &Lab<'_>, steps: &mut Steps) -> Result<()> {
     let replica = Replica::start(lab, xds)?;
     mesh.publish(&replica)?;
     let ca = setup::read(&lab.dir.join("certs/ca.pem"))?.replace('\n', "\n      ");
-    let placeholder = "-----BEGIN CERTIFICATE-----\n      …\n      -----END CERTIFICATE-----\n";
+    let example_certificate =
+        "-----BEGIN CERTIFICATE-----\n      …\n      -----END CERTIFICATE-----\n";
     let block = sources(&example(lab, PAGE, "### TLS to istiod")?, &replica.xds)?
-        .replace(placeholder, &format!("{}\n", ca.trim_end()))
+        .replace(example_certificate, &format!("{}\n", ca.trim_end()))
         .replace("sni: chancery.infra.svc", "sni: localhost");
     steps.run("the traffic follows the example with the mode SIMPLE", || {
         let istiod = Istiod::start(lab, &istio, &block)?;
