@@ -472,14 +472,8 @@ impl Replica {
     /// # Errors
     /// Fails if a part could not end cleanly. Acknowledged writes are durable anyway.
     pub async fn shutdown(&self) -> Result<(), ShutdownError> {
-        let raft = self
-            .0
-            .core
-            .node
-            .raft
-            .shutdown()
-            .await
-            .map_err(|error| ShutdownError(error.to_string()));
+        let raft = self.0.core.node.shutdown().await;
+        let raft = raft.map_err(|error| ShutdownError(error.to_string()));
         let threads = self.0.threads.lock().take();
         let ended = match threads {
             Some(threads) => threads.end().await,

@@ -11,7 +11,7 @@ use std::{
 
 use openraft::{Instant as _, async_runtime::WatchReceiver, errors::Fatal};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinError};
 
 use crate::{
     disk::machine::Raft,
@@ -53,6 +53,8 @@ pub(crate) struct RaftNode {
     divergence: Divergence,
     /// Whether Raft has stopped. Afterwards openraft logs an error for each call that it gets.
     has_ended: AtomicBool,
+    /// Held while Raft is asked whether it runs and while it is ended, so that nobody asks a Raft that was ended.
+    asks: tokio::sync::Mutex<()>,
 }
 
 impl Leader {
@@ -104,6 +106,7 @@ impl RaftNode {
             leads_since: Mutex::default(),
             divergence,
             has_ended: AtomicBool::new(false),
+            asks: tokio::sync::Mutex::default(),
         }
     }
 
@@ -116,8 +119,23 @@ impl RaftNode {
     /// `patience`, for instance because it waits for the disk. Asks Raft's task, because the
     /// metrics of a task that has panicked show a running state forever.
     pub(crate) async fn stopped(&self, patience: Duration) -> Option<Fatal<Types>> {
+        let _asks = self.asks.lock().await;
+        if self.has_ended() {
+            return Some(Fatal::Stopped);
+        }
         let answer = self.raft.with_raft_state(|_| ());
         tokio::time::timeout(patience, answer).await.ok()?.err()
+    }
+
+    /// Ends Raft. A second call does nothing.
+    ///
+    /// # Errors
+    /// Fails if the task of Raft has panicked.
+    pub(crate) async fn shutdown(&self) -> Result<(), JoinError> {
+        let _asks = self.asks.lock().await;
+        let ended = self.raft.shutdown().await;
+        self.set_ended();
+        ended
     }
 
     /// Records that Raft has stopped.
