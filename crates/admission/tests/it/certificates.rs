@@ -153,6 +153,8 @@ fn pem_is_read_as_envoy_reads_it() {
             (format!("{first}\n{body}\n{last}"), true),
             (format!("{first}\n{}{last}\n", indented(&lines[1..n - 1])), true),
             (format!("{first}\n\n{}\n", lines[1..].join("\n")), true),
+            (format!("{first}\n\n{}\n\n{}\n", lines[1], lines[2..].join("\n")), true),
+            (format!("{first}\n\n{}\n\n{last}\n", lines[1..n - 1].join("\n")), true),
             (format!("{}{good}", indented(&lines)), true),
             (indented(&lines), false),
             (format!(" {good}"), false),
@@ -176,6 +178,18 @@ fn pem_is_read_as_envoy_reads_it() {
             assert_eq!(found.is_empty(), is_taken, "{name} {text:?}: {found:?}");
         }
     }
+}
+
+/// A key in PKCS #8 may have the label of its own kind, but not of another one.
+#[test]
+fn key_in_pkcs8_has_the_label_of_its_kind() {
+    let labelled = |label: &str| key(&text("pkcs8_key").replace("PRIVATE KEY", label));
+    assert_findings(&[
+        (labelled("PRIVATE KEY"), &[]),
+        (labelled("EC PRIVATE KEY"), &[]),
+        (labelled("RSA PRIVATE KEY"), &[&pair("private_key")]),
+        (labelled("FOO PRIVATE KEY"), &[&pair("private_key")]),
+    ]);
 }
 
 /// Envoy reads only the first private key, but all certificates.

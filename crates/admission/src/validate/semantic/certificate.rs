@@ -185,24 +185,31 @@ pub(super) fn private_key(content: &[u8]) -> Result<Option<Public>, String> {
     Err(pem::missing(content, "PRIVATE KEY"))
 }
 
-/// Returns the public part of a key in PKCS #8, PKCS #1 or SEC 1.
+/// Returns the public part of a key in PKCS #8, PKCS #1 or SEC 1. A key in PKCS #8 may have the label of its kind.
 fn public_part(block: &Block) -> Option<Public> {
-    let key = Items::sequence(&block.content)?;
+    let content = &block.content;
+    let is = |kind: fn(&Public) -> bool| pkcs8(content).filter(kind);
     match block.label.as_str() {
-        "RSA PRIVATE KEY" => rsa(key),
-        "EC PRIVATE KEY" => ec(key, None),
-        "PRIVATE KEY" => {
-            let mut key = key;
-            key.next(Tag::Integer)?;
-            let mut algorithm = Items(key.next(Tag::Sequence)?);
-            let kind = algorithm.next(Tag::Oid)?;
-            let inner = key.next(Tag::OctetString)?;
-            match kind {
-                RSA => rsa(Items::sequence(inner)?),
-                EC => ec(Items::sequence(inner)?, Some(algorithm.next(Tag::Oid)?)),
-                _ => Some(Public::Other),
-            }
+        "RSA PRIVATE KEY" => {
+            rsa(Items::sequence(content)?).or_else(|| is(|key| matches!(key, Public::Rsa(_))))
         }
+        "EC PRIVATE KEY" => {
+            ec(Items::sequence(content)?, None).or_else(|| is(|key| matches!(key, Public::Ec(..))))
+        }
+        "PRIVATE KEY" => pkcs8(content),
+        _ => Some(Public::Other),
+    }
+}
+
+fn pkcs8(content: &[u8]) -> Option<Public> {
+    let mut key = Items::sequence(content)?;
+    key.next(Tag::Integer)?;
+    let mut algorithm = Items(key.next(Tag::Sequence)?);
+    let kind = algorithm.next(Tag::Oid)?;
+    let inner = key.next(Tag::OctetString)?;
+    match kind {
+        RSA => rsa(Items::sequence(inner)?),
+        EC => ec(Items::sequence(inner)?, Some(algorithm.next(Tag::Oid)?)),
         _ => Some(Public::Other),
     }
 }

@@ -10,8 +10,6 @@ use crate::validate::tree::Message;
 
 /// The maximum number of bytes that the library reads as one line. The rest is the next line.
 const LINE_BYTES_MAX: usize = 253;
-/// The number of letters in each line but the last of a block with headers.
-const LETTERS_PER_LINE: usize = 64;
 
 /// A block: `-----BEGIN LABEL-----`, base64, `-----END LABEL-----`.
 pub(super) struct Block {
@@ -97,17 +95,12 @@ fn next_block(lines: &mut Lines<'_>) -> Option<Result<Block, String>> {
         // Without an empty line, there is no header.
         std::mem::swap(&mut header, &mut content);
     } else {
-        let mut is_last = false;
-        for line in lines.by_ref() {
+        for line in lines {
             if line.starts_with(b"-----END ") {
                 end = Some(line);
                 break;
             }
-            if is_last || line.len() > LETTERS_PER_LINE {
-                break;
-            }
-            is_last = line.len() != LETTERS_PER_LINE;
-            content.extend([line, b"\n"].concat());
+            content.extend(line);
         }
     }
     let label = String::from_utf8_lossy(label).into_owned();
