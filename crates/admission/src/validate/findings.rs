@@ -135,7 +135,9 @@ impl<'a> Findings<'a> {
     pub(crate) fn adopt(&mut self, faults: impl Iterator<Item = Fault>) {
         let path = self.path();
         for fault in faults {
-            let dot = if path.is_empty() || fault.path.starts_with('[') { "" } else { "." };
+            let has_no_dot =
+                path.is_empty() || fault.path.is_empty() || fault.path.starts_with('[');
+            let dot = if has_no_dot { "" } else { "." };
             let path = format!("{path}{dot}{}", fault.path);
             let severity = if self.is_unused { Severity::Warning } else { fault.severity };
             if has_space(&mut self.faults, severity) {
@@ -207,6 +209,14 @@ pub(crate) fn path_of(steps: &[Step<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn adopted_finding_of_the_whole_part_has_the_path_of_the_part() {
+        let mut findings = Findings::default();
+        let whole = Fault::warning("a", "is unknown");
+        findings.field("body", |findings| findings.adopt(std::iter::once(whole)));
+        assert_eq!(findings.into_faults()[0].path, "body");
+    }
 
     #[test]
     fn warnings_hide_no_error() {
