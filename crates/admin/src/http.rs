@@ -20,6 +20,7 @@ use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use futures::{Stream, StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Method, Uri, header, request::Parts};
+use http_body_util::LengthLimitError;
 
 use crate::{
     AdminDeps, AdminError, audited, authenticate, bounds, csds,
@@ -237,10 +238,10 @@ async fn body_text(request: Request, max: u64, key: &str) -> Result<String, Admi
     let limit = usize::try_from(max).unwrap_or(usize::MAX);
     let bytes = to_bytes(request.into_body(), limit).await.map_err(|error| {
         let source = std::error::Error::source(&error);
-        match source.is_some_and(|s| s.to_string().contains("length limit exceeded")) {
-            true => too_large(),
-            false => AdminError::Parameter(format!("the request body ended early: {error}")),
+        if source.is_some_and(|source| source.is::<LengthLimitError>()) {
+            return too_large();
         }
+        AdminError::Parameter(format!("the request body ended early: {error}"))
     })?;
     String::from_utf8(bytes.into()).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
