@@ -663,9 +663,11 @@ pub(crate) fn not_committed(error: &TransactError) -> AdminError {
         TransactError::Timeout(_) => AdminError::OutcomeUnknown(format!(
             "{text} (a retry with the same request_id takes effect once)"
         )),
-        TransactError::Failed(_) | TransactError::ShutDown => AdminError::OutcomeUnknown(text),
+        TransactError::Failed(_) => AdminError::OutcomeUnknown(text),
         TransactError::NoLeader
         | TransactError::Behind(_)
+        | TransactError::Busy(_)
+        | TransactError::ShutDown
         | TransactError::NotSent(_)
         | TransactError::Secrets(_) => AdminError::Unavailable(text),
     }

@@ -133,6 +133,7 @@ fn failure(error: &TransactError) -> Failure {
         | TransactError::ShutDown
         | TransactError::NoLeader
         | TransactError::Behind(_)
+        | TransactError::Busy(_)
         | TransactError::NotSent(_)
         | TransactError::Secrets(_) => UNAVAILABLE,
     };

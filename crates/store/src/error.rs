@@ -234,14 +234,21 @@ pub enum TransactError {
          been written; send the write to another replica, or retry it later"
     )]
     Behind(Duration),
+    /// The writes in flight left no memory for this write in time ([`Config::in_flight_bytes_max`](crate::Config)). It
+    /// was not sent.
+    #[error(
+        "this replica has too many writes in flight, and had no memory for this one within {0:?}; nothing has been \
+         written; retry it later"
+    )]
+    Busy(Duration),
     /// The replica had stopped writing before it sent the transaction to a log.
     #[error("nothing has been written: the replica has failed and accepts no writes: {0}")]
     NotSent(String),
     /// The replica has stopped writing while the transaction was in flight. Its outcome is unknown.
     #[error("the replica has failed and accepts no writes: {0}")]
     Failed(String),
-    /// The replica has been shut down.
-    #[error("the replica has been shut down")]
+    /// The replica has been shut down. It did not send the write.
+    #[error("nothing has been written: the replica has been shut down")]
     ShutDown,
 }
 

@@ -304,7 +304,8 @@ impl Replica {
             return Err(TransactError::TooLarge { len, max });
         }
         let Some(permit) = core.forwarder.reserve(len, deadline).await else {
-            return Err(TransactError::Timeout(core.config.transact_timeout));
+            core.metrics.refused_busy.increment(1);
+            return Err(TransactError::Busy(core.config.transact_timeout));
         };
         match core.forwarder.propose(command, Some(permit), deadline).await? {
             Response::Outcome(outcome) => Ok(outcome),

@@ -143,6 +143,24 @@ async fn write_with_unknown_outcome_may_have_taken_effect() {
     end([&learner, &leader]).await;
 }
 
+/// A write that gets no memory in time was never sent, and is reported as not written.
+#[tokio::test(flavor = "multi_thread")]
+async fn write_without_memory_is_reported_as_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let timeout = Duration::from_millis(100);
+    let replica = open(Config { transact_timeout: timeout, ..config(dir.path(), 1, &[]) }).await;
+    let core = replica.core();
+    let deadline = Instant::now() + DEADLINE;
+    let in_flight = core.forwarder.reserve(core.config.in_flight_bytes_max, deadline).await;
+    assert!(in_flight.is_some());
+    let error = replica.transact(put("a", b"1")).await.unwrap_err();
+    assert_eq!(error, TransactError::Busy(timeout));
+    assert_eq!(replica.state().len(), 0);
+    drop(in_flight);
+    until_ok(async || replica.transact(put("a", b"1")).await).await;
+    end([&replica]).await;
+}
+
 /// A write through a replica that is far behind is retried, because its first attempt gets no answer. The
 /// first attempt was never written, and the leader must not refuse the retry as older than its history.
 #[tokio::test(flavor = "multi_thread")]
