@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn short_job_overtakes_long_job_and_panic_ends_only_its_job() {
         let work = LargeWork::default();
-        let (sender, done) = mpsc::channel();
-        let (go, gate) = mpsc::channel::<()>();
+        let (sender, done) = mpsc::sync_channel(2);
+        let (go, gate) = mpsc::sync_channel::<()>(1);
         let address = |n| IpAddr::from([10, 0, 0, n]);
         work.submit(address(1), 1, Box::new(move || gate.recv().unwrap_or_default()));
         work.submit(address(1), 1, Box::new(|| panic!("on purpose")));

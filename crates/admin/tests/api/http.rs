@@ -334,7 +334,7 @@ async fn assignments_and_cluster_and_version_are_shown() {
 /// `/healthz` is answered while the only thread has requests for metrics that take long.
 #[tokio::test]
 async fn slow_metrics_pages_do_not_delay_health() {
-    let (release, released) = mpsc::channel();
+    let (release, released) = mpsc::sync_channel(1);
     let released = Mutex::new(released);
     let page = move || {
         let released = released.lock().unwrap().recv_timeout(Duration::from_secs(5));

@@ -210,7 +210,7 @@ mod tests {
     use std::{
         io::Write,
         mem,
-        sync::mpsc::{Receiver, Sender, channel, sync_channel},
+        sync::mpsc::{Receiver, SyncSender, sync_channel},
     };
 
     use tracing::dispatcher::{self, Dispatch};
@@ -222,7 +222,7 @@ mod tests {
     struct Unread {
         subscriber: Receiver<Dispatch>,
         permit: Receiver<()>,
-        read: Sender<Vec<u8>>,
+        read: SyncSender<Vec<u8>>,
     }
 
     impl Write for Unread {
@@ -245,7 +245,7 @@ mod tests {
     fn number_of_dropped_lines_follows_the_lines_that_were_kept() {
         // Sending the subscriber waits until the thread writes the first line.
         let (subscribe, subscriber) = sync_channel(0);
-        let ((allow, permit), (read, reader)) = (channel(), channel());
+        let ((allow, permit), (read, reader)) = (sync_channel(1), sync_channel(1024));
         let out = Unread { subscriber, permit, read };
         let writer = LogWriter::start(LogFormat::Json, out).unwrap();
         let layer = lines(LogFormat::Json, writer.clone());

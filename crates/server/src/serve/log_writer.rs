@@ -201,14 +201,14 @@ impl<'a> MakeWriter<'a> for LogWriter {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
     use super::*;
 
     /// An output that accepts each write only when the test permits it.
     struct Gate {
         permits: Receiver<io::Result<()>>,
-        written: Sender<Vec<u8>>,
+        written: SyncSender<Vec<u8>>,
     }
 
     impl Write for Gate {
@@ -234,8 +234,8 @@ mod tests {
 
     #[test]
     fn full_queue_drops_lines_without_waiting_and_later_writes_the_others() {
-        let (permit, permits) = channel();
-        let (written, reader) = channel();
+        let (permit, permits) = sync_channel(8);
+        let (written, reader) = sync_channel(8);
         let writer = LogWriter::start(LogFormat::Text, Gate { permits, written }).unwrap();
         let line = [vec![b'x'; 1023], vec![b'\n']].concat();
         // The thread takes the first line and hangs. The queue has space for 4096 lines.

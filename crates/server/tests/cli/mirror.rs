@@ -362,7 +362,7 @@ impl Running {
         command.args(args).arg(dir).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
-        let (sender, lines) = mpsc::channel();
+        let (sender, lines) = mpsc::sync_channel(1024);
         std::thread::spawn(move || {
             out.lines().map_while(Result::ok).try_for_each(|it| sender.send(it))
         });

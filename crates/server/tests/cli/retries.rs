@@ -84,7 +84,7 @@ fn copy(from: &mut TcpStream, mut to: impl FnMut(&[u8])) {
 
 /// Starts a server that answers every request like a replica without a leader answers a write.
 fn without_leader() -> String {
-    let (tell, told) = mpsc::channel();
+    let (tell, told) = mpsc::sync_channel(1);
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {

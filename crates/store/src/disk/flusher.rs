@@ -79,8 +79,8 @@ pub(crate) enum Job {
     /// Removes `indices`, all entries after `last`. Lowers the high-water mark first, durably.
     Truncate { last: Option<LogId>, indices: Range<u64>, done: Done },
     /// Removes the entries from `from` up to `id`. The removal becomes durable with the next synced
-    /// job.
-    Purge { from: u64, id: LogId },
+    /// job. `permit` bounds the number of jobs.
+    Purge { from: u64, id: LogId, permit: OwnedSemaphorePermit },
 }
 
 /// The handle that sends jobs to the thread. Cheap to clone; the thread ends when the last clone is
@@ -187,6 +187,10 @@ impl Flusher {
         failure: Failure,
         metrics: StoreMetrics,
     ) -> io::Result<(Self, Sender)> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "bounded by the permits of appends and purges; Raft waits for each vote and truncation"
+        )]
         let (sender, jobs) = mpsc::channel();
         let mark_synced = Instant::now();
         let recent = Mutex::default();
@@ -270,8 +274,9 @@ impl State {
                     // If the caller is gone, nobody needs the answer.
                     drop(done.send(self.truncate(last, indices)));
                 }
-                Job::Purge { from, id } => {
+                Job::Purge { from, id, permit } => {
                     self.finish(std::mem::take(&mut group));
+                    drop(permit);
                     if let Err(error) = self.purge(from, id) {
                         tracing::debug!(%error, "cannot purge the log");
                     }

@@ -345,9 +345,10 @@ impl RaftLogStorage<Types> for LogStore {
     /// When this returns, readers no longer see the purged entries. The flusher deletes them later. A
     /// restart before the deletion finds a valid log.
     async fn purge(&mut self, id: LogId) -> io::Result<()> {
+        let permit = self.0.jobs.reserve(1).await?;
         let purged = self.0.ends.lock().purged.map_or(0, |id| id.index + 1);
         let from = if self.0.swept.swap(true, Ordering::Relaxed) { purged } else { 0 };
-        self.0.jobs.send(Job::Purge { from, id })?;
+        self.0.jobs.send(Job::Purge { from, id, permit })?;
         let mut ends = self.0.ends.lock();
         ends.purged = Some(id);
         ends.last = ends.last.filter(|last| last.index > id.index);

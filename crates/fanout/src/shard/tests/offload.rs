@@ -462,7 +462,7 @@ fn large_session_awaiting_answer_is_not_polled() {
 #[test]
 fn large_request_of_ended_stream_is_not_handled() {
     let mut harness = ShardHarness::new();
-    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let (go, gate) = std::sync::mpsc::sync_channel::<()>(1);
     harness.shard.large.submit(
         [10, 0, 0, 1].into(),
         0,
