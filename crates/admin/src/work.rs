@@ -173,7 +173,7 @@ mod tests {
             let started = Arc::new(AtomicUsize::new(0));
             let (mut gates, mut tasks) = (Vec::new(), Vec::new());
             for _ in 0..20 {
-                let (gate, wait) = mpsc::channel::<()>();
+                let (gate, wait) = mpsc::sync_channel::<()>(1);
                 gates.push(gate);
                 let (work, started) = (work.clone(), Arc::clone(&started));
                 tasks.push(tokio::spawn(async move {
@@ -245,7 +245,7 @@ mod tests {
         let mut gates = Vec::new();
         let mut tasks = Vec::new();
         for _ in 0..LARGE_MAX + 1 {
-            let (gate, wait) = mpsc::channel::<()>();
+            let (gate, wait) = mpsc::sync_channel::<()>(1);
             gates.push(gate);
             let work = work.clone();
             tasks.push(tokio::spawn(async move {

@@ -33,7 +33,7 @@ use crate::{
     poll::{HeldPolls, Poll},
     poll_rejections::{PollRejection, PollRejections},
     resume_cache::ResumeCache,
-    shard::{Inputs, Shard, Streams},
+    shard::{Inputs, Shard, ShardEnd, Streams},
     stream::Inboxes,
     stream_slot::{ReadyList, StreamSlot},
     turns::Turns,
@@ -157,6 +157,7 @@ impl Fanout {
             let (bulk, bulk_inbox) = mpsc::channel(config.inbox_events);
             let ready_list = Arc::new(ReadyList::default());
             let inputs = Inputs {
+                _end: ShardEnd::new(n, Arc::clone(&ready_list)),
                 inbox,
                 bulk_inbox,
                 ready_list: Arc::clone(&ready_list),
@@ -355,7 +356,7 @@ impl Fanout {
     fn find_stalled(&self, is_stalled: impl Fn(&Turns) -> bool) -> Vec<StalledShard> {
         let shards = self.shared.shards.iter().enumerate();
         let stalled = shards.filter(|(_, shard)| is_stalled(&shard.ready_list.turns));
-        stalled.map(|(n, shard)| StalledShard { shard: n, n_streams: shard.n_streams() }).collect()
+        stalled.map(|(n, shard)| shard.stalled(n)).collect()
     }
 
     /// Returns the status of every stream. The shards answer at slightly different times.
@@ -448,7 +449,7 @@ impl Fanout {
                     // A shard that stops meanwhile has no streams.
                     Some(None) => break,
                     None => {
-                        stalled.push(StalledShard { shard: n, n_streams: shard.n_streams() });
+                        stalled.push(shard.stalled(n));
                         break;
                     }
                 }
@@ -461,6 +462,12 @@ impl Fanout {
 impl ShardHandle {
     fn n_streams(&self) -> usize {
         self.ready_list.load.load(Ordering::Relaxed)
+    }
+
+    /// Returns the description of this shard, number `n`, which has stalled.
+    fn stalled(&self, n: usize) -> StalledShard {
+        let has_ended = self.ready_list.turns.has_ended();
+        StalledShard { shard: n, n_streams: self.n_streams(), has_ended }
     }
 
     /// Sends a query, and waits for its answer. Returns `None` if the shard has stalled, and `Some(None)` if it drops

@@ -31,6 +31,7 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::error;
 
 use crate::{
     Config,
@@ -145,6 +146,8 @@ pub(crate) struct Shard {
 /// The inputs of a shard.
 #[derive(Debug)]
 pub(crate) struct Inputs {
+    /// Dropped before the inboxes, so that nobody takes a question that they drop for one that a shutdown drops.
+    pub(crate) _end: ShardEnd,
     /// Events from the readers of established streams and from the admin API. Bounded: senders wait
     /// while it is full.
     pub(crate) inbox: mpsc::Receiver<Sent>,
@@ -602,6 +605,31 @@ impl Drop for Shard {
     fn drop(&mut self) {
         for (_, entry) in &self.sessions {
             entry.slot.end(End::new(EndCode::Unavailable, Stopped.to_string()));
+        }
+    }
+}
+
+/// Records that a panic has ended a shard's task.
+#[derive(Debug)]
+pub(crate) struct ShardEnd {
+    shard: usize,
+    ready_list: Arc<ReadyList>,
+}
+
+impl ShardEnd {
+    pub(crate) fn new(shard: usize, ready_list: Arc<ReadyList>) -> Self {
+        Self { shard, ready_list }
+    }
+}
+
+impl Drop for ShardEnd {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.ready_list.turns.on_task_end();
+            error!(
+                shard = self.shard,
+                "a shard has ended because of a defect; restart the replica"
+            );
         }
     }
 }

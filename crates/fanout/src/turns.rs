@@ -2,13 +2,14 @@
 //!
 //! Turns are bounded, so a shard stalls only because of a defect, or because its thread gets no processor. Nobody may
 //! wait for a stalled shard: it gets no new streams, queries leave it out, and the replica is not ready. The shard is
-//! well again as soon as it ends a turn.
+//! well again as soon as it ends a turn. A shard whose task has ended, such as by a panic, is a stalled shard from then
+//! on.
 
 use std::{
     fmt,
     future::Future,
     pin::pin,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -26,6 +27,8 @@ const STALLED_AFTER: u32 = 50;
 pub(crate) struct Turns {
     /// The number of turns that have ended.
     ended: AtomicU64,
+    /// Whether the task of the shard has ended before its replica.
+    has_ended: AtomicBool,
     last_stall: Mutex<Option<Stall>>,
 }
 
@@ -48,15 +51,26 @@ impl Turns {
         self.ended.load(Ordering::Relaxed)
     }
 
+    /// Records that the task of the shard has ended.
+    pub(crate) fn on_task_end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the task of the shard has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the shard has stalled, and has not ended a turn since.
     pub(crate) fn is_stalled(&self) -> bool {
-        self.last_stall.lock().is_some_and(|stall| stall.ended == self.ended())
+        self.has_ended() || self.last_stall.lock().is_some_and(|stall| stall.ended == self.ended())
     }
 
     /// Returns whether the shard has stalled, was found stalled since an earlier time, or was left out since then.
     pub(crate) fn has_stalled_since(&self, since: Instant) -> bool {
         let ended = self.ended();
-        self.last_stall.lock().is_some_and(|stall| stall.ended == ended || stall.at >= since)
+        let is_recent = |stall: Stall| stall.ended == ended || stall.at >= since;
+        self.has_ended() || self.last_stall.lock().is_some_and(is_recent)
     }
 
     /// Wakes the shard, and waits until it ends a turn.
@@ -77,14 +91,21 @@ impl Turns {
         }
     }
 
-    /// Waits for an answer of the shard. Returns `None` if the shard has stalled, or stalls meanwhile.
-    pub(crate) async fn answer<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
+    /// Waits for an answer of the shard. Returns `None` if the shard has stalled, or stalls meanwhile. A shard that
+    /// shuts down drops the question, so that `answer` returns `None`.
+    pub(crate) async fn answer<T>(
+        &self,
+        answer: impl Future<Output = Option<T>>,
+    ) -> Option<Option<T>> {
         let mut answer = pin!(answer);
         let (mut ended, mut intervals) = (self.ended(), 0);
         while !self.is_stalled() {
             tokio::select! {
                 biased;
-                answer = &mut answer => return Some(answer),
+                answer = &mut answer => match answer {
+                    None if self.has_ended() => break,
+                    answer => return Some(answer),
+                },
                 () = sleep(CHECK_INTERVAL) => {}
             }
             intervals += 1;
@@ -113,11 +134,19 @@ pub struct StalledShard {
     pub shard: usize,
     /// The number of its streams, which receive no updates.
     pub n_streams: usize,
+    /// Whether its task has ended. Only a restart of the replica brings it back.
+    pub has_ended: bool,
 }
 
 impl fmt::Display for StalledShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shard, n_streams } = self;
+        let Self { shard, n_streams, has_ended } = self;
+        if *has_ended {
+            return write!(
+                f,
+                "shard {shard} has ended because of a defect, and serves no streams until the replica restarts"
+            );
+        }
         write!(f, "shard {shard} does not turn, and serves none of its {n_streams} streams")
     }
 }
@@ -147,21 +176,21 @@ mod tests {
             }
             reply.send(7).unwrap();
         });
-        assert_eq!(turns.answer(answer).await.unwrap(), Ok(7));
+        assert_eq!(turns.answer(async { answer.await.ok() }).await, Some(Some(7)));
         works.await.unwrap();
         let start = Instant::now();
-        assert!(turns.answer(std::future::pending::<()>()).await.is_none());
+        assert!(turns.answer(std::future::pending::<Option<()>>()).await.is_none());
         assert_eq!(start.elapsed(), Duration::from_secs(5));
         pass(1.0).await;
         let later = Instant::now();
-        assert!(turns.answer(async {}).await.is_none(), "nobody asks a stalled shard");
+        assert!(turns.answer(async { Some(()) }).await.is_none(), "nobody asks a stalled shard");
         assert_eq!(later.elapsed(), Duration::ZERO);
         assert!(turns.is_stalled() && turns.has_stalled_since(later));
         turns.on_end();
         assert!(!turns.is_stalled() && turns.has_stalled_since(later), "a query left it out");
         pass(1.0).await;
         assert!(!turns.has_stalled_since(Instant::now()));
-        assert_eq!(turns.answer(async { 8 }).await, Some(8));
+        assert_eq!(turns.answer(async { Some(8) }).await, Some(Some(8)));
     }
 
     /// A turn that ends at once counts: an idle shard has no other one.

@@ -242,7 +242,7 @@ async fn answer_that_blocks_its_runtime_delays_no_write() {
     let (_dir, replicas) = three().await;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
-    let (open_gate, gate) = mpsc::channel::<()>();
+    let (open_gate, gate) = mpsc::sync_channel::<()>(1);
     let gate = Arc::new(std::sync::Mutex::new(gate));
     let (started, mut has_started) = tokio::sync::mpsc::channel(2);
     let blocks: Arc<dyn Answerer> = Arc::new(By(move |_: Asked| {

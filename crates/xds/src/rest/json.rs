@@ -550,7 +550,7 @@ mod tests {
     #[tokio::test]
     async fn full_state_is_encoded_once_for_all_pollers() {
         let calls = Arc::new(AtomicUsize::new(0));
-        let (count, (gate, wait)) = (Arc::clone(&calls), mpsc::channel::<()>());
+        let (count, (gate, wait)) = (Arc::clone(&calls), mpsc::sync_channel::<()>(1));
         let wait = Mutex::new(wait);
         let encoder = BodyEncoder::new(move |_, _| {
             count.fetch_add(1, Ordering::Relaxed);
@@ -614,7 +614,7 @@ mod tests {
     /// scope, while the first response is encoded.
     #[tokio::test(start_paused = true)]
     async fn running_encoding_is_not_shared_after_a_change_of_rights() {
-        let (gate, wait) = mpsc::channel::<()>();
+        let (gate, wait) = mpsc::sync_channel::<()>(1);
         let wait = Mutex::new(wait);
         let encoder = BodyEncoder::new(move |_, body| {
             let _closed = wait.lock().recv();

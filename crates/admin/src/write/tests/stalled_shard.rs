@@ -85,7 +85,7 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
     let config = Config { data_dir, free_bytes_min: 0, ..Config::default() };
     let replica = Replica::open(config).await.unwrap();
     let end = CancellationToken::new();
-    let (release, gate) = mpsc::channel::<()>();
+    let (release, gate) = mpsc::sync_channel::<()>(1);
     let gate = std::sync::Mutex::new(gate);
     // The shard searches for the secrets of a short rejection itself, and hangs until the test releases it.
     let secrets = SecretFinder::new(move |_, _, _| {
@@ -149,5 +149,44 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
     let nodes = timeout(PATIENCE, nodes).await.unwrap().unwrap();
     assert_eq!(nodes.iter().map(|piece| piece.nodes.len()).sum::<usize>(), 6);
     end.cancel();
+    replica.shutdown().await.unwrap();
+}
+
+/// L12: a shard whose task panics fails readiness at once, until the replica restarts. Its streams end, new ones are
+/// served by the other shard, and an answer that needs all streams is refused instead of incomplete.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn end_of_a_shard_ends_readiness_with_the_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let data_dir = directory.path().join("data");
+    let config = Config { data_dir, free_bytes_min: 0, ..Config::default() };
+    let replica = Replica::open(config).await.unwrap();
+    let end = CancellationToken::new();
+    let secrets = SecretFinder::new(|_, _, _| panic!("on purpose"));
+    let config = FanoutConfig { shards: 2, secrets, ..FanoutConfig::default() };
+    let fanout = Fanout::spawn(config, replica.watch(), &TaskTracker::new(), end.clone());
+    let service =
+        service_of(&replica, fanout.clone(), Caller::unrestricted(Identity::anonymous()), &end);
+    assert_eq!(apply(&service, "a", None).await.warnings, []);
+    let mut bad = Client::open(&fanout, "bad");
+    bad.send("", None).await;
+    let first = bad.read().await;
+    assert_eq!(service.readiness.check(), Ok(()));
+
+    bad.send(&first.nonce, Some("no")).await;
+    let over = timeout(PATIENCE, poll_fn(|cx| bad.responses.poll_next(cx))).await.unwrap();
+    assert!(matches!(over, Delivery::End(_)), "{over:?}");
+    let reason =
+        "shard 0 has ended because of a defect, and serves no streams until the replica restarts";
+    let not_ready = service.readiness.check().unwrap_err();
+    assert_eq!((not_ready.reason, &*not_ready.message), (NotReadyReason::Stalled, reason));
+    for n in 0..3 {
+        let mut client = Client::open(&fanout, &format!("good-{n}"));
+        client.send("", None).await;
+        client.read().await;
+    }
+    let refused = service.list_nodes(pb::ListNodesRequest::default()).await.unwrap_err();
+    assert!(refused.to_string().starts_with(reason), "{refused}");
+    let written = apply(&service, "b", Some(100)).await;
+    assert!(written.warnings.iter().any(|one| one.message.starts_with(reason)), "{written:?}");
     replica.shutdown().await.unwrap();
 }

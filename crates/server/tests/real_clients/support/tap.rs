@@ -38,7 +38,7 @@ fn splice_delayed(client: &TcpStream, server: &TcpStream, delay: Duration) -> Re
     server.set_nodelay(true)?;
     for (from, to, delay) in [(client, server, delay), (server, client, Duration::ZERO)] {
         let (mut from, mut to) = (from.try_clone()?, to.try_clone()?);
-        let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
+        let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(1 << 16);
         thread::spawn(move || {
             let mut bytes = vec![0; 64 << 10];
             while let Ok(n_bytes @ 1..) = from.read(&mut bytes) {

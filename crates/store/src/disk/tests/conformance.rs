@@ -86,7 +86,7 @@ async fn failed_flush_stops_all_acknowledgments() {
 /// The writes resume when the poll returns, or after 5 s if the poll itself waits for a write.
 fn works_elsewhere(database: &Database, future: Pin<&mut impl Future>) -> bool {
     let held = database.fail_points.hold(Point::Write);
-    let (returned, wait) = mpsc::channel::<()>();
+    let (returned, wait) = mpsc::sync_channel::<()>(1);
     thread::scope(|scope| {
         scope.spawn(move || {
             let _returned = wait.recv_timeout(Duration::from_secs(5));
