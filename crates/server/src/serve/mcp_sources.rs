@@ -76,12 +76,16 @@ impl McpSources {
         Ok(Self { bound: bound.collect(), sources, tls, connections_max })
     }
 
-    /// Serves the ports until `stop`.
+    /// Opens the ports. Returns the tasks that serve them until `stop`, with their names.
     ///
     /// # Errors
     /// If a port cannot accept connections.
-    pub(super) fn listen(&mut self, stop: &CancellationToken) -> Result<(), Failure> {
+    pub(super) fn listen(
+        &mut self,
+        stop: &CancellationToken,
+    ) -> Result<Vec<(String, impl Future<Output = ()> + Send + use<>)>, Failure> {
         let connections_max = self.connections_max;
+        let mut tasks = Vec::with_capacity(self.bound.len());
         for BoundPort { socket, address, key, service } in self.bound.drain(..) {
             let listener = listen_on(&key, socket, address)?;
             let router = Routes::new(service).into_axum_router();
@@ -89,9 +93,9 @@ impl McpSources {
             let stop = stop.clone();
             let served =
                 listen::serve(listener, KIND, security, router, connections_max, LIMITS, stop);
-            tokio::spawn(served);
+            tasks.push((format!("the port of {key}"), served));
         }
-        Ok(())
+        Ok(tasks)
     }
 }
 

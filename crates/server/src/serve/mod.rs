@@ -10,6 +10,7 @@
 mod admin_port;
 mod audit;
 mod body;
+mod critical;
 mod descriptors;
 mod event_loops;
 mod files;

@@ -12,6 +12,7 @@ use chancery_tls::PortTls;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::{
     net::TcpSocket,
+    runtime::Handle,
     task::JoinHandle,
     time::{Instant, timeout},
 };
@@ -19,7 +20,9 @@ use tracing::{error, info, warn};
 
 use super::{
     admin_port::{ADMIN_TIMEOUT, AdminPort},
-    audit, log,
+    audit,
+    critical::CriticalTasks,
+    log,
     mcp_sources::McpSources,
     metrics::{self, VERSION},
     ports::listen_on,
@@ -71,6 +74,7 @@ pub(super) struct Running<'a> {
     /// The certificates of the port of the discovery services.
     xds_tls: Option<PortTls>,
     auth: Authenticator,
+    critical: CriticalTasks,
     /// `None` until the replica has caught up.
     pub(super) xds: Option<JoinHandle<io::Result<()>>>,
 }
@@ -127,7 +131,13 @@ impl<'a> Running<'a> {
             of_port("admin", port.address, port.tls.clone()),
         ];
         replica.set_ports(ports.into_iter().chain(mcp_ports).collect());
-        port.runtime.spawn(update_references);
+        let mut critical = CriticalTasks::default();
+        let stop = port.drain.clone();
+        // Without checks of references, there is nothing to update.
+        critical.spawn("the update of references", &port.runtime, &port.drain, async move {
+            update_references.await;
+            stop.cancelled().await;
+        });
         port.readiness.on_shards(fanout.clone());
         port.readiness.on_open(replica);
         port.routes.replace(router);
@@ -141,6 +151,7 @@ impl<'a> Running<'a> {
             mcp,
             xds_tls,
             auth,
+            critical,
             xds: None,
         })
     }
@@ -175,14 +186,16 @@ impl<'a> Running<'a> {
         let load_reports = self.load_reports.clone();
         let (tls, auth) = (self.xds_tls.clone(), Some(self.auth.clone()));
         let settings = chancery_xds::Config { tls, auth, load_reports, ..config.xds() };
+        let runtime = Handle::current();
         for remote in config.remote_sinks(self.mcp.tls.as_ref()) {
             let (fanout, settings) = (fanout.clone(), settings.clone());
-            let (replica, drain) = (replica.clone(), drain.clone());
-            tokio::spawn(remote_sinks::serve_while_leader(
-                remote, replica, fanout, settings, drain,
-            ));
+            let (replica, stop) = (replica.clone(), drain.clone());
+            let task = remote_sinks::serve_while_leader(remote, replica, fanout, settings, stop);
+            self.critical.spawn("the connection to a sink of MCP", &runtime, &drain, task);
         }
-        self.mcp.listen(&drain)?;
+        for (name, task) in self.mcp.listen(&drain)? {
+            self.critical.spawn(name, &runtime, &drain, task);
+        }
         let xds = chancery_xds::serve(listener, fanout, settings, drain.clone());
         let replica = replica.clone();
         self.xds = Some(tokio::spawn(async move {
@@ -217,6 +230,7 @@ impl<'a> Running<'a> {
                 Ok(Err(error)) => format!("the discovery services have failed: {error}"),
                 Err(error) => format!("the discovery services have failed: {error}"),
             }),
+            reason = self.critical.until_ended() => Ended::Part(reason),
             ended = &mut self.port.served => Ended::Part(match ended {
                 Ok(()) => "the admin API has ended".to_owned(),
                 Err(error) => format!("the admin API has failed: {error}"),
