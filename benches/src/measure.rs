@@ -143,9 +143,10 @@ fn run_round(settings: &mut [Setting], round: usize, watch: Stopwatch, into: &mu
     for at in order.iter().filter(has_polls).copied().collect::<Vec<_>>() {
         let world = &mut settings[at].world;
         let is_named = world.type_url.as_str() == ENDPOINT;
-        let (current, changed) = match is_named {
-            true => (Case::RestNamedCurrent, Case::RestNamedChanged),
-            false => (Case::RestCurrent, Case::RestChanged),
+        let (current, changed) = if is_named {
+            (Case::RestNamedCurrent, Case::RestNamedChanged)
+        } else {
+            (Case::RestCurrent, Case::RestChanged)
         };
         let found = polls(world, is_named, watch);
         add(into, current, world, found.current);

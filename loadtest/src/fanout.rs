@@ -144,9 +144,10 @@ impl Args {
             "--rounds, --updates and --streams must be above 0"
         );
         let mut sides = Vec::new();
-        let securities: &[Security] = match self.compares_tls {
-            true => &[Security::Plaintext, Security::MutualTls],
-            false => &[Security::Plaintext],
+        let securities: &[Security] = if self.compares_tls {
+            &[Security::Plaintext, Security::MutualTls]
+        } else {
+            &[Security::Plaintext]
         };
         for resources in &self.resources {
             for security in securities {
@@ -260,9 +261,10 @@ impl Args {
                 gates.push(Gate::none("full states after the first response of a sink", resends));
             }
             if let Some(ratio) = row.ratio {
-                let what = match self.compares_tls {
-                    true => "CPU per delivery, ratio to plaintext, median of the rounds",
-                    false => "CPU per delivery, ratio to the first size, median of the rounds",
+                let what = if self.compares_tls {
+                    "CPU per delivery, ratio to plaintext, median of the rounds"
+                } else {
+                    "CPU per delivery, ratio to the first size, median of the rounds"
                 };
                 gates.push(Gate::at_most(what, ratio.median, self.ratio_max));
             }

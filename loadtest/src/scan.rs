@@ -218,10 +218,7 @@ impl Scanner {
     /// Returns the step that skips `len` bytes. Fails if the message has fewer.
     fn skip(&self, field: u64, len: u64) -> Result<Step, ScanError> {
         let left = self.resource_left.unwrap_or(self.left).min(self.left);
-        match len > left {
-            true => Err(ScanError::Overrun { field, len, left }),
-            false => Ok(Step::Skip(len)),
-        }
+        if len > left { Err(ScanError::Overrun { field, len, left }) } else { Ok(Step::Skip(len)) }
     }
 
     fn string(&mut self, what: What) -> &mut Vec<u8> {

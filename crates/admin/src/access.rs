@@ -127,9 +127,10 @@ impl Service {
     pub(crate) fn who_am_i(&self) -> pb::WhoAmIResponse {
         let access = Arc::clone(&self.replica.state().access);
         let identity = &self.caller.identity;
-        let verbs = match self.caller.may_everything() {
-            true => Verb::ALL.iter().copied().collect(),
-            false => access.verbs_of(identity),
+        let verbs = if self.caller.may_everything() {
+            Verb::ALL.iter().copied().collect()
+        } else {
+            access.verbs_of(identity)
         };
         pb::WhoAmIResponse {
             identity: identity.principal.to_string(),
@@ -137,9 +138,10 @@ impl Service {
             admin: self.caller.rights == Rights::Admin,
             rules: access.rules_of(&identity.principal).map(|rule| rule.name.to_string()).collect(),
             verbs: verbs.into_iter().map(|verb| verb.name().to_owned()).collect(),
-            grants: match self.caller.may_everything() {
-                true => Vec::new(),
-                false => show_grants(&access, identity),
+            grants: if self.caller.may_everything() {
+                Vec::new()
+            } else {
+                show_grants(&access, identity)
             },
             client_grants: show_client_grants(&access, identity),
         }

@@ -207,9 +207,10 @@ impl Running<'_> {
     /// cannot displace the records of others. An operation whose outcome is unknown may have an effect.
     fn note(&self, event: Event) {
         let has_no_effect = matches!(event.decision, Decision::Refused(_) | Decision::Failed(_));
-        match self.is_dry_run || has_no_effect {
-            true => self.service.audit.note_without_effect(event),
-            false => self.service.audit.note(event),
+        if self.is_dry_run || has_no_effect {
+            self.service.audit.note_without_effect(event)
+        } else {
+            self.service.audit.note(event)
         }
     }
 

@@ -108,9 +108,10 @@ async fn caller(service: &Service, request: &Parts) -> Result<Caller, Rejected> 
         Err(error) => {
             refused(error.reason());
             let text = error.to_string();
-            let error = match error.is_limited() {
-                true => AdminError::Busy { reason: error.reason(), text },
-                false => AdminError::Unauthenticated(text),
+            let error = if error.is_limited() {
+                AdminError::Busy { reason: error.reason(), text }
+            } else {
+                AdminError::Unauthenticated(text)
             };
             return Err(error.into());
         }
@@ -218,9 +219,10 @@ impl Service {
     /// # Errors
     /// Fails if the caller may not. The text does not tell whether the target exists.
     pub(crate) fn authorize(&self, verb: Verb, target: Target<'_>) -> Result<(), AdminError> {
-        match self.may(verb, target) {
-            true => Ok(()),
-            false => Err(self.denied(&format!("{verb}{}", shown(target)))),
+        if self.may(verb, target) {
+            Ok(())
+        } else {
+            Err(self.denied(&format!("{verb}{}", shown(target))))
         }
     }
 
@@ -243,9 +245,10 @@ impl Service {
     pub(crate) fn authorize_somewhere(&self, verb: Verb) -> Result<(), AdminError> {
         let caller = &self.caller;
         let access = &self.replica.state().access;
-        match caller.may_everything() || access.permits_somewhere(&caller.identity, verb) {
-            true => Ok(()),
-            false => Err(self.denied(verb.name())),
+        if caller.may_everything() || access.permits_somewhere(&caller.identity, verb) {
+            Ok(())
+        } else {
+            Err(self.denied(verb.name()))
         }
     }
 

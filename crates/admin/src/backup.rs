@@ -35,10 +35,8 @@ impl BackupService for GrpcBackup {
         let stale = request.into_inner().stale;
         let take = async {
             service.authorize(Verb::Backup, Target::Cluster)?;
-            let backup = match stale {
-                true => replica.backup_stale(),
-                false => replica.backup(BARRIER_TIMEOUT).await,
-            };
+            let backup =
+                if stale { replica.backup_stale() } else { replica.backup(BARRIER_TIMEOUT).await };
             backup.map_err(|error| refusal(&error))
         };
         // A backup contains all secrets.

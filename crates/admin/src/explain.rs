@@ -474,13 +474,10 @@ fn conclude_resource(
                 .map(ScopeName::as_str)
                 .take(10)
                 .collect();
-            out.push(match elsewhere.is_empty() {
-                true => format!("{key} does not exist in any scope."),
-                false => format!(
+            out.push(if elsewhere.is_empty() { format!("{key} does not exist in any scope.") } else { format!(
                     "{key} is not in the node's scopes; it exists in {}.",
                     elsewhere.join(", ")
-                ),
-            });
+                ) });
         }
     }
 }

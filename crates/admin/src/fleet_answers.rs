@@ -72,9 +72,10 @@ pub(crate) fn effects_on(
     after: &State,
     question: &WriteEffectsQuestion,
 ) -> WriteEffects {
-    let access = match question.access_effects {
-        true => access_effects(clients, before, after),
-        false => AccessEffects::new(),
+    let access = if question.access_effects {
+        access_effects(clients, before, after)
+    } else {
+        AccessEffects::new()
     };
     let nodes = connected_nodes(clients, before, after, &question.touched);
     WriteEffects { nodes, n_omitted: 0, access }

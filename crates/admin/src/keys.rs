@@ -93,12 +93,11 @@ impl KeysService for GrpcKeys {
         // One record for all calls of a pass.
         let is_first = request.from.is_empty();
         let reseal = service.try_reseal_secrets(request);
-        let response = match is_first {
-            true => service.audited(Operation::new("keys.reseal"), reseal).await,
-            false => {
-                service.count_write()?;
-                reseal.await
-            }
+        let response = if is_first {
+            service.audited(Operation::new("keys.reseal"), reseal).await
+        } else {
+            service.count_write()?;
+            reseal.await
         };
         Ok(Response::new(response?))
     }
@@ -147,9 +146,10 @@ impl Service {
         let checked = check(request.options)?;
         let state = self.state_to_write().await?;
         let secrets = self.replica.secrets();
-        let op = match state.keys.exist() {
-            true => secrets.rotate(&state.keys).await,
-            false => secrets.create().await,
+        let op = if state.keys.exist() {
+            secrets.rotate(&state.keys).await
+        } else {
+            secrets.create().await
         };
         self.change_keys(checked, vec![op.map_err(|error| unavailable(&error))?]).await
     }
@@ -200,11 +200,12 @@ impl Service {
         request: pb::ResealSecretsRequest,
     ) -> Result<pb::ResealSecretsResponse, AdminError> {
         self.authorize(Verb::KeysWrite, Target::Cluster)?;
-        let from = match request.from.is_empty() {
-            true => None,
-            false => Some(Position::read(request.from).ok_or_else(|| {
+        let from = if request.from.is_empty() {
+            None
+        } else {
+            Some(Position::read(request.from).ok_or_else(|| {
                 AdminError::Parameter("`from` is not the `next` of an earlier answer".to_owned())
-            })?),
+            })?)
         };
         let max = match request.resources_max as usize {
             0 => RESEALED_DEFAULT,

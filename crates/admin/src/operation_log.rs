@@ -75,10 +75,7 @@ fn write(event: &Event, is_dry_run: bool, left_out: u64) {
             )
         };
     }
-    match is_dry_run {
-        true => line!(debug),
-        false => line!(info),
-    }
+    if is_dry_run { line!(debug) } else { line!(info) }
 }
 
 fn outcome(decision: Decision) -> (&'static str, &'static str) {

@@ -39,9 +39,10 @@ impl Format {
         let by_query =
             query.is_some_and(|query| query.split('&').any(|pair| pair == "format=json"));
         let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-        match by_query || accept.is_some_and(|accept| accept.contains("application/json")) {
-            true => Self::Json,
-            false => Self::Text,
+        if by_query || accept.is_some_and(|accept| accept.contains("application/json")) {
+            Self::Json
+        } else {
+            Self::Text
         }
     }
 }

@@ -112,9 +112,10 @@ pub(crate) fn mismatch(
         1 => "1 variant".to_owned(),
         n => format!("{n} variants"),
     };
-    let parameters = match parameters.is_empty() {
-        true => "a client without parameters".to_owned(),
-        false => show_parameters(parameters),
+    let parameters = if parameters.is_empty() {
+        "a client without parameters".to_owned()
+    } else {
+        show_parameters(parameters)
     };
     let known = known.join(", ");
     Some(format!(
@@ -559,9 +560,10 @@ fn in_scope(
         }
         let mut scopes = stream.scopes.iter();
         let seen = scopes.find_map(|scope| select(state, scope, key, of_node));
-        match seen.is_some_and(|seen| Arc::ptr_eq(seen, resource)) {
-            true => seeing.push(&stream.node.id),
-            false => shadowed.push(&stream.node.id),
+        if seen.is_some_and(|seen| Arc::ptr_eq(seen, resource)) {
+            seeing.push(&stream.node.id)
+        } else {
+            shadowed.push(&stream.node.id)
         }
     }
     for nodes in [&mut seeing, &mut shadowed] {

@@ -38,9 +38,10 @@ impl Service {
         let since = Instant::now();
         let groups = self.fanout.clients().await;
         // Clients choose their user agents, so there may be as many groups as streams.
-        let collected = match groups.len() > INLINE_STREAMS_MAX {
-            false => Ok(by_scope(&groups)),
-            true => self.work.run(Size::Large, move || by_scope(&groups)).await,
+        let collected = if groups.len() > INLINE_STREAMS_MAX {
+            self.work.run(Size::Large, move || by_scope(&groups)).await
+        } else {
+            Ok(by_scope(&groups))
         };
         // While the replica shuts down, nothing is known about its clients.
         let clients = Arc::new(collected.unwrap_or_default());

@@ -107,9 +107,10 @@ pub fn import_bootstrap(
 fn as_read<'c>(file: &str, content: &'c str) -> Result<Cow<'c, str>, Problem> {
     let is_json = file.ends_with(".json")
         || file == STANDARD_INPUT && serde_json::from_str::<IgnoredAny>(content).is_ok();
-    match is_json {
-        true => Ok(Cow::Borrowed(content)),
-        false => yaml_scalars::as_envoy_reads(content).map(Cow::Owned),
+    if is_json {
+        Ok(Cow::Borrowed(content))
+    } else {
+        yaml_scalars::as_envoy_reads(content).map(Cow::Owned)
     }
 }
 

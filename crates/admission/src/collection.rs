@@ -37,12 +37,13 @@ pub(crate) fn check_name(collection: &TypeUrl, name: &str) -> Result<(), String>
     if segments.any(str::is_empty) {
         return Err(format!("{name:?} has an empty segment; names look like \"namespace/name\""));
     }
-    match kind_of_istiod(collection).is_some() && name.split('/').count() != 2 {
-        true => Err(format!(
+    if kind_of_istiod(collection).is_some() && name.split('/').count() != 2 {
+        Err(format!(
             "{name:?} is not \"namespace/name\" (or \"/name\" without a namespace); istiod rejects other names in a \
              collection group/version/Kind"
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

@@ -40,9 +40,10 @@ impl Conflicts {
         warnings: &mut Vec<Fault>,
     ) {
         let is_collection = draft.key.type_url.is_collection();
-        let (mode, find): (_, fn(&mut Self, _, _) -> Vec<Fault>) = match is_collection {
-            true => (validation.mode(scope), Self::find_content),
-            false => (validation.envoy_mode(scope), Self::find),
+        let (mode, find): (_, fn(&mut Self, _, _) -> Vec<Fault>) = if is_collection {
+            (validation.mode(scope), Self::find_content)
+        } else {
+            (validation.envoy_mode(scope), Self::find)
         };
         match mode {
             ValidationMode::Off => {}

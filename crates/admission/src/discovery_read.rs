@@ -144,9 +144,10 @@ fn resource_with_bytes(type_url: &TypeUrl, body: &Bytes) -> Json {
     let takes_bytes = message.is_none_or(|message| {
         !has_own_form(message.full_name()) && message.get_field_by_name("value").is_none()
     });
-    match takes_bytes {
-        true => json!({"@type": type_url.as_str(), "value": STANDARD.encode(body)}),
-        false => body_to_json(type_url, body),
+    if takes_bytes {
+        json!({"@type": type_url.as_str(), "value": STANDARD.encode(body)})
+    } else {
+        body_to_json(type_url, body)
     }
 }
 

@@ -70,9 +70,10 @@ impl<'n> Encoder<'n> {
 
     /// Records a fault. `rule` may show the content, and is replaced if the content is sensitive.
     pub(crate) fn fault<T>(&mut self, rule: impl Into<String>) -> Encoded<T> {
-        match self.hides {
-            true => self.bare_fault(sensitive::hidden("is not a valid value of the field")),
-            false => self.bare_fault(rule),
+        if self.hides {
+            self.bare_fault(sensitive::hidden("is not a valid value of the field"))
+        } else {
+            self.bare_fault(rule)
         }
     }
 
@@ -98,9 +99,10 @@ impl<'n> Encoder<'n> {
     }
 
     pub(crate) fn expected<T>(&mut self, what: &str, found: &Node) -> Encoded<T> {
-        match self.hides {
-            true => self.bare_fault(sensitive::hidden(&format!("expected {what}"))),
-            false => self.bare_fault(format!("expected {what}, found {found}")),
+        if self.hides {
+            self.bare_fault(sensitive::hidden(&format!("expected {what}")))
+        } else {
+            self.bare_fault(format!("expected {what}, found {found}"))
         }
     }
 
@@ -111,9 +113,10 @@ impl<'n> Encoder<'n> {
         message: &MessageDescriptor,
         found: &Node,
     ) -> Encoded<T> {
-        match credentials::is_near(message) {
-            true => self.bare_fault(sensitive::hidden(&format!("expected {what}"))),
-            false => self.expected(what, found),
+        if credentials::is_near(message) {
+            self.bare_fault(sensitive::hidden(&format!("expected {what}")))
+        } else {
+            self.expected(what, found)
         }
     }
 
@@ -209,9 +212,10 @@ impl<'n> Encoder<'n> {
                 None if self.skips_unknown => {}
                 None => {
                     is_good = false;
-                    match self.hides {
-                        true => self.unknown_field::<()>(message, key),
-                        false => self.within(key, |e| e.unknown_field(message, key)),
+                    if self.hides {
+                        self.unknown_field::<()>(message, key)
+                    } else {
+                        self.within(key, |e| e.unknown_field(message, key))
                     };
                 }
             }

@@ -191,9 +191,10 @@ impl Paths {
             }
             let part = self.value(open.last());
             self.put(part, position);
-            open.push(match is_map {
-                true => Container::Map { part, value: None },
-                false => Container::List { part, index: 0 },
+            open.push(if is_map {
+                Container::Map { part, value: None }
+            } else {
+                Container::List { part, index: 0 }
             });
         }
     }

@@ -204,9 +204,10 @@ impl Profiles {
             return (ProfileSource::Declared, declared.to_vec());
         }
         let connected: BTreeSet<ClientProfile> = self.connected(scope).copied().collect();
-        match connected.is_empty() {
-            false => (ProfileSource::Connected, connected.into_iter().collect()),
-            true => (ProfileSource::Assumed, vec![ClientProfile::of(ClientKind::Envoy)]),
+        if connected.is_empty() {
+            (ProfileSource::Assumed, vec![ClientProfile::of(ClientKind::Envoy)])
+        } else {
+            (ProfileSource::Connected, connected.into_iter().collect())
         }
     }
 

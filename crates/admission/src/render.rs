@@ -80,9 +80,12 @@ impl Renderer {
             return fields;
         }
         let has_descriptor = chancery_proto::envoy_pool().get_message_by_name(name).is_some();
-        self.lose(|| match has_descriptor {
-            false => format!("there is no descriptor of the type {type_url:?}"),
-            true => format!("the bytes of a {name} are malformed or nested too deep"),
+        self.lose(|| {
+            if has_descriptor {
+                format!("the bytes of a {name} are malformed or nested too deep")
+            } else {
+                format!("there is no descriptor of the type {type_url:?}")
+            }
         });
         json!({"@type": type_url, "value": STANDARD.encode(body)})
     }

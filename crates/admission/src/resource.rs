@@ -105,10 +105,7 @@ fn type_and_name(node: &Node) -> Option<(&str, Option<&str>)> {
         Some(_) => inner.get("metadata").and_then(|metadata| metadata.get("name")),
         None => inner.get(field.unwrap_or("name")).or_else(|| inner.get("clusterName")),
     };
-    let name = match std::ptr::eq(inner, node) {
-        true => in_body,
-        false => node.get("name").or(in_body),
-    };
+    let name = if std::ptr::eq(inner, node) { in_body } else { node.get("name").or(in_body) };
     Some((url, name.and_then(Node::text)))
 }
 
@@ -146,12 +143,10 @@ fn wrapped(
                 faults.push(Fault::new(rule).within("aliases"));
             }
             let aliases = stored_aliases(&draft.key.type_url, aliases, &mut faults);
-            match faults.is_empty() {
-                true => Ok(Entry {
-                    draft: ResourceDraft { ttl, labels, aliases, ..draft },
-                    expectation,
-                }),
-                false => Err(faults),
+            if faults.is_empty() {
+                Ok(Entry { draft: ResourceDraft { ttl, labels, aliases, ..draft }, expectation })
+            } else {
+                Err(faults)
             }
         }
         Err(inner) => {
@@ -179,9 +174,10 @@ fn body(node: &Node, name: Option<&str>, doubts: &mut Doubts) -> Result<Resource
         TypeUrl::new(url).map_err(|e| vec![Fault::new(e.to_string()).within("@type")])?;
     let draft = draft::draft(&type_url, name, Bytes::from(body)).map_err(|fault| vec![fault])?;
     // The encoder finds the marks in fields. The rest are in places without a path, such as the key of a map.
-    match sensitive::has_mark(&type_url, &draft.body) {
-        true => Err(vec![Fault::new(sensitive::IS_MARK)]),
-        false => Ok(draft),
+    if sensitive::has_mark(&type_url, &draft.body) {
+        Err(vec![Fault::new(sensitive::IS_MARK)])
+    } else {
+        Ok(draft)
     }
 }
 
@@ -320,11 +316,14 @@ fn stored_aliases(
     aliases: Vec<ResourceName>,
     faults: &mut Vec<Fault>,
 ) -> Vec<ResourceName> {
-    let stored = |(index, alias): (usize, ResourceName)| match is_structured(alias.as_str()) {
-        false => Some(alias),
-        true => draft::stored_name(type_url, alias.as_str())
-            .map_err(|rule| faults.push(Fault::new(rule).within(&format!("aliases[{index}]"))))
-            .ok(),
+    let stored = |(index, alias): (usize, ResourceName)| {
+        if is_structured(alias.as_str()) {
+            draft::stored_name(type_url, alias.as_str())
+                .map_err(|rule| faults.push(Fault::new(rule).within(&format!("aliases[{index}]"))))
+                .ok()
+        } else {
+            Some(alias)
+        }
     };
     aliases.into_iter().enumerate().filter_map(stored).collect()
 }

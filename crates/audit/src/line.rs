@@ -80,9 +80,10 @@ pub(crate) fn body(event: &Event, level: Level) -> String {
 #[must_use]
 pub fn truncated(text: &str) -> String {
     let shown = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
-    match shown.len() < text.len() {
-        true => format!("{shown}… ({} bytes)", text.len()),
-        false => shown.to_owned(),
+    if shown.len() < text.len() {
+        format!("{shown}… ({} bytes)", text.len())
+    } else {
+        shown.to_owned()
     }
 }
 
@@ -98,11 +99,10 @@ fn bounded(details: &Map<String, Value>) -> Map<String, Value> {
 fn printable(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
-        match is_unprintable(c) {
-            true => {
-                out.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
-            }
-            false => out.push(c),
+        if is_unprintable(c) {
+            out.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            out.push(c)
         }
     }
     out

@@ -226,11 +226,10 @@ impl Worker {
     }
 
     fn is_sync_due(&self) -> bool {
-        match self.settings.sync_interval.is_zero() {
-            true => self.unsynced.len() >= BATCH_MAX,
-            false => self
-                .unsynced_since
-                .is_some_and(|since| since.elapsed() >= self.settings.sync_interval),
+        if self.settings.sync_interval.is_zero() {
+            self.unsynced.len() >= BATCH_MAX
+        } else {
+            self.unsynced_since.is_some_and(|since| since.elapsed() >= self.settings.sync_interval)
         }
     }
 

@@ -54,13 +54,14 @@ pub(crate) fn refuse_in_url(query: Option<&str>) -> Result<(), AuthError> {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         name.eq_ignore_ascii_case("access_token") || value.starts_with("chy_")
     };
-    match query.is_some_and(|query| query.split('&').any(is_token)) {
-        false => Ok(()),
-        true => Err(AuthError::new(
+    if query.is_some_and(|query| query.split('&').any(is_token)) {
+        Err(AuthError::new(
             Method::Bearer,
             Reason::InUrl,
             "the URL contains a token, which logs may show; send it in the authorization header, and replace the token",
-        )),
+        ))
+    } else {
+        Ok(())
     }
 }
 

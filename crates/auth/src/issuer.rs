@@ -116,23 +116,21 @@ impl Issuer {
     }
 
     pub(crate) fn check_begin(&self, begins: u64, now: u64) -> Result<(), AuthError> {
-        match begins <= now.saturating_add(LEEWAY_SECONDS) {
-            true => Ok(()),
-            false => {
-                let text =
-                    format!("is not valid before {} (iat, nbf); compare the clocks", date(begins));
-                Err(self.refused(Reason::NotYetValid, &text))
-            }
+        if begins <= now.saturating_add(LEEWAY_SECONDS) {
+            Ok(())
+        } else {
+            let text =
+                format!("is not valid before {} (iat, nbf); compare the clocks", date(begins));
+            Err(self.refused(Reason::NotYetValid, &text))
         }
     }
 
     pub(crate) fn check_expiry(&self, expires: u64, now: u64) -> Result<(), AuthError> {
-        match now < expires {
-            true => Ok(()),
-            false => {
-                let text = format!("expired at {}; get a new one", date(expires));
-                Err(self.refused(Reason::Expired, &text))
-            }
+        if now < expires {
+            Ok(())
+        } else {
+            let text = format!("expired at {}; get a new one", date(expires));
+            Err(self.refused(Reason::Expired, &text))
         }
     }
 }

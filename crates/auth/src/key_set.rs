@@ -125,9 +125,10 @@ impl KeySet {
             return Err(format!("the key set has {n_keys} keys, at most {KEYS_MAX} are allowed"));
         }
         let usable: Vec<Key> = keys.iter().filter_map(Value::as_object).filter_map(key).collect();
-        match usable.is_empty() {
-            true => Err("the key set has no usable public key with an ID (kid)".to_owned()),
-            false => Ok(Self(usable)),
+        if usable.is_empty() {
+            Err("the key set has no usable public key with an ID (kid)".to_owned())
+        } else {
+            Ok(Self(usable))
         }
     }
 

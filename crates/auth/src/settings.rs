@@ -137,11 +137,10 @@ impl FromStr for KeyUrl {
         };
         let ip = url.bare_host().parse::<std::net::IpAddr>();
         let is_loopback = url.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback());
-        match is_tls || is_loopback {
-            true => Ok(url),
-            false => {
-                Err(format!("{text:?} is not encrypted; use https, or http on a loopback address"))
-            }
+        if is_tls || is_loopback {
+            Ok(url)
+        } else {
+            Err(format!("{text:?} is not encrypted; use https, or http on a loopback address"))
         }
     }
 }

@@ -190,10 +190,8 @@ impl Reply {
     /// the types that the client has requested.
     pub(crate) fn check(&self, nonces: &BTreeSet<String>, asked: &BTreeSet<String>) -> Outcome {
         let shown = || self.to_string();
-        let (nonce_rule, name_rule) = match self.is_delta {
-            true => ("DELTA-10", "DELTA-47"),
-            false => ("SOTW-10", "SOTW-74"),
-        };
+        let (nonce_rule, name_rule) =
+            if self.is_delta { ("DELTA-10", "DELTA-47") } else { ("SOTW-10", "SOTW-74") };
         ensure(nonce_rule, !self.nonce.is_empty(), "a nonce in every response", shown)?;
         let is_new = !nonces.contains(&self.nonce);
         ensure(nonce_rule, is_new, "a nonce that no earlier response of the stream had", shown)?;

@@ -74,9 +74,8 @@ impl Config {
     /// # Errors
     /// Returns the first setting that is below its minimum.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let at_least = |key, value, min| match value < min {
-            true => Err(ConfigError { key, value, min }),
-            false => Ok(()),
+        let at_least = |key, value, min| {
+            if value < min { Err(ConfigError { key, value, min }) } else { Ok(()) }
         };
         at_least("inbox_events", self.inbox_events, 1)?;
         at_least("turn_work_max", self.turn_work_max, 1)?;

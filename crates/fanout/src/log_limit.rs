@@ -22,9 +22,10 @@ const NAME_BYTES_MAX: usize = 256;
 /// quotes and escapes the values of fields.
 pub(crate) fn logged_name(text: &str) -> Cow<'_, str> {
     let shown = &text[..text.floor_char_boundary(NAME_BYTES_MAX)];
-    match shown.len() < text.len() {
-        true => format!("{shown}… ({} bytes)", text.len()).into(),
-        false => shown.into(),
+    if shown.len() < text.len() {
+        format!("{shown}… ({} bytes)", text.len()).into()
+    } else {
+        shown.into()
     }
 }
 

@@ -78,9 +78,10 @@ impl Shard {
                 // A stream that has ended needs no response.
                 let is_in_vain =
                     slot.is_closed() && matches!(work, Work::Take(..) | Work::Poll { .. });
-                let done = match is_in_vain {
-                    true => (Some(session), Done::Polled(None, ms)),
-                    false => work.run(session, view.as_ref(), &differ, ms),
+                let done = if is_in_vain {
+                    (Some(session), Done::Polled(None, ms))
+                } else {
+                    work.run(session, view.as_ref(), &differ, ms)
                 };
                 if let Some(back) = &mut ticket.back {
                     back.done = Some(done);

@@ -40,9 +40,10 @@ impl Shard {
             }
             (Some(_), _, _) => None,
         };
-        let first = match newest.follows(old) {
-            true => Revision(old.revision.0.saturating_add(1)),
-            false => Revision(0),
+        let first = if newest.follows(old) {
+            Revision(old.revision.0.saturating_add(1))
+        } else {
+            Revision(0)
         };
         self.reassign_since = match self.reassign_from {
             Some(_) => self.reassign_since.min(first),
@@ -81,9 +82,10 @@ impl Shard {
         let most = self.config.turn_work_max.saturating_mul(COMPARISONS_PER_STEP);
         let mut budget = Budget::new(most);
         while at < self.sessions.capacity() && !budget.is_spent() {
-            budget.spend(match self.is_placed(at) {
-                true => 1,
-                false => cost_of(self.reassign(at, now)).saturating_mul(COMPARISONS_PER_STEP),
+            budget.spend(if self.is_placed(at) {
+                1
+            } else {
+                cost_of(self.reassign(at, now)).saturating_mul(COMPARISONS_PER_STEP)
             });
             at += 1;
         }

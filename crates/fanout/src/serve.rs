@@ -494,9 +494,10 @@ impl Shard {
         }
         let type_place = type_place(type_url);
         // For a response in parts, the answer to the last part counts.
-        let arrived = match entry.session.is_under_way(type_url) {
-            true => None,
-            false => entry.changes.on_answer(type_place),
+        let arrived = if entry.session.is_under_way(type_url) {
+            None
+        } else {
+            entry.changes.on_answer(type_place)
         };
         match verdict {
             Verdict::Ack { waited_ms, .. } => {
@@ -530,10 +531,10 @@ impl Shard {
     /// Sets a timer for the session's next deadline. An earlier timer stays.
     fn set_timer(&mut self, at: usize, now: Now) {
         let Some(entry) = self.sessions.get_mut(at) else { return };
-        let renewal = entry.session.renewal_at(now.ms).map(|due| match due <= now.ms {
-            true => now.ms + RENEWAL_RETRY_MS,
-            false => due,
-        });
+        let renewal = entry
+            .session
+            .renewal_at(now.ms)
+            .map(|due| if due <= now.ms { now.ms + RENEWAL_RETRY_MS } else { due });
         let wake_at = entry.session.wake_at(now.ms);
         if let Some(wake_at) = wake_at.into_iter().chain(renewal).min()
             && entry.wake_at.is_none_or(|known| wake_at < known)

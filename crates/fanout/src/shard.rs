@@ -363,13 +363,12 @@ impl Shard {
         if old.placement_changed() != newest.placement_changed() {
             self.on_placement_change(&old, newest);
         }
-        self.marking = Some(match newest.follows(&old) {
-            false => Marking::of_anything(self.sessions.capacity(), old.revision, arrived),
-            true => {
-                let is_seen = |scope: &ScopeName| self.views.sees(scope);
-                let changes = changed_collections_of(&self.differ, &old, newest, is_seen);
-                Marking::of(changes, old.revision, arrived)
-            }
+        self.marking = Some(if newest.follows(&old) {
+            let is_seen = |scope: &ScopeName| self.views.sees(scope);
+            let changes = changed_collections_of(&self.differ, &old, newest, is_seen);
+            Marking::of(changes, old.revision, arrived)
+        } else {
+            Marking::of_anything(self.sessions.capacity(), old.revision, arrived)
         });
         self.step += 1;
         self.mark_some(now);
@@ -526,10 +525,7 @@ impl Shard {
             || !self.called.is_empty()
             || !self.indexing.is_empty()
             || !self.leaving.is_empty();
-        match self.queue.is_empty() && !waiting && !is_due {
-            true => Flow::Wait(next),
-            false => Flow::Again,
-        }
+        if self.queue.is_empty() && !waiting && !is_due { Flow::Wait(next) } else { Flow::Again }
     }
 
     /// Polls some of the waiting sessions, first those in the updates lane.

@@ -216,10 +216,7 @@ impl StreamSlot {
             let is_bulk = !self.is_established() || cost > 1;
             self.waits_in_bulk.store(is_bulk, Ordering::Relaxed);
         }
-        match self.waits_in_bulk.load(Ordering::Relaxed) {
-            true => Lane::Bulk,
-            false => Lane::Updates,
-        }
+        if self.waits_in_bulk.load(Ordering::Relaxed) { Lane::Bulk } else { Lane::Updates }
     }
 
     /// Records that an event for which [`StreamSlot::lane_of`] chose the inbox was handled.

@@ -87,9 +87,10 @@ fn check_header(name: &str) -> Result<(), String> {
     if !name.bytes().all(is_allowed) {
         return Err(format!("{name:?} is not a valid metadata key"));
     }
-    match name.ends_with("-bin") {
-        true => Err(format!("{name:?} names binary metadata, whose hash gRPC does not use")),
-        false => Ok(()),
+    if name.ends_with("-bin") {
+        Err(format!("{name:?} names binary metadata, whose hash gRPC does not use"))
+    } else {
+        Ok(())
     }
 }
 
@@ -222,9 +223,10 @@ fn rls(fields: &Fields<'_>) -> Result<(), ConvertError> {
     }
     let children = fields.array("childPolicy")?.into_iter().flatten();
     let mut names = children.filter_map(|child| child.as_object()?.keys().next());
-    match names.any(|name| fields.knows(name)) {
-        true => Ok(()),
-        false => Err(fields.error("childPolicy", "gRPC supports none of the policies")),
+    if names.any(|name| fields.knows(name)) {
+        Ok(())
+    } else {
+        Err(fields.error("childPolicy", "gRPC supports none of the policies"))
     }
 }
 

@@ -96,9 +96,10 @@ impl Registry {
                     json!({ "config": config.to_json(), "ignoreReresolutionRequests": is_eds }),
                 );
                 order.push(Value::from(name.clone()));
-                let weighted_target = match policy.name == names::WRR_LOCALITY {
-                    true => Some(policy.weighted_target(&localities)?.config),
-                    false => None,
+                let weighted_target = if policy.name == names::WRR_LOCALITY {
+                    Some(policy.weighted_target(&localities)?.config)
+                } else {
+                    None
                 };
                 let cluster = leaf.cluster.name.clone();
                 priorities.push(Priority { name, cluster, localities, weighted_target });
@@ -194,10 +195,7 @@ fn by_priority(
             return Err(ConvertError::invalid("endpoints", rule));
         }
     }
-    match groups.is_empty() {
-        true => Ok(vec![Vec::new()]),
-        false => Ok(groups.into_values().collect()),
-    }
+    if groups.is_empty() { Ok(vec![Vec::new()]) } else { Ok(groups.into_values().collect()) }
 }
 
 fn weighted(locality: &Locality, entry: &LocalityLbEndpoints) -> WeightedLocality {
@@ -212,9 +210,10 @@ fn weighted(locality: &Locality, entry: &LocalityLbEndpoints) -> WeightedLocalit
 fn addresses(endpoints: Vec<&LbEndpoint>) -> Vec<String> {
     let addresses = endpoints.into_iter().filter_map(|endpoint| {
         let address = endpoint.endpoint.as_ref()?.address.as_ref()?.socket_address.as_ref()?;
-        Some(match address.address.contains(':') {
-            true => format!("[{}]:{}", address.address, address.port_value),
-            false => format!("{}:{}", address.address, address.port_value),
+        Some(if address.address.contains(':') {
+            format!("[{}]:{}", address.address, address.port_value)
+        } else {
+            format!("{}:{}", address.address, address.port_value)
         })
     });
     addresses.collect()

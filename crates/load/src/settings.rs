@@ -129,9 +129,10 @@ impl Settings {
     /// # Errors
     /// Fails if the interval is out of range. [`Clusters::from_list`] checks the clusters.
     pub fn validate(&self) -> Result<(), SettingsError> {
-        match (INTERVAL_MIN..=INTERVAL_MAX).contains(&self.interval) {
-            true => Ok(()),
-            false => Err(SettingsError::Interval(self.interval)),
+        if (INTERVAL_MIN..=INTERVAL_MAX).contains(&self.interval) {
+            Ok(())
+        } else {
+            Err(SettingsError::Interval(self.interval))
         }
     }
 

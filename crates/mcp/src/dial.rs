@@ -85,9 +85,10 @@ pub(crate) fn shown(status: &Status) -> String {
         Code::OutOfRange => " (mcp.message_bytes_max)",
         _ => "",
     };
-    let text = match has_private_key(status.message().as_bytes()) {
-        true => "a text with a private key, which is not shown",
-        false => status.message(),
+    let text = if has_private_key(status.message().as_bytes()) {
+        "a text with a private key, which is not shown"
+    } else {
+        status.message()
     };
     format!("{:?}: {}{hint}", status.code(), &text[..text.floor_char_boundary(STATUS_BYTES_MAX)])
 }

@@ -46,26 +46,22 @@ pub(crate) async fn ingest(
     for _ in 0..ATTEMPTS_MAX {
         let state = replica.state();
         let mut check = || sink.on_message(message, &state);
-        let step = match len > SMALL_BYTES_MAX {
-            true => tokio::task::block_in_place(check),
-            false => check(),
-        };
+        let step = if len > SMALL_BYTES_MAX { tokio::task::block_in_place(check) } else { check() };
         let change = match step {
             Step::Commit(change) => change,
             Step::Reject(request) => return Ok(Answer { request, ends_stream: false }),
             Step::Close(reason) => return Err(reason),
         };
-        let outcome = match change.is_empty() {
-            true => Ok(()),
-            false => {
-                let transaction = transaction(sink.settings(), change, message, &state);
-                match replica.transact(transaction).await {
-                    Ok(Outcome::Committed(_)) => Ok(()),
-                    // Another author changed a resource. Compare the message with the new state.
-                    Ok(Outcome::Refused(Refusal::Resource { .. })) => continue,
-                    Ok(Outcome::Refused(refusal)) => Err(Failure::invalid(refusal.to_string())),
-                    Err(error) => Err(failure(&error)),
-                }
+        let outcome = if change.is_empty() {
+            Ok(())
+        } else {
+            let transaction = transaction(sink.settings(), change, message, &state);
+            match replica.transact(transaction).await {
+                Ok(Outcome::Committed(_)) => Ok(()),
+                // Another author changed a resource. Compare the message with the new state.
+                Ok(Outcome::Refused(Refusal::Resource { .. })) => continue,
+                Ok(Outcome::Refused(refusal)) => Err(Failure::invalid(refusal.to_string())),
+                Err(error) => Err(failure(&error)),
             }
         };
         let ends_stream = matches!(&outcome, Err(failure) if failure.code == UNAVAILABLE);

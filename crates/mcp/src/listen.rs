@@ -197,12 +197,11 @@ fn is_allowed(allowed: &[String], peer: Option<&PeerIdentity>) -> bool {
 /// Returns the names in a certificate, for people.
 fn shown(peer: &PeerIdentity) -> String {
     let names: Vec<&str> = peer.spiffe_id.iter().chain(&peer.dns).map(String::as_str).collect();
-    match names.is_empty() {
-        true => "no SPIFFE ID and no DNS name".to_owned(),
-        false => {
-            let text = format!("the names {names:?}");
-            text[..text.floor_char_boundary(NAMES_BYTES_MAX)].to_owned()
-        }
+    if names.is_empty() {
+        "no SPIFFE ID and no DNS name".to_owned()
+    } else {
+        let text = format!("the names {names:?}");
+        text[..text.floor_char_boundary(NAMES_BYTES_MAX)].to_owned()
     }
 }
 

@@ -168,9 +168,12 @@ impl ScopeTemplate {
     /// Fails if braces are unbalanced, a variable is unknown, or the literal parts do not form a
     /// valid scope name.
     pub fn parse(source: &str) -> Result<Self, TemplateError> {
-        Self::parsed(source).map_err(|error| match has_private_key(source.as_bytes()) {
-            true => NameError::PrivateKey { what: "scope template" }.into(),
-            false => error,
+        Self::parsed(source).map_err(|error| {
+            if has_private_key(source.as_bytes()) {
+                NameError::PrivateKey { what: "scope template" }.into()
+            } else {
+                error
+            }
         })
     }
 

@@ -108,9 +108,10 @@ fn is_escaped(byte: u8) -> bool {
 fn put_escaped(out: &mut String, text: &str) {
     for c in text.chars() {
         // Writing to a string cannot fail.
-        let _ = match u8::try_from(c).is_ok_and(is_escaped) {
-            true => write!(out, "%{:02x}", u32::from(c)),
-            false => out.write_char(c),
+        let _ = if u8::try_from(c).is_ok_and(is_escaped) {
+            write!(out, "%{:02x}", u32::from(c))
+        } else {
+            out.write_char(c)
         };
     }
 }

@@ -167,9 +167,12 @@ impl Extra {
         let variant = name.is_variant().then(|| name.constraints()).flatten();
         let variant =
             variant.map(|constraints| Box::new(Variant { base: name.to_base(), constraints }));
-        let children = draft.children.iter().map(|child| match child.name == *name {
-            true => ResourceKey { type_url: child.type_url.clone(), name: name.clone() },
-            false => child.clone(),
+        let children = draft.children.iter().map(|child| {
+            if child.name == *name {
+                ResourceKey { type_url: child.type_url.clone(), name: name.clone() }
+            } else {
+                child.clone()
+            }
         });
         Self {
             aliases: draft.aliases.clone().into(),
@@ -200,10 +203,8 @@ impl Resource {
         let variant = variant.map(|v| encode_resource_name(v.base.as_str(), Some(&v.constraints)));
         let name_len = variant.as_ref().map_or(name.as_str().len(), |encoded| encoded.len());
         let any_url = type_url.message_url();
-        let suffix = match type_url.is_collection() {
-            true => mcp_metadata(&version_text),
-            false => BytesMut::new(),
-        };
+        let suffix =
+            if type_url.is_collection() { mcp_metadata(&version_text) } else { BytesMut::new() };
         let value_len = draft.body_len() + suffix.len();
         let any_len = len_field_len(any_url.len()) + len_field_len(value_len);
         let inner_len = len_field_len(any_len)

@@ -140,9 +140,6 @@ impl State {
         }
         let mut keys = Keys::clone(&self.keys);
         let changed = ops.iter().filter(|op| keys.change(op)).count() > 0;
-        match changed {
-            true => (Self { keys: Arc::new(keys), ..self }, true),
-            false => (self, false),
-        }
+        if changed { (Self { keys: Arc::new(keys), ..self }, true) } else { (self, false) }
     }
 }

@@ -47,10 +47,7 @@ pub struct Printable<'a>(pub &'a str);
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            match is_unprintable(c) {
-                true => write!(f, "{}", c.escape_default())?,
-                false => f.write_char(c)?,
-            }
+            if is_unprintable(c) { write!(f, "{}", c.escape_default())? } else { f.write_char(c)? }
         }
         Ok(())
     }

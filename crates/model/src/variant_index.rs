@@ -58,9 +58,10 @@ impl VariantIndex {
             let base = resource.base_name();
             let rest = self.of(base.as_str()).iter().filter(|one| one.name() != resource.name());
             let rest: Arc<[Arc<Resource>]> = rest.cloned().collect();
-            match rest.is_empty() {
-                true => drop(self.0.remove(base)),
-                false => drop(self.0.insert(base.clone(), rest)),
+            if rest.is_empty() {
+                drop(self.0.remove(base))
+            } else {
+                drop(self.0.insert(base.clone(), rest))
             }
         }
     }

@@ -181,10 +181,7 @@ impl Activity {
     pub async fn evicted(&self) {
         std::future::poll_fn(|cx| {
             self.waker.register(cx.waker());
-            match self.is_evicted() {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
+            if self.is_evicted() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }

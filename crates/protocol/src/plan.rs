@@ -330,9 +330,10 @@ impl Subscription {
         let said: BTreeSet<&ResourceName> = plan.removed.iter().collect();
         removed.retain(|resource| !said.contains(resource.name()));
         for resource in removed {
-            match self.is_replaced(view, &resource) {
-                true => self.remove_replaced(vec![resource], &mut plan, view),
-                false => self.hold_removal(resource.name().clone(), resource, context),
+            if self.is_replaced(view, &resource) {
+                self.remove_replaced(vec![resource], &mut plan, view)
+            } else {
+                self.hold_removal(resource.name().clone(), resource, context)
             }
         }
         plan

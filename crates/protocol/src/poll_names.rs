@@ -56,9 +56,10 @@ impl PollNames {
     pub fn selected(&self, view: TypeView, node: &Node, type_url: &TypeUrl) -> TypeView {
         let of_node = || node.dynamic_parameters.get(type_url.as_str()).cloned().map(Arc::new);
         let all = view.with_parameters(self.of_wildcard.clone().or_else(of_node));
-        match self.names.is_empty() || self.names.wildcard().is_some() {
-            true => all.hiding_other_nodes(|| Some(Arc::new(node.clone()))),
-            false => all,
+        if self.names.is_empty() || self.names.wildcard().is_some() {
+            all.hiding_other_nodes(|| Some(Arc::new(node.clone())))
+        } else {
+            all
         }
     }
 

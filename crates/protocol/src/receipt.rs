@@ -18,10 +18,7 @@ pub enum Interest {
 
 impl Interest {
     pub(crate) fn wildcard(type_url: &TypeUrl, on: bool) -> Self {
-        match on {
-            true => Self::Wildcard(type_url.clone()),
-            false => Self::NoWildcard(type_url.clone()),
-        }
+        if on { Self::Wildcard(type_url.clone()) } else { Self::NoWildcard(type_url.clone()) }
     }
 }
 

@@ -135,14 +135,14 @@ impl Session {
             return Err(ProtocolError::Variant);
         }
         let is_mcp = self.kind.protocol == Protocol::Mcp;
-        let type_url = self.type_of(request.type_url()).map_err(|error| match is_mcp {
-            true => ProtocolError::Collection(request.type_url().to_owned()),
-            false => error,
+        let type_url = self.type_of(request.type_url()).map_err(|error| {
+            if is_mcp { ProtocolError::Collection(request.type_url().to_owned()) } else { error }
         })?;
         if is_mcp && !self.serves(&type_url) {
-            return match self.config.ignore_other_collections {
-                true => Ok(Receipt { type_url, verdict: None, kind: RequestKind::Stale }),
-                false => Err(ProtocolError::Collection(type_url.to_string())),
+            return if self.config.ignore_other_collections {
+                Ok(Receipt { type_url, verdict: None, kind: RequestKind::Stale })
+            } else {
+                Err(ProtocolError::Collection(type_url.to_string()))
             };
         }
         if let Some(error) = request.error_detail_mut() {

@@ -145,9 +145,10 @@ impl Speller<'_> {
         let name = self.name(name);
         let is_glob = is_structured(&name)
             && StructuredName::parse(&name).is_ok_and(|parsed| parsed.is_glob());
-        match is_glob || parameters.is_empty() {
-            true => name.into_owned(),
-            false => located_name(&name, &parameters),
+        if is_glob || parameters.is_empty() {
+            name.into_owned()
+        } else {
+            located_name(&name, &parameters)
         }
     }
 
@@ -158,9 +159,10 @@ impl Speller<'_> {
             // No resource has this name (SOTW-110).
             let bare = name.replace(['\u{1}', '\u{2}'], UNKNOWN);
             // The longest names lose their first character, so that the limit holds.
-            let start = match bare.len() < RESOURCE_NAME_BYTES_MAX {
-                true => 0,
-                false => bare.chars().next().map_or(0, char::len_utf8),
+            let start = if bare.len() < RESOURCE_NAME_BYTES_MAX {
+                0
+            } else {
+                bare.chars().next().map_or(0, char::len_utf8)
             };
             let converted = [UNKNOWN, &bare[start..]].concat();
             self.spellings.set(&converted, Some(name));

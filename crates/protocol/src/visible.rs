@@ -27,9 +27,10 @@ impl EndpointLists {
     #[must_use]
     pub fn visible(self, view: &View, type_url: &TypeUrl) -> TypeView {
         let all = view.of_type(type_url);
-        match self.0 || type_url.as_str() != ENDPOINT {
-            true => all,
-            false => all.hiding_parents_of(LOCALITY_ENDPOINTS),
+        if self.0 || type_url.as_str() != ENDPOINT {
+            all
+        } else {
+            all.hiding_parents_of(LOCALITY_ENDPOINTS)
         }
     }
 }
@@ -39,9 +40,6 @@ impl Subscription {
     /// names of other nodes.
     pub(crate) fn visible(&self, lists: EndpointLists, view: &View) -> TypeView {
         let all = lists.visible(view, &self.type_url).with_parameters(self.variants.parameters());
-        match self.is_wildcard() {
-            true => all.hiding_other_nodes(|| view.node().cloned()),
-            false => all,
-        }
+        if self.is_wildcard() { all.hiding_other_nodes(|| view.node().cloned()) } else { all }
     }
 }

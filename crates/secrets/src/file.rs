@@ -131,10 +131,7 @@ fn parse(path: &Path, text: &[u8]) -> Result<Vec<Key>, KeyFileError> {
         let key = bytes.and_then(|bytes| Key::from_bytes(&bytes));
         keys.push(key.ok_or_else(|| KeyFileError::Line { path: path.to_owned(), line: at + 1 })?);
     }
-    match keys.is_empty() {
-        true => Err(KeyFileError::Empty { path: path.to_owned() }),
-        false => Ok(keys),
-    }
+    if keys.is_empty() { Err(KeyFileError::Empty { path: path.to_owned() }) } else { Ok(keys) }
 }
 
 #[cfg(test)]

@@ -120,9 +120,10 @@ impl Keks {
 
     /// Returns whether no source has a key-encryption key. A plugin is not asked.
     pub(crate) fn lacks(&self, name: &str) -> bool {
-        match name.starts_with(KMS_PREFIX) {
-            true => !self.0.iter().any(|source| matches!(source, Source::Kms(_))),
-            false => self.loaded(name).is_none(),
+        if name.starts_with(KMS_PREFIX) {
+            !self.0.iter().any(|source| matches!(source, Source::Kms(_)))
+        } else {
+            self.loaded(name).is_none()
         }
     }
 

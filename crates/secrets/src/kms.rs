@@ -118,9 +118,10 @@ impl Plugin {
     pub(crate) async fn key_id(&self) -> Result<String, KmsError> {
         let status: StatusResponse = self.call("Status", StatusRequest {}).await?;
         let StatusResponse { version, healthz, key_id } = status;
-        match version.starts_with("v2") && healthz == "ok" {
-            true => Ok(key_id),
-            false => Err(KmsError::Unhealthy { path: self.0.clone(), version, healthz }),
+        if version.starts_with("v2") && healthz == "ok" {
+            Ok(key_id)
+        } else {
+            Err(KmsError::Unhealthy { path: self.0.clone(), version, healthz })
         }
     }
 

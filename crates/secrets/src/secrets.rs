@@ -177,9 +177,10 @@ impl Secrets {
         let ring = self.0.ring.read();
         let unwrapped = newest.and_then(|id| Some((id, ring.data(id)?, ring.mac()?)));
         let Some((id, data, mac)) = unwrapped else {
-            return Err(match self.has_source() {
-                true => KeysError::Locked(self.reason()),
-                false => KeysError::NoSource,
+            return Err(if self.has_source() {
+                KeysError::Locked(self.reason())
+            } else {
+                KeysError::NoSource
             });
         };
         let path = Path { sealing_id: keys.sealing_id, scope, key };
@@ -194,19 +195,19 @@ impl Secrets {
     /// Returns why a write of these drafts would be refused.
     #[must_use]
     pub fn refusal(&self, keys: &Keys, upserts: &[Upsert]) -> Option<KeysError> {
-        let can_seal = match keys.exist() {
-            true => self.has_unwrapped(keys),
+        let can_seal = if keys.exist() {
+            self.has_unwrapped(keys)
+        } else {
             // The write creates the keys.
-            false => self.has_source(),
+            self.has_source()
         };
         if can_seal || !self.may_seal(keys) {
             return None;
         }
         let is_secret =
             |Upsert { draft, .. }: &Upsert| (self.0.finder)(&draft.key.type_url, &draft.body);
-        upserts.iter().any(is_secret).then(|| match self.has_source() {
-            true => KeysError::Locked(self.reason()),
-            false => KeysError::NoSource,
+        upserts.iter().any(is_secret).then(|| {
+            if self.has_source() { KeysError::Locked(self.reason()) } else { KeysError::NoSource }
         })
     }
 

@@ -46,9 +46,10 @@ pub(crate) fn read_certificates(
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .map_err(|error| not_pem(what, path, error))?;
-    match certificates.is_empty() {
-        true => Err(unreadable(what, path, "it contains no PEM certificate")),
-        false => Ok(certificates),
+    if certificates.is_empty() {
+        Err(unreadable(what, path, "it contains no PEM certificate"))
+    } else {
+        Ok(certificates)
     }
 }
 

@@ -220,10 +220,7 @@ impl TlsConfig {
     }
 
     pub(crate) fn read(&self) -> Result<Sides, TlsError> {
-        let authority = match self.ca.as_os_str().is_empty() {
-            true => None,
-            false => Some(self.read_ca()?),
-        };
+        let authority = if self.ca.as_os_str().is_empty() { None } else { Some(self.read_ca()?) };
         let chain = self.read_chain()?;
         let key = self.read_key()?;
         let validity = Validity::of_chain(&chain)
@@ -332,18 +329,20 @@ impl TlsConfig {
         roots: &Arc<RootCertStore>,
     ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider());
-        let builder = match self.clients.required || !self.port.identifies_clients() {
-            true => builder,
-            false => builder.allow_unauthenticated(),
+        let builder = if self.clients.required || !self.port.identifies_clients() {
+            builder
+        } else {
+            builder.allow_unauthenticated()
         };
-        match self.crl.as_os_str().is_empty() {
-            true => builder.build().map_err(|error| unreadable(what, path, error)),
-            false => builder
+        if self.crl.as_os_str().is_empty() {
+            builder.build().map_err(|error| unreadable(what, path, error))
+        } else {
+            builder
                 .with_crls(read_crls(&self.crl, unix_time())?)
                 // While one CA replaces another, only one of them may have a list.
                 .allow_unknown_revocation_status()
                 .build()
-                .map_err(|error| unreadable(TlsFile::Crl, &self.crl, error)),
+                .map_err(|error| unreadable(TlsFile::Crl, &self.crl, error))
         }
     }
 

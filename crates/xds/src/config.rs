@@ -182,9 +182,8 @@ impl Config {
         const POSITIVE: &str = "it has to be more than 0";
         /// Flow control windows have 31 bits (RFC 9113, 6.9.1).
         const WINDOW: &str = "it has to be from 65535 to 2147483647";
-        let rule = |key, value: &dyn ToString, holds: bool, rule| match holds {
-            true => Ok(()),
-            false => Err(ConfigError { key, value: value.to_string(), rule }),
+        let rule = |key, value: &dyn ToString, holds: bool, rule| {
+            if holds { Ok(()) } else { Err(ConfigError { key, value: value.to_string(), rule }) }
         };
         let window = |bytes: u32| (65_535..=i32::MAX.unsigned_abs()).contains(&bytes);
         let size = |key, value: usize| rule(key, &value, value > 0, POSITIVE);

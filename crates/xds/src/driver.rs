@@ -113,12 +113,11 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let is_http1 = first_bytes.is_http1();
     let guards = guards(config, is_http1);
     let io = TokioIo::new(GuardedIo::new(io, first_bytes, Arc::clone(&activity), guards));
-    let http = match is_http1 {
-        true => Http::One(Box::pin(http1_builder(config).serve_connection(io, service))),
-        false => {
-            let builder = http2_builder(config, &connection.tasks);
-            Http::Two(Box::pin(builder.serve_connection(io, service)))
-        }
+    let http = if is_http1 {
+        Http::One(Box::pin(http1_builder(config).serve_connection(io, service)))
+    } else {
+        let builder = http2_builder(config, &connection.tasks);
+        Http::Two(Box::pin(builder.serve_connection(io, service)))
     };
     let added = connection.tasks.clone();
     let mut driver = Driver { http, running: FuturesUnordered::new(), added };
@@ -154,9 +153,10 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             () = tokio::time::sleep(drain.turn()) => {}
         }
     }
-    connection.end_all(&match drain.has_begun() {
-        true => End::new(EndCode::Unavailable, "draining: this replica is shutting down"),
-        false => End::new(EndCode::Aged, end),
+    connection.end_all(&if drain.has_begun() {
+        End::new(EndCode::Unavailable, "draining: this replica is shutting down")
+    } else {
+        End::new(EndCode::Aged, end)
     });
     // A client that does not read the ends of its streams is disconnected.
     tokio::select! {

@@ -274,10 +274,7 @@ impl<B: Body<Data = Bytes> + Unpin> Frames<B> {
         }
         let len = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
         let max = self.bounds.message_bytes_max;
-        match len > max {
-            true => Err(FrameError::TooLong { len, max }),
-            false => Ok(Some(PREFIX_BYTES + len)),
-        }
+        if len > max { Err(FrameError::TooLong { len, max }) } else { Ok(Some(PREFIX_BYTES + len)) }
     }
 }
 

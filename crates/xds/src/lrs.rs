@@ -256,12 +256,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     /// Checks the rights of the client. One that has lost its rights since it opened the stream receives OK.
     fn check_access(&self, node: &Node, is_open: bool) -> Result<(), LrsError> {
         let checked = self.fanout.check_access(&self.identity, node, self.connection.peer());
-        checked.map_err(|end| {
-            LrsError::Access(match is_open {
-                true => access_changed(),
-                false => end,
-            })
-        })
+        checked.map_err(|end| LrsError::Access(if is_open { access_changed() } else { end }))
     }
 }
 

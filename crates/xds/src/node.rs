@@ -98,9 +98,12 @@ impl NodeReader {
             return Err(NodeError::NoId);
         }
         if let Some(known) = &self.node {
-            let same = |field, old: &String, new: &String| match old == new {
-                true => Ok(()),
-                false => Err(NodeError::Changed { field, old: old.clone(), new: new.clone() }),
+            let same = |field, old: &String, new: &String| {
+                if old == new {
+                    Ok(())
+                } else {
+                    Err(NodeError::Changed { field, old: old.clone(), new: new.clone() })
+                }
             };
             same("id", &known.id, &node.id)?;
             same("cluster", &known.cluster, &node.cluster)?;
@@ -150,10 +153,7 @@ pub(crate) fn of_poll(
     metadata_max: usize,
 ) -> Result<Node, NodeError> {
     let node = to_model(node, &mut Metadata::new(metadata_max, bytes_max))?;
-    match node.id.is_empty() {
-        true => Err(NodeError::NoId),
-        false => Ok(node),
-    }
+    if node.id.is_empty() { Err(NodeError::NoId) } else { Ok(node) }
 }
 
 /// Counts the values of metadata and features that decoding would build, before it builds any. Bytes
@@ -306,10 +306,7 @@ impl Metadata {
 
 /// Formats a number in plain decimal notation: `3`, `0.5`, never `3.0`, `-0` or `1e3`.
 fn decimal(number: f64) -> String {
-    match number == 0.0 {
-        true => "0".to_owned(),
-        false => number.to_string(),
-    }
+    if number == 0.0 { "0".to_owned() } else { number.to_string() }
 }
 
 #[cfg(test)]

@@ -274,9 +274,10 @@ impl Scan {
             Token::Varint { field, .. } | Token::Fixed { field } => {
                 let used = [node, type_url, version, nonce, error, names, unsubscribe, versions];
                 let is_locator = [locators, unsubscribe_locators].contains(&field);
-                return match used.contains(&field) || is_locator || field == incremental {
-                    true => Err(self.malformed(WireError::Kind(field))),
-                    false => Ok(false),
+                return if used.contains(&field) || is_locator || field == incremental {
+                    Err(self.malformed(WireError::Kind(field)))
+                } else {
+                    Ok(false)
                 };
             }
             Token::Group => return Ok(false),

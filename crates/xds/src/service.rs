@@ -47,17 +47,18 @@ impl Service {
         if !grpc::is_grpc(request.headers()) {
             // SVC-26: a discovery method with the wrong content type gets a distinct status.
             let path = request.uri().path();
-            return match kind.is_some() || is_report {
-                true => rest::refuse(
+            return if kind.is_some() || is_report {
+                rest::refuse(
                     StatusCode::UNSUPPORTED_MEDIA_TYPE,
                     "a gRPC method needs the content type application/grpc",
-                ),
-                false => rest::refuse(
+                )
+            } else {
+                rest::refuse(
                     StatusCode::NOT_FOUND,
                     &format!(
                         "{path:?} is not served here; REST paths look like /v3/discovery:clusters"
                     ),
-                ),
+                )
             };
         }
         if request.version() != Version::HTTP_2 {
@@ -195,18 +196,20 @@ impl Service {
         let caller = match caller {
             Ok(caller) => caller,
             Err(error) if is_grpc => {
-                let code = match error.is_limit() {
-                    true => EndCode::ResourceExhausted,
-                    false => EndCode::Unauthenticated,
+                let code = if error.is_limit() {
+                    EndCode::ResourceExhausted
+                } else {
+                    EndCode::Unauthenticated
                 };
                 return self.refuse(End::new(code, error.to_string()));
             }
             Err(error) => {
                 let text = error.to_string();
                 self.shared.fanout.log_refusal("", self.connection.peer(), &text);
-                let response = match error.is_limit() {
-                    true => rest::refuse(StatusCode::TOO_MANY_REQUESTS, &text),
-                    false => rest::unauthenticated(&text),
+                let response = if error.is_limit() {
+                    rest::refuse(StatusCode::TOO_MANY_REQUESTS, &text)
+                } else {
+                    rest::unauthenticated(&text)
                 };
                 return self.delayed(response).await;
             }

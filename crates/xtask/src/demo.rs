@@ -265,9 +265,10 @@ impl Demo {
         without_settings(shell.args(["-c", &script]));
         let output = proc::output(&mut shell)?;
         say!("{}", output.trim_end());
-        match output.contains("envoy-demo  edge     synced") {
-            true => Ok(()),
-            false => bail!("`chancery nodes` does not list Envoy as synced"),
+        if output.contains("envoy-demo  edge     synced") {
+            Ok(())
+        } else {
+            bail!("`chancery nodes` does not list Envoy as synced")
         }
     }
 

@@ -157,9 +157,10 @@ impl Cgroup {
     fn new(bytes: u64) -> Result<Self> {
         let name = format!("chancery-loadtest-{}", std::process::id());
         let v1 = Path::new("/sys/fs/cgroup/memory");
-        let (dir, limit) = match v1.is_dir() {
-            true => (v1.join(name), "memory.limit_in_bytes"),
-            false => (Path::new("/sys/fs/cgroup").join(name), "memory.max"),
+        let (dir, limit) = if v1.is_dir() {
+            (v1.join(name), "memory.limit_in_bytes")
+        } else {
+            (Path::new("/sys/fs/cgroup").join(name), "memory.max")
         };
         fs::create_dir(&dir).with_context(|| format!("create {}", dir.display()))?;
         let group = Self(dir);

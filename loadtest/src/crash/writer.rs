@@ -41,9 +41,10 @@ impl Writer {
         let mut n = 0_u64;
         loop {
             n += 1;
-            let op = match self.holds_left && self.random.one_in(DELETIONS) {
-                true => Op::Drop,
-                false => Op::Put { value: format!("{}-{}-{n}", self.round, self.number) },
+            let op = if self.holds_left && self.random.one_in(DELETIONS) {
+                Op::Drop
+            } else {
+                Op::Put { value: format!("{}-{}-{n}", self.round, self.number) }
             };
             let written = match self.write(&mut author, &op).await {
                 Ok(written) => written,

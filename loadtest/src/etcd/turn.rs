@@ -122,9 +122,10 @@ impl Writer {
             let start = Instant::now();
             match &mut self {
                 Self::Chancery { author, has_endpoints } => {
-                    let cluster = match has_endpoints {
-                        true => resource::cluster(n, generation).to_string(),
-                        false => resource::flat_cluster(n, generation, VALUE_BYTES),
+                    let cluster = if *has_endpoints {
+                        resource::cluster(n, generation).to_string()
+                    } else {
+                        resource::flat_cluster(n, generation, VALUE_BYTES)
                     };
                     let manifest =
                         format!(r#"{{"scope":"{}","resources":[{cluster}]}}"#, resource::SCOPE);

@@ -335,10 +335,8 @@ impl Cluster {
                 return Ok(());
             }
             self.restart_ended().await?;
-            let excuse = match self.had_disk_fault.is_empty() {
-                true => Duration::ZERO,
-                false => BY_ITSELF + READY,
-            };
+            let excuse =
+                if self.had_disk_fault.is_empty() { Duration::ZERO } else { BY_ITSELF + READY };
             if start.elapsed() > self.progress + excuse {
                 let what = format!("no write through replica {id} for {:?}", start.elapsed());
                 self.history.report(Guarantee::Progress, what);

@@ -333,9 +333,10 @@ impl Nemesis {
                 self.cluster.network.set(Rules::default().part(&[leader], &[follower]));
             }
             Fault::Flapping => {
-                let rules = match self.random.one_in(2) {
-                    true => part_leader(),
-                    false => Rules::default().part(&[follower], &rest),
+                let rules = if self.random.one_in(2) {
+                    part_leader()
+                } else {
+                    Rules::default().part(&[follower], &rest)
                 };
                 for _ in 0..6 {
                     self.cluster.network.set(rules.clone());

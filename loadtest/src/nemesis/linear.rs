@@ -595,9 +595,10 @@ mod tests {
                         _ => Read(some),
                     };
                     let changes = action.writes().is_some() || action == Delete;
-                    let returned = match changes && random.one_in(4) {
-                        true => NEVER,
-                        false => invoked + 1 + random.below(6),
+                    let returned = if changes && random.one_in(4) {
+                        NEVER
+                    } else {
+                        invoked + 1 + random.below(6)
                     };
                     Operation { invoked, returned, action }
                 })

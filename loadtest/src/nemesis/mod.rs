@@ -238,13 +238,12 @@ impl Args {
         while Instant::now() < end && nemesis.tally.rounds < self.rounds {
             let tally = nemesis.tally;
             let cuts = self.least_power_cuts(nemesis.possible);
-            let is_enough = match self.only.is_empty() {
-                false => cuts > 0,
-                true => {
-                    tally.kills >= self.kills
-                        && tally.partitions >= self.partitions
-                        && tally.disk_faults >= self.disk_faults
-                }
+            let is_enough = if self.only.is_empty() {
+                tally.kills >= self.kills
+                    && tally.partitions >= self.partitions
+                    && tally.disk_faults >= self.disk_faults
+            } else {
+                cuts > 0
             };
             if is_enough && tally.power_cuts >= cuts {
                 break;

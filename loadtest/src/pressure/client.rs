@@ -116,9 +116,10 @@ impl Deliveries {
 impl Received {
     /// Returns the number of resources that the client has of this revision or of a later one.
     fn of(&self, revision: u64, most: u64) -> u64 {
-        match self.revision.load(Ordering::SeqCst) >= revision {
-            true => self.resources.load(Ordering::SeqCst).min(most),
-            false => 0,
+        if self.revision.load(Ordering::SeqCst) >= revision {
+            self.resources.load(Ordering::SeqCst).min(most)
+        } else {
+            0
         }
     }
 

@@ -44,9 +44,10 @@ fn newest(dir: &Path) -> SystemTime {
         if path.is_dir() {
             return (name != "tests" && name != "xtask").then(|| newest(&path));
         }
-        match path.extension().is_some_and(|it| it == "rs" || it == "proto") {
-            true => entry.metadata().ok()?.modified().ok(),
-            false => None,
+        if path.extension().is_some_and(|it| it == "rs" || it == "proto") {
+            entry.metadata().ok()?.modified().ok()
+        } else {
+            None
         }
     });
     times.max().unwrap_or(SystemTime::UNIX_EPOCH)

@@ -169,13 +169,13 @@ impl Parser {
 
 fn text(at: &str, matcher: &StringMatcher) -> Result<Text, AdminError> {
     let ignore_case = matcher.ignore_case;
-    let folded = |text: &String| match ignore_case {
-        true => text.to_ascii_lowercase(),
-        false => text.clone(),
-    };
-    let full = |field: &str, text: &String| match text.is_empty() {
-        true => Err(AdminError::Parameter(format!("`{at}.{field}` is empty"))),
-        false => Ok(folded(text)),
+    let folded = |text: &String| if ignore_case { text.to_ascii_lowercase() } else { text.clone() };
+    let full = |field: &str, text: &String| {
+        if text.is_empty() {
+            Err(AdminError::Parameter(format!("`{at}.{field}` is empty")))
+        } else {
+            Ok(folded(text))
+        }
     };
     let pattern = match &matcher.pattern {
         Some(StringPattern::Exact(exact)) => Pattern::Exact(folded(exact)),

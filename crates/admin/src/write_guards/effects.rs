@@ -322,9 +322,10 @@ fn n_shown(view: &TypeView) -> usize {
 
 /// Returns the size of a SotW response with a whole view, for a client without parameters.
 fn sotw_bytes(view: &TypeView) -> u64 {
-    match view.has_variants() {
-        true => view.iter().map(|resource| resource.sotw_len() as u64).sum(),
-        false => view.sotw_bytes(),
+    if view.has_variants() {
+        view.iter().map(|resource| resource.sotw_len() as u64).sum()
+    } else {
+        view.sotw_bytes()
     }
 }
 

@@ -34,10 +34,7 @@ impl Shape {
     }
 
     fn of_message(message: MessageDescriptor) -> Self {
-        match credentials::is_json(&message) {
-            true => Self::Unknown,
-            false => Self::Message(message),
-        }
+        if credentials::is_json(&message) { Self::Unknown } else { Self::Message(message) }
     }
 
     fn of_type(type_url: Option<&str>) -> Self {
@@ -154,9 +151,10 @@ impl Walk<'_> {
             is_changed |= self.part(value, &shape, secrecy);
         }
         let is_key = |key: &&String| chancery_model::has_private_key(key.as_bytes());
-        let keys: Vec<String> = match self.has_key {
-            true => json.fields.keys().filter(is_key).cloned().collect(),
-            false => Vec::new(),
+        let keys: Vec<String> = if self.has_key {
+            json.fields.keys().filter(is_key).cloned().collect()
+        } else {
+            Vec::new()
         };
         for key in keys {
             if let Some(mark) = self.value(key.as_bytes(), Secrecy::ByField)

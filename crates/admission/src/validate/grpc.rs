@@ -47,9 +47,10 @@ pub(super) fn check(
     let audience = match audience {
         // The clients are unknown, but the resource can only be for gRPC clients.
         audience if audience.is_assumed => {
-            match type_name == short(types::LISTENER) && message.has("api_listener") {
-                true => Audience::of_unknown_grpc(),
-                false => return,
+            if type_name == short(types::LISTENER) && message.has("api_listener") {
+                Audience::of_unknown_grpc()
+            } else {
+                return;
             }
         }
         audience if audience.has_grpc() => audience,

@@ -157,9 +157,8 @@ impl Form {
             Self::Uuid => {
                 let is_dash = |at| matches!(at, 8 | 13 | 18 | 23);
                 text.len() == 36
-                    && text.bytes().enumerate().all(|(at, byte)| match is_dash(at) {
-                        true => byte == b'-',
-                        false => byte.is_ascii_hexdigit(),
+                    && text.bytes().enumerate().all(|(at, byte)| {
+                        if is_dash(at) { byte == b'-' } else { byte.is_ascii_hexdigit() }
                     })
             }
             Self::HeaderName { strict: true } => {

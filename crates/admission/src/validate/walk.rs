@@ -423,13 +423,19 @@ impl<T: PartialOrd + Copy> Bounds<T> {
         let below = |bound: T, open: bool| if open { value < bound } else { value <= bound };
         let lower = self.gt.map(|gt| ("gt", gt, true)).or(self.gte.map(|gte| ("gte", gte, false)));
         let upper = self.lt.map(|lt| ("lt", lt, true)).or(self.lte.map(|lte| ("lte", lte, false)));
-        let least = |bound: T, open| match open {
-            true => format!("greater than {}", show(bound)),
-            false => format!("at least {}", show(bound)),
+        let least = |bound: T, open| {
+            if open {
+                format!("greater than {}", show(bound))
+            } else {
+                format!("at least {}", show(bound))
+            }
         };
-        let most = |bound: T, open| match open {
-            true => format!("less than {}", show(bound)),
-            false => format!("at most {}", show(bound)),
+        let most = |bound: T, open| {
+            if open {
+                format!("less than {}", show(bound))
+            } else {
+                format!("at most {}", show(bound))
+            }
         };
         match (lower, upper) {
             // The bounds exclude a range.

@@ -55,12 +55,11 @@ pub(super) fn hide_keys(text: &str, hidden: &mut [bool]) {
     for run in numbers(&unescaped).iter().filter(|run| run.len() >= NUMBERS_MIN) {
         let place = place(run);
         let rest = &text.as_bytes()[place.end..];
-        let column = match rest.starts_with(b"  ") {
-            true => {
-                let column = rest.iter().take(DUMP_TEXT_MAX);
-                column.take_while(|byte| !matches!(byte, b'\n' | b'\\')).count()
-            }
-            false => 0,
+        let column = if rest.starts_with(b"  ") {
+            let column = rest.iter().take(DUMP_TEXT_MAX);
+            column.take_while(|byte| !matches!(byte, b'\n' | b'\\')).count()
+        } else {
+            0
         };
         hidden[place.start..place.end + column].fill(true);
     }

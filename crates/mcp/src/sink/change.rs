@@ -34,9 +34,10 @@ impl Change {
         let mut problems = Problems::default();
         let sent = drafts(message, type_url, &mut problems);
         // MCP-32: a full state has no removed names.
-        let removed = match message.incremental {
-            true => removed(&message.removed_resources, &sent, &mut problems),
-            false => BTreeSet::new(),
+        let removed = if message.incremental {
+            removed(&message.removed_resources, &sent, &mut problems)
+        } else {
+            BTreeSet::new()
         };
         problems.into_result()?;
         let deletes: BTreeSet<ResourceName> = match (stored, message.incremental) {
@@ -138,9 +139,6 @@ impl Problems {
         if n_more > 0 {
             self.shown.push(format!("and {n_more} more problems"));
         }
-        match self.shown.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::invalid(self.shown.join("; "))),
-        }
+        if self.shown.is_empty() { Ok(()) } else { Err(Failure::invalid(self.shown.join("; "))) }
     }
 }

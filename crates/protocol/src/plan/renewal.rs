@@ -21,9 +21,10 @@ impl Subscription {
     pub(crate) fn support_lifetimes(&mut self, support: LifetimeSupport) {
         self.renewals.support = support;
         self.renewals.needs_content = support.needs_content(self.protocol);
-        self.renewals.form = match self.properties.absent_as_alias {
-            true => LifetimeForm::None,
-            false => support.form(self.protocol),
+        self.renewals.form = if self.properties.absent_as_alias {
+            LifetimeForm::None
+        } else {
+            support.form(self.protocol)
         };
         self.schedule_renewal();
     }
@@ -124,9 +125,10 @@ impl Subscription {
         } else if is_due {
             for (resource, since) in due.into_values() {
                 // A client does not accept a heartbeat for a resource that it has dropped.
-                match with_content || has_ended(&resource, since, now) {
-                    true => resources.push(resource),
-                    false => heartbeats.push(resource),
+                if with_content || has_ended(&resource, since, now) {
+                    resources.push(resource)
+                } else {
+                    heartbeats.push(resource)
                 }
             }
             if is_unconfirmed {
@@ -250,9 +252,10 @@ impl Subscription {
 
     fn n_with_lifetime(&self, class: LifetimeClass) -> usize {
         let shown = self.base().map_or(0, |base| base.n_with_lifetime(class));
-        let named = match self.is_wildcard() {
-            true => self.named_with_lifetime(class).count(),
-            false => self.names.lifetimes().n_names(class),
+        let named = if self.is_wildcard() {
+            self.named_with_lifetime(class).count()
+        } else {
+            self.names.lifetimes().n_names(class)
         };
         shown + named + self.removals.lifetimes().n_names(class)
     }

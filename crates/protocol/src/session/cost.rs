@@ -130,8 +130,5 @@ fn bytes_of_versions(list: &VersionList) -> usize {
 }
 
 fn bytes_of(list: &NameList) -> usize {
-    match list.is_empty() {
-        true => 0,
-        false => list.len() * NAME_COST_BYTES + list.n_bytes(),
-    }
+    if list.is_empty() { 0 } else { list.len() * NAME_COST_BYTES + list.n_bytes() }
 }

@@ -49,9 +49,12 @@ impl Session {
             ends.any(|end| orphans.get(&name[..end]).is_some_and(|seen| removed > *seen))
         };
         s.removals.mark_kept(n_changes, until, |name, removed| {
-            first_seen.is_some_and(|first_seen| match url == VIRTUAL_HOST {
-                true => name.is_some_and(|name| has_host(name, removed)),
-                false => removed > *first_seen,
+            first_seen.is_some_and(|first_seen| {
+                if url == VIRTUAL_HOST {
+                    name.is_some_and(|name| has_host(name, removed))
+                } else {
+                    removed > *first_seen
+                }
             })
         });
     }

@@ -91,10 +91,7 @@ impl Session {
     /// Returns the maximum number of clusters that a poll visits for a late type.
     pub(super) fn cost_of_late(&self) -> usize {
         let waits = |s: &Subscription| s.is_held_back() || s.work.gated_since.is_some();
-        match self.subscriptions.iter().any(waits) {
-            true => self.unanswered_clusters.n_left(),
-            false => 0,
-        }
+        if self.subscriptions.iter().any(waits) { self.unanswered_clusters.n_left() } else { 0 }
     }
 
     /// Plans the late type at `at`, or lets it wait.

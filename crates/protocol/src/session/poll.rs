@@ -152,9 +152,10 @@ impl Session {
         if found == Predecessors::Planned {
             return Step::Restart;
         }
-        match self.subscriptions[at].delivery.pending.is_some() {
-            true => self.send_part(at, now),
-            false => Step::NothingToSend,
+        if self.subscriptions[at].delivery.pending.is_some() {
+            self.send_part(at, now)
+        } else {
+            Step::NothingToSend
         }
     }
 
@@ -371,9 +372,8 @@ fn wire_names(
         return names;
     }
     let mut seen = BTreeSet::new();
-    let known = names.into_iter().map(|name| match name.is_variant() && reads_constraints {
-        true => name,
-        false => spellings.spell(name.to_base()),
+    let known = names.into_iter().map(|name| {
+        if name.is_variant() && reads_constraints { name } else { spellings.spell(name.to_base()) }
     });
     known.filter(|name| seen.insert(name.clone())).collect()
 }

@@ -87,9 +87,10 @@ impl Subscription {
         {
             return Acceptance::Rejected(&nack.message);
         }
-        match self.rejected_revisions.may_be_rejected(revision) {
-            true => Acceptance::Unknown,
-            false => Acceptance::Accepted,
+        if self.rejected_revisions.may_be_rejected(revision) {
+            Acceptance::Unknown
+        } else {
+            Acceptance::Accepted
         }
     }
 

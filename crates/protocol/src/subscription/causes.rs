@@ -93,12 +93,11 @@ impl Subscription {
 
     /// Sends rejected resources again with the next plan.
     fn retry_rejected(&mut self, retried: Retried) {
-        match self.is_full_state() {
-            true => self.work.answer_due = true,
-            false => {
-                self.rejections.retry(retried);
-                self.work.changed.set_all();
-            }
+        if self.is_full_state() {
+            self.work.answer_due = true
+        } else {
+            self.rejections.retry(retried);
+            self.work.changed.set_all();
         }
     }
 }

@@ -82,9 +82,12 @@ impl Subscription {
             // DELTA-53: additions precede removals. OPS-12: names count towards the size, too.
             let mut left = target.saturating_sub(used);
             let alone = part.resources.is_empty();
-            let with_error = |name: &ResourceName| match has_error(name) {
-                true => removed_len(name) + error_len(name),
-                false => removed_len(name),
+            let with_error = |name: &ResourceName| {
+                if has_error(name) {
+                    removed_len(name) + error_len(name)
+                } else {
+                    removed_len(name)
+                }
             };
             let gone = take_names(&mut pending.removed, &mut left, alone, with_error);
             part.errors.extend(gone.iter().filter(|name| has_error(name)).cloned());

@@ -94,9 +94,10 @@ impl Subscription {
                     && (is_variant || new.constraints().is_some())
             })
         };
-        match self.is_wildcard() {
-            true => takes_its_place(old.base_name()),
-            false => self.names_for(old).any(takes_its_place),
+        if self.is_wildcard() {
+            takes_its_place(old.base_name())
+        } else {
+            self.names_for(old).any(takes_its_place)
         }
     }
 
@@ -115,10 +116,11 @@ impl Subscription {
             held.is_some_and(|held| held.name() == old.name())
         };
         let base = old.base_name().as_str();
-        match self.is_wildcard() {
+        if self.is_wildcard() {
             // Beside a wildcard, plans do not update the versions of plain names.
-            true => view.has(old) || self.names.located(base).any(is_held),
-            false => self.names.of_base(base).any(is_held),
+            view.has(old) || self.names.located(base).any(is_held)
+        } else {
+            self.names.of_base(base).any(is_held)
         }
     }
 }

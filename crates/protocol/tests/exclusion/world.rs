@@ -103,9 +103,10 @@ impl World {
 
     fn body(&self, item: Item) -> Vec<u8> {
         let key = [b'a' + item.key];
-        let key = match self.child.as_str() == types::SCOPED_ROUTE {
-            true => field(3, &field(1, &field(1, &key))),
-            false => field(2, &key),
+        let key = if self.child.as_str() == types::SCOPED_ROUTE {
+            field(3, &field(1, &field(1, &key)))
+        } else {
+            field(2, &key)
         };
         [key, vec![0x78, item.content]].concat()
     }
@@ -296,9 +297,10 @@ impl World {
 
     fn new_name(&mut self) -> String {
         self.n_names += 1;
-        match self.child.as_str() == types::VIRTUAL_HOST {
-            true => format!("parent/{}", self.n_names),
-            false => format!("n{}", self.n_names),
+        if self.child.as_str() == types::VIRTUAL_HOST {
+            format!("parent/{}", self.n_names)
+        } else {
+            format!("n{}", self.n_names)
         }
     }
 

@@ -108,9 +108,10 @@ impl Held {
     }
 
     fn ask(&mut self, world: &mut World, collection: &str, resumes: bool, incremental: bool) {
-        let listed: Vec<(&str, &str)> = match resumes {
-            true => self.versions.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect(),
-            false => Vec::new(),
+        let listed: Vec<(&str, &str)> = if resumes {
+            self.versions.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect()
+        } else {
+            Vec::new()
         };
         world.request(collection, initial(&listed, incremental));
         self.accepts_incremental = incremental;
@@ -157,16 +158,14 @@ impl Sink {
             Step::Answer { collection, accepts, incremental } => {
                 let held = &mut self.held[collection];
                 let Some(nonce) = held.open.as_ref().map(|open| open.nonce.clone()) else { return };
-                let request = match accepts {
-                    true => answer(&nonce, incremental),
-                    false => rejection(&nonce, incremental),
+                let request = if accepts {
+                    answer(&nonce, incremental)
+                } else {
+                    rejection(&nonce, incremental)
                 };
                 self.world.request(COLLECTIONS[collection], request);
                 held.accepts_incremental = incremental;
-                match accepts {
-                    true => held.accept(),
-                    false => (held.open, held.rejected) = (None, true),
-                }
+                if accepts { held.accept() } else { (held.open, held.rejected) = (None, true) }
             }
             Step::Stale { collection, incremental } => {
                 self.world.request(COLLECTIONS[collection], answer("999999", incremental));

@@ -409,10 +409,7 @@ fn wildcard_ended_before_its_answer_is_not_answered() {
 #[test]
 fn parent_deletion_and_child_unsubscription_work_in_either_order() {
     for child_first in [true, false] {
-        let (before, after) = match child_first {
-            true => ("-> EDS b @2", ""),
-            false => ("", "-> EDS b @2"),
-        };
+        let (before, after) = if child_first { ("-> EDS b @2", "") } else { ("", "-> EDS b @2") };
         check(
             Sotw,
             "",

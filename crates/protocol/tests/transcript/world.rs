@@ -19,9 +19,10 @@ use chancery_protocol::{
 use chancery_view::{Differ, View};
 
 fn type_url(abbreviation: &str) -> TypeUrl {
-    match abbreviation.contains('.') {
-        true => types::by_alias(abbreviation).unwrap(),
-        false => types::by_alias(&abbreviation.to_lowercase()).unwrap(),
+    if abbreviation.contains('.') {
+        types::by_alias(abbreviation).unwrap()
+    } else {
+        types::by_alias(&abbreviation.to_lowercase()).unwrap()
     }
 }
 

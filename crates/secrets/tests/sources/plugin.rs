@@ -107,9 +107,10 @@ impl Plugin {
     }
 
     fn check(&self) -> Result<(), Status> {
-        match self.0.fails.load(Ordering::Relaxed) {
-            true => Err(Status::internal("the request was …")),
-            false => Ok(()),
+        if self.0.fails.load(Ordering::Relaxed) {
+            Err(Status::internal("the request was …"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -149,13 +149,13 @@ pub(crate) fn main() -> ExitCode {
 /// are not failures.
 fn usage(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
-    match text.lines().any(|line| line.contains(is_unprintable)) {
-        false => drop(error.print()),
+    if text.lines().any(|line| line.contains(is_unprintable)) {
         // The message quotes arguments, which may contain unprintable characters.
-        true => {
-            let mut stderr = io::stderr().lock();
-            text.lines().for_each(|line| drop(writeln!(stderr, "{}", Printable(line))));
-        }
+
+        let mut stderr = io::stderr().lock();
+        text.lines().for_each(|line| drop(writeln!(stderr, "{}", Printable(line))));
+    } else {
+        drop(error.print())
     }
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,

@@ -298,12 +298,13 @@ fn context(name: &str, settings: Value) -> Result<Context, String> {
 /// Returns the rule that the name breaks.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    match (1..=NAME_CHARACTERS_MAX).contains(&name.len()) && name.chars().all(is_allowed) {
-        true => Ok(()),
-        false => Err(format!(
+    if (1..=NAME_CHARACTERS_MAX).contains(&name.len()) && name.chars().all(is_allowed) {
+        Ok(())
+    } else {
+        Err(format!(
             "{name:?} is not the name of a context: it must have 1 to {NAME_CHARACTERS_MAX} letters, digits, '.', '_' \
              and '-'"
-        )),
+        ))
     }
 }
 

@@ -17,10 +17,13 @@ impl Table {
 
     /// Adds a row. An empty cell is shown as `-`.
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        let cells = cells.map(|cell| match cell.is_empty() {
-            true => "-".to_owned(),
-            // Names are foreign text and must not control the terminal.
-            false => plain(&cell),
+        let cells = cells.map(|cell| {
+            if cell.is_empty() {
+                "-".to_owned()
+            } else {
+                // Names are foreign text and must not control the terminal.
+                plain(&cell)
+            }
         });
         self.rows.push(cells.to_vec());
     }

@@ -31,11 +31,10 @@ pub(crate) fn plain(text: &str) -> String {
 pub(crate) fn printable_json(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
-        match c != '\n' && is_unprintable(c) {
-            true => {
-                out.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")))
-            }
-            false => out.push(c),
+        if c != '\n' && is_unprintable(c) {
+            out.extend(c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")))
+        } else {
+            out.push(c)
         }
     }
     out

@@ -48,9 +48,10 @@ fn marked_text(text: &str) -> String {
     }
     let mut out = String::new();
     for c in text.chars() {
-        match c == MARK || c == '\\' || is_odd(c) {
-            true => out.push_str(&format!("{MARK}{:08X}", u32::from(c))),
-            false => out.push(c),
+        if c == MARK || c == '\\' || is_odd(c) {
+            out.push_str(&format!("{MARK}{:08X}", u32::from(c)))
+        } else {
+            out.push(c)
         }
     }
     out

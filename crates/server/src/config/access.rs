@@ -38,10 +38,7 @@ impl Access {
 
     /// Returns whether access rules apply.
     pub(crate) fn control(&self) -> AccessControl {
-        match self.admins.is_empty() {
-            true => AccessControl::Off,
-            false => AccessControl::Enforced,
-        }
+        if self.admins.is_empty() { AccessControl::Off } else { AccessControl::Enforced }
     }
 
     /// Returns the principals of the administrators. The rules of the configuration exclude other texts.

@@ -41,10 +41,7 @@ fn shown(path: &Path) -> String {
 
 /// Returns `text`, or a mark if it contains a private key.
 pub(super) fn without_private_key(text: &str) -> Cow<'_, str> {
-    match has_private_key(text.as_bytes()) {
-        true => "[redacted private key]".into(),
-        false => text.into(),
-    }
+    if has_private_key(text.as_bytes()) { "[redacted private key]".into() } else { text.into() }
 }
 
 /// An error of the configuration, shown on one line.

@@ -270,9 +270,10 @@ impl Values {
             warn("secrets", key, error + text);
         }
         if let Some(error) = named_files::missing_program(config) {
-            let effect = match config.validation.external_required {
-                true => "refuses all writes",
-                false => "does not check writes with it",
+            let effect = if config.validation.external_required {
+                "refuses all writes"
+            } else {
+                "does not check writes with it"
             };
             let text = format!("{error}; a replica starts, and {effect}");
             warn("validation", "external_command", text);
@@ -383,9 +384,10 @@ fn type_rule(
         (_, Some((_, "u64" | "usize" | "u32"))) => {
             let range =
                 format!("a whole number from {} to {}", bounds.range.start(), bounds.range.end());
-            match bounds.or_zero {
-                true => format!("is neither 0 nor {range}"),
-                false => format!("is not {range}"),
+            if bounds.or_zero {
+                format!("is neither 0 nor {range}")
+            } else {
+                format!("is not {range}")
             }
         }
         (_, Some((_, "a boolean"))) => "is neither true nor false".to_owned(),

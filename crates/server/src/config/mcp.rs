@@ -233,10 +233,12 @@ impl Mcp {
     }
 
     fn sink_rules(&self) -> Vec<String> {
-        let rule = |(index, address): (usize, &String)| match self.sinks[..index].contains(address)
-        {
-            true => Some(format!("{address:?} is listed twice")),
-            false => address_rule(address, self.protection()),
+        let rule = |(index, address): (usize, &String)| {
+            if self.sinks[..index].contains(address) {
+                Some(format!("{address:?} is listed twice"))
+            } else {
+                address_rule(address, self.protection())
+            }
         };
         self.sinks.iter().enumerate().filter_map(rule).collect()
     }
@@ -359,10 +361,7 @@ impl Source {
 
 /// Returns a name of a certificate as the certificate spells it: DNS names are in lower case.
 fn own_spelling(name: &str) -> String {
-    match name.starts_with(SPIFFE) {
-        true => name.to_owned(),
-        false => name.to_ascii_lowercase(),
-    }
+    if name.starts_with(SPIFFE) { name.to_owned() } else { name.to_ascii_lowercase() }
 }
 
 /// Returns the rule that the address of another party breaks.

@@ -31,9 +31,10 @@ pub(crate) fn read_descriptor_set(path: &str) -> Result<Vec<u8>, String> {
     let file = fs::File::open(path).map_err(|error| error.to_string())?;
     let mut file = file.take(DESCRIPTOR_SET_BYTES_MAX + 1);
     file.read_to_end(&mut set).map_err(|error| error.to_string())?;
-    match set.len() as u64 > DESCRIPTOR_SET_BYTES_MAX {
-        true => Err(format!("it has more than {DESCRIPTOR_SET_BYTES_MAX} bytes")),
-        false => Ok(set),
+    if set.len() as u64 > DESCRIPTOR_SET_BYTES_MAX {
+        Err(format!("it has more than {DESCRIPTOR_SET_BYTES_MAX} bytes"))
+    } else {
+        Ok(set)
     }
 }
 
@@ -100,12 +101,11 @@ fn is_created_at_start(directory: &Path) -> bool {
 /// Returns why the program of the external validator cannot be started.
 pub(super) fn missing_program(config: &Config) -> Option<String> {
     let program = config.validation.external_command.first().filter(|name| !name.is_empty())?;
-    let is_found = match program.contains('/') {
-        true => Path::new(program).is_file(),
-        false => {
-            let path = env::var_os("PATH").unwrap_or_default();
-            env::split_paths(&path).any(|directory| directory.join(program).is_file())
-        }
+    let is_found = if program.contains('/') {
+        Path::new(program).is_file()
+    } else {
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path).any(|directory| directory.join(program).is_file())
     };
     let text = "is not a file, nor a program in PATH; correct the path, or install the program";
     (!is_found).then(|| format!("{program:?} {text}"))

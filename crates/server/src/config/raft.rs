@@ -59,10 +59,7 @@ fn peer(text: &str) -> Result<(u64, &str), String> {
         return Err(format!("{text:?} must begin with a replica ID from 1 to {REPLICA_ID_MAX}"));
     }
     let address = address.trim();
-    check_address(address).map_err(|error| match address.contains(':') {
-        true => error,
-        false => rule(),
-    })?;
+    check_address(address).map_err(|error| if address.contains(':') { error } else { rule() })?;
     Ok((id, address))
 }
 
@@ -76,9 +73,10 @@ impl Raft {
     /// Returns the address at which other replicas reach this one. It is empty if that is the
     /// address to listen on.
     pub(crate) fn advertised(&self) -> String {
-        match self.advertise.is_empty() {
-            true => self.peers().remove(&self.replica_id).unwrap_or_default(),
-            false => self.advertise.clone(),
+        if self.advertise.is_empty() {
+            self.peers().remove(&self.replica_id).unwrap_or_default()
+        } else {
+            self.advertise.clone()
         }
     }
 

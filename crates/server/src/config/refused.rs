@@ -21,10 +21,7 @@ pub(crate) struct Refused {
 impl Refused {
     /// Adds a problem. Calls `error` only for a problem that is listed.
     pub(super) fn add(&mut self, error: impl FnOnce() -> ConfigError) {
-        match self.errors.len() < PROBLEMS_MAX {
-            true => self.errors.push(error()),
-            false => self.n_more += 1,
-        }
+        if self.errors.len() < PROBLEMS_MAX { self.errors.push(error()) } else { self.n_more += 1 }
     }
 
     /// Returns the number of all problems.

@@ -37,9 +37,10 @@ pub(super) fn warning(name: &str, keys: &[&str]) -> Option<String> {
         return None;
     }
     let near = near(name, keys);
-    let hint = match near.is_empty() {
-        true => String::new(),
-        false => format!("; did you mean {}?", near.join(" or ")),
+    let hint = if near.is_empty() {
+        String::new()
+    } else {
+        format!("; did you mean {}?", near.join(" or "))
     };
     Some(format!("the environment variable {name} sets no key{hint}"))
 }

@@ -11,10 +11,7 @@ pub(super) fn without_user(text: &str) -> String {
             // The user of an address may be called like a kind of principals, such as `token`.
             let is_principal =
                 user.contains('/') && Principal::new(word.trim_end_matches(ends_address)).is_ok();
-            match is_principal {
-                true => word.to_owned(),
-                false => format!("[redacted]@{host}"),
-            }
+            if is_principal { word.to_owned() } else { format!("[redacted]@{host}") }
         }
         _ => word.to_owned(),
     });

@@ -351,10 +351,11 @@ async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                         never = answers.release_untaken() => match never {},
                     }
                 };
-                match is_evicted {
+                if is_evicted {
                     // Another connection has its slot.
-                    true => timeout(CREDENTIAL_GRACE, served).await.unwrap_or(Ok(())),
-                    false => served.await,
+                    timeout(CREDENTIAL_GRACE, served).await.unwrap_or(Ok(()))
+                } else {
+                    served.await
                 }
             }
             Err(_) => Ok(()),

@@ -171,9 +171,10 @@ async fn documented_recovery_commands_restore_a_cluster_without_majority() {
 
     let mut servers = BTreeMap::new();
     for (replica, line) in commands("When the majority is lost") {
-        match line.starts_with("chancery serve") {
-            true => drop(servers.insert(replica, machines.serve(replica, &line))),
-            false => machines.run(replica, &line),
+        if line.starts_with("chancery serve") {
+            drop(servers.insert(replica, machines.serve(replica, &line)))
+        } else {
+            machines.run(replica, &line)
         }
     }
     assert_eq!(servers.keys().copied().collect::<Vec<_>>(), [1, 2, 3], "the page names all three");

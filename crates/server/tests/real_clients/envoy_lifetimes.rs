@@ -62,10 +62,7 @@ fn in_dir(mode: Mode, dir: &Path) -> Result<()> {
         // A SotW Envoy crashes when the lifetime of endpoints or of a route ends.
         let has_lifetime = resource["@type"] == CLUSTER || resource["name"] == "main";
         let has_lifetime = has_lifetime && resource.get("virtual_hosts").is_none();
-        match has_lifetime {
-            true => json!({"resource": resource, "ttl": "6s"}),
-            false => resource,
-        }
+        if has_lifetime { json!({"resource": resource, "ttl": "6s"}) } else { resource }
     });
     chancery.publish(&resources)?;
     let mut envoy = Envoy::start_with(dir, "envoy-ttl", &bootstrap(mode, chancery.at.xds))?;

@@ -215,9 +215,10 @@ fn virtual_hosts(mode: Mode) -> Result<()> {
             [(&bad, false, "b"), (&virtual_host("a", "one"), true, "a"), (&host_a, true, "b")]
         {
             let resources = with(&vhds, &[host.clone(), host_b.clone(), host_c.clone()]);
-            match is_valid {
-                true => drop(chancery.publish(&resources)?),
-                false => drop(chancery.publish_rejected(NODE, VIRTUAL_HOST, &resources)?),
+            if is_valid {
+                drop(chancery.publish(&resources)?)
+            } else {
+                drop(chancery.publish_rejected(NODE, VIRTUAL_HOST, &resources)?)
             }
             one.wait_for_only(answer)?;
         }

@@ -80,9 +80,10 @@ impl Scene {
         in_directory(|dir| {
             let upstreams = [("a", upstream::spawn("a")?), ("b", upstream::spawn("b")?)];
             let (chancery, port) = (Chancery::start(dir)?, reserve_port());
-            let xds = match delay.is_zero() {
-                true => chancery.at.xds,
-                false => delay_requests(chancery.at.xds, delay)?,
+            let xds = if delay.is_zero() {
+                chancery.at.xds
+            } else {
+                delay_requests(chancery.at.xds, delay)?
             };
             let scene = Self { mode, chancery, port, upstreams };
             scene.publish(0, 0)?;

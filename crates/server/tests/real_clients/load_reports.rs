@@ -200,10 +200,7 @@ impl Calls {
             if found > self.n_answered + 1 {
                 bail!("{found} calls are reported, {} were made", self.n_answered);
             }
-            match found >= made {
-                true => Ok(Some(())),
-                false => bail!("{found} calls are reported"),
-            }
+            if found >= made { Ok(Some(())) } else { bail!("{found} calls are reported") }
         })
     }
 

@@ -242,18 +242,16 @@ impl Image {
             let at = self.history.binary_search_by(|entry| entry.revision.cmp(revision));
             if let Some(entry) = at.ok().and_then(|at| self.history.get(at)) {
                 let is_known = entry.request_digest != 0 && request.digest != 0;
-                return match is_known && entry.request_digest != request.digest {
-                    true => Seen::Other(*revision),
-                    false => Seen::Before(Arc::clone(entry)),
+                return if is_known && entry.request_digest != request.digest {
+                    Seen::Other(*revision)
+                } else {
+                    Seen::Before(Arc::clone(entry))
                 };
             }
         }
         // The history has dropped all revisions up to `forgotten`; 0 if none.
         let forgotten = self.history.front().map_or(Revision(0), |oldest| oldest.previous());
-        match request.repeated && forgotten > request.since {
-            true => Seen::Forgotten,
-            false => Seen::No,
-        }
+        if request.repeated && forgotten > request.since { Seen::Forgotten } else { Seen::No }
     }
 
     /// Adds a revision to the history, which drops the oldest one when it is full.

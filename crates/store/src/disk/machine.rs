@@ -183,9 +183,10 @@ impl Machine {
     fn apply_entry(&self, pending: &mut Pending, entry: Entry) -> io::Result<Response> {
         let applied = entry.log_id;
         let len = entry_record_len(&entry);
-        let ahead = match len >= LARGE_BYTES && pending.steps.is_empty() {
-            true => self.0.ahead.take(&entry, pending.base),
-            false => None,
+        let ahead = if len >= LARGE_BYTES && pending.steps.is_empty() {
+            self.0.ahead.take(&entry, pending.base)
+        } else {
+            None
         };
         let keys = Arc::clone(&pending.image.state.keys);
         let mut unopened = std::mem::take(&mut pending.image.unopened);
@@ -261,10 +262,7 @@ impl Machine {
                 pending = self.pending();
             }
         }
-        match pending.responses.is_empty() {
-            true => Ok(()),
-            false => self.commit(pending, committed),
-        }
+        if pending.responses.is_empty() { Ok(()) } else { self.commit(pending, committed) }
     }
 
     /// Stores the pending image, publishes it, and sends the responses. A large change, and a change that would be

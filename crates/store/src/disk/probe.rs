@@ -32,9 +32,10 @@ fn write(path: &Path) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(&content)?;
     file.sync_all()?;
-    match fs::read(path)? == content {
-        true => Ok(()),
-        false => Err(io::Error::other("a file has other content than was written")),
+    if fs::read(path)? == content {
+        Ok(())
+    } else {
+        Err(io::Error::other("a file has other content than was written"))
     }
 }
 

@@ -31,9 +31,10 @@ pub(crate) fn unpack(packed: &pb::PackedCommand) -> Result<Bytes, RecordError> {
     })?;
     let command = lz4_flex::block::decompress(&packed.lz4, len)
         .map_err(|error| content(format!("cannot be decompressed: {error}")))?;
-    match command.len() == len {
-        true => Ok(command.into()),
-        false => Err(content(format!("has {} bytes, not {len}", command.len()))),
+    if command.len() == len {
+        Ok(command.into())
+    } else {
+        Err(content(format!("has {} bytes, not {len}", command.len())))
     }
 }
 

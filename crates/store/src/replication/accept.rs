@@ -158,9 +158,10 @@ impl<S: Replication> Shared<S> {
         if first_bytes.is_http2() {
             return Ok((stream, first_bytes));
         }
-        let reason = match first_bytes.is_tls() {
-            true => "it uses TLS, but `raft.tls_cert` is not set on this replica",
-            false => "it does not use HTTP/2",
+        let reason = if first_bytes.is_tls() {
+            "it uses TLS, but `raft.tls_cert` is not set on this replica"
+        } else {
+            "it does not use HTTP/2"
         };
         Err(Refusal::new(Refused::Protocol, reason))
     }

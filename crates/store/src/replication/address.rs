@@ -34,9 +34,10 @@ pub fn check_address(address: &str) -> Result<(), String> {
     let valid = address.parse::<http::uri::Authority>().is_ok_and(|authority| {
         !authority.host().is_empty() && authority.port_u16().is_some_and(|port| port > 0)
     });
-    match valid {
-        true => Ok(()),
-        false => Err(format!("{address:?} is not the address of a replica: expected HOST:PORT")),
+    if valid {
+        Ok(())
+    } else {
+        Err(format!("{address:?} is not the address of a replica: expected HOST:PORT"))
     }
 }
 

@@ -99,14 +99,13 @@ impl Admitter {
                  {SILENCE:?} of silence; if it is a different replica, give this one an unused ID"
             )));
         }
-        let change = match voters.contains(&id) {
-            true => {
-                if let Some(refusal) = self.members.refuse_loss_of(id, voters) {
-                    return Err(JoinRefusal::Later(refusal));
-                }
-                ChangeMembers::RemoveVoters(BTreeSet::from([id]))
+        let change = if voters.contains(&id) {
+            if let Some(refusal) = self.members.refuse_loss_of(id, voters) {
+                return Err(JoinRefusal::Later(refusal));
             }
-            false => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
+            ChangeMembers::RemoveVoters(BTreeSet::from([id]))
+        } else {
+            ChangeMembers::RemoveNodes(BTreeSet::from([id]))
         };
         tracing::warn!(replica = id, "removing a member that joins again without its data");
         self.change_now(change).await

@@ -167,9 +167,10 @@ impl Joiner<'_> {
                     hello.replica_id
                 )));
             }
-            match hello.cluster_id.is_empty() {
-                true => drop(fresh.insert(id)),
-                false => members.push(address),
+            if hello.cluster_id.is_empty() {
+                fresh.insert(id);
+            } else {
+                members.push(address);
             }
         }
         Ok((members, fresh))

@@ -223,10 +223,8 @@ impl Members {
         }
         let (address, learner) = (peer.address.clone(), peer.learner);
         let nodes = BTreeMap::from([(id, Peer { address: address.clone(), learner, instance: 0 })]);
-        let then = match learner {
-            true => "stays a learner",
-            false => "becomes a voter when it has caught up",
-        };
+        let then =
+            if learner { "stays a learner" } else { "becomes a voter when it has caught up" };
         let text = format!("replica {id} at {address} was added as a learner; it {then}");
         self.apply_change(ChangeMembers::AddNodes(nodes), deadline, text).await
     }
@@ -315,9 +313,10 @@ impl Members {
                 other => other,
             };
         }
-        let change = match voters.contains(&id) {
-            true => ChangeMembers::RemoveVoters(BTreeSet::from([id])),
-            false => ChangeMembers::RemoveNodes(BTreeSet::from([id])),
+        let change = if voters.contains(&id) {
+            ChangeMembers::RemoveVoters(BTreeSet::from([id]))
+        } else {
+            ChangeMembers::RemoveNodes(BTreeSet::from([id]))
         };
         self.apply_change(change, deadline, format!("replica {id} was removed")).await
     }

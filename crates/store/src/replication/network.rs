@@ -175,9 +175,10 @@ impl RaftNetworkV2<Types> for Connection {
         // Read before the call is sent: answers to concurrent calls arrive in any order.
         let required = self.acknowledged().required(follower);
         let message = codec::append_to_proto(header, &request, required);
-        let timeout = match request.entries.is_empty() {
-            true => option.hard_ttl(),
-            false => append_timeout(message.entries.iter().map(|entry| entry.record.len()).sum()),
+        let timeout = if request.entries.is_empty() {
+            option.hard_ttl()
+        } else {
+            append_timeout(message.entries.iter().map(|entry| entry.record.len()).sum())
         };
         let call = async |mut client: Client| client.append(message).await;
         let answer = self.call(self.lane, timeout, call, codec::appended_from_proto).await?;
@@ -237,10 +238,7 @@ impl RaftNetworkV2<Types> for Connection {
         let call = async |mut client: Client| client.transfer_leader(message).await;
         let read = |message: pb::TransferLeaderResponse| Ok(message.refused);
         let refused = self.call(Lane::Control, option.hard_ttl(), call, read).await?;
-        match refused.is_empty() {
-            true => Ok(Ok(())),
-            false => Err(self.target.unreachable(refused).into()),
-        }
+        if refused.is_empty() { Ok(Ok(())) } else { Err(self.target.unreachable(refused).into()) }
     }
 
     fn backoff(&self) -> Option<Backoff> {

@@ -27,9 +27,12 @@ fn check_with(own: &pb::Protocol, other: Option<&pb::Protocol>) -> Result<(), St
     let Some(other) = other else {
         return Err("it does not name its versions of the replication protocol".to_owned());
     };
-    let show = |protocol: &pb::Protocol| match protocol.oldest == protocol.newest {
-        true => protocol.newest.to_string(),
-        false => format!("{} to {}", protocol.oldest, protocol.newest),
+    let show = |protocol: &pb::Protocol| {
+        if protocol.oldest == protocol.newest {
+            protocol.newest.to_string()
+        } else {
+            format!("{} to {}", protocol.oldest, protocol.newest)
+        }
     };
     let advice = if other.newest < own.oldest {
         "upgrade that replica, release by release"

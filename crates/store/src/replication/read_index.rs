@@ -100,9 +100,10 @@ impl ReadIndex {
                 }
             }
         };
-        match self.published.applied_within(index, left()).await {
-            true => Ok(()),
-            false => Err(ReadError::Behind(timeout)),
+        if self.published.applied_within(index, left()).await {
+            Ok(())
+        } else {
+            Err(ReadError::Behind(timeout))
         }
     }
 
@@ -112,10 +113,8 @@ impl ReadIndex {
             return None;
         }
         // No other replica can take over from a sole voter, so its lease suffices.
-        let policy = match self.node.is_sole_voter() {
-            true => ReadPolicy::LeaseRead,
-            false => ReadPolicy::ReadIndex,
-        };
+        let policy =
+            if self.node.is_sole_voter() { ReadPolicy::LeaseRead } else { ReadPolicy::ReadIndex };
         let read = self.node.raft.get_read_linearizer(policy);
         let linearizer = tokio::time::timeout(timeout, read).await.ok()?.ok()?;
         Some(linearizer.read_log_id().index())

@@ -70,9 +70,10 @@ impl RemovalDetector {
         let answers = self.calls.hello_members(&membership).await;
         let mut found = answers.iter().filter_map(|hello| self.removal_in(hello, &membership));
         let Some(first) = found.next() else { return };
-        let removal = match first == Removal::Replaced || found.any(|it| it == Removal::Replaced) {
-            true => Removal::Replaced,
-            false => Removal::Removed,
+        let removal = if first == Removal::Replaced || found.any(|it| it == Removal::Replaced) {
+            Removal::Replaced
+        } else {
+            Removal::Removed
         };
         self.end_for(removal);
     }
@@ -120,10 +121,7 @@ impl RemovalDetector {
         if !is_certain || !self.is_disowned_by(hello, membership) {
             return None;
         }
-        Some(match hello.replaced_caller {
-            true => Removal::Replaced,
-            false => Removal::Removed,
-        })
+        Some(if hello.replaced_caller { Removal::Replaced } else { Removal::Removed })
     }
 
     /// Returns whether an answer has a newer membership that does not include this replica.

@@ -89,10 +89,7 @@ async fn stalls(target: &Target, taken: &Progress, limit: Duration) {
         checks.tick().await;
         let sent = taken.bytes();
         // While the connection takes pieces, the receiver need not be asked.
-        let received = match sent == last.0 {
-            true => ask_progress(target).await,
-            false => Some(last.1),
-        };
+        let received = if sent == last.0 { ask_progress(target).await } else { Some(last.1) };
         if received.is_some() {
             answered = Instant::now();
         }

@@ -36,12 +36,13 @@ fn right(permits: &Permits) -> Arc<SecretsRight> {
         refuse: false,
         node: NodeBinding::default(),
         read: vec![template(SCOPES[at])],
-        secrets: match names.is_empty() {
-            true => SecretsGrant::default(),
-            false => SecretsGrant {
+        secrets: if names.is_empty() {
+            SecretsGrant::default()
+        } else {
+            SecretsGrant {
                 scopes: vec![template(SCOPES[at])],
                 names: names.iter().map(|name| template(NAMES[*name])).collect(),
-            },
+            }
         },
         allow: Vec::new(),
         deny: Vec::new(),

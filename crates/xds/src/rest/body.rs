@@ -67,9 +67,12 @@ pub(crate) async fn read(
         let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
         let due = progress.map_or(until, |(_, due)| until.min(due));
         let frame = tokio::time::timeout_at(due, frame).await;
-        let frame = frame.map_err(|_elapsed| match due < until {
-            true => BodyError::Stalled { limit: stall_limit },
-            false => BodyError::Slow { limit: bounds.timeout },
+        let frame = frame.map_err(|_elapsed| {
+            if due < until {
+                BodyError::Stalled { limit: stall_limit }
+            } else {
+                BodyError::Slow { limit: bounds.timeout }
+            }
         })?;
         let data = match frame {
             None => break,

@@ -195,9 +195,10 @@ impl JsonResponses {
                 let errors: usize = missing.iter().map(|name| ERROR_BYTES + name.len()).sum();
                 let resources = resources.iter().map(|resource| resource.sotw_len());
                 let bytes = errors + resources.sum::<usize>();
-                return Outcome::Encoded(match bytes <= SMALL_BYTES {
-                    true => self.encode_small(job),
-                    false => self.run(job).await,
+                return Outcome::Encoded(if bytes <= SMALL_BYTES {
+                    self.encode_small(job)
+                } else {
+                    self.run(job).await
                 });
             }
             // The full state depends on the parameters, the form and the rights of this client.
@@ -215,9 +216,10 @@ impl JsonResponses {
             Ok(result) => result.clone(),
             Err(_) => None,
         };
-        match is_other {
-            true => Outcome::Again,
-            false => Outcome::Encoded(result.unwrap_or(Err(EncodeError::Failed))),
+        if is_other {
+            Outcome::Again
+        } else {
+            Outcome::Encoded(result.unwrap_or(Err(EncodeError::Failed)))
         }
     }
 
@@ -394,9 +396,10 @@ impl Job {
             if self.n_encoded > 0 {
                 self.text.push(',');
             }
-            let json = match resource.constraints().is_some() && self.reads_constraints {
-                true => (encoder.0)(&TypeUrl::from_static(WRAPPER_URL), &resource.delta_content()),
-                false => (encoder.0)(&self.type_url, &resource.sent_body()),
+            let json = if resource.constraints().is_some() && self.reads_constraints {
+                (encoder.0)(&TypeUrl::from_static(WRAPPER_URL), &resource.delta_content())
+            } else {
+                (encoder.0)(&self.type_url, &resource.sent_body())
             };
             let json = json.map_err(|reason| {
                 let (name, type_url) = (resource.name().clone(), self.type_url.clone());

@@ -92,9 +92,10 @@ impl Reader<'_> {
     fn count_value<E: Error>(&self) -> Result<(), E> {
         self.values.set(self.values.get() + 1);
         let max = self.limits.node_values_max;
-        match self.values.get() > max {
-            true => Err(self.exceed(RequestError::NodeValues { max })),
-            false => Ok(()),
+        if self.values.get() > max {
+            Err(self.exceed(RequestError::NodeValues { max }))
+        } else {
+            Ok(())
         }
     }
 
@@ -102,9 +103,10 @@ impl Reader<'_> {
     fn count_text<E: Error>(&self, text: &str) -> Result<(), E> {
         self.bytes.set(self.bytes.get().saturating_add(text.len()));
         let max = self.limits.node_bytes_max;
-        match self.bytes.get() > max {
-            true => Err(self.exceed(RequestError::NodeLong { max })),
-            false => Ok(()),
+        if self.bytes.get() > max {
+            Err(self.exceed(RequestError::NodeLong { max }))
+        } else {
+            Ok(())
         }
     }
 }
@@ -181,9 +183,10 @@ impl Visitor<'_> for TextSeed<'_, '_> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
         let (field, len, max) = (self.1, text.len(), TEXT_BYTES_MAX);
-        match len > max {
-            true => Err(self.0.exceed(RequestError::TextLong { field, len, max })),
-            false => Ok(text.to_owned()),
+        if len > max {
+            Err(self.0.exceed(RequestError::TextLong { field, len, max }))
+        } else {
+            Ok(text.to_owned())
         }
     }
 
@@ -224,9 +227,10 @@ impl NameBuffer {
     /// Returns an error if there are too many names and parameters.
     fn check_count<E: Error>(&self, reader: &Reader<'_>) -> Result<(), E> {
         let max = reader.limits.names_max;
-        match self.len + self.n_located + self.n_parameters > max {
-            true => Err(reader.exceed(RequestError::Names { max })),
-            false => Ok(()),
+        if self.len + self.n_located + self.n_parameters > max {
+            Err(reader.exceed(RequestError::Names { max }))
+        } else {
+            Ok(())
         }
     }
 }

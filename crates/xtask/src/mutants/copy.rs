@@ -201,9 +201,10 @@ fn update_dir(from: &Path, to: &Path) -> Result<()> {
         if names.contains(&entry.file_name()) {
             continue;
         }
-        let removed = match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(&path),
-            false => fs::remove_file(&path),
+        let removed = if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
         };
         removed.with_context(|| format!("remove {}", path.display()))?;
     }

@@ -103,9 +103,10 @@ fn files(root: &Path) -> Result<Vec<String>> {
         for entry in entries {
             let entry = entry.with_context(|| format!("list {}", list.display()))?;
             let path = dir.join(entry.file_name());
-            match entry.file_type().context("read the type of a file")?.is_dir() {
-                true => dirs.push(path),
-                false => files.push(path.display().to_string()),
+            if entry.file_type().context("read the type of a file")?.is_dir() {
+                dirs.push(path)
+            } else {
+                files.push(path.display().to_string())
             }
         }
     }

@@ -326,10 +326,11 @@ fn override_of_type(
         let parsing = accepting - NODE.when(kind.name == ROUTER);
         rules.refuse(at, clients & parsing, ID, OWN_MESSAGE, "");
     }
-    let refusing = match is_optional {
+    let refusing = if is_optional {
         // Go skips an optional override only if it does not have the filter.
-        true => registered - accepting,
-        false => ALL - accepting,
+        registered - accepting
+    } else {
+        ALL - accepting
     };
     let reason = format!("the filter override {} is not supported", named(kind.name));
     let fix = "wrap it in a FilterConfig with is_optional: true";

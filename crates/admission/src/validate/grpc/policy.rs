@@ -243,11 +243,10 @@ fn legacy(cluster: &Message<'_>, clients: Clients, at: &At<'_>, rules: &mut Rule
             }
         }
         _ => {
-            let reason = match cluster.has("load_balancing_policy") {
-                true => {
-                    "Go checks lb_policy even if load_balancing_policy overrides it, and does not support this lb_policy"
-                }
-                false => "gRPC supports only the policies ROUND_ROBIN, RING_HASH and LEAST_REQUEST",
+            let reason = if cluster.has("load_balancing_policy") {
+                "Go checks lb_policy even if load_balancing_policy overrides it, and does not support this lb_policy"
+            } else {
+                "gRPC supports only the policies ROUND_ROBIN, RING_HASH and LEAST_REQUEST"
             };
             let fix = "remove lb_policy, and set load_balancing_policy";
             rules.refuse(&at.field("lb_policy"), clients, ID, reason, fix);

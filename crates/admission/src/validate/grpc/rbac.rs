@@ -70,9 +70,10 @@ pub(super) fn check(filter: &Message<'_>, clients: Clients, at: &At<'_>, rules: 
         for (field, kind) in [("permissions", &PERMISSION), ("principals", &PRINCIPAL)] {
             for (index, one) in policy.messages(field).enumerate() {
                 let list = at.field(field);
-                match is_off {
-                    true => reserved_headers(one, kind, clients & GO, &list.index(index), rules),
-                    false => condition(one, kind, clients, &list.index(index), rules),
+                if is_off {
+                    reserved_headers(one, kind, clients & GO, &list.index(index), rules)
+                } else {
+                    condition(one, kind, clients, &list.index(index), rules)
                 }
             }
         }

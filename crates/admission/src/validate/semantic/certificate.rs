@@ -155,11 +155,12 @@ pub(super) fn strength(key: &Public) -> Result<(), String> {
         Public::Rsa(modulus) => {
             let bits =
                 modulus.len() * 8 - modulus.first().map_or(0, |byte| byte.leading_zeros() as usize);
-            match bits < RSA_BITS_MIN {
-                true => Err(format!(
+            if bits < RSA_BITS_MIN {
+                Err(format!(
                     "the RSA key has {bits} bits, but at least {RSA_BITS_MIN} are required"
-                )),
-                false => Ok(()),
+                ))
+            } else {
+                Ok(())
             }
         }
         Public::Ec(curve, _) if !CURVES.contains(&curve.as_slice()) => {

@@ -138,10 +138,7 @@ impl CipherList {
             }
             rest = self.rule(rule, if rule == '=' { rest } else { after })?;
         }
-        match is_inside {
-            true => Err(Defect::Syntax("has `[` without `]`")),
-            false => Ok(()),
-        }
+        if is_inside { Err(Defect::Syntax("has `[` without `]`")) } else { Ok(()) }
     }
 
     /// Applies a rule without its operator, and returns the text after it.

@@ -79,12 +79,11 @@ pub(super) fn config<'c, 'a>(cluster: &'c Message<'a>) -> Option<&'c Message<'a>
 /// Finds an extension by the type of its configuration, or by its name without one.
 fn find(extension: &Message<'_>) -> Option<&'static (&'static str, &'static str, Kind)> {
     let kind = type_of(extension);
-    match kind.is_empty() || kind == "google.protobuf.Struct" {
-        true => EXTENSIONS.iter().find(|(name, ..)| *name == extension.text("name")),
-        false => {
-            let kind = kind.strip_prefix(PREFIX)?;
-            EXTENSIONS.iter().find(|(_, known, _)| *known == kind)
-        }
+    if kind.is_empty() || kind == "google.protobuf.Struct" {
+        EXTENSIONS.iter().find(|(name, ..)| *name == extension.text("name"))
+    } else {
+        let kind = kind.strip_prefix(PREFIX)?;
+        EXTENSIONS.iter().find(|(_, known, _)| *known == kind)
     }
 }
 

@@ -278,9 +278,10 @@ fn command<'t>(text: &'t str, extra: Extra<'_>) -> Result<(&'t str, &'t str), De
         return Ok((name, rest));
     }
     format_parameter::check(name, given, |text| check(text).is_ok())?;
-    let has_no_length = match OPTIONAL.contains(&name) {
-        true => !WITH_LENGTH.contains(&name),
-        false => WITHOUT_LENGTH.contains(&name),
+    let has_no_length = if OPTIONAL.contains(&name) {
+        !WITH_LENGTH.contains(&name)
+    } else {
+        WITHOUT_LENGTH.contains(&name)
     };
     if has_len && has_no_length {
         return Err((format!("the command {name} takes no length"), "remove it"));

@@ -41,12 +41,14 @@ pub(super) fn check(name: &str, given: &str, is_format: fn(&str) -> bool) -> Res
             (None | Some("PLAIN" | "TYPED"), None) | (Some("FIELD"), Some(_)) => return Ok(()),
             _ => "takes PLAIN, TYPED, or FIELD and the name of a field",
         },
-        "PATH" => match ["", "WQ", "NQ"].contains(&first)
-            && second.is_none_or(|path| PATHS.contains(&path))
-        {
-            true => return Ok(()),
-            false => "takes WQ or NQ, and then ORIG, PATH or ORIG_OR_PATH",
-        },
+        "PATH" => {
+            if ["", "WQ", "NQ"].contains(&first) && second.is_none_or(|path| PATHS.contains(&path))
+            {
+                return Ok(());
+            } else {
+                "takes WQ or NQ, and then ORIG, PATH or ORIG_OR_PATH"
+            }
+        }
         "QUERY_PARAMS" if !["", "ORIG", "DECODED"].contains(&given) => "takes ORIG or DECODED",
         "REQUESTED_SERVER_NAME"
             if !first.is_empty() && !NAME_SOURCES.contains(&first)

@@ -100,9 +100,12 @@ pub(super) fn http_payloads<'m>(check: &'m Message<'_>, findings: &mut Findings<
             findings.refuse_with_fix("health_check.method", rule, fix);
         });
     }
-    let size = |payload: &Message<'_>| match payload.has("text") {
-        true => payload.text("text").len() / 2,
-        false => payload.bytes("binary").len(),
+    let size = |payload: &Message<'_>| {
+        if payload.has("text") {
+            payload.text("text").len() / 2
+        } else {
+            payload.bytes("binary").len()
+        }
     };
     let n: usize = check.messages("receive").map(size).sum();
     let max = check.wrapped("response_buffer_size").unwrap_or(BUFFER_DEFAULT);

@@ -315,9 +315,12 @@ pub(super) fn redis<'m>(proxy: &'m Message<'_>, findings: &mut Findings<'m>) {
         });
     }
     let ignores_case = routes.is_some_and(|routes| routes.bits("case_insensitive") != 0);
-    let prefix = |route: &Message<'_>| match ignores_case {
-        true => route.text("prefix").to_ascii_lowercase(),
-        false => route.text("prefix").to_owned(),
+    let prefix = |route: &Message<'_>| {
+        if ignores_case {
+            route.text("prefix").to_ascii_lowercase()
+        } else {
+            route.text("prefix").to_owned()
+        }
     };
     let prefixes = routes.into_iter().flat_map(|routes| routes.messages("routes")).map(prefix);
     for (index, first) in repeated(prefixes) {

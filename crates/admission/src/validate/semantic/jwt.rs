@@ -126,9 +126,10 @@ fn key_set(content: &[u8]) -> Result<(), &'static str> {
     let Some(keys) = keys.as_array() else {
         return Err("is not a JSON Web Key Set: \"keys\" is not a list");
     };
-    match keys.iter().any(is_usable) {
-        true => Ok(()),
-        false => Err("has no key of type RSA, EC, oct or OKP with its parameters"),
+    if keys.iter().any(is_usable) {
+        Ok(())
+    } else {
+        Err("has no key of type RSA, EC, oct or OKP with its parameters")
     }
 }
 

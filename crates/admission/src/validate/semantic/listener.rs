@@ -77,15 +77,16 @@ pub(super) fn filter_chains<'m>(listener: &'m Message<'_>, findings: &mut Findin
     }
     for (index, first) in overlaps(listener) {
         findings.item("filter_chains", index, |findings| {
-            let (rule, fix) = match index == first {
-                true => (
+            let (rule, fix) = if index == first {
+                (
                     "has an item twice in a list of its filter_chain_match".to_owned(),
                     "remove one of the two",
-                ),
-                false => (
+                )
+            } else {
+                (
                     format!("matches the same connections as filter_chains[{first}]"),
                     "give each filter chain a different filter_chain_match",
-                ),
+                )
             };
             findings.refuse_with_fix("filter_chain.duplicate_match", rule, fix);
         });
@@ -328,8 +329,7 @@ fn order<'m>(
         if terminal != Some(!is_last) {
             continue;
         }
-        findings.item(field, index, |findings| match is_last {
-            true => {
+        findings.item(field, index, |findings| if is_last {
                 let rule = format!("the last {what} filter is not a terminal filter");
                 let fix = match what {
                     "HTTP" if field_is_router(chain) => "add envoy.filters.http.router at the end",
@@ -337,12 +337,10 @@ fn order<'m>(
                     _ => "add a terminal filter at the end, such as tcp_proxy or http_connection_manager",
                 };
                 findings.refuse_with_fix("filter.not_terminal", rule, fix);
-            }
-            false => {
+            } else {
                 let rule = format!("is a terminal filter, but not the last {what} filter");
                 findings.refuse_with_fix("filter.terminal_not_last", rule, "move it to the end");
-            }
-        });
+            });
     }
 }
 

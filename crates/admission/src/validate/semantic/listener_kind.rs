@@ -169,9 +169,10 @@ fn listener_filters<'m>(listener: &'m Message<'_>, is_udp: bool, findings: &mut 
         let kind = registry::kind_of(config);
         if registry::exists(kind, &[other]) && !registry::exists(kind, &[own]) {
             findings.item("listener_filters", index, |findings| {
-                let rule = match is_udp {
-                    true => format!("{kind} is allowed only in TCP listeners"),
-                    false => format!("{kind} is allowed only in UDP listeners"),
+                let rule = if is_udp {
+                    format!("{kind} is allowed only in TCP listeners")
+                } else {
+                    format!("{kind} is allowed only in UDP listeners")
                 };
                 findings.refuse("listener.filter_protocol", rule);
             });
@@ -205,9 +206,12 @@ fn filter_chain<'m>(
         }
         findings.item("filters", index, |findings| {
             findings.field("typed_config", |findings| {
-                findings.field("codec_type", |findings| match has_quic {
-                    true => findings.refuse("listener.quic", "must be HTTP3 with quic_options"),
-                    false => findings.refuse("listener.quic", "HTTP3 needs a QUIC listener"),
+                findings.field("codec_type", |findings| {
+                    if has_quic {
+                        findings.refuse("listener.quic", "must be HTTP3 with quic_options")
+                    } else {
+                        findings.refuse("listener.quic", "HTTP3 needs a QUIC listener")
+                    }
                 });
             });
         });

@@ -113,9 +113,10 @@ impl<'a> Parser<'a> {
             let len = self.rest.find(|c| !is_word(c)).unwrap_or(self.rest.len());
             let (word, rest) = self.rest.split_at(len);
             self.rest = rest;
-            return Ok(match KEYWORDS.contains(&word) {
-                true => Token::Fixed(word),
-                false => Token::Name(word),
+            return Ok(if KEYWORDS.contains(&word) {
+                Token::Fixed(word)
+            } else {
+                Token::Name(word)
             });
         }
         let symbol = SYMBOLS.iter().find(|symbol| self.rest.starts_with(**symbol));
@@ -170,10 +171,7 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, fixed: &str) -> Parsed {
-        match self.take(fixed)? {
-            true => Ok(()),
-            false => self.unexpected(),
-        }
+        if self.take(fixed)? { Ok(()) } else { self.unexpected() }
     }
 
     fn name(&mut self) -> Parsed {
@@ -206,10 +204,7 @@ impl<'a> Parser<'a> {
                         parser.expressions()?;
                     }
                     parser.take(";")?;
-                    return match parser.ends_block() {
-                        true => Ok(()),
-                        false => parser.unexpected(),
-                    };
+                    return if parser.ends_block() { Ok(()) } else { parser.unexpected() };
                 }
                 parser.statement()?;
                 while parser.take(";")? {}
@@ -262,10 +257,7 @@ impl<'a> Parser<'a> {
                     return self.function();
                 }
                 self.names()?;
-                return match self.take("=")? {
-                    true => self.expressions(),
-                    false => Ok(()),
-                };
+                return if self.take("=")? { self.expressions() } else { Ok(()) };
             }
             "break" | ";" => return self.advance(),
             "::" => {

@@ -76,10 +76,7 @@ pub(super) fn cdn_id<'m>(filter: &'m Message<'_>, findings: &mut Findings<'m>) {
         Some(rest) => rest.split_once(']').unwrap_or(("", "]")),
         None => id.split_once(':').map_or((id, ""), |(host, _)| (host, &id[host.len()..])),
     };
-    let is_host = match id.starts_with('[') {
-        true => !host.is_empty(),
-        false => is_token(host),
-    };
+    let is_host = if id.starts_with('[') { !host.is_empty() } else { is_token(host) };
     let port = after.strip_prefix(':').unwrap_or(after);
     if !is_host || !port.chars().all(|c| c.is_ascii_digit()) {
         findings.field("cdn_id", |findings| {

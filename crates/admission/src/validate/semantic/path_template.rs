@@ -60,9 +60,10 @@ impl<'a> Template<'a> {
             Some(pattern) => {
                 let mut rest = pattern;
                 while !rest.is_empty() {
-                    rest = match rest.starts_with('*') {
-                        true => self.operator(rest)?,
-                        false => self.literal(rest)?,
+                    rest = if rest.starts_with('*') {
+                        self.operator(rest)?
+                    } else {
+                        self.literal(rest)?
                     };
                     rest = match rest.strip_prefix('/') {
                         Some("") => return Err("has a variable whose pattern ends with /"),
@@ -88,9 +89,10 @@ impl<'a> Template<'a> {
     fn literal(&mut self, text: &'a str) -> Result<&'a str, Defect> {
         let len = text.find('/').unwrap_or(text.len());
         let is_valid = |c: char| c.is_ascii_alphanumeric() || "-._~%!$&'()+,;:@".contains(c);
-        match len > 0 && text[..len].chars().all(is_valid) {
-            true => Ok(&text[len..]),
-            false => Err("has an empty segment, or one with a character that is not allowed"),
+        if len > 0 && text[..len].chars().all(is_valid) {
+            Ok(&text[len..])
+        } else {
+            Err("has an empty segment, or one with a character that is not allowed")
         }
     }
 }

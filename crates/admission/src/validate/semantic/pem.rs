@@ -53,11 +53,12 @@ pub(super) fn blocks(content: &[u8]) -> impl Iterator<Item = Result<Block, Strin
 pub(super) fn missing(content: &[u8], label: &str) -> String {
     let begin = format!("-----BEGIN {label}-----");
     let is_near = content.windows(begin.len()).any(|part| part == begin.as_bytes());
-    match is_near {
-        true => format!(
+    if is_near {
+        format!(
             "has no line `{begin}`: Envoy ignores such a line if spaces, a byte order mark or other text is in it"
-        ),
-        false => format!("has no PEM block `{begin}`"),
+        )
+    } else {
+        format!("has no PEM block `{begin}`")
     }
 }
 

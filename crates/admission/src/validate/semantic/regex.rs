@@ -237,10 +237,7 @@ impl<'a> Parser<'a> {
             size => size.ranges,
         };
         let size = size.saturating_sub(n_prefix).saturating_add(empty);
-        match outer.is_empty() {
-            false => Err("a `(` has no `)`".to_owned()),
-            true => Ok(size),
-        }
+        if outer.is_empty() { Ok(size) } else { Err("a `(` has no `)`".to_owned()) }
     }
 
     fn repeat(&mut self, group: &mut Group, operator: &str, n: u32) -> Result<(), String> {
@@ -485,9 +482,10 @@ impl<'a> Parser<'a> {
             matches!(name.as_bytes(), [b'C' | b'L' | b'M' | b'N' | b'P' | b'S' | b'Z', ..]);
         let is_word = name.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'_');
         let is_known = name == "Any" || is_category && name.len() <= 2 || name.len() > 2 && is_word;
-        match is_known {
-            true => Ok(()),
-            false => Err("there is no such class of Unicode characters".to_owned()),
+        if is_known {
+            Ok(())
+        } else {
+            Err("there is no such class of Unicode characters".to_owned())
         }
     }
 }

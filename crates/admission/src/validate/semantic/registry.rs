@@ -73,9 +73,10 @@ pub(super) fn chosen<'m>(message: &'m Message<'_>, findings: &mut Findings<'m>) 
         };
         let values = message.messages(name).enumerate();
         for (index, value) in values.filter(|(_, value)| value.bits("is_optional") == 0) {
-            let check = |findings: &mut Findings<'m>| match value.kind.form == MessageForm::Any {
-                true => configuration(value, categories, findings),
-                false => {
+            let check = |findings: &mut Findings<'m>| {
+                if value.kind.form == MessageForm::Any {
+                    configuration(value, categories, findings)
+                } else {
                     if let Some(any) = value.message("typed_config") {
                         findings.field("typed_config", |f| configuration(any, categories, f));
                     }

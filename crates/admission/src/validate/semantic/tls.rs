@@ -286,11 +286,10 @@ fn key_provider<'m>(certificate: &'m Message<'_>, findings: &mut Findings<'m>) {
         return;
     }
     findings.field("private_key_provider", |findings| {
-        findings.field("provider_name", |findings| match KEY_PROVIDERS.contains(&name) {
-            true => {
+        findings.field("provider_name", |findings| {
+            if KEY_PROVIDERS.contains(&name) {
                 findings.warn("tls.key_provider", "only some builds of Envoy have this provider")
-            }
-            false => {
+            } else {
                 let rule = format!("Envoy has no private key provider {}", named(name));
                 findings.refuse("tls.key_provider", rule);
             }

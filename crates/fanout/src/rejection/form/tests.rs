@@ -17,9 +17,10 @@ fn hide_plainly(text: &str, hidden: &mut [bool]) {
     for run in numbers(&unescaped).iter().filter(|run| run.len() >= NUMBERS_MIN) {
         let place = place(run);
         let rest = &text[place.end..];
-        let column = match rest.starts_with("  ") {
-            true => rest.find(['\n', '\\']).unwrap_or(rest.len()).min(DUMP_TEXT_MAX),
-            false => 0,
+        let column = if rest.starts_with("  ") {
+            rest.find(['\n', '\\']).unwrap_or(rest.len()).min(DUMP_TEXT_MAX)
+        } else {
+            0
         };
         hidden[place.start..place.end + column].fill(true);
     }

@@ -112,22 +112,19 @@ fn stream_ends_when_its_client_may_no_longer_read_an_earlier_scope() {
         let mut world = World::new(AccessControl::Enforced);
         world.permit("token:a", &["private", "public"]);
         world.assign("all", "*", &["private"]);
-        let mut stream = match is_resumed {
-            true => {
-                let version = delete_while_away(&mut world, "token:a");
-                world.assign("all", "*", &["public"]);
-                let stream = world.open(Protocol::Sotw, "token:a", "n");
-                world.request(&stream, CLUSTER, &[], &version);
-                stream
-            }
-            false => {
-                world.put("private", CLUSTER, "shop");
-                let mut stream = world.open(Protocol::Sotw, "token:a", "n");
-                world.request(&stream, CLUSTER, &[], "");
-                assert_eq!(world.read(&mut stream), ["private/shop"]);
-                world.assign("all", "*", &["public"]);
-                stream
-            }
+        let mut stream = if is_resumed {
+            let version = delete_while_away(&mut world, "token:a");
+            world.assign("all", "*", &["public"]);
+            let stream = world.open(Protocol::Sotw, "token:a", "n");
+            world.request(&stream, CLUSTER, &[], &version);
+            stream
+        } else {
+            world.put("private", CLUSTER, "shop");
+            let mut stream = world.open(Protocol::Sotw, "token:a", "n");
+            world.request(&stream, CLUSTER, &[], "");
+            assert_eq!(world.read(&mut stream), ["private/shop"]);
+            world.assign("all", "*", &["public"]);
+            stream
         };
         world.settle();
         world.put("public", CLUSTER, "web");

@@ -261,10 +261,7 @@ proptest! {
                 let mut rule = rule(&format!("r{at}"), WHO[simple.who]);
                 let scopes = [simple.scope.map_or("**", |at| SCOPES[at])];
                 let grant = grant(&rule, &[VERBS[simple.verb]], &scopes);
-                match simple.denies {
-                    true => rule.deny.push(grant),
-                    false => rule.allow.push(grant),
-                }
+                if simple.denies { rule.deny.push(grant) } else { rule.allow.push(grant) }
                 rule
             });
             access(rules)

@@ -101,9 +101,10 @@ impl ContextCommand {
                     }
                     Ok(was_current)
                 })?;
-                let what = match was_current {
-                    true => "is deleted; commands now use no context",
-                    false => "is deleted",
+                let what = if was_current {
+                    "is deleted; commands now use no context"
+                } else {
+                    "is deleted"
                 };
                 done(&name, what, answer)
             }
@@ -135,12 +136,10 @@ impl Set {
             let Context(settings) = contexts.named.entry(name.clone()).or_default();
             self.unset.iter().for_each(|key| drop(settings.remove(key)));
             settings.extend(given);
-            match settings.contains_key(&Setting::Cert) == settings.contains_key(&Setting::CertKey)
-            {
-                true => Ok(is_new),
-                false => Err(Failure::new(
-                    "a context needs both of --cert and --cert-key, or none of them",
-                )),
+            if settings.contains_key(&Setting::Cert) == settings.contains_key(&Setting::CertKey) {
+                Ok(is_new)
+            } else {
+                Err(Failure::new("a context needs both of --cert and --cert-key, or none of them"))
             }
         })?;
         done(&name, if is_new { "is created" } else { "is changed" }, answer)
@@ -177,9 +176,12 @@ fn list(flags: &ConnectionFlags, answer: &mut Answer<'_>) -> Result<(), Failure>
             let server = context.0.get(&Setting::Server).cloned().unwrap_or_default();
             table.row([mark.to_owned(), name.clone(), server]);
         }
-        return answer.text(|out| match table.is_empty() {
-            true => writeln!(out, "there are no contexts"),
-            false => table.write(out, ""),
+        return answer.text(|out| {
+            if table.is_empty() {
+                writeln!(out, "there are no contexts")
+            } else {
+                table.write(out, "")
+            }
         });
     }
     let all =

@@ -76,16 +76,18 @@ impl Lint {
             .into_iter()
             .map(|file| Manifest { file: file.name, content: file.content })
             .collect();
-        let profiles = match self.profile.is_empty() {
-            true => Profiles::default(),
-            false => Profiles { call: Some(self.profile.into()), ..Profiles::default() },
+        let profiles = if self.profile.is_empty() {
+            Profiles::default()
+        } else {
+            Profiles { call: Some(self.profile.into()), ..Profiles::default() }
         };
         let names = profiles.of_scope(&scope).1.iter().map(ToString::to_string).collect();
         let validation = Validation { profiles, ..Validation::of(ValidationMode::Enforce) };
         let options = Options { validation, ..Options::new(scope) };
-        let problems = match manifests.is_empty() {
-            true => Vec::new(),
-            false => chancery_admission::lint(&manifests, &options),
+        let problems = if manifests.is_empty() {
+            Vec::new()
+        } else {
+            chancery_admission::lint(&manifests, &options)
         };
         let (n_files, is_complete) = (manifests.len(), unreadable.is_empty());
         let findings = Findings { problems, n_files, is_complete, profiles: names };
@@ -98,10 +100,7 @@ impl Lint {
             FailOn::Error => findings.n_errors() > 0,
             FailOn::Warning => !findings.problems.is_empty(),
         };
-        match fails {
-            true => Err(Failure::with_exit(Exit::Findings, findings.summary())),
-            false => Ok(()),
-        }
+        if fails { Err(Failure::with_exit(Exit::Findings, findings.summary())) } else { Ok(()) }
     }
 }
 
@@ -140,9 +139,10 @@ impl Findings {
             0 => {}
             n => writeln!(out, "and {n} more; -o json prints all of them")?,
         }
-        match self.problems.is_empty() && self.is_complete {
-            true => writeln!(out, "{}", self.summary()),
-            false => Ok(()),
+        if self.problems.is_empty() && self.is_complete {
+            writeln!(out, "{}", self.summary())
+        } else {
+            Ok(())
         }
     }
 

@@ -299,9 +299,10 @@ fn write_explanation(response: &pb::ExplainAccessResponse, out: &mut dyn Write) 
     let assignment = if node.assignment.is_empty() { "none" } else { &node.assignment };
     writeln!(out, "  assignment  {assignment}")?;
     writeln!(out, "  scopes      {}", none(&node.scopes))?;
-    match node.allowed {
-        true => writeln!(out, "  allowed"),
-        false => writeln!(out, "  refused: {}", node.reason),
+    if node.allowed {
+        writeln!(out, "  allowed")
+    } else {
+        writeln!(out, "  refused: {}", node.reason)
     }
 }
 

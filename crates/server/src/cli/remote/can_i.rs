@@ -39,11 +39,12 @@ pub(super) async fn run(
     let response = response.map_err(|status| refusal(&status))?.into_inner();
     answer
         .show(&response, |out| writeln!(out, "{}", if response.allowed { "yes" } else { "no" }))?;
-    match response.allowed {
-        true => Ok(()),
-        false => Err(Failure::new(format_args!(
+    if response.allowed {
+        Ok(())
+    } else {
+        Err(Failure::new(format_args!(
             "{} may not do this; `chancery access explain` shows its rights",
             response.identity
-        ))),
+        )))
     }
 }

@@ -128,9 +128,10 @@ impl Link {
         let (host, bare) = (uri.host().unwrap_or_default(), address::host(uri));
         let default = if self.tls.is_some() { 443 } else { 80 };
         let at = (bare, uri.port_u16().unwrap_or(default));
-        let stream = match self.tls.is_none() && self.bearer.source().is_some() {
-            true => connect_to_loopback(at).await?,
-            false => TcpStream::connect(at).await?,
+        let stream = if self.tls.is_none() && self.bearer.source().is_some() {
+            connect_to_loopback(at).await?
+        } else {
+            TcpStream::connect(at).await?
         };
         stream.set_nodelay(true)?;
         let stream = match &self.tls {

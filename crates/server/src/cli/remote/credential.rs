@@ -54,9 +54,10 @@ impl TokenSource {
         // The characters of RFC 6750 (`b64token`).
         let is_allowed = |c: u8| c.is_ascii_alphanumeric() || b"-._~+/=".contains(&c);
         if !token.bytes().all(is_allowed) {
-            let what = match token.bytes().any(|c| c.is_ascii_whitespace()) {
-                true => "white space between other characters",
-                false => "a character that no token has",
+            let what = if token.bytes().any(|c| c.is_ascii_whitespace()) {
+                "white space between other characters"
+            } else {
+                "a character that no token has"
             };
             return Err(format!("{self} has {what}; {advice}, without \"Bearer\""));
         }

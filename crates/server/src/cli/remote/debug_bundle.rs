@@ -78,10 +78,11 @@ pub(crate) fn run(
         .map_err(|error| Failure::new(format_args!("cannot start the async runtime: {error}")))?;
     let parts = runtime.block_on(collect(command, flags));
     let manifest = write(archive, parts).map_err(|error| failed(&command.file, &error))?;
-    match is_standard_output {
+    if is_standard_output {
         // The manifest is in the archive.
-        true => Ok(()),
-        false => show(&command.file, &manifest, answer),
+        Ok(())
+    } else {
+        show(&command.file, &manifest, answer)
     }
 }
 

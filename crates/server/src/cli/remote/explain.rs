@@ -55,9 +55,10 @@ pub(super) async fn run(
     };
     let response = client.explain(request).await.map_err(|status| refusal(&status))?.into_inner();
     answer.show(&response, |out| write_text(&response, out))?;
-    match depends_on_unknown(&response) {
-        false => Ok(()),
-        true => Err(Failure::with_exit(Exit::NotAllAsked, not_connected(&response))),
+    if depends_on_unknown(&response) {
+        Err(Failure::with_exit(Exit::NotAllAsked, not_connected(&response)))
+    } else {
+        Ok(())
     }
 }
 

@@ -40,9 +40,10 @@ pub(super) async fn run(
     servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let (path, word) = match health.ready {
-        true => ("/readyz?format=json", "ready"),
-        false => ("/healthz?format=json", "healthy"),
+    let (path, word) = if health.ready {
+        ("/readyz?format=json", "ready")
+    } else {
+        ("/healthz?format=json", "healthy")
     };
     let (mut lines, mut last) = (Vec::new(), None);
     for turn in 0..servers.len() {

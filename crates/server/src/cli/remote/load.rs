@@ -176,9 +176,10 @@ fn write_status(
             }
         }
     }
-    match status.clusters.is_empty() {
-        true => writeln!(out, "no cluster has reported load")?,
-        false => table.write(out, "")?,
+    if status.clusters.is_empty() {
+        writeln!(out, "no cluster has reported load")?
+    } else {
+        table.write(out, "")?
     }
     match status.clusters_omitted {
         0 => Ok(()),

@@ -191,17 +191,16 @@ pub(super) async fn run(
             let mut lines = std::mem::take(&mut state.problems);
             lines.retain(|line| !line.is_empty());
             let node = &mirror.node.node;
-            let failure = match state.view.is_complete() {
-                true => {
-                    format!(
-                        "the files of node {node:?} could not be written completely within {timeout:?}"
-                    )
-                }
-                false => format!(
+            let failure = if state.view.is_complete() {
+                format!(
+                    "the files of node {node:?} could not be written completely within {timeout:?}"
+                )
+            } else {
+                format!(
                     "the view of node {node:?} could not be fetched completely within {timeout:?}: {}; nothing was \
                      written",
                     state.missing()
-                ),
+                )
             };
             Err(Failure::lines(lines.into_iter().chain([failure])))
         }

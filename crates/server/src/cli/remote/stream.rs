@@ -16,9 +16,10 @@ pub(super) fn write_stream(
     now: u64,
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    let kind = match stream.type_url.is_empty() {
-        true => "aggregated".to_owned(),
-        false => short_type(&stream.type_url),
+    let kind = if stream.type_url.is_empty() {
+        "aggregated".to_owned()
+    } else {
+        short_type(&stream.type_url)
     };
     let (peer, protocol) = (&stream.peer, &stream.protocol);
     let who = match stream.identity.as_str() {

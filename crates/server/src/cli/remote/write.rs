@@ -243,9 +243,10 @@ impl Request {
              history` and `chancery get` show the current state"
         );
         let may = format!("the write may have taken effect, or may still take effect: {unknown}");
-        match unknown == last {
-            true => Failure::lines([may, then]),
-            false => Failure::lines([may, last, then]),
+        if unknown == last {
+            Failure::lines([may, then])
+        } else {
+            Failure::lines([may, last, then])
         }
     }
 }

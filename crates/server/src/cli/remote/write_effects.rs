@@ -16,15 +16,10 @@ pub(super) fn write_access_effects(
 ) -> io::Result<()> {
     for effect in response.access_effects.iter().take(NODES_SHOWN_MAX) {
         let (node, identity) = (plain(&effect.node), plain(&effect.identity));
-        match effect.allowed {
-            true => writeln!(out, "node {node} ({identity}) would no longer be refused")?,
-            false => {
-                writeln!(
-                    out,
-                    "node {node} ({identity}) would be refused: {}",
-                    plain(&effect.reason)
-                )?;
-            }
+        if effect.allowed {
+            writeln!(out, "node {node} ({identity}) would no longer be refused")?
+        } else {
+            writeln!(out, "node {node} ({identity}) would be refused: {}", plain(&effect.reason))?;
         }
     }
     match response.access_effects.len().saturating_sub(NODES_SHOWN_MAX) {
@@ -79,10 +74,8 @@ pub(super) fn write_differences(
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
     for difference in differences {
-        let side = |text: &String| match text.is_empty() {
-            true => "(nothing)".to_owned(),
-            false => plain(text),
-        };
+        let side =
+            |text: &String| if text.is_empty() { "(nothing)".to_owned() } else { plain(text) };
         let (before, after) = (side(&difference.before), side(&difference.after));
         writeln!(out, "  {}: {before} -> {after}", plain(&difference.path))?;
     }

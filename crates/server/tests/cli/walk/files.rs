@@ -90,12 +90,11 @@ impl Files {
         self.paths.clear();
         for type_url in TYPES {
             let short = short(type_url);
-            let found: Vec<PathBuf> = match is_named(type_url) {
-                true => {
-                    let entries = fs::read_dir(self.dir.join(short)).into_iter().flatten();
-                    entries.map(|entry| entry.unwrap().path()).collect()
-                }
-                false => vec![self.dir.join(format!("{short}.{extension}"))],
+            let found: Vec<PathBuf> = if is_named(type_url) {
+                let entries = fs::read_dir(self.dir.join(short)).into_iter().flatten();
+                entries.map(|entry| entry.unwrap().path()).collect()
+            } else {
+                vec![self.dir.join(format!("{short}.{extension}"))]
             };
             let mut received = Held::new();
             let visible =

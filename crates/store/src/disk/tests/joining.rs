@@ -155,9 +155,10 @@ fn wal_lengths(data_dir: &Path) -> Vec<(PathBuf, u64)> {
 fn lengths(dir: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     for path in fs::read_dir(dir).into_iter().flatten().map(|entry| entry.unwrap().path()) {
-        match path.is_dir() {
-            true => found.extend(lengths(&path)),
-            false => found.extend(fs::metadata(&path).ok().map(|file| (path, file.len()))),
+        if path.is_dir() {
+            found.extend(lengths(&path))
+        } else {
+            found.extend(fs::metadata(&path).ok().map(|file| (path, file.len())))
         }
     }
     found.sort();

@@ -261,9 +261,10 @@ async fn large_change_stores_no_staged_record_of_an_interrupted_one() {
     let n_changes = AtomicUsize::new(0);
     let crash = failpoint::watch(dir.path(), move |step| {
         // A piece is written and synced. The next batch would make it valid.
-        match step == Step::Change && n_changes.fetch_add(1, Ordering::SeqCst) >= 2 {
-            true => Err(io::Error::other("killed")),
-            false => Ok(()),
+        if step == Step::Change && n_changes.fetch_add(1, Ordering::SeqCst) >= 2 {
+            Err(io::Error::other("killed"))
+        } else {
+            Ok(())
         }
     });
     store.apply(&all[1..]).await.unwrap();

@@ -66,10 +66,7 @@ impl Plan {
 
     /// Returns a pattern that the rule may have: without a variable of the identity, its value `a`.
     fn source(&self, pattern: &str) -> String {
-        match self.has_variable() {
-            true => pattern.to_owned(),
-            false => pattern.replace("{team}", "a"),
-        }
+        if self.has_variable() { pattern.to_owned() } else { pattern.replace("{team}", "a") }
     }
 
     /// Returns the patterns for a caller with the value of the variable.
@@ -155,10 +152,7 @@ proptest! {
                 types: plan.types.iter().map(|at| TypeUrl::new(TYPES[*at]).unwrap()).collect(),
                 names: plan.templates(&rule, &plan.names, &NAME_PATTERNS, false),
             };
-            match plan.denies {
-                true => rule.deny.push(grant),
-                false => rule.allow.push(grant),
-            }
+            if plan.denies { rule.deny.push(grant) } else { rule.allow.push(grant) }
             rule
         });
         let access = access(rules);

@@ -69,14 +69,16 @@ pub(crate) fn files(client: &Client, place: impl Fn(Part) -> String) -> Vec<(Par
         (false, false) => " over TLS",
         (false, true) => " over mutual TLS",
     };
-    let how = match secrets.is_empty() {
-        true => how.to_owned(),
-        false => format!("{how}. Envoy reads changed files without a restart"),
+    let how = if secrets.is_empty() {
+        how.to_owned()
+    } else {
+        format!("{how}. Envoy reads changed files without a restart")
     };
     // By default, Envoy uses only the IPv6 addresses of a name that has both kinds, such as `localhost`.
-    let discovery = match client.servers.iter().all(|server| is_ip(&server.host)) {
-        true => "STATIC",
-        false => "STRICT_DNS\n    dns_lookup_family: ALL",
+    let discovery = if client.servers.iter().all(|server| is_ip(&server.host)) {
+        "STATIC"
+    } else {
+        "STRICT_DNS\n    dns_lookup_family: ALL"
     };
     let bootstrap = fill(
         BOOTSTRAP,

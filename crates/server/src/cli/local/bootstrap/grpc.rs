@@ -26,10 +26,7 @@ pub(crate) fn bootstrap(client: &Client) -> Value {
 }
 
 fn server(client: &Client, Server { host, port }: &Server) -> Value {
-    let host = match is_ip(host) && host.contains(':') {
-        true => format!("[{host}]"),
-        false => host.clone(),
-    };
+    let host = if is_ip(host) && host.contains(':') { format!("[{host}]") } else { host.clone() };
     let mut server = json!({
         "server_uri": format!("{host}:{port}"),
         "channel_creds": [credentials(client.tls.as_ref())],

@@ -77,9 +77,10 @@ impl XdsFlags {
         let read = |tls: Result<ClientTls, _>| {
             tls.map_err(|error| Failure::new(format_args!("cannot use TLS: {error}")))
         };
-        let tls = match is_tls {
-            true => Some([read(ClientTls::new(&files))?, read(ClientTls::for_http1(&files))?]),
-            false => None,
+        let tls = if is_tls {
+            Some([read(ClientTls::new(&files))?, read(ClientTls::for_http1(&files))?])
+        } else {
+            None
         };
         let token = self.xds_token_file.clone().map(TokenSource::File);
         let is_safe = is_tls || is_local(bare);

@@ -116,12 +116,10 @@ async fn page(channel: &Channel, path: &str) -> Result<Vec<u8>, String> {
     let body = Limited::new(response.into_body(), PART_BYTES_MAX);
     let body: Bytes = body.collect().await.map_err(|error| failed(&error))?.to_bytes();
     let is_answer = status.is_success() || path != "/metrics";
-    match is_answer {
-        true => {
-            Ok([format!("# HTTP status {}\n", status.as_u16()).into_bytes(), body.to_vec()]
-                .concat())
-        }
-        false => Err(format!("the server answers {status}")),
+    if is_answer {
+        Ok([format!("# HTTP status {}\n", status.as_u16()).into_bytes(), body.to_vec()].concat())
+    } else {
+        Err(format!("the server answers {status}"))
     }
 }
 

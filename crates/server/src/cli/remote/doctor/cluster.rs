@@ -84,16 +84,15 @@ fn replicas(status: &pb::ClusterStatus) -> Check {
     }
     let down = status.members.iter().filter(|member| !member.up);
     let down: Vec<String> = down.map(|member| not_reported(member, "").1).collect();
-    match down.is_empty() {
-        true => {
-            let all = status.members.len();
-            Check::ok(NAME, format!("{all} of {all} replicas answer"))
-        }
-        false => Check::warning(
+    if down.is_empty() {
+        let all = status.members.len();
+        Check::ok(NAME, format!("{all} of {all} replicas answer"))
+    } else {
+        Check::warning(
             NAME,
             down.join("; "),
             "start them, or remove them with `chancery cluster remove`",
-        ),
+        )
     }
 }
 

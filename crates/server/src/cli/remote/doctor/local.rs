@@ -74,13 +74,14 @@ pub(super) fn certificate(files: &ClientTlsFiles) -> Check {
         Ok(validity) => of_validity(NAME, &cert.display().to_string(), validity, unix_time()),
         Err(error) => return Check::failed(NAME, error.to_string(), "correct --cert"),
     };
-    match remaining.is_ok() && is_open(key) {
-        true => Check::warning(
+    if remaining.is_ok() && is_open(key) {
+        Check::warning(
             NAME,
             format!("other users can read or change the private key {}", key.display()),
             "set its mode to 600 or 640",
-        ),
-        false => remaining,
+        )
+    } else {
+        remaining
     }
 }
 
@@ -97,9 +98,10 @@ pub(super) fn of_validity(name: &'static str, whose: &str, validity: Validity, n
         return Check::failed(name, detail, "replace the certificate");
     }
     let detail = format!("{whose} expires in {}", span(left));
-    match left < expiry_warning_seconds(validity.lifetime()) {
-        true => Check::warning(name, detail, "replace the certificate"),
-        false => Check::ok(name, detail),
+    if left < expiry_warning_seconds(validity.lifetime()) {
+        Check::warning(name, detail, "replace the certificate")
+    } else {
+        Check::ok(name, detail)
     }
 }
 

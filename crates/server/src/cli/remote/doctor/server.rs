@@ -103,13 +103,14 @@ async fn of_tls(uri: &Uri, link: &Link, stream: TcpStream) -> Check {
     const NAME: &str = "tls";
     let host = address::host(uri);
     let Some(tls) = link.tls() else {
-        return match is_loopback(host) {
-            true => Check::ok(NAME, "the connection is not encrypted, and stays on this machine"),
-            false => Check::warning(
+        return if is_loopback(host) {
+            Check::ok(NAME, "the connection is not encrypted, and stays on this machine")
+        } else {
+            Check::warning(
                 NAME,
                 format!("the connection to {host} is not encrypted"),
                 "set admin.tls_cert and admin.tls_key of the server, and use https://",
-            ),
+            )
         };
     };
     match tls.connect(host, stream).await {
@@ -174,24 +175,26 @@ fn of_clock(headers: &MetadataMap, now: i64) -> Check {
     };
     let difference = now.abs_diff(date);
     let direction = if date < now { "behind" } else { "ahead of" };
-    match difference > CLOCK_DIFFERENCE_MAX {
-        true => Check::warning(
+    if difference > CLOCK_DIFFERENCE_MAX {
+        Check::warning(
             NAME,
             format!("the clock of the server is {difference}s {direction} the one of this machine"),
             "synchronize both clocks: certificates and tokens depend on them",
-        ),
-        false => Check::ok(NAME, format!("the clocks differ by at most {CLOCK_DIFFERENCE_MAX}s")),
+        )
+    } else {
+        Check::ok(NAME, format!("the clocks differ by at most {CLOCK_DIFFERENCE_MAX}s"))
     }
 }
 
 fn of_version(server: &str) -> Check {
-    match server == VERSION {
-        true => Check::ok("version", format!("program and server have version {VERSION}")),
-        false => Check::warning(
+    if server == VERSION {
+        Check::ok("version", format!("program and server have version {VERSION}"))
+    } else {
+        Check::warning(
             "version",
             format!("this program has version {VERSION}, and the server {server}"),
             "use the program of the same release",
-        ),
+        )
     }
 }
 

@@ -65,9 +65,10 @@ fn write_localities(
         if let Some(child) = child {
             writeln!(out, "{:inner$}{}", "", one_line(child))?;
         }
-        match locality.endpoints.is_empty() {
-            true => writeln!(out, "{:inner$}(no endpoints)", "")?,
-            false => writeln!(out, "{:inner$}{}", "", locality.endpoints.join(", "))?,
+        if locality.endpoints.is_empty() {
+            writeln!(out, "{:inner$}(no endpoints)", "")?
+        } else {
+            writeln!(out, "{:inner$}{}", "", locality.endpoints.join(", "))?
         }
     }
     Ok(())

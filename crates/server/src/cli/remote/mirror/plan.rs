@@ -73,9 +73,10 @@ pub(super) fn steps(
         };
         let name = Some(key.name.as_str().to_owned());
         let file = File { path, type_url: key.type_url.clone(), name, version, resources };
-        match is_there {
-            true => by_order.entry(order(&key.type_url)).or_default().push(file),
-            false => create.push(file),
+        if is_there {
+            by_order.entry(order(&key.type_url)).or_default().push(file)
+        } else {
+            create.push(file)
         }
     }
     for url in changes.full.iter().filter(|url| **url != types::CLUSTER) {

@@ -178,9 +178,10 @@ impl View {
         let mut by_type: BTreeMap<TypeUrl, DeltaDiscoveryRequest> = BTreeMap::new();
         for (key, subscribes) in std::mem::take(&mut self.interest) {
             let request = by_type.entry(key.type_url).or_default();
-            let names = match subscribes {
-                true => &mut request.resource_names_subscribe,
-                false => &mut request.resource_names_unsubscribe,
+            let names = if subscribes {
+                &mut request.resource_names_subscribe
+            } else {
+                &mut request.resource_names_unsubscribe
             };
             names.push(key.name.as_str().to_owned());
         }

@@ -219,10 +219,7 @@ impl Writer {
                 self.list(path, listed(short, file.name.as_deref()));
             }
         }
-        match self.listing.files.len() == n_files {
-            true => Ok(()),
-            false => self.write_listing(),
-        }
+        if self.listing.files.len() == n_files { Ok(()) } else { self.write_listing() }
     }
 
     /// Adds a file to the listing.

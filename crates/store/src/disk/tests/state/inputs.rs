@@ -145,19 +145,22 @@ pub(super) fn access_rules() -> impl Strategy<Value = AccessRule> {
             let variables = Variables { identities: &identities, node };
             Template::parse(source, variables).unwrap()
         };
-        let grant = |is_scoped: bool| match is_scoped {
-            true => Grant {
-                verbs: vec![Verb::Apply, Verb::Prune],
-                scopes: vec![template("team/{team}/**", false)],
-                types: vec![TypeUrl::from_static("type.googleapis.com/a.B")],
-                names: vec![template("{team}-*", false)],
-            },
-            false => Grant {
-                verbs: vec![Verb::Nodes],
-                scopes: Vec::new(),
-                types: Vec::new(),
-                names: Vec::new(),
-            },
+        let grant = |is_scoped: bool| {
+            if is_scoped {
+                Grant {
+                    verbs: vec![Verb::Apply, Verb::Prune],
+                    scopes: vec![template("team/{team}/**", false)],
+                    types: vec![TypeUrl::from_static("type.googleapis.com/a.B")],
+                    names: vec![template("{team}-*", false)],
+                }
+            } else {
+                Grant {
+                    verbs: vec![Verb::Nodes],
+                    scopes: Vec::new(),
+                    types: Vec::new(),
+                    names: Vec::new(),
+                }
+            }
         };
         AccessRule {
             name: name.into(),
