@@ -1,7 +1,6 @@
 //! Explanations why a node does or does not receive a resource.
 
 mod by_id;
-mod missing;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -12,12 +11,12 @@ use chancery_model::{
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::SyncState;
-use missing::missing_names;
 
 use crate::{
     AdminError,
     nodes::{INLINE_STREAMS_MAX, not_asked, show_stream, streams_of},
     references::{self, ReferenceIndex, ReferenceSettings, ReferenceView, Shown},
+    requested::{missing_names, requests_of},
     resources::{mismatch, parse_type, select, stored_name, variant_text},
     service::{Freshness, Service},
     unrequested_collections::Unrequested,
@@ -46,12 +45,7 @@ impl Service {
             (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
         let is_small = streams.len() <= INLINE_STREAMS_MAX;
         let others = self.replicas_not_asked();
-        let missing = match &about {
-            About::Type(type_url) => {
-                missing_names(&self.fanout, &streams_of(&streams, &request.node), type_url).await
-            }
-            About::Everything | About::Resource(_) => Vec::new(),
-        };
+        let requested = self.requested(&about, &streams_of(&streams, &request.node)).await;
         let collection = about.type_url().filter(|type_url| type_url.is_collection()).cloned();
         let explain = move || {
             let streams = streams_of(&streams, &request.node);
@@ -61,7 +55,7 @@ impl Service {
             explain(&state, &subject, &about, parameters, references)
         };
         let mut response = self.work.run(Size::of(is_small), explain).await?;
-        response.conclusions.extend(missing);
+        response.conclusions.extend(requested);
         if let Some(collection) = collection.filter(|_| response.streams.is_empty()) {
             let unrequested = self.unrequested(BTreeSet::from([collection])).await;
             let sentence = |one: &Unrequested| format!("Across all replicas, {}.", one.text());
@@ -75,6 +69,21 @@ impl Service {
             response.conclusions.extend(unasked);
         }
         Ok(response)
+    }
+
+    /// Returns sentences about the names that the streams of a node ask for.
+    async fn requested(&self, about: &About, streams: &[&StreamStatus]) -> Vec<String> {
+        match about {
+            About::Everything => Vec::new(),
+            About::Type(type_url) => {
+                let missing = missing_names(&self.fanout, streams, Some(type_url)).await;
+                let sentence = |(_, clause)| {
+                    format!("The stream {clause}. The client may wait until they are published.")
+                };
+                missing.into_iter().map(sentence).collect()
+            }
+            About::Resource(key) => requests_of(&self.fanout, streams, key).await,
+        }
     }
 }
 
@@ -507,11 +516,7 @@ fn conclude_streams(out: &mut Vec<String>, asking: &[&StreamStatus], about: &Abo
             (false, 1) => "1 resource by name".to_owned(),
             (false, n) => format!("{n} resources by name"),
         };
-        let named = match about {
-            About::Resource(_) if !subscription.wildcard => " (the status does not show the names)",
-            _ => "",
-        };
-        let asked = format!("{asked} of {name}{named}");
+        let asked = format!("{asked} of {name}");
         let acked = subscription.acked.as_ref().map(ToString::to_string);
         let acked = acked.unwrap_or_else(|| "nothing".to_owned());
         out.push(match subscription.state {

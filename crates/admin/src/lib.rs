@@ -61,6 +61,7 @@ mod readiness;
 mod redact;
 mod references;
 mod request_ids;
+mod requested;
 mod resources;
 mod service;
 mod trial;

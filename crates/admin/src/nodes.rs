@@ -11,7 +11,7 @@ use chancery_proto::admin::v1 as pb;
 use chancery_protocol::{SubscriptionStatus, SyncState};
 use tokio::time::Instant;
 
-use crate::{AdminError, service::Service, work::Size};
+use crate::{AdminError, requested::missing_names, service::Service, work::Size};
 
 /// The maximum number of nodes in one piece of the list.
 const PIECE_NODES_MAX: usize = 200;
@@ -94,8 +94,12 @@ impl Service {
         if streams.is_empty() {
             return Err(self.not_connected(&request.id));
         }
-        let replicas_not_asked = self.replicas_not_asked();
-        Ok(pb::NodeStatus { replicas_not_asked, ..show_node(&streams) })
+        let missing = missing_names(&self.fanout, &streams, None).await;
+        let waits = missing
+            .into_iter()
+            .map(|(type_url, clause)| pb::Wait { type_url: type_url.to_string(), message: clause });
+        let (waits, replicas_not_asked) = (waits.collect(), self.replicas_not_asked());
+        Ok(pb::NodeStatus { waits, replicas_not_asked, ..show_node(&streams) })
     }
 }
 
@@ -172,6 +176,7 @@ fn show_node(streams: &[&StreamStatus]) -> pb::NodeStatus {
         state: state.word().to_owned(),
         streams: streams.iter().map(|stream| show_stream(stream)).collect(),
         replicas_not_asked: 0,
+        waits: Vec::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Descriptor pools, decoded once per process on first use.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     sync::{LazyLock, OnceLock},
 };
 
@@ -36,20 +36,36 @@ pub fn envoy_pool() -> &'static DescriptorPool {
     ENVOY_POOL.get_or_init(envoy_api)
 }
 
-/// Adds encoded `FileDescriptorSet`s to [`envoy_pool`] (REST-05). Each set needs the files that it
-/// imports, unless Envoy's API or an earlier set has them. A file whose types are all defined alike in another file
-/// adds nothing.
+/// Adds encoded `FileDescriptorSet`s to [`envoy_pool`] (REST-05), as [`with_descriptor_sets`] does. Returns the names of
+/// the files that are left out.
 ///
 /// # Errors
 /// Returns the index of the invalid set and the reason, or 0 if the pool is already in use.
-pub fn add_descriptor_sets(sets: &[Vec<u8>]) -> Result<(), (usize, String)> {
-    let mut pool = envoy_api();
+pub fn add_descriptor_sets(sets: &[Vec<u8>]) -> Result<Vec<String>, (usize, String)> {
+    let (pool, left_out) = with_descriptor_sets(sets)?;
+    let set = ENVOY_POOL.set(pool).map(|()| left_out);
+    set.map_err(|_| (0, "the descriptors are already in use".to_owned()))
+}
+
+/// Returns the descriptors of Envoy with those of encoded `FileDescriptorSet`s. Each set needs the files that it imports,
+/// unless Envoy's API or an earlier set has them. A file whose types are all defined alike in another file adds
+/// nothing.
+///
+/// A file with the name of a known one is left out. If it defines types otherwise, its name is in the second part.
+///
+/// # Errors
+/// Returns the index of the invalid set and the reason.
+pub fn with_descriptor_sets(
+    sets: &[Vec<u8>],
+) -> Result<(DescriptorPool, Vec<String>), (usize, String)> {
+    let (mut pool, mut left_out) = (envoy_api(), Vec::new());
     for (index, set) in sets.iter().enumerate() {
-        let set = without_known(&pool, set).map_err(|error| (index, error.to_string()))?;
+        let set =
+            without_known(&pool, set, &mut left_out).map_err(|error| (index, error.to_string()))?;
         pool.decode_file_descriptor_set(set.as_slice())
             .map_err(|error| (index, error.to_string()))?;
     }
-    ENVOY_POOL.set(pool).map_err(|_| (0, "the descriptors are already in use".to_owned()))
+    Ok((pool, left_out))
 }
 
 /// A `FileDescriptorSet` whose files stay encoded. `prost_types` would drop the options that are extensions.
@@ -60,11 +76,21 @@ struct EncodedSet {
 }
 
 /// Replaces files that the pool has under another name. The replacement imports the file of the pool, for the files
-/// that import it.
-fn without_known(pool: &DescriptorPool, set: &[u8]) -> Result<Vec<u8>, DecodeError> {
+/// that import it. Removes repeated files. Adds the names of files that differ from the file of the pool with their name
+/// to `left_out`.
+fn without_known(
+    pool: &DescriptorPool,
+    set: &[u8],
+    left_out: &mut Vec<String>,
+) -> Result<Vec<u8>, DecodeError> {
     let mut set = EncodedSet::decode(set)?;
+    let mut seen = HashSet::new();
+    set.file.retain(|encoded| seen.insert(encoded.clone()));
     for encoded in &mut set.file {
         let file = FileDescriptorProto::decode(encoded.as_slice())?;
+        if pool.get_file_by_name(file.name()).is_some() && known_files(pool, &file).is_none() {
+            left_out.push(file.name().to_owned());
+        }
         if let Some(dependency) = files_with_types_of(pool, &file) {
             let replacement = FileDescriptorProto {
                 name: file.name,
@@ -85,6 +111,12 @@ fn files_with_types_of(pool: &DescriptorPool, file: &FileDescriptorProto) -> Opt
     if pool.get_file_by_name(file.name()).is_some() || !file.extension.is_empty() {
         return None;
     }
+    known_files(pool, file).filter(|files| !files.is_empty())
+}
+
+/// Returns the files of the pool that define the types of a file alike. `None` if a type is defined otherwise, or not at
+/// all.
+fn known_files(pool: &DescriptorPool, file: &FileDescriptorProto) -> Option<Vec<String>> {
     let full_name = |name: &str| match file.package() {
         "" => name.to_owned(),
         package => format!("{package}.{name}"),
@@ -104,7 +136,7 @@ fn files_with_types_of(pool: &DescriptorPool, file: &FileDescriptorProto) -> Opt
         let known = pool.get_service_by_name(&full_name(service.name()))?;
         files.insert(known.parent_file().name().to_owned());
     }
-    (!files.is_empty()).then(|| files.into_iter().collect())
+    Some(files.into_iter().collect())
 }
 
 /// Returns a message without what compilers write differently.
@@ -150,6 +182,31 @@ mod tests {
             assert!(envoy_pool().get_message_by_name(name).is_some(), "{name}");
         }
         assert!(own_pool().files().all(|file| !file.package_name().starts_with("envoy.")));
+    }
+
+    #[test]
+    fn repeated_file_is_added_once_and_other_file_of_a_known_name_is_left_out() {
+        let file = |name: &str, message: &str| FileDescriptorProto {
+            name: Some(name.to_owned()),
+            package: Some("acme".to_owned()),
+            message_type: vec![DescriptorProto {
+                name: Some(message.to_owned()),
+                ..DescriptorProto::default()
+            }],
+            ..FileDescriptorProto::default()
+        };
+        let set = |files: &[FileDescriptorProto]| {
+            EncodedSet { file: files.iter().map(Message::encode_to_vec).collect() }.encode_to_vec()
+        };
+        let (own, known) = (file("acme/foo.proto", "Foo"), "google/protobuf/any.proto");
+        let (pool, left_out) =
+            with_descriptor_sets(&[set(&[own.clone(), own]), set(&[file(known, "Any")])]).unwrap();
+        assert!(pool.get_message_by_name("acme.Foo").is_some());
+        assert!(pool.get_message_by_name("acme.Any").is_none());
+        assert_eq!(left_out, [known]);
+        let same = envoy_pool().get_file_by_name(known).unwrap().file_descriptor_proto().clone();
+        assert_eq!(with_descriptor_sets(&[set(&[same])]).unwrap().1, Vec::<String>::new());
+        assert_eq!(with_descriptor_sets(&[Vec::new(), vec![1, 2]]).unwrap_err().0, 1);
     }
 
     /// prost-types would silently drop extension options, which contain every validation rule.

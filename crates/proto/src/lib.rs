@@ -17,7 +17,7 @@ pub mod node;
 
 mod descriptors;
 
-pub use descriptors::{add_descriptor_sets, envoy_pool, own_pool};
+pub use descriptors::{add_descriptor_sets, envoy_pool, own_pool, with_descriptor_sets};
 
 /// The output of the build script.
 #[expect(

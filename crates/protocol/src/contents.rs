@@ -52,6 +52,8 @@ pub struct ContentsPage {
     /// Whether the client is sent errors for names that do not exist.
     pub(crate) sends_errors: bool,
     pub(crate) items: Vec<Item>,
+    /// The collections that the client asks for, in the first page; at most as many as a page has names.
+    pub(crate) collections: Vec<ResourceName>,
     /// The last name of the page; `None` if this is the last page.
     pub(crate) next: Option<ResourceName>,
     /// The nonce of the last response, the number of unanswered responses, and the number of planned
@@ -96,6 +98,13 @@ impl ContentsPage {
     #[must_use]
     pub fn next(&self) -> Option<&ResourceName> {
         self.next.as_ref()
+    }
+
+    /// Returns the collections that the client asks for (XDSTP-15), if this is the first page. They are not among the
+    /// names. If there are more of them than names in a page, the rest is left out.
+    #[must_use]
+    pub fn collections(&self) -> &[ResourceName] {
+        &self.collections
     }
 
     /// Returns the number of names in the page.

@@ -185,11 +185,7 @@ pub(crate) async fn answer(
                 limit_hit(limit);
             }
             let peer = connection.peer();
-            if let PollError::Encode(EncodeError::Body { .. }) = &error {
-                if shared.polls.may_log() {
-                    warn!(%peer, %error, "a REST poll has failed; streams receive the resource");
-                }
-            } else if matches!(error, PollError::Access(_)) {
+            if matches!(error, PollError::Access(_)) {
                 debug!(%peer, %error, "poll rejected");
             } else {
                 shared.fanout.log_refusal(&node, peer, &error.to_string());

@@ -424,5 +424,25 @@ async fn explanation_names_what_a_client_waits_for() {
     conclusions("its list is empty, which is not a wildcard for this type").await;
     client.subscribe_to(ENDPOINT, &["a", "b"]).await;
     conclusions("The stream asks for \\\"a\\\", \\\"b\\\", which the node does not see.").await;
+    let waits = server.done("GET", "/v1/nodes/n1", "").await["waits"].clone();
+    let message = "asks for \"a\", \"b\", which the node does not see";
+    assert_eq!(waits, json!([{"type_url": ENDPOINT, "message": message}]));
+    // The missing name is not on the first page of names.
+    let names: Vec<String> = (0..400).map(|n| format!("n{n:03}")).collect();
+    let resources = names.iter().map(|name| json!({"@type": ENDPOINT, "cluster_name": name}));
+    let manifest = json!({"resources": resources.collect::<Vec<_>>()}).to_string();
+    server.done("POST", "/v1/apply", &manifest).await;
+    let glob = "xdstp://a/envoy.config.endpoint.v3.ClusterLoadAssignment/edge/*";
+    let all = names.iter().map(String::as_str).chain(["zzz", glob]);
+    client.subscribe_to(ENDPOINT, &all.collect::<Vec<_>>()).await;
+    let missing =
+        format!("The stream asks for \\\"zzz\\\", \\\"{glob}\\\", which the node does not see.");
+    conclusions(&missing).await;
+    let about = async |name: &str| {
+        let uri = format!("/v1/explain?node=n1&type=eds&name={name}");
+        server.done("GET", &uri, "").await["conclusions"].to_string()
+    };
+    assert!(about("n399").await.contains("The stream asks for n399."));
+    assert!(about("other").await.contains("The stream does not ask for other: it asks for"));
     server.stop().await;
 }

@@ -24,6 +24,7 @@ impl Subscription {
         now: u64,
     ) -> ContentsPage {
         let delivery = &self.delivery;
+        let n_collections = if after.is_none() { max } else { 0 };
         let mut items: Vec<Item> = Vec::new();
         let mut after = after.cloned();
         while items.len() < max
@@ -44,6 +45,7 @@ impl Subscription {
             protocol: self.protocol,
             sends_errors: self.sends_errors && !self.properties.absent_as_alias,
             items,
+            collections: self.globs.iter().take(n_collections).cloned().collect(),
             next,
             stamp: (delivery.last_nonce, delivery.unanswered.len(), n_unsent),
             unsent,

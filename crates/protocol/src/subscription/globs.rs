@@ -25,6 +25,11 @@ impl Globs {
         self.names.is_empty()
     }
 
+    /// Iterates over the names of the subscribed collections.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ResourceName> {
+        self.names.iter()
+    }
+
     /// Returns the number of names that the client subscribes to only through a collection.
     pub(crate) fn n_members(&self) -> usize {
         self.members.len()

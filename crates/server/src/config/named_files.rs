@@ -49,12 +49,8 @@ pub(super) fn unusable(
         let text = "is a file; give the path of a directory";
         unusable.push(("store", "data_dir", text.to_owned()));
     }
-    for path in &config.xds.descriptor_sets {
-        let error = read_descriptor_set(path).err();
-        unusable.extend(error.map(|error| {
-            ("xds", "descriptor_sets", format!("cannot read {path}: {error}; correct the path"))
-        }));
-    }
+    let error = descriptor_sets_error(&config.xds.descriptor_sets, files);
+    unusable.extend(error.map(|error| ("xds", "descriptor_sets", error)));
     if let Some((parent, text)) = missing_parent(config.admin.socket())
         && (files == NamedFiles::CheckForStart || !is_created_at_start(parent))
     {
@@ -68,6 +64,22 @@ pub(super) fn unusable(
         }
     }
     unusable
+}
+
+/// Returns why descriptor sets cannot be used. A start decodes them anyway, so that only a check does it here.
+fn descriptor_sets_error(paths: &[String], files: NamedFiles) -> Option<String> {
+    let mut sets = Vec::with_capacity(paths.len());
+    for path in paths {
+        match read_descriptor_set(path) {
+            Ok(set) => sets.push(set),
+            Err(error) => return Some(format!("cannot read {path}: {error}; correct the path")),
+        }
+    }
+    if files != NamedFiles::Check || sets.is_empty() {
+        return None;
+    }
+    let (index, reason) = chancery_proto::with_descriptor_sets(&sets).err()?;
+    Some(format!("cannot use {}: {reason}", paths.get(index)?))
 }
 
 /// Returns the section, the key and the finding for each path that does not exist yet, and that a service manager has to

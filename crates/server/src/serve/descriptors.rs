@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use tracing::warn;
+
 use crate::{cli::Failure, config::read_descriptor_set};
 
 /// Adds the descriptors in the files to those of Envoy.
@@ -17,6 +19,14 @@ pub(super) fn load(paths: &[String]) -> Result<(), Failure> {
     };
     let read = |path: &String| read_descriptor_set(path).map_err(|error| fail(path, &error));
     let sets = paths.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    chancery_proto::add_descriptor_sets(&sets)
-        .map_err(|(index, reason)| fail(paths.get(index).map_or("", String::as_str), &reason))
+    let left_out = chancery_proto::add_descriptor_sets(&sets)
+        .map_err(|(index, reason)| fail(paths.get(index).map_or("", String::as_str), &reason))?;
+    if !left_out.is_empty() {
+        let files = left_out.join(", ");
+        warn!(
+            files,
+            "files of xds.descriptor_sets have the name of a built-in file and other types; the built-in file counts"
+        );
+    }
+    Ok(())
 }

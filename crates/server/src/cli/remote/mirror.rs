@@ -46,7 +46,7 @@ pub(crate) struct Mirror {
     node: NodeFlags,
     /// Write the files into this directory; it is created if it does not exist
     ///
-    /// `cds`, `lds` and `srds` hold all resources of their type. `eds`, `rds`, `sds`, `rtds` and `ecds` are
+    /// `cds`, `lds` and `srds` hold all resources of their type. `eds`, `rds`, `sds`, `rtds`, `ecds` and `fcds` are
     /// directories with one file for each resource. The name of such a file is the name of the resource,
     /// percent-encoded except for letters, digits, '.', '_' and '-'. `listing.txt` lists all files.
     #[arg(long)]

@@ -9,7 +9,7 @@ use super::{client::refusal, connector::Channel, stream::write_stream};
 use crate::cli::{
     answer::Answer,
     failure::Failure,
-    text::{count, plain},
+    text::{count, plain, short_type},
     time::now,
 };
 
@@ -50,6 +50,12 @@ fn write_node(node: &pb::NodeStatus, now: u64, out: &mut dyn Write) -> io::Resul
     for stream in &node.streams {
         writeln!(out)?;
         write_stream(stream, now, out)?;
+    }
+    if !node.waits.is_empty() {
+        writeln!(out)?;
+    }
+    for wait in &node.waits {
+        writeln!(out, "{} {}", short_type(&wait.type_url), plain(&wait.message))?;
     }
     match node.replicas_not_asked {
         0 => Ok(()),

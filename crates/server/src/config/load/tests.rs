@@ -585,6 +585,16 @@ fn file_that_is_too_large_or_not_regular_is_reported() {
     assert_eq!(error.matches("in /dev/null: it is not a regular file").count(), 3, "{error}");
 }
 
+#[test]
+fn descriptor_set_that_serve_refuses_is_reported() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("garbage.pb");
+    std::fs::write(&path, [1, 2]).unwrap();
+    let error = load_with(&format!("[xds]\ndescriptor_sets = [{path:?}]"), &[]).unwrap_err();
+    let expected = format!("cannot use {}: failed to decode", path.display());
+    assert!(error.contains(&expected), "{error}");
+}
+
 /// A report about a file of the maximum size has a bound, whatever is wrong with it.
 #[test]
 fn problems_beyond_the_maximum_are_counted() {
