@@ -435,8 +435,8 @@ async fn explanation_names_what_a_client_waits_for() {
     let glob = "xdstp://a/envoy.config.endpoint.v3.ClusterLoadAssignment/edge/*";
     let all = names.iter().map(String::as_str).chain(["zzz", glob]);
     client.subscribe_to(ENDPOINT, &all.collect::<Vec<_>>()).await;
-    let missing =
-        format!("The stream asks for \\\"zzz\\\", \\\"{glob}\\\", which the node does not see.");
+    let waited_for = ["a", "b", "zzz", glob].map(|name| format!("\\\"{name}\\\"")).join(", ");
+    let missing = format!("The stream asks for {waited_for}, which the node does not see.");
     conclusions(&missing).await;
     let about = async |name: &str| {
         let uri = format!("/v1/explain?node=n1&type=eds&name={name}");
