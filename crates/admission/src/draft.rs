@@ -16,6 +16,7 @@ use crate::{
     problem::{Fault, Place, Problem},
     references::requested_chains,
     sensitive::{IS_KEY, KEY_MARK},
+    wire,
 };
 
 /// The maximum length of a resource's body in bytes.
@@ -108,8 +109,27 @@ pub(crate) fn draft(
     Ok(ResourceDraft { children, ..ResourceDraft::new(key, body) })
 }
 
-/// Validates a name or an alias. A structured name is stored in its canonical form (XDSTP-02). The
-/// body stays as its author wrote it (SVC-18).
+/// Checks that a structured name in a body is canonical (XDSTP-03). Envoy identifies listeners and clusters by the names
+/// in their bodies, and the server removes resources by their canonical names.
+pub(crate) fn check_spelling(draft: &ResourceDraft) -> Result<(), Fault> {
+    let ResourceKey { type_url, name } = &draft.key;
+    let Some(name_field) = types::properties(type_url).name_field else { return Ok(()) };
+    let message = message_of(type_url)?;
+    let field = message.and_then(|message| message.get_field_by_name(name_field));
+    let in_body = field.and_then(|field| wire::last_text(&draft.body, field.number()));
+    match in_body {
+        Some(in_body) if is_structured(in_body) && in_body != name.as_str() => {
+            let rule = format!(
+                "{in_body:?} is not the canonical form of the name, so clients could keep the resource after its removal"
+            );
+            let fix = format!("write {:?}", name.as_str());
+            Err(Fault { fix, ..Fault::new(rule).within(name_field) })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Validates a name or an alias. A structured name is stored in its canonical form (XDSTP-02).
 pub(crate) fn stored_name(type_url: &TypeUrl, name: &str) -> Result<ResourceName, String> {
     if !is_structured(name) {
         return ResourceName::new(name).map_err(|error| error.to_string());

@@ -173,6 +173,7 @@ fn body(node: &Node, name: Option<&str>, doubts: &mut Doubts) -> Result<Resource
     let type_url =
         TypeUrl::new(url).map_err(|e| vec![Fault::new(e.to_string()).within("@type")])?;
     let draft = draft::draft(&type_url, name, Bytes::from(body)).map_err(|fault| vec![fault])?;
+    draft::check_spelling(&draft).map_err(|fault| vec![fault])?;
     // The encoder finds the marks in fields. The rest are in places without a path, such as the key of a map.
     if sensitive::has_mark(&type_url, &draft.body) {
         Err(vec![Fault::new(sensitive::IS_MARK)])

@@ -462,8 +462,8 @@ fn secrets_and_filter_configs_are_children_of_referring_resources() {
     );
 }
 
-/// XDSTP-02, XDSTP-03, XDSTP-11, SVC-18: a structured name is stored in its canonical form, beside plain
-/// names. The body stays as its author wrote it. The references to other resources are canonical, too.
+/// XDSTP-02, XDSTP-03, XDSTP-11: a structured name outside a body is stored in its canonical form, beside plain
+/// names. The references to other resources are canonical, too.
 #[test]
 fn structured_name_is_stored_in_canonical_form() {
     let cluster = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
@@ -471,20 +471,63 @@ fn structured_name_is_stored_in_canonical_form() {
     let canonical = "xdstp:///envoy.config.cluster.v3.Cluster/web%3A80?a=1&b=2";
     let endpoints = "xdstp://e/envoy.config.endpoint.v3.ClusterLoadAssignment/web:80";
     let resource = serde_json::json!({
-        "@type": cluster, "name": written, "type": "EDS",
+        "@type": cluster, "name": canonical, "type": "EDS",
         "eds_cluster_config": { "service_name": endpoints, "eds_config": { "self": {} } },
     });
     let plain = serde_json::json!({ "@type": cluster, "name": "web:80?b=2&a=1" });
     let content = serde_json::json!({
-        "resources": [{ "resource": resource, "name": canonical, "aliases": [format!("{written}&c=")] }, plain],
+        "resources": [{ "resource": resource, "name": written, "aliases": [format!("{written}&c=")] }, plain],
     });
     let transaction = admitted(&content.to_string());
     let drafts: Vec<_> = transaction.upserts.iter().map(|upsert| &upsert.draft).collect();
     assert_eq!(drafts[0].key.name.as_str(), canonical);
     assert_eq!(drafts[0].aliases[0].as_str(), format!("{canonical}&c="));
     assert_eq!(drafts[0].children[0].name.as_str(), endpoints.replace("b:", "b%3A"));
-    assert!(drafts[0].body.windows(written.len()).any(|part| part == written.as_bytes()));
     assert_eq!(drafts[1].key.name.as_str(), "web:80?b=2&a=1");
+}
+
+/// XDSTP-03: Envoy identifies a listener or cluster by the name in its body. With another spelling than the stored one,
+/// the resource would stay in Envoy after its removal.
+#[test]
+fn structured_name_of_a_body_in_another_spelling_is_refused() {
+    let named = |package: &str, kind: &str, field: &str, id: &str| {
+        let name = format!("xdstp://m/envoy.{package}.v3.{kind}/{id}");
+        let type_url = format!("type.googleapis.com/envoy.{package}.v3.{kind}");
+        serde_json::json!({"@type": type_url, field: name})
+    };
+    for (package, kind, field) in [
+        ("config.listener", "Listener", "name"),
+        ("config.cluster", "Cluster", "name"),
+        ("config.endpoint", "ClusterLoadAssignment", "cluster_name"),
+        ("config.route", "RouteConfiguration", "name"),
+        ("extensions.transport_sockets.tls", "Secret", "name"),
+    ] {
+        let canonical = named(package, kind, field, "web%3A80?a=2&b=1");
+        admitted(&serde_json::json!({"resources": [canonical]}).to_string());
+        for id in ["web%3A80?b=1&a=2", "web:80?a=2&b=1", "%77eb%3A80?a=2&b=1"] {
+            let resource = named(package, kind, field, id);
+            let wrapped = serde_json::json!({"resource": resource, "name": resource[field]});
+            for entry in [&resource, &wrapped] {
+                let content = serde_json::json!({"resources": [entry]}).to_string();
+                let manifest = Manifest { file: "a.json".into(), content };
+                let problems = admit(&[manifest], &Options::new(scope("default"))).unwrap_err();
+                let problem = problems[0].to_string();
+                assert_eq!(problems[0].field_path.as_deref(), Some(field), "{problem}");
+                let fix = format!("write \"xdstp://m/envoy.{package}.v3.{kind}/web%3A80?a=2&b=1\"");
+                assert_eq!(problems[0].fix, fix, "{problem}");
+            }
+        }
+    }
+}
+
+/// A bootstrap has the same rule for structured names.
+#[test]
+fn import_refuses_a_structured_name_in_another_spelling() {
+    let cluster = "xdstp://m/envoy.config.cluster.v3.Cluster/web?b=1&a=2";
+    let content = format!("static_resources: {{clusters: [{{name: \"{cluster}\"}}]}}");
+    let problems = import_bootstrap("e.yaml", &content, &scope("s"), None, &off(), &Arc::default())
+        .unwrap_err();
+    assert!(problems[0].fix.ends_with("/web?a=2&b=1\""), "{}", problems[0]);
 }
 
 /// XDSTP-13, P-68: list collections are ordinary resources whose entries are checked. Endpoints that refer to

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::support::Server;
 
-/// XDSTP-03, SVC-18: commands find a resource in any spelling. The body stays as its author wrote it, and the
-/// output of `get` can be applied.
+/// XDSTP-03: commands find a resource in any spelling. The name in the body is canonical, and the output of `get` can
+/// be applied.
 #[test]
 fn commands_find_structured_names_in_any_spelling() {
     let directory = tempfile::tempdir().unwrap();
@@ -16,15 +16,15 @@ fn commands_find_structured_names_in_any_spelling() {
     let canonical = "xdstp://m/envoy.config.cluster.v3.Cluster/web%3A80?a=1&b=2";
     let other = "xdstp://%6d/envoy.config.cluster.v3.Cluster/web%3a80?b=2&a=1#entry=x";
     let cluster =
-        json!({"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": written});
-    let manifest = json!({"resources": [cluster]}).to_string();
+        json!({"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": canonical});
+    let manifest = json!({"resources": [{"resource": cluster, "name": written}]}).to_string();
     assert_eq!(server.json(&["apply", "-f", "-"], &manifest)["changed"], 1);
 
     for name in [written, canonical, other] {
         let found = server.json(&["get", "cds", name], "");
         assert_eq!(found["resources"][0]["name"], canonical, "{found}");
         let yaml = server.run(&["get", "cds", name]);
-        assert!(yaml.out.contains(written), "{}", yaml.out);
+        assert!(yaml.out.contains(canonical), "{}", yaml.out);
         assert_eq!(server.json(&["apply", "-f", "-"], &yaml.out)["unchanged"], 1);
         assert_eq!(server.json(&["describe", "cds", name], "")["name"], canonical);
         let explained = server.run(&["explain", "n1", "cds", name]);
