@@ -123,6 +123,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("envoy.config.listener.v3.Listener", listener::addresses),
     ("envoy.config.listener.v3.Listener", listener::filter_chains),
     ("envoy.config.listener.v3.FilterChain", listener::network_filters),
+    ("envoy.config.listener.v3.FilterChain", listener_kind::discovered_chain),
     ("envoy.config.listener.v3.FilterChainMatch", listener::server_names),
     ("envoy.config.listener.v3.Filter", listener::filter_config),
     ("envoy.config.listener.v3.ListenerFilter", listener::filter_config),

@@ -178,6 +178,39 @@ fn options_of_a_listener_must_fit_its_kind() {
     ]);
 }
 
+/// Envoy discovers no filter chains for QUIC, whatever the protocol of the address.
+#[test]
+fn discovered_filter_chain_for_quic_is_refused() {
+    let manager = |codec: &str| {
+        let listener =
+            listener(&json!({"stat_prefix": "a", "route_config": {}, "codec_type": codec}));
+        listener["filter_chains"][0].clone()
+    };
+    let discovered = |codec: &str| {
+        let filters = manager(codec)["filters"].clone();
+        typed("config.listener.v3.FilterChain", &json!({"name": "a", "filters": filters}))
+    };
+    let with_source = |protocol: &str, rest: Json| {
+        let matcher = json!({"on_no_match": {"action": {
+            "name": "a",
+            "typed_config": {"@type": "type.googleapis.com/google.protobuf.StringValue", "value": "a"},
+        }}});
+        let source = json!({"config_source": {"resource_api_version": "V3", "ads": {}}});
+        let mut listener =
+            plain_listener(&json!({"fcds_config": source, "filter_chain_matcher": matcher}));
+        listener["address"]["socket_address"]["protocol"] = json!(protocol);
+        listener["udp_listener_config"] = rest;
+        listener
+    };
+    assert_findings(&[
+        (with_source("UDP", json!({"quic_options": {}})), &["fcds_config: listener.fcds"]),
+        (with_source("TCP", json!({"quic_options": {}})), &["fcds_config: listener.fcds"]),
+        (with_source("UDP", json!({})), &[]),
+        (discovered("HTTP2"), &[]),
+        (discovered("HTTP3"), &["filters[0].typed_config.codec_type: listener.quic"]),
+    ]);
+}
+
 /// Options of the connection manager, its routes and its tracer fit together.
 #[test]
 fn options_of_the_connection_manager_must_fit_together() {

@@ -44,9 +44,16 @@ pub(super) fn addresses<'m>(listener: &'m Message<'_>, findings: &mut Findings<'
     }
 }
 
-/// Envoy 1.40 gets filter chains over ADS or from a file.
+/// Envoy 1.40 gets filter chains over ADS or from a file, and none for QUIC.
 fn source_of_chains<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
     let Some(config) = listener.message("fcds_config") else { return };
+    let udp = listener.message("udp_listener_config");
+    if udp.is_some_and(|config| config.has("quic_options")) {
+        findings.field("fcds_config", |findings| {
+            let rule = "is not allowed with udp_listener_config.quic_options";
+            findings.refuse_with_fix("listener.fcds", rule, "use filter_chains");
+        });
+    }
     let source = config.message("config_source");
     let has = |kind| source.is_some_and(|source| source.has(kind));
     if !["ads", "path_config_source", "path"].into_iter().any(has) {

@@ -197,6 +197,18 @@ fn filter_chain<'m>(
     if is_quic {
         quic_chain(chain, socket, findings);
     }
+    codecs(chain, has_quic, findings);
+}
+
+/// A discovered filter chain is for TCP, because Envoy discovers none for QUIC.
+pub(super) fn discovered_chain<'m>(chain: &'m Message<'_>, findings: &mut Findings<'m>) {
+    if findings.is_resource() {
+        codecs(chain, false, findings);
+    }
+}
+
+/// The codec is HTTP/3 with QUIC, and no other one.
+fn codecs<'m>(chain: &'m Message<'_>, has_quic: bool, findings: &mut Findings<'m>) {
     for (index, filter) in chain.messages("filters").enumerate() {
         let Some(config) = filter.any("typed_config") else { continue };
         if config.kind.name != super::common::HCM
