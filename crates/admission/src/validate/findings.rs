@@ -48,6 +48,11 @@ impl<'a> Findings<'a> {
         self.path.iter().any(|step| matches!(step, Step::Field(field) if *field == name))
     }
 
+    /// Returns whether the message that is being checked is in a field of the resource itself.
+    pub(crate) fn is_below(&self, name: &str) -> bool {
+        matches!(self.path.first(), Some(Step::Field(field)) if *field == name)
+    }
+
     /// Runs a check of a field.
     pub(crate) fn field<T>(&mut self, name: &'a str, check: impl FnOnce(&mut Self) -> T) -> T {
         self.at(Step::Field(name), check)

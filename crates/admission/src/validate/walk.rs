@@ -44,8 +44,12 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
         return;
     }
     findings.unchecked(kind.is_unchecked, |findings| fields(message, findings));
-    semantic::check(message, findings);
+    let is_ignored = findings.is_below(CHAIN_MATCH);
+    findings.unused(is_ignored, |findings| semantic::check(message, findings));
 }
+
+/// The match of a discovered filter chain. Envoy checks only the rules of its proto files, and ignores the rest.
+const CHAIN_MATCH: &str = "filter_chain_match";
 
 /// The fields whose content Envoy does not read.
 const UNREAD: [&str; 2] = ["retry_policy_typed_config", "typed_filter_metadata"];

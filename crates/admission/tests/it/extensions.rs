@@ -1,12 +1,13 @@
 //! Rules of Envoy about extensions, listeners, routes and filters. The verdicts are those of Envoy 1.40.
 
+use chancery_admission::Severity;
 use serde_json::{Value as Json, json};
 
 use crate::{
     semantic::{
         assert_findings, buffer, chains, http_filters, plain_listener, route, router, routes, typed,
     },
-    validate::{findings, listener},
+    validate::{findings, listener, severities},
 };
 
 const CONFIG: &str = "filter_chains[0].filters[0].typed_config";
@@ -209,6 +210,30 @@ fn discovered_filter_chain_for_quic_is_refused() {
         (discovered("HTTP2"), &[]),
         (discovered("HTTP3"), &["filters[0].typed_config.codec_type: listener.quic"]),
     ]);
+}
+
+/// Envoy checks only the rules of the proto files in the match of a discovered filter chain, and ignores the rest.
+#[test]
+fn match_of_a_discovered_filter_chain_gives_only_warnings() {
+    let verdicts = |criteria: Json| {
+        let echo = typed("extensions.filters.network.echo.v3.Echo", &json!({}));
+        let chain = json!({
+            "name": "a", "filters": [{"name": "e", "typed_config": echo}],
+            "filter_chain_match": criteria,
+        });
+        severities(&typed("config.listener.v3.FilterChain", &chain))
+    };
+    let range = json!([{"address_prefix": "foo", "prefix_len": 1}]);
+    for (criteria, id) in [
+        (json!({"server_names": ["a.*.b"]}), "filter_chain.server_name"),
+        (json!({"prefix_ranges": range}), "cidr.ip"),
+        (json!({"source_prefix_ranges": range}), "cidr.ip"),
+        (json!({"address_suffix": "1.2.3.4"}), "filter_chain.unimplemented"),
+    ] {
+        assert_eq!(verdicts(criteria), [(id.to_owned(), Severity::Warning)]);
+    }
+    let port = verdicts(json!({"destination_port": 70_000}));
+    assert_eq!(port, [("uint32.lte".to_owned(), Severity::Error)]);
 }
 
 /// Options of the connection manager, its routes and its tracer fit together.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use chancery_admission::{
-    Admitted, Manifest, Options, Validation, ValidationMode, admit_unless, import_bootstrap,
+    Admitted, Manifest, Options, Problem, Severity, Validation, ValidationMode, admit_unless,
+    import_bootstrap,
 };
 use chancery_model::ScopeName;
 use serde_json::{Value as Json, json};
@@ -21,18 +22,26 @@ fn try_admit(file: &str, content: &str, mode: ValidationMode) -> Result<Admitted
 
 /// Returns `path: id` of each finding about a resource.
 pub(crate) fn findings(resource: &Json) -> Vec<String> {
+    let show = |problem: &Problem| {
+        format!("{}: {}", problem.field_path.as_deref().unwrap_or_default(), problem.id)
+    };
+    problems(resource).iter().map(show).collect()
+}
+
+/// Returns the ID and the severity of each finding about a resource.
+pub(crate) fn severities(resource: &Json) -> Vec<(String, Severity)> {
+    problems(resource).into_iter().map(|problem| (problem.id, problem.severity)).collect()
+}
+
+fn problems(resource: &Json) -> Vec<Problem> {
     let content = json!({"resources": [resource]}).to_string();
     let manifest = Manifest { file: "a.json".to_owned(), content };
     let options =
         Options { validation: Validation::of(ValidationMode::Enforce), ..Options::new(scope()) };
-    let problems = match admit_unless(&[manifest], &options, &Arc::default()) {
+    match admit_unless(&[manifest], &options, &Arc::default()) {
         Ok(admitted) => admitted.warnings,
         Err(problems) => problems,
-    };
-    let show = |problem: &chancery_admission::Problem| {
-        format!("{}: {}", problem.field_path.as_deref().unwrap_or_default(), problem.id)
-    };
-    problems.iter().map(show).collect()
+    }
 }
 
 pub(crate) fn cluster(rest: &Json) -> Json {
