@@ -4,9 +4,10 @@
 //! depth, also inside `Any`s of known types. It skips unknown fields. The content of an `Any` of an unknown type must
 //! be an encoded message.
 
-use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
+use prost_reflect::{DescriptorPool, FieldDescriptor, Kind, MessageDescriptor};
 
 use crate::{
+    node::named,
     problem::Fault,
     wire::{self, Raw, Reader},
 };
@@ -84,10 +85,30 @@ fn walk_message(
     if type_url.is_empty() && !payload.is_empty() {
         return Err(Fault::new("has a value, but no type").within("type_url"));
     }
-    let name = type_url.rsplit('/').next().unwrap_or(type_url);
-    match message.parent_pool().get_message_by_name(name) {
+    if type_url.is_empty() {
+        return Ok(());
+    }
+    let pool = message.parent_pool();
+    let name = message_name(pool, type_url).map_err(|rule| Fault::new(rule).within("type_url"))?;
+    match pool.get_message_by_name(name) {
         Some(inner) => walk_message(&inner, payload, depth + 1, visitor),
         None => check_unknown(payload).map_err(|fault| fault.within("value")),
+    }
+}
+
+/// Returns the name of the message in the type URL of an `Any`: the text after the last `/`. Envoy unpacks no `Any` without
+/// a `/` in its type URL.
+pub(crate) fn message_name<'u>(
+    pool: &DescriptorPool,
+    type_url: &'u str,
+) -> Result<&'u str, String> {
+    match type_url.rsplit_once('/') {
+        Some((_, name)) if !name.is_empty() => Ok(name),
+        _ if pool.get_message_by_name(type_url).is_some() => Err(format!(
+            "{} is not a type URL; did you mean \"type.googleapis.com/{type_url}\"?",
+            named(type_url)
+        )),
+        _ => Err(format!("{} is not a type URL", named(type_url))),
     }
 }
 

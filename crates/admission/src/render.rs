@@ -139,6 +139,12 @@ impl Renderer {
                 fields.insert(field.name().to_owned(), zero.into());
             }
         }
+        self.unknown_fields(message, &mut fields);
+        Json::Object(fields)
+    }
+
+    /// Adds the fields that the descriptor does not have.
+    fn unknown_fields(&mut self, message: &DynamicMessage, fields: &mut Map<String, Json>) {
         let mut unknown = Vec::new();
         for field in message.unknown_fields() {
             field.encode(&mut unknown);
@@ -153,7 +159,6 @@ impl Renderer {
             });
             fields.insert("@unknown_fields".to_owned(), STANDARD.encode(unknown).into());
         }
-        Json::Object(fields)
     }
 
     fn field_value(&mut self, kind: &Kind, value: &Value, depth: usize) -> Json {
@@ -215,11 +220,13 @@ impl Renderer {
         match name {
             "Any" => {
                 let (url, body) = (field(1)?, field(2)?);
-                if url.as_str()?.is_empty() && body.as_bytes()?.is_empty() {
-                    return Some(json!({}));
-                }
-                Some(self.any(url.as_str()?, body.as_bytes()?, depth + 1))
+                let (url, body) = (url.as_str()?, body.as_bytes()?);
+                let is_empty = url.is_empty() && body.is_empty();
+                let mut shown = if is_empty { json!({}) } else { self.any(url, body, depth + 1) };
+                self.unknown_fields(message, shown.as_object_mut()?);
+                Some(shown)
             }
+            _ if message.unknown_fields().next().is_some() => None,
             "Duration" => {
                 time::print_duration(field(1)?.as_i64()?, field(2)?.as_i32()?).map(Json::from)
             }

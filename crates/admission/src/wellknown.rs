@@ -137,16 +137,9 @@ impl<'n> Encoder<'n> {
         if has_private_key(url.as_bytes()) {
             return self.within("@type", |e| e.bare_fault(sensitive::IS_KEY));
         }
-        let Some((prefix, name)) = url.rsplit_once('/').filter(|(prefix, _)| !prefix.is_empty())
-        else {
-            let known = self.pool.get_message_by_name(url).is_some();
-            let meant = if known {
-                format!("; did you mean \"type.googleapis.com/{url}\"?")
-            } else {
-                String::new()
-            };
-            return self
-                .within("@type", |e| e.fault(format!("{} is not a type URL{meant}", named(url))));
+        let name = match inspect::message_name(self.pool, url) {
+            Ok(name) => name,
+            Err(rule) => return self.within("@type", |e| e.fault(rule)),
         };
         let message = self.pool.get_message_by_name(name);
         // The value of `{"@type": …, "value": …}` without other keys.
@@ -175,7 +168,7 @@ impl<'n> Encoder<'n> {
                 Node::Text(text) => e.base64(text),
                 _ => e.expected("base64 text, because the type is unknown", value),
             })?,
-            (None, None) => return self.unknown_type(prefix, name),
+            (None, None) => return self.unknown_type(url, name),
         };
         Some((url, body))
     }
@@ -196,10 +189,11 @@ impl<'n> Encoder<'n> {
         }
     }
 
-    fn unknown_type<T>(&mut self, prefix: &str, name: &str) -> Encoded<T> {
+    fn unknown_type<T>(&mut self, url: &str, name: &str) -> Encoded<T> {
+        let prefix = url.strip_suffix(name).unwrap_or_default();
         let meant = suggest_type(self.pool, name);
         let hint = match meant {
-            Some(meant) => format!("did you mean \"{prefix}/{meant}\"?"),
+            Some(meant) => format!("did you mean \"{prefix}{meant}\"?"),
             None => {
                 "write an unknown type as {\"@type\": …, \"value\": <base64 of the encoded message>}"
                     .to_owned()

@@ -281,4 +281,11 @@ fn field_that_this_release_does_not_know_is_a_warning() {
         [": message.unknown_field", "metadata: message.unknown_field"]
     );
     assert_eq!(found(name, &cluster[..3]), [""; 0]);
+    // The unknown field 7 of a `Duration`, and of an `Any` in the metadata.
+    let timeout = b"\x0a\x01w\x22\x04\x08\x05\x38\x01";
+    assert_eq!(found(name, timeout), ["connect_timeout: message.unknown_field"]);
+    let metadata =
+        b"\x0a\x01w\xca\x01\x22\x12\x20\x0a\x01k\x12\x1b\x0a\x17x/google.protobuf.Empty\x38\x01";
+    let path = "metadata.typed_filter_metadata[\"k\"]";
+    assert_eq!(found(name, metadata), [format!("{path}: message.unknown_field")]);
 }

@@ -33,6 +33,17 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
     if typed_struct::is(message) {
         return typed(message, findings);
     }
+    unknown_field(message, findings);
+    if kind.is_disabled {
+        return;
+    }
+    findings.unchecked(kind.is_unchecked, |findings| fields(message, findings));
+    let is_ignored = findings.is_below(CHAIN_MATCH);
+    findings.unused(is_ignored, |findings| semantic::check(message, findings));
+}
+
+/// Warns about a field that the type does not have.
+fn unknown_field(message: &Message<'_>, findings: &mut Findings<'_>) {
     if let Some(number) = message.unknown_field {
         let rule = format!(
             "has a field with the number {number}, which this release does not know: it was not checked, and REST \
@@ -40,12 +51,6 @@ pub(crate) fn message<'m, 'a: 'm>(message: &'m Message<'a>, findings: &mut Findi
         );
         findings.warn("message.unknown_field", rule);
     }
-    if kind.is_disabled {
-        return;
-    }
-    findings.unchecked(kind.is_unchecked, |findings| fields(message, findings));
-    let is_ignored = findings.is_below(CHAIN_MATCH);
-    findings.unused(is_ignored, |findings| semantic::check(message, findings));
 }
 
 /// The match of a discovered filter chain. Envoy checks only the rules of its proto files, and ignores the rest.
@@ -179,6 +184,9 @@ pub(crate) fn one<'m, 'a: 'm>(
     let Value::Message(inner) = value else {
         return scalar(kind, rules, value, findings);
     };
+    if inner.kind.form != MessageForm::Plain {
+        unknown_field(inner, findings);
+    }
     match (inner.kind.form, &rules.rule) {
         (MessageForm::Wrapper, Some(_)) => {
             let (field, value) = match inner.kind.fields.first() {

@@ -325,3 +325,54 @@ fn empty_any_is_accepted_and_shown() {
         "{problem}"
     );
 }
+
+/// The bytes of a message and its JSON form have one verdict about the type of an `Any`. Envoy unpacks only an `Any` with a
+/// `/` before the name of its message.
+#[test]
+fn type_of_an_any_that_is_not_a_type_url_is_refused_in_each_encoding() {
+    let tls = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+    let (tls, with_slash) = (tls.to_owned(), format!("/{tls}"));
+    let extension = TypeUrl::from_static(types::EXTENSION);
+    for (url, is_url) in [
+        ("notaurl", false),
+        ("acme.Foo", false),
+        ("/", false),
+        ("x/", false),
+        (&tls, false),
+        ("/acme.Foo", true),
+        ("x/acme.Foo", true),
+        (&with_slash, true),
+    ] {
+        let any = prost_types::Any { type_url: url.to_owned(), value: b"\x12\x01a".to_vec() };
+        let any = any.encode_to_vec();
+        // The name, and the typed_config.
+        let body = [b"\x0a\x01x\x12", &[u8::try_from(any.len()).unwrap()][..], &any].concat();
+        let in_bytes = draft_from_body(&extension, None, body.clone().into());
+        let content = json!({"resources": [body_to_json(&extension, &body)]}).to_string();
+        let manifest = Manifest { file: "a.json".to_owned(), content };
+        let in_json = admit(&[manifest], &Options::new(ScopeName::new("s").unwrap()));
+        assert_eq!((in_bytes.is_ok(), in_json.is_ok()), (is_url, is_url), "{url}");
+        if let (Err(in_bytes), Err(in_json)) = (in_bytes, in_json) {
+            assert_eq!(in_bytes.field_path.as_deref(), Some("typed_config.type_url"));
+            assert_eq!(in_json[0].field_path.as_deref(), Some("typed_config.@type"));
+            assert_eq!(in_bytes.rule, in_json[0].rule);
+        }
+    }
+}
+
+/// SVC-18: JSON shows a field that a type with a form of its own does not have, and canonical JSON refuses it.
+#[test]
+fn unknown_field_of_a_type_with_its_own_form_is_shown() {
+    let cluster = TypeUrl::from_static(types::CLUSTER);
+    // The field 2 of `Duration` is known, the field 7 is not.
+    for (body, part) in [
+        (&b"\x0a\x01w\x22\x04\x08\x05\x38\x01"[..], "connect_timeout"),
+        (b"\x0a\x01w\x2a\x04\x08\x05\x38\x01", "per_connection_buffer_limit_bytes"),
+        (b"\x0a\x01w\xc2\x01\x09\x1a\x07\x0a\x03x/y\x38\x01", "typed_config"),
+    ] {
+        let shown = body_to_json(&cluster, body);
+        let part = shown.get(part).unwrap_or_else(|| &shown["transport_socket"][part]);
+        assert_eq!(part["@unknown_fields"], "OAE=", "{shown}");
+        assert!(canonical_json(&cluster, body).is_err(), "{shown}");
+    }
+}
