@@ -3,6 +3,8 @@
 //! In a manifest, `@type` is the collection, and the other keys are the fields `metadata` and `body` of an
 //! `istio.mcp.v1alpha1.Resource` (MCP-12).
 
+use std::{collections::HashMap, sync::LazyLock};
+
 use chancery_model::{TypeUrl, has_private_key};
 use chancery_proto::{envoy_pool, istio::mcp::v1alpha1 as pb};
 use prost::Message;
@@ -51,4 +53,20 @@ pub(crate) fn check_name(collection: &TypeUrl, name: &str) -> Result<(), String>
 pub(crate) fn kind_of_istiod(collection: &TypeUrl) -> Option<&str> {
     let segments: Vec<&str> = collection.as_str().split('/').collect();
     if let [_, _, kind] = segments[..] { Some(kind) } else { None }
+}
+
+/// Returns the full name of the message that istiod expects in a collection `group/version/Kind`. `None` means that this
+/// release does not know the kind.
+pub(crate) fn message_of_istiod(collection: &TypeUrl) -> Option<&'static str> {
+    static BY_KIND: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
+        let messages = envoy_pool().all_messages().filter(|it| it.parent_message().is_none());
+        let of_istio = messages.filter_map(|message| {
+            let package = message.package_name().strip_prefix("istio.")?;
+            let (group, _version) = package.split_once('.')?;
+            Some((format!("{group}.istio.io/{}", message.name()), message.full_name().to_owned()))
+        });
+        of_istio.collect()
+    });
+    let (group, kind) = (collection.as_str().split('/').next()?, kind_of_istiod(collection)?);
+    BY_KIND.get(&format!("{group}/{kind}")).map(String::as_str)
 }

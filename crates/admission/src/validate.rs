@@ -85,7 +85,8 @@ pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<
 const MESH_CONFIG: &str = "core/v1alpha1/MeshConfig";
 
 /// Returns the warning about a resource whose content is not of the kind of its collection. istiod decodes the content
-/// as the message of the collection's kind, and deletes the resource if that fails.
+/// as the message of the collection's kind, and deletes the resource if that fails. Only the kinds of Istio have one known
+/// message.
 fn other_kind(type_url: &TypeUrl, resource: &[u8]) -> Option<Fault> {
     let kind = collection::kind_of_istiod(type_url)?;
     if type_url.as_str() == MESH_CONFIG {
@@ -93,14 +94,15 @@ fn other_kind(type_url: &TypeUrl, resource: &[u8]) -> Option<Fault> {
         return Some(Fault::warning("collection.kind", rule));
     }
     let (_, content) = collection::name_and_type(resource).ok()?;
-    let message = content.rsplit(['/', '.']).next().unwrap_or(&content);
-    if message == kind || content.is_empty() {
+    let message = content.rsplit('/').next().unwrap_or(&content);
+    let (is_expected, expected) = match collection::message_of_istiod(type_url) {
+        Some(known) => (message == known, format!("the message {known}")),
+        None => (message.rsplit('.').next() == Some(kind), format!("a message named {kind}")),
+    };
+    if is_expected || content.is_empty() {
         return None;
     }
-    let rule = format!(
-        "is {}, but istiod expects a message named {kind} in this collection",
-        named(message)
-    );
+    let rule = format!("is {}, but istiod expects {expected} in this collection", named(message));
     Some(Fault::warning("collection.kind", rule).within("body.@type"))
 }
 

@@ -217,8 +217,30 @@ fn suggest_type(pool: &prost_reflect::DescriptorPool, name: &str) -> Option<Stri
         .filter(|known| head(known) == head(name))
         .map(|known| (tail(known), known))
         .collect();
-    let meant = suggestion(&tail(name), same_package.iter().map(|(tail, _)| tail.as_str()))?;
-    same_package.iter().find(|(tail, _)| tail == meant).map(|(_, known)| (*known).clone())
+    match suggestion(&tail(name), same_package.iter().map(|(tail, _)| tail.as_str())) {
+        Some(meant) => {
+            same_package.iter().find(|(tail, _)| tail == meant).map(|(_, known)| (*known).clone())
+        }
+        None => in_other_package(pool, name),
+    }
+}
+
+/// Returns the known message of the same name whose package begins with the most segments of `name`, if there is only one
+/// such message.
+fn in_other_package(pool: &prost_reflect::DescriptorPool, name: &str) -> Option<String> {
+    let last = name.rsplit('.').next()?;
+    let n_common = |known: &str| {
+        known.split('.').zip(name.split('.')).take_while(|(known, given)| known == given).count()
+    };
+    let messages = pool.all_messages().filter(|message| message.name() == last);
+    let same_name = messages.map(|message| (n_common(message.full_name()), message));
+    let mut same_root: Vec<_> = same_name.filter(|(n, _)| *n > 0).collect();
+    same_root.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
+    match same_root.as_slice() {
+        [(_, meant)] => Some(meant.full_name().to_owned()),
+        [(n, meant), (next, _), ..] if n > next => Some(meant.full_name().to_owned()),
+        _ => None,
+    }
 }
 
 /// The rule against bytes of a message in another encoding.

@@ -253,9 +253,56 @@ fn content_that_istiod_cannot_read_is_a_warning() {
     assert_eq!(warnings(&manifest(OF_ISTIOD, "ns/a")), Vec::<String>::new());
     let gateways = "networking.istio.io/v1alpha3/Gateway";
     let other = warnings(&manifest(gateways, "ns/a"));
-    let expected = "istiod expects a message named Gateway in this collection";
+    let expected =
+        "istiod expects the message istio.networking.v1alpha3.Gateway in this collection";
     assert!(other.len() == 1 && other[0].contains(expected), "{other:?}");
+    for (group, version, package, is_decoded) in [
+        ("networking.istio.io", "v1", "istio.networking.v1alpha3", true),
+        ("networking.istio.io", "v1", "istio.networking.v1", false),
+        ("networking.istio.io", "v1", "own.networking.v1alpha3", false),
+        ("own.io", "v1", "own.networking.v1", true),
+    ] {
+        let content = manifest(&format!("{group}/{version}/VirtualService"), "ns/a")
+            .replace("istio.networking.v1alpha3", package);
+        let said = warnings(&content);
+        let is_warned = said.iter().any(|warning| warning.contains("[collection.kind]"));
+        assert_eq!(is_warned, !is_decoded, "{group} {package}: {said:?}");
+    }
     let mesh = warnings(&manifest("core/v1alpha1/MeshConfig", "ns/a"));
     let expected = "istiod never acknowledges a resource of this collection";
     assert!(mesh.len() == 1 && mesh[0].contains(expected), "{mesh:?}");
+}
+
+/// The kinds of the table in `docs/mcp.md` have the packages that the page names.
+#[test]
+fn content_of_an_istio_kind_in_another_version_names_the_known_one() {
+    for (group, package, kinds) in [
+        (
+            "networking",
+            "istio.networking.v1alpha3",
+            "DestinationRule Gateway ServiceEntry Sidecar VirtualService WorkloadEntry WorkloadGroup EnvoyFilter",
+        ),
+        ("networking", "istio.networking.v1beta1", "ProxyConfig"),
+        (
+            "security",
+            "istio.security.v1beta1",
+            "AuthorizationPolicy PeerAuthentication RequestAuthentication",
+        ),
+        ("telemetry", "istio.telemetry.v1alpha1", "Telemetry"),
+        ("extensions", "istio.extensions.v1alpha1", "TrafficExtension WasmPlugin"),
+    ] {
+        for kind in kinds.split(' ') {
+            let collection = format!("{group}.istio.io/v1/{kind}");
+            let of = |message: &str| {
+                format!(
+                    "resources: [{{'@type': {collection}, metadata: {{name: a/b}}, \
+                 body: {{'@type': type.googleapis.com/{message}}}}}]"
+                )
+            };
+            assert!(admitted(&of(&format!("{package}.{kind}"))).is_ok(), "{kind}");
+            let problems = admitted(&of(&format!("istio.{group}.v1.{kind}"))).unwrap_err();
+            let meant = format!("did you mean \"type.googleapis.com/{package}.{kind}\"?");
+            assert!(problems[0].contains(&meant), "{problems:?}");
+        }
+    }
 }
