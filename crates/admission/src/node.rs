@@ -15,7 +15,7 @@ use std::{
 use chancery_model::has_private_key;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use crate::sensitive;
+use crate::credentials::KEY_MARK;
 
 /// A value of JSON, or of the part of YAML that JSON can express.
 #[derive(Debug, Clone, PartialEq)]
@@ -102,7 +102,7 @@ pub(crate) fn named(text: &str) -> String {
 
 fn quoted(text: &str, letters_max: usize) -> String {
     if has_private_key(text.as_bytes()) {
-        return format!("{:?}", sensitive::KEY_MARK);
+        return format!("{:?}", KEY_MARK);
     }
     match text.char_indices().nth(letters_max) {
         None => format!("{text:?}"),
