@@ -12,6 +12,7 @@ use prost::Message;
 use serde_json::{Value as Json, json};
 
 use crate::{
+    collection,
     file_encoding::FileEncoding,
     manifest::Manifest,
     problem::{Place, Problem},
@@ -142,8 +143,11 @@ fn wrapper(wrapped: &Resource, body: Option<Json>) -> Json {
 fn resource_with_bytes(type_url: &TypeUrl, body: &Bytes) -> Json {
     let message = chancery_proto::envoy_pool().get_message_by_name(type_url.message_name());
     let takes_bytes = message.is_none_or(|message| {
-        !has_own_form(message.full_name()) && message.get_field_by_name("value").is_none()
+        let name = message.full_name();
+        let has_no_bytes = has_own_form(name) || name == collection::RESOURCE;
+        !has_no_bytes && message.get_field_by_name("value").is_none()
     });
+    let takes_bytes = takes_bytes && !type_url.is_collection();
     if takes_bytes {
         json!({"@type": type_url.as_str(), "value": STANDARD.encode(body)})
     } else {

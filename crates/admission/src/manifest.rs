@@ -329,9 +329,10 @@ impl<'a> Admission<'a> {
             }
             let document = document.index;
             let origin = Origin { file, file_index, document, list: RESOURCES, index };
-            match response_keys::type_fault(root, node) {
-                None => self.resource(origin, scope.as_ref(), node),
-                Some(fault) => self.refuse(origin, &resource::label(node), vec![fault]),
+            let node = response_keys::in_collection(root, node);
+            match response_keys::type_fault(root, &node) {
+                None => self.resource(origin, scope.as_ref(), &node),
+                Some(fault) => self.refuse(origin, &resource::label(&node), vec![fault]),
             }
         }
         for list in [ASSIGNMENTS, ACCESS, QUOTAS] {

@@ -116,6 +116,10 @@ fn wrapped(
     doubts: &mut Doubts,
 ) -> Result<Entry, Vec<Fault>> {
     let mut faults = Vec::new();
+    if is_discovery_resource(inner) {
+        let rule = "is another wrapper of a resource; write the resource itself";
+        return Err(vec![Fault::new(rule).within("resource")]);
+    }
     unknown_keys(node, keys, &mut faults);
     let name = match node.get("name") {
         None => None,

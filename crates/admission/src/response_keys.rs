@@ -1,5 +1,9 @@
 //! The keys of a document that is a `DiscoveryResponse`, beside those of a manifest.
 
+use std::borrow::Cow;
+
+use chancery_model::TypeUrl;
+
 use crate::{
     node::Node,
     problem::Fault,
@@ -38,9 +42,32 @@ pub(crate) fn faults(root: &Node) -> Vec<Fault> {
         .collect()
 }
 
+/// Returns a resource of a response with the collection as its type, if the `type_url` of the response is a collection of
+/// MCP. In MCP over xDS, the type of such a resource is that of its message.
+pub(crate) fn in_collection<'n>(root: &Node, resource: &'n Node) -> Cow<'n, Node> {
+    let text = type_url(root).unwrap_or_default();
+    let collection = TypeUrl::new(text).ok().filter(TypeUrl::is_collection);
+    let is_member =
+        |url: &TypeUrl| resource.get("@type").and_then(Node::text) == Some(url.message_url());
+    match (collection.filter(is_member), resource) {
+        (Some(_), Node::Map(entries)) => {
+            let typed = |(key, value): &(String, Node)| match key.as_str() {
+                "@type" => (key.clone(), Node::Text(text.to_owned())),
+                _ => (key.clone(), value.clone()),
+            };
+            Cow::Owned(Node::Map(entries.iter().map(typed).collect()))
+        }
+        _ => Cow::Borrowed(resource),
+    }
+}
+
+fn type_url(root: &Node) -> Option<&str> {
+    root.get("type_url").or_else(|| root.get("typeUrl"))?.text()
+}
+
 /// Returns the fault of a resource whose type is not the type of the response. Envoy rejects such a file.
 pub(crate) fn type_fault(root: &Node, resource: &Node) -> Option<Fault> {
-    let expected = root.get("type_url").or_else(|| root.get("typeUrl"))?.text()?;
+    let expected = type_url(root)?;
     let found = resource::inner(resource).get("@type")?.text()?;
     // A wrapped resource without content has a fault of its own.
     let is_other = !expected.is_empty() && ![expected, DISCOVERY_RESOURCE].contains(&found);

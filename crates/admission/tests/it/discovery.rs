@@ -9,12 +9,12 @@ use chancery_admission::{
 };
 use chancery_model::{ScopeName, Transaction, TypeUrl, types};
 use chancery_proto::{
-    discovery::{Any, DiscoveryResponse},
+    discovery::{Any, DiscoveryResponse, Resource},
     envoy_pool,
 };
 use proptest::prelude::*;
 use prost_reflect::{DynamicMessage, prost::Message};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use crate::support::{Rng, message};
 
@@ -174,6 +174,73 @@ fn wrapped_resource_keeps_its_body_ttl_and_aliases() {
         let problem = read(FileEncoding::Yaml, wrapped(resource).as_bytes()).unwrap_err();
         assert!(problem.contains(expected), "{problem}\nexpected {expected}");
     }
+}
+
+/// A wrapper around a wrapper is no resource, in any encoding.
+#[test]
+fn wrapped_resource_inside_another_wrapper_is_refused() {
+    let wrapper = "type.googleapis.com/envoy.service.discovery.v3.Resource";
+    let wrap = |any: Any| {
+        let resource =
+            Resource { name: "x".to_owned(), resource: Some(any), ..Resource::default() };
+        Any { type_url: wrapper.to_owned(), value: resource.encode_to_vec().into() }
+    };
+    let own = Any { type_url: "x/acme.Foo".to_owned(), value: Bytes::new() };
+    let response = |any: Any| DiscoveryResponse { resources: vec![any], ..Default::default() };
+    let binary = |any: Any| read(FileEncoding::Binary, &response(any).encode_to_vec());
+    assert!(binary(wrap(own.clone())).is_ok());
+    let own_json = json!({"@type": "x/acme.Foo", "value": ""});
+    let inner = json!({"@type": wrapper, "name": "x", "resource": own_json});
+    let twice = json!({"@type": wrapper, "name": "x", "resource": inner});
+    let in_manifest = json!({"name": "x", "resource": inner});
+    let of = |entry: Json| {
+        read(FileEncoding::Json, json!({"resources": [entry]}).to_string().as_bytes())
+    };
+    for refused in [binary(wrap(wrap(own))), of(twice), of(in_manifest)] {
+        let problem = refused.unwrap_err();
+        let expected = "resource: is another wrapper of a resource; write the resource itself";
+        assert!(problem.ends_with(expected), "{problem}");
+    }
+    assert!(of(inner).is_ok());
+}
+
+/// MCP-12: in MCP over xDS, the type of a response is the collection, and that of its resources is their message.
+#[test]
+fn response_with_a_collection_of_mcp_is_read_in_all_encodings() {
+    let (collection, of_message) = (
+        "networking.istio.io/v1/VirtualService",
+        "type.googleapis.com/istio.mcp.v1alpha1.Resource",
+    );
+    let body = json!({
+        "@type": "type.googleapis.com/istio.networking.v1alpha3.VirtualService", "hosts": ["a.b"],
+    });
+    let resource = |of: &str| json!({"@type": of, "metadata": {"name": "a/b"}, "body": body});
+    let manifest = json!({"resources": [resource(collection)]}).to_string();
+    let expected = admit_one(Manifest { file: "-".to_owned(), content: manifest }).unwrap();
+    let expected = &expected.upserts[0].draft;
+    for of in [collection, of_message] {
+        let any = Any { type_url: of.to_owned(), value: expected.body.clone() };
+        let response = DiscoveryResponse {
+            type_url: collection.to_owned(),
+            resources: vec![any],
+            ..Default::default()
+        };
+        for (encoding, content) in [
+            (FileEncoding::Binary, response.encode_to_vec()),
+            (
+                FileEncoding::Json,
+                json!({"type_url": collection, "resources": [resource(of)]}).to_string().into(),
+            ),
+        ] {
+            let transaction = read(encoding, &content).unwrap();
+            let draft = &transaction.upserts[0].draft;
+            assert_eq!((&draft.key, &draft.body), (&expected.key, &expected.body), "{encoding:?}");
+        }
+    }
+    let other =
+        json!({"type_url": collection, "resources": [{"@type": "x/acme.Foo", "value": ""}]});
+    let problem = read(FileEncoding::Json, other.to_string().as_bytes()).unwrap_err();
+    assert!(problem.contains("but the type_url of the file is"), "{problem}");
 }
 
 /// FS-17: an error names the file, the place in it, and the resource.
