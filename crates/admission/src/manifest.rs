@@ -302,20 +302,7 @@ impl<'a> Admission<'a> {
         let known = if response_keys::is_response(root) { &response_keys::KEYS[..] } else { &KEYS };
         unknown_keys(root, known, &mut faults);
         self.report.add_faults(&place, faults);
-        let scope = match root.get("scope") {
-            None => Some(self.options.scope.clone()),
-            Some(Node::Text(name)) => match ScopeName::new(name) {
-                Ok(scope) => Some(scope),
-                Err(error) => {
-                    self.report.add(place.problem("scope", error.to_string()));
-                    None
-                }
-            },
-            Some(other) => {
-                self.report.add(place.problem("scope", format!("expected text, found {other}")));
-                None
-            }
-        };
+        let scope = self.scope(&place, root);
         let resources = self.list(&place, root, RESOURCES);
         // A document without resources names no scope.
         if let Some(scope) = &scope
@@ -359,6 +346,20 @@ impl<'a> Admission<'a> {
                 }
             }
         }
+    }
+
+    /// Returns the scope of a document. `None` means that it is not valid, which is reported.
+    fn scope(&mut self, place: &Place<'_>, root: &Node) -> Option<ScopeName> {
+        let rule = match root.get("scope") {
+            None => return Some(self.options.scope.clone()),
+            Some(Node::Text(name)) => match ScopeName::new(name) {
+                Ok(scope) => return Some(scope),
+                Err(error) => error.to_string(),
+            },
+            Some(other) => format!("expected text, found {other}"),
+        };
+        self.report.add(place.problem("scope", rule));
+        None
     }
 
     fn list<'n>(&mut self, place: &Place<'_>, root: &'n Node, key: &str) -> Option<&'n [Node]> {

@@ -237,6 +237,10 @@ fn response_with_a_collection_of_mcp_is_read_in_all_encodings() {
             assert_eq!((&draft.key, &draft.body), (&expected.key, &expected.body), "{encoding:?}");
         }
     }
+    let type_url = TypeUrl::new(collection).unwrap();
+    let resources = [("a/b", expected.body.clone())];
+    let text = write_discovery_response(FileEncoding::Text, "1", &type_url, &resources).unwrap();
+    assert_eq!(bodies(read(FileEncoding::Text, &text).unwrap())[0].1, expected.body);
     let other =
         json!({"type_url": collection, "resources": [{"@type": "x/acme.Foo", "value": ""}]});
     let problem = read(FileEncoding::Json, other.to_string().as_bytes()).unwrap_err();
