@@ -143,6 +143,10 @@ fn options_of_a_listener_must_fit_its_kind() {
     }}});
     assert_findings(&[
         (udp(json!({})), &[]),
+        (
+            udp(json!({"udp_listener_config": {"quic_options": {}}})),
+            &["filter_chains: listener.filter_chains"],
+        ),
         (udp(json!({"filter_chains": [{}]})), &["filter_chains: listener.udp_chain"]),
         (
             udp(json!({"listener_filters": filters})),

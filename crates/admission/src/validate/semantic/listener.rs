@@ -47,8 +47,7 @@ pub(super) fn addresses<'m>(listener: &'m Message<'_>, findings: &mut Findings<'
 /// Envoy 1.40 gets filter chains over ADS or from a file, and none for QUIC.
 fn source_of_chains<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
     let Some(config) = listener.message("fcds_config") else { return };
-    let udp = listener.message("udp_listener_config");
-    if udp.is_some_and(|config| config.has("quic_options")) {
+    if listener_kind::has_quic(listener) {
         findings.field("fcds_config", |findings| {
             let rule = "is not allowed with udp_listener_config.quic_options";
             findings.refuse_with_fix("listener.fcds", rule, "use filter_chains");
@@ -70,9 +69,10 @@ fn source_of_chains<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) 
 pub(super) fn filter_chains<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
     let socket = listener.message("address").and_then(|address| address.message("socket_address"));
     let is_udp = socket.is_some_and(|socket| socket.bits("protocol") == 1);
+    let is_plain_udp = is_udp && !listener_kind::has_quic(listener);
     let has_chains = ["filter_chains", "default_filter_chain", "fcds_config"];
     let has_chains = has_chains.iter().any(|field| listener.has(field));
-    if !has_chains && !is_udp && !listener.has("api_listener") {
+    if !has_chains && !is_plain_udp && !listener.has("api_listener") {
         findings.field("filter_chains", |findings| {
             findings.refuse("listener.filter_chains", "a listener needs at least one filter chain");
         });

@@ -14,6 +14,12 @@ fn protocol(address: &Message<'_>) -> u64 {
     address.message("socket_address").map_or(0, |socket| socket.bits("protocol"))
 }
 
+/// Returns whether a listener has options for QUIC, which Envoy reads also with a TCP address.
+pub(super) fn has_quic(listener: &Message<'_>) -> bool {
+    let udp = listener.message("udp_listener_config");
+    udp.is_some_and(|config| config.has("quic_options"))
+}
+
 /// The options of a listener fit its kind.
 pub(super) fn options<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>) {
     if listener.has("internal_listener") {
@@ -22,8 +28,7 @@ pub(super) fn options<'m>(listener: &'m Message<'_>, findings: &mut Findings<'m>
     let Some(address) = listener.message("address") else { return };
     let own = protocol(address);
     sockets(listener, address, own, findings);
-    let quic = listener.message("udp_listener_config");
-    let has_quic = quic.is_some_and(|config| config.has("quic_options"));
+    let has_quic = has_quic(listener);
     let is_quic = has_quic && own == UDP;
     if is_quic && listener.has("connection_balance_config") {
         findings.field("connection_balance_config", |findings| {
