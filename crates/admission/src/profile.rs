@@ -221,10 +221,11 @@ impl Profiles {
         }
         self.connected(scope).for_each(|profile| audience.add(*profile, Treatment::Refuse));
         let is_known = audience != Audience::default();
-        let envoy = match is_known {
-            // A replica that was not asked may have clients of any kind.
-            true if self.n_unknown_replicas == 0 => Treatment::Warn,
-            _ => Treatment::Refuse,
+        // A replica that was not asked may have clients of any kind.
+        let envoy = if is_known && self.n_unknown_replicas == 0 {
+            Treatment::Warn
+        } else {
+            Treatment::Refuse
         };
         audience.envoy = audience.envoy.max(envoy);
         audience.has_envoy |= envoy == Treatment::Refuse;

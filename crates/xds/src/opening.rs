@@ -158,7 +158,7 @@ mod tests {
     async fn new_connections_run_on_separate_threads() {
         let (opening, tracker) = (NewConnections::start().unwrap(), TaskTracker::new());
         let ((gate, wait), (told, heard)) =
-            (mpsc::channel::<()>(), tokio::sync::oneshot::channel());
+            (mpsc::sync_channel::<()>(1), tokio::sync::oneshot::channel());
         opening.spawn(&tracker, connection(), async move {
             // The poll blocks until the thread for established connections has proceeded.
             told.send(wait.recv_timeout(PATIENCE)).unwrap();

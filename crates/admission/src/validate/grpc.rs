@@ -44,16 +44,11 @@ pub(super) fn check(
     faults: &mut Vec<Fault>,
 ) {
     let type_name = message.kind.name.as_str();
+    let is_api_listener = type_name == short(types::LISTENER) && message.has("api_listener");
     let audience = match audience {
         // The clients are unknown, but the resource can only be for gRPC clients.
-        audience if audience.is_assumed => {
-            if type_name == short(types::LISTENER) && message.has("api_listener") {
-                Audience::of_unknown_grpc()
-            } else {
-                return;
-            }
-        }
-        audience if audience.has_grpc() => audience,
+        audience if audience.is_assumed && is_api_listener => Audience::of_unknown_grpc(),
+        audience if !audience.is_assumed && audience.has_grpc() => audience,
         _ => return,
     };
     // Envoy sees all resources of a view, and a gRPC client those that it asks for by name.

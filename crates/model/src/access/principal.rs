@@ -63,10 +63,10 @@ impl Principal {
     /// # Errors
     /// Fails if the text is no SPIFFE ID.
     pub fn spiffe(id: &str) -> Result<Self, PrincipalError> {
-        match id.starts_with("spiffe://") {
-            true => Self::new(id),
-            false => Err(PrincipalError::Scheme(id.to_owned())),
+        if !id.starts_with("spiffe://") {
+            return Err(PrincipalError::Scheme(id.to_owned()));
         }
+        Self::new(id)
     }
 
     /// Returns the principal of a certificate without a SPIFFE ID, by a DNS name.

@@ -79,6 +79,20 @@ pub(super) struct Running<'a> {
     pub(super) xds: Option<JoinHandle<io::Result<()>>>,
 }
 
+/// Starts the update of references. Without checks of references, there is nothing to update.
+fn updating(
+    port: &AdminPort,
+    update_references: impl Future<Output = ()> + Send + 'static,
+) -> CriticalTasks {
+    let mut critical = CriticalTasks::default();
+    let stop = port.drain.clone();
+    critical.spawn("the update of references", &port.runtime, &port.drain, async move {
+        update_references.await;
+        stop.cancelled().await;
+    });
+    critical
+}
+
 impl<'a> Running<'a> {
     /// Starts all components except the discovery services. Their port is bound, but refuses
     /// connections.
@@ -131,13 +145,7 @@ impl<'a> Running<'a> {
             of_port("admin", port.address, port.tls.clone()),
         ];
         replica.set_ports(ports.into_iter().chain(mcp_ports).collect());
-        let mut critical = CriticalTasks::default();
-        let stop = port.drain.clone();
-        // Without checks of references, there is nothing to update.
-        critical.spawn("the update of references", &port.runtime, &port.drain, async move {
-            update_references.await;
-            stop.cancelled().await;
-        });
+        let critical = updating(port, update_references);
         port.readiness.on_shards(fanout.clone());
         port.readiness.on_open(replica);
         port.routes.replace(router);

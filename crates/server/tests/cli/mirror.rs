@@ -543,7 +543,7 @@ fn watched_directory_is_applied_after_each_change() {
         .args(["apply", "--prune", "--settle", "1s", "--watch"])
         .arg(&dir);
     command.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap());
-    let mut watching = Running { child: command.spawn().unwrap(), lines: mpsc::channel().1 };
+    let mut watching = Running { child: command.spawn().unwrap(), lines: mpsc::sync_channel(1).1 };
     let names = || -> Vec<String> {
         let list = server.json(&["get"], "");
         let list = list["resources"].as_array().unwrap();
@@ -604,7 +604,7 @@ fn watched_file_that_is_being_written_removes_nothing() {
     let mut command = chancery();
     command.env("CHANCERY_SERVER", &server.admin);
     command.args(["apply", "--prune", "--settle", "4s", "--watch"]).arg(&dir).stdout(Stdio::null());
-    let _watching = Running { child: command.spawn().unwrap(), lines: mpsc::channel().1 };
+    let _watching = Running { child: command.spawn().unwrap(), lines: mpsc::sync_channel(1).1 };
     let state = || {
         let got = server.json(&["get"], "");
         (got["revision"].clone(), got["resources"].as_array().unwrap().len())

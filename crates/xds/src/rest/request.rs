@@ -570,11 +570,12 @@ fn number(value: Value) -> Result<u32, &'static str> {
         Some(Kind::NullValue(_)) | None => 0.0,
         Some(_) => return Err("a number"),
     };
-    match number.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&number) {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
-        true => Ok(number as u32),
-        false => Err("a number of 32 bits"),
+    if number.fract() != 0.0 || !(0.0..=f64::from(u32::MAX)).contains(&number) {
+        return Err("a number of 32 bits");
     }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+    let number = number as u32;
+    Ok(number)
 }
 
 /// Any JSON value inside the node. The depth is bounded by the JSON parser.
