@@ -31,6 +31,8 @@ pub struct Reference<'a> {
     /// The canonical name of the other resource, or of a collection: a glob collection, `<name>/*` for the
     /// virtual hosts of a route configuration, or `*` for all scoped routes.
     pub name: Cow<'a, str>,
+    /// The name as the resource has it.
+    pub(crate) written: &'a str,
     /// The field with the name.
     pub field: &'a FieldPath<'a>,
 }
@@ -233,7 +235,8 @@ impl Walk<'_> {
 
     fn found(&mut self, type_url: &TypeUrl, name: &str, field: &FieldPath<'_>) {
         if !name.is_empty() {
-            (self.found)(&Reference { type_url, name: canonical_name(name), field });
+            let canonical = canonical_name(name);
+            (self.found)(&Reference { type_url, name: canonical, written: name, field });
         }
     }
 

@@ -22,7 +22,7 @@ mod typed_struct;
 mod types;
 mod walk;
 
-use chancery_model::{ResourceDraft, TypeUrl};
+use chancery_model::{ResourceDraft, ResourceKey, TypeUrl, is_structured};
 
 use crate::{
     collection,
@@ -30,6 +30,7 @@ use crate::{
     node::named,
     problem::{Fault, Severity},
     profile::{Audience, Treatment},
+    references::for_each_reference,
 };
 use findings::Findings;
 use tree::Message;
@@ -40,7 +41,13 @@ pub(crate) fn findings(
     audience: Audience,
     draft: &ResourceDraft,
 ) -> (Vec<Fault>, Vec<Fault>) {
-    let found = || check(audience, &draft.key.type_url, &draft.body);
+    let found = || {
+        let mut faults = check(audience, &draft.key.type_url, &draft.body);
+        if audience.envoy > Treatment::Ignore {
+            spelled_references(&draft.key, &draft.body, &mut faults);
+        }
+        faults
+    };
     match mode {
         ValidationMode::Off => (Vec::new(), Vec::new()),
         ValidationMode::Warn => (Vec::new(), found()),
@@ -79,6 +86,28 @@ pub(crate) fn check(audience: Audience, type_url: &TypeUrl, body: &[u8]) -> Vec<
     }
     grpc::check(audience, &message, body, &mut faults);
     faults
+}
+
+/// Adds a warning for each reference with a structured name that is not canonical (XDSTP-03). Envoy compares the text of
+/// the reference with the name in the body of the other resource, which is canonical.
+fn spelled_references(key: &ResourceKey, body: &[u8], faults: &mut Vec<Fault>) {
+    let mut colons = body.iter().enumerate().filter(|(_, byte)| **byte == b':');
+    let is_end_of_scheme = |at: usize| {
+        body.get(at.saturating_sub(5)..at).is_some_and(|text| text.eq_ignore_ascii_case(b"xdstp"))
+    };
+    if !colons.any(|(at, _)| is_end_of_scheme(at)) {
+        return;
+    }
+    for_each_reference(key, body, |reference| {
+        if is_structured(reference.written) && reference.written != reference.name {
+            let rule = format!(
+                "Envoy does not find the resource by this spelling of its name; write {:?}",
+                reference.name
+            );
+            let fault = Fault::warning("reference.spelling", rule);
+            faults.push(fault.within(&reference.field.whole()));
+        }
+    });
 }
 
 /// The collection that istiod requests, and whose resources it cannot decode.

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use chancery_admission::{
-    Manifest, Omitted, Options, Problem, Prune, Validation, ValidationMode, admit, body_to_json,
-    import_bootstrap,
+    Manifest, Omitted, Options, Problem, Prune, Validation, ValidationMode, admit, admit_unless,
+    body_to_json, import_bootstrap,
 };
 use chancery_model::{
     Assignment, AssignmentOp, Expectation, Node, Precondition, Revision, ScopeName, Transaction,
@@ -484,6 +484,34 @@ fn structured_name_is_stored_in_canonical_form() {
     assert_eq!(drafts[0].aliases[0].as_str(), format!("{canonical}&c="));
     assert_eq!(drafts[0].children[0].name.as_str(), endpoints.replace("b:", "b%3A"));
     assert_eq!(drafts[1].key.name.as_str(), "web:80?b=2&a=1");
+}
+
+/// XDSTP-03: Envoy 1.40 rejects the endpoints of a cluster whose `service_name` has another spelling than their body:
+/// "Unexpected EDS cluster".
+#[test]
+fn reference_by_another_spelling_is_a_warning() {
+    let warnings = |id: &str| -> Vec<String> {
+        let service_name = format!("xdstp://m/envoy.config.endpoint.v3.ClusterLoadAssignment/{id}");
+        let cluster = serde_json::json!({
+            "@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster",
+            "name": "web",
+            "type": "EDS",
+            "eds_cluster_config": {"service_name": service_name, "eds_config": {"ads": {}}},
+        });
+        let content = serde_json::json!({"resources": [cluster]}).to_string();
+        let manifest = Manifest { file: "a.json".into(), content };
+        let validation = Validation::of(ValidationMode::Enforce);
+        let options = Options { validation, ..Options::new(scope("default")) };
+        let admitted = admit_unless(&[manifest], &options, &Arc::default()).unwrap();
+        admitted.warnings.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(warnings("web%3A80?a=2&b=1"), Vec::<String>::new());
+    for id in ["web%3A80?b=1&a=2", "web:80?a=2&b=1"] {
+        let found = warnings(id);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("eds_cluster_config.service_name"), "{found:?}");
+        assert!(found[0].contains("ClusterLoadAssignment/web%3A80?a=2&b=1\""), "{found:?}");
+    }
 }
 
 /// XDSTP-03: Envoy identifies a listener or cluster by the name in its body. With another spelling than the stored one,
