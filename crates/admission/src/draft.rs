@@ -113,12 +113,15 @@ pub(crate) fn draft(
 /// in their bodies, and the server removes resources by their canonical names.
 pub(crate) fn check_spelling(draft: &ResourceDraft) -> Result<(), Fault> {
     let ResourceKey { type_url, name } = &draft.key;
+    if !is_structured(name.as_str()) {
+        return Ok(());
+    }
     let Some(name_field) = types::properties(type_url).name_field else { return Ok(()) };
     let message = message_of(type_url)?;
     let field = message.and_then(|message| message.get_field_by_name(name_field));
     let in_body = field.and_then(|field| wire::last_text(&draft.body, field.number()));
     match in_body {
-        Some(in_body) if is_structured(in_body) && in_body != name.as_str() => {
+        Some(in_body) if in_body != name.as_str() => {
             let rule = format!(
                 "{in_body:?} is not the canonical form of the name, so clients could keep the resource after its removal"
             );

@@ -45,7 +45,7 @@ pub(crate) fn faults(root: &Node) -> Vec<Fault> {
 /// Returns a resource of a response with the collection as its type, if the `type_url` of the response is a collection of
 /// MCP. In MCP over xDS, the type of such a resource is that of its message.
 pub(crate) fn in_collection<'n>(root: &Node, resource: &'n Node) -> Cow<'n, Node> {
-    let text = type_url(root).unwrap_or_default();
+    let Some(text) = type_url(root) else { return Cow::Borrowed(resource) };
     let collection = TypeUrl::new(text).ok().filter(TypeUrl::is_collection);
     let is_member =
         |url: &TypeUrl| resource.get("@type").and_then(Node::text) == Some(url.message_url());

@@ -10,6 +10,8 @@ use chancery_model::{ResourceDraft, ScopeName, TypeUrl};
 use chancery_proto::istio::mcp::v1alpha1 as pb;
 use prost::Message;
 
+use crate::validate::warnings;
+
 const SERVICES: &str = "istio/networking/v1alpha3/virtualservices";
 const OF_ISTIOD: &str = "networking.istio.io/v1alpha3/VirtualService";
 
@@ -241,15 +243,6 @@ fn content_of_an_unknown_type_is_an_encoded_message() {
 /// A kind that does not fit the collection, and a resource that istiod cannot read, cause a warning.
 #[test]
 fn content_that_istiod_cannot_read_is_a_warning() {
-    let warnings = |content: &str| -> Vec<String> {
-        let manifest = Manifest { file: "f.yaml".to_owned(), content: content.to_owned() };
-        let options = Options {
-            validation: Validation::of(ValidationMode::Enforce),
-            ..Options::new(ScopeName::new("default").unwrap())
-        };
-        let admitted = admit(&[manifest], &options, &Arc::default()).unwrap();
-        admitted.warnings.iter().map(ToString::to_string).collect()
-    };
     assert_eq!(warnings(&manifest(OF_ISTIOD, "ns/a")), Vec::<String>::new());
     let gateways = "networking.istio.io/v1alpha3/Gateway";
     let other = warnings(&manifest(gateways, "ns/a"));

@@ -20,6 +20,12 @@ fn try_admit(file: &str, content: &str, mode: ValidationMode) -> Result<Admitted
         .map_err(|problems| problems.iter().map(ToString::to_string).collect())
 }
 
+/// Returns the warnings about a manifest that is accepted.
+pub(crate) fn warnings(content: &str) -> Vec<String> {
+    let admitted = try_admit("f.yaml", content, ValidationMode::Enforce).unwrap();
+    admitted.warnings.iter().map(ToString::to_string).collect()
+}
+
 /// Returns `path: id` of each finding about a resource.
 pub(crate) fn findings(resource: &Json) -> Vec<String> {
     let show = |problem: &Problem| {
