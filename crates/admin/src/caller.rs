@@ -1,9 +1,11 @@
 //! The caller of a request, and the settings of access to the admin port.
 
-use chancery_auth::Authenticator;
+use chancery_auth::{Authenticator, RateExceeded};
 use chancery_fanout::AccessControl;
 use chancery_model::{Identity, Principal};
 use tokio::time::Instant;
+
+use crate::{AdminError, metrics::refused};
 
 /// The settings of access to the admin port.
 #[derive(Debug, Clone, Default)]
@@ -62,4 +64,10 @@ impl AdminAccess {
             AccessControl::Enforced => Rights::Rules,
         }
     }
+}
+
+/// Returns the error of an identity that sends too much, and counts it.
+pub(crate) fn rate_exceeded(exceeded: &RateExceeded) -> AdminError {
+    refused(exceeded.key);
+    AdminError::Busy { reason: exceeded.key, text: exceeded.to_string() }
 }

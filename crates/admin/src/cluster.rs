@@ -1,113 +1,105 @@
 //! Operations on the replica, the history and the assignments.
 
-use chancery_model::{Assignment, Glob, Target, Verb};
+use chancery_model::{Assignment, Glob};
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{HISTORY_MAX, StateDigest};
 
-use crate::{
-    AdminError, members,
-    service::{Freshness, Service},
-};
+use crate::{AdminError, ctx::Ctx, deps::Freshness, members};
 
 /// The default number of history entries.
 const HISTORY_DEFAULT: u32 = 20;
 
-impl Service {
-    /// Returns the assignments in the order in which they are tried.
-    pub(crate) async fn list_assignments(
-        &self,
-        request: pb::ListAssignmentsRequest,
-    ) -> Result<pb::ListAssignmentsResponse, AdminError> {
-        self.authorize(Verb::Assignments, Target::Cluster)?;
-        let state = self.state(Freshness::of(request.stale)).await?;
-        Ok(pb::ListAssignmentsResponse {
-            revision: state.revision.0,
-            assignments: state.assignments.rules.iter().map(show_assignment).collect(),
-        })
-    }
+/// Returns the assignments in the order in which they are tried.
+pub(crate) async fn list_assignments(
+    ctx: &Ctx,
+    request: pb::ListAssignmentsRequest,
+) -> Result<pb::ListAssignmentsResponse, AdminError> {
+    let state = ctx.deps.state(Freshness::of(request.stale)).await?;
+    Ok(pb::ListAssignmentsResponse {
+        revision: state.revision.0,
+        assignments: state.assignments.rules.iter().map(show_assignment).collect(),
+    })
+}
 
-    /// Returns the newest revisions.
-    pub(crate) async fn list_history(
-        &self,
-        request: pb::ListHistoryRequest,
-    ) -> Result<pb::ListHistoryResponse, AdminError> {
-        self.authorize(Verb::History, Target::Cluster)?;
-        let limit = match request.limit {
-            0 => HISTORY_DEFAULT,
-            limit if usize::try_from(limit).is_ok_and(|limit| limit > HISTORY_MAX) => {
-                let reason =
-                    format!("the limit is {limit}; at most {HISTORY_MAX} revisions are listed");
-                return Err(AdminError::Parameter(reason));
-            }
-            limit => limit,
-        };
-        self.catch_up(Freshness::of(request.stale)).await?;
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let entries = self.replica.history(limit);
-        let entries = entries.iter().map(|entry| pb::HistoryEntry {
-            revision: entry.revision.0,
-            time_ms: entry.meta.time_ms,
-            author: entry.meta.author.clone(),
-            reason: entry.meta.reason.clone(),
-            label: entry.meta.label.as_deref().unwrap_or_default().to_owned(),
-            changed: entry.summary.changed,
-            removed: entry.summary.removed,
-            unchanged: entry.summary.unchanged,
-            assignments: entry.summary.assignments,
-            access: entry.summary.access,
-            validation: entry.meta.validation.clone(),
-            confirmed: entry.meta.confirmed.clone(),
-            hash: entry.hash.map(|hash| hash.to_string()).unwrap_or_default(),
-            previous_hash: entry.previous_hash.map(|hash| hash.to_string()).unwrap_or_default(),
-            restored_from: entry.restored_from.map(|revision| revision.0),
-            source: entry.meta.source.clone(),
-        });
-        Ok(pb::ListHistoryResponse { entries: entries.collect() })
-    }
+/// Returns the newest revisions.
+pub(crate) async fn list_history(
+    ctx: &Ctx,
+    request: pb::ListHistoryRequest,
+) -> Result<pb::ListHistoryResponse, AdminError> {
+    let limit = match request.limit {
+        0 => HISTORY_DEFAULT,
+        limit if usize::try_from(limit).is_ok_and(|limit| limit > HISTORY_MAX) => {
+            let reason =
+                format!("the limit is {limit}; at most {HISTORY_MAX} revisions are listed");
+            return Err(AdminError::Parameter(reason));
+        }
+        limit => limit,
+    };
+    ctx.deps.catch_up(Freshness::of(request.stale)).await?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let entries = ctx.deps.replica.history(limit);
+    let entries = entries.iter().map(|entry| pb::HistoryEntry {
+        revision: entry.revision.0,
+        time_ms: entry.meta.time_ms,
+        author: entry.meta.author.clone(),
+        reason: entry.meta.reason.clone(),
+        label: entry.meta.label.as_deref().unwrap_or_default().to_owned(),
+        changed: entry.summary.changed,
+        removed: entry.summary.removed,
+        unchanged: entry.summary.unchanged,
+        assignments: entry.summary.assignments,
+        access: entry.summary.access,
+        validation: entry.meta.validation.clone(),
+        confirmed: entry.meta.confirmed.clone(),
+        hash: entry.hash.map(|hash| hash.to_string()).unwrap_or_default(),
+        previous_hash: entry.previous_hash.map(|hash| hash.to_string()).unwrap_or_default(),
+        restored_from: entry.restored_from.map(|revision| revision.0),
+        source: entry.meta.source.clone(),
+    });
+    Ok(pb::ListHistoryResponse { entries: entries.collect() })
+}
 
-    /// Returns the status of the replica, and of the cluster as the replica sees it.
-    pub(crate) async fn get_cluster(&self) -> Result<pb::ClusterStatus, AdminError> {
-        self.authorize(Verb::Cluster, Target::Cluster)?;
-        let found = self.replica.members().await;
-        let removed = members::reports_removed(&found);
-        let members = members::show(&found);
-        let status = self.replica.status();
-        let voters_up = members::voters_up(&members);
-        let quorum = status.voters.len() as u64 / 2 + 1;
-        let warnings = members::warnings(&members, status.leader, status.replica_id, removed);
-        Ok(pb::ClusterStatus {
-            replica_id: status.replica_id,
-            cluster_id: status.cluster_id.to_string(),
-            incarnation: status.incarnation.to_string(),
-            leader: status.leader,
-            term: status.term,
-            revision: status.revision.0,
-            last_log_index: status.last_log_index.unwrap_or_default(),
-            committed_index: status.committed.unwrap_or_default(),
-            applied_index: status.applied.unwrap_or_default(),
-            snapshot_index: status.snapshot.unwrap_or_default(),
-            voters: status.voters,
-            learners: status.learners,
-            disk_bytes: status.disk_bytes,
-            free_bytes: status.free_bytes,
-            resources: status.n_resources,
-            scopes: self.replica.state().scopes.len() as u64,
-            streams: self.fanout.n_streams() as u64,
-            ready: self.readiness.check().is_ok(),
-            failure: status.failure.unwrap_or_default(),
-            version: self.version.to_owned(),
-            members,
-            voters_up,
-            quorum,
-            warnings,
-            state_digests: status.digests.iter().map(show_digest).collect(),
-        })
-    }
+/// Returns the status of the replica, and of the cluster as the replica sees it.
+pub(crate) async fn get_cluster(ctx: &Ctx) -> Result<pb::ClusterStatus, AdminError> {
+    let found = ctx.deps.replica.members().await;
+    let removed = members::reports_removed(&found);
+    let members = members::show(&found);
+    let status = ctx.deps.replica.status();
+    let voters_up = members::voters_up(&members);
+    let quorum = status.voters.len() as u64 / 2 + 1;
+    let warnings = members::warnings(&members, status.leader, status.replica_id, removed);
+    Ok(pb::ClusterStatus {
+        replica_id: status.replica_id,
+        cluster_id: status.cluster_id.to_string(),
+        incarnation: status.incarnation.to_string(),
+        leader: status.leader,
+        term: status.term,
+        revision: status.revision.0,
+        last_log_index: status.last_log_index.unwrap_or_default(),
+        committed_index: status.committed.unwrap_or_default(),
+        applied_index: status.applied.unwrap_or_default(),
+        snapshot_index: status.snapshot.unwrap_or_default(),
+        voters: status.voters,
+        learners: status.learners,
+        disk_bytes: status.disk_bytes,
+        free_bytes: status.free_bytes,
+        resources: status.n_resources,
+        scopes: ctx.deps.replica.state().scopes.len() as u64,
+        streams: ctx.deps.fanout.n_streams() as u64,
+        ready: ctx.deps.readiness.check().is_ok(),
+        failure: status.failure.unwrap_or_default(),
+        version: ctx.deps.version.to_owned(),
+        members,
+        voters_up,
+        quorum,
+        warnings,
+        state_digests: status.digests.iter().map(show_digest).collect(),
+    })
+}
 
-    /// Returns the version of the program.
-    pub(crate) fn version(&self) -> pb::VersionInfo {
-        pb::VersionInfo { version: self.version.to_owned() }
-    }
+/// Returns the version of the program.
+pub(crate) fn version(ctx: &Ctx) -> pb::VersionInfo {
+    pb::VersionInfo { version: ctx.deps.version.to_owned() }
 }
 
 fn show_digest(digest: &StateDigest) -> pb::StateDigest {

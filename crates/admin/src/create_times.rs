@@ -12,35 +12,33 @@ use chancery_proto::istio::mcp::v1alpha1::Resource;
 use prost::Message;
 use prost_types::Timestamp;
 
-use crate::{AdminError, changes::Effect, service::Service, work::Size, write_options::Checked};
+use crate::{AdminError, changes::Effect, ctx::Ctx, work::Size, write_options::Checked};
 
-impl Service {
-    /// Sets the missing times of creation of a transaction.
-    pub(crate) async fn set_create_times(
-        &self,
-        mut transaction: Box<Transaction>,
-        checked: &Checked,
-        size: Size,
-    ) -> Result<Box<Transaction>, AdminError> {
-        let mut state = self.replica.state();
-        let is_new = |upsert: &Upsert| {
-            upsert.draft.key.type_url.is_collection()
-                && state.get(&upsert.scope, &upsert.draft.key).is_none()
+/// Sets the missing times of creation of a transaction.
+pub(crate) async fn set_create_times(
+    ctx: &Ctx,
+    mut transaction: Box<Transaction>,
+    checked: &Checked,
+    size: Size,
+) -> Result<Box<Transaction>, AdminError> {
+    let mut state = ctx.deps.replica.state();
+    let is_new = |upsert: &Upsert| {
+        upsert.draft.key.type_url.is_collection()
+            && state.get(&upsert.scope, &upsert.draft.key).is_none()
+    };
+    if transaction.upserts.iter().any(is_new) {
+        // Another replica may have created the resource.
+        state = match checked.effect {
+            Effect::DryRun => ctx.deps.state(checked.freshness).await?,
+            Effect::Committed => ctx.deps.state_to_write().await?,
         };
-        if transaction.upserts.iter().any(is_new) {
-            // Another replica may have created the resource.
-            state = match checked.effect {
-                Effect::DryRun => self.state(checked.freshness).await?,
-                Effect::Committed => self.state_to_write().await?,
-            };
-        }
-        let seconds = i64::try_from(checked.meta.time_ms / 1000).unwrap_or(i64::MAX);
-        let set = move || {
-            set_times(&mut transaction, &state, Timestamp { seconds, nanos: 0 });
-            transaction
-        };
-        self.work.run(size, set).await
     }
+    let seconds = i64::try_from(checked.meta.time_ms / 1000).unwrap_or(i64::MAX);
+    let set = move || {
+        set_times(&mut transaction, &state, Timestamp { seconds, nanos: 0 });
+        transaction
+    };
+    ctx.deps.work.run(size, set).await
 }
 
 /// Returns whether a transaction has resources without a time of creation.

@@ -34,7 +34,13 @@ use prost::Message;
 use prost_reflect::DynamicMessage;
 
 use crate::{
-    AdminError, audited::SecretsRead, nodes::INLINE_STREAMS_MAX, redact, service::Service,
+    AdminError,
+    ctx::Ctx,
+    deps::Deps,
+    nodes,
+    nodes::INLINE_STREAMS_MAX,
+    record::{SecretsRead, record_secrets_read},
+    redact,
     work::Size,
 };
 
@@ -75,104 +81,101 @@ impl Budget {
     }
 }
 
-impl Service {
-    /// Returns the value of [`SCOPE_HEADER`].
-    pub(crate) fn client_status_scope(&self) -> String {
-        format!("replica={}", self.replica.status().replica_id)
-    }
+/// Returns the value of [`SCOPE_HEADER`].
+pub(crate) fn client_status_scope(deps: &Deps) -> String {
+    format!("replica={}", deps.replica.status().replica_id)
+}
 
-    /// Returns the clients that a request selects, each converted by `show`.
-    pub(crate) async fn client_status<T: Send + 'static>(
-        &self,
-        request: ClientStatusRequest,
-        show: impl Fn(ClientConfig) -> T + Send + 'static,
-    ) -> Result<Vec<T>, AdminError> {
-        self.authorize(Verb::Nodes, Target::Cluster)?;
-        let matchers = Matchers::new(&request.node_matchers)?;
-        let permit = Arc::clone(&self.csds_answers).acquire_owned().await;
-        let _permit = permit.map_err(|error| AdminError::Internal(error.to_string()))?;
-        let streams = self.streams().await?;
-        let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
-        let select = move || {
-            let selected = streams.into_iter().filter(|stream| matchers.select(&stream.node));
-            let mut selected: Vec<StreamStatus> = selected.collect();
-            selected
-                .sort_by(|a, b| (&a.node.id, a.since, a.id.0).cmp(&(&b.node.id, b.since, b.id.0)));
-            selected
-        };
-        let selected = self.work.run(size, select).await?;
-        let with_contents = !request.exclude_resource_contents;
-        if with_contents {
-            selected.iter().try_for_each(|stream| self.check_scopes(Some(&stream.scopes)))?;
-        }
-        let mut budget = Budget(ANSWER_BYTES_MAX);
-        let mut collected = Vec::new();
-        for stream in selected {
-            collected.extend(self.collect(stream, with_contents, &mut budget).await?);
-        }
-        let n_secrets: usize = collected.iter().map(Collected::n_secrets).sum();
-        if n_secrets > 0 {
-            let read = SecretsRead {
-                operation: "csds",
-                scope: "",
-                name: "",
-                n_secrets,
-                with_bodies: with_contents,
-            };
-            self.record_secrets_read(read).await?;
-        }
-        let build = move |stop: &Arc<AtomicBool>| {
-            let mut builder =
-                Builder { now: SystemTime::now(), with_contents, redacted: HashMap::new() };
-            let configs = collected.into_iter().take_while(|_| !stop.load(Ordering::Relaxed));
-            configs.map(|one| show(builder.client(one))).collect()
-        };
-        self.work.run_while_awaited(Size::Large, build).await
+/// Returns the clients that a request selects, each converted by `show`.
+pub(crate) async fn client_status<T: Send + 'static>(
+    ctx: &Ctx,
+    request: ClientStatusRequest,
+    show: impl Fn(ClientConfig) -> T + Send + 'static,
+) -> Result<Vec<T>, AdminError> {
+    ctx.authorize(Verb::Nodes, Target::Cluster)?;
+    let matchers = Matchers::new(&request.node_matchers)?;
+    let permit = Arc::clone(&ctx.deps.csds_answers).acquire_owned().await;
+    let _permit = permit.map_err(|error| AdminError::Internal(error.to_string()))?;
+    let streams = nodes::streams(ctx).await?;
+    let size = Size::of(streams.len() <= INLINE_STREAMS_MAX);
+    let select = move || {
+        let selected = streams.into_iter().filter(|stream| matchers.select(&stream.node));
+        let mut selected: Vec<StreamStatus> = selected.collect();
+        selected.sort_by(|a, b| (&a.node.id, a.since, a.id.0).cmp(&(&b.node.id, b.since, b.id.0)));
+        selected
+    };
+    let selected = ctx.deps.work.run(size, select).await?;
+    let with_contents = !request.exclude_resource_contents;
+    if with_contents {
+        selected.iter().try_for_each(|stream| check_scopes(ctx, Some(&stream.scopes)))?;
     }
+    let mut budget = Budget(ANSWER_BYTES_MAX);
+    let mut collected = Vec::new();
+    for stream in selected {
+        collected.extend(collect(ctx, stream, with_contents, &mut budget).await?);
+    }
+    let n_secrets: usize = collected.iter().map(Collected::n_secrets).sum();
+    if n_secrets > 0 {
+        let read = SecretsRead {
+            operation: "csds",
+            scope: "",
+            name: "",
+            n_secrets,
+            with_bodies: with_contents,
+        };
+        record_secrets_read(ctx, read).await?;
+    }
+    let build = move |stop: &Arc<AtomicBool>| {
+        let mut builder =
+            Builder { now: SystemTime::now(), with_contents, redacted: HashMap::new() };
+        let configs = collected.into_iter().take_while(|_| !stop.load(Ordering::Relaxed));
+        configs.map(|one| show(builder.client(one))).collect()
+    };
+    ctx.deps.work.run_while_awaited(Size::Large, build).await
+}
 
-    /// Checks whether the caller may see the resources of a client. `None` means that their scopes are not known.
-    fn check_scopes(&self, scopes: Option<&[ScopeName]>) -> Result<(), AdminError> {
-        let may_get = match scopes {
-            Some(scopes) => {
-                scopes.iter().all(|scope| self.authorize(Verb::Get, Target::Scope(scope)).is_ok())
+/// Checks whether the caller may see the resources of a client. `None` means that their scopes are not known.
+fn check_scopes(ctx: &Ctx, scopes: Option<&[ScopeName]>) -> Result<(), AdminError> {
+    let may_get = match scopes {
+        Some(scopes) => {
+            scopes.iter().all(|scope| ctx.authorize(Verb::Get, Target::Scope(scope)).is_ok())
+        }
+        None => ctx.authorize(Verb::Get, Target::Cluster).is_ok(),
+    };
+    let what = "get the resources of a selected client (or exclude_resource_contents)";
+    if may_get { Ok(()) } else { Err(ctx.denied(what)) }
+}
+
+/// Returns the pages of a stream; `None` if it has ended (CSDS-18).
+async fn collect(
+    ctx: &Ctx,
+    stream: StreamStatus,
+    with_contents: bool,
+    budget: &mut Budget,
+) -> Result<Option<Collected>, AdminError> {
+    budget.spend(STREAM_BYTES + node::n_bytes(&stream.node))?;
+    let mut types = Vec::new();
+    for subscription in &stream.subscriptions {
+        let type_url = &subscription.type_url;
+        let (mut pages, mut after) = (Vec::new(), None);
+        loop {
+            let contents = ctx.deps.fanout.contents(&stream.stream, type_url, after).await;
+            let Some(StreamContents { page, scopes }) = contents else { return Ok(None) };
+            if with_contents {
+                // The client may have resources of scopes that its node no longer has.
+                check_scopes(ctx, scopes.as_deref())?;
             }
-            None => self.authorize(Verb::Get, Target::Cluster).is_ok(),
-        };
-        let what = "get the resources of a selected client (or exclude_resource_contents)";
-        if may_get { Ok(()) } else { Err(self.denied(what)) }
-    }
-
-    /// Returns the pages of a stream; `None` if it has ended (CSDS-18).
-    async fn collect(
-        &self,
-        stream: StreamStatus,
-        with_contents: bool,
-        budget: &mut Budget,
-    ) -> Result<Option<Collected>, AdminError> {
-        budget.spend(STREAM_BYTES + node::n_bytes(&stream.node))?;
-        let mut types = Vec::new();
-        for subscription in &stream.subscriptions {
-            let type_url = &subscription.type_url;
-            let (mut pages, mut after) = (Vec::new(), None);
-            loop {
-                let contents = self.fanout.contents(&stream.stream, type_url, after).await;
-                let Some(StreamContents { page, scopes }) = contents else { return Ok(None) };
-                if with_contents {
-                    // The client may have resources of scopes that its node no longer has.
-                    self.check_scopes(scopes.as_deref())?;
-                }
-                let contents = if with_contents { page.n_body_bytes() } else { 0 };
-                budget.spend(page.n_name_bytes() + page.len() * RESOURCE_BYTES + contents)?;
-                after = page.next().cloned();
-                pages.push(page);
-                if after.is_none() {
-                    break;
-                }
+            let contents = if with_contents { page.n_body_bytes() } else { 0 };
+            budget.spend(page.n_name_bytes() + page.len() * RESOURCE_BYTES + contents)?;
+            after = page.next().cloned();
+            pages.push(page);
+            if after.is_none() {
+                break;
             }
-            types.push((type_url.clone(), pages));
         }
-        Ok(Some(Collected { stream, types }))
+        types.push((type_url.clone(), pages));
     }
+    Ok(Some(Collected { stream, types }))
 }
 
 impl Collected {

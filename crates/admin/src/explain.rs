@@ -6,84 +6,84 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_fanout::StreamStatus;
 use chancery_model::{
-    Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, Target,
-    TypeUrl, Verb, has_node_parameters, is_of_node, show_parameters,
+    Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
+    has_node_parameters, is_of_node, show_parameters,
 };
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::SyncState;
 
 use crate::{
     AdminError,
+    ctx::Ctx,
+    deps::Freshness,
+    nodes,
     nodes::{INLINE_STREAMS_MAX, not_asked, show_stream, streams_of},
     references::{self, ReferenceIndex, ReferenceSettings, ReferenceView, Shown},
     requested::{missing_names, requests_of},
     resources::{mismatch, parse_type, select, stored_name, variant_text},
-    service::{Freshness, Service},
+    unrequested_collections,
     unrequested_collections::Unrequested,
     work::Size,
 };
 
-impl Service {
-    /// Explains how a node gets its resources.
-    pub(crate) async fn explain(
-        &self,
-        request: pb::ExplainRequest,
-    ) -> Result<pb::ExplainResponse, AdminError> {
-        self.authorize(Verb::Nodes, Target::Cluster)?;
-        if request.node.is_empty() {
-            return Err(AdminError::Parameter("the node ID is empty".to_owned()));
-        }
-        let about = About::parse(&request)?;
-        let parameters = request.dynamic_parameters;
-        if about.key().is_none() && !parameters.is_empty() {
-            return Err(AdminError::Parameter("parameters need a name".to_owned()));
-        }
-        let (whole, state) = self.states(Freshness::of(request.stale)).await?;
-        let about = about.stored_as(&state, &request.name)?;
-        let streams = self.streams().await?;
-        let (index, settings) =
-            (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
-        let is_small = streams.len() <= INLINE_STREAMS_MAX;
-        let others = self.replicas_not_asked();
-        let requested = self.requested(&about, &streams_of(&streams, &request.node)).await;
-        let collection = about.type_url().filter(|type_url| type_url.is_collection()).cloned();
-        let explain = move || {
-            let streams = streams_of(&streams, &request.node);
-            let references = about.key().map(|_| References { index: index.at(&whole), settings });
-            let subject =
-                Subject { id: &request.node, streams: &streams, replicas_not_asked: others };
-            explain(&state, &subject, &about, parameters, references)
-        };
-        let mut response = self.work.run(Size::of(is_small), explain).await?;
-        response.conclusions.extend(requested);
-        if let Some(collection) = collection.filter(|_| response.streams.is_empty()) {
-            let unrequested = self.unrequested(BTreeSet::from([collection])).await;
-            let sentence = |one: &Unrequested| format!("Across all replicas, {}.", one.text());
-            response.conclusions.extend(unrequested.found.iter().map(sentence));
-            let unasked = unrequested.not_asked.iter().map(|one| {
-                format!(
-                    "Replica {} {}, and may have nodes that ask for the collection.",
-                    one.replica_id, one.message
-                )
-            });
-            response.conclusions.extend(unasked);
-        }
-        Ok(response)
+/// Explains how a node gets its resources.
+pub(crate) async fn explain_node(
+    ctx: &Ctx,
+    request: pb::ExplainRequest,
+) -> Result<pb::ExplainResponse, AdminError> {
+    if request.node.is_empty() {
+        return Err(AdminError::Parameter("the node ID is empty".to_owned()));
     }
+    let about = About::parse(&request)?;
+    let parameters = request.dynamic_parameters;
+    if about.key().is_none() && !parameters.is_empty() {
+        return Err(AdminError::Parameter("parameters need a name".to_owned()));
+    }
+    let (whole, state) = ctx.states(Freshness::of(request.stale)).await?;
+    let about = about.stored_as(&state, &request.name)?;
+    let streams = nodes::streams(ctx).await?;
+    let (index, settings) =
+        (Arc::clone(&ctx.deps.references), Arc::clone(&ctx.deps.reference_settings));
+    let is_small = streams.len() <= INLINE_STREAMS_MAX;
+    let others = nodes::replicas_not_asked(&ctx.deps);
+    let requested = requested(ctx, &about, &streams_of(&streams, &request.node)).await;
+    let collection = about.type_url().filter(|type_url| type_url.is_collection()).cloned();
+    let explain = move || {
+        let streams = streams_of(&streams, &request.node);
+        let references = about.key().map(|_| References { index: index.at(&whole), settings });
+        let subject = Subject { id: &request.node, streams: &streams, replicas_not_asked: others };
+        explain(&state, &subject, &about, parameters, references)
+    };
+    let mut response = ctx.deps.work.run(Size::of(is_small), explain).await?;
+    response.conclusions.extend(requested);
+    if let Some(collection) = collection.filter(|_| response.streams.is_empty()) {
+        let unrequested =
+            unrequested_collections::find_unrequested(ctx, BTreeSet::from([collection])).await;
+        let sentence = |one: &Unrequested| format!("Across all replicas, {}.", one.text());
+        response.conclusions.extend(unrequested.found.iter().map(sentence));
+        let unasked = unrequested.not_asked.iter().map(|one| {
+            format!(
+                "Replica {} {}, and may have nodes that ask for the collection.",
+                one.replica_id, one.message
+            )
+        });
+        response.conclusions.extend(unasked);
+    }
+    Ok(response)
+}
 
-    /// Returns sentences about the names that the streams of a node ask for.
-    async fn requested(&self, about: &About, streams: &[&StreamStatus]) -> Vec<String> {
-        match about {
-            About::Everything => Vec::new(),
-            About::Type(type_url) => {
-                let missing = missing_names(&self.fanout, streams, Some(type_url)).await;
-                let sentence = |(_, clause)| {
-                    format!("The stream {clause}. The client may wait until they are published.")
-                };
-                missing.into_iter().map(sentence).collect()
-            }
-            About::Resource(key) => requests_of(&self.fanout, streams, key).await,
+/// Returns sentences about the names that the streams of a node ask for.
+async fn requested(ctx: &Ctx, about: &About, streams: &[&StreamStatus]) -> Vec<String> {
+    match about {
+        About::Everything => Vec::new(),
+        About::Type(type_url) => {
+            let missing = missing_names(&ctx.deps.fanout, streams, Some(type_url)).await;
+            let sentence = |(_, clause)| {
+                format!("The stream {clause}. The client may wait until they are published.")
+            };
+            missing.into_iter().map(sentence).collect()
         }
+        About::Resource(key) => requests_of(&ctx.deps.fanout, streams, key).await,
     }
 }
 

@@ -11,13 +11,13 @@ use crate::{
     AdminError,
     access_effects::{ACCESS_EFFECTS_MAX, AccessEffects},
     changes::Effect,
+    ctx::Ctx,
     fleet_answers::{clients, effects_on},
     fleet_messages::{
         LIMITS, WRITE_EFFECTS, WriteEffects, WriteEffectsQuestion, failed, not_asked,
     },
     node_groups::ConnectedNodes,
     nodes::INLINE_STREAMS_MAX,
-    service::Service,
     trial::DryRun,
     work::Size,
 };
@@ -34,44 +34,42 @@ pub(crate) struct FleetEffects {
     pub(crate) not_asked: Vec<pb::ReplicaNotAsked>,
 }
 
-impl Service {
-    /// Returns the nodes that a write concerns. Asks the other replicas if a check needs to know their nodes. Most
-    /// writes cost nothing here.
-    pub(crate) async fn fleet_effects(
-        &self,
-        tried: &DryRun,
-        effect: Effect,
-    ) -> Result<FleetEffects, AdminError> {
-        let DryRun { transaction, before, applied, suspects, dangling, addresses, .. } = tried;
-        let after = applied.state.clone();
-        let mut touched: BTreeSet<ScopeName> = suspects.scopes();
-        touched.extend(dangling.scopes());
-        touched.extend(addresses.scopes());
-        let access_effects = effect == Effect::DryRun
-            && self.access.control != AccessControl::Off
-            && before.placement_changed() != after.placement_changed();
-        if touched.is_empty() && !suspects.assignments && !access_effects {
-            return Ok(FleetEffects::default());
-        }
-        let mut rules = Transaction::default();
-        if before.assignments.changed != after.assignments.changed {
-            rules.assignments.clone_from(&transaction.assignments);
-        }
-        if access_effects {
-            rules.access.clone_from(&transaction.access);
-        }
-        let question = WriteEffectsQuestion { rules, touched, access_effects };
-        let body = question.encode();
-        let asked = Question { kind: WRITE_EFFECTS, body, revision: before.revision };
-        let (clients, answers) =
-            tokio::join!(clients(&self.fanout), self.replica.ask_all(asked, LIMITS));
-        let n_bytes: usize =
-            answers.answered.iter().flat_map(|(_, pages)| pages).map(|page| page.len()).sum();
-        let is_small = clients.len() <= INLINE_STREAMS_MAX && n_bytes <= SMALL_ANSWERS_MAX;
-        let before = Arc::clone(before);
-        let merge = move || merge(effects_on(&clients, &before, &after, &question), answers);
-        self.work.run(Size::of(is_small), merge).await
+/// Returns the nodes that a write concerns. Asks the other replicas if a check needs to know their nodes. Most
+/// writes cost nothing here.
+pub(crate) async fn fleet_effects(
+    ctx: &Ctx,
+    tried: &DryRun,
+    effect: Effect,
+) -> Result<FleetEffects, AdminError> {
+    let DryRun { transaction, before, applied, suspects, dangling, addresses, .. } = tried;
+    let after = applied.state.clone();
+    let mut touched: BTreeSet<ScopeName> = suspects.scopes();
+    touched.extend(dangling.scopes());
+    touched.extend(addresses.scopes());
+    let access_effects = effect == Effect::DryRun
+        && ctx.deps.access.control != AccessControl::Off
+        && before.placement_changed() != after.placement_changed();
+    if touched.is_empty() && !suspects.assignments && !access_effects {
+        return Ok(FleetEffects::default());
     }
+    let mut rules = Transaction::default();
+    if before.assignments.changed != after.assignments.changed {
+        rules.assignments.clone_from(&transaction.assignments);
+    }
+    if access_effects {
+        rules.access.clone_from(&transaction.access);
+    }
+    let question = WriteEffectsQuestion { rules, touched, access_effects };
+    let body = question.encode();
+    let asked = Question { kind: WRITE_EFFECTS, body, revision: before.revision };
+    let (clients, answers) =
+        tokio::join!(clients(&ctx.deps.fanout), ctx.deps.replica.ask_all(asked, LIMITS));
+    let n_bytes: usize =
+        answers.answered.iter().flat_map(|(_, pages)| pages).map(|page| page.len()).sum();
+    let is_small = clients.len() <= INLINE_STREAMS_MAX && n_bytes <= SMALL_ANSWERS_MAX;
+    let before = Arc::clone(before);
+    let merge = move || merge(effects_on(&clients, &before, &after, &question), answers);
+    ctx.deps.work.run(Size::of(is_small), merge).await
 }
 
 /// Adds the answers of other replicas to the effects on this one.

@@ -1,6 +1,6 @@
 //! `grpc.health.v1` (SVC-27): the services `""` and `xds` serve while the replica is ready.
 
-use std::{pin::Pin, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
@@ -9,7 +9,7 @@ use tonic_health::pb::{
     health_server::Health,
 };
 
-use crate::service::Service;
+use crate::deps::Deps;
 
 /// The interval at which a watch computes the status again.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -18,7 +18,7 @@ const SERVICES: [&str; 2] = ["", "xds"];
 
 /// The health service. It keeps no state, and computes each answer on request.
 #[derive(Clone)]
-pub(crate) struct GrpcHealth(pub(crate) Service);
+pub(crate) struct GrpcHealth(pub(crate) Arc<Deps>);
 
 impl GrpcHealth {
     fn status(&self, service: &str) -> ServingStatus {

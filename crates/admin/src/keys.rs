@@ -8,18 +8,19 @@ use std::ops::Bound::{Included, Unbounded};
 use bytes::Bytes;
 use chancery_model::{
     DataKeyId, KeyOp, Keys, Outcome, Reseal, Resource, ResourceKey, ResourceName, ScopeName, State,
-    Target, Transaction, TypeUrl, Verb, types,
+    Transaction, TypeUrl, types,
 };
-use chancery_proto::admin::v1::{self as pb, keys_service_server::KeysService};
+use chancery_proto::admin::v1 as pb;
 use chancery_secrets::{KeysError, Secrets};
 use prost::Message;
-use tonic::{Request, Response, Status};
 
 use crate::{
     AdminError,
-    audited::Operation,
-    service::{Freshness, Service},
+    ctx::Ctx,
+    deps::Freshness,
+    record::Operation,
     work::Size,
+    write,
     write::{not_committed, transaction},
     write_input::Input,
     write_options::{Checked, check},
@@ -33,205 +34,131 @@ const RESEALED_BYTES_MAX: usize = 4 << 20;
 /// The maximum number of resources at which one call looks.
 const PASSED_MAX: usize = 50_000;
 
-/// The service of keys.
-#[derive(Clone)]
-pub(crate) struct GrpcKeys(pub(crate) Service);
-
-impl GrpcKeys {
-    fn of<T>(&self, request: Request<T>) -> (Service, T) {
-        let service = self.0.of(request.extensions());
-        (service, request.into_inner())
-    }
-}
-
-#[tonic::async_trait]
-impl KeysService for GrpcKeys {
-    async fn keys_status(
-        &self,
-        request: Request<pb::KeysStatusRequest>,
-    ) -> Result<Response<pb::KeysStatusResponse>, Status> {
-        let (service, request) = self.of(request);
-        Ok(Response::new(service.keys_status(request).await?))
-    }
-
-    async fn rotate_keys(
-        &self,
-        request: Request<pb::RotateKeysRequest>,
-    ) -> Result<Response<pb::WriteResponse>, Status> {
-        let (service, request) = self.of(request);
-        let operation = Operation::write("keys.rotate", "", request.options.as_ref());
-        let rotate = service.try_rotate_keys(request);
-        Ok(Response::new(service.audited_write(operation, rotate).await?))
-    }
-
-    async fn rewrap_keys(
-        &self,
-        request: Request<pb::RewrapKeysRequest>,
-    ) -> Result<Response<pb::WriteResponse>, Status> {
-        let (service, request) = self.of(request);
-        let operation = Operation::write("keys.rewrap", "", request.options.as_ref());
-        let rewrap = service.try_rewrap_keys(request);
-        Ok(Response::new(service.audited_write(operation, rewrap).await?))
-    }
-
-    async fn retire_key(
-        &self,
-        request: Request<pb::RetireKeyRequest>,
-    ) -> Result<Response<pb::WriteResponse>, Status> {
-        let (service, request) = self.of(request);
-        let operation = Operation::write("keys.retire", "", request.options.as_ref());
-        let operation = operation.target("key", request.id.to_string());
-        let retire = service.try_retire_key(request);
-        Ok(Response::new(service.audited_write(operation, retire).await?))
-    }
-
-    async fn reseal_secrets(
-        &self,
-        request: Request<pb::ResealSecretsRequest>,
-    ) -> Result<Response<pb::ResealSecretsResponse>, Status> {
-        let (service, request) = self.of(request);
-        // One record for all calls of a pass.
-        let is_first = request.from.is_empty();
-        let reseal = service.try_reseal_secrets(request);
-        let response = if is_first {
-            service.audited(Operation::new("keys.reseal"), reseal).await
-        } else {
-            service.count_write()?;
-            reseal.await
-        };
-        Ok(Response::new(response?))
-    }
-}
-
-impl Service {
-    async fn keys_status(
-        &self,
-        request: pb::KeysStatusRequest,
-    ) -> Result<pb::KeysStatusResponse, AdminError> {
-        self.authorize(Verb::KeysRead, Target::Cluster)?;
-        let state = self.state(Freshness::of(request.stale)).await?;
-        let (statuses, failure) = self.replica.secrets().status(&state.keys);
-        let digests = statuses.iter().find(|status| status.id.is_none());
-        let keys = statuses.iter().filter_map(|status| {
-            let id = status.id?;
-            Some(pb::DataKeyStatus {
-                id: id.0,
-                kek: status.kek.clone(),
-                created_ms: state.keys.data_key(id)?.created_ms,
-                resources: state.n_sealed_by(id),
-                unwrapped: status.is_unwrapped,
-            })
-        });
-        let collections = || state.scopes.values().flat_map(|scope| scope.types.values());
-        let secrets = collections().filter(|collection| types::is_secret(&collection.type_url));
-        let plain = secrets.map(|all| all.resources.len() as u64 - all.sealed.n_sealed());
-        let (sealed, unopened) = state.n_sealed();
-        Ok(pb::KeysStatusResponse {
-            has_source: self.replica.secrets().has_source(),
-            failure: failure.unwrap_or_default(),
-            keys: keys.collect(),
-            digest_kek: digests.map(|status| status.kek.clone()).unwrap_or_default(),
-            digest_unwrapped: digests.is_some_and(|status| status.is_unwrapped),
-            sealed,
-            unopened,
-            plain_secrets: plain.sum(),
+pub(crate) async fn keys_status(
+    ctx: &Ctx,
+    request: pb::KeysStatusRequest,
+) -> Result<pb::KeysStatusResponse, AdminError> {
+    let state = ctx.deps.state(Freshness::of(request.stale)).await?;
+    let (statuses, failure) = ctx.deps.replica.secrets().status(&state.keys);
+    let digests = statuses.iter().find(|status| status.id.is_none());
+    let keys = statuses.iter().filter_map(|status| {
+        let id = status.id?;
+        Some(pb::DataKeyStatus {
+            id: id.0,
+            kek: status.kek.clone(),
+            created_ms: state.keys.data_key(id)?.created_ms,
+            resources: state.n_sealed_by(id),
+            unwrapped: status.is_unwrapped,
         })
-    }
+    });
+    let collections = || state.scopes.values().flat_map(|scope| scope.types.values());
+    let secrets = collections().filter(|collection| types::is_secret(&collection.type_url));
+    let plain = secrets.map(|all| all.resources.len() as u64 - all.sealed.n_sealed());
+    let (sealed, unopened) = state.n_sealed();
+    Ok(pb::KeysStatusResponse {
+        has_source: ctx.deps.replica.secrets().has_source(),
+        failure: failure.unwrap_or_default(),
+        keys: keys.collect(),
+        digest_kek: digests.map(|status| status.kek.clone()).unwrap_or_default(),
+        digest_unwrapped: digests.is_some_and(|status| status.is_unwrapped),
+        sealed,
+        unopened,
+        plain_secrets: plain.sum(),
+    })
+}
 
-    async fn try_rotate_keys(
-        &self,
-        request: pb::RotateKeysRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize(Verb::KeysWrite, Target::Cluster)?;
-        let checked = check(request.options)?;
-        let state = self.state_to_write().await?;
-        let secrets = self.replica.secrets();
-        let op = if state.keys.exist() {
-            secrets.rotate(&state.keys).await
-        } else {
-            secrets.create().await
-        };
-        self.change_keys(checked, vec![op.map_err(|error| unavailable(&error))?]).await
-    }
+pub(crate) async fn rotate_keys(
+    ctx: &Ctx,
+    request: pb::RotateKeysRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let checked = check(request.options, ctx.source())?;
+    let state = ctx.deps.state_to_write().await?;
+    let secrets = ctx.deps.replica.secrets();
+    let op =
+        if state.keys.exist() { secrets.rotate(&state.keys).await } else { secrets.create().await };
+    change_keys(ctx, checked, vec![op.map_err(|error| unavailable(&error))?]).await
+}
 
-    async fn try_rewrap_keys(
-        &self,
-        request: pb::RewrapKeysRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize(Verb::KeysWrite, Target::Cluster)?;
-        let checked = check(request.options)?;
-        let state = self.state_to_write().await?;
-        let ops = self.replica.secrets().rewrap(&state.keys).await;
-        self.change_keys(checked, ops.map_err(|error| unavailable(&error))?).await
-    }
+pub(crate) async fn rewrap_keys(
+    ctx: &Ctx,
+    request: pb::RewrapKeysRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let checked = check(request.options, ctx.source())?;
+    let state = ctx.deps.state_to_write().await?;
+    let ops = ctx.deps.replica.secrets().rewrap(&state.keys).await;
+    change_keys(ctx, checked, ops.map_err(|error| unavailable(&error))?).await
+}
 
-    async fn try_retire_key(
-        &self,
-        request: pb::RetireKeyRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize(Verb::KeysWrite, Target::Cluster)?;
-        let checked = check(request.options)?;
-        self.change_keys(checked, vec![KeyOp::Retire(DataKeyId(request.id))]).await
-    }
+pub(crate) async fn retire_key(
+    ctx: &Ctx,
+    request: pb::RetireKeyRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let checked = check(request.options, ctx.source())?;
+    change_keys(ctx, checked, vec![KeyOp::Retire(DataKeyId(request.id))]).await
+}
 
-    async fn change_keys(
-        &self,
-        mut checked: Checked,
-        keys: Vec<KeyOp>,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        // A retry makes other keys. Which request it repeats therefore does not follow from the transaction.
-        let kinds = keys.iter().map(|op| match op {
-            KeyOp::Create { .. } | KeyOp::Add(_) => 1,
-            KeyOp::Rewrap { .. } => 2,
-            KeyOp::Retire(_) => 3,
-        });
-        checked.content = Some([b"keys".to_vec(), kinds.take(1).collect()].concat());
-        if checked.meta.reason.is_empty() {
-            checked.meta.reason = keys.first().map(reason).unwrap_or_default();
+async fn change_keys(
+    ctx: &Ctx,
+    mut checked: Checked,
+    keys: Vec<KeyOp>,
+) -> Result<pb::WriteResponse, AdminError> {
+    // A retry makes other keys. Which request it repeats therefore does not follow from the transaction.
+    let kinds = keys.iter().map(|op| match op {
+        KeyOp::Create { .. } | KeyOp::Add(_) => 1,
+        KeyOp::Rewrap { .. } => 2,
+        KeyOp::Retire(_) => 3,
+    });
+    checked.content = Some([b"keys".to_vec(), kinds.take(1).collect()].concat());
+    if checked.meta.reason.is_empty() {
+        checked.meta.reason = keys.first().map(reason).unwrap_or_default();
+    }
+    let transaction = Transaction { keys, ..transaction(&checked) };
+    write::commit(ctx, transaction, checked, Input::default()).await
+}
+
+/// Returns the record of [`reseal_secrets`]. There is one for all calls of a pass.
+pub(crate) fn record_reseal(request: &pb::ResealSecretsRequest) -> Option<Operation> {
+    request.from.is_empty().then(|| Operation::new("keys.reseal"))
+}
+
+/// Seals some resources again.
+pub(crate) async fn reseal_secrets(
+    ctx: &Ctx,
+    request: pb::ResealSecretsRequest,
+) -> Result<pb::ResealSecretsResponse, AdminError> {
+    let from = if request.from.is_empty() {
+        None
+    } else {
+        // The first call of a pass has the only record.
+        ctx.call().count_write()?;
+        Some(Position::read(request.from).ok_or_else(|| {
+            AdminError::Parameter("`from` is not the `next` of an earlier answer".to_owned())
+        })?)
+    };
+    let max = match request.resources_max as usize {
+        0 => RESEALED_DEFAULT,
+        max => max.min(RESEALED_MAX),
+    };
+    let state = ctx.deps.state_to_write().await?;
+    if !state.keys.exist() {
+        let text = "the cluster has no keys; create them with `chancery keys rotate`";
+        return Err(AdminError::Precondition(text.to_owned()));
+    }
+    let secrets = ctx.deps.replica.secrets().clone();
+    let find = move || Batch::find(&state, &secrets, from.as_ref(), max);
+    let batch = ctx.deps.work.run(Size::Large, find).await?.map_err(|error| unavailable(&error))?;
+    let Batch { reseals, next, unopened, .. } = batch;
+    let resealed = reseals.len() as u64;
+    if resealed > 0 {
+        let transaction = Transaction { reseals, ..Transaction::default() };
+        match ctx.deps.replica.transact(transaction).await {
+            Ok(Outcome::Committed(_)) => {}
+            Ok(Outcome::Refused(refusal)) => return Err(refusal.into()),
+            Err(error) => return Err(not_committed(&error)),
         }
-        let transaction = Transaction { keys, ..transaction(&checked) };
-        let result = self.commit(transaction, checked, Input::default()).await;
-        self.metrics.on_write(&result);
-        result
     }
-
-    async fn try_reseal_secrets(
-        &self,
-        request: pb::ResealSecretsRequest,
-    ) -> Result<pb::ResealSecretsResponse, AdminError> {
-        self.authorize(Verb::KeysWrite, Target::Cluster)?;
-        let from = if request.from.is_empty() {
-            None
-        } else {
-            Some(Position::read(request.from).ok_or_else(|| {
-                AdminError::Parameter("`from` is not the `next` of an earlier answer".to_owned())
-            })?)
-        };
-        let max = match request.resources_max as usize {
-            0 => RESEALED_DEFAULT,
-            max => max.min(RESEALED_MAX),
-        };
-        let state = self.state_to_write().await?;
-        if !state.keys.exist() {
-            let text = "the cluster has no keys; create them with `chancery keys rotate`";
-            return Err(AdminError::Precondition(text.to_owned()));
-        }
-        let secrets = self.replica.secrets().clone();
-        let find = move || Batch::find(&state, &secrets, from.as_ref(), max);
-        let batch = self.work.run(Size::Large, find).await?.map_err(|error| unavailable(&error))?;
-        let Batch { reseals, next, unopened, .. } = batch;
-        let resealed = reseals.len() as u64;
-        if resealed > 0 {
-            let transaction = Transaction { reseals, ..Transaction::default() };
-            match self.replica.transact(transaction).await {
-                Ok(Outcome::Committed(_)) => {}
-                Ok(Outcome::Refused(refusal)) => return Err(refusal.into()),
-                Err(error) => return Err(not_committed(&error)),
-            }
-        }
-        let next = next.map(|next| next.encode_to_vec()).unwrap_or_default();
-        Ok(pb::ResealSecretsResponse { resealed, next: next.into(), unopened })
-    }
+    let next = next.map(|next| next.encode_to_vec()).unwrap_or_default();
+    Ok(pb::ResealSecretsResponse { resealed, next: next.into(), unopened })
 }
 
 /// Returns what the history says of a change of keys without a reason of its author.

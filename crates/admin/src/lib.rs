@@ -1,10 +1,10 @@
 //! The admin API on one port: gRPC `chancery.admin.v1`, health, reflection, and HTTP with JSON.
 //!
-//! Every operation exists once (`service`). `grpc` and `http` are two ways to call it. The .proto
+//! Every operation is one row of a table (`operations`). gRPC and HTTP are two ways to call it. The .proto
 //! is the only source of the message shapes ([`json`]).
 //!
 //! Invariants:
-//! - Every request is authenticated (`authenticate`), and every operation checks the rights of its caller.
+//! - Every request is authenticated (`authenticate`), and the table names the right that each operation needs.
 //! - Every write goes through admission, and takes effect as one transaction or not at all.
 //! - Secrets are never shown: every body in an answer goes through `chancery_admission::redacted`.
 //! - This crate keeps no state, and reads never wait for writes. The sums of load reports belong to
@@ -17,7 +17,6 @@ mod access;
 mod access_changes;
 mod access_effects;
 mod access_messages;
-mod audited;
 mod authenticate;
 mod backup;
 #[doc(hidden)]
@@ -30,7 +29,9 @@ mod cluster;
 mod collection_requests;
 mod create_times;
 mod csds;
+mod ctx;
 mod deletion;
+mod deps;
 mod early;
 mod error;
 mod explain;
@@ -40,7 +41,6 @@ mod fleet_effects;
 mod fleet_messages;
 #[doc(hidden)]
 pub mod fuzz;
-mod grpc;
 mod health;
 mod http;
 pub mod json;
@@ -55,15 +55,19 @@ mod metrics;
 mod node_groups;
 mod nodes;
 mod operation_log;
+mod operations;
+mod origin;
 mod params;
 mod probes;
 mod readiness;
+mod record;
 mod redact;
 mod references;
+mod reply;
 mod request_ids;
 mod requested;
 mod resources;
-mod service;
+mod routes;
 mod trial;
 mod unrequested_collections;
 mod wait;
@@ -97,17 +101,17 @@ use tonic_health::pb::health_server::HealthServer;
 
 pub use caller::AdminAccess;
 pub use chancery_admission::{canonical_json, secret_values};
+pub use deps::AdminDeps;
 pub use early::{EarlyDeps, RouteSwitch, early_router};
 pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use external::settings::{ExternalInput, ExternalValidator};
 #[doc(hidden)]
-pub use http::HTTP_PATHS;
+pub use http::http_paths;
 pub use log_filter::{LogFilter, LogFilterState};
 pub use metrics::METRICS;
 pub use probes::{Liveness, RenderMetrics};
 pub use readiness::{NotReady, NotReadyReason, Readiness};
 pub use references::ReferenceSettings;
-pub use service::AdminDeps;
 pub use write_guards::settings::{ALL_GUARDS, GUARD_NAMES, GuardSettings, guard_name};
 
 /// Reads the descriptors of the Envoy API, so that the first request does not have to. This takes
@@ -134,14 +138,15 @@ pub fn warm_up() {
 /// references up to date. Without it, a request that needs the index may take long. It also lets this replica answer
 /// the questions of others, on the runtime of the task and while the routes exist.
 pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
-    let service = service::Service::new(deps);
-    let background = service.clone();
+    let service = Arc::new(deps::Deps::new(deps));
+    let background = Arc::clone(&service);
     let background = async move {
         background.replica.answer_with(Arc::downgrade(&background.answerer));
-        background.update_references().await;
+        write_check::update_references(&background).await;
     };
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);
-    let admin = AdminServer::new(grpc::GrpcAdmin(service.clone()))
+    let operations = operations::Grpc(Arc::clone(&service));
+    let admin = AdminServer::new(operations.clone())
         .max_decoding_message_size(request_bytes_max)
         .max_encoding_message_size(usize::MAX);
     let reflection = || {
@@ -152,18 +157,17 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     };
     const READABLE: &str = "the build wrote the descriptors, and a test reads them";
     let routes = Routes::new(admin)
-        .add_service(AccessServiceServer::new(access::GrpcAccess(service.clone())))
-        .add_service(BackupServiceServer::new(backup::GrpcBackup(service.clone())))
-        .add_service(KeysServiceServer::new(keys::GrpcKeys(service.clone())))
-        .add_service(csds::GrpcCsds(service.clone()))
+        .add_service(AccessServiceServer::new(operations.clone()))
+        .add_service(BackupServiceServer::new(operations.clone()))
+        .add_service(KeysServiceServer::new(operations.clone()))
+        .add_service(csds::GrpcCsds(Arc::clone(&service)))
         .add_service(
-            LoadServiceServer::new(load::GrpcLoad(service.clone()))
-                .max_encoding_message_size(usize::MAX),
+            LoadServiceServer::new(operations.clone()).max_encoding_message_size(usize::MAX),
         )
-        .add_service(LogServiceServer::new(log_service::GrpcLog(service.clone())))
-        .add_service(McpServiceServer::new(mcp::GrpcMcp(service.clone())))
-        .add_service(HealthServer::new(health::GrpcHealth(service.clone())))
+        .add_service(LogServiceServer::new(operations.clone()))
+        .add_service(McpServiceServer::new(operations))
+        .add_service(HealthServer::new(health::GrpcHealth(Arc::clone(&service))))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));
-    (http::add_routes(routes.prepare().into_axum_router(), service, deps), background.boxed())
+    (http::add_routes(routes.prepare().into_axum_router(), &service, deps), background.boxed())
 }

@@ -6,110 +6,71 @@
 use std::time::Duration;
 
 use chancery_load::{Clusters, LoadReports, Query, SettingsError};
-use chancery_model::{Target, Verb};
-use chancery_proto::admin::v1::{self as pb, load_service_server::LoadService};
-use tonic::{Request, Response, Status};
+use chancery_proto::admin::v1 as pb;
 
-use crate::{AdminError, audited::Operation, service::Service};
+use crate::{AdminError, ctx::Ctx, nodes};
 
 /// The default number of clusters in an answer.
 const CLUSTERS_DEFAULT: u32 = 1000;
 /// The maximum number of clusters in an answer.
 const CLUSTERS_MAX: u32 = 10_000;
 
-/// The load service.
-#[derive(Clone)]
-pub(crate) struct GrpcLoad(pub(crate) Service);
-
-#[tonic::async_trait]
-impl LoadService for GrpcLoad {
-    async fn get_load(
-        &self,
-        request: Request<pb::GetLoadRequest>,
-    ) -> Result<Response<pb::LoadStatus>, Status> {
-        let service = self.0.of(request.extensions());
-        Ok(Response::new(service.get_load(request.into_inner()).await?))
-    }
-
-    async fn set_load_settings(
-        &self,
-        request: Request<pb::SetLoadSettingsRequest>,
-    ) -> Result<Response<pb::LoadSettings>, Status> {
-        let service = self.0.of(request.extensions());
-        Ok(Response::new(service.set_load_settings(request.into_inner()).await?))
-    }
+/// Returns the load that clients have reported to this replica.
+pub(crate) async fn get_load(
+    ctx: &Ctx,
+    request: pb::GetLoadRequest,
+) -> Result<pb::LoadStatus, AdminError> {
+    let reports = reports_of(ctx)?;
+    let limit = match request.limit {
+        0 => CLUSTERS_DEFAULT,
+        limit if limit > CLUSTERS_MAX => {
+            let text = format!("the limit is {limit}; at most {CLUSTERS_MAX} clusters are shown");
+            return Err(AdminError::Parameter(text));
+        }
+        limit => limit,
+    };
+    let query = Query {
+        cluster: request.cluster,
+        endpoints: request.endpoints,
+        clusters_max: usize::try_from(limit).unwrap_or(usize::MAX),
+    };
+    let mut status = reports.show(query).await;
+    status.replica_id = ctx.deps.replica.status().replica_id;
+    status.replicas_not_asked = nodes::replicas_not_asked(&ctx.deps);
+    status.complete =
+        status.replicas_not_asked == 0 && status.clusters_omitted == 0 && status.omitted.is_empty();
+    Ok(status)
 }
 
-impl Service {
-    /// Returns the load that clients have reported to this replica.
-    pub(crate) async fn get_load(
-        &self,
-        request: pb::GetLoadRequest,
-    ) -> Result<pb::LoadStatus, AdminError> {
-        self.authorize(Verb::LoadRead, Target::Cluster)?;
-        let reports = self.load_reports()?;
-        let limit = match request.limit {
-            0 => CLUSTERS_DEFAULT,
-            limit if limit > CLUSTERS_MAX => {
-                let text =
-                    format!("the limit is {limit}; at most {CLUSTERS_MAX} clusters are shown");
-                return Err(AdminError::Parameter(text));
-            }
-            limit => limit,
-        };
-        let query = Query {
-            cluster: request.cluster,
-            endpoints: request.endpoints,
-            clusters_max: usize::try_from(limit).unwrap_or(usize::MAX),
-        };
-        let mut status = reports.show(query).await;
-        status.replica_id = self.replica.status().replica_id;
-        status.replicas_not_asked = self.replicas_not_asked();
-        status.complete = status.replicas_not_asked == 0
-            && status.clusters_omitted == 0
-            && status.omitted.is_empty();
-        Ok(status)
-    }
+/// Changes what clients report to this replica.
+pub(crate) fn set_load_settings(
+    ctx: &Ctx,
+    request: pb::SetLoadSettingsRequest,
+) -> Result<pb::LoadSettings, AdminError> {
+    let reports = reports_of(ctx)?;
+    let clusters = request.clusters.map(|clusters| Clusters::from_list(clusters.names));
+    let clusters = clusters.transpose()?;
+    let settings = reports.change(|settings| {
+        if let Some(clusters) = clusters {
+            settings.clusters = clusters;
+        }
+        if let Some(ms) = request.interval_ms {
+            settings.interval = Duration::from_millis(ms);
+        }
+        if let Some(endpoints) = request.endpoints {
+            settings.endpoints = endpoints;
+        }
+    })?;
+    let settings = chancery_load::show_settings(&settings);
+    tracing::info!(?settings, "the settings of load reports were changed");
+    Ok(settings)
+}
 
-    /// Changes what clients report to this replica.
-    pub(crate) async fn set_load_settings(
-        &self,
-        request: pb::SetLoadSettingsRequest,
-    ) -> Result<pb::LoadSettings, AdminError> {
-        let operation = Operation::new("load.set");
-        self.audited(operation, async { self.try_set_load_settings(request) }).await
-    }
-
-    fn try_set_load_settings(
-        &self,
-        request: pb::SetLoadSettingsRequest,
-    ) -> Result<pb::LoadSettings, AdminError> {
-        self.authorize(Verb::LoadWrite, Target::Cluster)?;
-        let reports = self.load_reports()?;
-        let clusters = request.clusters.map(|clusters| Clusters::from_list(clusters.names));
-        let clusters = clusters.transpose()?;
-        let settings = reports.change(|settings| {
-            if let Some(clusters) = clusters {
-                settings.clusters = clusters;
-            }
-            if let Some(ms) = request.interval_ms {
-                settings.interval = Duration::from_millis(ms);
-            }
-            if let Some(endpoints) = request.endpoints {
-                settings.endpoints = endpoints;
-            }
-        })?;
-        let settings = chancery_load::show_settings(&settings);
-        tracing::info!(?settings, "the settings of load reports were changed");
-        Ok(settings)
-    }
-
-    fn load_reports(&self) -> Result<&LoadReports, AdminError> {
-        self.load_reports.as_ref().ok_or_else(|| {
-            let text = "this replica does not serve load reports (load_reports.enabled is false)";
-            AdminError::Precondition(text.to_owned())
-        })
-    }
+fn reports_of(ctx: &Ctx) -> Result<&LoadReports, AdminError> {
+    ctx.deps.load_reports.as_ref().ok_or_else(|| {
+        let text = "this replica does not serve load reports (load_reports.enabled is false)";
+        AdminError::Precondition(text.to_owned())
+    })
 }
 
 impl From<SettingsError> for AdminError {

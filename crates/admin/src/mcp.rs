@@ -1,65 +1,36 @@
 //! The sources of MCP, and the confirmation of held deletions.
 
 use chancery_mcp::{CollectionStatus, ConfirmRefusal, SourceStatus};
-use chancery_model::{State, Target, Verb};
-use chancery_proto::admin::v1::{self as pb, mcp_service_server::McpService};
-use tonic::{Request, Response, Status};
+use chancery_model::State;
+use chancery_proto::admin::v1 as pb;
 
-use crate::{AdminError, audited::Operation, service::Service};
+use crate::{AdminError, ctx::Ctx, record::Operation};
 
-/// The service for sources of MCP.
-#[derive(Clone)]
-pub(crate) struct GrpcMcp(pub(crate) Service);
-
-#[tonic::async_trait]
-impl McpService for GrpcMcp {
-    async fn get_mcp_status(
-        &self,
-        request: Request<pb::GetMcpStatusRequest>,
-    ) -> Result<Response<pb::McpStatus>, Status> {
-        Ok(Response::new(self.0.of(request.extensions()).mcp_status()?))
-    }
-
-    async fn confirm_mcp_deletion(
-        &self,
-        request: Request<pb::ConfirmMcpDeletionRequest>,
-    ) -> Result<Response<pb::McpStatus>, Status> {
-        let service = self.0.of(request.extensions());
-        Ok(Response::new(service.confirm_mcp_deletion(request.into_inner()).await?))
+/// Returns the status of all sources.
+pub(crate) fn mcp_status(ctx: &Ctx) -> pb::McpStatus {
+    let state = ctx.deps.replica.state();
+    pb::McpStatus {
+        replica_id: ctx.deps.replica.status().replica_id,
+        leader: ctx.deps.replica.leader().unwrap_or_default(),
+        sources: ctx.deps.sources.status().into_iter().map(|one| source(one, &state)).collect(),
     }
 }
 
-impl Service {
-    /// Returns the status of all sources.
-    pub(crate) fn mcp_status(&self) -> Result<pb::McpStatus, AdminError> {
-        self.authorize(Verb::McpRead, Target::Cluster)?;
-        Ok(self.sources_now())
-    }
+/// Returns the record of [`confirm_mcp_deletion`].
+pub(crate) fn record(request: &pb::ConfirmMcpDeletionRequest) -> Operation {
+    Operation::new("mcp.confirm")
+        .target(&request.collection, "")
+        .detail("source", request.source.as_str())
+}
 
-    fn sources_now(&self) -> pb::McpStatus {
-        let state = self.replica.state();
-        pb::McpStatus {
-            replica_id: self.replica.status().replica_id,
-            leader: self.replica.leader().unwrap_or_default(),
-            sources: self.sources.status().into_iter().map(|one| source(one, &state)).collect(),
-        }
-    }
-
-    /// Allows a held deletion.
-    pub(crate) async fn confirm_mcp_deletion(
-        &self,
-        request: pb::ConfirmMcpDeletionRequest,
-    ) -> Result<pb::McpStatus, AdminError> {
-        let pb::ConfirmMcpDeletionRequest { source, collection, token } = request;
-        let operation =
-            Operation::new("mcp.confirm").target(&collection, "").detail("source", source.as_str());
-        let confirm = async {
-            self.authorize(Verb::McpWrite, Target::Cluster)?;
-            self.sources.confirm(&source, &collection, &token).await?;
-            Ok::<_, AdminError>(self.sources_now())
-        };
-        self.audited(operation, confirm).await
-    }
+/// Allows a held deletion.
+pub(crate) async fn confirm_mcp_deletion(
+    ctx: &Ctx,
+    request: pb::ConfirmMcpDeletionRequest,
+) -> Result<pb::McpStatus, AdminError> {
+    let pb::ConfirmMcpDeletionRequest { source, collection, token } = request;
+    ctx.deps.sources.confirm(&source, &collection, &token).await?;
+    Ok(mcp_status(ctx))
 }
 
 fn source(status: SourceStatus, state: &State) -> pb::McpSource {

@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use chancery_model::{Target, Verb};
 use chancery_proto::admin::v1 as pb;
 use chancery_store::{ChangeError, MachineReport, Member, MemberChange, PortReport, Role};
 
-use crate::{AdminError, audited::Operation, service::Service};
+use crate::{AdminError, ctx::Ctx, record::Operation};
 
 /// A member that lacks more log entries causes a warning.
 const LAG_MAX: u64 = 10_000;
@@ -222,84 +221,69 @@ fn given(replica_id: u64) -> Result<u64, AdminError> {
     }
 }
 
-impl Service {
-    async fn change(&self, change: MemberChange) -> Result<pb::ChangeResponse, AdminError> {
-        let message = self.replica.change_members(change).await.map_err(not_changed)?;
-        Ok(pb::ChangeResponse { message })
-    }
+async fn change(ctx: &Ctx, change: MemberChange) -> Result<pb::ChangeResponse, AdminError> {
+    let message = ctx.deps.replica.change_members(change).await.map_err(not_changed)?;
+    Ok(pb::ChangeResponse { message })
+}
 
-    /// Adds a replica to the cluster.
-    pub(crate) async fn add_member(
-        &self,
-        request: pb::AddMemberRequest,
-    ) -> Result<pb::ChangeResponse, AdminError> {
-        let operation = Operation::new("member.add")
-            .target("", request.replica_id.to_string())
-            .detail("address", request.address.as_str())
-            .detail("learner", request.learner);
-        let add = async {
-            self.authorize(Verb::Members, Target::Cluster)?;
-            let replica_id = given(request.replica_id)?;
-            chancery_store::check_address(&request.address).map_err(AdminError::Parameter)?;
-            let (address, learner) = (request.address, request.learner);
-            self.change(MemberChange::Add { replica_id, address, learner }).await
-        };
-        self.audited(operation, add).await
-    }
+/// Returns the record of [`add_member`].
+pub(crate) fn record_add(request: &pb::AddMemberRequest) -> Operation {
+    Operation::new("member.add")
+        .target("", request.replica_id.to_string())
+        .detail("address", request.address.as_str())
+        .detail("learner", request.learner)
+}
 
-    /// Makes a learner a voter.
-    pub(crate) async fn promote_member(
-        &self,
-        request: pb::PromoteMemberRequest,
-    ) -> Result<pb::ChangeResponse, AdminError> {
-        let operation = Operation::new("member.promote").target("", request.replica_id.to_string());
-        let promote = async {
-            self.authorize(Verb::Members, Target::Cluster)?;
-            self.change(MemberChange::Promote(given(request.replica_id)?)).await
-        };
-        self.audited(operation, promote).await
-    }
+/// Adds a replica to the cluster.
+pub(crate) async fn add_member(
+    ctx: &Ctx,
+    request: pb::AddMemberRequest,
+) -> Result<pb::ChangeResponse, AdminError> {
+    let replica_id = given(request.replica_id)?;
+    chancery_store::check_address(&request.address).map_err(AdminError::Parameter)?;
+    let (address, learner) = (request.address, request.learner);
+    change(ctx, MemberChange::Add { replica_id, address, learner }).await
+}
 
-    /// Removes a member.
-    pub(crate) async fn remove_member(
-        &self,
-        request: pb::RemoveMemberRequest,
-    ) -> Result<pb::ChangeResponse, AdminError> {
-        let operation = Operation::new("member.remove").target("", request.replica_id.to_string());
-        let remove = async {
-            self.authorize(Verb::Members, Target::Cluster)?;
-            self.change(MemberChange::Remove(given(request.replica_id)?)).await
-        };
-        self.audited(operation, remove).await
-    }
+/// Returns the record of an operation on a member.
+pub(crate) fn record(verb: &'static str, replica_id: impl Into<Option<u64>>) -> Operation {
+    let id = replica_id.into().map(|id: u64| id.to_string());
+    Operation::new(verb).target("", id.unwrap_or_default())
+}
 
-    /// Transfers leadership to another voter.
-    pub(crate) async fn transfer_leader(
-        &self,
-        request: pb::TransferLeaderRequest,
-    ) -> Result<pb::ChangeResponse, AdminError> {
-        let to = request.replica_id.map(|id| id.to_string()).unwrap_or_default();
-        let operation = Operation::new("leader.transfer").target("", to);
-        let transfer = async {
-            self.authorize(Verb::Members, Target::Cluster)?;
-            let to = request.replica_id.map(given).transpose()?;
-            self.change(MemberChange::TransferLeader(to)).await
-        };
-        self.audited(operation, transfer).await
-    }
+/// Makes a learner a voter.
+pub(crate) async fn promote_member(
+    ctx: &Ctx,
+    request: pb::PromoteMemberRequest,
+) -> Result<pb::ChangeResponse, AdminError> {
+    change(ctx, MemberChange::Promote(given(request.replica_id)?)).await
+}
 
-    /// Takes a snapshot on this replica.
-    pub(crate) async fn take_snapshot(&self) -> Result<pb::TakeSnapshotResponse, AdminError> {
-        let take = async {
-            self.authorize(Verb::Members, Target::Cluster)?;
-            let index = self.replica.snapshot(SNAPSHOT_TIMEOUT).await.map_err(|error| {
-                AdminError::Unavailable(format!("cannot take a snapshot: {error}"))
-            })?;
-            let replica_id = self.replica.status().replica_id;
-            Ok::<_, AdminError>(pb::TakeSnapshotResponse { replica_id, snapshot_index: index })
-        };
-        self.audited(Operation::new("snapshot.take"), take).await
-    }
+/// Removes a member.
+pub(crate) async fn remove_member(
+    ctx: &Ctx,
+    request: pb::RemoveMemberRequest,
+) -> Result<pb::ChangeResponse, AdminError> {
+    change(ctx, MemberChange::Remove(given(request.replica_id)?)).await
+}
+
+/// Transfers leadership to another voter.
+pub(crate) async fn transfer_leader(
+    ctx: &Ctx,
+    request: pb::TransferLeaderRequest,
+) -> Result<pb::ChangeResponse, AdminError> {
+    let to = request.replica_id.map(given).transpose()?;
+    change(ctx, MemberChange::TransferLeader(to)).await
+}
+
+/// Takes a snapshot on this replica.
+pub(crate) async fn take_snapshot(ctx: &Ctx) -> Result<pb::TakeSnapshotResponse, AdminError> {
+    let replica = &ctx.deps.replica;
+    let index = replica.snapshot(SNAPSHOT_TIMEOUT).await;
+    let index = index
+        .map_err(|error| AdminError::Unavailable(format!("cannot take a snapshot: {error}")))?;
+    let replica_id = replica.status().replica_id;
+    Ok(pb::TakeSnapshotResponse { replica_id, snapshot_index: index })
 }
 
 #[cfg(test)]

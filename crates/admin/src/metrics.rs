@@ -67,3 +67,8 @@ impl Metrics {
         counter.increment(1);
     }
 }
+
+/// Counts a request that was refused for a reason from a closed set.
+pub(crate) fn refused(reason: &'static str) {
+    counter!("chancery_access_refused_total", "port" => "admin", "reason" => reason).increment(1);
+}

@@ -6,12 +6,12 @@ use std::{
 };
 
 use chancery_fanout::{NackRecord, PollRejection, StalledShard, StreamStatus};
-use chancery_model::{Glob, Target, Verb};
+use chancery_model::Glob;
 use chancery_proto::admin::v1 as pb;
 use chancery_protocol::{SubscriptionStatus, SyncState};
 use tokio::time::Instant;
 
-use crate::{AdminError, requested::missing_names, service::Service, work::Size};
+use crate::{AdminError, ctx::Ctx, deps::Deps, requested::missing_names, work::Size};
 
 /// The maximum number of nodes in one piece of the list.
 const PIECE_NODES_MAX: usize = 200;
@@ -23,84 +23,83 @@ pub(crate) const INLINE_STREAMS_MAX: usize = 500;
 /// The names of the states of a node, the worst first.
 const STATES: [&str; 4] = ["unassigned", "nacked", "pending", "synced"];
 
-impl Service {
-    /// Returns the status of every stream, for an answer that must have all of them.
-    pub(crate) async fn streams(&self) -> Result<Vec<StreamStatus>, AdminError> {
-        let since = Instant::now();
-        let streams = self.fanout.nodes().await;
-        match self.fanout.stalled_since(since).first() {
-            None => Ok(streams),
-            Some(stalled) => Err(AdminError::Unavailable(format!(
-                "{stalled}; the answer needs them, so retry later, or ask another replica"
-            ))),
-        }
+/// Returns the status of every stream, for an answer that must have all of them.
+pub(crate) async fn streams(ctx: &Ctx) -> Result<Vec<StreamStatus>, AdminError> {
+    let since = Instant::now();
+    let streams = ctx.deps.fanout.nodes().await;
+    match ctx.deps.fanout.stalled_since(since).first() {
+        None => Ok(streams),
+        Some(stalled) => Err(AdminError::Unavailable(format!(
+            "{stalled}; the answer needs them, so retry later, or ask another replica"
+        ))),
     }
+}
 
-    /// Returns a warning for each shard whose streams the checks of a write may have missed since `since`.
-    pub(crate) fn unasked_shards(&self, since: Instant) -> Vec<pb::Problem> {
-        let warning = |stalled: StalledShard| pb::Problem {
-            message: format!("{stalled}; the write was checked and reported without them"),
-            fix: "check the log and /readyz of this replica, or write through another replica"
-                .to_owned(),
-            ..pb::Problem::default()
-        };
-        self.fanout.stalled_since(since).into_iter().map(warning).collect()
-    }
+/// Returns a warning for each shard whose streams the checks of a write may have missed since `since`.
+pub(crate) fn unasked_shards(ctx: &Ctx, since: Instant) -> Vec<pb::Problem> {
+    let warning = |stalled: StalledShard| pb::Problem {
+        message: format!("{stalled}; the write was checked and reported without them"),
+        fix: "check the log and /readyz of this replica, or write through another replica"
+            .to_owned(),
+        ..pb::Problem::default()
+    };
+    ctx.deps.fanout.stalled_since(since).into_iter().map(warning).collect()
+}
 
-    /// Returns the connected nodes in pieces.
-    pub(crate) async fn list_nodes(
-        &self,
-        request: pb::ListNodesRequest,
-    ) -> Result<Vec<pb::ListNodesResponse>, AdminError> {
-        self.authorize(Verb::Nodes, Target::Cluster)?;
-        if !request.state.is_empty() && !STATES.contains(&request.state.as_str()) {
-            let (state, known) = (request.state, STATES.join(", "));
-            return Err(AdminError::Parameter(format!(
-                "{state:?} is not a state of a node; the states are {known}"
-            )));
-        }
-        let streams = self.streams().await?;
-        let not_asked = self.replicas_not_asked();
-        if streams.len() <= INLINE_STREAMS_MAX {
-            return Ok(list(&streams, &request, not_asked));
-        }
-        self.work.run(Size::Large, move || list(&streams, &request, not_asked)).await
-    }
+/// Connected nodes, in pieces.
+pub(crate) struct NodePages(pub(crate) Vec<pb::ListNodesResponse>);
 
-    /// Returns the number of other replicas. This replica does not know their nodes.
-    pub(crate) fn replicas_not_asked(&self) -> u64 {
-        self.replica.n_members().saturating_sub(1) as u64
+/// Returns the connected nodes in pieces.
+pub(crate) async fn list_nodes(
+    ctx: &Ctx,
+    request: pb::ListNodesRequest,
+) -> Result<NodePages, AdminError> {
+    if !request.state.is_empty() && !STATES.contains(&request.state.as_str()) {
+        let (state, known) = (request.state, STATES.join(", "));
+        return Err(AdminError::Parameter(format!(
+            "{state:?} is not a state of a node; the states are {known}"
+        )));
     }
+    let streams = streams(ctx).await?;
+    let not_asked = replicas_not_asked(&ctx.deps);
+    if streams.len() <= INLINE_STREAMS_MAX {
+        return Ok(NodePages(list(&streams, &request, not_asked)));
+    }
+    ctx.deps.work.run(Size::Large, move || NodePages(list(&streams, &request, not_asked))).await
+}
 
-    /// Returns the error for a node without a stream to this replica.
-    pub(crate) fn not_connected(&self, id: &str) -> AdminError {
-        let others = match self.replicas_not_asked() {
-            0 => String::new(),
-            n => format!("; {}", not_asked(n)),
-        };
-        AdminError::NotFound(format!(
-            "node {id:?} is not connected to this replica{others}; list the nodes of a replica with `chancery nodes`"
-        ))
-    }
+/// Returns the number of other replicas. This replica does not know their nodes.
+pub(crate) fn replicas_not_asked(deps: &Deps) -> u64 {
+    deps.replica.n_members().saturating_sub(1) as u64
+}
 
-    /// Returns one connected node.
-    pub(crate) async fn get_node(
-        &self,
-        request: pb::GetNodeRequest,
-    ) -> Result<pb::NodeStatus, AdminError> {
-        self.authorize(Verb::Nodes, Target::Cluster)?;
-        let streams = self.streams().await?;
-        let streams = streams_of(&streams, &request.id);
-        if streams.is_empty() {
-            return Err(self.not_connected(&request.id));
-        }
-        let missing = missing_names(&self.fanout, &streams, None).await;
-        let waits = missing
-            .into_iter()
-            .map(|(type_url, clause)| pb::Wait { type_url: type_url.to_string(), message: clause });
-        let (waits, replicas_not_asked) = (waits.collect(), self.replicas_not_asked());
-        Ok(pb::NodeStatus { waits, replicas_not_asked, ..show_node(&streams) })
+/// Returns the error for a node without a stream to this replica.
+pub(crate) fn not_connected(deps: &Deps, id: &str) -> AdminError {
+    let others = match replicas_not_asked(deps) {
+        0 => String::new(),
+        n => format!("; {}", not_asked(n)),
+    };
+    AdminError::NotFound(format!(
+        "node {id:?} is not connected to this replica{others}; list the nodes of a replica with `chancery nodes`"
+    ))
+}
+
+/// Returns one connected node.
+pub(crate) async fn get_node(
+    ctx: &Ctx,
+    request: pb::GetNodeRequest,
+) -> Result<pb::NodeStatus, AdminError> {
+    let streams = streams(ctx).await?;
+    let streams = streams_of(&streams, &request.id);
+    if streams.is_empty() {
+        return Err(not_connected(&ctx.deps, &request.id));
     }
+    let missing = missing_names(&ctx.deps.fanout, &streams, None).await;
+    let waits = missing
+        .into_iter()
+        .map(|(type_url, clause)| pb::Wait { type_url: type_url.to_string(), message: clause });
+    let (waits, replicas_not_asked) = (waits.collect(), replicas_not_asked(&ctx.deps));
+    Ok(pb::NodeStatus { waits, replicas_not_asked, ..show_node(&streams) })
 }
 
 /// Returns a number with a noun: `1 node`, `2 nodes`.

@@ -23,13 +23,13 @@ static REFUSALS: Mutex<RateLimitedLog> = Mutex::new(RateLimitedLog::new());
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Writes the line of an operation that has ended. A dry run has no effect, so its line has the level debug.
-pub(crate) fn log(event: &Event, is_dry_run: bool) {
+pub(crate) fn log(event: &Event, is_dry_run: bool, trace: Option<&WriteTrace>) {
     if is_dry_run && !enabled!(Level::DEBUG) {
         return;
     }
     let left_out = take(event.decision, &mut REFUSALS.lock(), START.elapsed());
     if let Some(left_out) = left_out {
-        write(event, is_dry_run, left_out);
+        write(event, is_dry_run, left_out, trace);
     }
 }
 
@@ -42,7 +42,7 @@ fn take(decision: Decision, refusals: &mut RateLimitedLog, now: Duration) -> Opt
     }
 }
 
-fn write(event: &Event, is_dry_run: bool, left_out: u64) {
+fn write(event: &Event, is_dry_run: bool, left_out: u64, trace: Option<&WriteTrace>) {
     let number = |key: &str| event.details.get(key).and_then(Value::as_u64);
     let text = |key: &str| event.details.get(key).and_then(Value::as_str).map(truncated);
     let given = |text: &'static str| (!text.is_empty()).then_some(text);
@@ -50,7 +50,7 @@ fn write(event: &Event, is_dry_run: bool, left_out: u64) {
     let source = event.source.map(source_text);
     let several = &event.target.scopes;
     let scopes = (!several.is_empty()).then(|| truncated(&several.join(",")));
-    let trace = WriteTrace::current().map(|trace| trace.id());
+    let trace = trace.map(WriteTrace::id);
     let (outcome, reason) = outcome(event.decision);
     macro_rules! line {
         ($level:ident) => {
@@ -109,7 +109,7 @@ mod tests {
         let (mut lines, writer) = io::pipe().unwrap();
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(Arc::new(writer));
         let subscriber = subscriber.finish();
-        tracing::subscriber::with_default(subscriber, || write(&event, false, 7));
+        tracing::subscriber::with_default(subscriber, || write(&event, false, 7, None));
         let mut text = String::new();
         lines.read_to_string(&mut text).unwrap();
         assert!(text.len() < 20_000, "{} bytes", text.len());

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use axum::extract::RawPathParams;
 use chancery_proto::admin::v1 as pb;
 
 use crate::AdminError;
@@ -14,11 +15,24 @@ const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 pub(crate) struct Params {
     left: Vec<(String, String)>,
     known: Vec<&'static str>,
+    path: Vec<(String, String)>,
 }
 
 impl Params {
     pub(crate) fn new(pairs: Vec<(String, String)>) -> Self {
-        Self { left: pairs, known: Vec::new() }
+        Self { left: pairs, known: Vec::new(), path: Vec::new() }
+    }
+
+    /// Adds the parameters that are parts of the path.
+    pub(crate) fn with_path(self, path: &RawPathParams) -> Self {
+        let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self { path: path.collect(), ..self }
+    }
+
+    /// Returns a part of the path.
+    pub(crate) fn path(&mut self, name: &'static str) -> Result<String, AdminError> {
+        let part = self.path.iter_mut().find(|(known, _)| known == name);
+        Ok(part.map(|(_, value)| std::mem::take(value)).unwrap_or_default())
     }
 
     /// Returns all values of a parameter.
@@ -99,10 +113,25 @@ impl Params {
         })
     }
 
+    /// Returns a whole number, or 0 if the parameter is missing.
+    pub(crate) fn number_or_zero(&mut self, name: &'static str) -> Result<u64, AdminError> {
+        Ok(self.number(name)?.unwrap_or_default())
+    }
+
+    /// Returns the maximum number of items, or 0 if the parameter is missing.
+    pub(crate) fn limit(&mut self, name: &'static str) -> Result<u32, AdminError> {
+        Ok(u32::try_from(self.number_or_zero(name)?).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the options of a write.
+    pub(crate) fn options(&mut self) -> Result<Option<pb::WriteOptions>, AdminError> {
+        self.write_options().map(Some)
+    }
+
     /// Returns the options that all writes have. `wait` is a time, as in `--wait=10s`. `wait=true`
     /// waits for `timeout`, or for 30 seconds. A number without a unit is rejected, because it
     /// could be a time or a flag.
-    pub(crate) fn write_options(&mut self) -> Result<pb::WriteOptions, AdminError> {
+    fn write_options(&mut self) -> Result<pb::WriteOptions, AdminError> {
         let timeout = self.one("timeout")?;
         let wait = self.one("wait")?;
         let wait_ms = match wait.as_deref() {
@@ -132,7 +161,7 @@ impl Params {
     }
 
     /// Rejects parameters that the handler has not read.
-    pub(crate) fn finish(self) -> Result<(), AdminError> {
+    pub(crate) fn finish(&mut self) -> Result<(), AdminError> {
         let Some((name, _)) = self.left.first() else { return Ok(()) };
         let known = match self.known.as_slice() {
             [] => "no parameters are known here".to_owned(),

@@ -16,11 +16,12 @@ use futures::{Stream, stream};
 
 use crate::{
     AdminError,
-    audited::SecretsRead,
+    ctx::Ctx,
+    deps::Freshness,
     node_groups::{fixed_scopes, may_have},
     nodes,
+    record::{SecretsRead, record_secrets_read},
     references::{self, ReferenceIndex, ReferenceSettings, ScopeViews},
-    service::{Freshness, Service},
     work::Size,
 };
 
@@ -268,153 +269,142 @@ impl Piece {
     }
 }
 
-impl Service {
-    /// Starts a list of resources.
-    pub(crate) async fn list_resources(
-        &self,
-        request: pb::ListResourcesRequest,
-    ) -> Result<Listing, AdminError> {
-        self.authorize_somewhere(Verb::Get)?;
-        let type_url = given(&request.r#type).map(parse_type).transpose()?;
-        let parameters = request.dynamic_parameters;
-        if request.name.is_empty() && !parameters.is_empty() {
-            return Err(AdminError::Parameter("parameters need a name".to_owned()));
-        }
-        let scope = given(&request.scope).map(ScopeName::new).transpose()?;
-        let named = match (given(&request.name), &type_url) {
-            (None, _) => None,
-            (Some(name), Some(type_url)) => {
-                ResourceName::canonical(name)?;
-                Some((name, type_url))
-            }
-            (Some(_), None) => return Err(AdminError::Parameter("a name needs a type".to_owned())),
-        };
-        let state = self.visible_state(Freshness::of(request.stale)).await?;
-        let name = named.map(|(name, url)| stored_name(&state, scope.as_ref(), url, name));
-        let name = name.transpose()?;
-        let name = name.as_ref().map(|name| (name, &parameters));
-        let wanted = |url: &TypeUrl| type_url.as_ref().is_none_or(|type_url| type_url == url);
-        let pieces = match given(&request.view_of_node) {
-            None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name),
-            Some(id) => {
-                self.authorize(Verb::Nodes, Target::Cluster)?;
-                let streams = self.streams().await?;
-                let streams = nodes::streams_of(&streams, id);
-                let Some(stream) = streams.last() else { return Err(self.not_connected(id)) };
-                pieces_of_view(&state, stream, scope.as_ref(), &wanted, name)
-            }
-        };
-        if let (true, Some((name, parameters)), Some(type_url)) =
-            (pieces.is_empty(), name, &type_url)
-            && !parameters.is_empty()
-        {
-            let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
-            let variants = all_variants(&state, scope.as_ref(), &key);
-            if let Some(reason) = mismatch(&key, "", &variants, parameters) {
-                return Err(AdminError::NotFound(reason));
-            }
-        }
-        let body = if request.without_body { Body::LeftOut } else { Body::Shown };
-        if body == Body::Shown {
-            pieces.iter().try_for_each(Piece::check_opened)?;
-        }
-        let secrets =
-            pieces.iter().filter(|piece| piece.scope_and_type().1.as_str() == types::SECRET);
-        let n_secrets: usize = secrets.map(Piece::len).sum();
-        if n_secrets > 0 {
-            let read = SecretsRead {
-                operation: "get",
-                scope: &request.scope,
-                name: &request.name,
-                n_secrets,
-                with_bodies: body == Body::Shown,
-            };
-            self.record_secrets_read(read).await?;
-        }
-        Ok(Listing {
-            revision: state.revision.0,
-            body,
-            pieces,
-            at: 0,
-            after: None,
-            is_started: false,
-        })
+/// Starts a list of resources.
+pub(crate) async fn list_resources(
+    ctx: &Ctx,
+    request: pb::ListResourcesRequest,
+) -> Result<Listing, AdminError> {
+    let type_url = given(&request.r#type).map(parse_type).transpose()?;
+    let parameters = request.dynamic_parameters;
+    if request.name.is_empty() && !parameters.is_empty() {
+        return Err(AdminError::Parameter("parameters need a name".to_owned()));
     }
+    let scope = given(&request.scope).map(ScopeName::new).transpose()?;
+    let named = match (given(&request.name), &type_url) {
+        (None, _) => None,
+        (Some(name), Some(type_url)) => {
+            ResourceName::canonical(name)?;
+            Some((name, type_url))
+        }
+        (Some(_), None) => return Err(AdminError::Parameter("a name needs a type".to_owned())),
+    };
+    let state = ctx.visible_state(Freshness::of(request.stale)).await?;
+    let name = named.map(|(name, url)| stored_name(&state, scope.as_ref(), url, name));
+    let name = name.transpose()?;
+    let name = name.as_ref().map(|name| (name, &parameters));
+    let wanted = |url: &TypeUrl| type_url.as_ref().is_none_or(|type_url| type_url == url);
+    let pieces = match given(&request.view_of_node) {
+        None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name),
+        Some(id) => {
+            ctx.authorize(Verb::Nodes, Target::Cluster)?;
+            let streams = nodes::streams(ctx).await?;
+            let streams = nodes::streams_of(&streams, id);
+            let Some(stream) = streams.last() else {
+                return Err(nodes::not_connected(&ctx.deps, id));
+            };
+            pieces_of_view(&state, stream, scope.as_ref(), &wanted, name)
+        }
+    };
+    if let (true, Some((name, parameters)), Some(type_url)) = (pieces.is_empty(), name, &type_url)
+        && !parameters.is_empty()
+    {
+        let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
+        let variants = all_variants(&state, scope.as_ref(), &key);
+        if let Some(reason) = mismatch(&key, "", &variants, parameters) {
+            return Err(AdminError::NotFound(reason));
+        }
+    }
+    let body = if request.without_body { Body::LeftOut } else { Body::Shown };
+    if body == Body::Shown {
+        pieces.iter().try_for_each(Piece::check_opened)?;
+    }
+    let secrets = pieces.iter().filter(|piece| piece.scope_and_type().1.as_str() == types::SECRET);
+    let n_secrets: usize = secrets.map(Piece::len).sum();
+    if n_secrets > 0 {
+        let read = SecretsRead {
+            operation: "get",
+            scope: &request.scope,
+            name: &request.name,
+            n_secrets,
+            with_bodies: body == Body::Shown,
+        };
+        record_secrets_read(ctx, read).await?;
+    }
+    Ok(Listing { revision: state.revision.0, body, pieces, at: 0, after: None, is_started: false })
+}
 
-    /// Returns the details of one resource.
-    pub(crate) async fn describe_resource(
-        &self,
-        request: pb::DescribeResourceRequest,
-    ) -> Result<pb::DescribeResourceResponse, AdminError> {
-        self.authorize_somewhere(Verb::Get)?;
-        let type_url = parse_type(&request.r#type)?;
-        ResourceName::canonical(&request.name)?;
-        let scope = given(&request.scope).map(ScopeName::new).transpose()?;
-        let (whole, state) = self.states(Freshness::of(request.stale)).await?;
-        let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
-        let key = ResourceKey { type_url, name };
-        let parameters = request.dynamic_parameters;
-        let holders: Vec<(ScopeName, Arc<Resource>)> = scope_names(&state, scope.as_ref())
-            .filter_map(|scope| Some((scope, state.collection(scope, &key.type_url)?)))
-            .flat_map(|(scope, collection)| {
-                let found = resources_of(collection, &key.name, &parameters).into_iter();
-                found.map(|resource| (scope.clone(), resource))
-            })
-            .collect();
-        if holders.is_empty() {
-            let variants = all_variants(&state, scope.as_ref(), &key);
-            if let Some(reason) = mismatch(&key, "", &variants, &parameters) {
-                return Err(AdminError::NotFound(reason));
-            }
-            let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
-            return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
+/// Returns the details of one resource.
+pub(crate) async fn describe_resource(
+    ctx: &Ctx,
+    request: pb::DescribeResourceRequest,
+) -> Result<pb::DescribeResourceResponse, AdminError> {
+    let type_url = parse_type(&request.r#type)?;
+    ResourceName::canonical(&request.name)?;
+    let scope = given(&request.scope).map(ScopeName::new).transpose()?;
+    let (whole, state) = ctx.states(Freshness::of(request.stale)).await?;
+    let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
+    let key = ResourceKey { type_url, name };
+    let parameters = request.dynamic_parameters;
+    let holders: Vec<(ScopeName, Arc<Resource>)> = scope_names(&state, scope.as_ref())
+        .filter_map(|scope| Some((scope, state.collection(scope, &key.type_url)?)))
+        .flat_map(|(scope, collection)| {
+            let found = resources_of(collection, &key.name, &parameters).into_iter();
+            found.map(|resource| (scope.clone(), resource))
+        })
+        .collect();
+    if holders.is_empty() {
+        let variants = all_variants(&state, scope.as_ref(), &key);
+        if let Some(reason) = mismatch(&key, "", &variants, &parameters) {
+            return Err(AdminError::NotFound(reason));
         }
-        if let Some((scope, _)) = holders.iter().find(|(_, resource)| !resource.is_opened()) {
-            return Err(unopened(scope, &key.type_url));
-        }
-        if key.type_url.as_str() == types::SECRET {
-            let read = SecretsRead {
-                operation: "describe",
-                scope: &request.scope,
-                name: &request.name,
-                n_secrets: holders.len(),
-                with_bodies: true,
-            };
-            self.record_secrets_read(read).await?;
-        }
-        let streams = self.streams().await?;
-        let polls = self.fanout.poll_rejections();
-        let is_small = streams.len() <= nodes::INLINE_STREAMS_MAX;
-        let replicas_not_asked = self.replicas_not_asked();
-        let (index, settings) =
-            (Arc::clone(&self.references), Arc::clone(&self.reference_settings));
-        let describe = move || {
-            let index = index.at(&whole);
-            let world = World {
-                state: &state,
-                streams: &streams,
-                index: &index,
-                settings: &settings,
-                replicas_not_asked,
-            };
-            pb::DescribeResourceResponse {
-                revision: state.revision.0,
-                type_url: key.type_url.to_string(),
-                name: key.name.to_string(),
-                scopes: holders
-                    .iter()
-                    .map(|(scope, resource)| {
-                        let (type_url, name) = (key.type_url.clone(), resource.name().clone());
-                        let key = ResourceKey { type_url, name };
-                        in_scope(&world, &key, scope, resource)
-                    })
-                    .collect(),
-                nacks: nacks(&holders, &streams, &polls, &key),
-                replicas_not_asked,
-            }
-        };
-        self.work.run(Size::of(is_small), describe).await
+        let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
+        return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
     }
+    if let Some((scope, _)) = holders.iter().find(|(_, resource)| !resource.is_opened()) {
+        return Err(unopened(scope, &key.type_url));
+    }
+    if key.type_url.as_str() == types::SECRET {
+        let read = SecretsRead {
+            operation: "describe",
+            scope: &request.scope,
+            name: &request.name,
+            n_secrets: holders.len(),
+            with_bodies: true,
+        };
+        record_secrets_read(ctx, read).await?;
+    }
+    let streams = nodes::streams(ctx).await?;
+    let polls = ctx.deps.fanout.poll_rejections();
+    let is_small = streams.len() <= nodes::INLINE_STREAMS_MAX;
+    let replicas_not_asked = nodes::replicas_not_asked(&ctx.deps);
+    let (index, settings) =
+        (Arc::clone(&ctx.deps.references), Arc::clone(&ctx.deps.reference_settings));
+    let describe = move || {
+        let index = index.at(&whole);
+        let world = World {
+            state: &state,
+            streams: &streams,
+            index: &index,
+            settings: &settings,
+            replicas_not_asked,
+        };
+        pb::DescribeResourceResponse {
+            revision: state.revision.0,
+            type_url: key.type_url.to_string(),
+            name: key.name.to_string(),
+            scopes: holders
+                .iter()
+                .map(|(scope, resource)| {
+                    let (type_url, name) = (key.type_url.clone(), resource.name().clone());
+                    let key = ResourceKey { type_url, name };
+                    in_scope(&world, &key, scope, resource)
+                })
+                .collect(),
+            nacks: nacks(&holders, &streams, &polls, &key),
+            replicas_not_asked,
+        }
+    };
+    ctx.deps.work.run(Size::of(is_small), describe).await
 }
 
 /// Returns the name of the resource that an operator means: its canonical form, or the given text if a

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use crate::{
     collection_requests::{COLLECTIONS_MAX, Requests, decode, question, requests},
+    ctx::Ctx,
     fleet_messages::{COLLECTIONS, LIMITS, failed, not_asked},
     nodes::number,
-    service::Service,
 };
 
 /// The collections that no connected node asks for, as far as the replicas answered.
@@ -64,60 +64,58 @@ impl Unrequested {
     }
 }
 
-impl Service {
-    /// Adds a warning for each collection of a write that no connected node asks for, while nodes ask for another
-    /// version of it, and the replicas that did not answer.
-    pub(crate) async fn with_unrequested(
-        &self,
-        mut response: pb::WriteResponse,
-        collections: BTreeSet<TypeUrl>,
-    ) -> pb::WriteResponse {
-        let UnrequestedCollections { found, not_asked } = self.unrequested(collections).await;
-        response.warnings.extend(found.iter().map(Unrequested::warning));
-        if found.is_empty() {
-            response.warnings.extend(unknown(&not_asked));
-        }
-        for replica in not_asked {
-            let is_known = |one: &pb::ReplicaNotAsked| one.replica_id == replica.replica_id;
-            if !response.not_asked.iter().any(is_known) {
-                response.not_asked.push(replica);
-            }
-        }
-        response
+/// Adds a warning for each collection of a write that no connected node asks for, while nodes ask for another
+/// version of it, and the replicas that did not answer.
+pub(crate) async fn with_unrequested(
+    ctx: &Ctx,
+    mut response: pb::WriteResponse,
+    collections: BTreeSet<TypeUrl>,
+) -> pb::WriteResponse {
+    let UnrequestedCollections { found, not_asked } = find_unrequested(ctx, collections).await;
+    response.warnings.extend(found.iter().map(Unrequested::warning));
+    if found.is_empty() {
+        response.warnings.extend(unknown(&not_asked));
     }
+    for replica in not_asked {
+        let is_known = |one: &pb::ReplicaNotAsked| one.replica_id == replica.replica_id;
+        if !response.not_asked.iter().any(is_known) {
+            response.not_asked.push(replica);
+        }
+    }
+    response
+}
 
-    /// Returns the collections that no connected node asks for, while nodes ask for another version. Asks the other
-    /// replicas only about collections that no node of this replica asks for.
-    pub(crate) async fn unrequested(
-        &self,
-        mut collections: BTreeSet<TypeUrl>,
-    ) -> UnrequestedCollections {
-        if collections.is_empty() {
-            return UnrequestedCollections::default();
-        }
-        let since = Instant::now();
-        let mut all = requests(&self.fanout, &collections).await;
-        collections.retain(|collection| !all.contains_key(collection));
-        if collections.is_empty() {
-            return UnrequestedCollections::default();
-        }
-        let is_stalled = !self.fanout.stalled_since(since).is_empty();
-        let body = question(&collections);
-        let asked = Question { kind: COLLECTIONS, body, revision: Revision(0) };
-        let answers = self.replica.ask_all(asked, LIMITS).await;
-        let mut missing: Vec<_> = answers.unanswered.iter().map(not_asked).collect();
-        for (replica_id, pages) in answers.answered {
-            let there: Result<Vec<Requests>, NoAnswer> = pages.into_iter().map(decode).collect();
-            match there {
-                Ok(there) => there.into_iter().flatten().for_each(|(collection, n)| {
-                    *all.entry(collection).or_default() += n;
-                }),
-                Err(reason) => missing.push(failed(replica_id, &reason)),
-            }
-        }
-        let found = unrequested(collections, &all, missing.len() + usize::from(is_stalled));
-        UnrequestedCollections { found, not_asked: missing }
+/// Returns the collections that no connected node asks for, while nodes ask for another version. Asks the other
+/// replicas only about collections that no node of this replica asks for.
+pub(crate) async fn find_unrequested(
+    ctx: &Ctx,
+    mut collections: BTreeSet<TypeUrl>,
+) -> UnrequestedCollections {
+    if collections.is_empty() {
+        return UnrequestedCollections::default();
     }
+    let since = Instant::now();
+    let mut all = requests(&ctx.deps.fanout, &collections).await;
+    collections.retain(|collection| !all.contains_key(collection));
+    if collections.is_empty() {
+        return UnrequestedCollections::default();
+    }
+    let is_stalled = !ctx.deps.fanout.stalled_since(since).is_empty();
+    let body = question(&collections);
+    let asked = Question { kind: COLLECTIONS, body, revision: Revision(0) };
+    let answers = ctx.deps.replica.ask_all(asked, LIMITS).await;
+    let mut missing: Vec<_> = answers.unanswered.iter().map(not_asked).collect();
+    for (replica_id, pages) in answers.answered {
+        let there: Result<Vec<Requests>, NoAnswer> = pages.into_iter().map(decode).collect();
+        match there {
+            Ok(there) => there.into_iter().flatten().for_each(|(collection, n)| {
+                *all.entry(collection).or_default() += n;
+            }),
+            Err(reason) => missing.push(failed(replica_id, &reason)),
+        }
+    }
+    let found = unrequested(collections, &all, missing.len() + usize::from(is_stalled));
+    UnrequestedCollections { found, not_asked: missing }
 }
 
 /// Returns the warning that replicas did not answer whether their nodes ask for the collections of a write; `None` if all

@@ -25,7 +25,7 @@ use axum::{
 use chancery_audit::{Audit, Event, Port};
 use http::{HeaderMap, Method, Version, header, header::HeaderName, uri::Authority};
 
-use crate::{AdminError, audited::Caller};
+use crate::{AdminError, origin::Origin};
 
 /// Paths that accept every host name.
 const OPEN: [&str; 3] = ["/metrics", "/healthz", "/readyz"];
@@ -77,9 +77,9 @@ pub(crate) async fn refuse(
     match check(&request, &protection.hosts) {
         Ok(()) => next.run(request).await,
         Err(Refusal { reason, text }) => {
-            let caller = Caller::of(request.extensions(), request.headers());
+            let origin = Origin::of(request.extensions(), request.headers());
             let event = Event::refused(Port::Admin, "request", None, reason);
-            let event = caller.add_to(event).detail("path", request.uri().path());
+            let event = origin.add_to(event).detail("path", request.uri().path());
             protection.audit.note_stranger(event);
             AdminError::Forbidden(text).into_response()
         }

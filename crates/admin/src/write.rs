@@ -9,7 +9,7 @@ use std::{
 };
 
 use chancery_admission::{
-    Admitted, Imported, Manifest, Omitted, Options, Problem, Prune, Validation, ValidationMode,
+    Admitted, Imported, Manifest, Omitted, Options, Problem, Prune, Validation,
 };
 use chancery_audit::truncated;
 use chancery_fanout::{Change, UnacknowledgedState};
@@ -24,22 +24,27 @@ use tracing::debug;
 use crate::{
     AdminError,
     access_effects::access_effect,
-    audited::Operation,
-    authenticate,
     changed_names::{self, NamedResources},
     changes::{self, Effect},
     create_times,
+    ctx::Ctx,
     deletion::{content, deletion},
+    deps::Deps,
+    deps::Freshness,
+    fleet_effects, nodes,
+    record::Operation,
     request_ids::stored_id,
     resources::parse_type,
-    service::{Freshness, Service},
-    trial::{Attempt, Checks, DryRun},
+    trial::{Attempt, DryRun},
+    unrequested_collections,
     unrequested_collections::collections_of,
     wait::Waited,
     work::Size,
+    write_access, write_check,
     write_guards::rejection,
     write_input::{Input, reading_size},
     write_options::{Checked, check},
+    write_profiles,
     write_profiles::{checked_clients, refused},
     write_trace::WriteTrace,
 };
@@ -58,519 +63,502 @@ const UNMET_MAX: usize = 100;
 /// The scope of a request that does not name one.
 const DEFAULT_SCOPE: &str = "default";
 
+/// The maximum time for which a trace waits for clients.
+const ACKNOWLEDGMENT_TIMEOUT: Duration = Duration::from_secs(30);
+
 fn scope(name: &str) -> Result<ScopeName, AdminError> {
     Ok(ScopeName::new(if name.is_empty() { DEFAULT_SCOPE } else { name })?)
 }
 
-impl Service {
-    /// Publishes manifests.
-    pub(crate) async fn apply(
-        &self,
-        request: pb::ApplyRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        let operation = Operation::write("apply", &request.scope, request.options.as_ref())
-            .detail("files", request.files.len())
-            .detail("prune", request.prune);
-        let result = self.audited_write(operation, self.try_apply(request)).await;
-        self.metrics.on_write(&result);
-        result
-    }
+/// Returns the record of [`apply`].
+pub(crate) fn record_apply(request: &pb::ApplyRequest) -> Operation {
+    Operation::write("apply", &request.scope, request.options.as_ref())
+        .detail("files", request.files.len())
+        .detail("prune", request.prune)
+}
 
-    async fn try_apply(&self, request: pb::ApplyRequest) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize_any_write()?;
-        let mut checked = check(request.options)?;
-        let scope = scope(&request.scope)?;
-        if request.files.is_empty() {
-            return Err(AdminError::Parameter("there is no manifest to apply".to_owned()));
-        }
-        if request.files.len() > FILES_MAX {
-            let n = request.files.len();
-            let text = format!("the request has {n} files, at most {FILES_MAX} are allowed");
-            return Err(AdminError::TooLarge(text));
-        }
-        let files: Vec<Manifest> = request.files.into_iter().map(manifest).collect();
-        let options = Options {
-            scope,
-            prune: if request.prune { Prune::Prune } else { Prune::Keep },
-            if_revision: checked.if_revision,
-            meta: checked.meta.clone(),
-            validation: self.validation(checked.validation).await,
-            name: only_name(request.name),
-        };
-        let size = reading_size(&files);
-        // The transaction of a write is tried in the same job, on the present state of this
-        // replica. With an external validator, it is tried after the run, on the state of that time.
-        let try_now = checked.freshness == Freshness::Stale && self.external.is_none();
-        let state = try_now.then(|| self.replica.state());
-        let checks = self.checks(checked.validation);
-        let read = move |stop: &Arc<AtomicBool>| {
-            let admitted = chancery_admission::admit_unless(&files, &options, stop);
-            let Admitted { transaction, origins, warnings } =
-                admitted.map_err(|problems| refused(&options.validation, problems))?;
-            let clients = checked_clients(&options.validation, &transaction);
-            let collections = collections_of(&transaction);
-            let content = create_times::lack_times(&transaction)
-                .then(|| create_times::content(&files, &options));
-            let input = Input { files, origins, warnings };
-            let attempt = match state.filter(|_| content.is_none()) {
-                // A small input may become a large transaction.
-                Some(state) if self::size(&transaction) == size => {
-                    Attempt::of(transaction, state, &checks)
-                }
-                _ => Attempt::Untried(Box::new(transaction)),
-            };
-            Ok::<_, AdminError>((attempt, input, clients, (collections, content)))
-        };
-        let (attempt, mut input, clients, (collections, content)) =
-            self.work.run_while_awaited(size, read).await??;
-        let response = match attempt {
-            Attempt::Untried(mut transaction) => {
-                if content.is_some() {
-                    checked.content = content;
-                    let size = self::size(&transaction);
-                    transaction = self.set_create_times(transaction, &checked, size).await?;
-                }
-                input.warnings.extend(self.external_findings(&mut transaction, &checked).await?);
-                self.commit(*transaction, checked, input).await
+/// Publishes manifests.
+pub(crate) async fn apply(
+    ctx: &Ctx,
+    request: pb::ApplyRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let mut checked = check(request.options, ctx.source())?;
+    let scope = scope(&request.scope)?;
+    if request.files.is_empty() {
+        return Err(AdminError::Parameter("there is no manifest to apply".to_owned()));
+    }
+    if request.files.len() > FILES_MAX {
+        let n = request.files.len();
+        let text = format!("the request has {n} files, at most {FILES_MAX} are allowed");
+        return Err(AdminError::TooLarge(text));
+    }
+    let files: Vec<Manifest> = request.files.into_iter().map(manifest).collect();
+    let options = Options {
+        scope,
+        prune: if request.prune { Prune::Prune } else { Prune::Keep },
+        if_revision: checked.if_revision,
+        meta: checked.meta.clone(),
+        validation: write_profiles::validation_of(ctx, checked.validation).await,
+        name: only_name(request.name),
+    };
+    let size = reading_size(&files);
+    // The transaction of a write is tried in the same job, on the present state of this
+    // replica. With an external validator, it is tried after the run, on the state of that time.
+    let try_now = checked.freshness == Freshness::Stale && ctx.deps.external.is_none();
+    let state = try_now.then(|| ctx.deps.replica.state());
+    let checks = write_check::checks(&ctx.deps, checked.validation);
+    let read = move |stop: &Arc<AtomicBool>| {
+        let admitted = chancery_admission::admit_unless(&files, &options, stop);
+        let Admitted { transaction, origins, warnings } =
+            admitted.map_err(|problems| refused(&options.validation, problems))?;
+        let clients = checked_clients(&options.validation, &transaction);
+        let collections = collections_of(&transaction);
+        let content =
+            create_times::lack_times(&transaction).then(|| create_times::content(&files, &options));
+        let input = Input { files, origins, warnings };
+        let attempt = match state.filter(|_| content.is_none()) {
+            // A small input may become a large transaction.
+            Some(state) if self::size(&transaction) == size => {
+                Attempt::of(transaction, state, &checks)
             }
-            Attempt::DryRun(tried) => self.commit_tried(*tried, checked, input).await,
+            _ => Attempt::Untried(Box::new(transaction)),
         };
-        let response = self.with_clients(response?, clients);
-        Ok(self.with_unrequested(response, collections).await)
-    }
-
-    /// Asks the external validator, if the caller may write the transaction. Returns the findings that do
-    /// not refuse it.
-    async fn external_findings(
-        &self,
-        transaction: &mut Transaction,
-        checked: &Checked,
-    ) -> Result<Vec<Problem>, AdminError> {
-        let Some(external) = &self.external else { return Ok(Vec::new()) };
-        self.authorize_write(transaction, checked)?;
-        let modes = Validation { call: checked.validation, ..self.validation.clone() };
-        match external.check(transaction, &modes).await {
-            Err(_) if self.took_effect(checked).await? => Ok(Vec::new()),
-            findings => findings,
-        }
-    }
-
-    /// Returns whether an earlier attempt of a request took effect. The store then returns the result of
-    /// that attempt, and the checks of this one do not matter.
-    async fn took_effect(&self, checked: &Checked) -> Result<bool, AdminError> {
-        if !checked.may_be_repeated {
-            return Ok(false);
-        }
-        // Another replica may have taken the earlier attempt.
-        let known =
-            "this attempt wrote nothing, but an earlier one with the same request ID may have";
-        self.catch_up_to_write(known).await?;
-        let history = self.replica.history(HISTORY_MAX);
-        let id = stored_id(checked, &self.caller);
-        Ok(history.iter().any(|entry| entry.request == Some(id)))
-    }
-
-    /// Returns the settings by which a transaction is checked.
-    pub(crate) fn checks(&self, call: Option<ValidationMode>) -> Checks {
-        Checks {
-            guards: Arc::clone(&self.guards),
-            settings: Arc::clone(&self.reference_settings),
-            references: Arc::clone(&self.references),
-            validation: Validation { call, ..self.validation.clone() },
-            secrets: self.replica.secrets().clone(),
-        }
-    }
-
-    /// Publishes the static resources of an Envoy bootstrap.
-    pub(crate) async fn import(
-        &self,
-        request: pb::ImportRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        let operation = Operation::write("import", &request.scope, request.options.as_ref());
-        let result = self.audited_write(operation, self.try_import(request)).await;
-        self.metrics.on_write(&result);
-        result
-    }
-
-    async fn try_import(
-        &self,
-        request: pb::ImportRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize_somewhere(Verb::Apply)?;
-        let checked = check(request.options)?;
-        let scope = scope(&request.scope)?;
-        let file = request
-            .file
-            .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
-        let file = manifest(file);
-        let size = reading_size(std::slice::from_ref(&file));
-        let validation = self.validation(checked.validation).await;
-        let call = validation.clone();
-        let only_name = only_name(request.name);
-        let read = move |stop: &Arc<AtomicBool>| {
-            let (name, content, only_name) = (&file.file, &file.content, only_name.as_deref());
-            chancery_admission::import_bootstrap(name, content, &scope, only_name, &call, stop)
-                .map(|imported| (file, imported))
-        };
-        let imported = self.work.run_while_awaited(size, read).await?;
-        let (file, imported) = imported.map_err(|problems| refused(&validation, problems))?;
-        let left_out = left_out(&file.file, &imported.omitted);
-        let Imported { drafts, origins, warnings, .. } = imported;
-        let drafts = drafts.into_iter();
-        let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
-        let mut transaction = Transaction { upserts, ..transaction(&checked) };
-        let mut input = Input { files: vec![file], origins, warnings };
-        let checked_clients = checked_clients(&validation, &transaction);
-        input.warnings.extend(self.external_findings(&mut transaction, &checked).await?);
-        let response = self.commit(transaction, checked, input).await?;
-        let response = self.with_clients(response, checked_clients);
-        Ok(pb::WriteResponse { left_out, ..response })
-    }
-
-    /// Deletes existing resources.
-    pub(crate) async fn delete(
-        &self,
-        request: pb::DeleteRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        let names = request.resources.iter().map(|resource| resource.name.as_str());
-        let operation = Operation::write("delete", &request.scope, request.options.as_ref())
-            .detail("resources", request.resources.len())
-            .names("names", names);
-        let operation = match request.resources.as_slice() {
-            [only] => operation.target(&only.r#type, only.name.as_str()),
-            _ => operation,
-        };
-        let result = self.audited_write(operation, self.try_delete(request)).await;
-        self.metrics.on_write(&result);
-        result
-    }
-
-    async fn try_delete(
-        &self,
-        request: pb::DeleteRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize_somewhere(Verb::Delete)?;
-        let pb::DeleteRequest { resources, scope: scope_name, options } = request;
-        let mut checked = check(options)?;
-        let scope = scope(&scope_name)?;
-        if !self.caller.may_everything() {
-            // Nobody learns what exists where they may not delete.
-            let mut asked = transaction(&checked);
-            for resource in &resources {
-                let type_url = parse_type(&resource.r#type)?;
-                let name = ResourceName::canonical(&resource.name)?;
-                asked.deletes.push((scope.clone(), ResourceKey { type_url, name }));
+        Ok::<_, AdminError>((attempt, input, clients, (collections, content)))
+    };
+    let (attempt, mut input, clients, (collections, content)) =
+        ctx.deps.work.run_while_awaited(size, read).await??;
+    let response = match attempt {
+        Attempt::Untried(mut transaction) => {
+            if content.is_some() {
+                checked.content = content;
+                let size = self::size(&transaction);
+                transaction =
+                    create_times::set_create_times(ctx, transaction, &checked, size).await?;
             }
-            self.authorize_write(&mut asked, &checked)?;
+            input.warnings.extend(external_findings(ctx, &mut transaction, &checked).await?);
+            commit(ctx, *transaction, checked, input).await
         }
-        let size = Size::of(resources.len() <= SMALL_OPERATIONS_MAX);
-        let empty = transaction(&checked);
-        let state = self.replica.state();
-        let if_revision = checked.if_revision;
-        let read = move || {
-            let content = content(&resources, &scope, if_revision)?;
-            Ok::<_, AdminError>((content, deletion(&resources, &scope, empty, &state)))
-        };
-        let (content, found) = self.work.run(size, read).await??;
-        // Which variant is deleted depends on the state. The content of the request therefore identifies a retry.
-        checked.content = Some(content);
-        let transaction = match found {
-            Err(_) if self.took_effect(&checked).await? => transaction(&checked),
-            found => found?,
-        };
-        self.commit(transaction, checked, Input::default()).await
-    }
+        Attempt::DryRun(tried) => commit_tried(ctx, *tried, checked, input).await,
+    };
+    let response = write_profiles::with_clients(ctx, response?, clients);
+    Ok(unrequested_collections::with_unrequested(ctx, response, collections).await)
+}
 
-    /// Returns the error of a refused transaction. The refusal contains only the first unmet
-    /// expectation, and the author needs all of them.
-    async fn refusal(
-        &self,
-        size: Size,
-        expected: Vec<Precondition>,
-        refusal: Refusal,
-    ) -> AdminError {
-        let all = match AdminError::from(refusal) {
-            error @ AdminError::Quota(_) => {
-                authenticate::refused("quota");
-                Ok(error)
-            }
-            AdminError::NotFound(first) => {
-                self.all_unmet(size, expected, first).await.map(AdminError::NotFound)
-            }
-            AdminError::Precondition(first) => {
-                self.all_unmet(size, expected, first).await.map(AdminError::Precondition)
-            }
-            other => Ok(other),
-        };
-        all.unwrap_or_else(|error| error)
+/// Asks the external validator, if the caller may write the transaction. Returns the findings that do
+/// not refuse it.
+async fn external_findings(
+    ctx: &Ctx,
+    transaction: &mut Transaction,
+    checked: &Checked,
+) -> Result<Vec<Problem>, AdminError> {
+    let Some(external) = &ctx.deps.external else { return Ok(Vec::new()) };
+    write_access::authorize_write(ctx, transaction, checked)?;
+    let modes = Validation { call: checked.validation, ..ctx.deps.validation.clone() };
+    match external.check(transaction, &modes).await {
+        Err(_) if took_effect(ctx, checked).await? => Ok(Vec::new()),
+        findings => findings,
     }
+}
 
-    /// Returns all expectations that do not hold, as one text.
-    async fn all_unmet(
-        &self,
-        size: Size,
-        expected: Vec<Precondition>,
-        first: String,
-    ) -> Result<String, AdminError> {
-        let state = self.replica.state();
-        let list = move |stop: &Arc<AtomicBool>| all_unmet(&state, &expected, first, stop);
-        self.work.run_while_awaited(size, list).await
+/// Returns whether an earlier attempt of a request took effect. The store then returns the result of
+/// that attempt, and the checks of this one do not matter.
+async fn took_effect(ctx: &Ctx, checked: &Checked) -> Result<bool, AdminError> {
+    if !checked.may_be_repeated {
+        return Ok(false);
     }
+    // Another replica may have taken the earlier attempt.
+    let known = "this attempt wrote nothing, but an earlier one with the same request ID may have";
+    ctx.deps.catch_up_to_write(known).await?;
+    let history = ctx.deps.replica.history(HISTORY_MAX);
+    let id = stored_id(checked, ctx.caller());
+    Ok(history.iter().any(|entry| entry.request == Some(id)))
+}
 
-    /// Deletes an existing assignment.
-    pub(crate) async fn delete_assignment(
-        &self,
-        request: pb::DeleteAssignmentRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        let operation = Operation::write("assignment.delete", "", request.options.as_ref())
-            .target("", request.name.as_str());
-        let result = self.audited_write(operation, self.try_delete_assignment(request)).await;
-        self.metrics.on_write(&result);
-        result
+/// Returns the record of [`import`].
+pub(crate) fn record_import(request: &pb::ImportRequest) -> Operation {
+    Operation::write("import", &request.scope, request.options.as_ref())
+}
+
+/// Publishes the static resources of an Envoy bootstrap.
+pub(crate) async fn import(
+    ctx: &Ctx,
+    request: pb::ImportRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let checked = check(request.options, ctx.source())?;
+    let scope = scope(&request.scope)?;
+    let file = request
+        .file
+        .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
+    let file = manifest(file);
+    let size = reading_size(std::slice::from_ref(&file));
+    let validation = write_profiles::validation_of(ctx, checked.validation).await;
+    let call = validation.clone();
+    let only_name = only_name(request.name);
+    let read = move |stop: &Arc<AtomicBool>| {
+        let (name, content, only_name) = (&file.file, &file.content, only_name.as_deref());
+        chancery_admission::import_bootstrap(name, content, &scope, only_name, &call, stop)
+            .map(|imported| (file, imported))
+    };
+    let imported = ctx.deps.work.run_while_awaited(size, read).await?;
+    let (file, imported) = imported.map_err(|problems| refused(&validation, problems))?;
+    let left_out = left_out(&file.file, &imported.omitted);
+    let Imported { drafts, origins, warnings, .. } = imported;
+    let drafts = drafts.into_iter();
+    let upserts = drafts.map(|(scope, draft)| Upsert { scope, draft }).collect();
+    let mut transaction = Transaction { upserts, ..transaction(&checked) };
+    let mut input = Input { files: vec![file], origins, warnings };
+    let checked_clients = checked_clients(&validation, &transaction);
+    input.warnings.extend(external_findings(ctx, &mut transaction, &checked).await?);
+    let response = commit(ctx, transaction, checked, input).await?;
+    let response = write_profiles::with_clients(ctx, response, checked_clients);
+    Ok(pb::WriteResponse { left_out, ..response })
+}
+
+/// Returns the record of [`delete`].
+pub(crate) fn record_delete(request: &pb::DeleteRequest) -> Operation {
+    let names = request.resources.iter().map(|resource| resource.name.as_str());
+    let operation = Operation::write("delete", &request.scope, request.options.as_ref())
+        .detail("resources", request.resources.len())
+        .names("names", names);
+    match request.resources.as_slice() {
+        [only] => operation.target(&only.r#type, only.name.as_str()),
+        _ => operation,
     }
+}
 
-    async fn try_delete_assignment(
-        &self,
-        request: pb::DeleteAssignmentRequest,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize(Verb::Assign, Target::Cluster)?;
-        let checked = check(request.options)?;
-        let mut transaction = transaction(&checked);
-        let name = request.name;
-        transaction.assignments.push(AssignmentOp::Delete(name.as_str().into()));
-        let response = self.commit(transaction, checked, Input::default()).await?;
-        if response.assignments == 0 {
-            return Err(AdminError::NotFound(format!("there is no assignment {name:?}")));
+/// Deletes existing resources.
+pub(crate) async fn delete(
+    ctx: &Ctx,
+    request: pb::DeleteRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let pb::DeleteRequest { resources, scope: scope_name, options } = request;
+    let mut checked = check(options, ctx.source())?;
+    let scope = scope(&scope_name)?;
+    if !ctx.caller().may_everything() {
+        // Nobody learns what exists where they may not delete.
+        let mut asked = transaction(&checked);
+        for resource in &resources {
+            let type_url = parse_type(&resource.r#type)?;
+            let name = ResourceName::canonical(&resource.name)?;
+            asked.deletes.push((scope.clone(), ResourceKey { type_url, name }));
         }
-        Ok(response)
+        write_access::authorize_write(ctx, &mut asked, &checked)?;
     }
+    let size = Size::of(resources.len() <= SMALL_OPERATIONS_MAX);
+    let empty = transaction(&checked);
+    let state = ctx.deps.replica.state();
+    let if_revision = checked.if_revision;
+    let read = move || {
+        let content = content(&resources, &scope, if_revision)?;
+        Ok::<_, AdminError>((content, deletion(&resources, &scope, empty, &state)))
+    };
+    let (content, found) = ctx.deps.work.run(size, read).await??;
+    // Which variant is deleted depends on the state. The content of the request therefore identifies a retry.
+    checked.content = Some(content);
+    let transaction = match found {
+        Err(_) if took_effect(ctx, &checked).await? => transaction(&checked),
+        found => found?,
+    };
+    commit(ctx, transaction, checked, Input::default()).await
+}
 
-    /// Commits a transaction, or tries it for a dry run, if the caller may write it.
-    pub(crate) async fn commit(
-        &self,
-        mut transaction: Transaction,
-        checked: Checked,
-        input: Input,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize_write(&mut transaction, &checked)?;
-        // A dry run is a read. For a write, the leader decides, and the local state is only for the
-        // answer.
-        let before = match checked.effect {
-            Effect::DryRun => self.state(checked.freshness).await?,
-            Effect::Committed => self.replica.state(),
-        };
-        let size = size(&transaction);
-        let checks = self.checks(checked.validation);
-        let tried = self.work.run(size, move || DryRun::new(transaction, before, &checks)).await?;
-        self.commit_tried(tried, checked, input).await
+/// Returns the error of a refused transaction. The refusal contains only the first unmet
+/// expectation, and the author needs all of them.
+async fn refused_by(
+    ctx: &Ctx,
+    size: Size,
+    expected: Vec<Precondition>,
+    refusal: Refusal,
+) -> AdminError {
+    let all = match AdminError::from(refusal) {
+        error @ AdminError::Quota(_) => {
+            crate::metrics::refused("quota");
+            Ok(error)
+        }
+        AdminError::NotFound(first) => {
+            list_unmet(ctx, size, expected, first).await.map(AdminError::NotFound)
+        }
+        AdminError::Precondition(first) => {
+            list_unmet(ctx, size, expected, first).await.map(AdminError::Precondition)
+        }
+        other => Ok(other),
+    };
+    all.unwrap_or_else(|error| error)
+}
+
+/// Returns all expectations that do not hold, as one text.
+async fn list_unmet(
+    ctx: &Ctx,
+    size: Size,
+    expected: Vec<Precondition>,
+    first: String,
+) -> Result<String, AdminError> {
+    let state = ctx.deps.replica.state();
+    let list = move |stop: &Arc<AtomicBool>| all_unmet(&state, &expected, first, stop);
+    ctx.deps.work.run_while_awaited(size, list).await
+}
+
+/// Returns the record of [`delete_assignment`].
+pub(crate) fn record_delete_assignment(request: &pb::DeleteAssignmentRequest) -> Operation {
+    Operation::write("assignment.delete", "", request.options.as_ref())
+        .target("", request.name.as_str())
+}
+
+/// Deletes an existing assignment.
+pub(crate) async fn delete_assignment(
+    ctx: &Ctx,
+    request: pb::DeleteAssignmentRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let checked = check(request.options, ctx.source())?;
+    let mut transaction = transaction(&checked);
+    let name = request.name;
+    transaction.assignments.push(AssignmentOp::Delete(name.as_str().into()));
+    let response = commit(ctx, transaction, checked, Input::default()).await?;
+    if response.assignments == 0 {
+        return Err(AdminError::NotFound(format!("there is no assignment {name:?}")));
     }
+    Ok(response)
+}
 
-    async fn commit_tried(
-        &self,
-        mut tried: DryRun,
-        checked: Checked,
-        mut input: Input,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        self.authorize_write(&mut tried.transaction, &checked)?;
-        let fleet = self.fleet_effects(&tried, checked.effect).await?;
-        let shared = self.shared_addresses(&tried, checked.validation, &fleet).await?;
-        let DryRun {
-            mut transaction,
-            before,
-            applied: tried,
-            suspects,
-            dangling,
-            references,
-            replaced,
-            published,
-            ..
-        } = tried;
-        let (started, confirmed) = (checked.started, &checked.confirmed);
-        let after = &tried.state;
-        let guards = self.tripped_guards(&before, after, suspects, references, confirmed, &fleet);
-        let mut guards = guards.await?;
-        let dangling = self.dangling_references(&before, after, dangling, &fleet).await?;
-        let mut findings = dangling.and(shared);
-        findings.warnings.extend(replaced);
-        let reason = rejection(&guards).filter(|_| checked.effect == Effect::Committed);
-        if reason.is_some() || !findings.refusing.is_empty() {
-            if !self.took_effect(&checked).await? {
-                input.warnings = Vec::new();
-                let problems = self.located(input, findings.refusing, &published).await;
-                let guarded = reason.filter(|_| problems.is_empty());
-                return Err(guarded.map_or_else(|| problems.into(), AdminError::Precondition));
-            }
-            (guards, findings.warnings) = Default::default();
+/// Commits a transaction, or tries it for a dry run, if the caller may write it.
+pub(crate) async fn commit(
+    ctx: &Ctx,
+    mut transaction: Transaction,
+    checked: Checked,
+    input: Input,
+) -> Result<pb::WriteResponse, AdminError> {
+    write_access::authorize_write(ctx, &mut transaction, &checked)?;
+    // A dry run is a read. For a write, the leader decides, and the local state is only for the
+    // answer.
+    let before = match checked.effect {
+        Effect::DryRun => ctx.deps.state(checked.freshness).await?,
+        Effect::Committed => ctx.deps.replica.state(),
+    };
+    let size = size(&transaction);
+    let checks = write_check::checks(&ctx.deps, checked.validation);
+    let tried = ctx.deps.work.run(size, move || DryRun::new(transaction, before, &checks)).await?;
+    commit_tried(ctx, tried, checked, input).await
+}
+
+async fn commit_tried(
+    ctx: &Ctx,
+    mut tried: DryRun,
+    checked: Checked,
+    mut input: Input,
+) -> Result<pb::WriteResponse, AdminError> {
+    write_access::authorize_write(ctx, &mut tried.transaction, &checked)?;
+    let fleet = fleet_effects::fleet_effects(ctx, &tried, checked.effect).await?;
+    let shared = write_check::shared_addresses(ctx, &tried, checked.validation, &fleet).await?;
+    let DryRun {
+        mut transaction,
+        before,
+        applied: tried,
+        suspects,
+        dangling,
+        references,
+        replaced,
+        published,
+        ..
+    } = tried;
+    let (started, confirmed) = (checked.started, &checked.confirmed);
+    let after = &tried.state;
+    let guards =
+        write_check::tripped_guards(ctx, &before, after, suspects, references, confirmed, &fleet);
+    let mut guards = guards.await?;
+    let dangling = write_check::dangling_references(ctx, &before, after, dangling, &fleet).await?;
+    let mut findings = dangling.and(shared);
+    findings.warnings.extend(replaced);
+    let reason = rejection(&guards).filter(|_| checked.effect == Effect::Committed);
+    if reason.is_some() || !findings.refusing.is_empty() {
+        if !took_effect(ctx, &checked).await? {
+            input.warnings = Vec::new();
+            let problems = write_check::located(ctx, input, findings.refusing, &published).await;
+            let guarded = reason.filter(|_| problems.is_empty());
+            return Err(guarded.map_or_else(|| problems.into(), AdminError::Precondition));
         }
-        if findings.warnings.is_empty() {
-            // Without findings, nothing reads the input again, so it is freed before replication.
-            input = Input { warnings: input.warnings, ..Input::default() };
+        (guards, findings.warnings) = Default::default();
+    }
+    if findings.warnings.is_empty() {
+        // Without findings, nothing reads the input again, so it is freed before replication.
+        input = Input { warnings: input.warnings, ..Input::default() };
+    }
+    let size = size(&transaction);
+    let wait = checked.wait;
+    let is_awaited = wait.is_some() || ctx.trace().is_some();
+    let named = is_awaited.then(|| NamedResources::of(&transaction));
+    if checked.effect == Effect::DryRun {
+        if let Some(error) = ctx.deps.replica.sealing_refusal(&transaction) {
+            return Err(not_committed(&error));
         }
-        let size = size(&transaction);
-        let wait = checked.wait;
-        let is_awaited = wait.is_some() || WriteTrace::current().is_some();
-        let named = is_awaited.then(|| NamedResources::of(&transaction));
-        if checked.effect == Effect::DryRun {
-            if let Some(error) = self.replica.sealing_refusal(&transaction) {
-                return Err(not_committed(&error));
-            }
-            let access_effects = fleet.access.into_iter().map(access_effect).collect();
-            let response = self.dry_run(before, tried, transaction.preconditions, size).await?;
-            let not_asked = fleet.not_asked;
-            let mut response = pb::WriteResponse { access_effects, guards, not_asked, ..response };
-            self.hide_differences(&mut response);
-            response.warnings = self.located(input, findings.warnings, &published).await;
-            response.warnings.extend(self.unasked_shards(started));
-            return Ok(response);
-        }
-        transaction.meta.confirmed = guards.iter().map(|finding| finding.guard.clone()).collect();
-        let summary = self.transact(checked, transaction, size).await?;
-        // Positions are found after the commit, so that they do not delay it, and before a wait, to free the input.
-        let warnings = self.located(input, findings.warnings, &published).await;
+        let access_effects = fleet.access.into_iter().map(access_effect).collect();
+        let response = dry_run(ctx, before, tried, transaction.preconditions, size).await?;
         let not_asked = fleet.not_asked;
-        let response = pb::WriteResponse { guards, warnings, not_asked, ..respond(&summary) };
-        let mut response = self.with_changes(response, summary, &before, &tried);
-        if let Some(named) = named {
-            let now = self.replica.state();
-            let find = move || changed_names::change(summary, &named, &before, &tried, &now);
-            response.wait = self.await_clients(size, find, wait).await?;
-        }
-        response.warnings.extend(self.unasked_shards(started));
-        Ok(response)
+        let mut response = pb::WriteResponse { access_effects, guards, not_asked, ..response };
+        write_access::hide_differences(ctx, &mut response);
+        response.warnings = write_check::located(ctx, input, findings.warnings, &published).await;
+        response.warnings.extend(nodes::unasked_shards(ctx, started));
+        return Ok(response);
     }
-
-    /// Adds the changes to the response of a write. If other writes came between, they are only counted.
-    fn with_changes(
-        &self,
-        mut response: pb::WriteResponse,
-        summary: Summary,
-        before: &State,
-        tried: &Applied,
-    ) -> pb::WriteResponse {
-        let in_order = summary.revision == tried.state.revision
-            && tried.outcome == Outcome::Committed(summary);
-        if in_order {
-            response = changes::list(before, tried, Effect::Committed, response);
-            self.hide_differences(&mut response);
-        } else {
-            response.changes_omitted =
-                summary.changed + summary.removed + summary.assignments + summary.access;
-            response.repeated = response.changes_omitted > 0 && summary.revision <= before.revision;
-        }
-        response
+    transaction.meta.confirmed = guards.iter().map(|finding| finding.guard.clone()).collect();
+    let summary = transact(ctx, checked, transaction, size).await?;
+    // Positions are found after the commit, so that they do not delay it, and before a wait, to free the input.
+    let warnings = write_check::located(ctx, input, findings.warnings, &published).await;
+    let not_asked = fleet.not_asked;
+    let response = pb::WriteResponse { guards, warnings, not_asked, ..respond(&summary) };
+    let mut response = with_changes(ctx, response, summary, &before, &tried);
+    if let Some(named) = named {
+        let now = ctx.deps.replica.state();
+        let find = move || changed_names::change(summary, &named, &before, &tried, &now);
+        response.wait = await_clients(ctx, size, find, wait).await?;
     }
+    response.warnings.extend(nodes::unasked_shards(ctx, started));
+    Ok(response)
+}
 
-    /// Waits for the clients that a change concerns, if the author asks for that. The trace of the write waits in the
-    /// background.
-    async fn await_clients(
-        &self,
-        size: Size,
-        find: impl FnOnce() -> Change + Send + 'static,
-        wait: Option<Duration>,
-    ) -> Result<Option<pb::WaitResult>, AdminError> {
-        let change = self.work.run(size, find).await?;
-        if let Some(trace) = WriteTrace::current() {
-            self.trace_acknowledgment(trace, change.clone());
-        }
-        let Some(timeout) = wait else { return Ok(None) };
-        Ok(Some(self.wait(change, timeout).await))
+/// Adds the changes to the response of a write. If other writes came between, they are only counted.
+fn with_changes(
+    ctx: &Ctx,
+    mut response: pb::WriteResponse,
+    summary: Summary,
+    before: &State,
+    tried: &Applied,
+) -> pb::WriteResponse {
+    let in_order =
+        summary.revision == tried.state.revision && tried.outcome == Outcome::Committed(summary);
+    if in_order {
+        response = changes::list(before, tried, Effect::Committed, response);
+        write_access::hide_differences(ctx, &mut response);
+    } else {
+        response.changes_omitted =
+            summary.changed + summary.removed + summary.assignments + summary.access;
+        response.repeated = response.changes_omitted > 0 && summary.revision <= before.revision;
     }
+    response
+}
 
-    /// Commits a transaction.
-    async fn transact(
-        &self,
-        checked: Checked,
-        transaction: Transaction,
-        size: Size,
-    ) -> Result<Summary, AdminError> {
-        let (start, proposed) = (Instant::now(), SystemTime::now());
-        let summary = self.propose(&checked, transaction, size).await?;
-        if let Some(trace) = WriteTrace::current() {
-            trace.committed(proposed, self.replica.apply_time(summary.revision));
-        }
-        self.metrics.write_seconds.record(start.elapsed());
-        let author = checked.meta.author;
-        debug!(
-            revision = summary.revision.0,
-            changed = summary.changed,
-            removed = summary.removed,
-            author = truncated(&author),
-            "written"
-        );
-        Ok(summary)
+/// Waits for the clients that a change concerns, if the author asks for that. The trace of the write waits in the
+/// background.
+async fn await_clients(
+    ctx: &Ctx,
+    size: Size,
+    find: impl FnOnce() -> Change + Send + 'static,
+    wait: Option<Duration>,
+) -> Result<Option<pb::WaitResult>, AdminError> {
+    let change = ctx.deps.work.run(size, find).await?;
+    if let Some(trace) = ctx.trace() {
+        trace_acknowledgment(&ctx.deps, trace, change.clone());
     }
+    let Some(timeout) = wait else { return Ok(None) };
+    Ok(Some(wait_for(ctx, change, timeout).await))
+}
 
-    /// Proposes a transaction. If the access rules have changed since the rights of the caller were checked, checks
-    /// them again.
-    async fn propose(
-        &self,
-        checked: &Checked,
-        mut transaction: Transaction,
-        size: Size,
-    ) -> Result<Summary, AdminError> {
-        let (id, content) = (stored_id(checked, &self.caller), checked.content.as_deref());
-        for is_last in [false, false, true] {
-            let expected = transaction.preconditions.clone();
-            let again = (!is_last && !self.caller.may_everything()).then(|| transaction.clone());
-            match (self.replica.transact_as(id, content, transaction).await, again) {
-                (Ok(Outcome::Committed(summary)), _) => return Ok(summary),
-                (Ok(Outcome::Refused(Refusal::AccessChanged { changed, .. })), Some(again)) => {
-                    // The leader has applied the change. This replica soon follows.
-                    self.catch_up_to_write("nothing was written").await?;
-                    debug!(%changed, "the access rules have changed during a write");
-                    transaction = again;
-                    self.authorize_write(&mut transaction, checked)?;
-                }
-                (Ok(Outcome::Refused(refusal)), _) => {
-                    return Err(self.refusal(size, expected, refusal).await);
-                }
-                (Err(error), _) => return Err(not_committed(&error)),
+/// Commits a transaction.
+async fn transact(
+    ctx: &Ctx,
+    checked: Checked,
+    transaction: Transaction,
+    size: Size,
+) -> Result<Summary, AdminError> {
+    let (start, proposed) = (Instant::now(), SystemTime::now());
+    let summary = propose(ctx, &checked, transaction, size).await?;
+    if let Some(trace) = ctx.trace() {
+        trace.committed(proposed, ctx.deps.replica.apply_time(summary.revision));
+    }
+    ctx.deps.metrics.write_seconds.record(start.elapsed());
+    let author = checked.meta.author;
+    debug!(
+        revision = summary.revision.0,
+        changed = summary.changed,
+        removed = summary.removed,
+        author = truncated(&author),
+        "written"
+    );
+    Ok(summary)
+}
+
+/// Proposes a transaction. If the access rules have changed since the rights of the caller were checked, checks
+/// them again.
+async fn propose(
+    ctx: &Ctx,
+    checked: &Checked,
+    mut transaction: Transaction,
+    size: Size,
+) -> Result<Summary, AdminError> {
+    let (id, content) = (stored_id(checked, ctx.caller()), checked.content.as_deref());
+    for is_last in [false, false, true] {
+        let expected = transaction.preconditions.clone();
+        let again = (!is_last && !ctx.caller().may_everything()).then(|| transaction.clone());
+        match (ctx.deps.replica.transact_as(id, content, transaction).await, again) {
+            (Ok(Outcome::Committed(summary)), _) => return Ok(summary),
+            (Ok(Outcome::Refused(Refusal::AccessChanged { changed, .. })), Some(again)) => {
+                // The leader has applied the change. This replica soon follows.
+                ctx.deps.catch_up_to_write("nothing was written").await?;
+                debug!(%changed, "the access rules have changed during a write");
+                transaction = again;
+                write_access::authorize_write(ctx, &mut transaction, checked)?;
             }
+            (Ok(Outcome::Refused(refusal)), _) => {
+                return Err(refused_by(ctx, size, expected, refusal).await);
+            }
+            (Err(error), _) => return Err(not_committed(&error)),
         }
-        Err(AdminError::Unavailable("the access rules change all the time; try again".to_owned()))
     }
+    Err(AdminError::Unavailable("the access rules change all the time; try again".to_owned()))
+}
 
-    /// Returns the changes that a transaction would make.
-    async fn dry_run(
-        &self,
-        before: Arc<State>,
-        tried: Applied,
-        expected: Vec<Precondition>,
-        size: Size,
-    ) -> Result<pb::WriteResponse, AdminError> {
-        let summary = match tried.outcome {
-            Outcome::Committed(summary) => summary,
-            Outcome::Refused(refusal) => return Err(self.refusal(size, expected, refusal).await),
-        };
-        let revision = before.revision;
-        let response = respond(&Summary { revision, ..summary });
-        let response = pb::WriteResponse { dry_run: true, ..response };
-        let list = move || changes::list(&before, &tried, Effect::DryRun, response);
-        self.work.run(size, list).await
-    }
+/// Returns the changes that a transaction would make.
+async fn dry_run(
+    ctx: &Ctx,
+    before: Arc<State>,
+    tried: Applied,
+    expected: Vec<Precondition>,
+    size: Size,
+) -> Result<pb::WriteResponse, AdminError> {
+    let summary = match tried.outcome {
+        Outcome::Committed(summary) => summary,
+        Outcome::Refused(refusal) => return Err(refused_by(ctx, size, expected, refusal).await),
+    };
+    let revision = before.revision;
+    let response = respond(&Summary { revision, ..summary });
+    let response = pb::WriteResponse { dry_run: true, ..response };
+    let list = move || changes::list(&before, &tried, Effect::DryRun, response);
+    ctx.deps.work.run(size, list).await
+}
 
-    /// Waits until every session that the change concerns has acknowledged it, or will not do so.
-    async fn wait(&self, change: Change, timeout: Duration) -> pb::WaitResult {
-        let is_over = || self.drain.is_cancelled();
-        let Waited { unsettled, n_asked, n_acknowledged, n_left, time } =
-            self.waits.wait(&self.fanout, change, timeout, is_over).await;
-        let other_replicas = self.replica.n_members().saturating_sub(1) as u64;
-        let may_list = self.may(Verb::Nodes, Target::Cluster);
-        let n_listed = if may_list { UNSETTLED_MAX } else { 0 };
-        let listed: Vec<pb::Unsettled> =
-            unsettled.iter().take(n_listed).map(show_unsettled).collect();
-        pb::WaitResult {
-            settled: unsettled.is_empty(),
-            waited_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-            unsettled_omitted: (unsettled.len() - listed.len()) as u64,
-            unsettled: listed,
-            other_replicas,
-            asked: n_asked as u64,
-            acknowledged: n_acknowledged as u64,
-            left: n_left as u64,
-            replicas_not_asked: other_replicas,
-            complete: n_asked > 0 && n_acknowledged == n_asked && other_replicas == 0,
-        }
+/// Waits in the background until the clients of this replica have acknowledged a change, and sends this part of the
+/// trace. The part is missing if too many traced writes wait.
+fn trace_acknowledgment(deps: &Arc<Deps>, trace: &WriteTrace, change: Change) {
+    let Ok(permit) = deps.traced_waits.clone().try_acquire_owned() else { return };
+    let (deps, trace) = (Arc::clone(deps), trace.clone());
+    tokio::spawn(async move {
+        let start = SystemTime::now();
+        let is_over = || deps.drain.is_cancelled();
+        let waited = deps.waits.wait(&deps.fanout, change, ACKNOWLEDGMENT_TIMEOUT, is_over).await;
+        drop(permit);
+        trace.acknowledged(start, &waited);
+    });
+}
+
+/// Waits until every session that the change concerns has acknowledged it, or will not do so.
+async fn wait_for(ctx: &Ctx, change: Change, timeout: Duration) -> pb::WaitResult {
+    let is_over = || ctx.deps.drain.is_cancelled();
+    let Waited { unsettled, n_asked, n_acknowledged, n_left, time } =
+        ctx.deps.waits.wait(&ctx.deps.fanout, change, timeout, is_over).await;
+    let other_replicas = ctx.deps.replica.n_members().saturating_sub(1) as u64;
+    let may_list = ctx.may(Verb::Nodes, Target::Cluster);
+    let n_listed = if may_list { UNSETTLED_MAX } else { 0 };
+    let listed: Vec<pb::Unsettled> = unsettled.iter().take(n_listed).map(show_unsettled).collect();
+    pb::WaitResult {
+        settled: unsettled.is_empty(),
+        waited_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+        unsettled_omitted: (unsettled.len() - listed.len()) as u64,
+        unsettled: listed,
+        other_replicas,
+        asked: n_asked as u64,
+        acknowledged: n_acknowledged as u64,
+        left: n_left as u64,
+        replicas_not_asked: other_replicas,
+        complete: n_asked > 0 && n_acknowledged == n_asked && other_replicas == 0,
     }
 }
 

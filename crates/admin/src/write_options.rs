@@ -12,10 +12,10 @@ use chancery_store::RequestId;
 use tokio::time::Instant;
 
 use crate::{
-    AdminError, audited,
+    AdminError,
     changes::Effect,
+    deps::Freshness,
     nodes::millis,
-    service::Freshness,
     write_guards::settings::{Guard, guards},
 };
 
@@ -43,8 +43,11 @@ pub(crate) struct Checked {
     pub(crate) validation: Option<ValidationMode>,
 }
 
-/// Checks the options of a write.
-pub(crate) fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminError> {
+/// Checks the options of a write. `source` is the address of its author.
+pub(crate) fn check(
+    options: Option<pb::WriteOptions>,
+    source: String,
+) -> Result<Checked, AdminError> {
     let refuse = |text: String| Err(AdminError::Parameter(text));
     let options = options.unwrap_or_default();
     if options.dry_run && options.wait_ms.is_some() {
@@ -104,7 +107,7 @@ pub(crate) fn check(options: Option<pb::WriteOptions>) -> Result<Checked, AdminE
             time_ms: millis(SystemTime::now()),
             validation: options.validation,
             confirmed: Vec::new(),
-            source: audited::source(),
+            source,
         },
     })
 }

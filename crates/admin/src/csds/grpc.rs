@@ -8,7 +8,7 @@ use std::{
 
 use chancery_model::{State, Target, Verb};
 use chancery_proto::{
-    csds::{ClientConfig, ClientStatusRequest, ClientStatusResponse, SERVICE},
+    csds::{ClientStatusRequest, ClientStatusResponse, SERVICE},
     envoy_pool,
 };
 use futures::{
@@ -26,33 +26,39 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use super::{
-    NOT_ASKED_HEADER, REQUEST_BYTES_MAX, SCOPE_HEADER,
+    NOT_ASKED_HEADER, REQUEST_BYTES_MAX, SCOPE_HEADER, client_status, client_status_scope,
     parts::{check_unary, split},
 };
-use crate::service::Service;
+use crate::{
+    AdminError,
+    ctx::{Access, Call, Ctx},
+    deps::Deps,
+    nodes,
+    record::Record,
+};
 
 /// The service. Its messages have no generated code.
 #[derive(Clone)]
-pub(crate) struct GrpcCsds(pub(crate) Service);
+pub(crate) struct GrpcCsds(pub(crate) Arc<Deps>);
 
 impl NamedService for GrpcCsds {
     const NAME: &'static str = SERVICE;
 }
 
 impl GrpcCsds {
-    async fn answer(&self, request: ClientStatusRequest) -> Result<Vec<ClientConfig>, Status> {
-        Ok(self.0.client_status(request, |config| config).await?)
+    fn permit(&self, extensions: &http::Extensions) -> Result<Ctx, AdminError> {
+        Record::new(&Call::of(&self.0, extensions), None).permit(Access::Cluster(Verb::Nodes))
     }
+}
 
-    /// Returns a response whose metadata says what it covers (CSDS-13).
-    fn respond<T>(&self, message: T) -> Response<T> {
-        let mut response = Response::new(message);
-        if let Ok(scope) = MetadataValue::try_from(self.0.client_status_scope()) {
-            response.metadata_mut().insert(SCOPE_HEADER, scope);
-        }
-        response.metadata_mut().insert(NOT_ASKED_HEADER, self.0.replicas_not_asked().into());
-        response
+/// Returns a response whose metadata says what it covers (CSDS-13).
+fn respond<T>(deps: &Deps, message: T) -> Response<T> {
+    let mut response = Response::new(message);
+    if let Ok(scope) = MetadataValue::try_from(client_status_scope(deps)) {
+        response.metadata_mut().insert(SCOPE_HEADER, scope);
     }
+    response.metadata_mut().insert(NOT_ASKED_HEADER, nodes::replicas_not_asked(deps).into());
+    response
 }
 
 impl UnaryService<ClientStatusRequest> for GrpcCsds {
@@ -60,12 +66,13 @@ impl UnaryService<ClientStatusRequest> for GrpcCsds {
     type Future = BoxFuture<Response<Self::Response>, Status>;
 
     fn call(&mut self, request: Request<ClientStatusRequest>) -> Self::Future {
-        let service = Self(self.0.of(request.extensions()));
+        let ctx = self.permit(request.extensions());
         Box::pin(async move {
-            let config = service.answer(request.into_inner()).await?;
+            let ctx = ctx?;
+            let config = client_status(&ctx, request.into_inner(), |config| config).await?;
             let response = ClientStatusResponse { config };
             check_unary(&response)?;
-            Ok(service.respond(response))
+            Ok(respond(&ctx.deps, response))
         })
     }
 }
@@ -76,31 +83,31 @@ impl StreamingService<ClientStatusRequest> for GrpcCsds {
     type Future = BoxFuture<Response<Self::ResponseStream>, Status>;
 
     fn call(&mut self, request: Request<Streaming<ClientStatusRequest>>) -> Self::Future {
-        let service = Self(self.0.of(request.extensions()));
+        let ctx = self.permit(request.extensions());
         Box::pin(async move {
-            service.0.authorize(Verb::Nodes, Target::Cluster)?;
-            let answers = answers(service.clone(), request.into_inner());
-            let answers = answers.take_until(end(service.0.clone())).boxed();
-            Ok(service.respond(answers))
+            let ctx = ctx?;
+            let answers = answers(ctx.clone(), request.into_inner());
+            let answers = answers.take_until(end(ctx.clone())).boxed();
+            Ok(respond(&ctx.deps, answers))
         })
     }
 }
 
 /// Returns when the credential of the caller ends, when a change of rules or tokens takes its right, or when the replica
 /// drains.
-async fn end(service: Service) {
+async fn end(ctx: Ctx) {
     tokio::select! {
-        () = right_ends(&service) => {}
-        () = service.drain.cancelled() => {}
+        () = right_ends(&ctx) => {}
+        () = ctx.deps.drain.cancelled() => {}
     }
 }
 
-async fn right_ends(service: &Service) {
-    let ends_at = service.caller.ends_at;
+async fn right_ends(ctx: &Ctx) {
+    let ends_at = ctx.caller().ends_at;
     let is_lost = async {
-        let mut states = service.replica.watch();
+        let mut states = ctx.deps.replica.watch();
         let mut checked = states.borrow_and_update().access.changed;
-        while service.may(Verb::Nodes, Target::Cluster) {
+        while ctx.may(Verb::Nodes, Target::Cluster) {
             let changed = |state: &Arc<State>| state.access.changed != checked;
             match states.wait_for(changed).await {
                 Ok(state) => checked = state.access.changed,
@@ -116,17 +123,17 @@ async fn right_ends(service: &Service) {
 
 /// Answers each request (CSDS-02) with one response, or with several parts if it is large.
 fn answers(
-    service: GrpcCsds,
+    ctx: Ctx,
     requests: Streaming<ClientStatusRequest>,
 ) -> impl Stream<Item = Result<ClientStatusResponse, Status>> {
     let parts = requests.enumerate().then(move |(at, request)| {
-        let service = service.clone();
+        let ctx = ctx.clone();
         async move {
             let request = request?;
             if at > 0 {
-                service.0.count_message()?;
+                ctx.count_message()?;
             }
-            Ok(split(service.answer(request).await?))
+            Ok(split(client_status(&ctx, request, |config| config).await?))
         }
     });
     parts.flat_map(|parts: Result<_, Status>| match parts {

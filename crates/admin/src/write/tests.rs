@@ -10,6 +10,8 @@ use super::*;
 use crate::{
     AdminAccess, AdminDeps, GuardSettings, Readiness, ReferenceSettings,
     caller::{Caller, Rights},
+    ctx::{Access, Call},
+    record::Record,
 };
 
 mod stalled_shard;
@@ -26,21 +28,16 @@ fn failed_replica_says_whether_a_write_may_have_taken_effect() {
     assert!(matches!(&unknown, AdminError::OutcomeUnknown(_)), "{unknown:?}");
 }
 
-/// Returns the service of a replica for a caller whose rights come from rules.
-fn service(replica: &Replica, caller: &str, end: &CancellationToken) -> Service {
+/// Returns a call to a replica by a caller whose rights come from rules.
+fn call(replica: &Replica, caller: &str, end: &CancellationToken) -> Call {
     let config = chancery_fanout::Config::default();
     let fanout = Fanout::spawn(config, replica.watch(), &TaskTracker::new(), end.clone());
     let identity = Identity { principal: Principal::new(caller).unwrap(), token: None };
     let caller = Caller { identity, rights: Rights::Rules, ends_at: None };
-    service_of(replica, fanout, caller, end)
+    call_of(replica, fanout, caller, end)
 }
 
-fn service_of(
-    replica: &Replica,
-    fanout: Fanout,
-    caller: Caller,
-    end: &CancellationToken,
-) -> Service {
+fn call_of(replica: &Replica, fanout: Fanout, caller: Caller, end: &CancellationToken) -> Call {
     let started = CancellationToken::new();
     started.cancel();
     let readiness = Readiness::new(OpenProgress::default(), started, end.clone());
@@ -67,7 +64,7 @@ fn service_of(
         log: None,
         tracer: Tracer::default(),
     };
-    Service { caller: Arc::new(caller), ..Service::new(&deps) }
+    Call::new(Arc::new(Deps::new(&deps)), caller)
 }
 
 /// Returns a rule that lets an identity apply resources of a scope.
@@ -102,19 +99,20 @@ async fn write_is_checked_again_if_access_changes_before_it_commits() {
     let config = Config { data_dir, free_bytes_min: 0, ..Config::default() };
     let replica = Replica::open(config).await.unwrap();
     let end = CancellationToken::new();
-    let service = service(&replica, "token:shop", &end);
+    let call = call(&replica, "token:shop", &end);
+    let ctx = &Record::new(&call, None).permit(Access::Open).unwrap();
     write_access(&replica, AccessOp::PutRule(rule("shop", "token:shop", "mine"))).await;
     let scope = ScopeName::new("mine").unwrap();
     let key = |name: &str| ResourceKey {
         type_url: TypeUrl::from_static(types::CLUSTER),
         name: ResourceName::new(name).unwrap(),
     };
-    let checked = check(None).unwrap();
+    let checked = check(None, String::new()).unwrap();
     let permitted = |name: &str| {
         let draft = ResourceDraft::new(key(name), bytes::Bytes::new());
         let upserts = vec![Upsert { scope: scope.clone(), draft }];
         let mut transaction = Transaction { upserts, ..Transaction::default() };
-        service.authorize_write(&mut transaction, &checked).unwrap();
+        write_access::authorize_write(ctx, &mut transaction, &checked).unwrap();
         transaction
     };
     let size = Size::of(true);
@@ -125,13 +123,13 @@ async fn write_is_checked_again_if_access_changes_before_it_commits() {
     let outcome = replica.transact(write.clone()).await.unwrap();
     assert!(matches!(outcome, Outcome::Refused(Refusal::AccessChanged { .. })), "{outcome:?}");
     assert!(replica.state().get(&scope, &key("first")).is_none());
-    assert_eq!(service.propose(&checked, write, size).await.unwrap().changed, 1);
+    assert_eq!(propose(ctx, &checked, write, size).await.unwrap().changed, 1);
 
     // The author has lost its right.
-    let checked = check(None).unwrap();
+    let checked = check(None, String::new()).unwrap();
     let write = permitted("second");
     write_access(&replica, AccessOp::DeleteRule("shop".into())).await;
-    let error = service.propose(&checked, write, size).await.unwrap_err();
+    let error = propose(ctx, &checked, write, size).await.unwrap_err();
     assert!(matches!(error, AdminError::Forbidden(_)), "{error:?}");
     let text = "token:shop has no right to apply Cluster \"second\" in scope \"mine\"";
     assert!(error.to_string().starts_with(text), "{error}");

@@ -180,7 +180,7 @@ async fn every_door_needs_a_credential() {
     for path in methods() {
         assert_eq!(grpc_status(&server, Who::Nobody, &path).await, UNAUTHENTICATED, "{path}");
     }
-    for path in chancery_admin::HTTP_PATHS.iter().chain(&["/unknown"]) {
+    for path in chancery_admin::http_paths().iter().chain(&["/unknown"]) {
         let uri = path.replace("{*id}", "x");
         for method in ["GET", "POST", "DELETE"] {
             let (status, _) = send(&server, Who::Nobody, method, &uri, "").await;
@@ -219,7 +219,7 @@ async fn early_port_answers_only_probes() {
             for path in methods() {
                 assert_eq!(call(&router, who, &path).await.0, UNAVAILABLE, "{path}");
             }
-            for path in chancery_admin::HTTP_PATHS.iter().chain(&["/unknown"]) {
+            for path in chancery_admin::http_paths().iter().chain(&["/unknown"]) {
                 let uri = path.replace("{*id}", "x");
                 for method in ["GET", "POST", "DELETE"] {
                     let expected = match (method, uri.as_str(), control) {
@@ -261,7 +261,7 @@ async fn every_operation_needs_a_right() {
         };
         assert_eq!(grpc_status(&server, who, &path).await, expected, "{path}");
     }
-    for path in chancery_admin::HTTP_PATHS {
+    for path in chancery_admin::http_paths() {
         let uri = path.replace("{*id}", "x");
         for method in ["GET", "POST", "DELETE"] {
             let (status, json) = send(&server, who, method, &uri, "").await;

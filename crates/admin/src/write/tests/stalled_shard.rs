@@ -12,7 +12,7 @@ use prost::Message as _;
 use tokio::time::timeout;
 
 use super::*;
-use crate::NotReadyReason;
+use crate::{NotReadyReason, operations};
 
 /// The time after which a wait counts as endless.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ async fn wait_until<T>(find: impl Fn() -> Option<T>) -> T {
 }
 
 /// Applies a cluster, and returns the answer.
-async fn apply(service: &Service, name: &str, wait_ms: Option<u64>) -> pb::WriteResponse {
+async fn apply(call: &Call, name: &str, wait_ms: Option<u64>) -> pb::WriteResponse {
     let content = format!(
         "resources: [{{'@type': {}, name: {name}, load_assignment: {{cluster_name: {name}}}}}]",
         types::CLUSTER
@@ -72,7 +72,7 @@ async fn apply(service: &Service, name: &str, wait_ms: Option<u64>) -> pb::Write
     let options = Some(pb::WriteOptions { wait_ms, ..pb::WriteOptions::default() });
     let request = pb::ApplyRequest { files, options, ..pb::ApplyRequest::default() };
     // The future is large for the stack of a test.
-    let written = timeout(PATIENCE, Box::pin(service.apply(request))).await;
+    let written = timeout(PATIENCE, Box::pin(operations::apply(call, request))).await;
     written.expect("the write ends").unwrap()
 }
 
@@ -102,17 +102,16 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
         };
         tokio::spawn(async move { end.run_until_cancelled(watch).await });
     }
-    let service =
-        service_of(&replica, fanout.clone(), Caller::unrestricted(Identity::anonymous()), &end);
-    assert_eq!(apply(&service, "a", Some(1_000)).await.warnings, []);
+    let call = call_of(&replica, fanout.clone(), Caller::unrestricted(Identity::anonymous()), &end);
+    assert_eq!(apply(&call, "a", Some(1_000)).await.warnings, []);
     let mut bad = Client::open(&fanout, "bad");
     bad.send("", None).await;
     let first = bad.read().await;
-    assert_eq!((fanout.stalled(), service.readiness.check()), (Vec::new(), Ok(())));
+    assert_eq!((fanout.stalled(), call.deps().readiness.check()), (Vec::new(), Ok(())));
 
     bad.send(&first.nonce, Some("no")).await;
     let stalled = "shard 0 does not turn, and serves none of its 1 streams";
-    let fails = wait_until(|| service.readiness.check().err());
+    let fails = wait_until(|| call.deps().readiness.check().err());
     let not_ready = timeout(PATIENCE, fails).await.expect("readiness fails");
     assert_eq!(not_ready.reason, NotReadyReason::Stalled);
     assert_eq!(not_ready.message, stalled);
@@ -126,7 +125,7 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
         good.push(client);
     }
     // A write ends, also if it waits for clients, and names the shard.
-    let written = apply(&service, "b", Some(100)).await;
+    let written = apply(&call, "b", Some(100)).await;
     let [warning] = written.warnings.as_slice() else { panic!("{:?}", written.warnings) };
     assert!(warning.message.starts_with(stalled), "{}", warning.message);
     let unsettled = written.wait.unwrap().unsettled;
@@ -135,19 +134,20 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
         assert_eq!(client.read().await.resources.len(), 2);
     }
     // An answer that needs all streams is refused instead of incomplete.
-    let refused = service.list_nodes(pb::ListNodesRequest::default()).await.unwrap_err();
+    let refused =
+        operations::list_nodes(&call, pb::ListNodesRequest::default()).await.err().unwrap();
     assert!(matches!(refused, AdminError::Unavailable(_)), "{refused:?}");
     assert!(refused.to_string().starts_with(stalled), "{refused}");
 
     drop(release);
     assert_eq!(bad.read().await.resources.len(), 2);
     // The shard may not have ended the turn yet.
-    let is_ready = wait_until(|| service.readiness.check().is_ok().then_some(()));
+    let is_ready = wait_until(|| call.deps().readiness.check().is_ok().then_some(()));
     timeout(PATIENCE, is_ready).await.expect("the replica is ready again");
     assert_eq!(fanout.stalled(), []);
-    let nodes = service.list_nodes(pb::ListNodesRequest::default());
+    let nodes = operations::list_nodes(&call, pb::ListNodesRequest::default());
     let nodes = timeout(PATIENCE, nodes).await.unwrap().unwrap();
-    assert_eq!(nodes.iter().map(|piece| piece.nodes.len()).sum::<usize>(), 6);
+    assert_eq!(nodes.0.iter().map(|piece| piece.nodes.len()).sum::<usize>(), 6);
     end.cancel();
     replica.shutdown().await.unwrap();
 }
@@ -164,29 +164,29 @@ async fn end_of_a_shard_ends_readiness_with_the_reason() {
     let secrets = SecretFinder::new(|_, _, _| panic!("on purpose"));
     let config = FanoutConfig { shards: 2, secrets, ..FanoutConfig::default() };
     let fanout = Fanout::spawn(config, replica.watch(), &TaskTracker::new(), end.clone());
-    let service =
-        service_of(&replica, fanout.clone(), Caller::unrestricted(Identity::anonymous()), &end);
-    assert_eq!(apply(&service, "a", None).await.warnings, []);
+    let call = call_of(&replica, fanout.clone(), Caller::unrestricted(Identity::anonymous()), &end);
+    assert_eq!(apply(&call, "a", None).await.warnings, []);
     let mut bad = Client::open(&fanout, "bad");
     bad.send("", None).await;
     let first = bad.read().await;
-    assert_eq!(service.readiness.check(), Ok(()));
+    assert_eq!(call.deps().readiness.check(), Ok(()));
 
     bad.send(&first.nonce, Some("no")).await;
     let over = timeout(PATIENCE, poll_fn(|cx| bad.responses.poll_next(cx))).await.unwrap();
     assert!(matches!(over, Delivery::End(_)), "{over:?}");
     let reason =
         "shard 0 has ended because of a defect, and serves no streams until the replica restarts";
-    let not_ready = service.readiness.check().unwrap_err();
+    let not_ready = call.deps().readiness.check().unwrap_err();
     assert_eq!((not_ready.reason, &*not_ready.message), (NotReadyReason::Stalled, reason));
     for n in 0..3 {
         let mut client = Client::open(&fanout, &format!("good-{n}"));
         client.send("", None).await;
         client.read().await;
     }
-    let refused = service.list_nodes(pb::ListNodesRequest::default()).await.unwrap_err();
+    let refused =
+        operations::list_nodes(&call, pb::ListNodesRequest::default()).await.err().unwrap();
     assert!(refused.to_string().starts_with(reason), "{refused}");
-    let written = apply(&service, "b", Some(100)).await;
+    let written = apply(&call, "b", Some(100)).await;
     assert!(written.warnings.iter().any(|one| one.message.starts_with(reason)), "{written:?}");
     replica.shutdown().await.unwrap();
 }

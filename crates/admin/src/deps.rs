@@ -1,4 +1,4 @@
-//! The operations of the admin API. gRPC and HTTP are two ways to call them.
+//! The parts of the replica with which the operations of the admin API work, and the state that they read.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use chancery_audit::Audit;
 use chancery_fanout::Fanout;
 use chancery_load::LoadReports;
 use chancery_mcp::Sources;
-use chancery_model::{Identity, State};
+use chancery_model::State;
 use chancery_store::{Answerer, ReadError, Replica};
 use chancery_trace::Tracer;
 use tokio::sync::Semaphore;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     AdminError,
-    caller::{AdminAccess, Caller},
+    caller::AdminAccess,
     external::{External, settings::ExternalValidator},
     fleet_answers::FleetAnswers,
     known_clients::KnownClients,
@@ -106,9 +106,8 @@ impl std::fmt::Debug for AdminDeps {
     }
 }
 
-/// The operations of the admin API. A clone is cheap.
-#[derive(Clone)]
-pub(crate) struct Service {
+/// The parts of the replica with which operations work. All requests share them.
+pub(crate) struct Deps {
     pub(crate) replica: Replica,
     pub(crate) fanout: Fanout,
     pub(crate) readiness: Readiness,
@@ -126,12 +125,10 @@ pub(crate) struct Service {
     pub(crate) reference_settings: Arc<ReferenceSettings>,
     pub(crate) references: Arc<SharedIndex>,
     pub(crate) clients: KnownClients,
-    /// Answers other replicas while the service exists.
+    /// Answers other replicas while the routes exist.
     pub(crate) answerer: Arc<dyn Answerer>,
     pub(crate) external: Option<External>,
-    pub(crate) access: Arc<AdminAccess>,
-    /// The caller of the current request.
-    pub(crate) caller: Arc<Caller>,
+    pub(crate) access: AdminAccess,
     pub(crate) audit: Audit,
     pub(crate) log: Option<Arc<dyn LogFilter>>,
     pub(crate) tracer: Tracer,
@@ -139,7 +136,7 @@ pub(crate) struct Service {
     pub(crate) traced_waits: Arc<Semaphore>,
 }
 
-impl Service {
+impl Deps {
     pub(crate) fn new(deps: &AdminDeps) -> Self {
         Self {
             replica: deps.replica.clone(),
@@ -161,32 +158,12 @@ impl Service {
             answerer: Arc::new(FleetAnswers(deps.fanout.clone())),
             external: (deps.external.as_ref())
                 .map(|settings| External::new(settings, deps.drain.clone())),
-            access: Arc::new(deps.access.clone()),
-            caller: Arc::new(Caller::unrestricted(Identity::anonymous())),
+            access: deps.access.clone(),
             audit: deps.audit.clone(),
             log: deps.log.clone(),
             tracer: deps.tracer.clone(),
             traced_waits: Arc::new(Semaphore::new(TRACED_WAITS_MAX)),
         }
-    }
-
-    /// Returns the state and the part of it that the caller may read. Only the whole state may reach the index of the
-    /// references, which all requests share.
-    pub(crate) async fn states(
-        &self,
-        freshness: Freshness,
-    ) -> Result<(Arc<State>, Arc<State>), AdminError> {
-        let state = self.state(freshness).await?;
-        let visible = self.visible(&state);
-        Ok((state, visible))
-    }
-
-    /// Returns the part of the state that the caller may read.
-    pub(crate) async fn visible_state(
-        &self,
-        freshness: Freshness,
-    ) -> Result<Arc<State>, AdminError> {
-        Ok(self.visible(&self.state(freshness).await?))
     }
 
     /// Returns the state for a read.

@@ -1,0 +1,505 @@
+//! The operations of the admin API: one row per operation.
+//!
+//! From the rows come the functions that run operations, the gRPC services, the HTTP routes, and the list of paths. A
+//! row without `needs` does not compile, and an operation runs only with a [`Ctx`](crate::ctx::Ctx), which the check of
+//! the right creates.
+
+use std::{convert::identity, sync::Arc};
+
+use axum::routing::MethodFilter;
+use chancery_model::Verb;
+use chancery_proto::admin::v1::{
+    self as pb, access_service_server, admin_server, backup_service_server, keys_service_server,
+    load_service_server, log_service_server, mcp_service_server,
+};
+use tonic::{Request, Response, Status};
+
+use crate::{
+    AdminError, access,
+    backup::{self, BackupPieces},
+    cluster,
+    ctx::{
+        Access::{AnyWrite, Cluster, Open, Somewhere},
+        Call,
+    },
+    deps::Deps,
+    explain, keys, load, log_service, mcp, members,
+    nodes::{self, NodePages},
+    record::{Operation, Record},
+    reply::{Reply, problems_in},
+    resources::{self, Listing},
+    routes::{self, Input, Routes},
+    write,
+};
+
+/// The gRPC services of the operations.
+#[derive(Clone)]
+pub(crate) struct Grpc(pub(crate) Arc<Deps>);
+
+/// The parts of a row:
+/// - `(ctx, request: Message) -> Reply`: the names that the row uses, the message of the request, and the reply. A
+///   reply in pieces has the name of the stream in the gRPC service.
+/// - `needs`: the right without which the operation does not run;
+/// - `record`: `read`, `act` with the record in the audit log, or `write` with the record of a write;
+/// - `http`: the method and path, and each field of the request with its parameter, or a function that reads the request;
+/// - `problems_in_answer`: whether the answer of gRPC has the problems of rejected input;
+/// - `run`: the operation.
+macro_rules! operations {
+    ($(
+        service $service:ident in $server:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $method:ident($ctx:ident, $request:ident: $message:ident) -> $reply:ty $(, as $stream:ident)? {
+                    needs: $access:expr,
+                    record: $how:ident $(($operation:expr))?,
+                    $(http: $verb:ident $path:literal $form:tt,)?
+                    $(problems_in_answer: $inside:expr,)?
+                    run: $run:expr $(,)?
+                }
+            )+
+        }
+    )+) => {
+        $($(
+            $(#[doc = $doc])+
+            #[doc = ""]
+            #[doc = "# Errors"]
+            #[doc = "Fails if the caller has no right to the operation, or if the operation fails."]
+            pub(crate) async fn $method(call: &Call, $request: pb::$message) -> Result<$reply, AdminError> {
+                let record = Record::new(call, or!([$($operation)?] None));
+                record.$how(async {
+                    let $ctx = &record.permit($access)?;
+                    $run
+                }).await
+            }
+        )+)+
+
+        $(
+            #[tonic::async_trait]
+            impl $server::$service for Grpc {
+                $(
+                    $(type $stream = <$reply as Reply>::Message;)?
+
+                    async fn $method(
+                        &self,
+                        request: Request<pb::$message>,
+                    ) -> Result<Response<<$reply as Reply>::Message>, Status> {
+                        let call = Call::of(&self.0, request.extensions());
+                        let $request = request.into_inner();
+                        let adapt = or!([$(problems_in($inside))?] identity);
+                        let reply = adapt($method(&call, $request).await)?;
+                        Ok(Response::new(reply.into_message()))
+                    }
+                )+
+            }
+        )+
+
+        /// The paths of the operations. One that has several methods occurs several times.
+        pub(crate) const PATHS: &[&str] = &[$($($($path,)?)+)+];
+
+        /// Adds the HTTP routes of the operations.
+        pub(crate) fn add_routes(to: &mut Routes) {
+            $($($(
+                let run = |call, request| async move { $method(&call, request).await };
+                to.add($path, MethodFilter::$verb, bind!($message $form), run);
+            )?)+)+
+        }
+    };
+}
+
+/// Returns the first value, if the row has it.
+macro_rules! or {
+    ([] $default:expr) => {
+        $default
+    };
+    ([$given:expr] $default:expr) => {
+        $given
+    };
+}
+
+/// Returns the function that reads a request.
+macro_rules! bind {
+    ($message:ident { $($field:ident: $kind:ident($($param:literal)?)),* $(,)? }) => {
+        |mut input: Input| async move {
+            let request = pb::$message { $($field: input.params.$kind($($param)?)?),* };
+            input.params.finish()?;
+            Ok(request)
+        }
+    };
+    ($message:ident ($bind:path)) => {
+        $bind
+    };
+}
+
+operations! {
+    service Admin in admin_server {
+        /// Publishes manifests.
+        apply(ctx, request: ApplyRequest) -> pb::WriteResponse {
+            needs: AnyWrite,
+            record: write(write::record_apply(&request)),
+            http: POST "/v1/apply" (routes::read_apply),
+            problems_in_answer: request.options.as_ref().is_some_and(|all| all.problems_in_response),
+            run: write::apply(ctx, request).await,
+        }
+
+        /// Publishes the static resources of an Envoy bootstrap.
+        import(ctx, request: ImportRequest) -> pb::WriteResponse {
+            needs: Somewhere(Verb::Apply),
+            record: write(write::record_import(&request)),
+            http: POST "/v1/import" (routes::read_import),
+            problems_in_answer: request.options.as_ref().is_some_and(|all| all.problems_in_response),
+            run: write::import(ctx, request).await,
+        }
+
+        /// Deletes existing resources.
+        delete(ctx, request: DeleteRequest) -> pb::WriteResponse {
+            needs: Somewhere(Verb::Delete),
+            record: write(write::record_delete(&request)),
+            http: DELETE "/v1/resources" (routes::read_delete),
+            run: write::delete(ctx, request).await,
+        }
+
+        /// Returns resources of scopes, or of the view of a node, in pieces.
+        list_resources(ctx, request: ListResourcesRequest) -> Listing, as ListResourcesStream {
+            needs: Somewhere(Verb::Get),
+            record: read,
+            http: GET "/v1/resources" {
+                r#type: text("type"),
+                name: text("name"),
+                scope: text("scope"),
+                view_of_node: text("view_of_node"),
+                without_body: flag("without_body"),
+                stale: flag("stale"),
+                dynamic_parameters: pairs("parameter"),
+            },
+            run: resources::list_resources(ctx, request).await,
+        }
+
+        /// Returns a resource in each scope, and who has it.
+        describe_resource(ctx, request: DescribeResourceRequest) -> pb::DescribeResourceResponse {
+            needs: Somewhere(Verb::Get),
+            record: read,
+            http: GET "/v1/describe" {
+                r#type: text("type"),
+                name: text("name"),
+                scope: text("scope"),
+                stale: flag("stale"),
+                dynamic_parameters: pairs("parameter"),
+            },
+            run: resources::describe_resource(ctx, request).await,
+        }
+
+        /// Returns the connected nodes in pieces.
+        list_nodes(ctx, request: ListNodesRequest) -> NodePages, as ListNodesStream {
+            needs: Cluster(Verb::Nodes),
+            record: read,
+            http: GET "/v1/nodes" { id: text("id"), state: text("state") },
+            run: nodes::list_nodes(ctx, request).await,
+        }
+
+        /// Returns one connected node.
+        get_node(ctx, request: GetNodeRequest) -> pb::NodeStatus {
+            needs: Cluster(Verb::Nodes),
+            record: read,
+            http: GET "/v1/nodes/{*id}" { id: path("id") },
+            run: nodes::get_node(ctx, request).await,
+        }
+
+        /// Explains what a node sees of a resource, and why.
+        explain(ctx, request: ExplainRequest) -> pb::ExplainResponse {
+            needs: Cluster(Verb::Nodes),
+            record: read,
+            http: GET "/v1/explain" {
+                node: text("node"),
+                r#type: text("type"),
+                name: text("name"),
+                stale: flag("stale"),
+                dynamic_parameters: pairs("parameter"),
+            },
+            run: explain::explain_node(ctx, request).await,
+        }
+
+        /// Returns the assignments.
+        list_assignments(ctx, request: ListAssignmentsRequest) -> pb::ListAssignmentsResponse {
+            needs: Cluster(Verb::Assignments),
+            record: read,
+            http: GET "/v1/assignments" { stale: flag("stale") },
+            run: cluster::list_assignments(ctx, request).await,
+        }
+
+        /// Deletes an existing assignment.
+        delete_assignment(ctx, request: DeleteAssignmentRequest) -> pb::WriteResponse {
+            needs: Cluster(Verb::Assign),
+            record: write(write::record_delete_assignment(&request)),
+            http: DELETE "/v1/assignments" { name: text("name"), options: options() },
+            run: write::delete_assignment(ctx, request).await,
+        }
+
+        /// Returns the members of the cluster and their status.
+        get_cluster(ctx, _request: GetClusterRequest) -> pb::ClusterStatus {
+            needs: Cluster(Verb::Cluster),
+            record: read,
+            http: GET "/v1/cluster" {},
+            run: cluster::get_cluster(ctx).await,
+        }
+
+        /// Adds a replica to the cluster.
+        add_member(ctx, request: AddMemberRequest) -> pb::ChangeResponse {
+            needs: Cluster(Verb::Members),
+            record: act(members::record_add(&request)),
+            http: POST "/v1/cluster/members" {
+                replica_id: number_or_zero("id"),
+                address: text("address"),
+                learner: flag("learner"),
+            },
+            run: members::add_member(ctx, request).await,
+        }
+
+        /// Makes a learner a voter.
+        promote_member(ctx, request: PromoteMemberRequest) -> pb::ChangeResponse {
+            needs: Cluster(Verb::Members),
+            record: act(members::record("member.promote", request.replica_id)),
+            http: POST "/v1/cluster/promote" { replica_id: number_or_zero("id") },
+            run: members::promote_member(ctx, request).await,
+        }
+
+        /// Removes a member.
+        remove_member(ctx, request: RemoveMemberRequest) -> pb::ChangeResponse {
+            needs: Cluster(Verb::Members),
+            record: act(members::record("member.remove", request.replica_id)),
+            http: DELETE "/v1/cluster/members" { replica_id: number_or_zero("id") },
+            run: members::remove_member(ctx, request).await,
+        }
+
+        /// Transfers leadership to another voter.
+        transfer_leader(ctx, request: TransferLeaderRequest) -> pb::ChangeResponse {
+            needs: Cluster(Verb::Members),
+            record: act(members::record("leader.transfer", request.replica_id)),
+            http: POST "/v1/cluster/transfer-leader" { replica_id: number("id") },
+            run: members::transfer_leader(ctx, request).await,
+        }
+
+        /// Takes a snapshot on this replica.
+        take_snapshot(ctx, _request: TakeSnapshotRequest) -> pb::TakeSnapshotResponse {
+            needs: Cluster(Verb::Members),
+            record: act(Operation::new("snapshot.take")),
+            http: POST "/v1/cluster/snapshot" {},
+            run: members::take_snapshot(ctx).await,
+        }
+
+        /// Returns the newest entries of the history.
+        list_history(ctx, request: ListHistoryRequest) -> pb::ListHistoryResponse {
+            needs: Cluster(Verb::History),
+            record: read,
+            http: GET "/v1/history" { limit: limit("limit"), stale: flag("stale") },
+            run: cluster::list_history(ctx, request).await,
+        }
+
+        /// Returns the version of the program.
+        get_version(ctx, _request: GetVersionRequest) -> pb::VersionInfo {
+            needs: Open,
+            record: read,
+            http: GET "/v1/version" {},
+            run: Ok(cluster::version(ctx)),
+        }
+    }
+
+    service AccessService in access_service_server {
+        /// Returns the identity and the rights of the caller.
+        who_am_i(ctx, _request: WhoAmIRequest) -> pb::WhoAmIResponse {
+            needs: Open,
+            record: read,
+            http: GET "/v1/whoami" {},
+            run: Ok(access::who_am_i(ctx)),
+        }
+
+        /// Returns whether an identity may use an operation. About others, the caller needs the right to read rules.
+        check_access(ctx, request: CheckAccessRequest) -> pb::CheckAccessResponse {
+            needs: Open,
+            record: read,
+            http: GET "/v1/access/check" {
+                verb: text("verb"),
+                scope: text("scope"),
+                r#type: text("type"),
+                name: text("name"),
+                identity: text("identity"),
+            },
+            run: access::check_access(ctx, &request),
+        }
+
+        /// Returns the access rules.
+        list_access(ctx, request: ListAccessRequest) -> pb::ListAccessResponse {
+            needs: Cluster(Verb::AccessRead),
+            record: read,
+            http: GET "/v1/access" { stale: flag("stale") },
+            run: access::list_access(ctx, request).await,
+        }
+
+        /// Deletes an access rule.
+        delete_access(ctx, request: DeleteAccessRequest) -> pb::WriteResponse {
+            needs: Cluster(Verb::AccessWrite),
+            record: write(access::record_delete_access(&request)),
+            http: DELETE "/v1/access" { name: text("name"), options: options() },
+            run: access::delete_access(ctx, request).await,
+        }
+
+        /// Explains the decision about a client.
+        explain_access(ctx, request: ExplainAccessRequest) -> pb::ExplainAccessResponse {
+            needs: Cluster(Verb::AccessRead),
+            record: read,
+            http: GET "/v1/access/explain" { identity: text("identity"), node: text("node") },
+            run: access::explain_access(ctx, request).await,
+        }
+
+        /// Creates a token.
+        create_token(ctx, request: CreateTokenRequest) -> pb::CreateTokenResponse {
+            needs: Cluster(Verb::Tokens),
+            record: act(access::record_token("token.create", &request.name)),
+            http: POST "/v1/tokens" {
+                name: text("name"),
+                valid_seconds: number_or_zero("valid_seconds"),
+            },
+            run: access::create_token(ctx, request).await,
+        }
+
+        /// Returns the tokens.
+        list_tokens(ctx, request: ListTokensRequest) -> pb::ListTokensResponse {
+            needs: Cluster(Verb::Tokens),
+            record: read,
+            http: GET "/v1/tokens" { stale: flag("stale") },
+            run: access::list_tokens(ctx, request).await,
+        }
+
+        /// Deletes tokens.
+        delete_token(ctx, request: DeleteTokenRequest) -> pb::WriteResponse {
+            needs: Cluster(Verb::Tokens),
+            record: write(access::record_token("token.delete", &request.name)),
+            http: DELETE "/v1/tokens" { name: text("name"), id: text("id") },
+            run: access::delete_token(ctx, request).await,
+        }
+
+        /// Returns the quotas and their use.
+        list_quotas(ctx, request: ListQuotasRequest) -> pb::ListQuotasResponse {
+            needs: Cluster(Verb::AccessRead),
+            record: read,
+            http: GET "/v1/quotas" { stale: flag("stale") },
+            run: access::list_quotas(ctx, request).await,
+        }
+
+        /// Deletes a quota.
+        delete_quota(ctx, request: DeleteQuotaRequest) -> pb::WriteResponse {
+            needs: Cluster(Verb::AccessWrite),
+            record: write(access::record_delete_quota(&request)),
+            http: DELETE "/v1/quotas" { name: text("name"), options: options() },
+            run: access::delete_quota(ctx, request).await,
+        }
+    }
+
+    service BackupService in backup_service_server {
+        /// Returns the state as the bytes of a backup file.
+        backup(ctx, request: BackupRequest) -> BackupPieces, as BackupStream {
+            needs: Cluster(Verb::Backup),
+            record: act(backup::record(&request)),
+            run: backup::backup(ctx, request).await,
+        }
+    }
+
+    service KeysService in keys_service_server {
+        /// Returns the keys with which secrets are sealed.
+        keys_status(ctx, request: KeysStatusRequest) -> pb::KeysStatusResponse {
+            needs: Cluster(Verb::KeysRead),
+            record: read,
+            run: keys::keys_status(ctx, request).await,
+        }
+
+        /// Adds a key that seals new secrets.
+        rotate_keys(ctx, request: RotateKeysRequest) -> pb::WriteResponse {
+            needs: Cluster(Verb::KeysWrite),
+            record: write(Operation::write("keys.rotate", "", request.options.as_ref())),
+            run: keys::rotate_keys(ctx, request).await,
+        }
+
+        /// Wraps the keys with the present key of their source.
+        rewrap_keys(ctx, request: RewrapKeysRequest) -> pb::WriteResponse {
+            needs: Cluster(Verb::KeysWrite),
+            record: write(Operation::write("keys.rewrap", "", request.options.as_ref())),
+            run: keys::rewrap_keys(ctx, request).await,
+        }
+
+        /// Removes a key that seals nothing.
+        retire_key(ctx, request: RetireKeyRequest) -> pb::WriteResponse {
+            needs: Cluster(Verb::KeysWrite),
+            record: write(
+                Operation::write("keys.retire", "", request.options.as_ref())
+                    .target("key", request.id.to_string())
+            ),
+            run: keys::retire_key(ctx, request).await,
+        }
+
+        /// Seals some resources again. There is one record for all calls of a pass.
+        reseal_secrets(ctx, request: ResealSecretsRequest) -> pb::ResealSecretsResponse {
+            needs: Cluster(Verb::KeysWrite),
+            record: act(keys::record_reseal(&request)),
+            run: keys::reseal_secrets(ctx, request).await,
+        }
+    }
+
+    service LoadService in load_service_server {
+        /// Returns the load that clients have reported to this replica.
+        get_load(ctx, request: GetLoadRequest) -> pb::LoadStatus {
+            needs: Cluster(Verb::LoadRead),
+            record: read,
+            http: GET "/v1/load" {
+                cluster: text("cluster"),
+                endpoints: flag("endpoints"),
+                limit: limit("limit"),
+            },
+            run: load::get_load(ctx, request).await,
+        }
+
+        /// Changes what clients report to this replica.
+        set_load_settings(ctx, request: SetLoadSettingsRequest) -> pb::LoadSettings {
+            needs: Cluster(Verb::LoadWrite),
+            record: act(Operation::new("load.set")),
+            http: POST "/v1/load/settings" (routes::read_load_settings),
+            run: load::set_load_settings(ctx, request),
+        }
+    }
+
+    service LogService in log_service_server {
+        /// Returns the filter of the log.
+        get_log_filter(ctx, _request: GetLogFilterRequest) -> pb::LogFilter {
+            needs: Cluster(Verb::Cluster),
+            record: read,
+            run: log_service::get_log_filter(ctx),
+        }
+
+        /// Changes the filter of the log.
+        set_log_filter(ctx, request: SetLogFilterRequest) -> pb::LogFilter {
+            needs: Cluster(Verb::LogWrite),
+            record: act(log_service::record(&request)),
+            run: log_service::set_log_filter(ctx, request),
+        }
+    }
+
+    service McpService in mcp_service_server {
+        /// Returns the status of all sources of MCP.
+        get_mcp_status(ctx, _request: GetMcpStatusRequest) -> pb::McpStatus {
+            needs: Cluster(Verb::McpRead),
+            record: read,
+            http: GET "/v1/mcp" {},
+            run: Ok(mcp::mcp_status(ctx)),
+        }
+
+        /// Allows a held deletion of a source of MCP.
+        confirm_mcp_deletion(ctx, request: ConfirmMcpDeletionRequest) -> pb::McpStatus {
+            needs: Cluster(Verb::McpWrite),
+            record: act(mcp::record(&request)),
+            http: POST "/v1/mcp/confirm" {
+                source: text("source"),
+                collection: text("collection"),
+                token: text("token"),
+            },
+            run: mcp::confirm_mcp_deletion(ctx, request).await,
+        }
+    }
+}

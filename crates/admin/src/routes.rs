@@ -1,0 +1,188 @@
+//! The HTTP routes of operations, and the requests that are read from parameters and bodies.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    body::{Body, to_bytes},
+    extract::{
+        Query, RawPathParams, Request, State,
+        rejection::{QueryRejection, RawPathParamsRejection},
+    },
+    response::IntoResponse,
+    routing::{MethodFilter, MethodRouter},
+};
+use chancery_proto::admin::v1 as pb;
+use http_body::Body as _;
+use http_body_util::LengthLimitError;
+
+use crate::{
+    AdminError, ctx::Call, deps::Deps, params::Params, probes::Probes, reply::HttpReply,
+    resources::parse_type,
+};
+
+/// The state of the handlers.
+#[derive(Clone)]
+pub(crate) struct Http {
+    pub(crate) deps: Arc<Deps>,
+    pub(crate) probes: Probes,
+    pub(crate) request_bytes_max: u64,
+}
+
+pub(crate) type Pairs = Result<Query<Vec<(String, String)>>, QueryRejection>;
+pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
+
+/// The HTTP routes by path.
+pub(crate) struct Routes(pub(crate) BTreeMap<&'static str, MethodRouter<Http>>);
+
+impl Routes {
+    /// Adds an operation. `read` reads the request, and `run` runs the operation.
+    pub(crate) fn add<M, R, Read, Run>(
+        &mut self,
+        path: &'static str,
+        method: MethodFilter,
+        read: impl FnOnce(Input) -> Read + Clone + Send + Sync + 'static,
+        run: impl FnOnce(Call, M) -> Run + Clone + Send + Sync + 'static,
+    ) where
+        M: Send,
+        R: HttpReply + Send,
+        Read: Future<Output = Result<M, AdminError>> + Send,
+        Run: Future<Output = Result<R, AdminError>> + Send,
+    {
+        let handler = |State(http): State<Http>,
+                       path: PathParams,
+                       pairs: Pairs,
+                       request: Request| async move {
+            let call = Call::of(&http.deps, request.extensions());
+            let reply = async {
+                let input = Input::new(pairs, path, request.into_body(), http.request_bytes_max)?;
+                run(call, read(input).await?).await
+            };
+            reply.await.map_or_else(IntoResponse::into_response, HttpReply::into_http)
+        };
+        let methods = self.0.remove(path).unwrap_or_default();
+        self.0.insert(path, methods.on(method, handler));
+    }
+}
+
+/// The parts of a request from which its message is read.
+pub(crate) struct Input {
+    pub(crate) params: Params,
+    body: Body,
+    request_bytes_max: u64,
+}
+
+impl Input {
+    pub(crate) fn new(
+        pairs: Pairs,
+        path: PathParams,
+        body: Body,
+        request_bytes_max: u64,
+    ) -> Result<Self, AdminError> {
+        let Query(pairs) = pairs.map_err(|error| AdminError::Parameter(error.body_text()))?;
+        let path = path.map_err(|error| AdminError::Parameter(error.body_text()))?;
+        Ok(Self { params: Params::new(pairs).with_path(&path), body, request_bytes_max })
+    }
+
+    /// Reads the body as a manifest.
+    async fn manifest(self) -> Result<pb::File, AdminError> {
+        let max = self.request_bytes_max;
+        let content = body_text(self.body, max, " (admin.request_bytes_max)").await?;
+        Ok(pb::File { name: "request body".to_owned(), content })
+    }
+}
+
+/// Reads a body as text of at most `max` bytes. `key` names the setting of the limit.
+pub(crate) async fn body_text(body: Body, max: u64, key: &str) -> Result<String, AdminError> {
+    let too_large =
+        || AdminError::TooLarge(format!("the request has more than {max} bytes, the maximum{key}"));
+    if body.size_hint().lower() > max {
+        return Err(too_large());
+    }
+    let limit = usize::try_from(max).unwrap_or(usize::MAX);
+    let bytes = to_bytes(body, limit).await.map_err(|error| {
+        let source = std::error::Error::source(&error);
+        if source.is_some_and(|source| source.is::<LengthLimitError>()) {
+            return too_large();
+        }
+        AdminError::Parameter(format!("the request body ended early: {error}"))
+    })?;
+    String::from_utf8(bytes.into()).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        AdminError::Parameter(format!("byte {at} of the request body is not UTF-8 text"))
+    })
+}
+
+/// Reads a request to publish manifests.
+pub(crate) async fn read_apply(mut input: Input) -> Result<pb::ApplyRequest, AdminError> {
+    let params = &mut input.params;
+    let apply = pb::ApplyRequest {
+        files: Vec::new(),
+        scope: params.text("scope")?,
+        prune: params.flag("prune")?,
+        name: params.text("name")?,
+        options: params.options()?,
+    };
+    params.finish()?;
+    Ok(pb::ApplyRequest { files: vec![input.manifest().await?], ..apply })
+}
+
+/// Reads a request to publish a bootstrap.
+pub(crate) async fn read_import(mut input: Input) -> Result<pb::ImportRequest, AdminError> {
+    let params = &mut input.params;
+    let import = pb::ImportRequest {
+        file: None,
+        scope: params.text("scope")?,
+        name: params.text("name")?,
+        options: params.options()?,
+    };
+    params.finish()?;
+    Ok(pb::ImportRequest { file: Some(input.manifest().await?), ..import })
+}
+
+/// Reads a request to delete resources of one type.
+pub(crate) async fn read_delete(mut input: Input) -> Result<pb::DeleteRequest, AdminError> {
+    let params = &mut input.params;
+    let type_name = params.text("type")?;
+    let names = params.list("name");
+    let scope = params.text("scope")?;
+    let if_version = params.text("if_version")?;
+    let dynamic_parameters = params.pairs("parameter")?;
+    let options = params.options()?;
+    params.finish()?;
+    if names.len() > 1 && !if_version.is_empty() {
+        let n = names.len();
+        let text = format!("if_version applies to one resource, but {n} are named");
+        return Err(AdminError::Parameter(text));
+    }
+    if type_name.is_empty() || names.is_empty() {
+        let text = "a delete needs the parameters type and name; repeat name for several resources";
+        return Err(AdminError::Parameter(text.to_owned()));
+    }
+    parse_type(&type_name)?;
+    let resources = names
+        .into_iter()
+        .map(|name| {
+            let (r#type, if_version) = (type_name.clone(), if_version.clone());
+            let dynamic_parameters = dynamic_parameters.clone();
+            pb::ResourceRef { r#type, name, if_version, dynamic_parameters }
+        })
+        .collect();
+    Ok(pb::DeleteRequest { resources, scope, options })
+}
+
+/// Reads the settings of load reports. A parameter `cluster` without a value is an empty list.
+pub(crate) async fn read_load_settings(
+    mut input: Input,
+) -> Result<pb::SetLoadSettingsRequest, AdminError> {
+    let params = &mut input.params;
+    let mut names = params.list("cluster");
+    let interval_ms = params.millis("interval")?;
+    let endpoints = params.optional_flag("endpoints")?;
+    params.finish()?;
+    let is_given = !names.is_empty();
+    if names == [""] {
+        names.clear();
+    }
+    let clusters = is_given.then_some(pb::ClusterNames { names });
+    Ok(pb::SetLoadSettingsRequest { clusters, interval_ms, endpoints })
+}
