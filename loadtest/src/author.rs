@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
-use chancery_proto::admin::v1::{
+use chancery_admin_proto::v1::{
     ApplyRequest, ClusterStatus, DeleteRequest, File, GetClusterRequest, ListResourcesRequest,
     ResourceRef, WriteOptions, WriteResponse, admin_client::AdminClient,
 };

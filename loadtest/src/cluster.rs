@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use chancery_proto::admin::v1::ClusterStatus;
+use chancery_admin_proto::v1::ClusterStatus;
 use chancery_testing::reserve_address;
 
 use crate::{

@@ -5,10 +5,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use chancery_admin_proto::v1 as pb;
 use chancery_auth::new_token;
 use chancery_fanout::AccessControl;
 use chancery_model::{AccessOp, Identity, Principal, ResourceName, ScopeName, Target, Token, Verb};
-use chancery_proto::admin::v1 as pb;
 
 use crate::{
     AdminError,

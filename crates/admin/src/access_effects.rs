@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{Identity, Node, State, StreamRefusal};
-use chancery_proto::admin::v1 as pb;
 
 use crate::node_groups::Client;
 

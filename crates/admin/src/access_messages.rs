@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{
     Access, AccessRule, ClientGrant, Grant, Identity, IdentityGrant, Quota, QuotaUse, Template,
     Token, TokenDigest,
 };
-use chancery_proto::admin::v1 as pb;
 
 /// The number of hexadecimal digits that identify a token.
 const ID_DIGITS: usize = 16;

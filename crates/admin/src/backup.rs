@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use chancery_store::{Backup, BackupError, ReadError};
 use futures::Stream;
 use tokio::sync::mpsc;

@@ -128,7 +128,7 @@ fn shifted(low: u64, bits: u32) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use chancery_proto::admin::v1 as pb;
+    use chancery_admin_proto::v1 as pb;
     use prost::Message;
 
     use super::*;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{Applied, Assignment, Change, ChangeKind, State};
-use chancery_proto::admin::v1 as pb;
 use serde_json::{Map, Value};
 
 use crate::{

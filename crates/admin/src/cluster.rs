@@ -1,7 +1,7 @@
 //! Operations on the replica, the history and the assignments.
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{Assignment, Glob};
-use chancery_proto::admin::v1 as pb;
 use chancery_store::{HISTORY_MAX, StateDigest};
 
 use crate::{AdminError, ctx::Ctx, deps::Freshness, members};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use chancery_fanout::{Fanout, StreamStatus};
 use chancery_model::TypeUrl;
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use chancery_store::NoAnswer;
 use prost::Message;
 

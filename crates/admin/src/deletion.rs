@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{
     DynamicParameters, Expectation, Precondition, ResourceKey, Revision, ScopeName, State,
     Transaction, Version,
 };
-use chancery_proto::admin::v1 as pb;
 use prost::Message;
 
 use crate::{

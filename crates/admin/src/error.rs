@@ -1,7 +1,7 @@
 //! The error of a rejected request. It becomes a gRPC status or HTTP JSON.
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{Expectation, NameError, Refusal};
-use chancery_proto::admin::v1 as pb;
 use prost::Message;
 use tonic::{
     Code, Status,

@@ -4,12 +4,12 @@ mod by_id;
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use chancery_admin_proto::v1 as pb;
 use chancery_fanout::StreamStatus;
 use chancery_model::{
     Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
     has_node_parameters, is_of_node, show_parameters,
 };
-use chancery_proto::admin::v1 as pb;
 use chancery_protocol::SyncState;
 
 use crate::{

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use chancery_admin_proto::v1 as pb;
 use chancery_fanout::AccessControl;
 use chancery_model::{ScopeName, Transaction};
-use chancery_proto::admin::v1 as pb;
 use chancery_store::{Answers, NoAnswer, Question};
 
 use crate::{

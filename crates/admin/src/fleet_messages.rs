@@ -6,9 +6,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use chancery_admin_proto::v1 as pb_admin;
 use chancery_admission::{ClientProfile, ConnectedClients};
 use chancery_model::{ScopeName, Transaction, TypeUrl};
-use chancery_proto::{admin::v1 as pb_admin, raft::v1 as pb};
+use chancery_raft_proto::v1 as pb;
 use chancery_store::{AskLimits, NoAnswer, Unanswered, rules_from_proto, rules_to_proto};
 use prost::Message;
 

@@ -4,7 +4,7 @@
 //! and a field with presence is omitted when it is not set. The body and the constraints of a
 //! resource are the only exceptions to proto JSON, because only the Envoy descriptors can decode them.
 
-use chancery_proto::{admin::v1 as pb, own_pool};
+use chancery_admin_proto::{pool, v1 as pb};
 use prost::Message;
 use prost_reflect::{DynamicMessage, SerializeOptions};
 use serde_json::Value;
@@ -111,7 +111,7 @@ fn plain<M: JsonMessage>(message: &M) -> Value {
         .use_proto_field_name(true)
         .stringify_64_bit_integers(false)
         .skip_default_fields(false);
-    let descriptor = own_pool()
+    let descriptor = pool()
         .get_message_by_name(M::NAME)
         .expect("the pool has every message of the module it was generated with");
     DynamicMessage::decode(descriptor, message.encode_to_vec().as_slice())

@@ -6,11 +6,11 @@
 use std::ops::Bound::{Included, Unbounded};
 
 use bytes::Bytes;
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{
     DataKeyId, KeyOp, Keys, Outcome, Reseal, Resource, ResourceKey, ResourceName, ScopeName, State,
     Transaction, TypeUrl, types,
 };
-use chancery_proto::admin::v1 as pb;
 use chancery_secrets::{KeysError, Secrets};
 use prost::Message;
 

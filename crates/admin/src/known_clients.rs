@@ -7,10 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use chancery_admin_proto::v1 as pb;
 use chancery_admission::{ClientProfile, ConnectedClients};
 use chancery_fanout::ClientGroup;
 use chancery_model::Revision;
-use chancery_proto::admin::v1 as pb;
 use chancery_store::{Answers, Question, Replica};
 use tokio::sync::Mutex as AsyncMutex;
 

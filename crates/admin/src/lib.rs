@@ -85,16 +85,16 @@ mod write_trace;
 use std::sync::Arc;
 
 use axum::Router;
-use chancery_model::{ResourceDraft, ScopeName, types};
-use chancery_proto::{
+use chancery_admin_proto::{
     FILE_DESCRIPTOR_SET,
-    admin::v1::{
+    v1::{
         access_service_server::AccessServiceServer, admin_server::AdminServer,
         backup_service_server::BackupServiceServer, keys_service_server::KeysServiceServer,
         load_service_server::LoadServiceServer, log_service_server::LogServiceServer,
         mcp_service_server::McpServiceServer,
     },
 };
+use chancery_model::{ResourceDraft, ScopeName, types};
 use futures::{FutureExt, future::BoxFuture};
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use chancery_admin_proto::v1 as pb;
 use chancery_load::{Clusters, LoadReports, Query, SettingsError};
-use chancery_proto::admin::v1 as pb;
 
 use crate::{AdminError, ctx::Ctx, nodes};
 

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 
 use crate::{
     AdminError,

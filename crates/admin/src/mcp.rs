@@ -1,8 +1,8 @@
 //! The sources of MCP, and the confirmation of held deletions.
 
+use chancery_admin_proto::v1 as pb;
 use chancery_mcp::{CollectionStatus, ConfirmRefusal, SourceStatus};
 use chancery_model::State;
-use chancery_proto::admin::v1 as pb;
 
 use crate::{AdminError, ctx::Ctx, record::Operation};
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use chancery_store::{ChangeError, MachineReport, Member, MemberChange, PortReport, Role};
 
 use crate::{AdminError, ctx::Ctx, record::Operation};

@@ -5,9 +5,9 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use chancery_admin_proto::v1 as pb;
 use chancery_fanout::{NackRecord, PollRejection, StalledShard, StreamStatus};
 use chancery_model::Glob;
-use chancery_proto::admin::v1 as pb;
 use chancery_protocol::{SubscriptionStatus, SyncState};
 use tokio::time::Instant;
 

@@ -7,11 +7,11 @@
 use std::{convert::identity, sync::Arc};
 
 use axum::routing::MethodFilter;
-use chancery_model::Verb;
-use chancery_proto::admin::v1::{
+use chancery_admin_proto::v1::{
     self as pb, access_service_server, admin_server, backup_service_server, keys_service_server,
     load_service_server, log_service_server, mcp_service_server,
 };
+use chancery_model::Verb;
 use tonic::{Request, Response, Status};
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use axum::extract::RawPathParams;
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 
 use crate::AdminError;
 

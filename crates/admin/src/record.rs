@@ -6,8 +6,8 @@
 use std::{pin::pin, sync::Arc};
 
 use axum::{extract::Request, middleware::Next, response::Response};
+use chancery_admin_proto::v1 as pb;
 use chancery_audit::{Decision, Event, Port, Target};
-use chancery_proto::admin::v1 as pb;
 use serde_json::Value;
 
 use crate::{

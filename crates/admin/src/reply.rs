@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use futures::{Stream, StreamExt, stream};
 use http::{HeaderValue, header};
 use tonic::Status;

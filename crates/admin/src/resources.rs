@@ -5,12 +5,12 @@ use std::{
     sync::Arc,
 };
 
+use chancery_admin_proto::v1 as pb;
 use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
     Collection, DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, Target,
     TypeUrl, Verb, is_of_node, show_parameters, types,
 };
-use chancery_proto::admin::v1 as pb;
 use chancery_view::View;
 use futures::{Stream, stream};
 

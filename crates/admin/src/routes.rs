@@ -11,7 +11,7 @@ use axum::{
     response::IntoResponse,
     routing::{MethodFilter, MethodRouter},
 };
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use http_body::Body as _;
 use http_body_util::LengthLimitError;
 

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{Revision, Transaction, TypeUrl};
-use chancery_proto::admin::v1 as pb;
 use chancery_store::{NoAnswer, Question};
 use tokio::time::Instant;
 

@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use chancery_admin_proto::v1 as pb;
 use chancery_admission::{
     Admitted, Imported, Manifest, Omitted, Options, Problem, Prune, Validation,
 };
@@ -17,7 +18,6 @@ use chancery_model::{
     Applied, AssignmentOp, Outcome, Precondition, Refusal, ResourceKey, ResourceName, ScopeName,
     State, Summary, Target, Transaction, Upsert, Verb,
 };
-use chancery_proto::admin::v1 as pb;
 use chancery_store::{HISTORY_MAX, TransactError};
 use tracing::debug;
 

@@ -7,7 +7,7 @@ use chancery_model::{
     ScopeName, Target, Transaction, TypeUrl, Verb,
 };
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 
 use crate::{
     AdminError,

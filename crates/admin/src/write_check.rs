@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use chancery_admin_proto::v1 as pb;
 use chancery_admission::{Validation, ValidationMode};
 use chancery_model::State;
-use chancery_proto::admin::v1 as pb;
 
 use crate::{
     AdminError,

@@ -17,7 +17,7 @@ mod view_sizes;
 
 use std::collections::BTreeSet;
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 
 pub(crate) use effects::{Finding, Tried, findings};
 pub(crate) use suspects::Suspects;

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use chancery_admin_proto::v1 as pb;
 use chancery_admission::ValidationMode;
 use chancery_model::{Revision, TransactionMeta};
-use chancery_proto::admin::v1 as pb;
 use chancery_store::RequestId;
 use tokio::time::Instant;
 

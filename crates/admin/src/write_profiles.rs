@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use chancery_admin_proto::v1 as pb;
 use chancery_admission::{
     ConnectedClients, Problem, ProfileSource, Profiles, Validation, ValidationMode,
 };
 use chancery_model::{ScopeName, Transaction};
-use chancery_proto::admin::v1 as pb;
 use tokio::time::Instant;
 
 use crate::{

@@ -9,7 +9,7 @@ use std::{
     time::SystemTime,
 };
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedMutexGuard, watch},

@@ -1,7 +1,7 @@
 //! The sums as messages of the admin API.
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::Glob;
-use chancery_proto::admin::v1 as pb;
 use tokio::time::Instant;
 
 use crate::{

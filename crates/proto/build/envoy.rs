@@ -1,6 +1,6 @@
 //! Generates the descriptors of the whole Envoy API.
 //!
-//! The sources are the files that Envoy itself links, and a registry package, which the workspace manifest pins and
+//! The sources are the files that Envoy itself links, and a registry package, which the manifest of this crate pins and
 //! Cargo.lock verifies. The package also has the files of extensions that the usual build of Envoy does not link.
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::{cargo, linked, resolver::Resolver, tree};
+use crate::{cargo, linked, resolver::Resolver};
 
 const PACKAGE: &str = "envoy-types";
 
@@ -40,7 +40,7 @@ pub(crate) fn generate(here: &Path, out: &Path) -> anyhow::Result<()> {
     let linked = linked::read(&here.join("sets"))?;
     let mut files: Vec<PathBuf> = linked.keys().map(PathBuf::from).collect();
     for root in &roots {
-        files.extend(tree::protos(root)?);
+        files.extend(chancery_proto_build::protos(root)?);
     }
     files.retain(|file| !file.ends_with(RENAMED));
     let mut compiler = protox::Compiler::with_file_resolver(Resolver::new(linked, roots));
@@ -54,27 +54,24 @@ pub(crate) fn generate(here: &Path, out: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the source directory of the package, in the version of Cargo.lock.
+/// Returns the source directory of the package, in the version that the manifest of this crate pins.
 fn package(here: &Path) -> anyhow::Result<PathBuf> {
     cargo::rerun_if_env_changed("CARGO_HOME")?;
-    let lock = here.join("../../Cargo.lock");
-    cargo::rerun_if_changed(&lock)?;
-    let version = locked_version(&lock)?;
+    let version = pinned_version(&here.join("Cargo.toml"))?;
     match unpacked(&version) {
         Some(directory) => Ok(directory),
         None => from_metadata(here, &version),
     }
 }
 
-fn locked_version(lock: &Path) -> anyhow::Result<String> {
-    let text = fs::read_to_string(lock).with_context(|| lock.display().to_string())?;
-    let name = format!("name = \"{PACKAGE}\"");
-    let mut lines = text.lines().skip_while(|line| *line != name);
-    lines
-        .nth(1)
-        .and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))
+/// Returns the version that the manifest pins.
+fn pinned_version(manifest: &Path) -> anyhow::Result<String> {
+    let text = fs::read_to_string(manifest).with_context(|| manifest.display().to_string())?;
+    let pin = format!("{PACKAGE} = \"=");
+    text.lines()
+        .find_map(|line| line.strip_prefix(&pin)?.strip_suffix('"'))
         .map(str::to_owned)
-        .with_context(|| format!("{} has no {PACKAGE}", lock.display()))
+        .with_context(|| format!("{} does not pin {PACKAGE}", manifest.display()))
 }
 
 /// Returns the directory into which cargo unpacked the package, if an earlier build or `cargo fetch`

@@ -1,14 +1,12 @@
 //! Generates the following files, without protoc:
-//! - the modules and the descriptor set of our own APIs, from every `.proto` under `/proto`;
+//! - the modules and the descriptor set of the messages of MCP, from `/proto/istio` and `/proto/google`;
 //! - the descriptor set of the APIs of Envoy and Istio, from the sets under `sets` and the `.proto` tree inside the
 //!   package `envoy-types`.
 
 mod cargo;
 mod envoy;
 mod linked;
-mod own;
 mod resolver;
-mod tree;
 
 use std::{env, path::PathBuf};
 
@@ -21,6 +19,8 @@ fn main() -> anyhow::Result<()> {
     for path in ["build", "sets", "Cargo.toml"] {
         cargo::rerun_if_changed(&here.join(path))?;
     }
-    own::generate(&here.join("../../proto"), &out).context("our own protos")?;
+    let packages = ["google", "istio"];
+    chancery_proto_build::generate(&here.join("../../proto"), &packages, |builder| builder)
+        .context("the protos of MCP")?;
     envoy::generate(&here, &out).context("the Envoy protos")
 }

@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::{LazyLock, OnceLock},
+    sync::OnceLock,
 };
 
 use prost::{DecodeError, Message};
 use prost_reflect::DescriptorPool;
 use prost_types::{DescriptorProto, FileDescriptorProto};
 
-use crate::{ENVOY_DESCRIPTORS, FILE_DESCRIPTOR_SET};
+use crate::{ENVOY_DESCRIPTORS, MCP_DESCRIPTORS};
 
 fn decode(bytes: &[u8]) -> DescriptorPool {
     DescriptorPool::decode(bytes).expect("the build script wrote valid descriptors")
@@ -21,7 +21,8 @@ static ENVOY_POOL: OnceLock<DescriptorPool> = OnceLock::new();
 fn envoy_api() -> DescriptorPool {
     let mut pool = decode(ENVOY_DESCRIPTORS);
     let files = ["metadata", "resource"].map(|file| format!("istio/mcp/v1alpha1/{file}.proto"));
-    for file in files.iter().filter_map(|name| own_pool().get_file_by_name(name)) {
+    let mcp = decode(MCP_DESCRIPTORS);
+    for file in files.iter().filter_map(|name| mcp.get_file_by_name(name)) {
         let added = pool.add_file_descriptor_proto(file.file_descriptor_proto().clone());
         added.expect("the imports of the file are part of the Envoy API");
     }
@@ -150,13 +151,6 @@ fn comparable(message: &DescriptorProto) -> DescriptorProto {
     message
 }
 
-/// Returns the descriptors of our own APIs.
-#[must_use]
-pub fn own_pool() -> &'static DescriptorPool {
-    static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| decode(FILE_DESCRIPTOR_SET));
-    &POOL
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,7 +175,6 @@ mod tests {
         ] {
             assert!(envoy_pool().get_message_by_name(name).is_some(), "{name}");
         }
-        assert!(own_pool().files().all(|file| !file.package_name().starts_with("envoy.")));
     }
 
     #[test]

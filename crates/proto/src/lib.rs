@@ -1,7 +1,6 @@
-//! Generated code and descriptors: our own APIs, the Envoy API, the discovery messages.
+//! The descriptors of the Envoy API, and the messages of discovery and of MCP.
 //!
-//! - [`admin`], [`raft`] and the other packages under `/proto`: messages, clients and servers. A new
-//!   file in that directory needs no change here.
+//! - [`google`] and [`istio`]: the messages, clients and servers of MCP.
 //! - [`csds`] and [`lrs`]: hand-written messages of client status and of load reports.
 //! - [`discovery`] and [`node`]: hand-written transport messages of xDS. They share the bytes of a
 //!   request, and decode `Node` only on demand.
@@ -17,7 +16,7 @@ pub mod node;
 
 mod descriptors;
 
-pub use descriptors::{add_descriptor_sets, envoy_pool, own_pool, with_descriptor_sets};
+pub use descriptors::{add_descriptor_sets, envoy_pool, with_descriptor_sets};
 
 /// The output of the build script.
 #[expect(
@@ -31,10 +30,10 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/own.rs"));
 }
 
-pub use generated::*;
+pub use generated::{google, istio};
 
-/// The descriptors of our own APIs and their imports, for reflection and JSON.
-pub static FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/own.fds"));
+/// The descriptors of MCP and their imports.
+pub static MCP_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/own.fds"));
 
 /// The descriptors of the whole Envoy API, including its validation rules.
 pub static ENVOY_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.fds"));

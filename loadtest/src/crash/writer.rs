@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::{Result, bail};
+use chancery_admin_proto::v1::WriteResponse;
 use chancery_model::{Version, types::CLUSTER};
-use chancery_proto::admin::v1::WriteResponse;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tonic::{Code, Status};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use chancery_proto::admin::v1::ClusterStatus;
+use chancery_admin_proto::v1::ClusterStatus;
 use futures::future::join_all;
 use rustix::process::Signal;
 use tokio::time::{sleep, timeout};

@@ -11,12 +11,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use chancery_model::{Version, types::CLUSTER};
-use chancery_proto::admin::v1::{
+use chancery_admin_proto::v1::{
     ApplyRequest, ClusterStatus, DeleteRequest, File, GetClusterRequest, ListResourcesRequest,
     PromoteMemberRequest, RemoveMemberRequest, ResourceRef, TransferLeaderRequest, WriteOptions,
     WriteResponse, admin_client::AdminClient,
 };
+use chancery_model::{Version, types::CLUSTER};
 use prost::Message as _;
 use serde_json::json;
 use tokio::time::{sleep, timeout};

@@ -3,8 +3,8 @@
 //! The cluster, the locality and the metadata of a node without a stream to this replica are unknown. An
 //! empty value would be a wrong guess, so a condition on such a value is neither true nor false.
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{Assignment, DynamicParameters, Node, ResourceKey, ScopeName, State};
-use chancery_proto::admin::v1 as pb;
 
 /// The properties of a node that its ID does not determine.
 pub(super) const UNKNOWN: [&str; 6] =

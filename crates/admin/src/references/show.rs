@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use chancery_admin_proto::v1 as pb;
 use chancery_admission::for_each_reference;
 use chancery_model::{Resource, ResourceKey, ResourceName, ScopeName, State};
-use chancery_proto::admin::v1 as pb;
 
 use super::{
     index::ReferenceIndex,

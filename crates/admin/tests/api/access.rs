@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use axum::{Router, body::Body};
 use chancery_admin::{EarlyDeps, Readiness, early_router};
+use chancery_admin_proto::FILE_DESCRIPTOR_SET;
 use chancery_audit::Audit;
 use chancery_auth::TransportPeer;
 use chancery_fanout::AccessControl;
-use chancery_proto::FILE_DESCRIPTOR_SET;
 use chancery_store::OpenProgress;
 use http::{Request, StatusCode};
 use prost::Message;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, env, fs, path::Path};
 
-use chancery_proto::own_pool;
+use chancery_admin_proto::pool;
 use prost_reflect::Cardinality;
 
 /// Every message, field, number and type, and every method. The lines of the file must not change.
@@ -11,7 +11,7 @@ use prost_reflect::Cardinality;
 fn api_names_numbers_and_types_do_not_change() {
     let mut lines = BTreeSet::new();
     let ours = |name: &str| name.strip_prefix("chancery.admin.v1.").map(str::to_owned);
-    for message in own_pool().all_messages().filter(|message| !message.is_map_entry()) {
+    for message in pool().all_messages().filter(|message| !message.is_map_entry()) {
         let Some(name) = ours(message.full_name()) else { continue };
         for field in message.fields() {
             let many = if field.cardinality() == Cardinality::Repeated { "repeated " } else { "" };
@@ -19,7 +19,7 @@ fn api_names_numbers_and_types_do_not_change() {
             lines.insert(format!("{name}.{} = {}: {kind}", field.name(), field.number()));
         }
     }
-    for service in own_pool().services() {
+    for service in pool().services() {
         let Some(name) = ours(service.full_name()) else { continue };
         for method in service.methods() {
             let stream = if method.is_server_streaming() { "stream " } else { "" };

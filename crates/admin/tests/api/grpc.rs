@@ -1,10 +1,10 @@
 //! The gRPC services: admin, health and reflection.
 
 use bytes::Bytes;
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{
     ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert, types,
 };
-use chancery_proto::admin::v1 as pb;
 use tonic::Code;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,

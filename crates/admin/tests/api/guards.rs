@@ -1,6 +1,6 @@
 //! Guards: a write that may take down connected nodes changes nothing until it is confirmed.
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use serde_json::json;
 use tonic::Code;
 

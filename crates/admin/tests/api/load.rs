@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use chancery_admin_proto::v1::{self as pb, load_service_client::LoadServiceClient};
 use chancery_load::{Clusters, Report};
-use chancery_proto::{
-    admin::v1::{self as pb, load_service_client::LoadServiceClient},
-    lrs::{ClusterStats, LoadStatsRequest, UpstreamLocalityStats},
-};
+use chancery_proto::lrs::{ClusterStats, LoadStatsRequest, UpstreamLocalityStats};
 use prost::Message;
 use serde_json::json;
 use tonic::Code;

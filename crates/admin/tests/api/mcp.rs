@@ -1,6 +1,6 @@
 //! The sources of MCP, over HTTP and gRPC.
 
-use chancery_proto::admin::v1::{self as pb, mcp_service_client::McpServiceClient};
+use chancery_admin_proto::v1::{self as pb, mcp_service_client::McpServiceClient};
 use http::StatusCode;
 use serde_json::json;
 use tonic::Code;

@@ -1,7 +1,7 @@
 //! Client profiles: the clients that are connected decide which rules apply to a write.
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::Node;
-use chancery_proto::admin::v1 as pb;
 use prost::Message;
 use serde_json::json;
 

@@ -73,8 +73,8 @@ async fn write_beyond_a_quota_is_refused_with_key_value_and_limit() {
         let refused = server.refused("POST", uri, &clusters(&["c"], "1s")).await;
         assert_eq!(refused, (429, "RESOURCE_EXHAUSTED".to_owned(), FULL.to_owned()), "{uri}");
     }
-    let request = chancery_proto::admin::v1::ApplyRequest {
-        files: vec![chancery_proto::admin::v1::File {
+    let request = chancery_admin_proto::v1::ApplyRequest {
+        files: vec![chancery_admin_proto::v1::File {
             name: "c.yaml".to_owned(),
             content: clusters(&["c"], "1s"),
         }],

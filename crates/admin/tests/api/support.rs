@@ -6,6 +6,7 @@ use axum::{Router, body::Body};
 use chancery_admin::{
     AdminAccess, AdminDeps, ExternalValidator, GuardSettings, Readiness, ReferenceSettings,
 };
+use chancery_admin_proto::v1::admin_client::AdminClient;
 use chancery_admission::Validation;
 use chancery_audit::Audit;
 use chancery_auth::{AuthSettings, Authenticator};
@@ -13,7 +14,7 @@ use chancery_fanout::{AccessControl, Delivery, Fanout, RequestSink, ResponseSour
 use chancery_load::{Limits, LoadReports, Settings};
 use chancery_mcp::Sources;
 use chancery_model::{Node, Principal};
-use chancery_proto::{admin::v1::admin_client::AdminClient, discovery::DeltaDiscoveryResponse};
+use chancery_proto::discovery::DeltaDiscoveryResponse;
 use chancery_protocol::{DeltaRequest, ErrorDetail, Protocol, Request as Discovery, StreamKind};
 use chancery_store::{Config, OpenProgress, Replica};
 use chancery_trace::Tracer;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_proto::admin::v1::{
+use chancery_admin_proto::v1::{
     self as pb, access_service_client::AccessServiceClient, admin_client::AdminClient,
 };
 use serde_json::json;

@@ -1,5 +1,5 @@
+use chancery_admin_proto::v1 as pb;
 use chancery_proto::{
-    admin::v1 as pb,
     lrs::{
         Address, ClusterStats, DroppedRequests, EndpointLoadMetricStats, LoadStatsRequest,
         SocketAddress, UnnamedEndpointLoadMetricStats, UpstreamEndpointStats,

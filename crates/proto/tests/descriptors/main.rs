@@ -1,6 +1,6 @@
 //! Descriptors that operators add. The pool is global, so this is the only test of its process.
 
-use chancery_proto::{add_descriptor_sets, envoy_pool, own_pool};
+use chancery_proto::{MCP_DESCRIPTORS, add_descriptor_sets, envoy_pool};
 use prost::Message;
 use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet,
@@ -34,10 +34,10 @@ fn set(dependency: &str) -> Vec<u8> {
 
 /// Returns the files of MCP's resources under the names that they have in Istio's API, and a file that uses one.
 fn set_of_mcp(change: impl FnOnce(&mut DescriptorProto)) -> Vec<u8> {
+    let ours = FileDescriptorSet::decode(MCP_DESCRIPTORS).unwrap();
     let mut files = ["metadata", "resource"].map(|file| {
-        let own = own_pool().get_file_by_name(&format!("istio/mcp/v1alpha1/{file}.proto"));
-        let own = own.expect("the file is part of our own API");
-        let mut file = own.file_descriptor_proto().clone();
+        let name = format!("istio/mcp/v1alpha1/{file}.proto");
+        let mut file = ours.file.iter().find(|file| file.name() == name).unwrap().clone();
         let names = file.name.iter_mut().chain(&mut file.dependency);
         names.for_each(|name| *name = name.replace("istio/mcp", "mcp"));
         file

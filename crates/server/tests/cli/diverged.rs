@@ -3,10 +3,8 @@
 use std::{fs, path::Path, thread, time::Duration};
 
 use chancery_model::types::CLUSTER;
-use chancery_proto::{
-    discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
-    raft::v1::{self as pb, replication_client::ReplicationClient},
-};
+use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use chancery_raft_proto::v1::{self as pb, replication_client::ReplicationClient};
 use chancery_testing::copy_directory;
 use prost::Message;
 use tokio_stream::wrappers::ReceiverStream;

@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_model::types::CLUSTER;
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use opentelemetry_proto::tonic::{
     collector::trace::v1::{
         ExportTraceServiceRequest, ExportTraceServiceResponse,

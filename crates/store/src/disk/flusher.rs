@@ -45,7 +45,7 @@ use crate::{
     },
     metrics::StoreMetrics,
 };
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 /// The maximum number of jobs that are handled together.
 const JOBS_MAX: usize = 1024;

@@ -24,7 +24,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::format::raft::{LogId, Vote, log_id, term_of};
 use crate::format::raft_codec::{vote_from_proto, vote_to_proto};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 const MAGIC: &[u8; 8] = b"CHYHIGH1";
 /// Each slot has its own page.

@@ -14,7 +14,7 @@ use chancery_model::{
     Access, Applied, Change, ChangeKind, Incarnation, Outcome, Resource, ResourceKey, Revision,
     ScopeName, State, Summary, TransactionMeta,
 };
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use imbl::{OrdMap, OrdSet};
 use openraft::EntryPayload;
 

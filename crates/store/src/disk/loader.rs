@@ -7,7 +7,7 @@ use chancery_model::{
     Access, Assignments, Collection, Incarnation, Keys, Quota, Resource, ResourceKey, ResourceName,
     Revision, Scope, ScopeName, State, TypeUrl,
 };
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::{
     disk::{

@@ -4,7 +4,7 @@ use chancery_model::{
     Access, Assignments, Collection, Keys, Quotas, Resource, ResourceName, Revision, Scope,
     ScopeName, TypeUrl,
 };
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::format::{
     access_codec::{rule_to_proto, token_to_proto},

@@ -15,7 +15,7 @@
 use std::{io, path::Path};
 
 use bytes::Bytes;
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use prost::Message;
 
 use crate::{

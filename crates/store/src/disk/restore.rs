@@ -16,7 +16,7 @@ use std::{
 };
 
 use chancery_model::{Incarnation, Revision, TransactionMeta};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::{
     BackupError, BackupInfo, ClusterId, OpenError, REPLICA_ID_MAX,

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::alias::SnapshotOf;
 use prost::Message;
 

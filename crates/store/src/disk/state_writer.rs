@@ -24,7 +24,7 @@ use std::{
 
 use bytes::Bytes;
 use chancery_model::{Incarnation, Revision};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::{
     disk::{

@@ -6,7 +6,7 @@ use chancery_model::{
     AccessOp, AccessRule, Grant, IdentityPattern, IdentityQuota, NodeBinding, PatternError,
     Revision, SecretsGrant, Template, Token, TokenDigest, TypeUrl, Variables, Verb,
 };
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::format::{
     quota_codec::{quota_from_proto, quota_to_proto},

@@ -12,7 +12,7 @@ use chancery_model::{
     ScopeName, ScopeTemplate, Sealed, Transaction, TransactionMeta, TypeUrl, Upsert, Version,
     wire::{Fields, Token, put_len_field},
 };
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use prost::Message;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use chancery_model::{Revision, Summary, TransactionMeta};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::format::{
     codec::{meta_from_proto, meta_to_proto},

@@ -1,6 +1,6 @@
 //! The keys of the database, except those of the state's records (`disk::records`).
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::format::{
     raft::LogId,

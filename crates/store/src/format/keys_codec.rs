@@ -4,7 +4,7 @@ use bytes::Bytes;
 use chancery_model::{
     DataKey, DataKeyId, KeyOp, KeyTarget, Keys, KeysRefusal, Sealed, SealingId, WrappedKey,
 };
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::format::record::RecordError;
 

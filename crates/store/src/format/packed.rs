@@ -5,7 +5,7 @@
 //! entry.
 
 use bytes::Bytes;
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use crate::format::record::RecordError;
 

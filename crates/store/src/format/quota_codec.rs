@@ -1,7 +1,7 @@
 //! Conversion of quotas between the model and `chancery.raft.v1`.
 
 use chancery_model::{Quota, QuotaExceeded, QuotaKey, ResourceKey, ScopeName};
-use chancery_proto::raft::v1::{self as pb, refusal::quota_exceeded::Key};
+use chancery_raft_proto::v1::{self as pb, refusal::quota_exceeded::Key};
 
 use crate::format::record::RecordError;
 

@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{Outcome, Revision};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::alias::{
     CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, StoredMembershipOf, VoteOf,
 };

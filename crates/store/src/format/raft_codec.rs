@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::EntryPayload;
 
 use crate::format::{

@@ -147,7 +147,7 @@ pub(crate) fn open<M: Message + Default>(
 
 #[cfg(test)]
 mod tests {
-    use chancery_proto::raft::v1 as pb;
+    use chancery_raft_proto::v1 as pb;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The changes of assignments and access rules of a transaction, for questions to other replicas about its effects.
 
 use chancery_model::Transaction;
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 use super::codec::{transaction_from_proto, transaction_to_proto};
 

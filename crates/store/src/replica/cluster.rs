@@ -6,7 +6,7 @@ use std::{
 };
 
 use chancery_model::Revision;
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use chancery_tls::Validity;
 use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;

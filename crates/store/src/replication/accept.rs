@@ -18,7 +18,7 @@ use chancery_net::{
     Activity, Eviction, FirstBytes, FrameRate, GuardedIo, Guards, Limits, OpenSocket, Port, Slot,
     SlotLimit, Slots,
 };
-use chancery_proto::raft::v1::replication_server::{Replication, ReplicationServer};
+use chancery_raft_proto::v1::replication_server::{Replication, ReplicationServer};
 use chancery_tls::{Security, Stream};
 use hyper::{Request, body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::{ChangeMembers, async_runtime::WatchReceiver};
 
 use crate::{

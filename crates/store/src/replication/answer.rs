@@ -10,7 +10,7 @@ use std::{
 };
 
 use chancery_model::{Revision, State};
-use chancery_proto::raft::v1::{self as pb, ask_response::Result as Answered};
+use chancery_raft_proto::v1::{self as pb, ask_response::Result as Answered};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use chancery_proto::raft::v1::{self as pb, ask_response::Result as Answered};
+use chancery_raft_proto::v1::{self as pb, ask_response::Result as Answered};
 use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;

@@ -2,7 +2,7 @@
 
 use std::{error::Error, time::Duration};
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use tokio::runtime::Handle;
 use tonic::Status;
 

@@ -1,7 +1,7 @@
 //! Conversion between openraft's types and the messages of `chancery.raft.v1`.
 
 use chancery_model::{Outcome, Revision, Summary};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse,
 };

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use chancery_model::{Reseal, Revision, Transaction};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use prost::Message;
 
 use crate::{

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use futures::future::join_all;
 use metrics::Gauge;
 use parking_lot::Mutex;

@@ -14,7 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::{
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, RaftError},

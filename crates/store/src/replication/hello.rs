@@ -1,6 +1,6 @@
 //! The answer to a Hello call: the status of this replica for another one.
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::async_runtime::WatchReceiver;
 
 use crate::{

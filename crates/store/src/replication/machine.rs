@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use chancery_tls::PortTls;
 
 use crate::replication::core::Core;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::{
     ChangeMembers,
     errors::{ChangeMembershipError, ClientWriteError, RaftError},

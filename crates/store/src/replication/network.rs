@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::{
     OptionalSend, RaftNetworkFactory,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},

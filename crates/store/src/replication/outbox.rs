@@ -7,7 +7,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use metrics::Counter;
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};

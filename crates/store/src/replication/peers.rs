@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, net::SocketAddr, sync::Arc, time::Duration};
 
-use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use chancery_raft_proto::v1::{self as pb, replication_client::ReplicationClient};
 use chancery_tls::HANDSHAKE_TIMEOUT;
 use parking_lot::Mutex;
 use tonic::{

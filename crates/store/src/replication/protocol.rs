@@ -6,7 +6,7 @@
 //! one. A replica that is too old or too new is refused with the reason before it can misinterpret a message.
 //! `docs/adr/0005-restore.md` has the rules for files.
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 
 /// The oldest version that this program supports.
 const OLDEST: u32 = 1;

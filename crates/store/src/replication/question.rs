@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use chancery_model::{Revision, State};
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use futures::future::BoxFuture;
 use pb::no_answer::Reason;
 

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::ReadPolicy;
 use tokio::sync::{mpsc, oneshot};
 

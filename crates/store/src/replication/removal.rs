@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use tokio::sync::watch;
 
 use crate::{

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use chancery_proto::raft::v1::{
+use chancery_raft_proto::v1::{
     self as pb,
     replication_server::{Replication, ReplicationServer},
 };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use openraft::{AnyError, errors::Unreachable};
 use tonic::Status;
 

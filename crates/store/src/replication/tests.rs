@@ -17,7 +17,7 @@ use chancery_model::{
     Incarnation, Outcome, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName,
     Transaction, TypeUrl, Upsert,
 };
-use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use chancery_raft_proto::v1::{self as pb, replication_client::ReplicationClient};
 use openraft::async_runtime::WatchReceiver;
 use tonic::{Code, Status};
 

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use futures::StreamExt;
 use openraft::errors::Unreachable;
 use tokio::sync::mpsc;

@@ -290,7 +290,7 @@ async fn backup_of_another_format_is_refused_with_its_version() {
     let (dir, file) = small().await;
     // Built by hand, as the format guarantees: magic, frame and the first two fields are the same
     // in every version.
-    let header = chancery_proto::raft::v1::BackupHeader {
+    let header = chancery_raft_proto::v1::BackupHeader {
         format: 2,
         program: "9.1.0".into(),
         ..Default::default()

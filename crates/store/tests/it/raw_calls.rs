@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use chancery_model::Revision;
-use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use chancery_raft_proto::v1::{self as pb, replication_client::ReplicationClient};
 use chancery_store::Replica;
 
 use crate::{

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use chancery_admin_proto::v1 as pb;
 use chancery_load::{Clusters, Limits, LoadReports, Query, Settings};
 use chancery_proto::{
-    admin::v1 as pb,
     lrs::{
         ClusterStats, DroppedRequests, LoadStatsRequest, LoadStatsResponse, UpstreamLocalityStats,
     },

@@ -17,20 +17,26 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("chancery-audit", &["chancery-metrics", "chancery-model"]),
     ("chancery-view", &["chancery-model"]),
     ("chancery-protocol", &["chancery-model", "chancery-view"]),
-    ("chancery-proto", &[]),
+    ("chancery-proto-build", &[]),
+    ("chancery-proto", &["chancery-proto-build"]),
+    ("chancery-admin-proto", &["chancery-proto-build"]),
+    ("chancery-raft-proto", &["chancery-proto-build"]),
     ("chancery-lb-policy", &[]),
     ("chancery-net", &[]),
     ("chancery-tls", &["chancery-metrics"]),
     ("chancery-auth", &["chancery-metrics", "chancery-model", "chancery-net", "chancery-tls"]),
     ("chancery-secrets", &["chancery-metrics", "chancery-model"]),
     ("chancery-trace", &["chancery-metrics"]),
-    ("chancery-load", &["chancery-metrics", "chancery-model", "chancery-proto"]),
+    (
+        "chancery-load",
+        &["chancery-admin-proto", "chancery-metrics", "chancery-model", "chancery-proto"],
+    ),
     (
         "chancery-store",
         &[
             "chancery-metrics",
             "chancery-model",
-            "chancery-proto",
+            "chancery-raft-proto",
             "chancery-net",
             "chancery-secrets",
             "chancery-tls",
@@ -77,7 +83,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-model",
             "chancery-view",
             "chancery-protocol",
+            "chancery-admin-proto",
             "chancery-proto",
+            "chancery-raft-proto",
             "chancery-secrets",
             "chancery-store",
             "chancery-admission",
@@ -95,6 +103,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-model",
             "chancery-view",
             "chancery-protocol",
+            "chancery-admin-proto",
             "chancery-proto",
             "chancery-secrets",
             "chancery-store",
@@ -113,10 +122,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     // The kit checks a server from outside, and shares only the messages with it.
-    ("chancery-conformance", &["chancery-proto"]),
+    ("chancery-conformance", &["chancery-admin-proto", "chancery-proto"]),
     (TESTING, &[]),
     // The load test drives a server from outside, like a client and an author.
-    ("chancery-loadtest", &["chancery-model", "chancery-proto", "chancery-tls", TESTING]),
+    (
+        "chancery-loadtest",
+        &["chancery-admin-proto", "chancery-model", "chancery-proto", "chancery-tls", TESTING],
+    ),
     // The benchmarks measure the pure crates, admission, and the index of references.
     (
         "chancery-benches",
@@ -230,7 +242,7 @@ pub(super) fn direct(packages: &[Package]) -> Vec<String> {
             let is_allowed = may_use.contains(&on)
                 || on == name
                 || (*reach == Reach::Tests
-                    && (PURE.contains(&on) || [TESTING, "chancery-proto"].contains(&on)));
+                    && (PURE.contains(&on) || on == TESTING || on.ends_with("-proto")));
             if is_own && !is_allowed {
                 complaints.push(format!("{name}: may not use {on}"));
             }

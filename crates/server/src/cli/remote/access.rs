@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
 };
 
-use chancery_proto::admin::v1::{
+use chancery_admin_proto::v1::{
     self as pb, access_service_client::AccessServiceClient, admin_client::AdminClient,
 };
 use clap::Subcommand;

@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
+use chancery_admin_proto::v1::{self as pb, File};
 use chancery_admission::{Manifest, Options, admit};
 use chancery_model::ScopeName;
-use chancery_proto::admin::v1::{self as pb, File};
 use clap::{ArgGroup, Args};
 use tokio::time::Instant;
 

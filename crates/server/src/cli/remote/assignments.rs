@@ -1,7 +1,7 @@
 //! The commands `assignments list` and `assignments delete`.
 
 use chancery_admin::json::JsonMessage;
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use clap::Subcommand;
 use serde_json::json;
 

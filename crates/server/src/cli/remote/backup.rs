@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use chancery_proto::admin::v1::{self as pb, backup_service_client::BackupServiceClient};
+use chancery_admin_proto::v1::{self as pb, backup_service_client::BackupServiceClient};
 use chancery_store::{BackupCheck, BackupInfo, BackupSource};
 use clap::Args;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! The command `can-i`: whether an identity may do something.
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use clap::Args;
 
 use super::{access::client, client::refusal, connector::Channel};

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, error::Error, time::Duration};
 
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use tokio::net::UnixStream;

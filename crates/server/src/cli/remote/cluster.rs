@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::REPLICA_ID_MAX;
 use clap::{Subcommand, builder::RangedU64ValueParser};
 

@@ -1,6 +1,6 @@
 //! The command `delete`.
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use clap::{Args, builder::NonEmptyStringValueParser};
 
 use super::{

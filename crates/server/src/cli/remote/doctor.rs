@@ -26,7 +26,7 @@ use crate::cli::{
     failure::Failure,
     text::{count, plain},
 };
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 
 /// The checks of a server and of the cluster, which need settings and a server that answers.
 const OF_CLUSTER: [&str; 8] =

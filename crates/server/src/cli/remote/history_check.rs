@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{Revision, Summary, TransactionMeta};
-use chancery_proto::admin::v1 as pb;
 use chancery_store::HistoryHash;
 use serde_json::json;
 

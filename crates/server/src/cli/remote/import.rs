@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use clap::Args;
 
 use super::{

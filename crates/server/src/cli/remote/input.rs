@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use chancery_admin_proto::v1::File;
 use chancery_admission::{FileEncoding, manifest_of_file};
-use chancery_proto::admin::v1::File;
 
 use crate::{
     cli::failure::Failure,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use chancery_proto::admin::v1::{self as pb, keys_service_client::KeysServiceClient};
+use chancery_admin_proto::v1::{self as pb, keys_service_client::KeysServiceClient};
 use clap::Subcommand;
 
 use super::{client::refusal, connector::Channel, read::Read};

@@ -10,12 +10,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use chancery_admin_proto::v1 as pb;
 use chancery_lb_policy::{
     AggregatePolicy, Client, LbConfig, Leaf, Registry, Tree, cluster_notes,
     proto::{AggregateClusterConfig, Cluster, ClusterLoadAssignment},
 };
 use chancery_model::types;
-use chancery_proto::admin::v1 as pb;
 use clap::{Args, Subcommand, ValueEnum};
 use prost::Message;
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use chancery_proto::admin::v1::{
+use chancery_admin_proto::v1::{
     self as pb, GetLoadRequest, load_service_client::LoadServiceClient,
 };
 use clap::{Args, Subcommand};

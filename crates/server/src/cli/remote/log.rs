@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chancery_proto::admin::v1::{self as pb, log_service_client::LogServiceClient};
+use chancery_admin_proto::v1::{self as pb, log_service_client::LogServiceClient};
 use clap::Subcommand;
 
 use super::{client::refusal, connector::Channel};

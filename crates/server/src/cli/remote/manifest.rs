@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use chancery_admin::json::JsonMessage;
+use chancery_admin_proto::v1 as pb;
 use chancery_model::{TypeUrl, types};
-use chancery_proto::admin::v1 as pb;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{failure::Failure, yaml::yaml};

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use chancery_proto::admin::v1::{
+use chancery_admin_proto::v1::{
     ConfirmMcpDeletionRequest, GetMcpStatusRequest, McpCollection, McpSource, McpStatus,
     mcp_service_client::McpServiceClient,
 };

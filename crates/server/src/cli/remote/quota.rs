@@ -1,6 +1,6 @@
 //! The commands `quota list` and `quota delete`.
 
-use chancery_proto::admin::v1::{self as pb, access_service_client::AccessServiceClient};
+use chancery_admin_proto::v1::{self as pb, access_service_client::AccessServiceClient};
 use clap::Subcommand;
 use serde_json::{Value, json};
 

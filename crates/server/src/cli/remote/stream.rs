@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 
 use crate::cli::{
     table::Table,

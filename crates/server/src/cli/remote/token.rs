@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write as _, os::unix::fs::OpenOptionsExt, path::PathBuf};
 
-use chancery_proto::admin::v1::{self as pb, access_service_client::AccessServiceClient};
+use chancery_admin_proto::v1::{self as pb, access_service_client::AccessServiceClient};
 use clap::Subcommand;
 
 use super::{client::refusal, connector::Channel, read::Read};

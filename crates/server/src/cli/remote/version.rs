@@ -1,6 +1,6 @@
 //! The command `version`.
 
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use serde_json::json;
 
 use super::{client::VERSION, connector::Channel};

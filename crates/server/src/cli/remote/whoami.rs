@@ -1,6 +1,6 @@
 //! The command `whoami`: the identity of the caller and its rights.
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 
 use super::{
     access::{client, write_grants},

@@ -6,7 +6,7 @@ use std::{
 };
 
 use chancery_admin::{guard_name, is_surely_not_written, problem_line};
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::RequestId;
 use clap::{Args, builder::NonEmptyStringValueParser};
 use tonic::{Code, Status};

@@ -11,7 +11,7 @@ use chancery_model::{
     ResourceKey, ResourceName, Revision, ScopeName, Sealed, Token, TokenDigest, Transaction,
     TransactionMeta, TypeUrl, Upsert,
 };
-use chancery_proto::raft::v1 as pb;
+use chancery_raft_proto::v1 as pb;
 use proptest::{prelude::*, strategy::ValueTree as _};
 use prost::Message;
 

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process};
 
-use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use chancery_raft_proto::v1::{self as pb, replication_client::ReplicationClient};
 use openraft::{EntryPayload, async_runtime::WatchReceiver};
 use tonic::Code;
 

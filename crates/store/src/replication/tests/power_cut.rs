@@ -10,7 +10,7 @@ use bytes::Bytes;
 use chancery_model::{
     ResourceDraft, ResourceKey, ResourceName, ScopeName, Transaction, TypeUrl, Upsert,
 };
-use chancery_proto::raft::v1::{self as pb, replication_client::ReplicationClient};
+use chancery_raft_proto::v1::{self as pb, replication_client::ReplicationClient};
 use chancery_testing::{copy_directory, reserve_address};
 use openraft::async_runtime::WatchReceiver;
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
 use bytes::Bytes;
 use chancery_admin::json::JsonMessage;
-use chancery_proto::admin::v1::{self as pb, log_service_client::LogServiceClient};
+use chancery_admin_proto::v1::{self as pb, log_service_client::LogServiceClient};
 use http_body_util::{BodyExt as _, Limited};
 use serde_json::{Value, json};
 use tokio::time::timeout;

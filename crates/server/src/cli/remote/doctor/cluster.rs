@@ -1,6 +1,6 @@
 //! The checks of the cluster, as one replica reports it.
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 
 use super::{
     check::{Check, Outcome},

@@ -1,6 +1,6 @@
 //! The check of the ports of the replicas: which of them use TLS, and how long their certificates remain valid.
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use chancery_tls::expiry_warning_seconds;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chancery_proto::admin::v1 as pb;
+use chancery_admin_proto::v1 as pb;
 use tokio::{net::TcpStream, time::timeout};
 use tonic::{codegen::http::Uri, metadata::MetadataMap};
 

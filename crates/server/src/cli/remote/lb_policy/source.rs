@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_admission::{
     Admitted, Manifest, Options, Problem, ResourceOrigin, admit_unless, locate,
 };
 use chancery_model::{ScopeName, Upsert, types};
-use chancery_proto::admin::v1::{self as pb, admin_client::AdminClient};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{
