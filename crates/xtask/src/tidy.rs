@@ -20,6 +20,7 @@ mod hostile;
 mod layout;
 mod links;
 mod prose;
+mod sleeps;
 
 /// The maximum number of lines of a Rust file, including tests.
 const LINES_MAX: usize = 700;
@@ -58,6 +59,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     complaints.extend(files.iter().flat_map(unfinished));
     complaints.extend(links::broken(&files));
     complaints.extend(prose::complaints(&files));
+    complaints.extend(sleeps::complaints(&files));
     if complaints.is_empty() {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! A replica whose log or state differs from that of the cluster, as seen by clients and operators.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{fs, path::Path};
 
 use chancery_model::types::CLUSTER;
 use chancery_proto::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
@@ -112,11 +112,12 @@ fn check_divergence_reports(replicas: &[Replica], leader: usize, wrong: usize) {
     let said = format!("cannot transfer leadership to replica {id}: it has diverged: the log");
     assert!(done.code == 1 && done.err.contains(&said), "{done:?}");
     let metric = |name: &str| metric(&replicas[wrong], name);
-    // The store updates these several times a second until Raft has stopped.
-    thread::sleep(Duration::from_secs(1));
-    assert!(metric("chancery_raft_diverged") > 0.5);
-    assert!(metric("chancery_raft_has_leader") < 0.5);
-    assert!(metric("chancery_raft_is_leader") < 0.5);
+    // The store updates these until Raft has stopped.
+    eventually("the metrics show a diverged replica without a leader", || {
+        let [diverged, has_leader, is_leader] = ["diverged", "has_leader", "is_leader"]
+            .map(|it| metric(&format!("chancery_raft_{it}")));
+        (diverged > 0.5 && has_leader < 0.5 && is_leader < 0.5).then_some(())
+    });
 }
 
 fn backup_needs_a_flag(root: &Path, stopped: &Replica) {

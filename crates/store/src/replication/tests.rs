@@ -186,6 +186,7 @@ async fn retry_through_lagging_replica_is_written() {
     leader.shutdown().await.unwrap();
     let writer = learner.clone();
     let written = tokio::spawn(async move { writer.transact(put("late", b"1")).await });
+    // Without a leader, the write must not end.
     tokio::time::sleep(PATIENCE).await;
     assert!(!written.is_finished(), "the write must wait for a leader");
     let leader = open(Config { listen: Some(address), ..config(dir.path(), 1, &[]) }).await;

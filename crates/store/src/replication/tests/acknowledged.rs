@@ -74,6 +74,7 @@ async fn rolled_back_follower_stops_and_leader_continues() {
     assert!(reason.contains("it lacks log entry"), "{reason}");
     assert!(reason.contains("empty its data directory"), "{reason}");
     old.catch_up(DEADLINE).await.expect("it keeps running to report the reason");
+    // The old copy must not stand for election.
     tokio::time::sleep(PATIENCE).await;
     assert_eq!(replicas[0].failure(), None);
     assert!(old.status().term <= replicas[0].status().term, "the old copy stood for election");

@@ -49,6 +49,7 @@ async fn stalled_disk_does_not_block_raft_threads() {
     drop(syncing);
     writing.arrival().await;
     let second = write("appended");
+    // The disk stalls for this time, and nothing else may.
     sleep(PATIENCE).await;
     let (ticks, answers) = (ticks(&replica).await, answers(&replica).await);
     drop(writing);
