@@ -4,31 +4,33 @@ use std::collections::BTreeSet;
 
 use chancery_admin::{ALL_GUARDS, GUARD_NAMES, GuardSettings};
 use chancery_model::ScopeName;
-use serde::{Deserialize, Serialize};
 
-use super::units::ByteSize;
+use super::{
+    bounds::{GIB, KIB, bytes, count},
+    section::section,
+    units::ByteSize,
+};
 
-/// The section `[guards]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Guards {
-    pub(crate) off: Vec<String>,
-    pub(crate) deletion_percent: u32,
-    pub(crate) deletion_resources_min: usize,
-    pub(crate) sotw_bytes_max: ByteSize,
-    pub(crate) scopes: Vec<String>,
-}
-
-impl Default for Guards {
-    fn default() -> Self {
+section! {
+    /// The section `[guards]`.
+    pub(crate) struct Guards {
         let guards = GuardSettings::default();
-        Self {
-            off: guards.off,
-            deletion_percent: guards.deletion_percent,
-            deletion_resources_min: guards.deletion_resources_min,
-            sotw_bytes_max: ByteSize::new(guards.sotw_bytes_max),
-            scopes: Vec::new(),
-        }
+
+        /// The guards that this replica does not apply: mass-deletion, empty-endpoints,
+        /// cluster-in-use, view-change, sotw-size, unasked, or all. Guards reject writes that may
+        /// take down connected nodes, unless the write confirms them (--confirm).
+        off: Vec<String> = guards.off;
+        /// mass-deletion: the maximum share of the resources of one type in the view of a node that
+        /// a write may delete, in percent.
+        deletion_percent: u32 = guards.deletion_percent, count(1, 100);
+        /// mass-deletion: in a view with fewer resources of the type, a write may delete any share.
+        deletion_resources_min: usize = guards.deletion_resources_min, count(1, 100_000_000);
+        /// sotw-size: the maximum size of a SotW response with all resources of a type. gRPC
+        /// clients accept 4 MiB by default.
+        sotw_bytes_max: ByteSize = ByteSize::new(guards.sotw_bytes_max), bytes(64 * KIB, GIB);
+        /// The settings of scopes that differ, as SCOPE=KEY:VALUE, with the keys of this section:
+        /// edge=deletion_percent:10, lab=off:mass-deletion.
+        scopes: Vec<String>;
     }
 }
 
