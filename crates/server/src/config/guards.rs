@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use chancery_admin::{ALL_GUARDS, GUARD_NAMES, GuardSettings};
 use chancery_model::ScopeName;
+use toml::Value;
 
 use super::{
-    bounds::{GIB, KIB, bytes, count},
+    bounds::{Bounds, GIB, KIB, bytes, count},
     section::section,
     units::ByteSize,
 };
@@ -91,31 +92,35 @@ fn entry_of_scope(entry: &str, settings: &mut GuardSettings) -> Result<(), Strin
     let scope = ScopeName::new(scope).map_err(|error| format!("{entry:?}: {error}"))?;
     let of_server = GuardSettings { scopes: Default::default(), ..settings.clone() };
     let own = settings.scopes.entry(scope).or_insert(of_server);
-    let range = |what: &str| format!("{entry:?}: {key} must be {what}");
+    let rule = |rule: &str| format!("{entry:?}: {key} must be {rule}");
+    let bounds = Guards::KEYS.iter().find(|known| known.name == key).map(|key| &key.bounds);
+    let out_of_range = || rule(&bounds.and_then(Bounds::range).unwrap_or_default());
+    let quantity = value.parse().map_or_else(|_| Value::from(value), Value::Integer);
+    if bounds.is_some_and(|bounds| !bounds.allow(&quantity)) {
+        return Err(out_of_range());
+    }
     match key {
         "off" => {
             let names = GUARD_NAMES.into_iter().filter(|name| !OF_NO_SCOPE.contains(name));
             if value != ALL_GUARDS && !names.clone().any(|name| name == value) {
                 let known: Vec<&str> = names.collect();
-                return Err(range(&format!("one of {}, or all", known.join(", "))));
+                return Err(rule(&format!("one of {}, or all", known.join(", "))));
             }
             own.off.push(value.to_owned());
         }
         "deletion_percent" => {
-            let percent = value.parse().ok().filter(|percent| (1..=100).contains(percent));
-            own.deletion_percent = percent.ok_or_else(|| range("from 1 to 100"))?;
+            own.deletion_percent = value.parse().map_err(|_| out_of_range())?;
         }
         "deletion_resources_min" => {
-            let n = value.parse().ok().filter(|n| (1..=100_000_000).contains(n));
-            own.deletion_resources_min = n.ok_or_else(|| range("from 1 to 100000000"))?;
+            own.deletion_resources_min = value.parse().map_err(|_| out_of_range())?;
         }
         "sotw_bytes_max" => {
-            let size: Option<ByteSize> = value.parse().ok();
-            let bytes = size.map(ByteSize::bytes).filter(|n| (64 << 10..=1 << 30).contains(n));
-            own.sotw_bytes_max = bytes.ok_or_else(|| range("from 64KiB to 1GiB"))?;
+            let size: ByteSize = value.parse().map_err(|_| out_of_range())?;
+            own.sotw_bytes_max = size.bytes();
         }
         _ => {
-            let known = "off, deletion_percent, deletion_resources_min, sotw_bytes_max";
+            let known = Guards::KEYS.iter().map(|key| key.name).filter(|name| *name != "scopes");
+            let known = known.collect::<Vec<_>>().join(", ");
             return Err(format!("{entry:?}: {key:?} must be one of {known}"));
         }
     }
