@@ -29,7 +29,7 @@ section! {
         /// (PEM). If it is set, clients without such a certificate are rejected.
         tls_client_ca: String;
         #[doc = tls::CLIENT_CERT]
-        tls_client_cert: TlsClientCert = TlsClientCert::Required, words(&["required", "optional"]);
+        tls_client_cert: TlsClientCert = TlsClientCert::Required, words(TlsClientCert::WORDS);
         #[doc = tls::CRL]
         tls_crl: String;
         #[doc = tls::TRUST_DOMAINS]

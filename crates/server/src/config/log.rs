@@ -1,8 +1,9 @@
 //! The section `[log]`: the log on standard error.
 
-use serde::{Deserialize, Serialize};
-
-use super::{bounds::words, section::section};
+use super::{
+    bounds::words,
+    section::{one_of, section},
+};
 
 section! {
     /// The section `[log]`: the log on standard error.
@@ -12,14 +13,14 @@ section! {
         level: String = "info".into();
         /// The log format: text or json, with one object per line. The log goes to standard error.
         /// Text has colors on a terminal, unless NO_COLOR is set.
-        format: LogFormat = LogFormat::Text, words(&["text", "json"]);
+        format: LogFormat = LogFormat::Text, words(LogFormat::WORDS);
     }
 }
 
-/// The format of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum LogFormat {
-    Text,
-    Json,
+one_of! {
+    /// The format of a log line.
+    pub(crate) enum LogFormat {
+        Text = "text",
+        Json = "json",
+    }
 }

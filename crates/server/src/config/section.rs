@@ -83,3 +83,22 @@ macro_rules! section {
     (@first $first:expr $(, $other:expr)?) => { $first };
 }
 pub(super) use section;
+
+/// Declares the type of a key whose value is one of a few words, and the list of the words (`WORDS`).
+macro_rules! one_of {
+    (
+        $(#[doc = $about:literal])+
+        pub(crate) enum $name:ident { $($variant:ident = $word:literal,)+ }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        pub(crate) enum $name {
+            $(#[serde(rename = $word)] $variant,)+
+        }
+
+        impl $name {
+            pub(super) const WORDS: &'static [&'static str] = &[$($word),+];
+        }
+    };
+}
+pub(super) use one_of;

@@ -8,9 +8,8 @@ use std::{
 use chancery_tls::{
     ClientCertificates, MinVersion, TlsConfig, TlsError, TlsFile, TlsPort, Validity,
 };
-use serde::{Deserialize, Serialize};
 
-use super::Config;
+use super::{Config, section::one_of};
 
 // The descriptions of keys of both ports.
 pub(super) const CLIENT_CERT: &str = "Whether clients need a certificate if tls_client_ca is set: required, or optional for clients with tokens. A client with an invalid certificate is always rejected.";
@@ -19,21 +18,20 @@ pub(super) const TRUST_DOMAINS: &str = "The CAs of trust domains: a list of DOMA
 pub(super) const CLIENT_CA_NAME: &str = "The name of these CAs in the principals of certificates without a SPIFFE ID: cert:NAME/dns/DNS-NAME or cert:NAME/cn/COMMON-NAME.";
 pub(super) const CLIENT_CA_CN: &str = "Whether a certificate without a SPIFFE ID identifies its client by the common name. If false, the certificate must have exactly one DNS name.";
 
-/// The lowest TLS version that a port accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum TlsMin {
-    #[serde(rename = "1.2")]
-    Tls12,
-    #[serde(rename = "1.3")]
-    Tls13,
+one_of! {
+    /// The lowest TLS version that a port accepts.
+    pub(crate) enum TlsMin {
+        Tls12 = "1.2",
+        Tls13 = "1.3",
+    }
 }
 
-/// Whether the clients of a port need a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum TlsClientCert {
-    Required,
-    Optional,
+one_of! {
+    /// Whether the clients of a port need a certificate.
+    pub(crate) enum TlsClientCert {
+        Required = "required",
+        Optional = "optional",
+    }
 }
 
 /// The TLS keys of one section. A path that is not set is empty.

@@ -34,7 +34,7 @@ section! {
         /// accepts the resources.
         external_command: Vec<String>;
         /// The input of external_command: bootstrap (of Envoy, in JSON) or manifest.
-        external_input: String = INPUTS[0].0.to_owned(), words(&["bootstrap", "manifest"]);
+        external_input: String = INPUTS[0].0.to_owned(), words(&[INPUTS[0].0, INPUTS[1].0]);
         /// The maximum time of external_command. Then its process group is killed.
         external_timeout: Span = Span::seconds(10), time(100, 10 * MINUTE);
         /// The maximum data memory of each process of external_command.

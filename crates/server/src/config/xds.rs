@@ -37,7 +37,7 @@ section! {
         /// without such a certificate are rejected.
         tls_client_ca: String;
         #[doc = tls::CLIENT_CERT]
-        tls_client_cert: TlsClientCert = TlsClientCert::Required, words(&["required", "optional"]);
+        tls_client_cert: TlsClientCert = TlsClientCert::Required, words(TlsClientCert::WORDS);
         #[doc = tls::CRL]
         tls_crl: String;
         #[doc = tls::TRUST_DOMAINS]
@@ -48,7 +48,7 @@ section! {
         client_ca_cn: bool;
         /// The lowest TLS version: 1.2 or 1.3. Envoy connects with at most 1.2 unless its bootstrap
         /// sets tls_maximum_protocol_version.
-        tls_min: TlsMin = TlsMin::Tls12, words(&["1.2", "1.3"]);
+        tls_min: TlsMin = TlsMin::Tls12, words(TlsMin::WORDS);
         /// Whether the services of xDS v2 are served. They serve only resources that are stored
         /// under types of v2.
         v2_services: bool = xds.v2_services;
