@@ -2,22 +2,18 @@
 
 use chancery_fanout::AccessControl;
 use chancery_model::Principal;
-use serde::{Deserialize, Serialize};
 
-use super::bounds::{FREE, Key};
+use super::section::section;
 
-/// The keys of the section, each with its bounds and its description.
-pub(super) const KEYS: &[Key] = &[(
-    "admins",
-    FREE,
-    "The principals that may do everything, such as [\"spiffe://prod.example/ops/anna\", \"unix:0\"]. If the list is not empty, access rules apply to both ports: all other identities have only the rights that rules give to them. If the list is empty, every caller may do everything.",
-)];
-
-/// The section `[access]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Access {
-    pub(crate) admins: Vec<String>,
+section! {
+    /// The section `[access]`.
+    pub(crate) struct Access {
+        /// The principals that may do everything, such as ["spiffe://prod.example/ops/anna",
+        /// "unix:0"]. If the list is not empty, access rules apply to both ports: all other
+        /// identities have only the rights that rules give to them. If the list is empty, every
+        /// caller may do everything.
+        admins: Vec<String>;
+    }
 }
 
 impl Access {

@@ -5,86 +5,46 @@ use std::{collections::BTreeSet, path::PathBuf};
 use chancery_audit::{
     Mode, PolicyError, Rotation, Settings, SinkSettings, SinkSettingsError, check_policy_file,
 };
-use serde::{Deserialize, Serialize};
 
 use super::{
-    bounds::{FREE, GIB, HOUR, KIB, Key, MINUTE, bytes, count, time, words},
+    bounds::{GIB, HOUR, KIB, MINUTE, bytes, count, time, words},
+    section::section,
     units::{ByteSize, Span},
 };
 
-/// The section `[audit]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Audit {
-    pub(crate) sinks: Vec<String>,
-    pub(crate) mode: String,
-    pub(crate) strict_timeout: Span,
-    pub(crate) policy_file: String,
-    pub(crate) queue_max: usize,
-    pub(crate) file_bytes_max: ByteSize,
-    pub(crate) files_max: usize,
-    pub(crate) sync_interval: Span,
-}
+section! {
+    /// The section `[audit]`.
+    pub(crate) struct Audit {
+        let settings = Settings::default();
 
-/// The keys of the section.
-pub(super) const KEYS: &[Key] = &[
-    (
-        "sinks",
-        FREE,
-        "The destinations of the audit log: file:PATH, stdout, syslog, or syslog:PATH, at most one of each kind. An empty list turns the audit log off.",
-    ),
-    (
-        "mode",
-        words(&[ASYNC, STRICT]),
-        "async: operations never wait for the audit log, and records that find its queue full are dropped. strict: an operation is refused if no sink takes its record.",
-    ),
-    (
-        "strict_timeout",
-        time(10, MINUTE),
-        "The maximum time that an operation waits for a sink in mode strict.",
-    ),
-    (
-        "policy_file",
-        FREE,
-        "The file with the rules that select what is recorded (TOML). Without it, all events are recorded without details. The file is read again when it changes.",
-    ),
-    ("queue_max", count(1, 1_000_000), "The maximum number of records that wait for each sink."),
-    (
-        "file_bytes_max",
-        bytes(64 * KIB, 64 * GIB),
-        "The maximum size of a file of the audit log. A larger file is renamed to PATH.SEQ, where SEQ is the number of its first record.",
-    ),
-    (
-        "files_max",
-        count(2, 100_000),
-        "The maximum number of files of the audit log, including the one that is written. The oldest is deleted.",
-    ),
-    (
-        "sync_interval",
-        time(1, HOUR).or_zero(),
-        "The maximum time until a record is on disk. With 0s, a file has taken a record only when the record is on disk.",
-    ),
-];
+        /// The destinations of the audit log: file:PATH, stdout, syslog, or syslog:PATH, at most
+        /// one of each kind. An empty list turns the audit log off.
+        sinks: Vec<String>;
+        /// async: operations never wait for the audit log, and records that find its queue full are
+        /// dropped. strict: an operation is refused if no sink takes its record.
+        mode: String = ASYNC.to_owned(), words(&[ASYNC, STRICT]);
+        /// The maximum time that an operation waits for a sink in mode strict.
+        strict_timeout: Span = Span::seconds(2), time(10, MINUTE);
+        /// The file with the rules that select what is recorded (TOML). Without it, all events are
+        /// recorded without details. The file is read again when it changes.
+        policy_file: String;
+        /// The maximum number of records that wait for each sink.
+        queue_max: usize = settings.queue_max, count(1, 1_000_000);
+        /// The maximum size of a file of the audit log. A larger file is renamed to PATH.SEQ, where
+        /// SEQ is the number of its first record.
+        file_bytes_max: ByteSize = ByteSize::new(settings.rotation.bytes_max), bytes(64 * KIB, 64 * GIB);
+        /// The maximum number of files of the audit log, including the one that is written. The
+        /// oldest is deleted.
+        files_max: usize = settings.rotation.files_max, count(2, 100_000);
+        /// The maximum time until a record is on disk. With 0s, a file has taken a record only when
+        /// the record is on disk.
+        sync_interval: Span = Span::new(settings.sync_interval), time(1, HOUR).or_zero();
+    }
+}
 
 /// The values of `mode`.
 const ASYNC: &str = "async";
 const STRICT: &str = "strict";
-
-impl Default for Audit {
-    fn default() -> Self {
-        let Settings { queue_max, rotation, sync_interval, .. } = Settings::default();
-        Self {
-            sinks: Vec::new(),
-            mode: ASYNC.to_owned(),
-            strict_timeout: Span::seconds(2),
-            policy_file: String::new(),
-            queue_max,
-            file_bytes_max: ByteSize::new(rotation.bytes_max),
-            files_max: rotation.files_max,
-            sync_interval: Span::new(sync_interval),
-        }
-    }
-}
 
 impl Audit {
     /// Returns the key and the rule of each value that is not valid.

@@ -7,7 +7,10 @@ use chancery_auth::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::bounds::{Field, Form, Key, count, optional, required, tables};
+use super::{
+    bounds::{Field, Form, count, optional, required, tables},
+    section::section,
+};
 
 /// The fields of an entry of `issuers` or `clusters`.
 const ISSUER: &[Field] = &[
@@ -20,42 +23,26 @@ const ISSUER: &[Field] = &[
     optional("jwks_ca", Form::Text),
 ];
 
-/// The keys of the section, each with its bounds and its description.
-pub(super) const KEYS: &[Key] = &[
-    (
-        "issuers",
-        tables(ISSUER),
-        "The issuers of JSON Web Tokens, as {name, url, audience, algorithms, jwks_file or jwks_url, jwks_ca}. The principal of a token is jwt:NAME/SUBJECT. url: its exact claim iss. audience ([\"chancery\"]): it must name one of them. algorithms ([\"RS256\", \"ES256\"]): also RS384, RS512, PS256, ES384, EdDSA. jwks_file: the public keys; the file is read again when it changes. jwks_url: https://, or http:// on loopback; it is requested every 5 minutes. jwks_ca: the CAs of its server (PEM), instead of the system's.",
-    ),
-    (
-        "clusters",
-        tables(ISSUER),
-        "The Kubernetes clusters whose service accounts have identities, with the keys of issuers. The principal of a token is k8s:NAME/NAMESPACE/ACCOUNT. It must be bound, as a projected token is, to one of the audiences.",
-    ),
-    (
-        "failures_max",
-        count(0, 1_000_000),
-        "The number of failed authentications after which no token from the same address is verified. One failure per second is forgotten. Tokens that the replica has verified before are not affected. 0 is no limit.",
-    ),
-];
-
-/// The section `[auth]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Auth {
-    pub(crate) issuers: Vec<Issuer>,
-    pub(crate) clusters: Vec<Issuer>,
-    pub(crate) failures_max: u32,
-}
-
-impl Default for Auth {
-    fn default() -> Self {
-        Self { issuers: Vec::new(), clusters: Vec::new(), failures_max: FAILURES_MAX }
+section! {
+    /// The section `[auth]`.
+    pub(crate) struct Auth {
+        /// The issuers of JSON Web Tokens, as {name, url, audience, algorithms, jwks_file or
+        /// jwks_url, jwks_ca}. The principal of a token is jwt:NAME/SUBJECT. url: its exact claim
+        /// iss. audience (["chancery"]): it must name one of them. algorithms (["RS256", "ES256"]):
+        /// also RS384, RS512, PS256, ES384, EdDSA. jwks_file: the public keys; the file is read
+        /// again when it changes. jwks_url: https://, or http:// on loopback; it is requested every
+        /// 5 minutes. jwks_ca: the CAs of its server (PEM), instead of the system's.
+        issuers: Vec<Issuer>, tables(ISSUER);
+        /// The Kubernetes clusters whose service accounts have identities, with the keys of
+        /// issuers. The principal of a token is k8s:NAME/NAMESPACE/ACCOUNT. It must be bound, as a
+        /// projected token is, to one of the audiences.
+        clusters: Vec<Issuer>, tables(ISSUER);
+        /// The number of failed authentications after which no token from the same address is
+        /// verified. One failure per second is forgotten. Tokens that the replica has verified
+        /// before are not affected. 0 is no limit.
+        failures_max: u32 = 100, count(0, 1_000_000);
     }
 }
-
-/// The default of `failures_max`.
-const FAILURES_MAX: u32 = 100;
 
 /// An entry of `issuers` or `clusters`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -97,9 +97,6 @@ pub(super) const fn time(min: u64, max: u64) -> Bounds {
     Bounds::new(Unit::Milliseconds, min, max)
 }
 
-/// A key with its bounds and its description.
-pub(super) type Key = (&'static str, Bounds, &'static str);
-
 impl Bounds {
     const fn new(unit: Unit, min: u64, max: u64) -> Self {
         Self { unit, range: min..=max, or_zero: false }

@@ -1,20 +1,13 @@
 //! Conversion of the configuration to the settings of each component.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_auth::Authenticator;
 use chancery_load::{Clusters, Limits, LoadReports, Settings};
 use chancery_tls::PortTls;
 
-use super::{Admin, Config, rules::canonical_authority};
+use super::{Config, rules::canonical_authority};
 use crate::serve::Limits as AdminLimits;
-
-impl Admin {
-    /// Returns the path of the UNIX socket, if there is one.
-    pub(crate) fn socket(&self) -> Option<&Path> {
-        (!self.socket.is_empty()).then(|| Path::new(&self.socket))
-    }
-}
 
 impl Config {
     /// Returns the settings of the store.

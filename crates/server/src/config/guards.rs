@@ -4,31 +4,34 @@ use std::collections::BTreeSet;
 
 use chancery_admin::{ALL_GUARDS, GUARD_NAMES, GuardSettings};
 use chancery_model::ScopeName;
-use serde::{Deserialize, Serialize};
+use toml::Value;
 
-use super::units::ByteSize;
+use super::{
+    bounds::{Bounds, GIB, KIB, bytes, count},
+    section::section,
+    units::ByteSize,
+};
 
-/// The section `[guards]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Guards {
-    pub(crate) off: Vec<String>,
-    pub(crate) deletion_percent: u32,
-    pub(crate) deletion_resources_min: usize,
-    pub(crate) sotw_bytes_max: ByteSize,
-    pub(crate) scopes: Vec<String>,
-}
-
-impl Default for Guards {
-    fn default() -> Self {
+section! {
+    /// The section `[guards]`.
+    pub(crate) struct Guards {
         let guards = GuardSettings::default();
-        Self {
-            off: guards.off,
-            deletion_percent: guards.deletion_percent,
-            deletion_resources_min: guards.deletion_resources_min,
-            sotw_bytes_max: ByteSize::new(guards.sotw_bytes_max),
-            scopes: Vec::new(),
-        }
+
+        /// The guards that this replica does not apply: mass-deletion, empty-endpoints,
+        /// cluster-in-use, view-change, sotw-size, unasked, or all. Guards reject writes that may
+        /// take down connected nodes, unless the write confirms them (--confirm).
+        off: Vec<String> = guards.off;
+        /// mass-deletion: the maximum share of the resources of one type in the view of a node that
+        /// a write may delete, in percent.
+        deletion_percent: u32 = guards.deletion_percent, count(1, 100);
+        /// mass-deletion: in a view with fewer resources of the type, a write may delete any share.
+        deletion_resources_min: usize = guards.deletion_resources_min, count(1, 100_000_000);
+        /// sotw-size: the maximum size of a SotW response with all resources of a type. gRPC
+        /// clients accept 4 MiB by default.
+        sotw_bytes_max: ByteSize = ByteSize::new(guards.sotw_bytes_max), bytes(64 * KIB, GIB);
+        /// The settings of scopes that differ, as SCOPE=KEY:VALUE, with the keys of this section:
+        /// edge=deletion_percent:10, lab=off:mass-deletion.
+        scopes: Vec<String>;
     }
 }
 
@@ -89,31 +92,35 @@ fn entry_of_scope(entry: &str, settings: &mut GuardSettings) -> Result<(), Strin
     let scope = ScopeName::new(scope).map_err(|error| format!("{entry:?}: {error}"))?;
     let of_server = GuardSettings { scopes: Default::default(), ..settings.clone() };
     let own = settings.scopes.entry(scope).or_insert(of_server);
-    let range = |what: &str| format!("{entry:?}: {key} must be {what}");
+    let rule = |rule: &str| format!("{entry:?}: {key} must be {rule}");
+    let bounds = Guards::KEYS.iter().find(|known| known.name == key).map(|key| &key.bounds);
+    let out_of_range = || rule(&bounds.and_then(Bounds::range).unwrap_or_default());
+    let quantity = value.parse().map_or_else(|_| Value::from(value), Value::Integer);
+    if bounds.is_some_and(|bounds| !bounds.allow(&quantity)) {
+        return Err(out_of_range());
+    }
     match key {
         "off" => {
             let names = GUARD_NAMES.into_iter().filter(|name| !OF_NO_SCOPE.contains(name));
             if value != ALL_GUARDS && !names.clone().any(|name| name == value) {
                 let known: Vec<&str> = names.collect();
-                return Err(range(&format!("one of {}, or all", known.join(", "))));
+                return Err(rule(&format!("one of {}, or all", known.join(", "))));
             }
             own.off.push(value.to_owned());
         }
         "deletion_percent" => {
-            let percent = value.parse().ok().filter(|percent| (1..=100).contains(percent));
-            own.deletion_percent = percent.ok_or_else(|| range("from 1 to 100"))?;
+            own.deletion_percent = value.parse().map_err(|_| out_of_range())?;
         }
         "deletion_resources_min" => {
-            let n = value.parse().ok().filter(|n| (1..=100_000_000).contains(n));
-            own.deletion_resources_min = n.ok_or_else(|| range("from 1 to 100000000"))?;
+            own.deletion_resources_min = value.parse().map_err(|_| out_of_range())?;
         }
         "sotw_bytes_max" => {
-            let size: Option<ByteSize> = value.parse().ok();
-            let bytes = size.map(ByteSize::bytes).filter(|n| (64 << 10..=1 << 30).contains(n));
-            own.sotw_bytes_max = bytes.ok_or_else(|| range("from 64KiB to 1GiB"))?;
+            let size: ByteSize = value.parse().map_err(|_| out_of_range())?;
+            own.sotw_bytes_max = size.bytes();
         }
         _ => {
-            let known = "off, deletion_percent, deletion_resources_min, sotw_bytes_max";
+            let known = Guards::KEYS.iter().map(|key| key.name).filter(|name| *name != "scopes");
+            let known = known.collect::<Vec<_>>().join(", ");
             return Err(format!("{entry:?}: {key:?} must be one of {known}"));
         }
     }

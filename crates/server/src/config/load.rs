@@ -14,10 +14,11 @@ use toml::{Table, Value};
 use super::{
     Config, ConfigError, Refused, Source,
     bounds::Bounds,
-    keys::{KEYS, render, table},
     named_files::{self, NamedFiles},
     otel_variables,
+    render::{render, table},
     rules::{LISTEN_RULE, rules},
+    section::Key,
     source_file::SourceFile,
     suggestions, unknown_variables,
 };
@@ -212,8 +213,8 @@ impl Values {
     /// several values are checked.
     fn find_problems(&self, files: NamedFiles, found: &mut Refused) {
         let mut rest = self.clone();
-        for (section, keys) in KEYS {
-            for (key, bounds, _) in *keys {
+        for (section, keys) in Config::SECTIONS {
+            for Key { name: key, bounds, .. } in *keys {
                 let Some(value) = self.value(section, key) else { continue };
                 // Each key is checked separately, so that no error hides another one.
                 let one = Table::from_iter([((*key).to_owned(), value.clone())]);

@@ -3,10 +3,7 @@
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 use toml::Value;
 
-use super::{
-    Config,
-    keys::{KEYS, about, table},
-};
+use super::{Config, render::table};
 
 const DESCRIPTION: [&str; 2] = [
     "The configuration of a replica is one TOML file. Every key has a default, and the file may be absent. The \
@@ -35,13 +32,13 @@ pub(crate) fn manual(version: &str) -> String {
         page.control("PP", []);
     }
     let defaults = table(&Config::default());
-    for (section, keys) in KEYS {
+    for (section, keys) in Config::SECTIONS {
         page.control("SH", [format!("[{section}]").as_str()]);
-        for (key, bounds, meaning) in *keys {
-            let default = defaults.get(*section).and_then(|keys| keys.get(*key));
+        for key in *keys {
+            let default = defaults.get(*section).and_then(|keys| keys.get(key.name));
             page.control("TP", []);
-            page.text([bold(*key), roman(" = "), default_value(default)]);
-            page.text([roman(about(bounds, meaning))]);
+            page.text([bold(key.name), roman(" = "), default_value(default)]);
+            page.text([roman(key.about())]);
         }
     }
     page.control("SH", ["SEE ALSO"]);

@@ -14,15 +14,23 @@ use chancery_tls::{ClientCertificates, MinVersion, TlsConfig, TlsPort, check_ser
 use serde::{Deserialize, Serialize};
 
 use super::{
-    bounds::{FREE, Form, GIB, KIB, Key, bytes, optional, required, tables},
+    bounds::{Form, GIB, KIB, bytes, optional, required, tables},
+    section::section,
     units::ByteSize,
 };
 
-/// The keys of the section, each with its bounds and its description.
-pub(super) const KEYS: &[Key] = &[
-    (
-        "sources",
-        tables(&[
+section! {
+    /// The section `[mcp]`.
+    pub(crate) struct Mcp {
+        /// The MCP sources whose collections the leader stores in scopes, as {name, address or
+        /// listen, peer_names, scope, collections, incremental, deletion_percent,
+        /// deletion_resources_min}. address: the leader connects to the source. listen: the source
+        /// connects. peer_names: with listen, the certificate of the source needs one of these
+        /// SPIFFE IDs or DNS names. incremental (true): the source may send incremental responses.
+        /// A message that deletes more than deletion_percent (50) of a collection of at least
+        /// deletion_resources_min (20) resources is held until it is confirmed. All replicas need
+        /// the same sources.
+        sources: Vec<Source>, tables(&[
             required("name", Form::Text),
             optional("address", Form::Text),
             optional("listen", Form::Listen),
@@ -32,64 +40,34 @@ pub(super) const KEYS: &[Key] = &[
             optional("incremental", Form::Flag),
             optional("deletion_percent", Form::Count),
             optional("deletion_resources_min", Form::Count),
-        ]),
-        "The MCP sources whose collections the leader stores in scopes, as {name, address or listen, peer_names, scope, collections, incremental, deletion_percent, deletion_resources_min}. address: the leader connects to the source. listen: the source connects. peer_names: with listen, the certificate of the source needs one of these SPIFFE IDs or DNS names. incremental (true): the source may send incremental responses. A message that deletes more than deletion_percent (50) of a collection of at least deletion_resources_min (20) resources is held until it is confirmed. All replicas need the same sources.",
-    ),
-    (
-        "sinks",
-        FREE,
-        "The addresses (HOST:PORT) of MCP sinks to which the leader connects as a source. All replicas need the same list.",
-    ),
-    (
-        "sinks_trigger",
-        FREE,
-        "Whether the first message to a sink is a trigger: the collection $triggerCollection without resources. Without a first message, sinks of older Istio releases send nothing.",
-    ),
-    (
-        "allow_plaintext",
-        FREE,
-        "Whether unencrypted connections to sources and sinks may use addresses other than loopback.",
-    ),
-    (
-        "tls_cert",
-        FREE,
-        "The PEM file with the certificate for connections to MCP sources and sinks, whoever opens them, and its intermediate certificates. With tls_cert, tls_key and tls_ca, all these connections use TLS.",
-    ),
-    ("tls_key", FREE, "The PEM file with the private key of the certificate."),
-    (
-        "tls_ca",
-        FREE,
-        "The PEM file with the CAs whose certificates sources and sinks need. The certificate of a remote address also has to name its host.",
-    ),
-    (
-        "tls_crl",
-        FREE,
-        "A PEM file with revocation lists of the CAs in tls_ca, for the certificates of sources that connect.",
-    ),
-    (
-        "message_bytes_max",
-        bytes(64 * KIB, GIB),
-        "The maximum size of a message of a source. A collection in one message must fit.",
-    ),
-];
-
-/// The section `[mcp]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Mcp {
-    pub(crate) sources: Vec<Source>,
-    pub(crate) sinks: Vec<String>,
-    pub(crate) sinks_trigger: bool,
-    pub(crate) allow_plaintext: bool,
-    pub(crate) tls_cert: String,
-    pub(crate) tls_key: String,
-    pub(crate) tls_ca: String,
-    pub(crate) tls_crl: String,
-    pub(crate) message_bytes_max: ByteSize,
-    /// The maximum number of connections of a port for a source, of which only one has a stream. Operators
-    /// cannot set it. `serve` lowers it if the process may open few files.
-    #[serde(skip, default = "connections_max")]
-    pub(crate) connections_max: usize,
+        ]);
+        /// The addresses (HOST:PORT) of MCP sinks to which the leader connects as a source. All
+        /// replicas need the same list.
+        sinks: Vec<String>;
+        /// Whether the first message to a sink is a trigger: the collection $triggerCollection
+        /// without resources. Without a first message, sinks of older Istio releases send nothing.
+        sinks_trigger: bool = true;
+        /// Whether unencrypted connections to sources and sinks may use addresses other than
+        /// loopback.
+        allow_plaintext: bool;
+        /// The PEM file with the certificate for connections to MCP sources and sinks, whoever
+        /// opens them, and its intermediate certificates. With tls_cert, tls_key and tls_ca, all
+        /// these connections use TLS.
+        tls_cert: String;
+        /// The PEM file with the private key of the certificate.
+        tls_key: String;
+        /// The PEM file with the CAs whose certificates sources and sinks need. The certificate of
+        /// a remote address also has to name its host.
+        tls_ca: String;
+        /// A PEM file with revocation lists of the CAs in tls_ca, for the certificates of sources
+        /// that connect.
+        tls_crl: String;
+        /// The maximum size of a message of a source. A collection in one message must fit.
+        message_bytes_max: ByteSize = ByteSize::mib(64), bytes(64 * KIB, GIB);
+        // The maximum number of connections of a port for a source, of which only one has a stream.
+        // `serve` lowers it if the process may open few files.
+        internal connections_max: usize = 16;
+    }
 }
 
 /// An entry of `sources`.
@@ -115,27 +93,6 @@ pub(crate) struct Source {
 const SPIFFE: &str = "spiffe://";
 /// The maximum length of the name of a source. The author of its writes contains it.
 const NAME_BYTES_MAX: usize = 64;
-
-impl Default for Mcp {
-    fn default() -> Self {
-        Self {
-            sources: Vec::new(),
-            sinks: Vec::new(),
-            sinks_trigger: true,
-            allow_plaintext: false,
-            tls_cert: String::new(),
-            tls_key: String::new(),
-            tls_ca: String::new(),
-            tls_crl: String::new(),
-            message_bytes_max: ByteSize::mib(64),
-            connections_max: connections_max(),
-        }
-    }
-}
-
-fn connections_max() -> usize {
-    16
-}
 
 fn incremental() -> bool {
     true

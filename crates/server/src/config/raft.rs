@@ -7,46 +7,56 @@ use std::{
 };
 
 use chancery_store::{REPLICA_ID_MAX, TlsConfig, check_address};
-use serde::{Deserialize, Serialize};
 
-use super::{Span, loopback};
+use super::{
+    bounds::{LISTEN, MINUTE, count, time},
+    loopback,
+    section::section,
+    units::Span,
+};
 
-/// The section `[raft]`: this replica and the other replicas.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Raft {
-    pub(crate) replica_id: u64,
-    pub(crate) address: SocketAddr,
-    pub(crate) allow_plaintext: bool,
-    pub(crate) advertise: String,
-    pub(crate) join: Vec<String>,
-    pub(crate) peers: Vec<String>,
-    pub(crate) learner: bool,
-    pub(crate) catch_up_timeout: Span,
-    pub(crate) connections_max: usize,
-    pub(crate) tls_cert: String,
-    pub(crate) tls_key: String,
-    pub(crate) tls_ca: String,
-    pub(crate) tls_server_name: String,
-}
-
-impl Default for Raft {
-    fn default() -> Self {
-        Self {
-            replica_id: 1,
-            address: loopback(18002),
-            allow_plaintext: false,
-            advertise: String::new(),
-            join: Vec::new(),
-            peers: Vec::new(),
-            learner: false,
-            catch_up_timeout: Span::seconds(10),
-            connections_max: 1024,
-            tls_cert: String::new(),
-            tls_key: String::new(),
-            tls_ca: String::new(),
-            tls_server_name: String::new(),
-        }
+section! {
+    /// The section `[raft]`: this replica and the other replicas.
+    pub(crate) struct Raft {
+        /// The ID of this replica, unique in its cluster.
+        replica_id: u64 = 1, count(1, REPLICA_ID_MAX);
+        /// The address to listen on for other replicas. If it is not set and the default is in use,
+        /// a cluster of one replica continues without it.
+        address: SocketAddr = loopback(18002), LISTEN;
+        /// Whether an unencrypted port may listen on addresses other than loopback.
+        allow_plaintext: bool;
+        /// The certificate file of this replica (PEM), for both sides of a connection. TLS needs
+        /// tls_cert, tls_key and tls_ca; without them there is no TLS. The files are read again
+        /// when they change.
+        tls_cert: String;
+        /// The file with the private key of tls_cert (PEM).
+        tls_key: String;
+        /// The file of a CA that is used for replicas only (PEM). Everybody with a certificate of
+        /// this CA is accepted as a replica, and all others are rejected.
+        tls_ca: String;
+        /// The DNS name (subjectAltName) in the certificates of all replicas. If it is empty, each
+        /// certificate contains the host of its replica's address.
+        tls_server_name: String;
+        /// The address at which other replicas reach this one, as HOST:PORT. If it is empty, its
+        /// entry in peers, or else the address to listen on.
+        advertise: String;
+        /// Members of the cluster to join, as HOST:PORT; one reachable address is enough. Only for
+        /// an empty data directory.
+        join: Vec<String>;
+        /// All replicas of a new cluster, including this one, as ID=HOST:PORT. The one with the
+        /// lowest ID forms the cluster after all others have reported that they are in no cluster.
+        /// The others join it. Only for an empty data directory.
+        peers: Vec<String>;
+        /// Whether this replica joins as a learner, which serves streams and does not become a
+        /// voter by itself.
+        learner: bool;
+        /// A replica that starts and finds no leader within this time serves the state that it has.
+        catch_up_timeout: Span = Span::seconds(10), time(100, 10 * MINUTE);
+        /// The maximum number of connections from other replicas. A further connection replaces one
+        /// that has sent nothing yet, or else the one that has been silent longest.
+        // Each of 64 members has three connections, and more while broken connections have
+        // not been detected.
+        connections_max: usize = 1024, count(256, 65_536);
     }
 }
 

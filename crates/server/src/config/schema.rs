@@ -9,7 +9,7 @@ use toml::Value as TomlValue;
 use super::{
     Config,
     bounds::{Bounds, Field, Form, Unit},
-    keys::{KEYS, about, table},
+    render::table,
 };
 
 /// The version of JSON Schema, which most editors know.
@@ -21,14 +21,14 @@ const LISTEN: &str = r"^([0-9]+(\.[0-9]+){3}|\[[^\]]+\]):[0-9]+$";
 /// Returns the schema of the configuration file.
 pub(crate) fn schema() -> Value {
     let defaults = table(&Config::default());
-    let sections = KEYS.iter().map(|(section, keys)| {
+    let sections = Config::SECTIONS.iter().map(|(section, keys)| {
         let default = |key: &str| defaults.get(*section).and_then(|keys| keys.get(key));
-        let keys = keys.iter().filter_map(|(key, bounds, meaning)| {
-            let default = default(key)?;
-            let mut value = of_key(bounds, default);
-            value.insert("description".to_owned(), about(bounds, meaning).into());
+        let keys = keys.iter().filter_map(|key| {
+            let default = default(key.name)?;
+            let mut value = of_key(&key.bounds, default);
+            value.insert("description".to_owned(), key.about().into());
             value.insert("default".to_owned(), json!(default));
-            Some(((*key).to_owned(), Value::Object(value)))
+            Some((key.name.to_owned(), Value::Object(value)))
         });
         ((*section).to_owned(), Value::Object(closed(keys.collect(), &[])))
     });

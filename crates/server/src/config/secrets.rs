@@ -4,45 +4,30 @@ use std::{env, path::PathBuf};
 
 use chancery_model::{TypeUrl, types};
 use chancery_secrets::{KekSource, Secrets};
-use serde::{Deserialize, Serialize};
 
-use super::bounds::{FREE, Key};
+use super::section::section;
 
 /// The variable in which systemd names the directory with the credentials of a service.
 const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 
-/// The keys of the section, each with its bounds and its description.
-pub(super) const KEYS: &[Key] = &[
-    (
-        "key_file",
-        FREE,
-        "The file with key-encryption keys, which encrypt the keys of secrets: 32 bytes in base64 per line. The first key encrypts, and all keys decrypt. Other users must not be able to read the file. The file is read again when it changes.",
-    ),
-    (
-        "credential",
-        FREE,
-        "The name of the systemd credential with such keys (LoadCredential=NAME:PATH, LoadCredentialEncrypted=NAME:PATH).",
-    ),
-    (
-        "kms_socket",
-        FREE,
-        "The UNIX socket of a Kubernetes KMS plugin (KMSv2), which encrypts and decrypts the keys of secrets. If several sources are set, kms_socket encrypts, or else credential. All decrypt.",
-    ),
-    (
-        "require",
-        FREE,
-        "Whether a replica without key_file, credential and kms_socket refuses resources with secrets. If false, such a replica stores them unencrypted, until the cluster has keys.",
-    ),
-];
-
-/// The section `[secrets]`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct SecretsSection {
-    pub(crate) key_file: String,
-    pub(crate) credential: String,
-    pub(crate) kms_socket: String,
-    pub(crate) require: bool,
+section! {
+    /// The section `[secrets]`.
+    pub(crate) struct SecretsSection {
+        /// The file with key-encryption keys, which encrypt the keys of secrets: 32 bytes in base64
+        /// per line. The first key encrypts, and all keys decrypt. Other users must not be able to
+        /// read the file. The file is read again when it changes.
+        key_file: String;
+        /// The name of the systemd credential with such keys (LoadCredential=NAME:PATH,
+        /// LoadCredentialEncrypted=NAME:PATH).
+        credential: String;
+        /// The UNIX socket of a Kubernetes KMS plugin (KMSv2), which encrypts and decrypts the keys
+        /// of secrets. If several sources are set, kms_socket encrypts, or else credential. All
+        /// decrypt.
+        kms_socket: String;
+        /// Whether a replica without key_file, credential and kms_socket refuses resources with
+        /// secrets. If false, such a replica stores them unencrypted, until the cluster has keys.
+        require: bool;
+    }
 }
 
 impl SecretsSection {

@@ -8,117 +8,46 @@ use std::{
 use chancery_tls::{
     ClientCertificates, MinVersion, TlsConfig, TlsError, TlsFile, TlsPort, Validity,
 };
-use serde::{Deserialize, Serialize};
 
-use super::{
-    Admin, Config, Xds,
-    bounds::{FREE, Key, words},
-};
+use super::{Config, section::one_of};
 
-// The keys of both ports, each with its bounds and its description.
-pub(super) const CLIENT_CERT: Key = (
-    "tls_client_cert",
-    words(&["required", "optional"]),
-    "Whether clients need a certificate if tls_client_ca is set: required, or optional for clients with tokens. A client with an invalid certificate is always rejected.",
-);
-pub(super) const CRL: Key = (
-    "tls_crl",
-    FREE,
-    "A file with revocation lists of these CAs (PEM). Certificates of a CA without a list are accepted.",
-);
-pub(super) const TRUST_DOMAINS: Key = (
-    "tls_trust_domains",
-    FREE,
-    "The CAs of trust domains: a list of DOMAIN=FILE (PEM). If it is not empty, a client with a SPIFFE ID needs a certificate of a CA of its trust domain, and tls_client_ca is for certificates without a SPIFFE ID.",
-);
-pub(super) const CLIENT_CA_NAME: Key = (
-    "client_ca_name",
-    FREE,
-    "The name of these CAs in the principals of certificates without a SPIFFE ID: cert:NAME/dns/DNS-NAME or cert:NAME/cn/COMMON-NAME.",
-);
-pub(super) const CLIENT_CA_CN: Key = (
-    "client_ca_cn",
-    FREE,
-    "Whether a certificate without a SPIFFE ID identifies its client by the common name. If false, the certificate must have exactly one DNS name.",
-);
+// The descriptions of keys of both ports.
+pub(super) const CLIENT_CERT: &str = "Whether clients need a certificate if tls_client_ca is set: required, or optional for clients with tokens. A client with an invalid certificate is always rejected.";
+pub(super) const CRL: &str = "A file with revocation lists of these CAs (PEM). Certificates of a CA without a list are accepted.";
+pub(super) const TRUST_DOMAINS: &str = "The CAs of trust domains: a list of DOMAIN=FILE (PEM). If it is not empty, a client with a SPIFFE ID needs a certificate of a CA of its trust domain, and tls_client_ca is for certificates without a SPIFFE ID.";
+pub(super) const CLIENT_CA_NAME: &str = "The name of these CAs in the principals of certificates without a SPIFFE ID: cert:NAME/dns/DNS-NAME or cert:NAME/cn/COMMON-NAME.";
+pub(super) const CLIENT_CA_CN: &str = "Whether a certificate without a SPIFFE ID identifies its client by the common name. If false, the certificate must have exactly one DNS name.";
 
-/// The lowest TLS version that a port accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum TlsMin {
-    #[serde(rename = "1.2")]
-    Tls12,
-    #[serde(rename = "1.3")]
-    Tls13,
+one_of! {
+    /// The lowest TLS version that a port accepts.
+    pub(crate) enum TlsMin {
+        Tls12 = "1.2",
+        Tls13 = "1.3",
+    }
 }
 
-/// Whether the clients of a port need a certificate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum TlsClientCert {
-    Required,
-    Optional,
+one_of! {
+    /// Whether the clients of a port need a certificate.
+    pub(crate) enum TlsClientCert {
+        Required = "required",
+        Optional = "optional",
+    }
 }
 
 /// The TLS keys of one section. A path that is not set is empty.
 #[derive(Debug, Clone, Copy)]
-struct Keys<'a> {
-    section: &'static str,
-    port: TlsPort,
-    cert: &'a str,
-    key: &'a str,
-    client_ca: &'a str,
-    client_cert: TlsClientCert,
-    crl: &'a str,
-    trust_domains: &'a [String],
-    ca_name: &'a str,
-    ca_cn: bool,
-    min: TlsMin,
-}
-
-impl Xds {
-    fn tls_keys(&self) -> Keys<'_> {
-        Keys {
-            section: "xds",
-            port: TlsPort::Xds,
-            cert: &self.tls_cert,
-            key: &self.tls_key,
-            client_ca: &self.tls_client_ca,
-            client_cert: self.tls_client_cert,
-            crl: &self.tls_crl,
-            trust_domains: &self.tls_trust_domains,
-            ca_name: &self.client_ca_name,
-            ca_cn: self.client_ca_cn,
-            min: self.tls_min,
-        }
-    }
-
-    /// Returns the files for TLS on the port, or `None` without TLS.
-    pub(crate) fn tls(&self) -> Option<TlsConfig> {
-        self.tls_keys().config()
-    }
-}
-
-impl Admin {
-    fn tls_keys(&self) -> Keys<'_> {
-        Keys {
-            section: "admin",
-            port: TlsPort::Admin,
-            cert: &self.tls_cert,
-            key: &self.tls_key,
-            client_ca: &self.tls_client_ca,
-            client_cert: self.tls_client_cert,
-            crl: &self.tls_crl,
-            trust_domains: &self.tls_trust_domains,
-            ca_name: &self.client_ca_name,
-            ca_cn: self.client_ca_cn,
-            min: TlsMin::Tls13,
-        }
-    }
-
-    /// Returns the files for TLS on the port, or `None` without TLS.
-    pub(crate) fn tls(&self) -> Option<TlsConfig> {
-        self.tls_keys().config()
-    }
+pub(super) struct Keys<'a> {
+    pub(super) section: &'static str,
+    pub(super) port: TlsPort,
+    pub(super) cert: &'a str,
+    pub(super) key: &'a str,
+    pub(super) client_ca: &'a str,
+    pub(super) client_cert: TlsClientCert,
+    pub(super) crl: &'a str,
+    pub(super) trust_domains: &'a [String],
+    pub(super) ca_name: &'a str,
+    pub(super) ca_cn: bool,
+    pub(super) min: TlsMin,
 }
 
 impl Config {
@@ -197,7 +126,8 @@ impl Config {
 }
 
 impl Keys<'_> {
-    fn config(&self) -> Option<TlsConfig> {
+    /// Returns the files for TLS, or `None` without TLS.
+    pub(super) fn config(&self) -> Option<TlsConfig> {
         (!self.cert.is_empty() && !self.key.is_empty()).then(|| self.files())
     }
 

@@ -2,23 +2,7 @@
 
 use std::{collections::BTreeMap, env};
 
-use serde::{Deserialize, Serialize};
-
-use super::bounds::{FREE, Key, count};
-
-/// The keys of the section, each with its bounds and its description.
-pub(super) const KEYS: &[Key] = &[
-    (
-        "otlp_endpoint",
-        FREE,
-        "The OTLP receiver (gRPC) of the traces of writes, as http://HOST:PORT. If it is empty, the variable OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is used, or else OTEL_EXPORTER_OTLP_ENDPOINT. If all three are empty, no write is traced.",
-    ),
-    (
-        "sample_percent",
-        count(0, 100),
-        "The percentage of writes that are traced. If a write has a header traceparent, its sampling flag decides instead.",
-    ),
-];
+use super::{bounds::count, section::section};
 
 /// The standard variables. The first one that is set is used.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -26,17 +10,16 @@ const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 const RESOURCE_ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 
-/// The section `[trace]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Trace {
-    pub(crate) otlp_endpoint: String,
-    pub(crate) sample_percent: u8,
-}
-
-impl Default for Trace {
-    fn default() -> Self {
-        Self { otlp_endpoint: String::new(), sample_percent: 100 }
+section! {
+    /// The section `[trace]`.
+    pub(crate) struct Trace {
+        /// The OTLP receiver (gRPC) of the traces of writes, as http://HOST:PORT. If it is empty,
+        /// the variable OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is used, or else
+        /// OTEL_EXPORTER_OTLP_ENDPOINT. If all three are empty, no write is traced.
+        otlp_endpoint: String;
+        /// The percentage of writes that are traced. If a write has a header traceparent, its
+        /// sampling flag decides instead.
+        sample_percent: u8 = 100, count(0, 100);
     }
 }
 

@@ -6,18 +6,14 @@ use chancery_model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::bounds::{Form, Key, optional, required, tables};
+use super::bounds::{Field, Form, optional, required};
 
-/// The key, with its bounds and its description.
-pub(super) const TYPES: Key = (
-    "types",
-    tables(&[
-        required("type", Form::Text),
-        optional("wildcard", Form::Flag),
-        optional("full_state", Form::Flag),
-    ]),
-    "The behavior of types that Chancery does not know, as {type, wildcard, full_state}. wildcard (true): a client that names no resource receives all of them. full_state (true): each SotW response has all resources of the client, and can be empty. All replicas need the same types.",
-);
+/// The fields of an entry of `types`.
+pub(super) const FIELDS: &[Field] = &[
+    required("type", Form::Text),
+    optional("wildcard", Form::Flag),
+    optional("full_state", Form::Flag),
+];
 
 /// An entry of `types`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

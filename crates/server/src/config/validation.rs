@@ -9,22 +9,40 @@ use std::{
 use chancery_admin::{ExternalInput, ExternalValidator};
 use chancery_admission::{ClientProfile, Profiles, Validation as Modes, ValidationMode};
 use chancery_model::ScopeName;
-use serde::{Deserialize, Serialize};
 
-use super::units::{ByteSize, Span};
+use super::{
+    bounds::{GIB, MIB, MINUTE, bytes, time, words},
+    section::section,
+    units::{ByteSize, Span},
+};
 
-/// The section `[validation]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct Validation {
-    pub(crate) mode: String,
-    pub(crate) scopes: Vec<String>,
-    pub(crate) profiles: Vec<String>,
-    pub(crate) external_command: Vec<String>,
-    pub(crate) external_input: String,
-    pub(crate) external_timeout: Span,
-    pub(crate) external_memory_max: ByteSize,
-    pub(crate) external_required: bool,
+section! {
+    /// The section `[validation]`.
+    pub(crate) struct Validation {
+        /// The treatment of resources that clients would reject: enforce refuses the write, warn
+        /// stores them and reports the findings, off does not check them. All replicas need the
+        /// same value.
+        mode: String = ValidationMode::default().to_string(), words(&["enforce", "warn", "off"]);
+        /// The modes of scopes that differ from mode, as SCOPE=MODE. The mode of a call
+        /// (--validation) overrides both.
+        scopes: Vec<String>;
+        /// The clients that see a scope, as SCOPE=PROFILE+PROFILE, such as mesh=grpc-go@1.70+envoy;
+        /// * stands for all other scopes. Without an entry, the connected clients decide.
+        profiles: Vec<String>;
+        /// A program with its arguments that checks the resources of each write; empty for none.
+        /// {file} stands for the path of its input, which is also the standard input. Exit code 0
+        /// accepts the resources.
+        external_command: Vec<String>;
+        /// The input of external_command: bootstrap (of Envoy, in JSON) or manifest.
+        external_input: String = INPUTS[0].0.to_owned(), words(&[INPUTS[0].0, INPUTS[1].0]);
+        /// The maximum time of external_command. Then its process group is killed.
+        external_timeout: Span = Span::seconds(10), time(100, 10 * MINUTE);
+        /// The maximum data memory of each process of external_command.
+        external_memory_max: ByteSize = ByteSize::mib(1024), bytes(16 * MIB, 1024 * GIB);
+        /// Whether a write is refused if external_command does not check it: it does not start,
+        /// exceeds its time, or is killed.
+        external_required: bool = true;
+    }
 }
 
 /// The entry of `profiles` for all other scopes.
@@ -36,21 +54,6 @@ pub(super) const REDACTED: &str = "[redacted]";
 /// The values of `external_input`.
 const INPUTS: [(&str, ExternalInput); 2] =
     [("bootstrap", ExternalInput::Bootstrap), ("manifest", ExternalInput::Manifest)];
-
-impl Default for Validation {
-    fn default() -> Self {
-        Self {
-            mode: ValidationMode::default().to_string(),
-            scopes: Vec::new(),
-            profiles: Vec::new(),
-            external_command: Vec::new(),
-            external_input: INPUTS[0].0.to_owned(),
-            external_timeout: Span::seconds(10),
-            external_memory_max: ByteSize::mib(1024),
-            external_required: true,
-        }
-    }
-}
 
 impl Validation {
     /// Returns the key and the rule of each value that is not valid.
@@ -120,18 +123,16 @@ impl Validation {
     }
 }
 
-/// The section `[references]`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct References {
-    pub(crate) mode: String,
-    pub(crate) scopes: Vec<String>,
-}
-
-impl Default for References {
-    fn default() -> Self {
-        // Authors publish in several steps.
-        Self { mode: ValidationMode::Warn.to_string(), scopes: Vec::new() }
+section! {
+    /// The section `[references]`.
+    pub(crate) struct References {
+        /// The treatment of references to resources that are missing in the views of nodes: warn
+        /// reports them, enforce refuses the write, off does not check them. All replicas need the
+        /// same value.
+        mode: String = ValidationMode::Warn.to_string(), words(&["enforce", "warn", "off"]);
+        /// The modes of scopes that differ from mode, as SCOPE=MODE. The mode of a write is that of
+        /// the scope in which it changes a resource.
+        scopes: Vec<String>;
     }
 }
 

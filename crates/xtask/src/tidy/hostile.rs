@@ -1,5 +1,5 @@
 //! The names in `docs/hostile-clients.md`: each row names a test, and all counted limits are named.
-//! Every named test and configuration key must exist.
+//! Every named test must exist.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,6 @@ use crate::source::Source;
 
 const PAGE: &str = "docs/hostile-clients.md";
 const LIMITS: &str = "crates/fanout/src/metrics.rs";
-const KEYS: &str = "crates/server/src/config/keys.rs";
-/// The configuration sections with limits for clients.
-const SECTIONS: [&str; 4] = ["xds.", "admin.", "raft.", "shutdown."];
 
 /// Returns complaints about the page.
 pub(super) fn complaints(files: &[Source]) -> Vec<String> {
@@ -17,11 +14,9 @@ pub(super) fn complaints(files: &[Source]) -> Vec<String> {
         let file = files.iter().find(|file| file.path == path);
         file.map(|file| file.text.as_str()).ok_or_else(|| format!("{PAGE}: {path} does not exist"))
     };
-    let (page, limits, keys) = match (text(PAGE), text(LIMITS), text(KEYS)) {
-        (Ok(page), Ok(limits), Ok(keys)) => (page, limits, keys),
-        (page, limits, keys) => {
-            return [page, limits, keys].into_iter().filter_map(Result::err).collect();
-        }
+    let (page, limits) = match (text(PAGE), text(LIMITS)) {
+        (Ok(page), Ok(limits)) => (page, limits),
+        (page, limits) => return [page, limits].into_iter().filter_map(Result::err).collect(),
     };
     let tests: BTreeSet<(&str, &str)> = files.iter().flat_map(tests).collect();
     let mut complaints = Vec::new();
@@ -34,13 +29,6 @@ pub(super) fn complaints(files: &[Source]) -> Vec<String> {
         );
         if is_row(line) && cited.is_empty() {
             complaints.push(format!("{PAGE}:{number}: this row names no test"));
-        }
-        for key in
-            quoted(line).filter_map(|word| SECTIONS.iter().find_map(|s| word.strip_prefix(s)))
-        {
-            if !keys.contains(&format!("\"{key}\"")) {
-                complaints.push(format!("{PAGE}:{number}: no such key: {key}"));
-            }
         }
     }
     let counted = labels(limits);
@@ -105,7 +93,6 @@ mod tests {
         vec![
             source(PAGE, page),
             source(LIMITS, "const LIMITS: &[&str] = &[\n    \"names\",\n    \"types\",\n];\n"),
-            source(KEYS, "(\"names_max\", \"Names.\"),"),
             source(
                 "crates/a/tests/it/floods.rs",
                 "#[tokio::test]\nasync fn a_flood() {}\nfn help() {}\n",
@@ -125,16 +112,15 @@ mod tests {
     #[test]
     fn name_that_does_not_exist_is_reported() {
         let page = "| client | limit | test |\n|---|---|---|\n\
-                    | bad | `xds.gone_max`, `names` | `floods::help` |\n\
+                    | bad | `names` | `floods::help` |\n\
                     | worse | | none |\n";
         let found = complaints(&files(page));
         let expected = [
             "docs/hostile-clients.md:3: no such test: floods::help",
-            "docs/hostile-clients.md:3: no such key: gone_max",
             "docs/hostile-clients.md:4: this row names no test",
             "docs/hostile-clients.md: the limit types is missing",
         ];
         assert_eq!(found, expected);
-        assert_eq!(complaints(&[]).len(), 3);
+        assert_eq!(complaints(&[]).len(), 2);
     }
 }

@@ -3,7 +3,7 @@
 use std::{io::Write, sync::Arc};
 
 use super::{
-    super::{ByteSize, Span},
+    super::units::{ByteSize, Span},
     *,
 };
 
@@ -258,8 +258,8 @@ fn value_out_of_its_range_is_rejected_with_the_range() {
 fn least_and_greatest_values_are_accepted() {
     for end in [0, 1] {
         let mut values = Values { table: table(&Config::default()), sources: BTreeMap::new() };
-        for (section, keys) in KEYS {
-            for (key, bounds, _) in *keys {
+        for (section, keys) in Config::SECTIONS {
+            for Key { name: key, bounds, .. } in *keys {
                 let value = values.value(section, key).unwrap();
                 let is_quantity = match value {
                     Value::Integer(_) => true,
