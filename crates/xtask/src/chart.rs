@@ -36,7 +36,6 @@ pub(crate) fn run(paths: &Paths, program: &Path, golden: Golden) -> Result<()> {
     say!("checking the Helm chart");
     let scratch = Scratch::new(paths)?;
     let chart = Chart::new(paths, &scratch)?;
-    mixin::check_copies(paths, golden)?;
     readme::check(&chart, golden)?;
     config_schema::check(&chart, paths, program)?;
     let cases = chart.cases()?;
@@ -56,7 +55,7 @@ pub(crate) fn run(paths: &Paths, program: &Path, golden: Golden) -> Result<()> {
     stability::check(&chart, paths)?;
     values::check(&chart, paths)?;
     let n_refused = refusals::check(&chart)? + live::check(&chart)?;
-    mixin::check_objects(&chart, paths)?;
+    mixin::check(&chart, paths)?;
     prometheus_rules::check(&chart, paths)?;
     page::check(&chart, paths)?;
     say!(
