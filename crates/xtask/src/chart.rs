@@ -41,8 +41,8 @@ pub(crate) fn run(paths: &Paths, program: &Path, golden: Golden) -> Result<()> {
     let cases = chart.cases()?;
     for case in &cases {
         chart.lint(case)?;
-        golden.check(&chart, case)?;
     }
+    golden.check(&chart, &cases)?;
     let manifests = chart.validate(paths, &cases)?;
     for case in &cases {
         let objects = manifests.get(&case.name).context("a case was not validated")?;
