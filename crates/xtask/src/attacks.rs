@@ -1,34 +1,27 @@
-//! `docs/attacks.md`: the tests of each attack on the ports, the credentials and the data.
+//! The tests of each attack on the ports, the credentials and the data.
 //!
-//! The command generates the page from `attacks/attacks.txt` and from the doc comments of test functions
+//! The page comes from `attacks/attacks.txt` and from the doc comments of test functions
 //! (`/// Attack 24: text`). An attack without a test needs a written reason.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
     conformance::{
         cited, cited_tests,
-        page::{cell, line, links},
         required::lines,
+        text::{cell, line, links},
     },
+    page::Page,
     paths::Paths,
-    say::say,
 };
-
-const PAGE: &str = "docs/attacks.md";
 
 const INTRO: &str = "\
 # Attacks
 
 This page lists the attacks that Chancery is designed to resist, the expected response, and the tests that carry out each attack. *Refused* means that
-the attacker receives no configuration, and that a metric counts the refusal. `cargo xtask attacks` generates this page from
-the doc comments of the tests and from `crates/xtask/src/attacks/attacks.txt`. `cargo xtask verify` fails if the page is outdated, or if an attack has
-neither a test nor a reason.
+the attacker receives no configuration, and that a metric counts the refusal.
 
 | number | attack | response | tests |
 |---|---|---|---|
@@ -45,34 +38,12 @@ struct Attack {
     reason: Option<String>,
 }
 
-/// Writes the page, and prints the problems that `verify` will report.
-pub(crate) fn write(paths: &Paths) -> Result<()> {
-    let (page, problems) = generate(paths)?;
-    let file = paths.root.join(PAGE);
-    fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
-    for problem in problems {
-        say!("attacks: {problem}");
-    }
-    say!("wrote {PAGE}");
-    Ok(())
-}
-
-/// Fails if the page is outdated, or if an attack has neither a test nor a reason.
-pub(crate) fn check(paths: &Paths) -> Result<()> {
-    let (page, problems) = generate(paths)?;
-    if !problems.is_empty() {
-        bail!("attacks:\n  {}", problems.join("\n  "));
-    }
-    if fs::read_to_string(paths.root.join(PAGE)).is_ok_and(|found| found == page) {
-        return Ok(());
-    }
-    bail!("{PAGE} is outdated; run `cargo xtask attacks`")
-}
-
-fn generate(paths: &Paths) -> Result<(String, Vec<String>)> {
+/// Returns the page.
+pub(crate) fn page(paths: &Paths) -> Result<Page> {
     let attacks = parse(include_str!("attacks/attacks.txt")).context("attacks.txt")?;
     let tests = cited_tests(paths, numbers, |_| None)?;
-    Ok((page(&attacks, &tests), problems(&attacks, &tests)))
+    let (text, problems) = (text(&attacks, &tests), problems(&attacks, &tests));
+    Ok(Page { name: "attacks.md", text, problems })
 }
 
 /// Parses lines such as `24 every method without a credential -> refused`. An indented line continues the previous one,
@@ -158,7 +129,7 @@ fn problems(attacks: &BTreeMap<u32, Attack>, tests: &[Test]) -> Vec<String> {
     problems
 }
 
-fn page(attacks: &BTreeMap<u32, Attack>, tests: &[Test]) -> String {
+fn text(attacks: &BTreeMap<u32, Attack>, tests: &[Test]) -> String {
     let mut page = INTRO.to_owned();
     for (number, attack) in attacks {
         let of_attack: Vec<&Test> = tests.iter().filter(|test| test.ids.contains(number)).collect();
@@ -216,11 +187,8 @@ mod tests {
                 "attack 3 has neither a test that cites it nor a reason in attacks.txt",
             ]
         );
-        let page = page(&attacks, &[test("chancery-a::t", &[1])]);
-        assert!(
-            page.contains("| 1 | a | refused | [`a::t`](../crates/a/src/lib.rs) |\n"),
-            "{page}"
-        );
+        let page = text(&attacks, &[test("chancery-a::t", &[1])]);
+        assert!(page.contains("| 1 | a | refused | [`a::t`](/crates/a/src/lib.rs) |\n"), "{page}");
         assert!(page.contains("| 2 | b | refused, and counted | it is open |\n"), "{page}");
     }
 

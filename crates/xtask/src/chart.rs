@@ -36,14 +36,13 @@ pub(crate) fn run(paths: &Paths, program: &Path, golden: Golden) -> Result<()> {
     say!("checking the Helm chart");
     let scratch = Scratch::new(paths)?;
     let chart = Chart::new(paths, &scratch)?;
-    mixin::check_copies(paths, golden)?;
     readme::check(&chart, golden)?;
     config_schema::check(&chart, paths, program)?;
     let cases = chart.cases()?;
     for case in &cases {
         chart.lint(case)?;
-        golden.check(&chart, case)?;
     }
+    golden.check(&chart, &cases)?;
     let manifests = chart.validate(paths, &cases)?;
     for case in &cases {
         let objects = manifests.get(&case.name).context("a case was not validated")?;
@@ -56,7 +55,7 @@ pub(crate) fn run(paths: &Paths, program: &Path, golden: Golden) -> Result<()> {
     stability::check(&chart, paths)?;
     values::check(&chart, paths)?;
     let n_refused = refusals::check(&chart)? + live::check(&chart)?;
-    mixin::check_objects(&chart, paths)?;
+    mixin::check(&chart, paths)?;
     prometheus_rules::check(&chart, paths)?;
     page::check(&chart, paths)?;
     say!(

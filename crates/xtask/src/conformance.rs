@@ -1,54 +1,23 @@
-//! `docs/conformance.md`: the tests of each requirement.
+//! The tests of each requirement.
 //!
-//! The command generates the page from the doc comments of test functions (`/// DELTA-21: text`). A
-//! requirement without a test needs a written reason.
+//! The page comes from the doc comments of test functions (`/// DELTA-21: text`). A requirement without a test needs
+//! a written reason.
 
-use std::fs;
+use anyhow::Result;
 
-use anyhow::{Context as _, Result, bail};
-
-use crate::{paths::Paths, say::say, source};
+use crate::{page::Page, paths::Paths, source};
 
 pub(crate) mod cited;
 mod ids;
-pub(crate) mod page;
 pub(crate) mod required;
+pub(crate) mod text;
 
-const PAGE: &str = "docs/conformance.md";
-
-/// Writes the page, and prints the problems that `verify` will report.
-pub(crate) fn write(paths: &Paths) -> Result<()> {
-    let Generated { page, problems } = generate(paths)?;
-    let file = paths.root.join(PAGE);
-    fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
-    for problem in problems {
-        say!("conformance: {problem}");
-    }
-    say!("wrote {PAGE}");
-    Ok(())
-}
-
-/// Fails if the page is outdated, or if a requirement has neither a test nor a reason.
-pub(crate) fn check(paths: &Paths) -> Result<()> {
-    let Generated { page, problems } = generate(paths)?;
-    if !problems.is_empty() {
-        bail!("conformance:\n  {}", problems.join("\n  "));
-    }
-    if fs::read_to_string(paths.root.join(PAGE)).is_ok_and(|found| found == page) {
-        return Ok(());
-    }
-    bail!("{PAGE} is outdated; run `cargo xtask conformance`")
-}
-
-struct Generated {
-    page: String,
-    problems: Vec<String>,
-}
-
-fn generate(paths: &Paths) -> Result<Generated> {
+/// Returns the page.
+pub(crate) fn page(paths: &Paths) -> Result<Page> {
     let required = required::Required::read()?;
     let tests = cited_tests(paths, ids::ids, ids::in_name)?;
-    Ok(Generated { page: page::page(&required, &tests), problems: required.problems(&tests) })
+    let text = text::page(&required, &tests);
+    Ok(Page { name: "conformance.md", text, problems: required.problems(&tests) })
 }
 
 /// Returns the tests of all crates but this one that cite something.

@@ -3,8 +3,8 @@
 //! Invariants:
 //! - Artifacts that are slow to build or download are stored outside the checkout (`Paths::cache`).
 //!   A fresh clone on the same machine reuses them.
-//! - `verify` does not change the tree. Only `fix`, `conformance`, `metrics`, `dashboards`, `mutants`,
-//!   `chart --update` and `fuzz --minimize` do.
+//! - `verify` does not change the tree. Only `fix`, `metrics`, `dashboards`, `corpus`, `chart --update` and
+//!   `fuzz --minimize` do.
 //! - This crate does not depend on the product, so it compiles in seconds and without RocksDB.
 
 use std::{
@@ -29,6 +29,7 @@ mod metrics_page;
 mod mixin;
 mod mutants;
 mod package;
+mod page;
 mod paths;
 mod proc;
 mod program;
@@ -60,12 +61,13 @@ usage: cargo xtask <command>
                          package); --long runs the long forms of tests and `chart --apiserver`, and plants
                          all bugs
   verify                 run all checks except the tests; changes no file
-  fix                    format, apply clippy's suggestions, and regenerate docs/conformance.md,
-                         docs/attacks.md, docs/metrics.md and the dashboards
-  conformance [--check]  write (or check) docs/conformance.md from the doc comments of tests
+  fix                    format, apply clippy's suggestions, and regenerate docs/metrics.md and the dashboards
+  conformance [--check]  write a page with the tests of each requirement into the target directory, from the
+                         doc comments of tests; --check fails if a requirement has neither a test nor a reason
   conformance --xds ADDR build the program, and check the behavior of an xDS server from outside; takes the
                          flags of `chancery conformance` (docs/conformance-kit.md)
-  attacks [--check]      write (or check) docs/attacks.md from the doc comments of tests
+  attacks [--check]      write a page with the tests of each attack into the target directory; --check fails
+                         if an attack has neither a test nor a reason
   metrics [--check]      write (or check) docs/metrics.md from the METRICS tables in the code
   dashboards             write deploy/mixin/dashboards from the table in crates/xtask/src/mixin/boards
   alerts [--live]        check deploy/mixin, and run the unit tests of the alerts with promtool; --live
@@ -73,9 +75,9 @@ usage: cargo xtask <command>
   alerts --faults [--only NAME,..]
                          make each alert fire with a real fault, and recover with the step of its runbook;
                          needs root and strace (about 15 minutes on two cores)
-  mutants [--group NAME] plant bugs in a copy of the crates, fail if no test catches one of them, and
-                         write docs/mutants.md; groups: protocol, store, server; --only N,N plants
-                         the bugs with these numbers
+  mutants [--group NAME] plant bugs in a copy of the crates, and fail if the tests that a bug names do not catch
+                         it; prints and stores each result; groups: protocol, store, server; --only N,N
+                         plants the bugs with these numbers
   chart [--update]       check the Helm chart: lint, schemas of Kubernetes, golden files, refusals, and the
                          configuration that it renders; --update writes the golden files first
   chart --apiserver      install, upgrade and uninstall the Helm chart with a real API server of Kubernetes,
@@ -138,11 +140,11 @@ fn run() -> Result<ExitCode> {
         ["test", rest @ ..] => return test(&paths, rest),
         ["verify"] => verify::verify(&paths)?,
         ["fix"] => verify::fix(&paths)?,
-        ["conformance"] => conformance::write(&paths)?,
-        ["conformance", "--check"] => conformance::check(&paths)?,
+        ["conformance"] => conformance::page(&paths)?.write(&paths)?,
+        ["conformance", "--check"] => conformance::page(&paths)?.check()?,
         ["conformance", flags @ ..] => return conformance_kit(&paths, flags),
-        ["attacks"] => attacks::write(&paths)?,
-        ["attacks", "--check"] => attacks::check(&paths)?,
+        ["attacks"] => attacks::page(&paths)?.write(&paths)?,
+        ["attacks", "--check"] => attacks::page(&paths)?.check()?,
         ["metrics"] => metrics_page::write(&paths)?,
         ["dashboards"] => mixin::write(&paths)?,
         ["alerts"] => mixin::check(&paths).and_then(|()| mixin::test(&paths))?,

@@ -1,8 +1,8 @@
 //! Mutation tests: `cargo xtask mutants` plants bugs in a copy of the crates, whose tests must fail.
 //!
-//! The lists are data (`mutants/*.txt`), and the result is a page (`docs/mutants.md`). The command
-//! never edits the tree: the copy is in the target directory. `verify` checks, without running tests,
-//! that the text of each bug occurs exactly once and that the tests of each bug exist.
+//! The lists are data (`mutants/*.txt`). The command never edits the tree: the copy is in the target directory, with a
+//! file of results that is written after each bug. `verify` checks, without running tests, that the text of each bug
+//! occurs exactly once and that the tests of each bug exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,18 +10,19 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use crate::{paths::Paths, say::say, setup};
 
 mod copy;
 mod group;
 mod list;
-mod page;
+mod results;
 
 use copy::Copy;
 use group::{GROUPS, Group};
 use list::Mutant;
+use results::Results;
 
 /// The selection of bugs to plant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Which<'_> {
     }
 }
 
-/// Plants the selected bugs and writes the page. The rows of other bugs keep their tests.
+/// Plants the selected bugs.
 pub(crate) fn run(paths: &Paths, which: Which<'_>) -> Result<()> {
     let mut all = load_all(paths)?;
     let complaints = not_plantable(paths, &all)?;
@@ -58,84 +59,61 @@ pub(crate) fn run(paths: &Paths, which: Which<'_>) -> Result<()> {
         "no planted bug matches the selection; the groups are {:?}",
         GROUPS.map(|g| g.name)
     );
-    let mut known = page::known(paths)?;
     if all.iter().any(|(group, _)| group.needs_rocksdb) {
         setup::build_needs(paths)?;
     }
     let copy = Copy::new(paths)?;
+    let mut results = Results::read(&copy.dir)?;
     let mut survivors = Vec::new();
     for (group, mutants) in &all {
-        survivors.extend(plant_all(paths, &copy, group, mutants, &mut known)?);
+        survivors.extend(plant_all(paths, &copy, group, mutants, &mut results)?);
     }
-    if !survivors.is_empty() {
-        bail!(
-            "no test catches the planted bugs {survivors:?}, or they could not be planted; see above"
-        );
-    }
-    page::write(paths, &load_all(paths)?, &known)
+    say!("the results are in {}", results.file.display());
+    ensure!(
+        survivors.is_empty(),
+        "the tests of the planted bugs {survivors:?} do not catch them, or they could not be planted; see above"
+    );
+    Ok(())
 }
 
-/// Plants the bugs of one group, one at a time, and inserts the tests that catch them into `known`.
-/// Returns the numbers of the bugs that no test catches, and of those that could not be planted.
+/// Plants the bugs of one group, one at a time. Returns the numbers of the bugs that their tests do not catch, and of
+/// those that could not be planted.
 fn plant_all(
     paths: &Paths,
     copy: &Copy,
     group: &Group,
     mutants: &[Mutant],
-    known: &mut BTreeMap<u32, String>,
+    results: &mut Results,
 ) -> Result<Vec<u32>> {
-    say!("mutants of {}: running the tests without a planted bug", group.name);
+    say!("mutants of {}: running their tests without a planted bug", group.name);
     let failing = copy.failing_unplanted(paths, group, mutants)?;
-    ensure!(failing.is_empty(), "tests fail without a planted bug: {failing:?}");
     let mut survivors = Vec::new();
     for mutant in mutants {
-        let original = copy.plant(paths, mutant)?;
-        let caught = copy.failing(paths, group, mutant);
-        copy.restore(mutant, &original)?;
-        let caught = match caught {
-            Ok(caught) => caught,
-            Err(error) => {
-                say!("mutant {}: NOT PLANTED: {error:#}", mutant.number);
-                survivors.push(mutant.number);
-                continue;
-            }
+        let broken = mutant.tests.iter().find(|test| failing.contains(test.as_str()));
+        let caught = match broken {
+            Some(test) => Err(anyhow!("{test} fails without a planted bug")),
+            None => copy.failing(paths, group, mutant),
         };
-        // The page keeps its tests as long as they still catch the bug.
-        let named = known.get(&mutant.number).cloned().unwrap_or_default();
-        let tests = caught.iter().filter_map(|(suite, failed)| {
-            let shown = |test: &String| format!("`{suite}: {test}`");
-            let kept = failed.iter().map(shown).find(|test| named.contains(test.as_str()));
-            kept.or_else(|| failed.first().map(shown))
-        });
-        let tests = tests.collect::<Vec<_>>().join(", ");
-        if tests.is_empty() {
-            say!("mutant {}: {}: NOT CAUGHT", mutant.number, mutant.breaks);
+        let result = match caught {
+            Ok(Some(test)) => format!("caught by {}: {test}", mutant.suite),
+            Ok(None) => "NOT CAUGHT".to_owned(),
+            Err(error) => format!("NOT PLANTED: {error:#}"),
+        };
+        say!("mutant {}: {}: {result}", mutant.number, mutant.breaks);
+        if !result.starts_with("caught") {
             survivors.push(mutant.number);
-        } else {
-            say!("mutant {}: {}: caught by {tests}", mutant.number, mutant.breaks);
-            known.insert(mutant.number, tests);
         }
+        results.record(mutant.number, &result)?;
     }
     Ok(survivors)
 }
 
-/// Checks that each bug can be planted, that its tests exist, and that the page lists all bugs. Runs
-/// no tests.
+/// Checks that each bug can be planted, and that its tests exist. Runs no tests.
 pub(crate) fn check(paths: &Paths) -> Result<()> {
     let all = load_all(paths)?;
     let mut complaints = not_plantable(paths, &all)?;
     for (group, mutants) in &all {
         complaints.extend(lost_tests(paths, group, mutants)?);
-    }
-    let listed: BTreeSet<u32> = page::known(paths)?.into_keys().collect();
-    let mutants = all.iter().flat_map(|(_, mutants)| mutants);
-    let existing: BTreeSet<u32> = mutants.map(|mutant| mutant.number).collect();
-    if listed != existing {
-        let difference: Vec<_> = listed.symmetric_difference(&existing).collect();
-        complaints.push(format!(
-            "{} and the lists differ in {difference:?}; `cargo xtask mutants` writes the page",
-            page::PAGE
-        ));
     }
     ensure!(complaints.is_empty(), "planted bugs:\n{}", complaints.join("\n"));
     Ok(())
@@ -157,9 +135,8 @@ fn lost_tests(paths: &Paths, group: &Group, mutants: &[Mutant]) -> Result<Vec<St
     let mut complaints = Vec::new();
     let mut sources = BTreeMap::new();
     for mutant in mutants {
-        let Some(first) = &mutant.first else { continue };
-        let Some(suite) = group.suite(&first.suite) else {
-            complaints.push(format!("mutant {}: no such suite: {:?}", mutant.number, first.suite));
+        let Some(suite) = group.suite(&mutant.suite) else {
+            complaints.push(format!("mutant {}: no such suite: {:?}", mutant.number, mutant.suite));
             continue;
         };
         let source = match sources.get(suite.package) {
@@ -171,7 +148,7 @@ fn lost_tests(paths: &Paths, group: &Group, mutants: &[Mutant]) -> Result<Vec<St
                 sources.entry(suite.package).or_insert(source)
             }
         };
-        let lost = first.tests.iter().filter(|test| {
+        let lost = mutant.tests.iter().filter(|test| {
             let name = test.rsplit("::").next().unwrap_or_default();
             !source.contains(&format!("fn {name}("))
         });

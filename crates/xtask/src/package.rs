@@ -13,7 +13,6 @@ mod image;
 mod image_check;
 mod install;
 mod machine;
-mod md5;
 mod notices;
 mod release;
 mod root_certificates;

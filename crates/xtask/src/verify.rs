@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 
 use crate::{
-    attacks, conformance, metrics_page, mixin, mutants, package, paths::Paths, proc, say::say,
-    setup, tidy,
+    attacks, conformance, metrics_page, mixin, mutants, package, page::Page, paths::Paths, proc,
+    say::say, setup, tidy,
 };
 
 /// Runs all checks except the tests. Cheap checks come first.
@@ -14,8 +14,8 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
     say!("verify: project rules (crate dependencies, file lengths, prose, generated documents)");
     let errors: Vec<_> = [
         tidy::check(paths),
-        conformance::check(paths),
-        attacks::check(paths),
+        conformance::page(paths).and_then(Page::check),
+        attacks::page(paths).and_then(Page::check),
         metrics_page::check(paths),
         mixin::check(paths),
         mutants::check(paths),
@@ -56,8 +56,6 @@ pub(crate) fn verify(paths: &Paths) -> Result<()> {
 /// Regenerates documents, applies clippy's suggestions, and formats.
 pub(crate) fn fix(paths: &Paths) -> Result<()> {
     // The generators come first, because they also work if the code does not compile.
-    conformance::write(paths)?;
-    attacks::write(paths)?;
     metrics_page::write(paths)?;
     mixin::write(paths)?;
     setup::build_needs(paths)?;

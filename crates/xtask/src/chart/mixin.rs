@@ -1,19 +1,23 @@
-//! The rules and dashboards of the chart: copies of the files in `deploy/mixin`, because Helm reads only its own directory.
+//! The rules and dashboards of the chart: links to the files in `deploy/mixin`, because Helm reads only its own directory.
 
-use std::{collections::BTreeMap, ffi::OsStr, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::golden::Golden;
 use super::render::{CHART, Chart, of_kind};
 use crate::paths::Paths;
 
-/// Files of which the chart has a copy.
-struct Copies {
-    /// The directory of the originals.
-    original: &'static str,
-    /// The directory in the chart.
-    copy: &'static str,
+/// Files to which the chart has links.
+struct Links {
+    /// The directory of the files.
+    files: &'static str,
+    /// The directory of the links in the chart.
+    links: &'static str,
     /// The extension of the files.
     extension: &'static str,
     /// The value that renders the files, and the kind of the objects with them.
@@ -21,53 +25,29 @@ struct Copies {
     kind: &'static str,
 }
 
-const COPIES: [Copies; 2] = [
-    Copies {
-        original: "deploy/mixin",
-        copy: "files/rules",
+const LINKS: [Links; 2] = [
+    Links {
+        files: "deploy/mixin",
+        links: "files/rules",
         extension: "yaml",
         value: "metrics.prometheusRule.enabled=true",
         kind: "PrometheusRule",
     },
-    Copies {
-        original: "deploy/mixin/dashboards",
-        copy: "files/dashboards",
+    Links {
+        files: "deploy/mixin/dashboards",
+        links: "files/dashboards",
         extension: "json",
         value: "metrics.dashboards.enabled=true",
         kind: "ConfigMap",
     },
 ];
 
-/// Compares or writes the copies.
-pub(super) fn check_copies(paths: &Paths, golden: Golden) -> Result<()> {
-    for Copies { original, copy, extension, .. } in COPIES {
-        let dir = paths.root.join(CHART).join(copy);
-        let originals = files(&paths.root.join(original), extension)?;
-        if golden == Golden::Write && !originals.is_empty() {
-            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-            for name in files(&dir, extension)?.keys().filter(|name| !originals.contains_key(*name))
-            {
-                fs::remove_file(dir.join(name)).with_context(|| format!("remove {name}"))?;
-            }
-            for (name, text) in &originals {
-                fs::write(dir.join(name), text).with_context(|| format!("write {name}"))?;
-            }
-        }
-        ensure!(
-            files(&dir, extension)? == originals,
-            "{CHART}/{copy} differs from {original}; run `cargo xtask chart --update`"
-        );
-    }
-    Ok(())
-}
-
-/// Checks the objects with the copies, if there are any.
-pub(super) fn check_objects(chart: &Chart, paths: &Paths) -> Result<()> {
-    for Copies { copy, extension, value, kind, .. } in COPIES {
-        let expected = files(&chart.dir.join(copy), extension)?;
-        if expected.is_empty() {
-            continue;
-        }
+/// Checks that the chart has a link to each file, and creates objects with the files.
+pub(super) fn check(chart: &Chart, paths: &Paths) -> Result<()> {
+    for Links { files, links, extension, value, kind } in LINKS {
+        let expected = resolved(&paths.root.join(files), extension)?;
+        let linked = resolved(&chart.dir.join(links), extension)?;
+        ensure!(linked == expected, "{CHART}/{links} has no link to each .{extension} in {files}");
         let without = chart.objects(paths, "everything-on.yaml", &[])?;
         let with = chart.objects(paths, "everything-on.yaml", &["--set", value])?;
         let n_more = of_kind(&with, kind).count() - of_kind(&without, kind).count();
@@ -77,16 +57,16 @@ pub(super) fn check_objects(chart: &Chart, paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files of a directory by name. A directory that does not exist has none.
-fn files(dir: &Path, extension: &str) -> Result<BTreeMap<String, String>> {
-    let Ok(entries) = fs::read_dir(dir) else { return Ok(BTreeMap::new()) };
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    let mut paths =
-        paths.collect::<Result<Vec<_>, _>>().with_context(|| format!("list {}", dir.display()))?;
-    paths.retain(|path| path.extension() == Some(OsStr::new(extension)));
-    let read = |path: &std::path::PathBuf| {
-        let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-        Ok((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), text))
-    };
-    paths.iter().map(read).collect()
+/// Returns the files of a directory by name, without symbolic links in their paths.
+fn resolved(dir: &Path, extension: &str) -> Result<BTreeMap<OsString, PathBuf>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let mut files = BTreeMap::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("list {}", dir.display()))?.path();
+        if path.extension() == Some(OsStr::new(extension)) {
+            let file = path.canonicalize().with_context(|| format!("find {}", path.display()))?;
+            files.insert(path.file_name().unwrap_or_default().to_owned(), file);
+        }
+    }
+    Ok(files)
 }

@@ -1,7 +1,7 @@
 //! The copy of the crates in which bugs are planted and tests run.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -26,12 +26,12 @@ const SUITE_MAX: Duration = Duration::from_secs(300);
 /// The time limit for a suite without a planted bug, which may have to compile everything.
 const FIRST_MAX: Duration = Duration::from_secs(1800);
 
-/// The tests that caught one planted bug, by suite.
-pub(super) type Catches = Vec<(&'static str, BTreeSet<String>)>;
+/// The name that stands for the tests of a suite that exceeds its time limit.
+const NO_END: &str = "no end";
 
 /// A copy of the crates in the target directory.
 pub(crate) struct Copy {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
 }
 
 impl Copy {
@@ -57,93 +57,61 @@ impl Copy {
         Ok(Self { dir })
     }
 
-    /// Plants a bug, and returns the original text of the file.
-    pub(crate) fn plant(&self, paths: &Paths, mutant: &Mutant) -> Result<String> {
+    /// Plants a bug, runs its tests, and removes the bug. Returns a test that fails.
+    pub(crate) fn failing(
+        &self,
+        paths: &Paths,
+        group: &Group,
+        mutant: &Mutant,
+    ) -> Result<Option<String>> {
+        let suite = group.suite(&mutant.suite).context("the suite does not exist")?;
+        let file = self.dir.join(&mutant.file);
         let original = text(&paths.root.join(&mutant.file))?;
-        let planted = mutant.planted(&original)?;
-        update(&self.dir.join(&mutant.file), planted.as_bytes())?;
-        Ok(original)
+        update(&file, mutant.planted(&original)?.as_bytes())?;
+        let failed = self.run(paths, suite, &mutant.tests, SUITE_MAX);
+        update(&file, original.as_bytes())?;
+        Ok(failed?.into_iter().next())
     }
 
-    /// Removes a planted bug.
-    pub(crate) fn restore(&self, mutant: &Mutant, original: &str) -> Result<()> {
-        update(&self.dir.join(&mutant.file), original.as_bytes())
-    }
-
-    /// Runs tests against a planted bug and returns those that fail.
-    ///
-    /// The tests that the bug names run first. If they pass, the suites run in order: all that always
-    /// run, and the others until one of them has a failure.
-    pub(crate) fn failing(&self, paths: &Paths, group: &Group, mutant: &Mutant) -> Result<Catches> {
-        if let Some(first) = &mutant.first
-            && let Some(suite) = group.suite(&first.suite)
-            && let Some(failed) = self.run(paths, suite, &first.tests, SUITE_MAX)?
-        {
-            return Ok(vec![(suite.name, failed)]);
-        }
-        let mut caught = Catches::new();
-        for (at, suite) in group.suites.iter().enumerate() {
-            if at >= group.always && !caught.is_empty() {
-                break;
-            }
-            if let Some(failed) = self.run(paths, suite, &BTreeSet::new(), SUITE_MAX)? {
-                caught.push((suite.name, failed));
-            }
-        }
-        Ok(caught)
-    }
-
-    /// Runs all tests that the bugs need without planting a bug, and returns those that fail.
+    /// Runs the tests of all bugs without planting one, and returns those that fail.
     pub(crate) fn failing_unplanted(
         &self,
         paths: &Paths,
         group: &Group,
         mutants: &[Mutant],
-    ) -> Result<Catches> {
-        let mut wanted: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-        let mut is_all = false;
-        for mutant in mutants {
-            match &mutant.first {
-                Some(first) => wanted.entry(&first.suite).or_default().extend(first.tests.clone()),
-                None => is_all = true,
-            }
-        }
-        let mut caught = Catches::new();
+    ) -> Result<BTreeSet<String>> {
+        let mut failing = BTreeSet::new();
         for suite in group.suites {
-            let tests = match wanted.get(suite.name) {
-                _ if is_all => BTreeSet::new(),
-                Some(tests) => tests.clone(),
-                None => continue,
-            };
-            if let Some(failed) = self.run(paths, suite, &tests, FIRST_MAX)? {
-                caught.push((suite.name, failed));
+            let of_suite = mutants.iter().filter(|mutant| mutant.suite == suite.name);
+            let tests: BTreeSet<String> =
+                of_suite.flat_map(|mutant| mutant.tests.iter().cloned()).collect();
+            if tests.is_empty() {
+                continue;
             }
+            let failed = self.run(paths, suite, &tests, FIRST_MAX)?;
+            failing.extend(if failed.contains(NO_END) { tests } else { failed });
         }
-        Ok(caught)
+        Ok(failing)
     }
 
-    /// Runs the given tests of a suite, or the whole suite if `tests` is empty.
-    ///
-    /// Returns the tests that fail, or `None` if all pass.
+    /// Runs tests of a suite, and returns those that fail.
     fn run(
         &self,
         paths: &Paths,
         suite: &Suite,
         tests: &BTreeSet<String>,
         max: Duration,
-    ) -> Result<Option<BTreeSet<String>>> {
+    ) -> Result<BTreeSet<String>> {
         let mut cargo = paths.cargo("test");
         cargo.args(["--offline", "--no-fail-fast", "--quiet", "--package", suite.package]);
         cargo.args(suite.arguments).current_dir(&self.dir);
-        if !tests.is_empty() {
-            cargo.args(["--", "--exact"]).args(tests);
-        }
+        cargo.args(["--", "--exact"]).args(tests);
         cargo.env("CARGO_TARGET_DIR", self.dir.join("target"));
         // Skips the minimization of counterexamples.
         cargo.env("CHANCERY_TEST_BRIEF", "1").env_remove("CHANCERY_TEST_LONG");
         match proc::bounded(&mut cargo, max)? {
-            proc::Ran::Succeeded => Ok(None),
-            proc::Ran::TooLong => Ok(Some(BTreeSet::from(["no end".to_owned()]))),
+            proc::Ran::Succeeded => Ok(BTreeSet::new()),
+            proc::Ran::TooLong => Ok(BTreeSet::from([NO_END.to_owned()])),
             proc::Ran::Failed(output) => {
                 let compiles = !output.contains("error: could not compile");
                 ensure!(compiles, "the copy does not compile:\n{output}");
@@ -153,7 +121,7 @@ impl Copy {
                     "{} failed without a failing test:\n{output}",
                     suite.name
                 );
-                Ok(Some(failed))
+                Ok(failed)
             }
         }
     }

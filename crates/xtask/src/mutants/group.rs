@@ -1,21 +1,16 @@
 //! The groups of planted bugs: the list and the test suites of each.
 
-/// A list of planted bugs, and the suites whose tests must catch them.
+/// A list of planted bugs, and the suites whose tests catch them.
 #[derive(Debug)]
 pub(crate) struct Group {
     /// The name on the command line.
     pub(crate) name: &'static str,
-    /// The introduction on the page.
-    pub(crate) about: &'static str,
     /// The path of the list.
     pub(crate) list: &'static str,
     /// The number of the first bug.
     pub(crate) first: u32,
-    /// The suites, in the order in which they run.
+    /// The suites that its bugs name.
     pub(crate) suites: &'static [Suite],
-    /// The number of suites that run for each bug that names no tests. Each later suite runs only for
-    /// bugs that no earlier suite catches.
-    pub(crate) always: usize,
     /// Whether the crates are linked with RocksDB.
     pub(crate) needs_rocksdb: bool,
 }
@@ -25,7 +20,7 @@ pub(crate) struct Group {
 pub(crate) struct Suite {
     pub(crate) package: &'static str,
     pub(crate) arguments: &'static [&'static str],
-    /// The name on the page.
+    /// The name in the list.
     pub(crate) name: &'static str,
 }
 
@@ -41,8 +36,6 @@ const fn suite(
 pub(crate) const GROUPS: [Group; 3] = [
     Group {
         name: "protocol",
-        about: "Bugs in the responses to clients, most of them pitfalls of other servers. The transcripts run \
-                first and the model\nsecond. The table names the first suite that catches each bug.",
         list: "crates/xtask/src/mutants/protocol.txt",
         first: 1,
         suites: &[
@@ -54,14 +47,10 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-protocol", &["--test", "variants"], "variants"),
             suite("chancery-protocol", &["--test", "mcp"], "mcp"),
         ],
-        always: 1,
         needs_rocksdb: false,
     },
     Group {
         name: "store",
-        about: "Bugs in storage and consensus. `store` and `fanout` are the tests inside these crates. \
-                `replicas` are the tests of\nwhole replicas (`crates/store/tests`). Number 17 above is a \
-                resume that skips removals.",
         list: "crates/xtask/src/mutants/store.txt",
         first: 201,
         suites: &[
@@ -69,13 +58,10 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-fanout", &["--lib"], "fanout"),
             suite("chancery-store", &["--test", "it"], "replicas"),
         ],
-        always: 0,
         needs_rocksdb: true,
     },
     Group {
         name: "server",
-        about: "Bugs in client handling, limits, the admin port and the command line. `… unit` are the tests \
-                inside a crate.\n`cli` runs the program as a process, and `real` uses real clients.",
         list: "crates/xtask/src/mutants/server.txt",
         first: 300,
         suites: &[
@@ -99,7 +85,6 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-server", &["--test", "cli"], "cli"),
             suite("chancery-server", &["--test", "real_clients"], "real"),
         ],
-        always: 0,
         needs_rocksdb: true,
     },
 ];

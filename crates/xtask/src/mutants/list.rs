@@ -15,28 +15,12 @@ pub(crate) struct Mutant {
     pub(crate) breaks: String,
     /// The file inside the workspace.
     pub(crate) file: String,
-    /// The tests that run first.
-    pub(crate) first: Option<First>,
+    /// The suite of the tests that catch the bug.
+    pub(crate) suite: String,
+    /// These tests, with their modules.
+    pub(crate) tests: BTreeSet<String>,
     search: String,
     replacement: String,
-}
-
-/// Tests of one suite.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct First {
-    /// The name of the suite.
-    pub(crate) suite: String,
-    /// The tests, with their modules.
-    pub(crate) tests: BTreeSet<String>,
-}
-
-impl First {
-    fn parse(text: &str) -> Result<Self> {
-        let (suite, tests) = text.split_once(':').context("the list of tests names no suite")?;
-        let tests: BTreeSet<String> = tests.split_whitespace().map(str::to_owned).collect();
-        ensure!(!tests.is_empty(), "the list of tests is empty");
-        Ok(Self { suite: suite.trim().to_owned(), tests })
-    }
 }
 
 impl Mutant {
@@ -74,8 +58,11 @@ pub(crate) fn parse(text: &str, first: u32) -> Result<Vec<Mutant>> {
         match line.split_at_checked(1) {
             Some(("@", file)) => file.trim().clone_into(&mut mutant.file),
             Some(("?", tests)) => {
-                let first = First::parse(tests).with_context(|| format!("line {line_number}"))?;
-                mutant.first = Some(first);
+                let (suite, tests) = tests
+                    .split_once(':')
+                    .with_context(|| format!("line {line_number} names no suite"))?;
+                suite.trim().clone_into(&mut mutant.suite);
+                mutant.tests = tests.split_whitespace().map(str::to_owned).collect();
             }
             Some(("-", rest)) => add(&mut mutant.search, rest),
             Some(("+", rest)) => add(&mut mutant.replacement, rest),
@@ -91,6 +78,7 @@ pub(crate) fn parse(text: &str, first: u32) -> Result<Vec<Mutant>> {
         ensure!(number >= least, "mutant {number} follows mutant {}", least - 1);
         least = number + 1;
         ensure!(!mutant.file.is_empty(), "mutant {number} names no file");
+        ensure!(!mutant.tests.is_empty(), "mutant {number} names no tests");
         ensure!(!mutant.search.is_empty(), "mutant {number} has no text to replace");
         ensure!(mutant.search != mutant.replacement, "mutant {number} changes nothing");
     }
@@ -109,7 +97,8 @@ fn head_of(head: &str) -> Result<Mutant> {
         why: why.to_owned(),
         breaks: breaks.to_owned(),
         file: String::new(),
-        first: None,
+        suite: String::new(),
+        tests: BTreeSet::new(),
         search: String::new(),
         replacement: String::new(),
     })
@@ -128,21 +117,23 @@ mod tests {
         let twice = list[0].planted("    x\n    y\n    x\n    y").unwrap_err().to_string();
         assert!(twice.contains("occurs 2 times"), "{twice}");
         assert!(list[0].planted("x\ny").is_err());
-        let first = list[0].first.as_ref().unwrap();
-        assert_eq!(first.suite, "lib");
-        assert!(first.tests.iter().eq(["a::b", "c"]));
+        assert_eq!(list[0].suite, "lib");
+        assert!(list[0].tests.iter().eq(["a::b", "c"]));
     }
 
     #[test]
     fn malformed_list_is_rejected() {
-        assert!(parse("== 2 | P | b\n@ a\n-x\n", 3).is_err(), "the number belongs to another list");
-        let twice = "== 2 | P | b\n@ a\n-x\n";
+        assert!(
+            parse("== 2 | P-1 | b\n@ a\n? t: t\n-x\n", 3).is_err(),
+            "the number belongs to another list"
+        );
+        let twice = "== 2 | P-1 | b\n@ a\n? t: t\n-x\n";
         assert!(parse(&twice.repeat(2), 2).is_err(), "the number is not unique");
         assert!(parse(twice, 2).is_ok());
         assert!(parse(twice, 1).is_ok(), "a number may be unused");
         assert!(parse("== 1 | P\n", 1).is_err(), "the wrong behavior is missing");
-        assert!(parse("== 1 | P | b\n@ a\n-x\n+x\n", 1).is_err(), "it changes nothing");
-        assert!(parse("== 1 | P | b\n@ a\n!x\n", 1).is_err());
-        assert!(parse("== 1 | P | b\n@ a\n? lib:\n-x\n", 1).is_err(), "no tests");
+        assert!(parse("== 1 | P-1 | b\n@ a\n? t: t\n-x\n+x\n", 1).is_err(), "it changes nothing");
+        assert!(parse("== 1 | P-1 | b\n@ a\n!x\n", 1).is_err());
+        assert!(parse("== 1 | P-1 | b\n@ a\n? lib:\n-x\n", 1).is_err(), "no tests");
     }
 }

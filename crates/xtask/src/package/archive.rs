@@ -1,6 +1,6 @@
 //! Reproducible archives: sorted entries, one time for all, owners as numbers, and no names of users.
 
-use std::{collections::BTreeMap, fmt::Write as _, io::Write as _};
+use std::{collections::BTreeMap, io::Write as _};
 
 use anyhow::{Context as _, Result};
 use flate2::{Compression, GzBuilder};
@@ -101,12 +101,7 @@ pub(super) fn gzip(content: &[u8]) -> Result<Vec<u8>> {
 
 /// Returns the SHA-256 of the content in hexadecimal.
 pub(super) fn sha256(content: &[u8]) -> String {
-    let mut hex = String::with_capacity(64);
-    for byte in Sha256::digest(content) {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
+    hex::encode(Sha256::digest(content))
 }
 
 #[cfg(test)]

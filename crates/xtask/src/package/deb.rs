@@ -3,8 +3,9 @@
 use std::fs;
 
 use anyhow::{Context as _, Result};
+use md5::{Digest as _, Md5};
 
-use super::{archive::Tree, md5::md5, release::Release};
+use super::{archive::Tree, release::Release};
 use crate::paths::Paths;
 
 const SOURCES: &str = "deploy/debian";
@@ -43,28 +44,27 @@ pub(super) fn write(paths: &Paths, release: &Release, data: &Tree) -> Result<Vec
         ("control.tar.gz", control.tar_gz("", release.epoch)?),
         ("data.tar.gz", data.tar_gz("", release.epoch)?),
     ];
-    Ok(ar(&members, release.epoch))
+    ar(&members, release.epoch)
 }
 
 /// Returns the checksums with which `dpkg --verify` finds changed files. dpkg itself records those of settings.
 fn md5sums(data: &Tree, settings: &[String]) -> String {
     let files = data.files().filter(|(path, _)| !settings.contains(&format!("/{path}")));
-    files.map(|(path, content)| format!("{}  {path}\n", md5(content))).collect()
+    files
+        .map(|(path, content)| format!("{}  {path}\n", hex::encode(Md5::digest(content))))
+        .collect()
 }
 
-/// Returns an archive in the format of `ar`, whose members begin at even offsets.
-fn ar(members: &[(&str, Vec<u8>)], epoch: u64) -> Vec<u8> {
-    let mut archive = b"!<arch>\n".to_vec();
+/// Returns an archive in the format of `ar`.
+fn ar(members: &[(&str, Vec<u8>)], epoch: u64) -> Result<Vec<u8>> {
+    let mut archive = ar::Builder::new(Vec::new());
     for (name, content) in members {
-        let size = content.len();
-        let header = format!("{name:<16}{epoch:<12}{0:<6}{0:<6}{1:<8}{size:<10}`\n", 0, "100644");
-        archive.extend(header.bytes());
-        archive.extend(content);
-        if size % 2 == 1 {
-            archive.push(b'\n');
-        }
+        let mut header = ar::Header::new(name.as_bytes().to_vec(), content.len() as u64);
+        header.set_mtime(epoch);
+        header.set_mode(0o100_644);
+        archive.append(&header, content.as_slice()).with_context(|| format!("add {name}"))?;
     }
-    archive
+    archive.into_inner().context("finish an archive")
 }
 
 #[cfg(test)]
@@ -78,15 +78,5 @@ mod tests {
         data.file("usr/bin/a", 0o755, "message digest");
         let sums = md5sums(&data, &["/etc/default/a".to_owned()]);
         assert_eq!(sums, "f96b697d7cb7938d525a2f31aaf161d0  usr/bin/a\n");
-    }
-
-    #[test]
-    fn members_begin_at_even_offsets() {
-        let archive = ar(&[("a", b"x".to_vec()), ("b", b"yz".to_vec())], 7);
-        let text = String::from_utf8(archive).unwrap();
-        let expected = "!<arch>\n\
-            a               7           0     0     100644  1         `\nx\n\
-            b               7           0     0     100644  2         `\nyz";
-        assert_eq!(text, expected);
     }
 }

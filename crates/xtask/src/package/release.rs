@@ -3,6 +3,7 @@
 use std::{env, fs, process::Command};
 
 use anyhow::{Context as _, Result};
+use chrono::{DateTime, SecondsFormat};
 
 use crate::{paths::Paths, proc};
 
@@ -41,12 +42,10 @@ impl Release {
         })
     }
 
-    /// Returns the time of the release in the format of RFC 3339.
+    /// Returns the time of the release in the format of RFC 3339. A time that chrono cannot represent becomes that of 1970.
     pub(super) fn created(&self) -> String {
-        let (days, seconds) = (self.epoch / 86_400, self.epoch % 86_400);
-        let (year, month, day) = civil(days);
-        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+        let time = DateTime::from_timestamp(self.epoch.cast_signed(), 0).unwrap_or_default();
+        time.to_rfc3339_opts(SecondsFormat::Secs, true)
     }
 }
 
@@ -57,18 +56,6 @@ pub(super) fn version(manifest: &str) -> Result<&str> {
         .and_then(|rest| rest.lines().find_map(|line| line.strip_prefix("version = \"")))
         .and_then(|rest| rest.strip_suffix('"'))
         .context("Cargo.toml has no version of the workspace")
-}
-
-/// Returns the date of a day since 1970, by the algorithm of Howard Hinnant (`civil_from_days`).
-const fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let part = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * part + 2) / 5 + 1;
-    let month = if part < 10 { part + 3 } else { part - 9 };
-    (year + era * 400 + (month <= 2) as u64, month, day)
 }
 
 #[cfg(test)]

@@ -13,17 +13,11 @@ use super::{
 
 type Test = cited::Test<Id>;
 
-/// The relative path from the directory of the page to the workspace.
-const FROM_DOCS: &str = "../";
-
 const INTRO: &str = "\
 # Conformance
 
-The tests of each requirement of the xDS protocol and of the Mesh Configuration Protocol (MCP). `cargo xtask conformance`
-generates this page from the doc comments of the tests, the list of requirements and the list of reasons
-(`crates/xtask/src/conformance/*.txt`).
-`cargo xtask verify` fails if the page is outdated, or if a requirement has neither a test nor a reason, or both. IDs
-and levels are those of the project's requirements.
+The tests of each requirement of the xDS protocol and of the Mesh Configuration Protocol (MCP). IDs and levels are those of
+the project's requirements.
 
 - **tested**: the named tests cite the requirement and fail if it is violated.
 - **reason**: no test, but a written reason. For a MUST, there are two such reasons: it concerns the internals of a
@@ -97,7 +91,7 @@ pub(crate) fn links<I: Ord>(tests: &[&cited::Test<I>]) -> String {
         .iter()
         .map(|test| {
             let name = test.path.strip_prefix("chancery-").unwrap_or(&test.path);
-            format!("[`{name}`]({FROM_DOCS}{})", test.file)
+            format!("[`{name}`](/{})", test.file)
         })
         .collect();
     links.join("<br>")
@@ -163,10 +157,10 @@ mod tests {
         let page = page(&required, &cited::tests(&file, ids, in_name));
         for row in [
             "| DELTA: Incremental | 2 | 1 | 1 | 1 |",
-            "| DELTA-21 | MUST | tested | [`view::a::tests::removal`](../crates/view/src/a/mod.rs) |",
+            "| DELTA-21 | MUST | tested | [`view::a::tests::removal`](/crates/view/src/a/mod.rs) |",
             "| DELTA-22 | MUST NOT | **missing** |  |",
             "| ADS-12 | MAY | reason | Not followed. a \\| b |",
-            "| OPS-02 |  | tested | [`view::a::tests::last`](../crates/view/src/a/mod.rs) |",
+            "| OPS-02 |  | tested | [`view::a::tests::last`](/crates/view/src/a/mod.rs) |",
             "### crates/view/src/a/mod.rs",
             "| `removal` | a removed name is \\| sent once. | DELTA-21 |",
         ] {
