@@ -103,6 +103,17 @@ impl Request {
         }
     }
 
+    /// Returns whether a name of the request is a resource locator.
+    pub(crate) fn has_locators(&self) -> bool {
+        match self {
+            Self::Sotw(request) => request.resource_names.has_locators(),
+            Self::Delta(request) => {
+                request.subscribe.has_locators() || request.unsubscribe.has_locators()
+            }
+            Self::Mcp(_) => false,
+        }
+    }
+
     /// Returns the type URL or the collection.
     #[must_use]
     pub fn type_url(&self) -> &str {

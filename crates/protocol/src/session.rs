@@ -2,14 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use chancery_model::{DynamicParameters, ResourceName, Revision, TypeUrl};
-use chancery_view::{Resources, TypeView, View};
+use chancery_model::{DynamicParameters, ResourceName, Revision, TypeUrl, types::CLUSTER};
+use chancery_view::{Differ, LayerDelta, Resources, TypeView, View};
 
 use crate::{
-    Acceptance, Config, ContentsPage, EndpointLists, Interest, LifetimeSupport, Nack, NameList,
-    Protocol, ProtocolError, Receipt, Request, RequestKind, ResumeState, StreamKind,
+    Acceptance, Config, ContentsPage, EndpointLists, Interest, LifetimeSupport, Nack, Protocol,
+    ProtocolError, Receipt, Request, RequestKind, Response, ResumeState, StreamKind,
     SubscriptionStatus, Verdict,
-    spelling::{Speller, Spellings},
     subscription::{RequestContext, Subscription, parse_nonce},
 };
 
@@ -19,11 +18,14 @@ mod drains;
 mod endpoint_wait;
 mod order;
 mod poll;
+mod turn;
 mod unanswered_clusters;
 mod watch;
 
 use children::Children;
-use order::TypeOrder;
+use endpoint_wait::cost_of_late;
+use poll::{Poll, Unopened};
+use turn::Turn;
 use unanswered_clusters::UnansweredClusters;
 pub use watch::Overdue;
 
@@ -65,7 +67,7 @@ pub struct Session {
     unanswered_clusters: UnansweredClusters,
     last_nonce: u64,
     /// The type with resources that the replica has not opened, and the time since when it has waited for them.
-    unopened: Option<(TypeUrl, u64)>,
+    unopened: Unopened,
 }
 
 impl Session {
@@ -107,16 +109,8 @@ impl Session {
         let given = parameters.iter().filter(|(_, all)| !all.is_empty());
         self.parameters = given.map(|(url, all)| (url.clone(), Arc::new(all.clone()))).collect();
         for subscription in &mut self.subscriptions {
-            let of_type = self.parameters.get(subscription.type_url.as_str());
+            let of_type = self.parameters.get(subscription.type_url().as_str());
             subscription.set_node_parameters(of_type.cloned());
-        }
-    }
-
-    fn order(&self) -> TypeOrder<'_> {
-        TypeOrder {
-            subscriptions: &self.subscriptions,
-            config: &self.config,
-            is_aggregated: self.kind.type_url.is_none(),
         }
     }
 
@@ -149,34 +143,30 @@ impl Session {
             cut(&mut error.message, self.config.nack_message_bytes_max);
         }
         let at = self.subscription_of(&type_url, now)?;
-        self.spell(at, &mut request);
-        let n_all: usize = self.subscriptions.iter().map(Subscription::n_remembered).sum();
+        self.subscriptions[at].spell(&mut request, &self.config);
+        let n_all: usize = self.subscriptions.iter().map(|s| s.cost().n_remembered()).sum();
         let subscription = &mut self.subscriptions[at];
         let mut context = RequestContext {
             view: view.map(|view| subscription.visible(self.endpoint_lists, view)),
-            n_others: n_all - subscription.n_remembered(),
+            n_others: n_all - subscription.cost().n_remembered(),
             max: self.config.names_max,
             interest: &mut self.interest,
         };
-        let effect = match &request {
-            Request::Sotw(r) => subscription.on_sotw(r, &mut context, now)?,
-            Request::Delta(r) => subscription.on_delta(r, &mut context, now)?,
-            Request::Mcp(r) => subscription.on_mcp(r, &mut context, now)?,
-        };
+        let effect = subscription.on_request(&request, &mut context, now)?;
         let accepted = effect.answer.as_ref().filter(|answer| answer.nack.is_none());
         if let Some(nonce) = accepted.filter(|a| a.response.changes).map(|a| a.response.nonce) {
             self.retry_dependents(&type_url, nonce);
         }
-        self.forget_answered_clusters(at);
-        let subscription = &self.subscriptions[at];
+        let delivery = self.subscriptions[at].delivery();
+        if type_url.as_str() == CLUSTER && delivery.is_settled() {
+            self.unanswered_clusters = UnansweredClusters::default();
+        }
         let nonce = request.response_nonce();
         let kind = match &effect.answer {
             Some(answer) if answer.nack.is_none() => RequestKind::Ack,
             Some(_) => RequestKind::Nack,
             None if nonce.is_empty() || effect.subscribes => RequestKind::Subscribe,
-            None if parse_nonce(nonce) != Some(subscription.delivery.last_nonce) => {
-                RequestKind::Stale
-            }
+            None if parse_nonce(nonce) != Some(delivery.last_nonce()) => RequestKind::Stale,
             None => RequestKind::Repeat,
         };
         let verdict = effect.answer.map(|answer| match answer.nack {
@@ -193,7 +183,7 @@ impl Session {
     /// the cause (ADR 4). Types on streams of their own have no order, so that nothing follows from it.
     fn retry_dependents(&mut self, type_url: &TypeUrl, nonce: u64) {
         for other in &mut self.subscriptions {
-            let is_cause = other.properties.retried_after.contains(&type_url.as_str());
+            let is_cause = other.properties().retried_after.contains(&type_url.as_str());
             if is_cause {
                 other.on_cause_ended(nonce);
             }
@@ -206,53 +196,22 @@ impl Session {
         collection.is_collection() && listed.is_none_or(|all| all.contains(collection.as_str()))
     }
 
-    /// Converts the structured names of a request to the form that the session uses. Names of MCP stay as they are
-    /// (MCP-13).
-    fn spell(&mut self, at: usize, request: &mut Request) {
-        let Self { subscriptions, config, .. } = self;
-        let subscription = &mut subscriptions[at];
-        let lists = match &*request {
-            Request::Sotw(r) => [Some(&r.resource_names), None],
-            Request::Delta(r) => [Some(&r.subscribe), Some(&r.unsubscribe)],
-            Request::Mcp(_) => return,
-        };
-        if lists.into_iter().flatten().any(NameList::has_locators) {
-            subscription.use_locators();
-        }
-        let spellings = match request {
-            // The new list replaces the previous one.
-            Request::Sotw(_) | Request::Mcp(_) => Spellings::default(),
-            Request::Delta(_) => std::mem::take(&mut subscription.spellings),
-        };
-        let mut speller = Speller { type_url: &subscription.type_url, config, spellings };
-        match request {
-            Request::Sotw(r) => speller.convert(&mut r.resource_names),
-            Request::Delta(r) => {
-                // The spelling of a subscription takes precedence.
-                speller.convert_versions(&mut r.initial_resource_versions);
-                speller.convert(&mut r.unsubscribe);
-                speller.convert(&mut r.subscribe);
-            }
-            Request::Mcp(_) => {}
-        }
-        subscription.spellings = speller.spellings;
-    }
-
     /// Returns the type and the contents of the response that `request` answers, or `None` if the
     /// session no longer has them.
     #[must_use]
     pub fn answered_contents(&self, request: &Request) -> Option<(&TypeUrl, &Resources)> {
         let (type_url, nonce) = (self.type_of(request.type_url()).ok()?, request.response_nonce());
-        let subscription = self.subscriptions.iter().find(|s| s.type_url == type_url)?;
-        Some((&subscription.type_url, subscription.delivery.contents_of(parse_nonce(nonce)?)?))
+        let subscription = self.of_type(&type_url)?;
+        let contents = subscription.delivery().contents_of(parse_nonce(nonce)?)?;
+        Some((subscription.type_url(), contents))
     }
 
     /// Iterates over the types and the contents of all responses that are unanswered, or that a
     /// later answer skipped.
     pub fn unanswered_contents(&self) -> impl Iterator<Item = (&TypeUrl, &Resources)> {
         self.subscriptions.iter().flat_map(|subscription| {
-            let contents = subscription.delivery.unanswered_contents();
-            contents.map(move |contents| (&subscription.type_url, contents))
+            let contents = subscription.delivery().unanswered_contents();
+            contents.map(move |contents| (subscription.type_url(), contents))
         })
     }
 
@@ -271,8 +230,8 @@ impl Session {
                 found: text.to_owned(),
             }),
             None if text.is_empty() => Err(ProtocolError::TypeMissing),
-            None => match self.subscriptions.iter().find(|s| s.type_url.as_str() == text) {
-                Some(known) => Ok(known.type_url.clone()),
+            None => match self.subscriptions.iter().find(|s| s.type_url().as_str() == text) {
+                Some(known) => Ok(known.type_url().clone()),
                 None => TypeUrl::new(text).map_err(ProtocolError::Type),
             },
         }
@@ -280,7 +239,7 @@ impl Session {
 
     /// Returns the index of the subscription of a type, and opens the subscription if necessary.
     fn subscription_of(&mut self, type_url: &TypeUrl, now: u64) -> Result<usize, ProtocolError> {
-        if let Some(at) = self.subscriptions.iter().position(|s| s.type_url == *type_url) {
+        if let Some(at) = self.subscriptions.iter().position(|s| s.type_url() == type_url) {
             return Ok(at);
         }
         if self.subscriptions.len() >= self.config.types_max {
@@ -289,8 +248,9 @@ impl Session {
         let mut new = Subscription::new(type_url.clone(), self.kind.protocol, &self.config, now);
         new.support_lifetimes(self.lifetimes);
         new.set_node_parameters(self.parameters.get(type_url.as_str()).cloned());
-        let place = (new.properties.order, &new.type_url);
-        let at = self.subscriptions.partition_point(|s| (s.properties.order, &s.type_url) < place);
+        let place = (new.properties().order, new.type_url());
+        let is_before = |s: &Subscription| (s.properties().order, s.type_url()) < place;
+        let at = self.subscriptions.partition_point(is_before);
         self.subscriptions.insert(at, new);
         Ok(at)
     }
@@ -312,15 +272,15 @@ impl Session {
     /// type. The caller then calls [`Session::resume_from`].
     #[must_use]
     pub fn needs_resume_state(&self, type_url: &TypeUrl) -> bool {
-        let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
-        self.kind.type_url.is_none() && of_type.is_some_and(|s| s.resumption.needs_resume_state())
+        let of_type = self.of_type(type_url);
+        self.kind.type_url.is_none() && of_type.is_some_and(|s| s.resumption().needs_resume_state())
     }
 
     /// Adds the resources that the client holds from its earlier streams. Responses may contain them, so the caller
     /// passes only states whose resources the client may have now.
     pub fn resume_from(&mut self, type_url: &TypeUrl, states: &[Arc<ResumeState>]) {
-        if let Some(s) = self.subscriptions.iter_mut().find(|s| s.type_url == *type_url) {
-            s.resumption.resume_from(&s.type_url, states);
+        if let Some(s) = self.of_type_mut(type_url) {
+            s.resume_from(states);
         }
     }
 
@@ -335,11 +295,11 @@ impl Session {
     pub fn interest(&self) -> Vec<Interest> {
         let mut all = Vec::new();
         for s in &self.subscriptions {
-            if s.is_wildcard() {
-                all.push(Interest::Wildcard(s.type_url.clone()));
+            if s.interest().is_wildcard() {
+                all.push(Interest::Wildcard(s.type_url().clone()));
             }
-            let named = s.names.keys().filter(|name| !s.globs.has_member(name.as_str()));
-            all.extend(named.map(|n| Interest::Name(s.type_url.clone(), n.to_base())));
+            let named = s.interest().named();
+            all.extend(named.map(|n| Interest::Name(s.type_url().clone(), n.to_base())));
         }
         all
     }
@@ -363,7 +323,7 @@ impl Session {
         max: usize,
         now: u64,
     ) -> Option<ContentsPage> {
-        let subscription = self.subscriptions.iter().find(|s| s.type_url == *type_url)?;
+        let subscription = self.of_type(type_url)?;
         let visible = |view| subscription.visible(self.endpoint_lists, view);
         let view = view.map_or_else(TypeView::empty, visible);
         Some(subscription.contents(&view, after, max, now))
@@ -378,7 +338,7 @@ impl Session {
         &self,
         revision: Revision,
     ) -> impl Iterator<Item = (&TypeUrl, Acceptance<'_>)> {
-        self.subscriptions.iter().map(move |s| (&s.type_url, s.acceptance(revision, &[])))
+        self.subscriptions.iter().map(move |s| (s.type_url(), s.acceptance(revision, &[])))
     }
 
     /// Returns what is known about the client's acceptance of these resources of one type, as they
@@ -390,8 +350,220 @@ impl Session {
         type_url: &TypeUrl,
         names: &[ResourceName],
     ) -> Acceptance<'_> {
-        let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
+        let of_type = self.of_type(type_url);
         of_type.map_or(Acceptance::Accepted, |s| s.acceptance(revision, names))
+    }
+
+    /// Marks a change of one type in which the session is interested: the resource or alias `name`,
+    /// or any resource for a wildcard.
+    pub fn on_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) {
+        if let Some(s) = self.of_type_mut(type_url) {
+            s.on_change(name);
+        }
+    }
+
+    /// Marks all changes of one collection, whether or not the session is interested in them.
+    /// Returns whether the session may be interested.
+    ///
+    /// The cost is O(changes · log names). If the session has fewer names than there are changes,
+    /// the cost is O(1), and the next plan checks all names.
+    pub fn on_changes(&mut self, delta: &LayerDelta) -> bool {
+        self.of_type_mut(delta.type_url()).is_some_and(|s| s.on_changes(delta))
+    }
+
+    /// Marks everything as changed, because the node sees other scopes now.
+    pub fn on_new_view(&mut self) {
+        self.subscriptions.iter_mut().for_each(Subscription::on_new_view);
+    }
+
+    /// Returns the next response to send now, built from `view`, or `None`.
+    ///
+    /// The caller calls it when the stream can take a response, and repeats the call until it
+    /// returns `None`. `view` must not be older than in the previous call.
+    pub fn poll(&mut self, view: Option<&View>, differ: &Differ, now: u64) -> Option<Response> {
+        // OPS-05: an unknown view is not an empty view.
+        let view = view?;
+        let turn = Turn {
+            is_aggregated: self.kind.type_url.is_none(),
+            config: &self.config,
+            endpoint_lists: self.endpoint_lists,
+            subscriptions: &mut self.subscriptions,
+            children: &mut self.children,
+            unanswered_clusters: &mut self.unanswered_clusters,
+            last_nonce: &mut self.last_nonce,
+            view,
+            differ,
+            now,
+        };
+        Poll { turn, unopened: &mut self.unopened }.run()
+    }
+
+    /// Returns the next response that renews the lifetimes of resources, or `None` if none is due
+    /// (TTL-03, TTL-08). Such a response carries no change. Endpoints that would become stale at the client
+    /// are sent again by the next [`Session::poll`] (CLI-E-34).
+    ///
+    /// The caller calls it when the stream can take a response, before [`Session::poll`]. Otherwise,
+    /// constant changes would delay renewals until lifetimes end. A caller that must not renew lifetimes, because its state may be outdated, does not
+    /// call it (TTL-11). Resources whose lifetime may have ended meanwhile are then sent in full.
+    pub fn renew(&mut self, differ: &Differ, now: u64) -> Option<Response> {
+        let nonce = self.last_nonce + 1;
+        let (timeout, target) = (self.config.ack_timeout_ms, self.config.response_bytes_target);
+        for subscription in &mut self.subscriptions {
+            subscription.request_refresh(now);
+            if subscription.renewal_at(timeout, now).is_none_or(|due| due > now) {
+                continue;
+            }
+            subscription.plan_renewal(differ, now);
+            if let Some(response) = subscription.send_part(nonce, target, now) {
+                self.last_nonce = nonce;
+                return Some(response);
+            }
+        }
+        None
+    }
+
+    /// Returns the time at which [`Session::renew`] is to be called next; `None` if the client has no
+    /// resource with a lifetime, and no endpoints that become stale. It may be in the past.
+    #[must_use]
+    pub fn renewal_at(&self, now: u64) -> Option<u64> {
+        let timeout = self.config.ack_timeout_ms;
+        let due =
+            |s: &Subscription| s.renewal_at(timeout, now).into_iter().chain(s.refresh_at()).min();
+        self.subscriptions.iter().filter_map(due).min()
+    }
+
+    /// Returns the time of the next poll that is necessary even without further events. `None`
+    /// means that no deadline is pending.
+    #[must_use]
+    pub fn wake_at(&self, now: u64) -> Option<u64> {
+        let Self { subscriptions, unanswered_clusters, config, unopened, .. } = self;
+        poll::wake_at(subscriptions, unanswered_clusters, config, unopened, now)
+    }
+
+    /// Returns the type that the last poll did not answer, because the replica has not opened its sealed resources, and
+    /// the time of the first such poll. They are not absent, so nothing of the type is sent. Other types go on.
+    #[must_use]
+    pub fn unopened_since(&self) -> Option<(&TypeUrl, u64)> {
+        self.unopened.as_ref().map(|(type_url, since)| (type_url, *since))
+    }
+
+    /// Returns whether the session may have something to send. It compares no resources.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.subscriptions.iter().any(Subscription::has_work)
+    }
+
+    /// Returns whether the session may have something to send of one type.
+    #[must_use]
+    pub fn has_work_of(&self, type_url: &TypeUrl) -> bool {
+        self.of_type(type_url).is_some_and(Subscription::has_work)
+    }
+
+    /// Returns whether a response of the type is unanswered, or partly unsent.
+    #[must_use]
+    pub fn is_under_way(&self, type_url: &TypeUrl) -> bool {
+        self.of_type(type_url).is_some_and(|s| !s.delivery().is_settled())
+    }
+
+    /// Returns whether a rejection of the client still applies.
+    #[must_use]
+    pub fn is_rejecting(&self) -> bool {
+        self.subscriptions.iter().any(|s| s.nack().is_some())
+    }
+
+    /// Returns the time since which the client has not answered, for the type where that is
+    /// longest. `None` means that the client owes no answer.
+    #[must_use]
+    pub fn silent_since(&self) -> Option<u64> {
+        self.subscriptions.iter().filter_map(Subscription::silent_since).min()
+    }
+
+    /// Returns the time at which the stream becomes overdue if the client sends nothing until then.
+    #[must_use]
+    pub fn overdue_at(&self) -> Option<u64> {
+        let patience = self.config.ack_close_after_ms?;
+        self.silent_since().map(|since| since.saturating_add(patience))
+    }
+
+    /// Returns the response that the client has left unanswered for too long, if any. The caller
+    /// then closes the stream.
+    #[must_use]
+    pub fn overdue(&self, now: u64) -> Option<Overdue> {
+        Overdue::find(&self.subscriptions, self.config.ack_close_after_ms?, now)
+    }
+
+    /// Returns the maximum number of names that [`Session::on_request`] visits.
+    #[must_use]
+    pub fn cost_of_request(&self, request: &Request) -> usize {
+        cost::cost_of_request(request, self.of_text(request.type_url()))
+    }
+
+    /// Restarts the wait for further requests of the types that opened at or after `since`.
+    ///
+    /// A caller calls it after the session took a request that had waited from `since` to `now`.
+    /// The further requests of the client could not arrive earlier.
+    pub fn taken_at(&mut self, since: u64, now: u64) {
+        self.subscriptions.iter_mut().for_each(|s| s.taken_at(since, now));
+    }
+
+    /// Returns the maximum number of names that [`Session::poll`] visits.
+    #[must_use]
+    pub fn cost_of_poll(&self) -> usize {
+        // A poll visits pending removals even without other work.
+        let plans = self.subscriptions.iter().map(|s| s.cost().of_plan()).sum::<usize>();
+        plans + cost_of_late(&self.subscriptions, &self.unanswered_clusters)
+    }
+
+    /// Returns the maximum number of resources that [`Session::renew`] visits at this time.
+    #[must_use]
+    pub fn cost_of_renewal(&self, now: u64) -> usize {
+        let timeout = self.config.ack_timeout_ms;
+        let is_due = |s: &&Subscription| s.renewal_at(timeout, now).is_some_and(|due| due <= now);
+        let renewals = self.subscriptions.iter().filter(is_due).map(|s| s.cost().of_renewal());
+        let refreshes = self.subscriptions.iter().map(|s| s.cost().of_refresh(now));
+        renewals.chain(refreshes).sum()
+    }
+
+    /// Returns the number of names and removals that are freed with the session.
+    #[must_use]
+    pub fn cost_of_end(&self) -> usize {
+        self.subscriptions.iter().map(|s| s.cost().n_kept()).sum()
+    }
+
+    /// Returns the number of names that the session subscribes to, over all types.
+    #[must_use]
+    pub fn n_names(&self) -> usize {
+        self.subscriptions.iter().map(|s| s.interest().names().len()).sum()
+    }
+
+    /// Returns the memory of the session's names in bytes, including their entries in the caller's
+    /// index, and of the messages of the client's rejections.
+    #[must_use]
+    pub fn retained_bytes(&self) -> usize {
+        self.subscriptions.iter().map(|s| s.cost().retained_bytes()).sum()
+    }
+
+    /// Returns the maximum of [`Session::retained_bytes`] after a request.
+    #[must_use]
+    pub fn retained_bytes_after(&self, request: &Request) -> usize {
+        let (of_type, max) = (self.of_text(request.type_url()), self.config.nack_message_bytes_max);
+        cost::retained_bytes_after(request, of_type, self.retained_bytes(), max)
+    }
+
+    fn of_type(&self, type_url: &TypeUrl) -> Option<&Subscription> {
+        self.subscriptions.iter().find(|s| s.type_url() == type_url)
+    }
+
+    fn of_type_mut(&mut self, type_url: &TypeUrl) -> Option<&mut Subscription> {
+        self.subscriptions.iter_mut().find(|s| s.type_url() == type_url)
+    }
+
+    /// Returns the subscription for the type of a request.
+    fn of_text(&self, text: &str) -> Option<&Subscription> {
+        match &self.kind.type_url {
+            Some(_) => self.subscriptions.first(),
+            None => self.subscriptions.iter().find(|s| s.type_url().as_str() == text),
+        }
     }
 }
 

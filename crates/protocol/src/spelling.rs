@@ -11,7 +11,7 @@ use chancery_model::{
     has_internal_mark, is_structured, located_name,
 };
 
-use crate::{Config, NameList, VersionList};
+use crate::{Config, NameList, Request, VersionList};
 
 /// The first character of a name that no resource can have.
 const UNKNOWN: &str = "\0";
@@ -104,6 +104,20 @@ fn is_converted(name: &str) -> bool {
 }
 
 impl Speller<'_> {
+    /// Converts the names of a request. Names of MCP stay as they are (MCP-13).
+    pub(crate) fn convert_request(&mut self, request: &mut Request) {
+        match request {
+            Request::Sotw(r) => self.convert(&mut r.resource_names),
+            Request::Delta(r) => {
+                // The spelling of a subscription takes precedence.
+                self.convert_versions(&mut r.initial_resource_versions);
+                self.convert(&mut r.unsubscribe);
+                self.convert(&mut r.subscribe);
+            }
+            Request::Mcp(_) => {}
+        }
+    }
+
     /// Converts all names of a list. If none of them changes, the list stays as it is.
     pub(crate) fn convert(&mut self, list: &mut NameList) {
         if list.has_parameters() {
@@ -119,7 +133,7 @@ impl Speller<'_> {
     }
 
     /// Converts the names of resources that a client claims to hold.
-    pub(crate) fn convert_versions(&mut self, list: &mut VersionList) {
+    fn convert_versions(&mut self, list: &mut VersionList) {
         if list.iter().any(|(name, _)| is_converted(name))
             && let Some(names) = self.converted(list.iter().map(|(name, _)| name))
         {

@@ -6,8 +6,6 @@ use chancery_model::{
 };
 use chancery_view::{TypeView, View};
 
-use crate::subscription::Subscription;
-
 /// The feature of a client that requests lists of endpoints.
 const LISTS_FEATURE: &str = "xds.endpoint.supports_lb_endpoint_collection";
 
@@ -32,14 +30,5 @@ impl EndpointLists {
         } else {
             all.hiding_parents_of(LOCALITY_ENDPOINTS)
         }
-    }
-}
-
-impl Subscription {
-    /// Returns the part of a view that the client can request, with its parameters. A wildcard does not ask for the
-    /// names of other nodes.
-    pub(crate) fn visible(&self, lists: EndpointLists, view: &View) -> TypeView {
-        let all = lists.visible(view, &self.type_url).with_parameters(self.variants.parameters());
-        if self.is_wildcard() { all.hiding_other_nodes(|| view.node().cloned()) } else { all }
     }
 }

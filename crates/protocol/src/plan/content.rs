@@ -1,11 +1,11 @@
-//! The content of a plan, and the removals that it may announce.
+//! The context and the content of a plan.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_model::{Resource, ResourceName, Revision};
-use chancery_view::Resources;
+use chancery_view::{Resources, TypeView};
 
-use crate::subscription::{PendingRemoval, UnnamedRemovals};
+use crate::subscription::PendingRemoval;
 
 /// The result of planning.
 #[derive(Debug, Default)]
@@ -41,38 +41,47 @@ pub(super) struct Plan {
     pub(super) sent_early: bool,
 }
 
-/// The removals that may be announced now.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Release {
-    /// None.
-    Nothing,
-    /// The removals detected up to a revision, because their referrers have moved, and those
-    /// detected up to a time, so that no removal waits forever.
-    UpTo {
-        /// The revision.
-        revision: Revision,
-        /// The time.
-        since: u64,
-    },
+/// Resources that changed for the client.
+#[derive(Debug)]
+pub(crate) struct Touched {
+    pub(crate) resources: Resources,
+    pub(super) before: Before,
 }
 
-impl Release {
-    /// All of them.
-    pub(crate) const ALL: Self = Self::UpTo { revision: Revision(u64::MAX), since: u64::MAX };
+/// The resources that the client had before.
+#[derive(Debug)]
+pub(super) enum Before {
+    /// All of a view.
+    View(TypeView),
+    /// All touched resources except those with these names.
+    AllBut(BTreeSet<ResourceName>),
+}
 
-    pub(crate) fn allows(self, removal: &PendingRemoval) -> bool {
-        !removal.is_kept && self.includes(removal.revision, removal.since)
-    }
-
-    pub(crate) fn allows_unnamed(self, removals: UnnamedRemovals) -> bool {
-        !removals.is_kept && self.includes(removals.revision, removals.since)
-    }
-
-    /// Returns whether a removal may be announced that was detected at this revision and this time.
-    fn includes(self, detected: Revision, at: u64) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::UpTo { revision, since } => detected <= revision || at <= since,
+impl Touched {
+    /// Returns whether the client had no resource of this name before.
+    pub(crate) fn is_fresh(&self, resource: &Resource) -> bool {
+        match &self.before {
+            Before::View(view) => view.get(resource.base_name().as_str()).is_none(),
+            Before::AllBut(names) => names.contains(resource.name()),
         }
     }
+}
+
+/// The names that are planned before all other changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Selection {
+    /// The names that the client requested.
+    Requested,
+    /// The requested names, and the names that are sent again because a parent was sent.
+    RequestedAndResent,
+}
+
+/// The view, revision, client and time of a plan.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlanContext<'a> {
+    pub(crate) view: &'a TypeView,
+    pub(crate) revision: Revision,
+    /// Whether the client holds resources of any type from an earlier stream.
+    pub(crate) is_resumed: bool,
+    pub(crate) now: u64,
 }

@@ -6,47 +6,37 @@
 //!
 //! An error is sent once (ERR-04): when the client requests the name, or when the resource is deleted.
 //! Types with full states need no record of reported names. In types with partial responses,
-//! [`ClientVersion::Absent`] marks them.
+//! [`ClientVersion::Absent`](crate::subscription::ClientVersion::Absent) marks them, and
+//! [`Planner::report_absent`] reports them.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_model::{Resource, ResourceName};
 use chancery_view::TypeView;
 
-use super::Plan;
-use crate::subscription::{ClientVersion, Subscription};
+use super::planner::Planner;
 
-impl Subscription {
-    /// Reports a requested name that does not exist, in a type with partial responses. A repeated
-    /// request does not repeat the error (ADS-12).
-    pub(super) fn report_error(&self, name: &ResourceName, plan: &mut Plan) {
-        let is_reported = self.names.get(name) == Some(&ClientVersion::Absent);
-        if self.sends_errors && !is_reported {
-            plan.errors.push(name.clone());
-        }
+/// Returns the names that a full state reports as errors: those that the client has requested
+/// since the last plan, and those of the `released` resources. The client does not name the members of a glob. A
+/// resource whose removal is held back is still in the response (ERR-03).
+pub(super) fn errors_of_full_state(
+    planner: &Planner<'_>,
+    view: &TypeView,
+    released: &[Arc<Resource>],
+) -> Vec<ResourceName> {
+    if !planner.kind.sends_errors || planner.interest.names().is_empty() {
+        return Vec::new();
     }
-
-    /// Returns the names that a full state reports as errors: those that the client has requested
-    /// since the last plan, and those of the `released` resources. The client does not name the members of a glob. A
-    /// resource whose removal is held back is still in the response (ERR-03).
-    pub(super) fn errors_of_full_state(
-        &self,
-        view: &TypeView,
-        released: &[Arc<Resource>],
-    ) -> Vec<ResourceName> {
-        if !self.sends_errors || self.names.is_empty() {
-            return Vec::new();
-        }
-        let held = self.removals.values().flat_map(|removal| self.names_for(&removal.resource));
-        let held: BTreeSet<&ResourceName> = held.collect();
-        let released = released.iter().flat_map(|resource| self.names_for(resource));
-        let candidates: BTreeSet<&ResourceName> =
-            self.work.requested.iter().chain(released).collect();
-        let is_missing = |name: &&ResourceName| {
-            self.is_named(name.as_str())
-                && view.get(name.as_str()).is_none()
-                && !held.contains(*name)
-        };
-        candidates.into_iter().filter(is_missing).cloned().collect()
-    }
+    let interest = &*planner.interest;
+    let held = planner.removals.values().flat_map(|removal| interest.names_for(&removal.resource));
+    let held: BTreeSet<&ResourceName> = held.collect();
+    let released = released.iter().flat_map(|resource| interest.names_for(resource));
+    let candidates: BTreeSet<&ResourceName> =
+        planner.work.requested().iter().chain(released).collect();
+    let is_missing = |name: &&ResourceName| {
+        interest.is_named(name.as_str())
+            && view.get(name.as_str()).is_none()
+            && !held.contains(*name)
+    };
+    candidates.into_iter().filter(is_missing).cloned().collect()
 }

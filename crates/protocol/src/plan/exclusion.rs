@@ -16,8 +16,8 @@ use std::{
 use chancery_model::{Resource, ResourceName, types::Exclusion};
 use chancery_view::{Resources, TypeView};
 
-use super::{Plan, Release};
-use crate::subscription::{PendingRemoval, Rejections, Retried, Subscription};
+use super::{content::Plan, planner::Planner};
+use crate::subscription::{PendingRemoval, Rejections, Release, Retried};
 
 /// The keys of several resources.
 #[derive(Debug, Default)]
@@ -82,8 +82,8 @@ impl Takeovers {
 }
 
 /// Records the content that the plan replaces, if the client rejects something that may need its keys.
-pub(super) fn note_freed(s: &Subscription, old: &Arc<Resource>, plan: &mut Plan) {
-    if s.properties.exclusion != Exclusion::None && s.nack().is_some() {
+pub(super) fn note_freed(s: &Planner<'_>, old: &Arc<Resource>, plan: &mut Plan) {
+    if s.kind.properties.exclusion != Exclusion::None && s.rejections.nack().is_some() {
         plan.freed.push(Arc::clone(old));
     }
 }
@@ -94,12 +94,12 @@ pub(super) fn note_freed(s: &Subscription, old: &Arc<Resource>, plan: &mut Plan)
 /// The cost is O(pending removals + planned resources), and O(resources of the view) while the client rejects a
 /// large first state.
 pub(super) fn take_over(
-    s: &mut Subscription,
+    s: &mut Planner<'_>,
     plan: &mut Plan,
     view: &TypeView,
     release: Release,
 ) -> Takeovers {
-    let by = s.properties.exclusion;
+    let by = s.kind.properties.exclusion;
     let retried = s.rejections.take_retry();
     let mut found = Takeovers::default();
     if retried.is_none()
@@ -107,7 +107,7 @@ pub(super) fn take_over(
     {
         return found;
     }
-    if s.nack().is_some() {
+    if s.rejections.nack().is_some() {
         retry(s, plan, view, release, retried.as_ref());
     }
     if s.removals.is_empty() || by == Exclusion::None {
@@ -115,12 +115,12 @@ pub(super) fn take_over(
     }
     let planned = Keys::of(by, plan.resources.iter());
     let tried = s.removals.values().any(|removal| removal.is_tried);
-    let rejected = if tried { rejected_in(&s.rejections, view) } else { Vec::new() };
+    let rejected = if tried { rejected_in(s.rejections, view) } else { Vec::new() };
     let names: BTreeSet<&ResourceName> =
         plan.resources.iter().map(|resource| resource.name()).collect();
     let unplanned = rejected.iter().filter(|one| !names.contains(one.name()));
     let rejected = Keys::of(by, unplanned);
-    let keeps_tried = tried && planned.is_empty && s.rejects_present();
+    let keeps_tried = tried && planned.is_empty && s.rejections.rejects_present(s.removals);
     for (name, removal) in s.removals.iter() {
         let keys = removal.resource.exclusive_keys(by);
         let is_kept = removal.is_tried && (keeps_tried || rejected.has_any(keys.as_deref()));
@@ -138,16 +138,16 @@ pub(super) fn take_over(
 /// Adds rejected resources to the plan if the plan, or a removal, may end the cause of their rejection.
 /// Adds those of `retried` in any case.
 fn retry(
-    s: &mut Subscription,
+    s: &mut Planner<'_>,
     plan: &mut Plan,
     view: &TypeView,
     release: Release,
     retried: Option<&Retried>,
 ) {
-    let by = s.properties.exclusion;
+    let by = s.kind.properties.exclusion;
     let planned: BTreeSet<ResourceName> =
         plan.resources.iter().map(|resource| resource.name().clone()).collect();
-    let mut rejected = rejected_in(&s.rejections, view);
+    let mut rejected = rejected_in(s.rejections, view);
     rejected.retain(|resource| !planned.contains(resource.name()));
     if rejected.is_empty() {
         return;
@@ -201,8 +201,8 @@ fn retry(
 /// removes the old key, even if another scope has just taken it. `before` is the previous view.
 ///
 /// No order helps resources that exchange their keys in a circle. The cost is O(changed resources).
-pub(super) fn order_takeovers(s: &Subscription, plan: &mut Plan, before: Option<&TypeView>) {
-    let by = s.properties.exclusion;
+pub(super) fn order_takeovers(s: &Planner<'_>, plan: &mut Plan, before: Option<&TypeView>) {
+    let by = s.kind.properties.exclusion;
     let is_ordered = matches!(by, Exclusion::ScopeKey | Exclusion::Address);
     // One changed resource takes no key of another one. Most pushes need no look into the bodies.
     if plan.touched.len() < 2 {
@@ -249,8 +249,8 @@ pub(super) fn order_takeovers(s: &Subscription, plan: &mut Plan, before: Option<
 
 /// Returns whether resources of a plan may exchange keys, or take keys of removed resources. No response with
 /// only a part of them may be valid. `before` is the previous view of a wildcard.
-pub(super) fn exchanges_keys(s: &Subscription, plan: &Plan, before: Option<&TypeView>) -> bool {
-    let by = s.properties.exclusion;
+pub(super) fn exchanges_keys(s: &Planner<'_>, plan: &Plan, before: Option<&TypeView>) -> bool {
+    let by = s.kind.properties.exclusion;
     if !by.rejects_whole() || plan.first_state {
         return false;
     }
@@ -278,20 +278,20 @@ fn rejected_in(rejections: &Rejections, view: &TypeView) -> Vec<Arc<Resource>> {
 
 /// Finds the removals whose keys the planned resources of a full state need.
 pub(super) fn full_state_takeovers(
-    subscription: &Subscription,
+    s: &Planner<'_>,
     changed: &Resources,
     view: &TypeView,
 ) -> BTreeSet<ResourceName> {
-    let by = subscription.properties.exclusion;
-    if by == Exclusion::None || subscription.removals.is_empty() {
+    let by = s.kind.properties.exclusion;
+    if by == Exclusion::None || s.removals.is_empty() {
         return BTreeSet::new();
     }
     // The contents of a rejected state are not kept.
-    let keys = match subscription.nack() {
+    let keys = match s.rejections.nack() {
         Some(_) => Keys::of(by, view.iter()),
         None => Keys::of(by, changed.iter()),
     };
-    let removals = subscription.removals.iter();
+    let removals = s.removals.iter();
     let found = removals.filter(|(_, removal)| keys.meets(by, &removal.resource));
     found.map(|(name, _)| name.clone()).collect()
 }

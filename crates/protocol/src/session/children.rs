@@ -31,8 +31,8 @@ impl Children {
         at: usize,
         touched: &Touched,
     ) {
-        let parent = subscriptions[at].type_url.clone();
-        let protocol = subscriptions[at].protocol;
+        let parent = subscriptions[at].type_url().clone();
+        let protocol = subscriptions[at].protocol();
         let is_cluster = parent.as_str() == CLUSTER;
         if touched.resources.is_empty() {
             return;
@@ -41,7 +41,7 @@ impl Children {
             self.resend_secrets(subscriptions, &touched.resources);
         }
         let secrets_waiting = &mut self.secrets_waiting;
-        let has_endpoints = subscriptions.iter().any(|s| s.type_url.as_str() == ENDPOINT);
+        let has_endpoints = subscriptions.iter().any(|s| s.type_url().as_str() == ENDPOINT);
         let mut known: Vec<&TypeUrl> = Vec::new();
         for resource in touched.resources.iter() {
             // A new cluster needs its children even if the client has them for another cluster. So
@@ -64,9 +64,9 @@ impl Children {
                 }
                 let is_secret = child.type_url.as_str() == SECRET;
                 let mut others = subscriptions.iter_mut();
-                let other = others.find(|other| other.type_url == child.type_url);
+                let other = others.find(|other| *other.type_url() == child.type_url);
                 let Some(other) = other else { continue };
-                let held = other.held_names(&child.name);
+                let held = other.interest().held_names(&child.name);
                 if held.is_empty() {
                     continue;
                 }
@@ -75,15 +75,16 @@ impl Children {
                         let waiting = secrets_waiting.entry(endpoints.name.clone()).or_default();
                         waiting.insert(child.name.clone());
                     }
-                    _ => other.work.resent.extend(held),
+                    _ => other.resend(held),
                 }
             }
         }
         // ADS-12: if no parent is known to have children of this type, a client that requests
         // children again is right.
         for other in subscriptions {
-            if other.properties.parents.contains(&parent.as_str()) {
-                other.work.repeat_due = !known.contains(&&other.type_url);
+            if other.properties().parents.contains(&parent.as_str()) {
+                let is_unknown = !known.contains(&other.type_url());
+                other.set_repeat_due(is_unknown);
             }
         }
     }
@@ -91,12 +92,12 @@ impl Children {
     /// Marks the secrets that waited for these endpoints to be sent again.
     fn resend_secrets(&mut self, subscriptions: &mut [Subscription], endpoints: &Resources) {
         let mut subscriptions = subscriptions.iter_mut();
-        let Some(secrets) = subscriptions.find(|s| s.type_url.as_str() == SECRET) else { return };
+        let Some(secrets) = subscriptions.find(|s| s.type_url().as_str() == SECRET) else { return };
         for resource in endpoints.iter() {
             let waiting = self.secrets_waiting.remove(resource.base_name()).unwrap_or_default();
             let held: Vec<ResourceName> =
-                waiting.iter().flat_map(|name| secrets.held_names(name)).collect();
-            secrets.work.resent.extend(held);
+                waiting.iter().flat_map(|name| secrets.interest().held_names(name)).collect();
+            secrets.resend(held);
         }
     }
 }

@@ -60,9 +60,10 @@ impl UnansweredClusters {
         subscriptions: &[Subscription],
         revision: Revision,
     ) -> bool {
-        let of_type = |url: &str| subscriptions.iter().find(|s| s.type_url.as_str() == url);
-        let has_cluster =
-            |name: &ResourceName| of_type(CLUSTER).is_some_and(|clusters| clusters.holds(name));
+        let of_type = |url: &str| subscriptions.iter().find(|s| s.type_url().as_str() == url);
+        let has_cluster = |name: &ResourceName| {
+            of_type(CLUSTER).is_some_and(|clusters| clusters.interest().holds(name))
+        };
         while let Some(plan) = self.plans.front_mut().filter(|plan| plan.revision <= revision) {
             while let Some((cluster, next)) = plan.clusters.at(plan.next) {
                 let is_missing = cluster.children().iter().any(|child| {

@@ -1,10 +1,8 @@
-//! Change notifications and introspection for the caller of a session.
+//! The silence of a client: responses that it leaves unanswered.
 
-use chancery_model::{ResourceName, Revision, TypeUrl};
-use chancery_view::LayerDelta;
+use chancery_model::TypeUrl;
 
-use super::Session;
-use crate::subscription::{Changed, Subscription};
+use crate::subscription::Subscription;
 
 /// A response that has been unanswered for too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,100 +14,14 @@ pub struct Overdue {
     pub silent_ms: u64,
 }
 
-impl Session {
-    /// Marks a change of one type in which the session is interested: the resource or alias `name`,
-    /// or any resource for a wildcard.
-    pub fn on_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) {
-        let mut subscriptions = self.subscriptions.iter_mut();
-        let Some(s) = subscriptions.find(|s| s.type_url == *type_url) else { return };
-        match name {
-            Some(name) if !s.is_wildcard() => {
-                s.on_changed_name(name);
-            }
-            _ if s.is_wildcard() => s.work.changed = Changed::All,
-            _ => {}
-        }
-    }
-
-    /// Marks all changes of one collection, whether or not the session is interested in them.
-    /// Returns whether the session may be interested.
-    ///
-    /// The cost is O(changes · log names). If the session has fewer names than there are changes,
-    /// the cost is O(1), and the next plan checks all names.
-    pub fn on_changes(&mut self, delta: &LayerDelta) -> bool {
-        let mut subscriptions = self.subscriptions.iter_mut();
-        let Some(s) = subscriptions.find(|s| s.type_url == *delta.type_url()) else { return false };
-        if s.is_wildcard() || s.names.len() < delta.n_steps() {
-            if s.is_subscribed() {
-                s.work.changed = Changed::All;
-            }
-            return s.is_subscribed();
-        }
-        let mut found = false;
-        for name in delta.names() {
-            found |= s.on_changed_name(name);
-        }
-        found
-    }
-
-    /// Marks everything as changed, because the node sees other scopes now.
-    pub fn on_new_view(&mut self) {
-        for s in &mut self.subscriptions {
-            s.withdraw_plan();
-            s.work.changed = Changed::All;
-            // A resource that comes into view may be of any revision.
-            s.delivery.included = Revision(0);
-        }
-    }
-
-    /// Returns whether the session may have something to send. It compares no resources.
-    #[must_use]
-    pub fn has_work(&self) -> bool {
-        self.subscriptions.iter().any(Subscription::has_work)
-    }
-
-    /// Returns whether the session may have something to send of one type.
-    #[must_use]
-    pub fn has_work_of(&self, type_url: &TypeUrl) -> bool {
-        self.subscriptions.iter().any(|s| s.type_url == *type_url && s.has_work())
-    }
-
-    /// Returns whether a response of the type is unanswered, or partly unsent.
-    #[must_use]
-    pub fn is_under_way(&self, type_url: &TypeUrl) -> bool {
-        let of_type = self.subscriptions.iter().find(|s| s.type_url == *type_url);
-        of_type.is_some_and(|s| !s.delivery.is_settled())
-    }
-
-    /// Returns whether a rejection of the client still applies.
-    #[must_use]
-    pub fn is_rejecting(&self) -> bool {
-        self.subscriptions.iter().any(|s| s.nack().is_some())
-    }
-
-    /// Returns the time since which the client has not answered, for the type where that is
-    /// longest. `None` means that the client owes no answer.
-    #[must_use]
-    pub fn silent_since(&self) -> Option<u64> {
-        self.subscriptions.iter().filter_map(Subscription::silent_since).min()
-    }
-
-    /// Returns the time at which the stream becomes overdue if the client sends nothing until then.
-    #[must_use]
-    pub fn overdue_at(&self) -> Option<u64> {
-        let patience = self.config.ack_close_after_ms?;
-        self.silent_since().map(|since| since.saturating_add(patience))
-    }
-
-    /// Returns the response that the client has left unanswered for too long, if any. The caller
-    /// then closes the stream.
-    #[must_use]
-    pub fn overdue(&self, now: u64) -> Option<Overdue> {
-        let patience = self.config.ack_close_after_ms?;
-        let silent = self.subscriptions.iter().filter_map(|s| Some((s.silent_since()?, s)));
+impl Overdue {
+    /// Returns the response that the client has left unanswered for at least `patience_ms`, for the type where
+    /// that is longest.
+    pub(super) fn find(subscriptions: &[Subscription], patience_ms: u64, now: u64) -> Option<Self> {
+        let silent = subscriptions.iter().filter_map(|s| Some((s.silent_since()?, s)));
         let (since, s) = silent.min_by_key(|(since, _)| *since)?;
         let silent_ms = now.saturating_sub(since);
-        (silent_ms >= patience).then(|| Overdue { type_url: s.type_url.clone(), silent_ms })
+        (silent_ms >= patience_ms).then(|| Self { type_url: s.type_url().clone(), silent_ms })
     }
 }
 
@@ -119,14 +31,16 @@ mod tests {
 
     use bytes::Bytes;
     use chancery_model::{
-        Incarnation, ResourceDraft, ResourceKey, ScopeName, State, Transaction, Upsert,
+        Incarnation, ResourceDraft, ResourceKey, ResourceName, ScopeName, State, Transaction,
+        Upsert,
         types::{CLUSTER, ENDPOINT, LISTENER},
     };
     use chancery_view::{Differ, View, changed_collections};
 
     use super::*;
     use crate::{
-        Config, ErrorDetail, Protocol, Request, RequestKind, Response, SotwRequest, StreamKind,
+        Config, ErrorDetail, Protocol, Request, RequestKind, Response, Session, SotwRequest,
+        StreamKind,
     };
 
     struct World {

@@ -1,5 +1,5 @@
-//! The record of rejected revisions, and the result type of `Subscription::acceptance`
-//! (`answers.rs`), which decides whether the client has accepted the changes of a revision.
+//! The record of rejected revisions, and the result type of `Subscription::acceptance`, which decides
+//! whether the client has accepted the changes of a revision.
 //!
 //! Each response carries the changes of a range of revisions. A revision is accepted when each
 //! response that carries it was acknowledged, and nothing of it is left to send. A rejection of such

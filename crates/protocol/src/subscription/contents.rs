@@ -5,19 +5,32 @@ use std::sync::Arc;
 use chancery_model::{ResourceName, Revision, TypeVersion};
 use chancery_view::TypeView;
 
-use super::{ClientVersion, Subscription};
+use super::{
+    delivery::Delivery, interest::Interest, kind::Kind, names::ClientVersion,
+    rejections::Rejections, removals::PendingRemovals,
+};
 use crate::{
     ContentsPage, Protocol,
     contents::{Item, Unanswered},
 };
 
-impl Subscription {
+/// The parts of a subscription that know the state of its resources.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Contents<'a> {
+    pub(super) kind: &'a Kind,
+    pub(super) interest: &'a Interest,
+    pub(super) delivery: &'a Delivery,
+    pub(super) removals: &'a PendingRemovals,
+    pub(super) rejections: &'a Rejections,
+}
+
+impl Contents<'_> {
     /// Returns one page of the resources: at most `max` names after `after`.
     ///
     /// The names of a page are those that the client subscribes to, the resources of a wildcard's
     /// current view and of the view last planned, and those that wait for their removal.
-    pub(crate) fn contents(
-        &self,
+    pub(super) fn page(
+        self,
         view: &TypeView,
         after: Option<&ResourceName>,
         max: usize,
@@ -34,47 +47,48 @@ impl Subscription {
             after = Some(name);
         }
         let next = after.filter(|last| self.name_after(view, Some(last)).is_some());
-        let unanswered = delivery.unanswered.iter().map(|sent| Unanswered {
+        let unanswered = delivery.unanswered().iter().map(|sent| Unanswered {
             version: sent.version.clone(),
             ms_ago: now.saturating_sub(sent.sent_at),
             resources: sent.resources.clone(),
         });
-        let unsent = delivery.pending.as_ref().map(|pending| pending.resources.clone());
+        let unsent = delivery.pending().map(|pending| pending.resources.clone());
         let n_unsent = unsent.as_ref().map_or(0, |resources| resources.len());
         ContentsPage {
-            protocol: self.protocol,
-            sends_errors: self.sends_errors && !self.properties.absent_as_alias,
+            protocol: self.kind.protocol,
+            sends_errors: self.kind.sends_errors && !self.kind.properties.absent_as_alias,
             items,
-            collections: self.globs.iter().take(n_collections).cloned().collect(),
+            collections: self.interest.globs().iter().take(n_collections).cloned().collect(),
             next,
-            stamp: (delivery.last_nonce, delivery.unanswered.len(), n_unsent),
+            stamp: (delivery.last_nonce(), delivery.unanswered().len(), n_unsent),
             unsent,
             unanswered: unanswered.collect(),
-            nack: self.nack().cloned(),
+            nack: self.rejections.nack().cloned(),
         }
     }
 
-    fn name_after(&self, view: &TypeView, after: Option<&ResourceName>) -> Option<ResourceName> {
+    fn name_after(self, view: &TypeView, after: Option<&ResourceName>) -> Option<ResourceName> {
         let name_in = |view: &TypeView| view.next_after(after).map(|found| found.name().clone());
-        let (shown, planned) = match &self.wildcard {
-            Some(wildcard) => (name_in(view), wildcard.base.as_ref().and_then(name_in)),
+        let (shown, planned) = match self.interest.wildcard() {
+            Some(wildcard) => (name_in(view), wildcard.base().and_then(name_in)),
             None => (None, None),
         };
         // The names of collections have no resource.
-        let mut named = self.names.next_after(after);
-        while named.is_some_and(|name| self.globs.contains(name.as_str())) {
-            named = self.names.next_after(named);
+        let (names, globs) = (self.interest.names(), self.interest.globs());
+        let mut named = names.next_after(after);
+        while named.is_some_and(|name| globs.contains(name.as_str())) {
+            named = names.next_after(named);
         }
         let named = named.cloned();
         let removed = self.removals.next_after(after).cloned();
         [shown, planned, named, removed].into_iter().flatten().min()
     }
 
-    fn item(&self, name: ResourceName, view: &TypeView, now: u64) -> Item {
-        let entry = self.names.get(&name);
-        let early = self.wildcard.as_ref().and_then(|wildcard| wildcard.sent_early.get(&name));
-        let planned = match (early, self.base()) {
-            (Some(early), _) => early.clone(),
+    fn item(self, name: ResourceName, view: &TypeView, now: u64) -> Item {
+        let (entry, base) = (self.interest.names().get(&name), self.interest.base());
+        let early = self.interest.wildcard().and_then(|wildcard| wildcard.sent_early(&name));
+        let planned = match (early, base) {
+            (Some(early), _) => early.cloned(),
             (None, Some(base)) => base.get(name.as_str()).cloned(),
             (None, None) => entry.and_then(ClientVersion::sent).cloned(),
         };
@@ -82,24 +96,24 @@ impl Subscription {
         let removed = || Some(Arc::clone(&self.removals.get(&name)?.resource));
         let planned = planned.or_else(removed);
         let is_rejected = planned.as_ref().is_some_and(|planned| {
-            self.rejections.rejects(planned.name(), self.base(), Revision(u64::MAX))
+            self.rejections.rejects(planned.name(), base, Revision(u64::MAX))
         });
-        let sent_in = match (&planned, self.protocol) {
-            (Some(_), Protocol::Sotw) if self.is_full_state() => {
-                self.delivery.sent_version.clone().map(Arc::new)
+        let sent_in = match (&planned, self.kind.protocol) {
+            (Some(_), Protocol::Sotw) if self.kind.is_full_state() => {
+                self.delivery.sent_version().cloned().map(Arc::new)
             }
             (Some(planned), Protocol::Sotw) => match entry.and_then(ClientVersion::sent_version) {
-                Some(version) if !self.is_wildcard() => Some(Arc::clone(version)),
+                Some(version) if !self.interest.is_wildcard() => Some(Arc::clone(version)),
                 // A wildcard stores nothing per resource. It was sent each change with the version
                 // that the change gave to the type.
-                _ => self.base().map(|base| {
+                _ => base.map(|base| {
                     let revision = planned.version().revision;
                     Arc::new(TypeVersion { revision, label: None, ..base.version() })
                 }),
             },
             _ => None,
         };
-        let last_sent_at = self.delivery.last_sent_at.filter(|_| self.is_full_state());
+        let last_sent_at = self.delivery.last_sent_at().filter(|_| self.kind.is_full_state());
         Item {
             current: view.get(name.as_str()).cloned(),
             claimed: match entry {
@@ -110,7 +124,7 @@ impl Subscription {
             sent_in,
             sent_ms_ago: last_sent_at.map(|at| now.saturating_sub(at)),
             is_rejected,
-            name: self.spellings.spell(name),
+            name: self.interest.spellings().spell(name),
         }
     }
 }

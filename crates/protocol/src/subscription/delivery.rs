@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use chancery_model::{ResourceName, Revision, TypeVersion};
+use chancery_model::{Resource, ResourceName, Revision, TypeVersion};
 use chancery_view::{Resources, TypeView};
 
 use super::PendingRemoval;
@@ -153,32 +153,32 @@ impl SentResponse {
 #[derive(Debug)]
 pub(crate) struct Delivery {
     /// The planned response, or the rest of it, that is not sent yet.
-    pub(crate) pending: Option<PendingResponse>,
+    pending: Option<PendingResponse>,
     /// The unanswered responses, oldest first. There is more than one for split responses, after
     /// timeouts, and if requested names do not wait.
-    pub(crate) unanswered: VecDeque<SentResponse>,
+    unanswered: VecDeque<SentResponse>,
     /// Delta: responses that the client skipped by answering a later one. The client may still
     /// reject them (DELTA-19).
     skipped: Vec<SentResponse>,
     /// The nonce of the last response; 0 before the first.
-    pub(crate) last_nonce: u64,
-    pub(crate) last_sent_at: Option<u64>,
-    pub(crate) sent_version: Option<TypeVersion>,
-    pub(crate) acked_version: Option<TypeVersion>,
+    last_nonce: u64,
+    last_sent_at: Option<u64>,
+    sent_version: Option<TypeVersion>,
+    acked_version: Option<TypeVersion>,
     /// The time of the last answer, or of the first response after it. If the client owes an
     /// answer, it has been silent since then.
-    pub(crate) silent_since: u64,
+    silent_since: u64,
     /// Whether a resource that was removed without a message to the client is being sent again.
-    pub(crate) returned: bool,
+    returned: bool,
     /// The revision up to which the client has acknowledged everything.
-    pub(crate) settled: Revision,
+    settled: Revision,
     /// The revision up to which everything is sent once the planned response is sent.
-    pub(crate) planned: Revision,
+    planned: Revision,
     /// The revision up to which all changes were checked.
-    pub(crate) checked: Revision,
+    checked: Revision,
     /// The revision up to which all changes are in responses or pending removals. It goes back to 0
     /// when the session needs resources that it did not need before.
-    pub(crate) included: Revision,
+    included: Revision,
 }
 
 impl Delivery {
@@ -198,6 +198,219 @@ impl Delivery {
             checked: Revision(0),
             included: Revision(0),
         }
+    }
+
+    /// Returns the planned response, or the rest of it, that is not sent yet.
+    pub(crate) fn pending(&self) -> Option<&PendingResponse> {
+        self.pending.as_ref()
+    }
+
+    /// Takes the planned response.
+    pub(crate) fn take_pending(&mut self) -> Option<PendingResponse> {
+        self.pending.take()
+    }
+
+    /// Makes a response the planned one.
+    pub(crate) fn set_pending(&mut self, pending: PendingResponse) {
+        self.pending = Some(pending);
+    }
+
+    /// Sets the pace of the planned response. Returns whether there is one.
+    pub(crate) fn set_pace(&mut self, pace: Pace) -> bool {
+        let pending = self.pending.as_mut();
+        pending.map(|pending| pending.pace = pace).is_some()
+    }
+
+    /// Returns the time since which the type has waited, if its planned response is held back.
+    pub(crate) fn held_back_since(&self) -> Option<u64> {
+        match self.pending.as_ref()?.pace {
+            Pace::HeldBack { gated_since } => Some(gated_since),
+            Pace::Wait | Pace::FirstAtOnce | Pace::AtOnce => None,
+        }
+    }
+
+    /// Returns the unanswered responses, oldest first.
+    pub(crate) fn unanswered(&self) -> &VecDeque<SentResponse> {
+        &self.unanswered
+    }
+
+    /// Returns the last response, if it is unanswered.
+    pub(crate) fn last_unanswered(&self) -> Option<&SentResponse> {
+        self.unanswered.back()
+    }
+
+    /// Returns the nonce of the last response; 0 before the first.
+    pub(crate) fn last_nonce(&self) -> u64 {
+        self.last_nonce
+    }
+
+    /// Returns the time of the last response.
+    pub(crate) fn last_sent_at(&self) -> Option<u64> {
+        self.last_sent_at
+    }
+
+    /// Returns the version of the last response.
+    pub(crate) fn sent_version(&self) -> Option<&TypeVersion> {
+        self.sent_version.as_ref()
+    }
+
+    /// Returns the version of the last response that the client accepted.
+    pub(crate) fn acked_version(&self) -> Option<&TypeVersion> {
+        self.acked_version.as_ref()
+    }
+
+    /// Returns the time since which the client has not answered; `None` if it has answered everything.
+    pub(crate) fn silent_since(&self) -> Option<u64> {
+        (!self.unanswered.is_empty()).then_some(self.silent_since)
+    }
+
+    /// Returns the revision up to which everything is sent once the planned response is sent.
+    pub(crate) fn planned(&self) -> Revision {
+        self.planned
+    }
+
+    /// Returns the revision up to which all changes were checked.
+    pub(crate) fn checked(&self) -> Revision {
+        self.checked
+    }
+
+    /// Records that the client may need resources of any revision.
+    pub(crate) fn on_interest_grown(&mut self) {
+        self.included = Revision(0);
+    }
+
+    /// Records that a resource that was removed without a message to the client is sent again.
+    pub(crate) fn on_returned(&mut self) {
+        self.returned = true;
+    }
+
+    /// Records that a plan at `revision` covers everything except pending removals that were detected after
+    /// `planned`.
+    pub(crate) fn on_planned(&mut self, planned: Revision, revision: Revision) {
+        self.planned = planned;
+        self.checked = revision;
+        self.included = revision;
+    }
+
+    /// Records that nothing is sent for the changes up to `covers`.
+    pub(crate) fn on_nothing_to_send(&mut self, covers: Revision) {
+        if self.unanswered.is_empty() {
+            self.settle(covers);
+        }
+    }
+
+    /// Drops the planned response, so that its changes are planned again.
+    pub(super) fn drop_pending(&mut self) -> Option<PendingResponse> {
+        let dropped = self.pending.take()?;
+        self.included = dropped.carried.after;
+        Some(dropped)
+    }
+
+    /// Drops the planned response if it is held back, so that its changes are planned again.
+    pub(super) fn drop_held_back(&mut self) -> Option<PendingResponse> {
+        self.held_back_since()?;
+        let dropped = self.drop_pending()?;
+        self.planned = dropped.carried.after;
+        Some(dropped)
+    }
+
+    /// Drops the planned response, because the client starts again (MCP-27).
+    pub(super) fn restart(&mut self) {
+        (self.pending, self.included) = (None, Revision(0));
+    }
+
+    /// Records that the client has unsubscribed from a name.
+    pub(super) fn on_unsubscribed(&mut self, name: &ResourceName) {
+        if let Some(pending) = &mut self.pending {
+            pending.unsubscribed.insert(name.clone());
+        }
+    }
+
+    /// Removes names and resources from the planned response that the client has since unsubscribed
+    /// from (SOTW-46, DELTA-28). Returns `false` if nothing is left.
+    #[must_use]
+    pub(super) fn drop_unsubscribed(&mut self, covers: impl Fn(&Resource) -> bool) -> bool {
+        let Some(pending) = &mut self.pending else { return true };
+        if pending.unsubscribed.is_empty() {
+            return true;
+        }
+        pending.resources.retain(&covers);
+        pending.heartbeats.retain(&covers);
+        let unsubscribed = std::mem::take(&mut pending.unsubscribed);
+        let first = pending.removed.iter().take(pending.n_removed_first);
+        pending.n_removed_first = first.filter(|name| !unsubscribed.contains(*name)).count();
+        pending.removed.retain(|name| !unsubscribed.contains(name));
+        pending.absent.retain(|name| !unsubscribed.contains(name));
+        pending.errors.retain(|name| !unsubscribed.contains(name));
+        let (is_left, covers) = (!pending.is_empty(), pending.covers);
+        if !is_left {
+            self.pending = None;
+            self.on_nothing_to_send(covers);
+        }
+        is_left
+    }
+
+    /// Returns the number of names that the client has unsubscribed from since the plan.
+    pub(crate) fn n_unsubscribed(&self) -> usize {
+        self.pending.as_ref().map_or(0, |pending| pending.unsubscribed.len())
+    }
+
+    /// Returns the number of names and resources among which those are found that the client has unsubscribed from.
+    pub(crate) fn cost_of_unsubscribed(&self) -> usize {
+        let pending = self.pending.as_ref().filter(|pending| !pending.unsubscribed.is_empty());
+        pending.map_or(0, |pending| {
+            pending.resources.len() + pending.heartbeats.len() + pending.n_names()
+        })
+    }
+
+    /// Returns the revisions that the next response carries, if it is built at `up_to`. `is_requested` means that the
+    /// client has requested names.
+    pub(crate) fn carried(&self, up_to: Revision, is_requested: bool) -> CarriedRevisions {
+        // Pending removals are changes that are not sent yet, so the range starts before them.
+        let after = self.included.min(self.planned);
+        let possibly_after = if is_requested { Revision(0) } else { after };
+        CarriedRevisions { possibly_after, after, up_to }
+    }
+
+    /// Returns whether all changes of `revision` that were marked are in responses or pending removals.
+    pub(crate) fn includes(&self, revision: Revision) -> bool {
+        revision <= self.included
+    }
+
+    /// Returns whether a response that is not sent or not answered may carry changes of `revision`.
+    pub(crate) fn may_carry(&self, revision: Revision) -> bool {
+        let pending = self.pending.iter().map(|pending| pending.carried);
+        let mut carried = pending.chain(self.unanswered.iter().map(|sent| sent.carried));
+        carried.any(|carried| carried.may_carry(revision))
+    }
+
+    /// Returns the revision up to which the client has acknowledged everything; 0 while a resource is sent again that
+    /// was removed without a message to the client.
+    pub(crate) fn settled(&self) -> Revision {
+        if self.returned { Revision(0) } else { self.settled }
+    }
+
+    /// Records an answer of the client.
+    pub(super) fn on_answer(&mut self, now: u64) {
+        self.silent_since = now;
+        self.returned &= !self.is_settled();
+    }
+
+    /// Records that the client accepted a response. A split state is settled only with its last part. Returns
+    /// whether everything is settled.
+    pub(super) fn on_ack(&mut self, sent: &SentResponse) -> bool {
+        self.acked_version = Some(sent.version.clone());
+        let is_settled = self.is_settled();
+        if is_settled {
+            self.settle(sent.revision);
+        }
+        is_settled
+    }
+
+    /// Takes the versions and the contents of the unanswered responses, at the end of the stream.
+    pub(super) fn take_contents(&mut self) -> impl Iterator<Item = (TypeVersion, Resources)> {
+        let unanswered = self.unanswered.drain(..);
+        unanswered.filter_map(|sent| Some((sent.version, sent.resources?)))
     }
 
     /// Records a sent response.

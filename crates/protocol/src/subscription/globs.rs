@@ -8,16 +8,17 @@
 use std::collections::BTreeSet;
 
 use chancery_model::{ResourceName, StructuredName, is_structured};
+use chancery_view::TypeView;
 
 /// The glob collections of a subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Globs {
     /// The names of the subscribed collections.
-    pub(super) names: BTreeSet<ResourceName>,
+    names: BTreeSet<ResourceName>,
     /// The names that the client subscribes to only through a collection.
-    pub(super) members: BTreeSet<ResourceName>,
+    members: BTreeSet<ResourceName>,
     /// The maximum number of members of the collections that are requested and not planned yet.
-    pub(super) asked: usize,
+    asked: usize,
 }
 
 impl Globs {
@@ -57,10 +58,113 @@ impl Globs {
             && StructuredName::parse(name)
                 .is_ok_and(|parsed| !parsed.is_glob() && self.contains(&parsed.collection()))
     }
+
+    /// Returns the names of the members of all subscribed collections in a view.
+    pub(crate) fn members_in(&self, view: &TypeView) -> Vec<ResourceName> {
+        self.names.iter().flat_map(|glob| members(view, glob)).collect()
+    }
+
+    /// Records that the client names `name`, which may be a collection. Returns whether the client subscribed to
+    /// the name only through a collection before.
+    pub(super) fn on_named(&mut self, name: &ResourceName, view: Option<&TypeView>) -> bool {
+        if is_glob(name) {
+            self.names.insert(name.clone());
+            self.asked += view.map_or(0, TypeView::n_resources);
+        }
+        self.members.remove(name)
+    }
+
+    /// Records that the next plan has no further members to add.
+    pub(super) fn on_planned(&mut self) {
+        self.asked = 0;
+    }
+
+    /// Records that the client no longer names `name`, which is a member if a collection covers it. Returns
+    /// whether there is such a collection.
+    pub(super) fn on_unnamed(&mut self, name: &ResourceName) -> bool {
+        let is_covered = self.covers(name.as_str());
+        if is_covered {
+            self.members.insert(name.clone());
+        }
+        is_covered
+    }
+
+    pub(super) fn add_member(&mut self, name: ResourceName) {
+        self.members.insert(name);
+    }
+
+    /// Removes a name from the members. Returns whether it was one.
+    pub(super) fn remove_member(&mut self, name: &ResourceName) -> bool {
+        self.members.remove(name)
+    }
+
+    /// Removes all members.
+    pub(super) fn take_members(&mut self) -> BTreeSet<ResourceName> {
+        std::mem::take(&mut self.members)
+    }
+
+    /// Removes a collection and its members. Returns the collection and the members; `None` if the client does not
+    /// subscribe to such a collection.
+    pub(super) fn remove<'n>(
+        &mut self,
+        name: &'n ResourceName,
+    ) -> Option<(StructuredName<'n>, Vec<ResourceName>)> {
+        if !self.names.remove(name) {
+            return None;
+        }
+        let glob = StructuredName::parse(name.as_str()).ok()?;
+        let left = |member: &&ResourceName| glob.has_member(member.as_str());
+        let gone: Vec<ResourceName> = self.members.iter().filter(left).cloned().collect();
+        for member in &gone {
+            self.members.remove(member);
+        }
+        Some((glob, gone))
+    }
+
+    /// Returns the members that a SotW response must repeat: a client deletes the members of a
+    /// collection that are missing from a response with others of them (XDSTP-19). `sent` are those in
+    /// the response, and `lost` are those that the client has and that no longer exist.
+    ///
+    /// The cost is O(changes), and O(members of a collection) for each collection with a change.
+    pub(crate) fn repeated_members(
+        &self,
+        view: &TypeView,
+        lost: &[ResourceName],
+        sent: &BTreeSet<ResourceName>,
+    ) -> Vec<ResourceName> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let touched = lost.iter().chain(sent).filter_map(collection_of);
+        let touched: BTreeSet<String> = touched.collect();
+        let touched = touched.iter().filter_map(|glob| self.names.get(glob.as_str()));
+        let now = touched.flat_map(|glob| members(view, glob));
+        // A variant follows its published name in the order of names.
+        let is_sent = |name: &ResourceName| {
+            sent.range::<ResourceName, _>(name..)
+                .next()
+                .is_some_and(|next| next.base() == name.as_str())
+        };
+        now.filter(|name| !is_sent(name)).collect()
+    }
+}
+
+/// Returns the names of the members of a collection in a view.
+pub(super) fn members(view: &TypeView, glob: &ResourceName) -> Vec<ResourceName> {
+    match StructuredName::parse(glob.as_str()) {
+        Ok(glob) => view.members(&glob).map(|member| member.base_name().clone()).collect(),
+        Err(_) => Vec::new(),
+    }
 }
 
 /// Returns whether a name is that of a glob collection.
-pub(super) fn is_glob(name: &ResourceName) -> bool {
+fn is_glob(name: &ResourceName) -> bool {
     is_structured(name.as_str())
         && StructuredName::parse(name.as_str()).is_ok_and(|parsed| parsed.is_glob())
+}
+
+/// Returns the name of the collection of a structured name.
+fn collection_of(name: &ResourceName) -> Option<String> {
+    let parsed = is_structured(name.base()).then(|| StructuredName::parse(name.base()).ok());
+    parsed.flatten().map(|parsed| parsed.collection())
 }

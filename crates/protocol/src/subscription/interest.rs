@@ -1,283 +1,315 @@
-//! The resources that a client subscribes to, and the client's version of each.
+//! The interest of a client: the wildcard, the names and the collections that it subscribes to, as it spells
+//! them, with the parameters that select variants.
+//!
+//! The client's version of each name is stored with the name ([`Names`]), and that of a wildcard in one view
+//! ([`Wildcard`]).
 
-use std::{
-    collections::{BTreeMap, btree_map},
-    ops::Bound,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
-use chancery_model::{Lifetimes, Resource, ResourceName, TypeVersion, Version, base_of_located};
+use chancery_model::{DynamicParameters, Resource, ResourceName, StructuredName, parameters_of};
 use chancery_view::TypeView;
 
-/// The client's version of one name, as far as the session knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ClientVersion {
-    /// The client was sent nothing for the name.
-    Nothing,
-    /// The resource does not exist. SotW may have no message for this (SOTW-85).
-    Absent,
-    /// This stream sent nothing, but the client claims to have this version.
-    Claimed(Version),
-    /// The client was sent this resource, last in a response with this version.
-    Sent(Arc<Resource>, Arc<TypeVersion>),
-}
-
-impl ClientVersion {
-    /// Records that the client was sent `resource` in a response with `version`. All names of the
-    /// response share the version.
-    pub(crate) fn sent_in(resource: &Arc<Resource>, version: &Arc<TypeVersion>) -> Self {
-        Self::Sent(Arc::clone(resource), Arc::clone(version))
-    }
-
-    /// Returns the version that the client has.
-    pub(crate) fn version(&self) -> Option<Version> {
-        match self {
-            Self::Nothing | Self::Absent => None,
-            Self::Claimed(version) => Some(*version),
-            Self::Sent(resource, _) => Some(resource.version()),
-        }
-    }
-
-    /// Returns the resource that this stream sent.
-    pub(crate) fn sent(&self) -> Option<&Arc<Resource>> {
-        match self {
-            Self::Sent(resource, _) => Some(resource),
-            Self::Nothing | Self::Absent | Self::Claimed(_) => None,
-        }
-    }
-
-    /// Returns the version of the last response of this stream with the resource.
-    pub(crate) fn sent_version(&self) -> Option<&Arc<TypeVersion>> {
-        match self {
-            Self::Sent(_, version) => Some(version),
-            Self::Nothing | Self::Absent | Self::Claimed(_) => None,
-        }
-    }
-
-    /// Returns the times of the resource that this stream sent: its lifetime, and the time after which its
-    /// endpoints are stale.
-    fn times(&self) -> (Option<Duration>, Option<Duration>) {
-        self.sent().map_or((None, None), |resource| (resource.ttl(), resource.stale_after()))
-    }
-}
-
-/// The names that a client subscribes to.
-///
-/// Invariant: `text_bytes` is the total length of the names, and `n_located` the number of those with
-/// parameters. `timed` has the names of the sent resources with a lifetime, or with a time after which
-/// they are stale.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    by_name: BTreeMap<ResourceName, ClientVersion>,
-    text_bytes: usize,
-    n_located: usize,
-    timed: Timed,
-}
-
-/// The names of resources that must be sent again in time.
-#[derive(Debug, Default)]
-struct Timed {
-    lifetimes: Lifetimes,
-    /// By the time after which the resources are stale (CLI-E-34).
-    stale: Lifetimes,
-}
-
-impl Timed {
-    fn add(&mut self, version: &ClientVersion, name: &ResourceName) {
-        let (ttl, stale_after) = version.times();
-        self.lifetimes.add(ttl, name);
-        self.stale.add(stale_after, name);
-    }
-
-    fn remove(&mut self, version: &ClientVersion, name: &ResourceName) {
-        let (ttl, stale_after) = version.times();
-        self.lifetimes.remove(ttl, name);
-        self.stale.remove(stale_after, name);
-    }
-}
-
-impl Names {
-    /// Iterates over the subscriptions to a published name: without parameters, and with any.
-    pub(crate) fn of_base<'a>(
-        &'a self,
-        base: &'a str,
-    ) -> impl Iterator<Item = &'a ResourceName> + 'a {
-        self.key(base).into_iter().chain(self.located(base))
-    }
-
-    /// Returns whether there is a subscription to a published name, with or without parameters.
-    pub(crate) fn has_base(&self, base: &str) -> bool {
-        self.of_base(base).next().is_some()
-    }
-
-    /// Iterates over the subscriptions to a published name with parameters.
-    pub(crate) fn located<'a>(
-        &'a self,
-        base: &'a str,
-    ) -> impl Iterator<Item = &'a ResourceName> + 'a {
-        let from = (Bound::Excluded(base), Bound::Unbounded);
-        let names = (self.n_located > 0).then(|| self.by_name.range::<str, _>(from));
-        let names = names.into_iter().flatten().map(|(name, _)| name);
-        names.take_while(move |name| name.base() == base)
-    }
-
-    /// Iterates over all subscriptions with parameters. Without any, the cost is O(1).
-    pub(crate) fn all_located(&self) -> impl Iterator<Item = &ResourceName> {
-        let names = self.has_located().then(|| self.by_name.keys());
-        names.into_iter().flatten().filter(|name| is_located(name))
-    }
-
-    /// Returns whether there is any subscription with parameters.
-    pub(crate) fn has_located(&self) -> bool {
-        self.n_located > 0
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.by_name.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
-    }
-
-    /// Returns the total length of the names, in bytes.
-    pub(crate) fn text_bytes(&self) -> usize {
-        self.text_bytes
-    }
-
-    pub(crate) fn contains(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
-    }
-
-    /// Returns the subscription's own copy of a name.
-    pub(crate) fn key(&self, name: &str) -> Option<&ResourceName> {
-        self.by_name.get_key_value(name).map(|(name, _)| name)
-    }
-
-    pub(crate) fn get(&self, name: &ResourceName) -> Option<&ClientVersion> {
-        self.by_name.get(name)
-    }
-
-    /// Returns the names of the sent resources with a lifetime.
-    pub(crate) fn lifetimes(&self) -> &Lifetimes {
-        &self.timed.lifetimes
-    }
-
-    /// Returns the names of the sent resources that become stale, by that time.
-    pub(crate) fn stale(&self) -> &Lifetimes {
-        &self.timed.stale
-    }
-
-    /// Replaces the client's version of a subscribed name, and returns the previous one.
-    pub(crate) fn set(
-        &mut self,
-        name: &ResourceName,
-        version: ClientVersion,
-    ) -> Option<ClientVersion> {
-        let entry = self.by_name.get_mut(name)?;
-        Some(replace(entry, version, name, &mut self.timed))
-    }
-
-    /// Replaces the version of each name for which `new` returns one.
-    pub(crate) fn update(&mut self, mut new: impl FnMut(&ResourceName) -> Option<ClientVersion>) {
-        for (name, entry) in &mut self.by_name {
-            if let Some(version) = new(name) {
-                replace(entry, version, name, &mut self.timed);
-            }
-        }
-    }
-
-    pub(crate) fn keys(&self) -> btree_map::Keys<'_, ResourceName, ClientVersion> {
-        self.by_name.keys()
-    }
-
-    pub(crate) fn values(&self) -> btree_map::Values<'_, ResourceName, ClientVersion> {
-        self.by_name.values()
-    }
-
-    pub(crate) fn iter(&self) -> btree_map::Iter<'_, ResourceName, ClientVersion> {
-        self.by_name.iter()
-    }
-
-    /// Returns the first name after `after`, or the first name without an `after`.
-    pub(crate) fn next_after(&self, after: Option<&ResourceName>) -> Option<&ResourceName> {
-        let from = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        self.by_name.range::<ResourceName, _>(from).next().map(|(name, _)| name)
-    }
-
-    /// Adds a name, or replaces the client's version of it.
-    pub(crate) fn insert(&mut self, name: ResourceName, version: ClientVersion) {
-        match self.by_name.entry(name) {
-            btree_map::Entry::Vacant(place) => {
-                self.text_bytes += place.key().as_str().len();
-                self.n_located += usize::from(is_located(place.key()));
-                self.timed.add(&version, place.key());
-                place.insert(version);
-            }
-            btree_map::Entry::Occupied(mut place) => {
-                let name = place.key().clone();
-                replace(place.get_mut(), version, &name, &mut self.timed);
-            }
-        }
-    }
-
-    pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<ClientVersion> {
-        let version = self.by_name.remove(name)?;
-        self.text_bytes -= name.as_str().len();
-        self.n_located -= usize::from(is_located(name));
-        self.timed.remove(&version, name);
-        Some(version)
-    }
-}
-
-/// Returns whether a subscription has parameters.
-pub(crate) fn is_located(name: &ResourceName) -> bool {
-    base_of_located(name.as_str()).is_some()
-}
-
-/// Replaces the version of a name, and updates the names of resources that must be sent again.
-fn replace(
-    entry: &mut ClientVersion,
-    version: ClientVersion,
-    name: &ResourceName,
-    timed: &mut Timed,
-) -> ClientVersion {
-    let before = std::mem::replace(entry, version);
-    if before.times() != entry.times() {
-        timed.remove(&before, name);
-        timed.add(entry, name);
-    }
-    before
-}
-
-/// The state of a subscription to the whole view.
-#[derive(Debug, Default)]
-pub(crate) struct Wildcard {
-    /// The view that was last planned. `None` before the first plan.
-    ///
-    /// Named subscriptions have no such view. They remember what was sent per name, so that they do
-    /// not keep an old state alive for a few resources.
-    pub(crate) base: Option<TypeView>,
-    /// Resources that were sent ahead of other changes, because the client requested or needs them;
-    /// `base` lacks them. `None` means that the name was reported as absent.
-    pub(crate) sent_early: BTreeMap<ResourceName, Option<Arc<Resource>>>,
-}
-
-impl Wildcard {
-    /// Returns the last planned view, which is empty before the first plan.
-    pub(crate) fn base_or_empty(&self) -> TypeView {
-        self.base.clone().unwrap_or_else(TypeView::empty)
-    }
-}
+use super::{
+    globs::Globs,
+    names::{ClientVersion, Names, is_located},
+    parameters::Variants,
+    wildcard::Wildcard,
+};
+use crate::spelling::Spellings;
 
 /// The requests that a subscription has seen, as far as the meaning of an empty list depends on them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Requests {
     /// None.
+    #[default]
     None,
     /// Requests with empty lists only. In SotW, they subscribe to the wildcard (SOTW-60).
     Unnamed,
     /// A request with names. After that, an empty list is no longer a wildcard (SOTW-62).
     Named,
+}
+
+/// The interest of a client: the names and collections to which it subscribes.
+#[derive(Debug, Default)]
+pub(crate) struct Interest {
+    requests: Requests,
+    /// `None` if the client subscribes to names only.
+    wildcard: Option<Wildcard>,
+    names: Names,
+    globs: Globs,
+    /// The client's spellings of its names.
+    spellings: Spellings,
+    variants: Variants,
+}
+
+impl Interest {
+    /// Returns the requests that the client has sent.
+    pub(crate) fn requests(&self) -> Requests {
+        self.requests
+    }
+
+    /// Records a request.
+    pub(super) fn on_request(&mut self, seen: Requests) {
+        self.requests = self.requests.max(seen);
+    }
+
+    /// Returns whether the client subscribes to the whole view.
+    pub(crate) fn is_wildcard(&self) -> bool {
+        self.wildcard.is_some()
+    }
+
+    /// Returns whether the client subscribes to anything.
+    pub(crate) fn is_subscribed(&self) -> bool {
+        self.is_wildcard() || !self.names.is_empty()
+    }
+
+    /// Returns the subscription to the whole view.
+    pub(crate) fn wildcard(&self) -> Option<&Wildcard> {
+        self.wildcard.as_ref()
+    }
+
+    pub(crate) fn wildcard_mut(&mut self) -> Option<&mut Wildcard> {
+        self.wildcard.as_mut()
+    }
+
+    /// Returns the view that was last planned for a wildcard.
+    pub(crate) fn base(&self) -> Option<&TypeView> {
+        self.wildcard.as_ref()?.base()
+    }
+
+    /// Starts a wildcard, or starts it again.
+    pub(super) fn start_wildcard(&mut self) {
+        self.wildcard = Some(Wildcard::default());
+    }
+
+    /// Ends the wildcard, and returns what the client was sent for it.
+    pub(super) fn end_wildcard(&mut self) -> Option<Wildcard> {
+        self.wildcard.take()
+    }
+
+    /// Returns the subscribed names.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Replaces the client's version of a subscribed name, and returns the previous one.
+    pub(crate) fn set_version(
+        &mut self,
+        name: &ResourceName,
+        version: ClientVersion,
+    ) -> Option<ClientVersion> {
+        self.names.set(name, version)
+    }
+
+    /// Subscribes to a name that the client itself names. Returns whether it had not named it before.
+    pub(super) fn add_named(&mut self, name: &ResourceName, view: Option<&TypeView>) -> bool {
+        let is_new = !self.names.contains(name.as_str());
+        if is_new {
+            self.names.insert(name.clone(), ClientVersion::Nothing);
+        }
+        self.globs.on_named(name, view) || is_new
+    }
+
+    /// Subscribes to a name of which the client claims to have a version, or replaces its version.
+    pub(super) fn add_claimed(&mut self, name: ResourceName, version: ClientVersion) {
+        self.names.insert(name, version);
+    }
+
+    /// Ends the subscription to a name. Returns the version that the client had.
+    pub(crate) fn remove(&mut self, name: &ResourceName) -> Option<ClientVersion> {
+        self.names.remove(name)
+    }
+
+    /// Returns whether the client has named this name itself.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.names.contains(name) && !self.globs.has_member(name)
+    }
+
+    /// Iterates over the names that the client itself names.
+    pub(crate) fn named(&self) -> impl Iterator<Item = &ResourceName> {
+        self.names.keys().filter(|name| !self.globs.has_member(name.as_str()))
+    }
+
+    /// Returns the subscribed collections.
+    pub(crate) fn globs(&self) -> &Globs {
+        &self.globs
+    }
+
+    /// Ends the subscription to a collection. Returns the collection and the members that no longer belong to any;
+    /// `None` if `name` is no subscribed collection.
+    pub(super) fn end_collection<'n>(
+        &mut self,
+        name: &'n ResourceName,
+    ) -> Option<(StructuredName<'n>, Vec<ResourceName>)> {
+        self.globs.remove(name)
+    }
+
+    /// Handles the end of the subscription to a name that a collection still covers. Returns whether
+    /// there is such a collection.
+    pub(super) fn keep_as_member(&mut self, name: &ResourceName) -> bool {
+        !self.is_wildcard() && self.globs.on_unnamed(name)
+    }
+
+    /// Subscribes to a member of a collection. Returns whether the client did not subscribe to the name before.
+    pub(super) fn add_member(&mut self, name: &ResourceName, version: ClientVersion) -> bool {
+        if self.names.contains(name.as_str()) {
+            return false;
+        }
+        self.names.insert(name.clone(), version);
+        self.globs.add_member(name.clone());
+        true
+    }
+
+    /// Drops a member that no longer exists. Returns whether `name` is a member.
+    pub(crate) fn drop_absent_member(&mut self, name: &ResourceName) -> bool {
+        let is_member = self.globs.remove_member(name);
+        if is_member {
+            self.names.remove(name);
+        }
+        is_member
+    }
+
+    /// Leaves all members to a wildcard that starts, and returns them.
+    #[must_use]
+    pub(super) fn leave_members_to_wildcard(&mut self) -> BTreeSet<ResourceName> {
+        let members = self.globs.take_members();
+        for member in &members {
+            self.names.remove(member);
+        }
+        members
+    }
+
+    /// Records that the members of the collections follow a view.
+    pub(super) fn on_members_planned(&mut self) {
+        self.globs.on_planned();
+    }
+
+    /// Records what an ended wildcard sent of the names that stay subscribed. `removed` finds a resource whose
+    /// removal is pending.
+    pub(super) fn remember_names<'a>(
+        &mut self,
+        wildcard: &Wildcard,
+        removed: impl Fn(&ResourceName) -> Option<&'a Arc<Resource>>,
+    ) {
+        let base = wildcard.base();
+        let sent_in = Arc::new(wildcard.base_or_empty().version());
+        self.names.update(|name| {
+            // The plans of the wildcard record what they send of names with parameters.
+            if is_located(name) {
+                return None;
+            }
+            let resource = match wildcard.sent_early(name) {
+                Some(sent) => sent,
+                None => base.and_then(|base| base.get(name.as_str())),
+            };
+            match resource.or_else(|| removed(name)) {
+                Some(resource) => Some(ClientVersion::sent_in(resource, &sent_in)),
+                None => base.map(|_| ClientVersion::Absent),
+            }
+        });
+    }
+
+    /// Iterates over the names by which the client may subscribe to a resource: its name and its
+    /// aliases, and the subscribed names with parameters that it matches.
+    pub(crate) fn names_for<'a>(
+        &'a self,
+        resource: &'a Resource,
+    ) -> impl Iterator<Item = &'a ResourceName> + 'a {
+        let own = std::iter::once(resource.base_name());
+        let own = own.filter(|_| self.variants.matches(resource)).chain(resource.aliases());
+        let located = self.names.located(resource.base_name().as_str());
+        own.chain(
+            located.filter(|name| {
+                parameters_of(name.as_str()).is_some_and(|own| resource.matches(&own))
+            }),
+        )
+    }
+
+    /// Returns whether the client subscribes to the resource, by its name or by an alias.
+    pub(crate) fn covers(&self, resource: &Resource) -> bool {
+        self.is_wildcard()
+            || self.names_for(resource).any(|name| self.names.contains(name.as_str()))
+    }
+
+    /// Returns whether the client was sent the resource of this name, or claims to have it.
+    pub(crate) fn holds(&self, name: &ResourceName) -> bool {
+        self.base().is_some_and(|base| base.get(name.as_str()).is_some())
+            || self.names.get(name).is_some_and(|version| version.version().is_some())
+    }
+
+    /// Returns the names under which the client has a resource with this published name.
+    pub(crate) fn held_names(&self, name: &ResourceName) -> Vec<ResourceName> {
+        let is_shown = self.base().is_some_and(|base| base.get(name.as_str()).is_some());
+        let shown = is_shown.then(|| name.clone());
+        let has_version = |name: &&ResourceName| {
+            self.names.get(name).is_some_and(|version| version.version().is_some())
+        };
+        let named = self.names.of_base(name.as_str()).filter(has_version);
+        let named = named.filter(|named| shown.as_ref() != Some(*named)).cloned();
+        shown.clone().into_iter().chain(named).collect()
+    }
+
+    /// Returns the dynamic parameters.
+    pub(crate) fn variants(&self) -> &Variants {
+        &self.variants
+    }
+
+    /// Adopts the node's parameters (DYN-11). Returns whether the client may see other resources now.
+    #[must_use]
+    pub(super) fn set_node_parameters(
+        &mut self,
+        parameters: Option<Arc<DynamicParameters>>,
+    ) -> bool {
+        self.variants.set_of_node(parameters) && self.is_subscribed()
+    }
+
+    /// Adopts the parameters in the name of a wildcard subscription. Returns whether the client may see other
+    /// resources now.
+    #[must_use]
+    pub(super) fn set_wildcard_parameters(&mut self, name: &str) -> bool {
+        self.variants.set_of_wildcard(name) && self.is_subscribed()
+    }
+
+    /// Records that the client uses locators. Returns the names of the variants that it was sent without
+    /// constraints.
+    #[must_use]
+    pub(super) fn on_locators(&mut self) -> Vec<ResourceName> {
+        if !self.variants.on_locators() {
+            return Vec::new();
+        }
+        let held = self.names.iter().filter(|(_, version)| {
+            version.sent().is_some_and(|resource| resource.constraints().is_some())
+        });
+        let mut again: Vec<ResourceName> = held.map(|(name, _)| name.clone()).collect();
+        if let Some(base) = self.base().filter(|base| base.has_variants()) {
+            let shown = base.iter().filter(|resource| resource.constraints().is_some());
+            again.extend(shown.map(|resource| resource.base_name().clone()));
+        }
+        again
+    }
+
+    /// Returns the client's spellings.
+    pub(crate) fn spellings(&self) -> &Spellings {
+        &self.spellings
+    }
+
+    /// Takes the spellings, which a request may change.
+    pub(crate) fn take_spellings(&mut self) -> Spellings {
+        std::mem::take(&mut self.spellings)
+    }
+
+    pub(crate) fn set_spellings(&mut self, spellings: Spellings) {
+        self.spellings = spellings;
+    }
+
+    /// Drops the spellings of names that are not subscribed, and for which `is_used` returns `false`.
+    pub(super) fn forget_spellings(&mut self, is_used: impl Fn(&ResourceName) -> bool) {
+        let names = &self.names;
+        self.spellings.retain(|name| names.contains(name.as_str()) || is_used(name));
+    }
+
+    /// Returns the bytes of the text of all names and spellings.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.names.text_bytes() + self.spellings.text_bytes()
+    }
 }

@@ -66,7 +66,7 @@ impl Orphans {
 
     /// Adds a name that the session misses since `since`, unless there are too many. `seen` is the last
     /// revision at which the session found its resource.
-    pub(super) fn add(&mut self, name: &ResourceName, seen: Revision, since: u64) {
+    pub(crate) fn add(&mut self, name: &ResourceName, seen: Revision, since: u64) {
         if self.by_name.len() < ORPHANS_MAX && !self.by_name.contains_key(name) {
             self.n_changes += 1;
             self.text_bytes += name.as_str().len();

@@ -3,12 +3,20 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use chancery_model::{Resource, ResourceName};
+use chancery_model::{Resource, ResourceName, TypeVersion, has_internal_mark};
 use chancery_view::Resources;
 
-use super::{Pace, PendingResponse, Subscription};
+use super::{
+    delivery::{Pace, PendingResponse},
+    interest::Interest,
+    kind::Kind,
+    names::ClientVersion,
+    renewals::Renewals,
+    resumption::Resumption,
+    work::Work,
+};
 use crate::{
-    Protocol,
+    Protocol, Response,
     encoding::Encoding,
     resource_error::error_len,
     response::{absent_len, removed_len},
@@ -20,6 +28,7 @@ const ATOMIC_BYTES: usize = usize::MAX / 4;
 
 /// The contents of one response.
 #[derive(Debug)]
+#[must_use]
 pub(crate) struct Part {
     pub(crate) resources: Resources,
     pub(crate) heartbeats: Resources,
@@ -28,27 +37,36 @@ pub(crate) struct Part {
     pub(crate) errors: Vec<ResourceName>,
 }
 
-impl Subscription {
+/// The parts of a subscription that decide how its responses are split.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Splitter<'a> {
+    pub(super) kind: &'a Kind,
+    pub(super) interest: &'a Interest,
+    pub(super) renewals: &'a Renewals,
+}
+
+impl Splitter<'_> {
     /// Returns the spellings for the names of resources in a response. In SotW, the name is in the
     /// body; only a wrapper can have another one, which needs the support of the client (SOTW-113).
-    pub(crate) fn response_spellings(&self) -> Spellings {
-        match self.protocol {
-            Protocol::Sotw if !self.renewals.support.has_wrappers() => Spellings::default(),
-            Protocol::Sotw | Protocol::Delta | Protocol::Mcp => self.spellings.clone(),
+    pub(super) fn response_spellings(self) -> Spellings {
+        match self.kind.protocol {
+            Protocol::Sotw if !self.renewals.has_wrappers() => Spellings::default(),
+            Protocol::Sotw | Protocol::Delta | Protocol::Mcp => self.interest.spellings().clone(),
         }
     }
 
     /// Takes the next part of a pending response, of about `target` bytes. Full states cannot be split
     /// (SOTW-70).
-    pub(crate) fn take_part(&mut self, pending: &mut PendingResponse, target: usize) -> Part {
-        let target = match self.is_full_state() {
+    pub(super) fn take_part(self, pending: &mut PendingResponse, target: usize) -> Part {
+        let target = match self.kind.is_full_state() {
             true => usize::MAX,
             false if pending.is_atomic => ATOMIC_BYTES,
             false => target,
         };
         let (spellings, version) = (self.response_spellings(), &pending.version);
-        let (form, reads_constraints) = (self.renewals.form, self.variants.has_locators);
-        let encoding = Encoding::new(self.protocol, form, reads_constraints, spellings, version);
+        let reads_constraints = self.interest.variants().has_locators();
+        let (protocol, form) = (self.kind.protocol, self.renewals.form());
+        let encoding = Encoding::new(protocol, form, reads_constraints, spellings, version);
         let size = |resource: &Resource| encoding.len(resource);
         let (mut removed, set_aside) = take_first_removed(pending, target);
         let first_bytes = removed.iter().map(removed_len).sum::<usize>();
@@ -56,17 +74,17 @@ impl Subscription {
         // A part has at least one resource, unless there are removals before it.
         let next = pending.resources.iter().next();
         let fits = removed.is_empty() || next.is_none_or(|next| size(next) <= left);
-        let mut resources = match self.properties.absent_as_alias {
+        let mut resources = match self.kind.properties.absent_as_alias {
             _ if pending.n_removed_first > 0 || !fits => Resources::default(),
             true => take_distinct(&mut pending.resources, left, size),
             false => pending.resources.take_front(left, size),
         };
         set_aside.into_iter().for_each(|resource| pending.resources.push(resource));
-        if self.protocol == Protocol::Delta && reads_constraints {
+        if protocol == Protocol::Delta && reads_constraints {
             removed.extend(take_variants(pending, &mut resources));
         }
-        self.on_resources_sent(&resources, &pending.version);
-        let has_error = |name: &ResourceName| self.sends_errors && self.names.has_base(name.base());
+        let (names, sends_errors) = (self.interest.names(), self.kind.sends_errors);
+        let has_error = |name: &ResourceName| sends_errors && names.has_base(name.base());
         // ERR-09: the error is beside the removal, for clients that do not know errors.
         let errors = removed.iter().filter(|name| has_error(name)).cloned().collect();
         let heartbeats = Resources::default();
@@ -99,11 +117,78 @@ impl Subscription {
                 part.errors.extend(take_names(&mut pending.errors, &mut left, alone, error_len));
             }
         }
-        self.on_absence_sent(part.removed.iter().chain(&part.absent));
         if pending.pace == Pace::FirstAtOnce {
             pending.pace = Pace::Wait;
         }
         part
+    }
+
+    /// Creates the response with a part of a pending response.
+    pub(super) fn response(self, part: Part, of: &PendingResponse, nonce: u64) -> Response {
+        let reads_constraints = self.interest.variants().has_locators();
+        let spellings = self.interest.spellings();
+        let spelled = |names: Vec<ResourceName>| wire_names(names, spellings, reads_constraints);
+        let (removed_variants, removed): (Vec<_>, Vec<_>) =
+            part.removed.into_iter().partition(|name| reads_constraints && name.is_variant());
+        Response {
+            protocol: self.kind.protocol,
+            type_url: self.kind.type_url.clone(),
+            version: of.version.clone(),
+            nonce,
+            lifetimes: self.renewals.form(),
+            spellings: self.response_spellings(),
+            resources: part.resources,
+            heartbeats: part.heartbeats,
+            is_incremental: of.is_incremental,
+            is_renewal: of.is_renewal,
+            reads_constraints,
+            removed: spelled(removed),
+            removed_variants,
+            absent: spelled(part.absent),
+            errors: spelled(part.errors),
+            revision: of.revision,
+        }
+    }
+}
+
+/// Clears the requests that a part of a response answers. The client requested the names after the response
+/// of this version was planned.
+pub(super) fn clear_requests(
+    part: &Part,
+    version: &TypeVersion,
+    interest: &mut Interest,
+    work: &mut Work,
+    resumption: &mut Resumption,
+) {
+    if !work.requested().is_empty() || !work.resent().is_empty() {
+        let version = Arc::new(version.clone());
+        for resource in part.resources.iter() {
+            let names = interest.names_for(resource).filter(|name| work.is_marked(name));
+            let names: Vec<ResourceName> = names.cloned().collect();
+            for name in &names {
+                work.on_resent(name);
+                let sent = ClientVersion::sent_in(resource, &version);
+                if work.on_answered(name) && interest.set_version(name, sent).is_some() {
+                    // The resource may have changed since the plan. If the client unsubscribed in
+                    // between, the mark of that change was lost.
+                    work.on_changed(name.clone());
+                    if interest.is_wildcard() && interest.base().is_none() {
+                        // DELTA-52: the first plan of the wildcard does not repeat it.
+                        resumption.claim(resource.name().clone(), Some(resource.version()));
+                    }
+                }
+            }
+        }
+        work.review_urgency();
+    }
+    if !work.requested().is_empty() {
+        for name in part.removed.iter().chain(&part.absent) {
+            if work.on_answered(name) && interest.set_version(name, ClientVersion::Absent).is_some()
+            {
+                work.on_changed(name.clone());
+            }
+        }
+        work.review_urgency();
     }
 }
 
@@ -195,4 +280,22 @@ fn take_names(
         n += 1;
     }
     names.drain(..n).collect()
+}
+
+/// Returns names as the client knows them: as it spells them, and variants with their constraints if it
+/// reads them. No name occurs twice.
+fn wire_names(
+    names: Vec<ResourceName>,
+    spellings: &Spellings,
+    reads_constraints: bool,
+) -> Vec<ResourceName> {
+    let is_bare = |name: &ResourceName| !has_internal_mark(name.as_str());
+    if spellings.is_empty() && names.iter().all(is_bare) {
+        return names;
+    }
+    let mut seen = BTreeSet::new();
+    let known = names.into_iter().map(|name| {
+        if name.is_variant() && reads_constraints { name } else { spellings.spell(name.to_base()) }
+    });
+    known.filter(|name| seen.insert(name.clone())).collect()
 }

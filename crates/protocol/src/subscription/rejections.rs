@@ -18,6 +18,10 @@ use std::{
 use chancery_model::{Resource, ResourceName, Revision};
 use chancery_view::{Resources, TypeView};
 
+use super::{
+    acceptance::RejectedRevisions, client_resources::ClientResources, delivery::SentResponse,
+    removals::PendingRemovals,
+};
 use crate::Nack;
 
 /// Rejected resources, by their own names.
@@ -37,6 +41,8 @@ pub(crate) struct Rejections {
     all_doubtful: bool,
     /// The last rejection, while it applies.
     nack: Option<Nack>,
+    /// The revisions whose changes the client has rejected, even if it was sent a replacement.
+    revisions: RejectedRevisions,
     /// The nonce of the last accepted response that may have ended the cause of a rejection before it.
     cause_ended: u64,
     /// Whether a response was rejected whose contents are unknown or do not matter.
@@ -141,7 +147,7 @@ impl FirstState {
 
 /// The current state of a rejected resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+enum Fate {
     /// It is the resource that the client was last sent.
     Same,
     /// The client was sent a replacement, and has not answered.
@@ -215,7 +221,7 @@ impl Rejections {
     }
 
     /// Begins the retry of [`Self::retry_at`].
-    pub(crate) fn begin_retry(&mut self, now: u64) -> Retried {
+    pub(super) fn begin_retry(&mut self, now: u64) -> Retried {
         let interval = RETRY_INTERVAL_MS.checked_shl(self.retries.n).unwrap_or(u64::MAX);
         let not_before = now + interval.min(RETRY_INTERVAL_MAX_MS);
         let n = (self.retries.n + 1).min(20);
@@ -223,23 +229,82 @@ impl Rejections {
         Retried::Groups(std::mem::replace(&mut self.retries, begun).wanted)
     }
 
-    /// Forgets the earlier retries: the client has accepted everything.
-    pub(crate) fn end_retries(&mut self) {
-        self.retries = Retries::default();
+    /// Records that the client accepted a response. `is_settled` means that nothing else is on its way.
+    pub(super) fn on_ack(&mut self, sent: &SentResponse, is_settled: bool) {
+        self.accept_state();
+        if let Some(taken) = &sent.resources {
+            self.take(taken, sent.first_state);
+        }
+        // A split state is settled only with its last part.
+        if is_settled && sent.first_state.is_some() {
+            self.on_repeated();
+        }
     }
 
-    /// Records a rejection.
-    pub(crate) fn set_nack(&mut self, nack: Nack) {
+    /// Records that the client rejected a response of a wildcard, or of names only.
+    pub(super) fn on_nack(
+        &mut self,
+        sent: &SentResponse,
+        nack: Nack,
+        is_wildcard: bool,
+        is_full_state: bool,
+    ) {
+        self.revisions.record(sent.carried, nack.message.clone());
         self.nack = Some(nack);
+        // The next accepted full state replaces all of this one, so its contents do not matter.
+        let replaced_whole = is_full_state && is_wildcard;
+        let first_state = sent.first_state.filter(|_| is_wildcard);
+        match &sent.resources {
+            Some(resources) if !resources.is_empty() && !replaced_whole => match first_state {
+                Some(revision) => self.reject_first(resources, revision),
+                None => self.list(resources.iter()),
+            },
+            _ => self.rejects_state = true,
+        }
+    }
+
+    /// Drops rejections that no longer apply to what the client has. `is_settled` means that nothing is on its way.
+    pub(crate) fn on_event(&mut self, client: ClientResources<'_>, is_settled: bool) {
+        if self.nack.is_some() {
+            self.review(client.base(), |resource| match client.sent_of(resource) {
+                Some(sent) if sent == resource => Fate::Same,
+                Some(_) if !is_settled => Fate::Unanswered,
+                Some(_) | None => Fate::Over,
+            });
+            if !client.is_subscribed() || (self.is_empty() && !self.rejects_state) {
+                (self.nack, self.rejects_state) = (None, false);
+            }
+        }
+        if self.nack.is_none() && is_settled {
+            self.retries = Retries::default();
+        }
+    }
+
+    /// Returns whether the client rejects anything but resources that are being removed.
+    pub(crate) fn rejects_present(&self, removals: &PendingRemovals) -> bool {
+        let is_removed = |one: &Arc<Resource>| {
+            removals.get(one.name()).is_some_and(|removal| removal.resource == *one)
+        };
+        self.rejects_state || self.first.is_some() || self.listed().any(|one| !is_removed(one))
+    }
+
+    /// Returns the revisions that the client has rejected.
+    pub(super) fn revisions(&self) -> &RejectedRevisions {
+        &self.revisions
+    }
+
+    /// Returns the bytes of the messages of the client's rejections.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.revisions.text_bytes() + self.nack.as_ref().map_or(0, |nack| nack.message.len())
     }
 
     /// Records that the accepted response with this nonce may have ended the cause of a rejection before it.
-    pub(crate) fn end_cause(&mut self, nonce: u64) {
+    pub(super) fn end_cause(&mut self, nonce: u64) {
         self.cause_ended = self.cause_ended.max(nonce);
     }
 
     /// Returns whether the cause of the rejection of this response may have ended since.
-    pub(crate) fn has_cause_ended(&self, nonce: u64) -> bool {
+    pub(super) fn has_cause_ended(&self, nonce: u64) -> bool {
         nonce < self.cause_ended
     }
 
@@ -253,11 +318,6 @@ impl Rejections {
         self.first.is_some()
     }
 
-    /// Returns whether something is rejected that is not a listed resource.
-    pub(crate) fn rejects_unknown(&self) -> bool {
-        self.rejects_state || self.first.is_some()
-    }
-
     /// Begins to send a large first state again, and returns its revision.
     pub(crate) fn repeat_first(&mut self) -> Option<Revision> {
         let first = self.first.as_mut()?;
@@ -266,7 +326,7 @@ impl Rejections {
     }
 
     /// Ends the rejection of a large first state, if the client has accepted all of it.
-    pub(crate) fn on_repeated(&mut self) {
+    fn on_repeated(&mut self) {
         self.first = self.first.take_if(|first| !first.is_repeated);
     }
 
@@ -275,28 +335,15 @@ impl Rejections {
         self.first.take().is_some()
     }
 
-    /// Records the rejection of a response whose contents are unknown or do not matter.
-    pub(crate) fn reject_state(&mut self) {
-        self.rejects_state = true;
-    }
-
     /// Ends the rejection of a response whose contents are unknown or do not matter. Returns
     /// whether there was one.
     pub(crate) fn accept_state(&mut self) -> bool {
         std::mem::take(&mut self.rejects_state)
     }
 
-    /// Ends the last rejection, if no rejected response or resource is left or if the client no longer
-    /// subscribes to anything.
-    pub(crate) fn end_nack(&mut self, is_subscribed: bool) {
-        if !is_subscribed || (self.is_empty() && !self.rejects_state) {
-            (self.nack, self.rejects_state) = (None, false);
-        }
-    }
-
     /// Records the rejection of a part of a wildcard's first state of this revision. The cost is
     /// O(1), or that of a list for a small state.
-    pub(crate) fn reject_first(&mut self, resources: &Resources, revision: Revision) {
+    fn reject_first(&mut self, resources: &Resources, revision: Revision) {
         match (&mut self.first, resources.at((0, 0))) {
             (None, Some((witness, _))) if resources.len() > self.listed_max => {
                 let witness = Arc::clone(witness);
@@ -312,13 +359,8 @@ impl Rejections {
                 let newer: Vec<_> = resources.iter().filter(newer).cloned().collect();
                 self.insert(newer.iter(), OF_FIRST);
             }
-            _ => self.reject(resources),
+            _ => self.list(resources.iter()),
         }
-    }
-
-    /// Records the rejection of resources.
-    pub(crate) fn reject(&mut self, resources: &Resources) {
-        self.list(resources.iter());
     }
 
     /// Records the rejection of resources that belong to one response.
@@ -329,7 +371,7 @@ impl Rejections {
 
     /// Records that the client accepted these resources, even if it rejected them before.
     /// `first_state` is the revision of the first state that contains them, if any.
-    pub(crate) fn take(&mut self, resources: &Resources, first_state: Option<Revision>) {
+    fn take(&mut self, resources: &Resources, first_state: Option<Revision>) {
         // If the client rejects one part of a first state, all parts count as rejected.
         let first = self.first.as_mut().filter(|first| first_state != Some(first.revision));
         if let Some(first) = first {
@@ -394,11 +436,7 @@ impl Rejections {
     ///
     /// The review of a first state skips only resources that were sent again, so their number
     /// bounds its total cost over a stream.
-    pub(crate) fn review(
-        &mut self,
-        base: Option<&TypeView>,
-        fate: impl Fn(&Arc<Resource>) -> Fate,
-    ) {
+    fn review(&mut self, base: Option<&TypeView>, fate: impl Fn(&Arc<Resource>) -> Fate) {
         let all_doubtful = std::mem::take(&mut self.all_doubtful);
         let stands =
             |first: &mut FirstState| !(first.doubtful || all_doubtful) || first.stands(base, &fate);

@@ -46,6 +46,42 @@ pub(crate) struct UnnamedRemovals {
     pub(crate) is_kept: bool,
 }
 
+/// The removals that may be announced now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Release {
+    /// None.
+    Nothing,
+    /// The removals detected up to a revision, because their referrers have moved, and those
+    /// detected up to a time, so that no removal waits forever.
+    UpTo {
+        /// The revision.
+        revision: Revision,
+        /// The time.
+        since: u64,
+    },
+}
+
+impl Release {
+    /// All of them.
+    pub(crate) const ALL: Self = Self::UpTo { revision: Revision(u64::MAX), since: u64::MAX };
+
+    pub(crate) fn allows(self, removal: &PendingRemoval) -> bool {
+        !removal.is_kept && self.includes(removal.revision, removal.since)
+    }
+
+    pub(crate) fn allows_unnamed(self, removals: UnnamedRemovals) -> bool {
+        !removals.is_kept && self.includes(removals.revision, removals.since)
+    }
+
+    /// Returns whether a removal may be announced that was detected at this revision and this time.
+    fn includes(self, detected: Revision, at: u64) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::UpTo { revision, since } => detected <= revision || at <= since,
+        }
+    }
+}
+
 /// The pending removals, by name.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRemovals {
@@ -195,6 +231,45 @@ impl PendingRemovals {
             }
         }
         Some(removal)
+    }
+
+    /// Returns whether one of the allowed removals may be announced without any other change. A removal that the
+    /// client has rejected waits while the client rejects another resource, as `rejects_present` returns.
+    pub(crate) fn has_releasable(
+        &self,
+        release: Release,
+        rejects_present: impl FnOnce() -> bool,
+    ) -> bool {
+        if self.none_waits() {
+            return false;
+        }
+        if self.unnamed.is_some_and(|unnamed| release.allows_unnamed(unnamed)) {
+            return true;
+        }
+        let mut has_tried = false;
+        for removal in self.values().filter(|removal| release.allows(removal)) {
+            if !removal.is_tried {
+                return true;
+            }
+            has_tried = true;
+        }
+        has_tried && !rejects_present()
+    }
+
+    /// Returns the last revision before the oldest removal that waits for other types.
+    pub(crate) fn waits_after(&self) -> Option<Revision> {
+        let waiting = self.values().filter(|removal| !removal.is_kept);
+        let unnamed = self.unnamed.filter(|unnamed| !unnamed.is_kept);
+        let seen = waiting.map(|removal| removal.seen).chain(unnamed.map(|_| Revision(0)));
+        seen.min()
+    }
+
+    /// Adds the removals of a response that the client has rejected, which are pending again.
+    pub(super) fn restore(&mut self, removed: Vec<(ResourceName, PendingRemoval)>) {
+        for (name, removal) in removed {
+            self.add(name.clone(), removal);
+            self.set_tried(&name);
+        }
     }
 
     /// Keeps the removals for which `keeps` returns `true`, and the removals without names.

@@ -10,6 +10,8 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 use chancery_model::{ResourceName, TypeUrl, TypeVersion, Version};
 use chancery_view::Resources;
 
+use super::names::{ClientVersion, Names};
+
 /// The resources that a SotW client may hold when its stream ends.
 ///
 /// They are the last accepted response and the unanswered responses of the full-state types that
@@ -45,19 +47,29 @@ enum Earlier {
 pub(crate) struct Resumption {
     /// Whether the client holds resources from an earlier stream. If so, even the first response of
     /// the type waits for the types before it.
-    pub(crate) has_resources: bool,
+    has_resources: bool,
     earlier: Earlier,
     /// Delta: the resources that the client listed in its first request, or may hold when it starts
     /// a wildcard. The next plan consumes them. A version of `None` is unknown, or was never
     /// assigned by this cluster.
-    pub(crate) claimed: BTreeMap<ResourceName, Option<Version>>,
+    claimed: BTreeMap<ResourceName, Option<Version>>,
     /// The total length of the names from which `claimed` was built, in bytes.
     claimed_bytes: usize,
     /// The last accepted response, if it is kept for the client's next stream.
-    pub(crate) accepted: Option<(TypeVersion, Resources)>,
+    accepted: Option<(TypeVersion, Resources)>,
 }
 
 impl Resumption {
+    /// Returns whether the client holds resources from an earlier stream.
+    pub(crate) fn has_resources(&self) -> bool {
+        self.has_resources
+    }
+
+    /// Records whether the client holds resources from an earlier stream, according to its first request.
+    pub(super) fn set_has_resources(&mut self, has_resources: bool) {
+        self.has_resources = has_resources;
+    }
+
     /// Records the version in the client's first SotW request.
     pub(crate) fn set_version(&mut self, version: &str) {
         self.earlier = Earlier::Version(version.to_owned());
@@ -106,6 +118,66 @@ impl Resumption {
     pub(crate) fn claim(&mut self, name: ResourceName, version: Option<Version>) {
         self.claimed_bytes += name.as_str().len();
         self.claimed.insert(name, version);
+    }
+
+    /// Returns the resources that a delta client claims to hold. A version of `None` is unknown, or was never
+    /// assigned by this cluster.
+    pub(crate) fn claimed(&self) -> &BTreeMap<ResourceName, Option<Version>> {
+        &self.claimed
+    }
+
+    /// Returns the version that the client claims to hold under a name, if it is known.
+    pub(crate) fn claimed_version(&self, name: &ResourceName) -> Option<Version> {
+        self.claimed.get(name).copied().flatten()
+    }
+
+    /// Drops a name from the resources that the client claims to hold.
+    pub(crate) fn disclaim(&mut self, name: &ResourceName) {
+        self.claimed.remove(name);
+    }
+
+    /// Keeps the claims for which `keeps` returns `true`.
+    pub(super) fn retain_claims(&mut self, keeps: impl Fn(&ResourceName) -> bool) {
+        self.claimed.retain(|name, _| keeps(name));
+    }
+
+    /// Drops all claims: a plan covers them.
+    pub(crate) fn clear_claims(&mut self) {
+        self.claimed.clear();
+    }
+
+    /// Claims for a client that starts a wildcard what it may hold: the resources that were sent for the
+    /// subscribed names, and those in unanswered responses.
+    pub(super) fn on_wildcard_started<'a>(
+        &mut self,
+        names: &Names,
+        unanswered: impl Iterator<Item = &'a Resources>,
+    ) {
+        let claimed = &mut self.claimed;
+        // The client may have dropped resources that it listed but did not subscribe to.
+        claimed.values_mut().for_each(|version| *version = None);
+        // The key is the resource's own name, even if the client uses an alias.
+        claimed.extend(names.iter().filter_map(|(name, held)| {
+            let own = held.sent().map_or(name, |resource| resource.name());
+            Some((own.clone(), Some(held.version()?)))
+        }));
+        // Resources in unanswered responses arrive after the client has started the wildcard, so it
+        // may keep them. The server does not repeat a removal that is also unanswered (DELTA-44).
+        for name in unanswered.flat_map(Resources::iter).map(|resource| resource.name()) {
+            if !matches!(names.get(name), Some(ClientVersion::Absent)) {
+                claimed.entry(name.clone()).or_insert(None);
+            }
+        }
+    }
+
+    /// Keeps the last accepted response for the client's next stream.
+    pub(super) fn on_accepted(&mut self, version: &TypeVersion, resources: Option<Resources>) {
+        self.accepted = resources.map(|resources| (version.clone(), resources));
+    }
+
+    /// Takes the last accepted response.
+    pub(super) fn take_accepted(&mut self) -> Option<(TypeVersion, Resources)> {
+        self.accepted.take()
     }
 
     /// Returns whether a delta client claims to hold a resource of this published name.
