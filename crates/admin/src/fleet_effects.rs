@@ -18,7 +18,7 @@ use crate::{
     },
     node_groups::ConnectedNodes,
     nodes::INLINE_STREAMS_MAX,
-    trial::DryRun,
+    trial::Trial,
     work::Size,
 };
 
@@ -38,10 +38,10 @@ pub(crate) struct FleetEffects {
 /// writes cost nothing here.
 pub(crate) async fn fleet_effects(
     ctx: &Ctx,
-    tried: &DryRun,
+    tried: &Trial,
     effect: Effect,
 ) -> Result<FleetEffects, AdminError> {
-    let DryRun { transaction, before, applied, suspects, dangling, addresses, .. } = tried;
+    let Trial { transaction, before, applied, suspects, dangling, addresses, .. } = tried;
     let after = applied.state.clone();
     let mut touched: BTreeSet<ScopeName> = suspects.scopes();
     touched.extend(dangling.scopes());

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A transaction with its result on a local state.
-pub(crate) struct DryRun {
+pub(crate) struct Trial {
     pub(crate) transaction: Transaction,
     /// The state on which the transaction was tried. It has the previous versions of the resources.
     pub(crate) before: Arc<State>,
@@ -77,10 +77,10 @@ impl Checks {
 /// A transaction that was read from the input.
 pub(crate) enum Attempt {
     Untried(Box<Transaction>),
-    DryRun(Box<DryRun>),
+    Tried(Box<Trial>),
 }
 
-impl DryRun {
+impl Trial {
     pub(crate) fn new(mut transaction: Transaction, before: Arc<State>, checks: &Checks) -> Self {
         // Sealed and plain bodies are never equal. The commit reports what prevents sealing.
         drop(checks.secrets.seal_all(&before.keys, &mut transaction.upserts));
@@ -115,6 +115,6 @@ impl DryRun {
 
 impl Attempt {
     pub(crate) fn of(transaction: Transaction, before: Arc<State>, checks: &Checks) -> Self {
-        Self::DryRun(Box::new(DryRun::new(transaction, before, checks)))
+        Self::Tried(Box::new(Trial::new(transaction, before, checks)))
     }
 }

@@ -35,7 +35,7 @@ use crate::{
     record::Operation,
     request_ids::stored_id,
     resources::parse_type,
-    trial::{Attempt, DryRun},
+    trial::{Attempt, Trial},
     unrequested_collections,
     unrequested_collections::collections_of,
     wait::Waited,
@@ -138,7 +138,7 @@ pub(crate) async fn apply(
             input.warnings.extend(external_findings(ctx, &mut transaction, &checked).await?);
             commit(ctx, *transaction, checked, input).await
         }
-        Attempt::DryRun(tried) => commit_tried(ctx, *tried, checked, input).await,
+        Attempt::Tried(tried) => commit_tried(ctx, *tried, checked, input).await,
     };
     let response = write_profiles::with_clients(ctx, response?, clients);
     Ok(unrequested_collections::with_unrequested(ctx, response, collections).await)
@@ -336,20 +336,20 @@ pub(crate) async fn commit(
     };
     let size = size(&transaction);
     let checks = write_check::checks(&ctx.deps, checked.validation);
-    let tried = ctx.deps.work.run(size, move || DryRun::new(transaction, before, &checks)).await?;
+    let tried = ctx.deps.work.run(size, move || Trial::new(transaction, before, &checks)).await?;
     commit_tried(ctx, tried, checked, input).await
 }
 
 async fn commit_tried(
     ctx: &Ctx,
-    mut tried: DryRun,
+    mut tried: Trial,
     checked: Checked,
     mut input: Input,
 ) -> Result<pb::WriteResponse, AdminError> {
     write_access::authorize_write(ctx, &mut tried.transaction, &checked)?;
     let fleet = fleet_effects::fleet_effects(ctx, &tried, checked.effect).await?;
     let shared = write_check::shared_addresses(ctx, &tried, checked.validation, &fleet).await?;
-    let DryRun {
+    let Trial {
         mut transaction,
         before,
         applied: tried,

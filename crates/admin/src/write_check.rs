@@ -15,7 +15,7 @@ use crate::{
     node_groups::groups,
     nodes::INLINE_STREAMS_MAX,
     references::{self, Finding, Findings, ReferenceIndex},
-    trial::{Checks, DryRun},
+    trial::{Checks, Trial},
     work::Size,
     write_guards::{self, Suspects, Tried, settings::Guard},
     write_input::{Input, Published, reading_size},
@@ -105,7 +105,7 @@ pub(crate) async fn dangling_references(
 /// suspects costs nothing here.
 pub(crate) async fn shared_addresses(
     ctx: &Ctx,
-    tried: &DryRun,
+    tried: &Trial,
     call: Option<ValidationMode>,
     fleet: &FleetEffects,
 ) -> Result<Findings, AdminError> {

@@ -15,7 +15,7 @@ use crate::{
     encode::Encoder,
     generated_name::OnlyName,
     mode::{Validation, ValidationMode},
-    node::{Node, Spare},
+    node::{InputBudget, Node},
     omitted::{self, Omitted},
     positions,
     problem::{Fault, Place, Problem, Report},
@@ -69,9 +69,9 @@ pub fn import_bootstrap(
         warnings: Report::default(),
     };
     let place = Place { file, ..Place::default() };
-    let mut spare = Spare::for_input(1, content.len(), stop);
+    let mut budget = InputBudget::for_input(1, content.len(), stop);
     let mut documents = match as_read(file, content) {
-        Ok(content) => source::documents(file, &content, &mut spare),
+        Ok(content) => source::documents(file, &content, &mut budget),
         Err(problem) => vec![Err(Problem { file: file.to_owned(), ..problem })],
     };
     for document in documents.iter_mut().flatten() {

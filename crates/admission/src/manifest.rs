@@ -22,7 +22,7 @@ use crate::{
     keys::unknown_keys,
     mode::{Validation, ValidationMode},
     names::{Names, Origin},
-    node::{Node, STOPPED, Spare, named},
+    node::{InputBudget, Node, STOPPED, named},
     positions,
     problem::{Fault, Place, Problem, Report},
     quotas, resource,
@@ -200,10 +200,10 @@ fn read<'a>(
 ) -> Result<Admission<'a>, Vec<Problem>> {
     let mut admission = Admission::new(manifests, options, stop);
     let len = manifests.iter().map(|manifest| manifest.content.len()).sum();
-    let mut spare = Spare::for_input(manifests.len(), len, stop);
+    let mut budget = InputBudget::for_input(manifests.len(), len, stop);
     for (file_index, manifest) in manifests.iter().enumerate() {
-        for document in source::documents(&manifest.file, &manifest.content, &mut spare) {
-            if spare.is_stopped() {
+        for document in source::documents(&manifest.file, &manifest.content, &mut budget) {
+            if budget.is_stopped() {
                 return Err(vec![Problem { rule: STOPPED.to_owned(), ..Problem::default() }]);
             }
             match document {
@@ -215,7 +215,7 @@ fn read<'a>(
             break;
         }
     }
-    if spare.is_stopped() {
+    if budget.is_stopped() {
         return Err(vec![Problem { rule: STOPPED.to_owned(), ..Problem::default() }]);
     }
     Ok(admission)

@@ -126,7 +126,7 @@ const TEXT_MOST: usize = 64 << 20;
 /// Aliases let a short YAML document expand to a huge one. With this limit, the cost of an input is
 /// proportional to its length.
 #[derive(Debug)]
-pub(crate) struct Spare {
+pub(crate) struct InputBudget {
     values: usize,
     text: usize,
     /// The number of values that aliases may add to the shortest file.
@@ -140,7 +140,7 @@ pub(crate) struct Spare {
 /// The maximum number of documents of an input.
 pub(crate) const DOCUMENTS_MAX: usize = 100_000;
 
-impl Spare {
+impl InputBudget {
     /// Creates the limits of an input with `n_files` files and `len` bytes in total.
     pub(crate) fn for_input(n_files: usize, len: usize, stop: &Arc<AtomicBool>) -> Self {
         let most = len.saturating_mul(VALUES_PER_BYTE);

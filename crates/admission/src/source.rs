@@ -10,7 +10,7 @@ use serde::de::DeserializeSeed;
 use serde_saphyr::budget::BudgetBreach;
 
 use crate::{
-    node::{Budget, DOCUMENTS_MAX, EXACT_MAX, Node, NodeSeed, Spare, named},
+    node::{Budget, DOCUMENTS_MAX, EXACT_MAX, InputBudget, Node, NodeSeed, named},
     problem::{Place, Problem},
     yaml_scalars,
 };
@@ -48,7 +48,7 @@ impl Document {
 pub(crate) fn documents(
     file: &str,
     content: &str,
-    spare: &mut Spare,
+    whole: &mut InputBudget,
 ) -> Vec<Result<Document, Problem>> {
     let content = without_mark(content);
     if content.contains('\0') {
@@ -58,7 +58,7 @@ pub(crate) fn documents(
     let in_file = |problem: Problem| Problem { file: file.to_owned(), ..problem };
     let is_json = file.ends_with(".json");
     let json_problem = if is_json || content.trim_start().starts_with(['{', '[']) {
-        match from_json(content, spare) {
+        match from_json(content, whole) {
             Ok(root) => {
                 let rounded = rounded(content, 0, &root).map(|problem| Err(in_file(problem)));
                 return rounded.or_else(|| present(1, root, None)).into_iter().collect();
@@ -73,13 +73,13 @@ pub(crate) fn documents(
         None
     };
     let mut documents = Vec::new();
-    let Some(chunks) = chunks(content, spare.documents) else {
+    let Some(chunks) = chunks(content, whole.documents) else {
         let place = Place { file, ..Place::default() };
         let rule = format!("the input has more than {DOCUMENTS_MAX} documents");
         return vec![Err(place.problem("", rule))];
     };
-    spare.documents -= chunks.len();
-    for ((index, root), chunk) in (1..).zip(from_yaml(&chunks, spare)).zip(&chunks) {
+    whole.documents -= chunks.len();
+    for ((index, root), chunk) in (1..).zip(from_yaml(&chunks, whole)).zip(&chunks) {
         match (root, &json_problem) {
             (Ok(root), _) => documents.extend(present(index, root, Some(chunk.place()))),
             // For an author who writes JSON, the error of the JSON parser is the right one.
@@ -100,8 +100,8 @@ fn present(
     (!root.is_null()).then_some(Ok(Document { index, root, yaml }))
 }
 
-fn from_json(content: &str, spare: &Spare) -> Result<Node, Problem> {
-    let budget = spare.share(content.len(), 1);
+fn from_json(content: &str, whole: &InputBudget) -> Result<Node, Problem> {
+    let budget = whole.share(content.len(), 1);
     let mut json = serde_json::Deserializer::from_str(content);
     let node = NodeSeed(&budget).deserialize(&mut json);
     node.and_then(|node| json.end().map(|()| node)).map_err(|error| {
@@ -259,16 +259,16 @@ pub(crate) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result
     done.map_err(|rule| Problem { rule, ..Problem::default() })
 }
 
-fn from_yaml(chunks: &[Chunk<'_>], spare: &mut Spare) -> Vec<Result<Node, Problem>> {
+fn from_yaml(chunks: &[Chunk<'_>], whole: &mut InputBudget) -> Vec<Result<Node, Problem>> {
     if chunks.is_empty() {
         return Vec::new();
     }
     let n_with_aliases = chunks.iter().filter(|chunk| chunk.text.contains('*')).count();
     let read_all = move || -> Vec<Result<Node, Problem>> {
         let read = |chunk: &Chunk<'_>| {
-            let budget = spare.share(chunk.text.len(), n_with_aliases);
+            let budget = whole.share(chunk.text.len(), n_with_aliases);
             let read = document_from_yaml(chunk, &budget);
-            spare.settle(&budget);
+            whole.settle(&budget);
             read.and_then(|root| {
                 let problem = rounded(chunk.text, chunk.lines_before, &root);
                 let ambiguous = || {

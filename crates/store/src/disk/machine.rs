@@ -70,8 +70,9 @@ struct Inner {
     failure: Failure,
     metrics: StoreMetrics,
     secrets: Secrets,
-    /// The generation of the keys with which resources were last opened. Locked while the image changes.
-    changing: Mutex<u64>,
+    /// The generation of the keys with which resources were last opened. Locked while the image changes, so that no
+    /// change opens resources with other keys.
+    opened_with: Mutex<u64>,
 }
 
 /// Entries that have been applied to a copy of the image.
@@ -101,7 +102,7 @@ impl Machine {
         let mut image = image;
         secrets.refresh_now(&image.state.keys);
         image.open_sealed(&secrets);
-        let changing = Mutex::new(secrets.generation());
+        let opened_with = Mutex::new(secrets.generation());
         let digests = Arc::new(Digests::default());
         digests.note(&image);
         let has_snapshot = AtomicBool::new(image.applied.is_some());
@@ -125,7 +126,7 @@ impl Machine {
             failure,
             metrics,
             secrets,
-            changing,
+            opened_with,
         };
         let machine = Self(Arc::new(inner));
         machine.show(&machine.0.published.newest());
@@ -247,7 +248,7 @@ impl Machine {
         entries: Vec<EntryResponder<Types>>,
         committed: Option<SystemTime>,
     ) -> io::Result<()> {
-        let _changing = self.0.changing.lock();
+        let _opened_with = self.0.opened_with.lock();
         let mut pending = self.pending();
         for (entry, responder) in entries {
             if entry_record_len(&entry) >= LARGE_BYTES && !pending.steps.is_empty() {
@@ -302,7 +303,7 @@ impl Machine {
     /// Opens the sealed resources that could not be opened before, if there are more keys now. Blocks while entries
     /// are applied.
     pub(crate) fn open_sealed(&self) {
-        let mut opened_with = self.0.changing.lock();
+        let mut opened_with = self.0.opened_with.lock();
         let generation = self.0.secrets.generation();
         if std::mem::replace(&mut *opened_with, generation) == generation {
             return;
@@ -372,7 +373,7 @@ impl RaftStateMachine<Types> for Machine {
         // heartbeats.
         let machine = self.clone();
         let installed = tokio::task::spawn_blocking(move || {
-            let _changing = machine.0.changing.lock();
+            let _opened_with = machine.0.opened_with.lock();
             machine.0.secrets.refresh_now(&image.state.keys);
             image.open_sealed(&machine.0.secrets);
             machine.0.persister.install(&image, &machine.0.progress).inspect_err(|error| {
