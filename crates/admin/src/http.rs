@@ -22,7 +22,7 @@ use crate::{
     AdminDeps, AdminError, authenticate, bounds, csds,
     ctx::{Access, Call, Ctx},
     deps::Deps,
-    nodes, operations,
+    nodes, openapi, operations,
     probes::Probes,
     record::{self, Record},
     reply::json_body,
@@ -33,8 +33,16 @@ use crate::{
 /// The paths of the HTTP API, for tests of access.
 #[doc(hidden)]
 pub fn http_paths() -> BTreeSet<&'static str> {
-    let others = ["/v3/discovery:client_status", "/metrics", "/healthz", "/readyz"];
-    operations::PATHS.iter().copied().chain(others).collect()
+    let others = [
+        "/",
+        "/v1",
+        "/v1/openapi.json",
+        "/v3/discovery:client_status",
+        "/metrics",
+        "/healthz",
+        "/readyz",
+    ];
+    operations::OPERATIONS.iter().map(|one| one.path).chain(others).collect()
 }
 
 /// Adds the HTTP routes. The fallback answers unknown paths, including those of gRPC.
@@ -49,6 +57,9 @@ pub(crate) fn add_routes(router: Router, service: &Arc<Deps>, deps: &AdminDeps) 
         request_bytes_max: deps.request_bytes_max,
     };
     let mut routes = Routes(BTreeMap::from([
+        ("/", get(list_operations)),
+        ("/v1", get(list_operations)),
+        ("/v1/openapi.json", get(describe)),
         ("/v3/discovery:client_status", post(client_status)),
         ("/metrics", get(metrics)),
         ("/healthz", get(healthz)),
@@ -107,6 +118,16 @@ async fn client_status(
         }
         Err(error) => error.into_response(),
     }
+}
+
+/// Lists the operations.
+async fn list_operations() -> Response {
+    json_body(Body::from(openapi::overview().to_string()))
+}
+
+/// Returns the description of the API.
+async fn describe(State(http): State<Http>) -> Response {
+    json_body(Body::from(openapi::document(http.deps.version).to_string()))
 }
 
 async fn metrics(State(http): State<Http>, extensions: Extensions) -> Response {

@@ -54,6 +54,7 @@ mod members;
 mod metrics;
 mod node_groups;
 mod nodes;
+mod openapi;
 mod operation_log;
 mod operations;
 mod origin;

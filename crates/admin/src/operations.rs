@@ -1,6 +1,6 @@
 //! The operations of the admin API: one row per operation.
 //!
-//! From the rows come the functions that run operations, the gRPC services, the HTTP routes, and the list of paths. A
+//! From the rows come the functions that run operations, the gRPC services, the HTTP routes, and their description. A
 //! row without `needs` does not compile, and an operation runs only with a [`Ctx`](crate::ctx::Ctx), which the check of
 //! the right creates.
 
@@ -19,18 +19,32 @@ use crate::{
     backup::{self, BackupPieces},
     cluster,
     ctx::{
-        Access::{AnyWrite, Cluster, Open, Somewhere},
+        Access::{self, AnyWrite, Cluster, Open, Somewhere},
         Call,
     },
     deps::Deps,
     explain, keys, load, log_service, mcp, members,
     nodes::{self, NodePages},
     record::{Operation, Record},
-    reply::{Reply, problems_in},
+    reply::{HttpReply, Reply, problems_in},
     resources::{self, Listing},
     routes::{self, Input, Routes},
     write,
 };
+
+/// The description of an operation over HTTP.
+pub(crate) struct Described {
+    pub(crate) id: &'static str,
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) summary: &'static str,
+    pub(crate) needs: Access,
+    pub(crate) reads_body: bool,
+    /// The name and the kind of each parameter: a method of [`Params`](crate::params::Params).
+    pub(crate) parameters: &'static [(&'static str, &'static str)],
+    /// The full name of the message of the answer.
+    pub(crate) reply: &'static str,
+}
 
 /// The gRPC services of the operations.
 #[derive(Clone)]
@@ -41,14 +55,15 @@ pub(crate) struct Grpc(pub(crate) Arc<Deps>);
 ///   reply in pieces has the name of the stream in the gRPC service.
 /// - `needs`: the right without which the operation does not run;
 /// - `record`: `read`, `act` with the record in the audit log, or `write` with the record of a write;
-/// - `http`: the method and path, and each field of the request with its parameter, or a function that reads the request;
+/// - `http`: the method and path, and each field of the request with its parameter; or a function that reads the
+///   request, whether it reads the body, and the parameters;
 /// - `problems_in_answer`: whether the answer of gRPC has the problems of rejected input;
 /// - `run`: the operation.
 macro_rules! operations {
     ($(
         service $service:ident in $server:ident {
             $(
-                $(#[doc = $doc:literal])+
+                #[doc = $doc:literal]
                 $method:ident($ctx:ident, $request:ident: $message:ident) -> $reply:ty $(, as $stream:ident)? {
                     needs: $access:expr,
                     record: $how:ident $(($operation:expr))?,
@@ -60,7 +75,7 @@ macro_rules! operations {
         }
     )+) => {
         $($(
-            $(#[doc = $doc])+
+            #[doc = $doc]
             #[doc = ""]
             #[doc = "# Errors"]
             #[doc = "Fails if the caller has no right to the operation, or if the operation fails."]
@@ -93,8 +108,19 @@ macro_rules! operations {
             }
         )+
 
-        /// The paths of the operations. One that has several methods occurs several times.
-        pub(crate) const PATHS: &[&str] = &[$($($($path,)?)+)+];
+        /// The operations that HTTP has.
+        pub(crate) const OPERATIONS: &[Described] = &[$($($(
+            Described {
+                id: stringify!($method),
+                method: stringify!($verb),
+                path: $path,
+                summary: $doc,
+                needs: $access,
+                reads_body: parameters!(@body $form),
+                parameters: parameters!($form),
+                reply: <$reply as HttpReply>::NAME,
+            },
+        )?)+)+];
 
         /// Adds the HTTP routes of the operations.
         pub(crate) fn add_routes(to: &mut Routes) {
@@ -125,8 +151,24 @@ macro_rules! bind {
             Ok(request)
         }
     };
-    ($message:ident ($bind:path)) => {
+    ($message:ident ($bind:path, $body:literal, [$($parameters:tt)*])) => {
         $bind
+    };
+}
+
+/// Returns the parameters of a request, and whether it has a body.
+macro_rules! parameters {
+    (@body ($bind:path, $body:literal, [$($parameters:tt)*])) => {
+        $body
+    };
+    (@body $fields:tt) => {
+        false
+    };
+    (($bind:path, $body:literal, [$($name:literal $kind:ident),* $(,)?])) => {
+        &[$(($name, stringify!($kind))),*]
+    };
+    ({ $($field:ident: $kind:ident($($param:literal)?)),* $(,)? }) => {
+        &[$((or!([$($param)?] ""), stringify!($kind))),*]
     };
 }
 
@@ -136,7 +178,9 @@ operations! {
         apply(ctx, request: ApplyRequest) -> pb::WriteResponse {
             needs: AnyWrite,
             record: write(write::record_apply(&request)),
-            http: POST "/v1/apply" (routes::read_apply),
+            http: POST "/v1/apply" (
+                routes::read_apply, true, ["scope" text, "prune" flag, "name" text, "" options]
+            ),
             problems_in_answer: request.options.as_ref().is_some_and(|all| all.problems_in_response),
             run: write::apply(ctx, request).await,
         }
@@ -145,7 +189,7 @@ operations! {
         import(ctx, request: ImportRequest) -> pb::WriteResponse {
             needs: Somewhere(Verb::Apply),
             record: write(write::record_import(&request)),
-            http: POST "/v1/import" (routes::read_import),
+            http: POST "/v1/import" (routes::read_import, true, ["scope" text, "name" text, "" options]),
             problems_in_answer: request.options.as_ref().is_some_and(|all| all.problems_in_response),
             run: write::import(ctx, request).await,
         }
@@ -154,7 +198,9 @@ operations! {
         delete(ctx, request: DeleteRequest) -> pb::WriteResponse {
             needs: Somewhere(Verb::Delete),
             record: write(write::record_delete(&request)),
-            http: DELETE "/v1/resources" (routes::read_delete),
+            http: DELETE "/v1/resources" (routes::read_delete, false, [
+                "type" text, "name" list, "scope" text, "if_version" text, "parameter" pairs, "" options,
+            ]),
             run: write::delete(ctx, request).await,
         }
 
@@ -460,7 +506,9 @@ operations! {
         set_load_settings(ctx, request: SetLoadSettingsRequest) -> pb::LoadSettings {
             needs: Cluster(Verb::LoadWrite),
             record: act(Operation::new("load.set")),
-            http: POST "/v1/load/settings" (routes::read_load_settings),
+            http: POST "/v1/load/settings" (routes::read_load_settings, false, [
+                "cluster" list, "interval" millis, "endpoints" flag,
+            ]),
             run: load::set_load_settings(ctx, request),
         }
     }

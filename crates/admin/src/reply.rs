@@ -29,6 +29,9 @@ pub(crate) trait Reply {
 
 /// A reply that HTTP can give.
 pub(crate) trait HttpReply {
+    /// The full name of the message whose JSON is the body.
+    const NAME: &'static str;
+
     fn into_http(self) -> Response;
 }
 
@@ -41,6 +44,8 @@ impl<M: JsonMessage> Reply for M {
 }
 
 impl<M: JsonMessage> HttpReply for M {
+    const NAME: &'static str = M::NAME;
+
     fn into_http(self) -> Response {
         json(&self)
     }
@@ -56,6 +61,8 @@ impl Reply for Listing {
 
 /// Resources as JSON in the form of one `ListResourcesResponse`.
 impl HttpReply for Listing {
+    const NAME: &'static str = <pb::ListResourcesResponse as JsonMessage>::NAME;
+
     fn into_http(self) -> Response {
         let head = format!("{{\"revision\":{},\"resources\":[", self.revision());
         json_pieces(head, self.into_stream().map(|piece| piece.resources))
@@ -72,6 +79,8 @@ impl Reply for NodePages {
 
 /// Nodes as JSON in the form of one `ListNodesResponse`.
 impl HttpReply for NodePages {
+    const NAME: &'static str = <pb::ListNodesResponse as JsonMessage>::NAME;
+
     fn into_http(self) -> Response {
         let not_asked = self.0.first().map_or(0, |piece| piece.replicas_not_asked);
         let pieces = stream::iter(self.0).then(|piece| async {

@@ -267,7 +267,16 @@ async fn every_operation_needs_a_right() {
             let (status, json) = send(&server, who, method, &uri, "").await;
             let is_open = matches!(
                 (method, uri.as_str()),
-                ("GET", "/healthz" | "/readyz" | "/v1/whoami" | "/v1/version")
+                (
+                    "GET",
+                    "/healthz"
+                        | "/readyz"
+                        | "/"
+                        | "/v1"
+                        | "/v1/openapi.json"
+                        | "/v1/whoami"
+                        | "/v1/version"
+                )
             );
             if is_open {
                 assert_eq!(status, 200, "{method} {uri}")

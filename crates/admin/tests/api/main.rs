@@ -15,6 +15,7 @@ mod listeners;
 mod load;
 mod mcp;
 mod nodes;
+mod openapi;
 mod profiles;
 mod quotas;
 mod references;

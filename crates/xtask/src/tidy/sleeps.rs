@@ -11,7 +11,7 @@ const WAITS: &[&str] = &["for", "loop", "until", "wait_for", "wait_until", "whil
 /// Reports sleeps without a loop and without a comment.
 pub(super) fn complaints(files: &[Source]) -> Vec<String> {
     let tests = files.iter().filter(|file| is_test(&file.path));
-    tests.flat_map(|file| guessed(file)).collect()
+    tests.flat_map(guessed).collect()
 }
 
 fn is_test(path: &str) -> bool {
