@@ -34,10 +34,12 @@ fn set(dependency: &str) -> Vec<u8> {
 
 /// Returns the files of MCP's resources under the names that they have in Istio's API, and a file that uses one.
 fn set_of_mcp(change: impl FnOnce(&mut DescriptorProto)) -> Vec<u8> {
-    let ours = FileDescriptorSet::decode(MCP_DESCRIPTORS).unwrap();
+    let ours = FileDescriptorSet::decode(MCP_DESCRIPTORS);
+    let ours = ours.expect("the build script wrote valid descriptors");
     let mut files = ["metadata", "resource"].map(|file| {
         let name = format!("istio/mcp/v1alpha1/{file}.proto");
-        let mut file = ours.file.iter().find(|file| file.name() == name).unwrap().clone();
+        let file = ours.file.iter().find(|file| file.name() == name);
+        let mut file = file.expect("the file is part of MCP").clone();
         let names = file.name.iter_mut().chain(&mut file.dependency);
         names.for_each(|name| *name = name.replace("istio/mcp", "mcp"));
         file
