@@ -1,4 +1,4 @@
-//! What the answers of a client say about a revision.
+//! The acceptance of a revision by a client, according to its answers.
 
 use chancery_model::{ResourceName, Revision};
 

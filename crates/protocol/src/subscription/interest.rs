@@ -29,7 +29,7 @@ pub(crate) enum Requests {
     Named,
 }
 
-/// What a client subscribes to.
+/// The interest of a client in one type.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     requests: Requests,
