@@ -45,6 +45,7 @@ pub enum Verdict {
 
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Receipt {
     /// The type of the request.
     pub type_url: TypeUrl,

@@ -4,6 +4,7 @@ use chancery_model::{TypeUrl, TypeVersion};
 
 /// A rejection by the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Nack {
     /// The version of the rejected response.
     pub version: TypeVersion,
@@ -30,6 +31,7 @@ pub enum SyncState {
 
 /// The status of one type of a session.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct SubscriptionStatus {
     /// The type.
     pub type_url: TypeUrl,

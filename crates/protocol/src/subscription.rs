@@ -433,7 +433,7 @@ impl Subscription {
     pub(crate) fn plan_renewal(&mut self, differ: &Differ, now: u64) {
         let Self { kind, interest, removals, rejections, delivery, renewals, .. } = self;
         let client = ClientResources::new(interest, removals);
-        let planned = renewals.plan(kind, client, rejections, delivery, (differ, now));
+        let planned = renewals.plan(kind, client, rejections, delivery, differ, now);
         if let Some(pending) = planned {
             delivery.set_pending(pending);
         }

@@ -37,3 +37,24 @@ impl Agreement {
         self.accepts_incremental && !self.needs_full_state && is_known
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each condition alone requires a full state.
+    #[test]
+    fn incremental_response_needs_consent_and_a_known_state() {
+        let mut agreement = Agreement::default();
+        assert!(!agreement.is_incremental(true), "the sink did not accept it");
+        agreement.on_request(true);
+        assert!(agreement.is_incremental(true) && !agreement.is_incremental(false));
+        agreement.on_answer(true, true);
+        assert!(!agreement.is_incremental(true), "the state after a rejection is unknown");
+        agreement.on_restarted();
+        agreement.on_unknown_version();
+        assert!(!agreement.is_incremental(true));
+        agreement.on_answer(true, false);
+        assert!(agreement.is_incremental(true));
+    }
+}

@@ -1,4 +1,4 @@
-//! The verdict of the answers of a client on a revision.
+//! The acceptance of a revision by a client, according to its answers.
 
 use chancery_model::{ResourceName, Revision};
 

@@ -501,3 +501,67 @@ impl Delivery {
         self.unanswered.iter().filter_map(|sent| Some(sent.resources.as_ref()?.len())).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::Incarnation;
+
+    use super::*;
+
+    fn sent(nonce: u64, revision: u64) -> SentResponse {
+        let revision = Revision(revision);
+        let carried =
+            CarriedRevisions { possibly_after: revision, after: revision, up_to: revision };
+        SentResponse {
+            nonce,
+            sent_at: 10 * nonce,
+            version: TypeVersion { incarnation: Incarnation(1), revision, label: None },
+            revision,
+            carried,
+            first_state: None,
+            resources: Some(Resources::default()),
+            removed: Vec::new(),
+            changes: true,
+        }
+    }
+
+    /// Only an answer to the last response settles what was sent before.
+    #[test]
+    fn answer_to_the_last_sotw_response_answers_the_earlier_ones() {
+        let mut delivery = Delivery::new(0);
+        (1..=3).for_each(|nonce| delivery.on_sent(sent(nonce, nonce)));
+        assert_eq!(delivery.silent_since(), Some(10));
+        let first = delivery.take_answered_sotw(1).unwrap();
+        assert!(!delivery.on_ack(&first) && delivery.settled() == Revision(0));
+        let last = delivery.take_answered_sotw(3).unwrap();
+        assert_eq!(last.carried.possibly_after, Revision(2), "the second one was skipped");
+        assert!(delivery.on_ack(&last) && delivery.settled() == Revision(3));
+        assert_eq!(
+            (delivery.silent_since(), delivery.take_answered_sotw(2).is_none()),
+            (None, true)
+        );
+    }
+
+    /// A client may still reject a response that it skipped.
+    #[test]
+    fn skipped_delta_response_can_still_be_rejected() {
+        let mut delivery = Delivery::new(0);
+        (1..=2).for_each(|nonce| delivery.on_sent(sent(nonce, nonce)));
+        assert_eq!(delivery.take_answered_delta(2, false).map(|sent| sent.nonce), Some(2));
+        assert!(delivery.is_settled());
+        assert_eq!(delivery.take_answered_delta(1, true).map(|sent| sent.nonce), Some(1));
+        assert!(delivery.take_answered_delta(1, true).is_none());
+    }
+
+    #[test]
+    fn grown_interest_may_need_resources_of_any_revision() {
+        let mut delivery = Delivery::new(0);
+        delivery.on_planned(Revision(4), Revision(7));
+        assert!(delivery.includes(Revision(7)) && !delivery.includes(Revision(8)));
+        let carried = delivery.carried(Revision(9), false);
+        assert_eq!((carried.possibly_after, carried.after), (Revision(4), Revision(4)));
+        delivery.on_interest_grown();
+        assert!(!delivery.includes(Revision(1)));
+        assert_eq!(delivery.carried(Revision(9), true).possibly_after, Revision(0));
+    }
+}

@@ -29,7 +29,7 @@ pub(crate) enum Requests {
     Named,
 }
 
-/// The interest of a client: the names and collections to which it subscribes.
+/// The interest of a client in one type.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     requests: Requests,

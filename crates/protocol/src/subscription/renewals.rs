@@ -172,7 +172,8 @@ impl Renewals {
         client: ClientResources<'_>,
         rejections: &Rejections,
         delivery: &Delivery,
-        (differ, now): (&Differ, u64),
+        differ: &Differ,
+        now: u64,
     ) -> Option<PendingResponse> {
         let version = delivery.sent_version().cloned()?;
         let is_full_state = kind.is_full_state();

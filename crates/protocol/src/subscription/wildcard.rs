@@ -87,3 +87,34 @@ impl Wildcard {
         *resources = rest;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use chancery_model::{ResourceDraft, ResourceKey, Revision, TypeUrl, types::CLUSTER};
+
+    use super::*;
+
+    fn resource(name: &str, revision: u64) -> Arc<Resource> {
+        let (type_url, name) = (TypeUrl::from_static(CLUSTER), ResourceName::new(name).unwrap());
+        let draft = ResourceDraft::new(ResourceKey { type_url, name }, Bytes::new());
+        Arc::new(Resource::publish(&draft, Revision(revision)))
+    }
+
+    /// A resource that was sent early and is not in the next view is removed. Nothing is sent twice.
+    #[test]
+    fn resource_sent_early_is_neither_sent_again_nor_forgotten() {
+        let mut wildcard = Wildcard::default();
+        let (early, other) = (resource("early", 1), resource("other", 1));
+        wildcard.on_sent_early(early.name().clone(), Some(Arc::clone(&early)));
+        assert_eq!(wildcard.sent_early(early.name()), Some(Some(&early)));
+        let mut resources = Resources::default();
+        resources.push(Arc::clone(&early));
+        resources.push(Arc::clone(&other));
+        let mut removed = Vec::new();
+        wildcard.settle_sent_early(&TypeView::empty(), &mut resources, &mut removed);
+        assert!(resources.iter().eq([&other]));
+        assert_eq!(removed, [early]);
+        assert_eq!(wildcard.n_sent_early(), 0);
+    }
+}
