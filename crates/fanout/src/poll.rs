@@ -24,12 +24,14 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    freshness::{Behind, ReadFreshness},
-    placement::{Placement, PollAccess},
-    poll_rejections::{PollRejection, PollRejections},
+    messages::status::End,
+    placement::access::{Placement, PollAccess},
+    poll::rejections::{PollRejection, PollRejections},
+    replica::freshness::{Behind, ReadFreshness},
     shard::Streams,
-    status::End,
 };
+
+pub(crate) mod rejections;
 
 /// The maximum time that a poll waits for the confirmation that the state is current. Envoy gives
 /// up a poll after a second by default. Without a confirmation, the poll receives the local state,

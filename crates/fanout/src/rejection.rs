@@ -104,7 +104,7 @@ impl fmt::Debug for SecretFinder {
     }
 }
 
-/// Returns the cost of [`clean`] in names ([`INLINE_NAMES_MAX`](crate::budget::INLINE_NAMES_MAX)). Counting stops above
+/// Returns the cost of [`clean`] in names ([`INLINE_NAMES_MAX`](crate::turn::budget::INLINE_NAMES_MAX)). Counting stops above
 /// `max`.
 pub(crate) fn cost(request: &Request, session: &Session, max: usize) -> usize {
     let Some((_, answered)) = session.answered_contents(request) else { return 0 };

@@ -5,7 +5,7 @@ use chancery_protocol::{Message, Protocol, RequestKind, Response, StreamKind};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use super::{LABELS, N_LABELS, type_place};
-use crate::{index::Size, queue::Lane, status::EndCode};
+use crate::{messages::status::EndCode, sessions::index::Size, sessions::queue::Lane};
 
 pub(crate) struct ShardMetrics {
     types: [TypeMetrics; N_LABELS],

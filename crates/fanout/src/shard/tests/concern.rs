@@ -14,7 +14,9 @@ use super::{
     harness::{Client, ShardHarness, key_of, scope},
     offload::{n_offloaded, until_none_offloaded},
 };
-use crate::{Change, Config, UnacknowledgedState, concern::Cursor, status::Unacknowledged};
+use crate::{
+    Change, Config, UnacknowledgedState, messages::change::Cursor, messages::status::Unacknowledged,
+};
 
 /// Creates a change of resources of one scope and type at the newest revision.
 fn change(harness: &ShardHarness, in_scope: &str, type_url: &str, names: &[&str]) -> Change {

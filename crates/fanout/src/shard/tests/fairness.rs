@@ -4,7 +4,7 @@ use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
 use super::harness::{Client, ShardHarness, text};
-use crate::{Config, event::Event};
+use crate::{Config, messages::event::Event};
 
 /// Creates a shard with one step of each kind per turn, and small responses.
 fn harness() -> ShardHarness {

@@ -23,12 +23,12 @@ use tokio::{sync::oneshot, time::Instant};
 use super::super::{Flow, Now, Shard};
 use crate::{
     Change, Config, Delivery, End, ResponseSource, StreamInfo,
-    concern::{Concerned, Cursor},
-    event::{Event, Events, Sent},
-    page::Page,
-    queue::Lane,
-    status::Unacknowledged as Lagging,
-    stream_slot::{ReadyList, StreamSlot},
+    messages::change::{Concerned, Cursor},
+    messages::event::{Event, Events, Sent},
+    messages::page::Page,
+    messages::status::Unacknowledged as Lagging,
+    sessions::queue::Lane,
+    stream::slot::{ReadyList, StreamSlot},
 };
 
 /// A shard with its inputs.

@@ -11,7 +11,10 @@ use chancery_protocol::DeltaRequest;
 use chancery_view::View;
 
 use super::harness::{Client, ShardHarness, key_of, scope, text};
-use crate::{Config, UnacknowledgedState, event::Event, marking::MARKS_PER_STEP, shard::Flow};
+use crate::{
+    Config, UnacknowledgedState, messages::event::Event, sessions::marking::MARKS_PER_STEP,
+    shard::Flow,
+};
 
 fn small() -> ShardHarness {
     ShardHarness::with(Config { turn_work_max: 1, ..Config::default() })

@@ -7,7 +7,7 @@ use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
 use super::harness::{Client, ShardHarness, answer, text};
-use crate::{Config, event::Event};
+use crate::{Config, messages::event::Event};
 
 /// The streams of a storm, and the names that each of them subscribes to.
 const STREAMS: usize = 1000;

@@ -16,18 +16,15 @@ use std::sync::Arc;
 use chancery_model::{ResourceName, Revision, TypeUrl};
 
 use crate::{
-    budget::{Budget, cost_of},
-    entry::Entry,
-    index::place,
-    page::Page,
+    messages::{
+        change::{Change, Concerned, Cursor, Touched},
+        page::Page,
+    },
+    sessions::entry::Entry,
+    sessions::index::place,
     shard::Shard,
+    turn::budget::{Budget, cost_of},
 };
-
-mod change;
-
-use change::Touched;
-pub use change::{Change, TouchedNames};
-pub(crate) use change::{Concerned, Cursor};
 
 impl Entry {
     /// Returns the progress of the session with `revision`, for the changed names of one type or for all

@@ -5,7 +5,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use crate::index::Key;
+use crate::sessions::index::Key;
 
 /// Sessions by the time at which they need attention, in milliseconds.
 #[derive(Debug, Default)]

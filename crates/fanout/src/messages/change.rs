@@ -7,7 +7,7 @@ use std::{
 
 use chancery_model::{Node, ResourceName, Revision, ScopeName, State, TypeUrl};
 
-use crate::status::{SessionId, Unacknowledged};
+use crate::messages::status::{SessionId, Unacknowledged};
 
 /// The names that a change touches, by scope and type.
 pub type TouchedNames = BTreeMap<(ScopeName, TypeUrl), BTreeSet<ResourceName>>;
@@ -18,17 +18,17 @@ pub struct Change {
     /// The revision that sessions have to acknowledge.
     pub revision: Revision,
     /// The names and aliases of the changed resources.
-    pub(super) touched: Vec<Touched>,
+    pub(crate) touched: Vec<Touched>,
     /// If set, sessions whose scopes changed at this revision of the assignments or later are concerned
     /// too.
-    pub(super) moved_since: Option<Revision>,
+    pub(crate) moved_since: Option<Revision>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Touched {
-    pub(super) scope: ScopeName,
-    pub(super) type_url: TypeUrl,
-    pub(super) names: Vec<ResourceName>,
+pub(crate) struct Touched {
+    pub(crate) scope: ScopeName,
+    pub(crate) type_url: TypeUrl,
+    pub(crate) names: Vec<ResourceName>,
 }
 
 /// A session that a change concerns.
@@ -44,12 +44,12 @@ pub(crate) struct Concerned {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursor {
     /// The next session to be checked for changed scopes.
-    pub(super) place: usize,
-    pub(super) touched: usize,
+    pub(crate) place: usize,
+    pub(crate) touched: usize,
     /// 0 for the wildcards, then one for each name.
-    pub(super) step: usize,
+    pub(crate) step: usize,
     /// The sessions of the step from this index on are done; `None` before the first.
-    pub(super) below: Option<usize>,
+    pub(crate) below: Option<usize>,
 }
 
 impl Change {
@@ -82,7 +82,7 @@ impl Change {
 impl Touched {
     /// Returns whether nodes with these scopes see any of `names` of this scope. A name in an upper
     /// scope shadows it.
-    pub(super) fn is_visible(
+    pub(crate) fn is_visible(
         &self,
         state: &State,
         scopes: &[ScopeName],

@@ -2,7 +2,9 @@
 
 use chancery_model::{AccessDifference, Revision, State};
 
-use crate::{entry::NEW_NODE, placement::AccessControl, stream_slot::StreamSlot};
+use crate::{
+    placement::access::AccessControl, sessions::entry::NEW_NODE, stream::slot::StreamSlot,
+};
 
 /// The changes of the access rules since a revision. The assignments have not changed since then.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use std::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{clock::Now, freshness::Fresh, metrics};
+use crate::{metrics, replica::freshness::Fresh, turn::clock::Now};
 
 /// The time of a contact that cannot be lost.
 const ALWAYS: u64 = u64::MAX;

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    clock::Now,
-    entry::Entry,
-    event::Event,
-    index::place,
-    page::Page,
+    messages::event::Event,
+    messages::page::Page,
+    messages::stream_status::{ClientGroup, StreamContents, StreamStatus},
+    sessions::entry::Entry,
+    sessions::index::place,
     shard::Shard,
-    stream_status::{ClientGroup, StreamContents, StreamStatus},
+    turn::clock::Now,
 };
 
 /// The number of streams that [`Shard::clients_page`] groups for the cost of one step. Grouping a stream takes much

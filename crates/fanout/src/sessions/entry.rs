@@ -7,15 +7,15 @@ use chancery_protocol::{Acceptance, Session};
 use tokio::time::Instant;
 
 use crate::{
-    away::Offloaded,
-    changes::ConvergenceTimes,
-    memory::Holding,
-    past_scopes::PastScopes,
-    placement::CountedStream,
-    queue::Lane,
-    status::{NackRecord, SessionId, Unacknowledged, UnacknowledgedState},
-    stream_slot::StreamSlot,
-    stream_status::{StreamRef, StreamStatus},
+    messages::status::{NackRecord, SessionId, Unacknowledged, UnacknowledgedState},
+    messages::stream_status::{StreamRef, StreamStatus},
+    offload::away::Offloaded,
+    placement::access::CountedStream,
+    placement::past_scopes::PastScopes,
+    sessions::convergence::ConvergenceTimes,
+    sessions::queue::Lane,
+    stream::memory::Holding,
+    stream::slot::StreamSlot,
 };
 
 /// The scopes that a node sees, in layers. Nodes with equal scopes share one list per shard.

@@ -9,18 +9,18 @@ use chancery_model::{Node, Revision, ScopeName, State};
 use chancery_protocol::ResumeState;
 
 use crate::{
-    access_changes::AccessChanges,
-    budget::{Budget, INLINE_NAMES_MAX, cost_of},
-    clock::Now,
-    entry::{NEW_NODE, scopes_of},
-    index::key,
-    past_scopes::PastScopes,
-    placement::{CHANGED, Placement, log_refusal, refused},
-    resume_cache::Kept,
+    messages::status::{End, EndCode},
+    offload::work::Work,
+    placement::access::{CHANGED, Placement, log_refusal, refused},
+    placement::access_changes::AccessChanges,
+    placement::past_scopes::PastScopes,
+    placement::resume_cache::Kept,
+    sessions::entry::{NEW_NODE, scopes_of},
+    sessions::index::key,
     shard::Shard,
-    status::{End, EndCode},
-    stream_slot::StreamSlot,
-    work::Work,
+    stream::slot::StreamSlot,
+    turn::budget::{Budget, INLINE_NAMES_MAX, cost_of},
+    turn::clock::Now,
 };
 
 /// The number of sessions that are compared with a change of the access rules for the cost of one placement.

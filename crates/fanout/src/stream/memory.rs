@@ -21,9 +21,9 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::{
+    messages::status::{End, EndCode},
     metrics::{limit_hit, set_subscription_bytes},
-    status::{End, EndCode},
-    stream_slot::StreamSlot,
+    stream::slot::StreamSlot,
 };
 
 /// The number of bytes of each stream that are not counted.
@@ -188,7 +188,7 @@ mod tests {
     use chancery_protocol::{Protocol, StreamKind};
 
     use super::*;
-    use crate::{StreamInfo, stream_slot::ReadyList};
+    use crate::{StreamInfo, stream::slot::ReadyList};
 
     fn slot() -> Arc<StreamSlot> {
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };

@@ -7,13 +7,13 @@
 //! connecting clients, nor for a client that loads 100,000 resources. Bulk work gets its part
 //! regardless of the number of updates.
 //!
-//! Invariant: a session is queued at most once ([`crate::entry::Entry::queued`]). The shard skips keys
+//! Invariant: a session is queued at most once ([`crate::sessions::entry::Entry::queued`]). The shard skips keys
 //! of ended sessions, and drops them when there are many. The queue is therefore bounded by the number
 //! of streams.
 
 use std::collections::{HashSet, VecDeque};
 
-use crate::index::Key;
+use crate::sessions::index::Key;
 
 /// The lane in which a session or an event waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, vec};
 use chancery_model::{ResourceName, ScopeName, TypeUrl};
 use chancery_protocol::{Interest, ProtocolError, Receipt, ResumeState, SubscriptionStatus};
 
-use crate::{event::Event, marking::Mark};
+use crate::{messages::event::Event, sessions::marking::Mark};
 
 /// The maximum number of changes that are recorded one by one for a session that is away.
 const MISSED_MAX: usize = 256;

@@ -12,7 +12,7 @@ use std::{
 use chancery_model::{ScopeName, State};
 use chancery_view::View;
 
-use crate::entry::ScopeList;
+use crate::sessions::entry::ScopeList;
 
 #[derive(Debug)]
 pub(crate) struct Views {

@@ -10,12 +10,12 @@ use tokio::{
 };
 
 use crate::{
-    budget::{INLINE_NAMES_MAX, cost_of},
-    concern::{Change, Concerned, Cursor},
-    page::Page,
+    messages::change::{Change, Concerned, Cursor},
+    messages::page::Page,
+    messages::stream_status::{ClientGroup, StreamContents, StreamStatus},
     rejection,
-    stream_slot::StreamSlot,
-    stream_status::{ClientGroup, StreamContents, StreamStatus},
+    stream::slot::StreamSlot,
+    turn::budget::{INLINE_NAMES_MAX, cost_of},
 };
 
 /// An event with the time at which it was sent. The measured wait includes the time for which the sender waited for

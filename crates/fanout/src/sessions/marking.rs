@@ -19,10 +19,10 @@ use chancery_view::LayerDelta;
 use tokio::time::Instant;
 
 use crate::{
-    budget::Budget,
-    changes::ConvergenceTimes,
-    index::{Index, Key, key},
     metrics::type_place,
+    sessions::convergence::ConvergenceTimes,
+    sessions::index::{Index, Key, key},
+    turn::budget::Budget,
 };
 
 /// The number of sessions that are marked for the cost of one poll.

@@ -12,7 +12,7 @@ use std::{
 
 use chancery_model::{Node, Revision, TypeUrl, TypeVersion};
 
-use crate::turns::StalledShard;
+use crate::turn::turns::StalledShard;
 
 /// The reason for the end of a stream, as reported to the client (SOTW-110).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,10 +26,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    queue::Lane,
-    status::{End, EndCode},
-    turns::Turns,
-    work::Returned,
+    messages::status::{End, EndCode},
+    offload::work::Returned,
+    sessions::queue::Lane,
+    turn::turns::Turns,
 };
 
 /// The key of a stream whose session does not exist yet, or no longer exists.

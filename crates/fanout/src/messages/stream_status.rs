@@ -6,8 +6,8 @@ use chancery_model::{Identity, Node, ScopeName, TypeUrl};
 use chancery_protocol::{ContentsPage, Protocol, SubscriptionStatus};
 
 use crate::{
-    status::{NackRecord, SessionId},
-    stream_slot::StreamSlot,
+    messages::status::{NackRecord, SessionId},
+    stream::slot::StreamSlot,
 };
 
 /// A handle to a stream, for further queries about it.

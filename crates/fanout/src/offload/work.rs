@@ -7,7 +7,7 @@ use chancery_protocol::{
 use chancery_view::{Differ, View};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::{SecretFinder, index::Key, rejection};
+use crate::{SecretFinder, rejection, sessions::index::Key};
 
 /// Large work on a session.
 #[derive(Debug)]
