@@ -86,7 +86,7 @@ pub use placement::access::AccessControl;
 pub use poll::{HeldPoll, Poll, PollView, rejections::PollRejection};
 pub use rejection::SecretFinder;
 pub use replica::freshness::{Behind, Fresh};
-pub use sessions::serve::UNOPENED;
+pub use sessions::entry::UNOPENED;
 pub use stream::{
     handles::{RequestSink, ResponseSource, Stopped, StreamCloser},
     slot::{Delivery, StreamInfo},

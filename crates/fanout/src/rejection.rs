@@ -26,7 +26,7 @@ use chancery_model::{Resource, TypeUrl};
 use chancery_protocol::{Request, Session};
 use chancery_view::Resources;
 
-use readings::{Base64Start, Byte, Readings, place, readings};
+use readings::{Base64Start, Byte, Readings, readings, span};
 
 mod form;
 mod readings;
@@ -236,7 +236,7 @@ impl<'a> Search<'a> {
             for part in self.readings.iter().flat_map(|readings| parts(readings, len)) {
                 let key = key(part);
                 if filter.may_have(key) && keys.contains(&key) {
-                    hidden[place(part)].fill(true);
+                    hidden[span(part)].fill(true);
                 }
             }
         }

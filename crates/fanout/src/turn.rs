@@ -2,4 +2,5 @@
 
 pub(crate) mod budget;
 pub(crate) mod clock;
+pub(crate) mod cost;
 pub(crate) mod turns;

@@ -7,7 +7,8 @@ use std::{
 
 use chancery_model::{Node, ResourceName, Revision, ScopeName, State, TypeUrl};
 
-use crate::messages::status::{SessionId, Unacknowledged};
+use super::status::{SessionId, Unacknowledged};
+use crate::sessions::index::Key;
 
 /// The names that a change touches, by scope and type.
 pub type TouchedNames = BTreeMap<(ScopeName, TypeUrl), BTreeSet<ResourceName>>;
@@ -42,9 +43,9 @@ pub(crate) struct Concerned {
 
 /// A position in the iteration over the sessions that a change concerns.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Cursor {
+pub(crate) struct QueryPosition {
     /// The next session to be checked for changed scopes.
-    pub(crate) place: usize,
+    pub(crate) key: Key,
     pub(crate) touched: usize,
     /// 0 for the wildcards, then one for each name.
     pub(crate) step: usize,

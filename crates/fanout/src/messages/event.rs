@@ -3,26 +3,27 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use chancery_model::{Node, ResourceName, TypeUrl};
-use chancery_protocol::{DeltaRequest, Request, SotwRequest};
+use chancery_protocol::Request;
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
     time::Instant,
 };
 
 use crate::{
-    messages::change::{Change, Concerned, Cursor},
-    messages::page::Page,
-    messages::stream_status::{ClientGroup, StreamContents, StreamStatus},
-    rejection,
+    messages::{
+        change::{Change, Concerned, QueryPosition},
+        page::Page,
+        stream_status::{ClientGroup, StreamContents, StreamStatus},
+    },
+    sessions::index::Key,
     stream::slot::StreamSlot,
-    turn::budget::{INLINE_NAMES_MAX, cost_of},
 };
 
 /// An event with the time at which it was sent. The measured wait includes the time for which the sender waited for
 /// space in the inbox.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    pub(crate) at: Instant,
+    pub(crate) sent_at: Instant,
     pub(crate) event: Event,
 }
 
@@ -47,17 +48,17 @@ pub(crate) enum Event {
     },
     /// A query for the status of all streams.
     Status {
-        /// The index of the first session of the page.
-        from: usize,
+        /// The key of the first session of the page.
+        from: Key,
         /// Receives one page.
-        reply: oneshot::Sender<Page<StreamStatus>>,
+        reply: oneshot::Sender<Page<StreamStatus, Key>>,
     },
     /// A query for the clients of all streams.
     Clients {
-        /// The index of the first session of the page.
-        from: usize,
+        /// The key of the first session of the page.
+        from: Key,
         /// Receives one page.
-        reply: oneshot::Sender<Page<ClientGroup>>,
+        reply: oneshot::Sender<Page<ClientGroup, Key>>,
     },
     /// A query for the resources of one type of a stream.
     Contents {
@@ -75,9 +76,9 @@ pub(crate) enum Event {
         /// The change.
         change: Arc<Change>,
         /// The position of the page.
-        from: Cursor,
+        from: QueryPosition,
         /// Receives one page.
-        reply: oneshot::Sender<Page<Concerned, Cursor>>,
+        reply: oneshot::Sender<Page<Concerned, QueryPosition>>,
     },
 }
 
@@ -98,7 +99,7 @@ impl Events {
 
 impl Sent {
     pub(crate) fn now(event: Event) -> Self {
-        Self { at: Instant::now(), event }
+        Self { sent_at: Instant::now(), event }
     }
 }
 
@@ -111,38 +112,6 @@ impl Event {
             | Self::Clients { .. }
             | Self::Contents { .. }
             | Self::Concerned { .. } => None,
-        }
-    }
-
-    /// Returns the cost of handling the event, in steps. `page` is the page size of status queries.
-    pub(crate) fn cost(&self, page: usize) -> usize {
-        match self {
-            Self::Request {
-                request: Request::Sotw(SotwRequest { resource_names, .. }), ..
-            } => cost_of(resource_names.len()),
-            Self::Request { request: Request::Mcp(request), .. } => {
-                cost_of(request.initial_resource_versions.len())
-            }
-            Self::Request { request: Request::Delta(request), .. } => {
-                let DeltaRequest { subscribe, unsubscribe, initial_resource_versions, .. } =
-                    request;
-                cost_of(subscribe.len() + unsubscribe.len() + initial_resource_versions.len())
-            }
-            Self::HalfClose { .. } => 1,
-            Self::Status { .. }
-            | Self::Clients { .. }
-            | Self::Contents { .. }
-            | Self::Concerned { .. } => page,
-        }
-    }
-
-    /// Returns the cost of cleaning the text of a rejection, in steps. Long texts are large work.
-    pub(crate) fn cost_of_text(&self) -> usize {
-        match self {
-            Self::Request { request, .. } => {
-                cost_of(rejection::cost_of_text(request).min(INLINE_NAMES_MAX)) - 1
-            }
-            _ => 0,
         }
     }
 }

@@ -4,7 +4,7 @@ use chancery_model::Revision;
 
 /// One page of an answer.
 #[derive(Debug)]
-pub(crate) struct Page<T, C = usize> {
+pub(crate) struct Page<T, C> {
     pub(crate) items: Vec<T>,
     /// The position of the next page; `None` if this is the last.
     pub(crate) next: Option<C>,

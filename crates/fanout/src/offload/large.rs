@@ -67,8 +67,8 @@ impl LargeWork {
         let mut queue = self.0.queue.lock();
         queue.last += 1;
         let turn = queue.turn_of(address, Instant::now());
-        let place = (turn + Duration::from_millis(ms), queue.last);
-        queue.jobs.insert(place, job);
+        let order = (turn + Duration::from_millis(ms), queue.last);
+        queue.jobs.insert(order, job);
         if std::mem::replace(&mut queue.runs, true) {
             self.0.wake.notify_one();
             return;

@@ -1,13 +1,12 @@
 //! Large work on one session, and its result.
 
-use chancery_model::ScopeName;
 use chancery_protocol::{
     Interest, ProtocolError, Receipt, Request, Response, ResumeState, Session,
 };
 use chancery_view::{Differ, View};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::{SecretFinder, rejection, sessions::index::Key};
+use crate::{SecretFinder, placement::placed::ScopeMove, rejection, sessions::index::Key};
 
 /// Large work on a session.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub(crate) enum Work {
     /// Plans the next response. `renews` allows one that renews lifetimes.
     Poll { renews: bool },
     /// Lists the subscriptions, to move the session from some scopes to others.
-    Move { gone: Vec<ScopeName>, come: Vec<ScopeName> },
+    Move(ScopeMove),
     /// Frees the session.
     End,
 }
@@ -36,12 +35,8 @@ pub(crate) enum Done {
     Taken(Result<Receipt, ProtocolError>, Vec<Interest>),
     /// Has the time of the poll, in the protocol's milliseconds.
     Polled(Option<Response>, u64),
-    Moved {
-        interests: Vec<Interest>,
-        gone: Vec<ScopeName>,
-        come: Vec<ScopeName>,
-    },
-    Over(Vec<Interest>, Option<ResumeState>),
+    Moved(Vec<Interest>, ScopeMove),
+    Ended(Vec<Interest>, Option<ResumeState>),
 }
 
 impl Work {
@@ -63,10 +58,10 @@ impl Work {
             Self::Poll { renews } => {
                 Done::Polled(next_response(&mut session, view, differ, renews, now), now)
             }
-            Self::Move { gone, come } => Done::Moved { interests: session.interest(), gone, come },
+            Self::Move(scopes) => Done::Moved(session.interest(), scopes),
             Self::End => {
                 let interests = session.interest();
-                return (None, Done::Over(interests, session.take_resume_state()));
+                return (None, Done::Ended(interests, session.take_resume_state()));
             }
         };
         (Some(session), done)

@@ -8,8 +8,10 @@ use tracing::warn;
 
 use crate::{
     log_limit::{RefusalLog, logged_name},
-    messages::client_events::{ClientEvent, ClientEventKind, ClientObserver},
-    messages::status::{End, EndCode},
+    messages::{
+        client_events::{ClientEvent, ClientEventKind, ClientObserver},
+        status::{End, EndCode},
+    },
     metrics::access_refused,
 };
 
@@ -30,9 +32,9 @@ const REFUSED: &str = "the identity of this client has no access to its configur
 /// The text for clients whose stream ends because their rights changed.
 pub(crate) const CHANGED: &str = "the access rules have changed; reconnect";
 
-/// The scopes and rights of a client.
+/// The scopes and rights that a client gets.
 #[derive(Debug)]
-pub(crate) struct Placement {
+pub(crate) struct Authorization {
     /// The assignment with its scopes; `None` if no assignment matches.
     pub(crate) assigned: Option<(Arc<str>, Vec<ScopeName>)>,
     /// The rights; `None` if access rules do not apply.
@@ -42,12 +44,12 @@ pub(crate) struct Placement {
 impl AccessControl {
     /// Returns what a node receives. `identity` is `None` for connections that the operator has configured, such as
     /// those to remote sinks of MCP.
-    pub(crate) fn place(
+    pub(crate) fn authorize(
         self,
         state: &State,
         identity: Option<&Identity>,
         node: &Node,
-    ) -> Result<Placement, StreamRefusal> {
+    ) -> Result<Authorization, StreamRefusal> {
         let assignment = state.assignments.for_node(node);
         let assigned = assignment.map(|one| (Arc::clone(&one.name), one.scopes_for(node)));
         let rights = match (self, identity) {
@@ -59,7 +61,7 @@ impl AccessControl {
                 Some(state.access.decide_stream(identity, node, scopes, unresolved)?)
             }
         };
-        Ok(Placement { assigned, rights })
+        Ok(Authorization { assigned, rights })
     }
 
     /// Returns whether a client may read scopes that its assignment no longer gives. Without access rules, every client
@@ -84,7 +86,7 @@ impl AccessControl {
     }
 }
 
-impl Placement {
+impl Authorization {
     pub(crate) fn scopes(&self) -> &[ScopeName] {
         self.assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
     }
@@ -111,14 +113,14 @@ impl PollAccess {
     ///
     /// # Errors
     /// Returns the end for a client that the access rules refuse.
-    pub(crate) fn place(
+    pub(crate) fn authorize(
         &self,
         state: &State,
         identity: &Identity,
         node: &Node,
         peer: SocketAddr,
-    ) -> Result<Placement, End> {
-        self.control.place(state, Some(identity), node).map_err(|refusal| {
+    ) -> Result<Authorization, End> {
+        self.control.authorize(state, Some(identity), node).map_err(|refusal| {
             let left_out = self.log.take(&node.id, peer);
             log_refusal(left_out, Some(identity), node, peer, &refusal);
             refused(&self.observer, Some(identity), node, peer, &refusal)
@@ -163,7 +165,7 @@ pub(crate) fn refused(
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IdentityStreams(Arc<Mutex<HashMap<Principal, u64>>>);
 
-/// A counted stream of an identity. Dropping it frees its place.
+/// A counted stream of an identity. Dropping it uncounts the stream.
 #[derive(Debug)]
 pub(crate) struct CountedStream {
     streams: IdentityStreams,

@@ -2,9 +2,8 @@
 
 use chancery_model::{AccessDifference, Revision, State};
 
-use crate::{
-    placement::access::AccessControl, sessions::entry::NEW_NODE, stream::slot::StreamSlot,
-};
+use super::{access::AccessControl, placed::NEW_NODE};
+use crate::stream::slot::StreamSlot;
 
 /// The changes of the access rules since a revision. The assignments have not changed since then.
 #[derive(Debug)]

@@ -12,7 +12,8 @@ use std::{
 use chancery_model::{ScopeName, State};
 use chancery_view::View;
 
-use crate::sessions::entry::ScopeList;
+/// The scopes that a node sees, in layers. Nodes with equal scopes share one list per shard.
+pub(crate) type ScopeList = Arc<[ScopeName]>;
 
 #[derive(Debug)]
 pub(crate) struct Views {
@@ -20,7 +21,7 @@ pub(crate) struct Views {
     last: Option<(ScopeList, View)>,
     /// The lists in use, each once.
     lists: HashSet<ScopeList>,
-    /// The number of places of each scope in these lists.
+    /// The number of these lists that contain each scope.
     scopes: HashMap<ScopeName, u32>,
 }
 
@@ -83,10 +84,10 @@ impl Views {
         if Arc::strong_count(&list) == 2 {
             self.lists.remove(&list);
             for scope in &*list {
-                if let Entry::Occupied(mut places) = self.scopes.entry(scope.clone()) {
-                    *places.get_mut() -= 1;
-                    if *places.get() == 0 {
-                        places.remove();
+                if let Entry::Occupied(mut count) = self.scopes.entry(scope.clone()) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
                     }
                 }
             }

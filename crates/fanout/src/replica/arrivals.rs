@@ -33,8 +33,8 @@ impl Arrivals {
     /// Returns the arrival time of the first recorded revision after `revision`, if there is one.
     pub(crate) fn first_after(&self, revision: Revision) -> Option<Instant> {
         let noted = self.0.lock();
-        let at = noted.partition_point(|(known, _)| *known <= revision);
-        noted.get(at).map(|(_, arrival)| *arrival)
+        let newer = noted.partition_point(|(known, _)| *known <= revision);
+        noted.get(newer).map(|(_, arrival)| *arrival)
     }
 
     /// Records each published state until `cancel`.

@@ -16,8 +16,8 @@ pub(crate) struct ConvergenceTimes {
 
 impl ConvergenceTimes {
     /// Records a change of a type, with the arrival time of its revision.
-    pub(crate) fn owe(&mut self, type_place: usize, arrived: Instant) {
-        keep_first(&mut self.owed, type_place, arrived);
+    pub(crate) fn owe(&mut self, type_index: usize, arrived_at: Instant) {
+        keep_first(&mut self.owed, type_index, arrived_at);
     }
 
     /// Discards all changes to be sent: the client does not see them.
@@ -26,28 +26,28 @@ impl ConvergenceTimes {
     }
 
     /// Moves the pending change of a type to the sent changes.
-    pub(crate) fn on_sent(&mut self, type_place: usize) {
-        if let Some(arrived) = take(&mut self.owed, type_place) {
-            keep_first(&mut self.sent, type_place, arrived);
+    pub(crate) fn on_sent(&mut self, type_index: usize) {
+        if let Some(arrived_at) = take(&mut self.owed, type_index) {
+            keep_first(&mut self.sent, type_index, arrived_at);
         }
     }
 
     /// Returns the arrival time of the first change in the answered responses of a type.
-    pub(crate) fn on_answer(&mut self, type_place: usize) -> Option<Instant> {
-        take(&mut self.sent, type_place)
+    pub(crate) fn on_answer(&mut self, type_index: usize) -> Option<Instant> {
+        take(&mut self.sent, type_index)
     }
 }
 
-fn keep_first(times: &mut Vec<(usize, Instant)>, type_place: usize, arrived: Instant) {
-    match times.iter_mut().find(|(place, _)| *place == type_place) {
-        Some((_, first)) => *first = arrived.min(*first),
-        None => times.push((type_place, arrived)),
+fn keep_first(times: &mut Vec<(usize, Instant)>, type_index: usize, arrived_at: Instant) {
+    match times.iter_mut().find(|(index, _)| *index == type_index) {
+        Some((_, first)) => *first = arrived_at.min(*first),
+        None => times.push((type_index, arrived_at)),
     }
 }
 
-fn take(times: &mut Vec<(usize, Instant)>, type_place: usize) -> Option<Instant> {
-    let at = times.iter().position(|(place, _)| *place == type_place)?;
-    Some(times.swap_remove(at).1)
+fn take(times: &mut Vec<(usize, Instant)>, type_index: usize) -> Option<Instant> {
+    let found = times.iter().position(|(index, _)| *index == type_index)?;
+    Some(times.swap_remove(found).1)
 }
 
 #[cfg(test)]

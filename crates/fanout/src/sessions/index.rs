@@ -13,7 +13,7 @@ use chancery_model::{ResourceName, ScopeName, TypeUrl};
 use chancery_protocol::Interest;
 use smallvec::SmallVec;
 
-/// The place of a session in its shard.
+/// The number of a session in its shard. It is free again after the session.
 pub(crate) type Key = u32;
 
 /// The number of members up to which a set is searched linearly. Larger sets are hashed.
@@ -56,7 +56,7 @@ enum KeySet {
 #[derive(Debug)]
 struct Many {
     keys: Vec<Key>,
-    places: HashMap<Key, usize>,
+    positions: HashMap<Key, usize>,
 }
 
 // === impl Index ===
@@ -96,6 +96,18 @@ impl Index {
                 }
             }
         }
+    }
+
+    /// Removes one interest under the scopes that a session has left, and registers it under those that it has joined.
+    pub(crate) fn move_interest(
+        &mut self,
+        key: Key,
+        left: &[ScopeName],
+        joined: &[ScopeName],
+        interest: &Interest,
+    ) {
+        self.forget(key, left, interest);
+        self.note(key, joined, interest);
     }
 
     /// Returns the sessions that subscribe to all resources of a type in a scope.
@@ -140,11 +152,11 @@ impl Index {
             self.scopes.insert(scope.clone(), Vec::with_capacity(1));
         }
         let types = self.scopes.get_mut(scope).expect("a missing scope was inserted above");
-        let at = types.iter().position(|(known, _)| known == type_url).unwrap_or_else(|| {
+        let position = types.iter().position(|(known, _)| known == type_url).unwrap_or_else(|| {
             types.push((type_url.clone(), Interested::default()));
             types.len() - 1
         });
-        &mut types[at].1
+        &mut types[position].1
     }
 
     fn remove_name(
@@ -154,20 +166,20 @@ impl Index {
         type_url: &TypeUrl,
         name: &ResourceName,
     ) {
-        let gone = self.change(scope, type_url, |interested| {
+        let is_removed = self.change(scope, type_url, |interested| {
             let Some(keys) = interested.names.get_mut(name) else { return false };
-            let gone = keys.remove(key);
+            let is_removed = keys.remove(key);
             if keys.is_empty() {
                 interested.names.remove(name);
             }
-            gone
+            is_removed
         });
-        self.size.names -= usize::from(gone);
+        self.size.names -= usize::from(is_removed);
     }
 
     fn remove_wildcard(&mut self, key: Key, scope: &ScopeName, type_url: &TypeUrl) {
-        let gone = self.change(scope, type_url, |interested| interested.wildcard.remove(key));
-        self.size.wildcards -= usize::from(gone);
+        let is_removed = self.change(scope, type_url, |interested| interested.wildcard.remove(key));
+        self.size.wildcards -= usize::from(is_removed);
     }
 
     /// Changes the sessions of a type in a scope, and drops empty entries. Returns whether anything was
@@ -179,10 +191,12 @@ impl Index {
         change: impl FnOnce(&mut Interested) -> bool,
     ) -> bool {
         let Some(types) = self.scopes.get_mut(scope) else { return false };
-        let Some(at) = types.iter().position(|(known, _)| known == type_url) else { return false };
-        let changed = change(&mut types[at].1);
-        if types[at].1.wildcard.is_empty() && types[at].1.names.is_empty() {
-            types.swap_remove(at);
+        let Some(position) = types.iter().position(|(known, _)| known == type_url) else {
+            return false;
+        };
+        let changed = change(&mut types[position].1);
+        if types[position].1.wildcard.is_empty() && types[position].1.names.is_empty() {
+            types.swap_remove(position);
             if types.is_empty() {
                 self.scopes.remove(scope);
             }
@@ -213,15 +227,15 @@ impl KeySet {
             Self::Few(keys) if keys.len() < LINEAR_MAX => keys.push(key),
             Self::Few(keys) => {
                 let keys: Vec<Key> = keys.iter().copied().chain([key]).collect();
-                let places = keys.iter().enumerate().map(|(place, key)| (*key, place)).collect();
-                *self = Self::Many(Box::new(Many { keys, places }));
+                let positions = keys.iter().enumerate().map(|(n, key)| (*key, n)).collect();
+                *self = Self::Many(Box::new(Many { keys, positions }));
             }
             Self::Many(many) => {
-                let Many { keys, places } = &mut **many;
-                if places.contains_key(&key) {
+                let Many { keys, positions } = &mut **many;
+                if positions.contains_key(&key) {
                     return false;
                 }
-                places.insert(key, keys.len());
+                positions.insert(key, keys.len());
                 keys.push(key);
             }
         }
@@ -232,15 +246,15 @@ impl KeySet {
     fn remove(&mut self, key: Key) -> bool {
         match self {
             Self::Few(keys) => match keys.iter().position(|known| *known == key) {
-                Some(at) => drop(keys.swap_remove(at)),
+                Some(position) => drop(keys.swap_remove(position)),
                 None => return false,
             },
             Self::Many(many) => {
-                let Many { keys, places } = &mut **many;
-                let Some(at) = places.remove(&key) else { return false };
-                keys.swap_remove(at);
-                if let Some(moved) = keys.get(at) {
-                    places.insert(*moved, at);
+                let Many { keys, positions } = &mut **many;
+                let Some(position) = positions.remove(&key) else { return false };
+                keys.swap_remove(position);
+                if let Some(moved) = keys.get(position) {
+                    positions.insert(*moved, position);
                 }
                 // Half the limit, so that a session that comes and goes does not rebuild the set each
                 // time.
@@ -262,16 +276,6 @@ impl KeySet {
             Self::Many(many) => &many.keys,
         }
     }
-}
-
-/// Converts a key to a place in the slab.
-pub(crate) fn place(key: Key) -> usize {
-    usize::try_from(key).unwrap_or(usize::MAX)
-}
-
-/// Converts a place in the slab to a key. There are fewer than 2³² streams: `streams_max` is checked.
-pub(crate) fn key(place: usize) -> Key {
-    Key::try_from(place).unwrap_or(Key::MAX)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //!
 //! A subscription that is added meanwhile is answered from the new state, so it needs no mark.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use chancery_model::{ResourceName, Revision, ScopeName, TypeUrl};
 use chancery_protocol::Session;
@@ -19,9 +19,11 @@ use chancery_view::LayerDelta;
 use tokio::time::Instant;
 
 use crate::{
-    metrics::type_place,
-    sessions::convergence::ConvergenceTimes,
-    sessions::index::{Index, Key, key},
+    metrics::type_index,
+    sessions::{
+        convergence::ConvergenceTimes,
+        index::{Index, Key},
+    },
     turn::budget::Budget,
 };
 
@@ -32,26 +34,28 @@ pub(crate) const MARKS_PER_STEP: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Marking {
     what: What,
-    /// The current position.
-    cursor: Cursor,
+    /// The current position in the changes of collections.
+    position: Position,
+    /// The number of the state change in its shard.
+    step: u64,
     /// The previous state: all sessions have the changes up to it.
-    pub(crate) from: Revision,
+    from: Revision,
     /// The time at which the first of the changes arrived at the replica.
-    pub(crate) arrived: Instant,
+    arrived_at: Instant,
 }
 
 #[derive(Debug)]
 enum What {
     /// The changes of collections, sorted by scope.
-    Changes(Vec<Change>),
-    /// Unknown changes: the state is of another history.
-    Anything,
+    Changes(Vec<CollectionChange>),
+    /// Unknown changes: the state is of another history. Has the sessions that remain to be marked.
+    Anything(Range<Key>),
 }
 
 /// A position in the iteration over the changes, their names, and the sessions that subscribe to each.
 /// Sessions are visited from the last to the first.
 #[derive(Debug)]
-struct Cursor {
+struct Position {
     change: usize,
     /// 0 for the wildcards, then one for each step of the change's names.
     step: usize,
@@ -66,34 +70,54 @@ struct Cursor {
 pub(crate) struct Mark<'a> {
     pub(crate) type_url: &'a TypeUrl,
     /// The place of the type in the metrics.
-    pub(crate) type_place: usize,
+    pub(crate) type_index: usize,
     /// `None` for a wildcard.
     pub(crate) name: Option<&'a ResourceName>,
 }
 
 #[derive(Debug)]
-struct Change {
+struct CollectionChange {
     delta: Arc<LayerDelta>,
-    type_place: usize,
+    type_index: usize,
 }
 
 impl Marking {
     /// Creates the marking for known changes.
-    pub(crate) fn of(mut deltas: Vec<Arc<LayerDelta>>, from: Revision, arrived: Instant) -> Self {
+    pub(crate) fn of(
+        mut deltas: Vec<Arc<LayerDelta>>,
+        step: u64,
+        from: Revision,
+        arrived_at: Instant,
+    ) -> Self {
         deltas.sort_by(|a, b| a.scope().cmp(b.scope()));
         let change = |delta: Arc<LayerDelta>| {
-            let type_place = type_place(delta.type_url());
-            Change { delta, type_place }
+            let type_index = type_index(delta.type_url());
+            CollectionChange { delta, type_index }
         };
         let changes = deltas.into_iter().map(change).collect();
-        Self { what: What::Changes(changes), cursor: Cursor::start(), from, arrived }
+        let what = What::Changes(changes);
+        Self { what, position: Position::start(), step, from, arrived_at }
     }
 
-    /// Creates the marking for a change to another history. All sessions in places below `places` must
+    /// Creates the marking for a change to another history. All sessions with keys below `end` must
     /// compare everything.
-    pub(crate) fn of_anything(places: usize, from: Revision, arrived: Instant) -> Self {
-        let cursor = Cursor { below: places, ..Cursor::start() };
-        Self { what: What::Anything, cursor, from, arrived }
+    pub(crate) fn of_anything(end: Key, step: u64, from: Revision, arrived_at: Instant) -> Self {
+        Self { what: What::Anything(0..end), position: Position::start(), step, from, arrived_at }
+    }
+
+    /// Returns the number of the state change in its shard.
+    pub(crate) fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Returns the previous state: all sessions have the changes up to it.
+    pub(crate) fn from(&self) -> Revision {
+        self.from
+    }
+
+    /// Returns the time at which the first of the changes arrived at the replica.
+    pub(crate) fn arrived_at(&self) -> Instant {
+        self.arrived_at
     }
 
     /// Continues until the budget is spent. Returns whether all sessions have been marked.
@@ -103,44 +127,48 @@ impl Marking {
         budget: &mut Budget,
         mut apply: impl FnMut(Key, Option<Mark<'_>>),
     ) -> bool {
-        let Self { what, cursor, .. } = self;
-        let What::Changes(changes) = what else {
-            while cursor.below > 0 && !budget.is_spent() {
-                cursor.below -= 1;
-                budget.spend(1);
-                apply(key(cursor.below), None);
+        let Self { what, position, .. } = self;
+        let changes = match what {
+            What::Changes(changes) => changes,
+            What::Anything(keys) => {
+                while !budget.is_spent()
+                    && let Some(key) = keys.next_back()
+                {
+                    budget.spend(1);
+                    apply(key, None);
+                }
+                return Range::is_empty(keys);
             }
-            return cursor.below == 0;
         };
-        while let Some(Change { delta, type_place }) = changes.get(cursor.change) {
+        while let Some(CollectionChange { delta, type_index }) = changes.get(position.change) {
             if budget.is_spent() {
                 return false;
             }
             let (scope, type_url) = (delta.scope(), delta.type_url());
-            let (name, keys) = match cursor.step.checked_sub(1) {
+            let (name, keys) = match position.step.checked_sub(1) {
                 None => (None, index.wildcards(scope, type_url)),
                 Some(step) if step < delta.n_steps() && index.has_names(scope, type_url) => {
-                    let Some((key, name)) = delta.subscribed_at(step).nth(cursor.name) else {
-                        cursor.next_step();
+                    let Some((key, name)) = delta.subscribed_at(step).nth(position.name) else {
+                        position.next_step();
                         continue;
                     };
                     (Some(name), index.named(scope, type_url, key))
                 }
                 Some(_) => {
-                    cursor.next_change();
+                    position.next_change();
                     continue;
                 }
             };
-            let mark = Mark { type_url, type_place: *type_place, name };
+            let mark = Mark { type_url, type_index: *type_index, name };
             budget.spend(1);
-            cursor.below = cursor.below.min(keys.len());
-            while cursor.below > 0 && !budget.is_spent() {
-                cursor.below -= 1;
+            position.below = position.below.min(keys.len());
+            while position.below > 0 && !budget.is_spent() {
+                position.below -= 1;
                 budget.spend(1);
-                apply(keys[cursor.below], Some(mark));
+                apply(keys[position.below], Some(mark));
             }
-            if cursor.below == 0 {
-                cursor.next_name();
+            if position.below == 0 {
+                position.next_name();
             }
         }
         true
@@ -160,16 +188,16 @@ impl Marking {
         for scope in scopes {
             let first = changes.partition_point(|change| change.delta.scope() < scope);
             let of_scope = changes[first..].iter().take_while(|c| c.delta.scope() == scope);
-            for Change { delta, type_place } in of_scope {
+            for CollectionChange { delta, type_index } in of_scope {
                 if session.on_changes(delta) {
-                    owed.owe(*type_place, self.arrived);
+                    owed.owe(*type_index, self.arrived_at);
                 }
             }
         }
     }
 }
 
-impl Cursor {
+impl Position {
     fn start() -> Self {
         Self { change: 0, step: 0, name: 0, below: usize::MAX }
     }

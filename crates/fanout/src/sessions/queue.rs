@@ -7,7 +7,7 @@
 //! connecting clients, nor for a client that loads 100,000 resources. Bulk work gets its part
 //! regardless of the number of updates.
 //!
-//! Invariant: a session is queued at most once ([`crate::sessions::entry::Entry::queued`]). The shard skips keys
+//! Invariant: a session is queued at most once ([`super::Sessions`]). The shard skips keys
 //! of ended sessions, and drops them when there are many. The queue is therefore bounded by the number
 //! of streams.
 
@@ -61,9 +61,5 @@ impl Queue {
 
     pub(crate) fn len(&self) -> usize {
         self.updates.len() + self.bulk.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }

@@ -15,11 +15,14 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::{
     log_limit::RefusalLog,
-    messages::event::{Event, Sent},
-    messages::status::{End, EndCode},
+    messages::{
+        event::{Event, Sent},
+        status::{End, EndCode},
+    },
     replica::freshness::ReadFreshness,
     sessions::queue::Lane,
     stream::slot::{Delivery, StreamSlot},
+    turn::cost::cost_of_event,
 };
 
 /// The entrance for a stream's requests. The task that reads the client's messages owns it.
@@ -113,7 +116,7 @@ impl RequestSink {
     }
 
     async fn send(&self, event: Event) -> Result<(), Stopped> {
-        let inbox = self.inboxes.of(self.slot.lane_of(event.cost(1)));
+        let inbox = self.inboxes.of(self.slot.add_waiting(cost_of_event(&event, 1)));
         inbox.send(Sent::now(event)).await.map_err(|_| {
             self.end(End::new(EndCode::Unavailable, Stopped.to_string()));
             Stopped

@@ -67,7 +67,7 @@ pub(crate) struct StreamSlot {
     back: Notify,
     /// Whether the stream is established: the client has answered the responses to its first requests.
     /// Only the shard writes it.
-    arrived: AtomicBool,
+    established: AtomicBool,
     /// The number of events of the stream in an inbox. All are in one inbox, so that they keep their
     /// order.
     waiting: AtomicUsize,
@@ -157,7 +157,7 @@ impl StreamSlot {
             key: AtomicU32::new(NO_KEY),
             away: AtomicBool::new(false),
             back: Notify::new(),
-            arrived: AtomicBool::new(false),
+            established: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             waits_in_bulk: AtomicBool::new(false),
             outbox: Mutex::new(Outbox::default()),
@@ -198,20 +198,20 @@ impl StreamSlot {
     }
 
     pub(crate) fn is_established(&self) -> bool {
-        self.arrived.load(Ordering::Relaxed)
+        self.established.load(Ordering::Relaxed)
     }
 
     /// Marks the stream as established: the client has answered the responses to its first requests.
     /// Wakes the transport, which then moves to the threads for established streams.
-    pub(crate) fn arrive(&self) {
-        self.arrived.store(true, Ordering::Relaxed);
+    pub(crate) fn establish(&self) {
+        self.established.store(true, Ordering::Relaxed);
         let waker = self.outbox.lock().waker.take();
         wake(waker);
     }
 
-    /// Chooses the inbox for the stream's next event, of `cost` steps: the bulk inbox for large requests, and for
-    /// all requests until the stream is established. While earlier events wait, the event joins them.
-    pub(crate) fn lane_of(&self, cost: usize) -> Lane {
+    /// Counts the stream's next event, of `cost` steps, as waiting, and returns its inbox. Large requests, and all
+    /// requests until the stream is established, go to the bulk inbox. While earlier events wait, the event joins them.
+    pub(crate) fn add_waiting(&self, cost: usize) -> Lane {
         if self.waiting.fetch_add(1, Ordering::Acquire) == 0 {
             let is_bulk = !self.is_established() || cost > 1;
             self.waits_in_bulk.store(is_bulk, Ordering::Relaxed);
@@ -219,8 +219,8 @@ impl StreamSlot {
         if self.waits_in_bulk.load(Ordering::Relaxed) { Lane::Bulk } else { Lane::Updates }
     }
 
-    /// Records that an event for which [`StreamSlot::lane_of`] chose the inbox was handled.
-    pub(crate) fn on_handled(&self) {
+    /// Records that an event for which [`StreamSlot::add_waiting`] counted was handled.
+    pub(crate) fn remove_waiting(&self) {
         self.waiting.fetch_sub(1, Ordering::Release);
     }
 
