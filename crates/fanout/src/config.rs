@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use crate::{AccessControl, SecretFinder, client_events::ClientObserver};
+use crate::{AccessControl, SecretFinder, messages::client_events::ClientObserver};
 
 /// The settings of the fan-out.
 #[derive(Debug, Clone)]

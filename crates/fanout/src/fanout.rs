@@ -18,25 +18,37 @@ use crate::{
     AccessControl, Change, ClientGroup, ConcernedSession, Config, End, Progress, RequestSink,
     ResponseSource, StalledShard, StreamContents, StreamInfo, StreamRef, StreamStatus,
     Unacknowledged,
-    arrivals::Arrivals,
-    client_events::ClientEvent,
-    concern::Concerned,
-    contact::Contact,
-    event::{Event, Sent},
-    freshness::{AlwaysFresh, Fresh, ReadFreshness},
-    large::LargeWork,
     log_limit::RefusalLog,
-    memory::SubscriptionMemory,
-    metrics::{self, limit_hit},
-    page::Page,
-    placement::{IdentityStreams, PollAccess},
-    poll::{HeldPolls, Poll},
-    poll_rejections::{PollRejection, PollRejections},
-    resume_cache::ResumeCache,
+    messages::{
+        change::Concerned,
+        client_events::ClientEvent,
+        event::{Event, Sent},
+        page::Page,
+    },
+    metrics::{self, ShardMetrics, limit_hit},
+    offload::{Offload, large::LargeWork},
+    placement::{
+        Placement,
+        access::{IdentityStreams, PollAccess},
+        resume_cache::ResumeCache,
+    },
+    poll::{
+        HeldPolls, Poll,
+        rejections::{PollRejection, PollRejections},
+    },
+    replica::{
+        arrivals::Arrivals,
+        contact::Contact,
+        freshness::{AlwaysFresh, Fresh, ReadFreshness},
+    },
+    sessions::{parts::Parts, service::Service},
     shard::{Inputs, Shard, ShardEnd, Streams},
-    stream::Inboxes,
-    stream_slot::{ReadyList, StreamSlot},
-    turns::Turns,
+    stream::{
+        handles::Inboxes,
+        memory::SubscriptionMemory,
+        slot::{ReadyList, StreamSlot},
+    },
+    turn::turns::Turns,
 };
 
 /// The shards that serve all streams of a replica. Cheap to clone.
@@ -139,6 +151,7 @@ impl Fanout {
         metrics::register();
         let config = Arc::new(config);
         let differ = Arc::new(Differ::new());
+        let protocol = Arc::new(config.session.clone());
         let start = Instant::now();
         let arrivals = Arc::new(Arrivals::default());
         let resume_cache = Arc::new(ResumeCache::default());
@@ -165,16 +178,24 @@ impl Fanout {
                 start,
             };
             let now = Arc::clone(&state.borrow());
-            let (differ, arrivals) = (Arc::clone(&differ), Arc::clone(&arrivals));
-            let resume_cache = Arc::clone(&resume_cache);
-            let shard = Shard::new(Arc::clone(&config), now, differ, arrivals, resume_cache, n)
-                .sharing(
-                    large.clone(),
-                    Arc::clone(&memory),
-                    Arc::clone(&contact),
-                    identity_streams.clone(),
-                    Arc::clone(&refusal_log),
-                );
+            let placement = Placement::new(
+                Arc::clone(&config),
+                now,
+                Arc::clone(&refusal_log),
+                identity_streams.clone(),
+                Arc::clone(&resume_cache),
+            );
+            let offload = Offload::new(large.clone(), Arc::clone(&differ));
+            let parts = Parts {
+                config: Arc::clone(&config),
+                protocol: Arc::clone(&protocol),
+                differ: Arc::clone(&differ),
+                memory: Arc::clone(&memory),
+                contact: Arc::clone(&contact),
+                metrics: ShardMetrics::new(n),
+                refusal_log: Arc::clone(&refusal_log),
+            };
+            let shard = Shard::new(Service::new(parts, placement, offload), Arc::clone(&arrivals));
             tracker.spawn(shard.run(inputs, cancel.clone()));
             ShardHandle { inboxes: Inboxes { updates, bulk }, ready_list }
         });
@@ -182,7 +203,6 @@ impl Fanout {
         let streams = Streams::default();
         let streams_max = config.streams_max;
         let control_plane = config.control_plane.clone();
-        let protocol = Arc::new(config.session.clone());
         let access = Arc::new(PollAccess::new(config.access, config.observer.clone(), refusal_log));
         let poll_rejections = PollRejections::default();
         let shared = Shared {
@@ -279,7 +299,7 @@ impl Fanout {
         peer: SocketAddr,
     ) -> Result<(), End> {
         let state = Arc::clone(&self.freshness.state().borrow());
-        self.shared.access.place(&state, identity, node, peer).map(drop)
+        self.shared.access.authorize(&state, identity, node, peer).map(drop)
     }
 
     /// Passes on an event of a client.
@@ -439,9 +459,9 @@ impl Fanout {
         let mut stalled = Vec::new();
         for (n, shard) in self.shared.shards.iter().enumerate() {
             let mut from = Some(C::default());
-            while let Some(at) = from {
+            while let Some(position) = from {
                 let (reply, answer) = oneshot::channel();
-                match shard.ask(event(at, reply), answer).await {
+                match shard.ask(event(position, reply), answer).await {
                     Some(Some(page)) => {
                         from = page.next;
                         take(page);

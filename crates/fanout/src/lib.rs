@@ -13,7 +13,7 @@
 //! - A shard never waits for a stream. A slow stream delays only itself: the shard builds no message
 //!   before the transport can write it (SOTW-112, OPS-10).
 //! - The transport reads requests even while it cannot write responses.
-//! - Nobody waits for a shard that does not end its turn (`turns.rs`).
+//! - Nobody waits for a shard that does not end its turn (`turn/turns.rs`).
 //! - A turn of a shard is bounded. Marking after a commit, requests, ready transports, polls and status
 //!   queries continue in the next turn. New streams, ended streams, large requests and large responses
 //!   are bulk work. Each turn does one kind of bulk work, within a small budget of its own.
@@ -51,68 +51,44 @@
 //! state, and one difference of two states. Their size depends on the author, within the view and
 //! `transaction_bytes_max`. After such work, the shard yields.
 
-mod access_changes;
-mod arrivals;
-mod away;
-mod budget;
-mod changes;
-mod client_events;
-mod clock;
-mod concern;
 mod config;
-mod contact;
-mod entry;
-mod event;
 mod fanout;
-mod freshness;
 #[doc(hidden)]
 pub mod fuzz;
-mod index;
-mod large;
 mod log_limit;
-mod marking;
-mod memory;
+mod messages;
 mod metrics;
 mod offload;
-mod page;
-mod past_scopes;
 mod placement;
 mod poll;
-mod poll_rejections;
-mod queue;
-mod reassign;
+mod queries;
 mod rejection;
-mod report;
-mod resume_cache;
-mod serve;
+mod replica;
+mod sessions;
 mod shard;
-mod status;
 mod stream;
-mod stream_slot;
-mod stream_status;
-mod timers;
-mod turns;
-mod unanswered;
-mod views;
-mod work;
+mod turn;
 
-pub use client_events::{ClientEvent, ClientEventKind, ClientObserver};
-pub use concern::{Change, TouchedNames};
 pub use config::{Config, ConfigError};
 pub use fanout::{Fanout, OpenError, RefusalPlaces, StreamPlace};
-pub use freshness::{Behind, Fresh};
 pub use log_limit::RateLimitedLog;
-pub use metrics::{METRICS, access_refused, limit_hit, type_label};
-pub use placement::AccessControl;
-pub use poll::{HeldPoll, Poll, PollView};
-pub use poll_rejections::PollRejection;
-pub use rejection::SecretFinder;
-pub use serve::UNOPENED;
-pub use status::{
-    ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,
-    UnacknowledgedState,
+pub use messages::{
+    change::{Change, TouchedNames},
+    client_events::{ClientEvent, ClientEventKind, ClientObserver},
+    status::{
+        ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,
+        UnacknowledgedState,
+    },
+    stream_status::{ClientGroup, StreamContents, StreamRef, StreamStatus},
 };
-pub use stream::{RequestSink, ResponseSource, Stopped, StreamCloser};
-pub use stream_slot::{Delivery, StreamInfo};
-pub use stream_status::{ClientGroup, StreamContents, StreamRef, StreamStatus};
-pub use turns::StalledShard;
+pub use metrics::{METRICS, access_refused, limit_hit, type_label};
+pub use placement::access::AccessControl;
+pub use poll::{HeldPoll, Poll, PollView, rejections::PollRejection};
+pub use rejection::SecretFinder;
+pub use replica::freshness::{Behind, Fresh};
+pub use sessions::entry::UNOPENED;
+pub use stream::{
+    handles::{RequestSink, ResponseSource, Stopped, StreamCloser},
+    slot::{Delivery, StreamInfo},
+};
+pub use turn::turns::StalledShard;

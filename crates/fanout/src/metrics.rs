@@ -229,23 +229,23 @@ const LIMITS: &[&str] = &[
 /// Returns the alias of a type, or `other`. The results are a closed set.
 #[must_use]
 pub fn type_label(type_url: &TypeUrl) -> &'static str {
-    LABELS.get(type_place(type_url)).copied().unwrap_or("other")
+    LABELS.get(type_index(type_url)).copied().unwrap_or("other")
 }
 
 pub(crate) const N_LABELS: usize = KNOWN.len() + 1;
 
-/// The aliases by place in [`KNOWN`], and `other`.
+/// The aliases by index in [`KNOWN`], and `other`.
 pub(crate) const LABELS: [&str; N_LABELS] = {
     let mut labels = ["other"; N_LABELS];
-    let mut place = 0;
-    while place < KNOWN.len() {
-        labels[place] = KNOWN[place].aliases[0];
-        place += 1;
+    let mut index = 0;
+    while index < KNOWN.len() {
+        labels[index] = KNOWN[index].aliases[0];
+        index += 1;
     }
     labels
 };
 
-pub(crate) fn type_place(type_url: &TypeUrl) -> usize {
+pub(crate) fn type_index(type_url: &TypeUrl) -> usize {
     KNOWN.iter().position(|known| known.url == type_url.as_str()).unwrap_or(KNOWN.len())
 }
 

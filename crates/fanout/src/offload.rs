@@ -11,26 +11,36 @@
 //! - No change is missed. Changes during the absence are recorded one by one, or as one mark that
 //!   anything may have changed. A name gets its response only after the shard has registered the name,
 //!   from the state at that time.
-//! - The place of a session in its shard stays taken until nothing in the index refers to it.
+//! - The key of a session in its shard stays taken until nothing in the index refers to it.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use chancery_protocol::Session;
+use chancery_view::{Differ, View};
 use tokio::time::Instant;
 
 use crate::{
-    away::{After, Indexing, Offloaded, PendingChanges},
-    clock::Now,
-    index::{key, place},
     metrics::large_work,
-    shard::Shard,
-    status::{End, EndCode},
-    stream_slot::ReadyList,
-    work::{Done, Returned, Work},
+    sessions::index::Key,
+    stream::slot::{ReadyList, StreamSlot},
+    turn::clock::Now,
 };
 
-/// The number of names that a shard registers in one turn.
-const NAMES_PER_TURN: usize = 1024;
+pub(crate) mod away;
+pub(crate) mod large;
+pub(crate) mod work;
+
+use large::LargeWork;
+use work::{Done, Returned, Work};
+
+/// The large work of a shard.
+#[derive(Debug)]
+pub(crate) struct Offload {
+    large: LargeWork,
+    differ: Arc<Differ>,
+    /// Sessions whose names are being registered or removed. They take turns.
+    registering: VecDeque<Key>,
+}
 
 /// Returns a session to its shard, even if the work panics.
 struct ReturnGuard {
@@ -46,28 +56,24 @@ impl Drop for ReturnGuard {
     }
 }
 
-impl Shard {
+impl Offload {
+    pub(crate) fn new(large: LargeWork, differ: Arc<Differ>) -> Self {
+        Self { large, differ, registering: VecDeque::new() }
+    }
+
     /// Hands a session over for work on `cost` names.
-    pub(crate) fn offload(&mut self, at: usize, work: Work, cost: usize, now: Now) {
-        let view = self.view_of(at);
-        let Some(entry) = self.sessions.get_mut(at) else { return };
-        let status = entry.session.status();
-        let stand_in = Session::new(entry.slot.info.kind.clone(), Arc::clone(&self.protocol));
-        let session = std::mem::replace(&mut entry.session, stand_in);
-        entry.slot.set_away(true);
-        entry.away = Some(Box::new(Offloaded {
-            indexing: None,
-            missed: PendingChanges::Some(Vec::new()),
-            since: matches!(work, Work::Take(..)).then_some(now.ms),
-            waiting: VecDeque::new(),
-            status,
-            is_over: matches!(work, Work::End),
-            is_poll_due: false,
-        }));
+    pub(crate) fn submit(
+        &self,
+        key: Key,
+        slot: &Arc<StreamSlot>,
+        handover: Handover,
+        cost: usize,
+        now: Now,
+    ) {
         large_work().increment(1.0);
-        let back = Some(Returned { key: key(at), done: None });
-        let mut ticket = ReturnGuard { ready_list: Arc::clone(entry.slot.ready_list()), back };
-        let (differ, slot) = (Arc::clone(&self.differ), Arc::clone(&entry.slot));
+        let back = Some(Returned { key, done: None });
+        let mut ticket = ReturnGuard { ready_list: Arc::clone(slot.ready_list()), back };
+        let (differ, slot) = (Arc::clone(&self.differ), Arc::clone(slot));
         let address = slot.info.peer.ip().to_canonical();
         self.large.submit(
             address,
@@ -75,10 +81,11 @@ impl Shard {
             Box::new(move || {
                 // The work may have waited in the queue.
                 let ms = now.ms_at(Instant::now());
+                let Handover { session, work, view } = handover;
                 // A stream that has ended needs no response.
-                let is_in_vain =
+                let is_skipped =
                     slot.is_closed() && matches!(work, Work::Take(..) | Work::Poll { .. });
-                let done = if is_in_vain {
+                let done = if is_skipped {
                     (Some(session), Done::Polled(None, ms))
                 } else {
                     work.run(session, view.as_ref(), &differ, ms)
@@ -90,146 +97,31 @@ impl Shard {
         );
     }
 
-    /// Takes back the sessions that have returned.
-    pub(crate) fn on_back(&mut self, ready_list: &ReadyList, now: Now) {
-        for back in ready_list.take_back(self.config.turn_work_max) {
-            self.come_back(back, now);
-        }
+    /// Adds a session whose names are to be registered.
+    pub(crate) fn start_registering(&mut self, key: Key) {
+        self.registering.push_back(key);
     }
 
-    pub(crate) fn come_back(&mut self, Returned { key, done }: Returned, now: Now) {
-        let at = place(key);
-        large_work().decrement(1.0);
-        let Some(entry) = self.sessions.get_mut(at) else { return };
-        let Some((session, done)) = done else {
-            // The index may still refer to the session, so its place stays taken.
-            let text = "the replica could not handle a request of this stream";
-            entry.slot.end(End::new(EndCode::Unavailable, text));
-            self.forget(key, now);
-            return;
-        };
-        if let Some(session) = session {
-            entry.session = session;
-        }
-        // Rights may have changed before the reassignment reached this session. The session must not send a response
-        // under its old rights.
-        self.reassign_away(at, now);
-        let Some(entry) = self.sessions.get_mut(at) else { return };
-        let scopes = || entry.scopes().to_vec();
-        let indexing = match done {
-            Done::Polled(response, ms) => {
-                // A deadline that has passed since the poll is due now.
-                let then = Now { ms, ..now };
-                self.end_away(at, now, |shard| {
-                    shard.on_polled(at, response, then);
-                });
-                return;
-            }
-            Done::Taken(result, interests) if interests.is_empty() => {
-                self.end_away(at, now, |shard| shard.on_taken(at, result, now));
-                return;
-            }
-            Done::Taken(result, interests) => Indexing {
-                interests: interests.into_iter(),
-                gone: Vec::new(),
-                come: scopes(),
-                then: After::Taken(result),
-            },
-            Done::Moved { interests, gone, come } => {
-                Indexing { interests: interests.into_iter(), gone, come, then: After::Moved }
-            }
-            Done::Over(interests, remains) => Indexing {
-                interests: interests.into_iter(),
-                gone: scopes(),
-                come: Vec::new(),
-                then: After::Over(remains),
-            },
-        };
-        if let Some(away) = &mut entry.away {
-            away.indexing = Some(indexing);
-        }
-        self.indexing.push_back(key);
+    /// Returns the next session whose names are to be registered.
+    pub(crate) fn next_registering(&mut self) -> Option<Key> {
+        self.registering.pop_front()
     }
 
-    /// Registers some of the names of the sessions that have returned. Consecutive calls serve the
-    /// sessions in turn.
-    pub(crate) fn index_some(&mut self, now: Now) {
-        let Some(key) = self.indexing.pop_front() else { return };
-        let at = place(key);
-        let Self { sessions, index, .. } = self;
-        let away = sessions.get_mut(at).and_then(|entry| entry.away.as_mut());
-        let Some(Indexing { interests, gone, come, .. }) =
-            away.and_then(|away| away.indexing.as_mut())
-        else {
-            return;
-        };
-        for interest in interests.by_ref().take(NAMES_PER_TURN) {
-            index.forget(key, gone, &interest);
-            index.note(key, come, &interest);
-        }
-        match interests.len() {
-            0 => self.indexed(at, now),
-            _ => self.indexing.push_back(key),
-        }
+    /// Returns whether the names of a session are to be registered.
+    pub(crate) fn is_registering(&self) -> bool {
+        !self.registering.is_empty()
     }
 
-    fn indexed(&mut self, at: usize, now: Now) {
-        let away = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut());
-        let Some(away) = away else { return };
-        let Some(Indexing { then, .. }) = away.indexing.take() else { return };
-        match then {
-            After::Taken(result) => {
-                self.end_away(at, now, |shard| shard.on_taken(at, result, now));
-            }
-            After::Moved => {
-                let changed = self.views.state().placement_changed();
-                if let Some(entry) = self.sessions.get_mut(at) {
-                    entry.session.on_new_view();
-                    if entry.assigned_at == changed {
-                        self.set_moving(at, None);
-                    }
-                }
-                self.end_away(at, now, |shard| shard.enqueue(at, now));
-            }
-            After::Over(remains) => self.remove(key(at), remains, now),
-        }
+    #[cfg(test)]
+    pub(crate) fn large(&self) -> &LargeWork {
+        &self.large
     }
+}
 
-    /// Takes the session back: applies the changes that it missed, continues with `then`, and handles
-    /// the waiting requests.
-    fn end_away(&mut self, at: usize, now: Now, then: impl FnOnce(&mut Self)) {
-        let Some(entry) = self.sessions.get_mut(at) else { return };
-        let Some(away) = entry.away.take() else { return };
-        let Offloaded { missed, since, mut waiting, is_over, is_poll_due, .. } = *away;
-        // Without a reason the session is not polled again. Otherwise one large poll that finds nothing
-        // to send would follow another while an answer is awaited.
-        let is_due = is_poll_due || !missed.is_empty();
-        entry.slot.set_away(false);
-        if let Some(since) = since {
-            entry.session.taken_at(since, now.ms);
-        }
-        if is_over {
-            self.forget(key(at), now);
-            return;
-        }
-        match missed {
-            PendingChanges::Some(missed) => {
-                for (type_url, name) in missed {
-                    entry.session.on_change(&type_url, name.as_ref());
-                }
-            }
-            PendingChanges::Anything => entry.session.on_new_view(),
-        }
-        then(self);
-        self.settle_memory(at);
-        if is_due {
-            self.enqueue(at, now);
-        }
-        while let Some(event) = waiting.pop_front() {
-            self.handle(event, now);
-            if let Some(away) = self.sessions.get_mut(at).and_then(|entry| entry.away.as_mut()) {
-                away.waiting.append(&mut waiting);
-            }
-        }
-    }
+/// A session with the work on it, and the view that it needs.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    pub(crate) session: Session,
+    pub(crate) work: Work,
+    pub(crate) view: Option<View>,
 }

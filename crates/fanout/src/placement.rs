@@ -1,225 +1,371 @@
-//! The scopes and the rights of a client: its assignment chooses the scopes, and the access rules permit them.
+//! The scopes and rights of a shard's sessions.
+//!
+//! A new stream gets its scopes and rights when it opens. After a change of the assignments, the access rules, or its
+//! node, the shard computes them again.
+//!
+//! If the rights of a client change, its session ends. The client keeps its configuration, and may open a new stream.
+//! Sessions that a change of the access rules does not concern are only compared with the change, not placed again.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
-use chancery_model::{Identity, Node, Principal, ScopeName, State, StreamRefusal, StreamRights};
-use parking_lot::Mutex;
-use tracing::warn;
+use chancery_model::{Node, Revision, ScopeName, State, StreamRights};
+use chancery_protocol::ResumeState;
+use chancery_view::View;
 
 use crate::{
-    client_events::{ClientEvent, ClientEventKind, ClientObserver},
-    log_limit::{RefusalLog, logged_name},
-    metrics::access_refused,
-    status::{End, EndCode},
+    Config,
+    log_limit::RefusalLog,
+    messages::{
+        client_events::{ClientEvent, ClientEventKind},
+        status::{End, EndCode},
+    },
+    metrics::{access_refused, limit_hit},
+    sessions::index::Key,
+    stream::slot::StreamSlot,
+    turn::clock::Now,
 };
 
-/// Whether the access rules apply to clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AccessControl {
-    /// Every client may receive everything.
-    #[default]
-    Off,
-    /// A client may receive what the access rules give to its identity.
-    Enforced,
-}
+pub(crate) mod access;
+pub(crate) mod access_changes;
+pub(crate) mod past_scopes;
+pub(crate) mod placed;
+pub(crate) mod resume_cache;
+pub(crate) mod views;
 
-/// The text for clients whose stream is refused. It is the same for every reason, so that it tells nothing about
-/// other identities and scopes.
-const REFUSED: &str = "the identity of this client has no access to its configuration; the log of the server has the reason";
+use access::{Authorization, CHANGED, CountedStream, IdentityStreams, log_refusal, refused};
+use access_changes::AccessChanges;
+use past_scopes::PastScopes;
+use placed::{Placed, ScopeMove};
+use resume_cache::{Kept, ResumeCache};
+use views::Views;
 
-/// The text for clients whose stream ends because their rights changed.
-pub(crate) const CHANGED: &str = "the access rules have changed; reconnect";
-
-/// The scopes and rights of a client.
+/// The scopes and rights of a shard's sessions.
 #[derive(Debug)]
 pub(crate) struct Placement {
-    /// The assignment with its scopes; `None` if no assignment matches.
-    pub(crate) assigned: Option<(Arc<str>, Vec<ScopeName>)>,
-    /// The rights; `None` if access rules do not apply.
-    pub(crate) rights: Option<StreamRights>,
+    config: Arc<Config>,
+    refusal_log: Arc<RefusalLog>,
+    /// The streams of identities whose access rule limits them, of all shards.
+    identity_streams: IdentityStreams,
+    /// The resume data of ended streams of all shards.
+    resume_cache: Arc<ResumeCache>,
+    views: Views,
+    /// The pass over all sessions after a change of the assignments or access rules.
+    pass: Option<Pass>,
+    /// The changes of the access rules that caused the pass; `None` if the assignments changed, too.
+    access_changes: Option<AccessChanges>,
+    /// The sessions that are not indexed under their new scopes yet, by the revision of the assignments that may have
+    /// moved them.
+    moving: BTreeSet<(Revision, Key)>,
 }
 
-impl AccessControl {
-    /// Returns what a node receives. `identity` is `None` for connections that the operator has configured, such as
-    /// those to remote sinks of MCP.
-    pub(crate) fn place(
-        self,
-        state: &State,
-        identity: Option<&Identity>,
-        node: &Node,
-    ) -> Result<Placement, StreamRefusal> {
-        let assignment = state.assignments.for_node(node);
-        let assigned = assignment.map(|one| (Arc::clone(&one.name), one.scopes_for(node)));
-        let rights = match (self, identity) {
-            (Self::Off, _) | (Self::Enforced, None) => None,
-            (Self::Enforced, Some(identity)) => {
-                let scopes = assigned.as_ref().map_or(&[][..], |(_, scopes)| scopes);
-                let unresolved = assignment.and_then(|one| one.unresolved(node));
-                let unresolved = unresolved.map(|template| template.as_str());
-                Some(state.access.decide_stream(identity, node, scopes, unresolved)?)
-            }
-        };
-        Ok(Placement { assigned, rights })
-    }
+/// A pass over all sessions.
+#[derive(Debug, Clone, Copy)]
+struct Pass {
+    /// The next session.
+    next: Key,
+    /// The first revision that may contain a change that caused the pass.
+    since: Revision,
+}
 
-    /// Returns whether a client may read scopes that its assignment no longer gives. Without access rules, every client
-    /// may.
-    pub(crate) fn may_read(
-        self,
-        state: &State,
-        identity: Option<&Identity>,
-        node: &Node,
-        scopes: &[ScopeName],
-    ) -> bool {
-        match identity.filter(|_| self == Self::Enforced && !scopes.is_empty()) {
-            Some(identity) => state.access.decide_stream(identity, node, scopes, None).is_ok(),
-            None => true,
-        }
-    }
-
-    /// Returns whether the rules decide what an identity may read. Otherwise, a client only claims to be its node, and
-    /// only the assignment decides.
-    pub(crate) fn proves(self, identity: Option<&Identity>) -> bool {
-        self == Self::Enforced && identity.is_some_and(|one| !one.principal.is_anonymous())
-    }
+/// The effect of a new placement on a session.
+#[derive(Debug)]
+#[must_use = "a session that does not follow its placement is served under old rights"]
+pub(crate) enum Replacement {
+    /// The session keeps its scopes.
+    Kept,
+    /// The session sees other scopes. Its names have to be indexed under them.
+    Moved(ScopeMove),
+    /// The stream ends: its client has other rights than before.
+    Ended(End),
 }
 
 impl Placement {
-    pub(crate) fn scopes(&self) -> &[ScopeName] {
-        self.assigned.as_ref().map_or(&[], |(_, scopes)| scopes)
-    }
-}
-
-/// The access of clients without a session: polls, and streams of load reports.
-#[derive(Debug)]
-pub(crate) struct PollAccess {
-    pub(crate) control: AccessControl,
-    pub(crate) observer: ClientObserver,
-    pub(crate) log: Arc<RefusalLog>,
-}
-
-impl PollAccess {
     pub(crate) fn new(
-        control: AccessControl,
-        observer: ClientObserver,
-        log: Arc<RefusalLog>,
+        config: Arc<Config>,
+        state: Arc<State>,
+        refusal_log: Arc<RefusalLog>,
+        identity_streams: IdentityStreams,
+        resume_cache: Arc<ResumeCache>,
     ) -> Self {
-        Self { control, observer, log }
+        Self {
+            config,
+            refusal_log,
+            identity_streams,
+            resume_cache,
+            views: Views::new(state),
+            pass: None,
+            access_changes: None,
+            moving: BTreeSet::new(),
+        }
     }
 
-    /// Returns what the node of an identity receives.
-    ///
-    /// # Errors
-    /// Returns the end for a client that the access rules refuse.
-    pub(crate) fn place(
-        &self,
-        state: &State,
-        identity: &Identity,
-        node: &Node,
-        peer: SocketAddr,
-    ) -> Result<Placement, End> {
-        self.control.place(state, Some(identity), node).map_err(|refusal| {
-            let left_out = self.log.take(&node.id, peer);
-            log_refusal(left_out, Some(identity), node, peer, &refusal);
-            refused(&self.observer, Some(identity), node, peer, &refusal)
+    /// Returns the newest state.
+    pub(crate) fn state(&self) -> &Arc<State> {
+        self.views.state()
+    }
+
+    /// Returns whether any session sees a scope.
+    pub(crate) fn sees(&self, scope: &ScopeName) -> bool {
+        self.views.sees(scope)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn n_scope_lists(&self) -> usize {
+        self.views.n_lists()
+    }
+
+    /// Switches to the newest state, and returns the previous one. Starts to place the sessions again if the
+    /// assignments or the access rules have changed.
+    pub(crate) fn advance(&mut self, newest: &Arc<State>, now: Now) -> Arc<State> {
+        let old = self.views.advance(Arc::clone(newest));
+        self.resume_cache.forget_old(now.instant);
+        if old.placement_changed() != newest.placement_changed() {
+            self.start_pass(&old, newest);
+        }
+        old
+    }
+
+    fn start_pass(&mut self, old: &State, newest: &State) {
+        let later = AccessChanges::between(old, newest);
+        let earlier = self.access_changes.take();
+        self.access_changes = match (self.pass, earlier, later) {
+            (None, _, later) => later,
+            // Some sessions may not have been compared with the earlier changes yet.
+            (Some(_), Some(mut earlier), Some(later)) => {
+                earlier.extend(&later);
+                Some(earlier)
+            }
+            (Some(_), _, _) => None,
+        };
+        let first = if newest.follows(old) {
+            Revision(old.revision.0.saturating_add(1))
+        } else {
+            Revision(0)
+        };
+        let since = self.pass.map_or(first, |pass| pass.since.min(first));
+        self.pass = Some(Pass { next: 0, since });
+    }
+
+    /// Returns the next session of the pass over all sessions; `None` if there is no pass.
+    pub(crate) fn next_of_pass(&self) -> Option<Key> {
+        self.pass.map(|pass| pass.next)
+    }
+
+    /// Continues the pass with the session `next`. `None` ends the pass.
+    pub(crate) fn continue_pass(&mut self, next: Option<Key>) {
+        let since = self.pass.map(|pass| pass.since);
+        self.pass = next.zip(since).map(|(next, since)| Pass { next, since });
+    }
+
+    /// Returns the revision up to which all sessions are indexed under their scopes. All sessions have received the
+    /// changes up to `marked`.
+    pub(crate) fn reached_revision(&self, marked: Revision) -> Revision {
+        let pass = self.pass.map(|pass| pass.since);
+        let moving = self.moving.first().map(|(since, _)| *since);
+        match pass.into_iter().chain(moving).min() {
+            Some(since) => marked.min(Revision(since.0.saturating_sub(1))),
+            None => marked,
+        }
+    }
+
+    /// Records that the session is not indexed under its new scopes yet; `since` is the revision of the assignments that
+    /// moved it. `None` means that the session is indexed, or that its stream has ended.
+    pub(crate) fn set_moving(&mut self, key: Key, placed: &mut Placed, since: Option<Revision>) {
+        let (before, since) = placed.set_moving(since);
+        if before != since {
+            if let Some(before) = before {
+                self.moving.remove(&(before, key));
+            }
+            self.moving.extend(since.map(|since| (since, key)));
+        }
+    }
+
+    /// Records that a session is indexed under the scopes of a move. A later change may have moved it again.
+    pub(crate) fn on_indexed(&mut self, key: Key, placed: &mut Placed) {
+        if placed.placed_at() == self.state().placement_changed() {
+            self.set_moving(key, placed, None);
+        }
+    }
+
+    /// Returns the placement of a new stream, or the end of the stream.
+    pub(crate) fn admit(&mut self, slot: &StreamSlot, node: Arc<Node>) -> Result<Placed, End> {
+        let Authorization { assigned, rights } = self.authorize(slot, &node)?;
+        let counted = self.count(slot, &node, rights.as_ref())?;
+        let assigned = assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
+        let placed_at = self.state().placement_changed();
+        Ok(Placed::new(node, assigned, rights, counted, placed_at))
+    }
+
+    /// Returns what the node of a stream receives, or the end of the stream.
+    fn authorize(&self, slot: &StreamSlot, node: &Node) -> Result<Authorization, End> {
+        let identity = slot.info.identity.as_deref();
+        let decided = self.config.access.authorize(self.state(), identity, node);
+        decided.map_err(|refusal| {
+            let peer = slot.info.peer;
+            let left_out = self.refusal_log.take(&node.id, peer);
+            log_refusal(left_out, identity, node, peer, &refusal);
+            refused(&self.config.observer, identity, node, peer, &refusal)
         })
     }
-}
 
-/// Writes the reason of a refusal to the log, which the client does not learn. `left_out` is that of
-/// [`RefusalLog::take`].
-pub(crate) fn log_refusal(
-    left_out: Option<u64>,
-    identity: Option<&Identity>,
-    node: &Node,
-    peer: SocketAddr,
-    refusal: &StreamRefusal,
-) {
-    let Some(left_out) = left_out else { return };
-    let identity = identity.map_or("", |identity| identity.principal.as_str());
-    let (node, reason) = (logged_name(&node.id), refusal.to_string());
-    warn!(identity, node = &*node, %peer, reason, left_out, "a client has no access");
-}
+    /// Counts a stream of an identity whose access rule limits the number of streams.
+    fn count(
+        &self,
+        slot: &StreamSlot,
+        node: &Node,
+        rights: Option<&StreamRights>,
+    ) -> Result<Option<CountedStream>, End> {
+        let limit =
+            rights.and_then(|rights| rights.quota.streams).zip(slot.info.identity.as_deref());
+        let Some((max, identity)) = limit else { return Ok(None) };
+        let counted = self.identity_streams.take(&identity.principal, max);
+        counted.map(Some).ok_or_else(|| {
+            limit_hit("streams_per_identity");
+            access_refused("streams");
+            self.config.observer.observe(ClientEvent {
+                kind: ClientEventKind::Refused("streams"),
+                principal: Some(&identity.principal),
+                peer: slot.info.peer,
+                node: &node.id,
+            });
+            let text = format!(
+                "the identity {} already has {max} streams on this replica (quota.streams of its access rule)",
+                identity.principal
+            );
+            self.refusal_log.log(&node.id, slot.info.peer, &text);
+            End::new(EndCode::ResourceExhausted, text)
+        })
+    }
 
-/// Returns the end of a stream that is refused, counts it, and passes it on.
-pub(crate) fn refused(
-    observer: &ClientObserver,
-    identity: Option<&Identity>,
-    node: &Node,
-    peer: SocketAddr,
-    refusal: &StreamRefusal,
-) -> End {
-    access_refused(refusal.reason());
-    observer.observe(ClientEvent {
-        kind: ClientEventKind::Refused(refusal.reason()),
-        principal: identity.map(|identity| &identity.principal),
-        peer,
-        node: &node.id,
-    });
-    End::new(EndCode::PermissionDenied, REFUSED)
-}
+    /// Returns the view of a session. The only place where a stream gets a view.
+    pub(crate) fn view(&mut self, placed: &Placed) -> Option<View> {
+        let view = self.views.of(placed.scope_list()?).with_node(Arc::clone(placed.node()));
+        Some(match placed.rights() {
+            Some(rights) => view.with_secrets(Some(Arc::clone(&rights.secrets))),
+            None => view,
+        })
+    }
 
-/// The numbers of streams by identity, for identities whose access rule limits them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct IdentityStreams(Arc<Mutex<HashMap<Principal, u64>>>);
-
-/// A counted stream of an identity. Dropping it frees its place.
-#[derive(Debug)]
-pub(crate) struct CountedStream {
-    streams: IdentityStreams,
-    principal: Principal,
-}
-
-impl IdentityStreams {
-    /// Counts a stream, unless the identity already has `max`.
-    pub(crate) fn take(&self, principal: &Principal, max: u64) -> Option<CountedStream> {
-        let mut counts = self.0.lock();
-        let count = counts.entry(principal.clone()).or_default();
-        if *count >= max {
-            return None;
+    /// Returns whether a session has the scopes and rights of the newest state. Either it was placed with them, or no
+    /// later change concerns it.
+    pub(crate) fn is_current(&mut self, key: Key, slot: &StreamSlot, placed: &mut Placed) -> bool {
+        let changed = self.state().placement_changed();
+        let keep_rights = |changes: &AccessChanges| {
+            changes.keep_rights(placed.placed_at(), slot, self.config.access)
+        };
+        if placed.placed_at() != changed && !self.access_changes.as_ref().is_some_and(keep_rights) {
+            return false;
         }
-        *count += 1;
-        Some(CountedStream { streams: self.clone(), principal: principal.clone() })
+        placed.set_placed_at(changed);
+        self.set_moving(key, placed, None);
+        true
     }
-}
 
-impl Drop for CountedStream {
-    fn drop(&mut self) {
-        let mut counts = self.streams.0.lock();
-        if let Some(count) = counts.get_mut(&self.principal) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.principal);
-            }
+    /// Computes the scopes and rights of a session again.
+    pub(crate) fn place_again(&mut self, slot: &StreamSlot, placed: &mut Placed) -> Replacement {
+        let is_new_node = placed.has_new_node();
+        placed.set_placed_at(self.state().placement_changed());
+        let authorization = match self.authorize(slot, placed.node()) {
+            Ok(authorization) => authorization,
+            // The client keeps its configuration. Its next stream is refused.
+            Err(_) if !is_new_node => return Replacement::Ended(access_changed()),
+            Err(end) => return Replacement::Ended(end),
+        };
+        let Some(past) = self.past_after(slot, placed, &authorization) else {
+            return Replacement::Ended(access_changed());
+        };
+        let new = authorization.assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
+        let (old, moved) = placed.replace(new, past);
+        if let Some((_, scopes)) = old {
+            self.views.release(scopes);
+        }
+        moved.map_or(Replacement::Kept, Replacement::Moved)
+    }
+
+    /// Checks the rights of a session that is away. A session may be away for long. If its rights were checked only when
+    /// it returns, it would first send a response that its old rights permitted. Returns the end of the stream if its
+    /// client has other rights. The session is placed again when it is back.
+    pub(crate) fn check_away(
+        &mut self,
+        key: Key,
+        slot: &StreamSlot,
+        placed: &mut Placed,
+    ) -> Result<(), End> {
+        let authorization = self.authorize(slot, placed.node()).map_err(|_| access_changed())?;
+        self.past_after(slot, placed, &authorization).ok_or_else(access_changed)?;
+        let changed = self.state().placement_changed();
+        self.set_moving(key, placed, Some(changed));
+        Ok(())
+    }
+
+    /// Returns the earlier scopes of a session after a placement, or `None` if its client has other rights than before.
+    /// The session may still have to send resources of earlier scopes, so these must be readable, too.
+    fn past_after(
+        &self,
+        slot: &StreamSlot,
+        placed: &Placed,
+        authorization: &Authorization,
+    ) -> Option<PastScopes> {
+        let past = placed.past().after_move(placed.scopes(), authorization.scopes());
+        let (access, identity) = (self.config.access, slot.info.identity.as_deref());
+        let may_read =
+            |scopes: &[ScopeName]| access.may_read(self.state(), identity, placed.node(), scopes);
+        let keeps_rights = authorization.rights.as_ref() == placed.rights().map(|one| &**one)
+            && (placed.rights().is_none() || past.known().is_some_and(may_read));
+        keeps_rights.then_some(past)
+    }
+
+    /// Returns the resume data of the earlier streams of a session's client, as far as the client may have it now.
+    /// Scopes that the assignment no longer gives count only if the access rules permit them to a proven identity.
+    pub(crate) fn resume_states(
+        &mut self,
+        key: Key,
+        slot: &StreamSlot,
+        placed: &mut Placed,
+        now: Now,
+    ) -> Vec<Arc<ResumeState>> {
+        if !self.is_current(key, slot, placed) {
+            return Vec::new();
+        }
+        let identity = slot.info.identity.as_deref();
+        let principal = identity.map(|identity| &identity.principal);
+        let mut kept = self.resume_cache.of(principal, placed.node(), now.instant);
+        let (access, scopes) = (self.config.access, placed.scopes());
+        let may_resume = |kept: &Kept| {
+            kept.scopes.iter().all(|scope| scopes.contains(scope))
+                || access.proves(identity)
+                    && access.may_read(self.state(), identity, placed.node(), &kept.scopes)
+        };
+        kept.retain(may_resume);
+        placed.add_past(kept.iter().flat_map(|kept| &*kept.scopes));
+        match placed.past().known() {
+            Some(_) => kept.into_iter().map(|kept| kept.state).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Releases the scopes of a stream that has ended, and keeps its resume data.
+    pub(crate) fn release(
+        &mut self,
+        slot: &StreamSlot,
+        placed: Placed,
+        resume_state: Option<ResumeState>,
+        now: Now,
+    ) {
+        if let Some((state, scopes)) = resume_state.zip(placed.all_scopes()) {
+            let identity = slot.info.identity.as_deref();
+            let principal = identity.map(|identity| &identity.principal);
+            let kept = Kept { state: Arc::new(state), scopes: scopes.into() };
+            self.resume_cache.put(principal, placed.node(), kept, now.instant);
+        }
+        if let Some(scopes) = placed.into_scope_list() {
+            self.views.release(scopes);
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::io::{self, Read as _};
-
-    use super::*;
-
-    /// T9: a client's text cannot end a line of the log, add a field to it, nor color the lines after it.
-    #[test]
-    fn client_text_in_log_is_one_quoted_value() {
-        let (mut lines, writer) = io::pipe().unwrap();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .without_time()
-            .with_writer(Arc::new(writer))
-            .finish();
-        let forged = "a level=ERROR principal=\"root\"\n2026-01-01 INFO all is well\r\u{1b}[2J\u{2028}\u{202e}é";
-        let node = Node { id: forged.to_owned(), ..Node::default() };
-        tracing::subscriber::with_default(subscriber, || {
-            let refusal = StreamRefusal::NoRule;
-            log_refusal(Some(3), None, &node, ([127, 0, 0, 1], 1).into(), &refusal);
-        });
-        let mut text = String::new();
-        lines.read_to_string(&mut text).unwrap();
-        let quoted = r#"node="a level=ERROR principal=\"root\"\n2026-01-01 INFO all is well\r\u{1b}[2J\u{2028}\u{202e}é""#;
-        assert!(text.contains(quoted), "{text}");
-        assert_eq!(text.lines().count(), 1, "{text}");
-    }
+/// Returns the end of a stream whose client has other rights than before. The client receives OK and nothing more, so it
+/// keeps its configuration.
+fn access_changed() -> End {
+    End::new(EndCode::AccessChanged, CHANGED)
 }

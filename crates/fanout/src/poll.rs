@@ -24,12 +24,14 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    freshness::{Behind, ReadFreshness},
-    placement::{Placement, PollAccess},
-    poll_rejections::{PollRejection, PollRejections},
+    messages::status::End,
+    placement::access::{Authorization, PollAccess},
+    poll::rejections::{PollRejection, PollRejections},
+    replica::freshness::{Behind, ReadFreshness},
     shard::Streams,
-    status::End,
 };
+
+pub(crate) mod rejections;
 
 /// The maximum time that a poll waits for the confirmation that the state is current. Envoy gives
 /// up a poll after a second by default. Without a confirmation, the poll receives the local state,
@@ -43,7 +45,7 @@ const NAMES_MAX: usize = 16;
 /// The number of polls that are woken before other tasks run.
 const WAKE_STEP: usize = 1024;
 
-/// A running poll. Dropping it frees its place among the streams.
+/// A running poll. Dropping it uncounts it among the streams.
 #[derive(Debug)]
 pub struct Poll {
     streams: Streams,
@@ -79,12 +81,12 @@ pub(crate) struct HeldPolls {
 struct Index {
     next: u64,
     polls: BTreeMap<u64, Arc<Notify>>,
-    places: HashMap<(ScopeName, TypeUrl), Place>,
+    subscribers: HashMap<(ScopeName, TypeUrl), Subscribers>,
 }
 
 /// The polls that ask for one type in one scope.
 #[derive(Debug, Default)]
-struct Place {
+struct Subscribers {
     /// Those that wake at every change.
     all: BTreeSet<u64>,
     /// Those that wake at a change of a name.
@@ -163,8 +165,8 @@ impl Poll {
     /// Returns the end for a client that the access rules refuse.
     pub fn view(&self, identity: &Identity, node: &Node) -> Result<PollView, End> {
         let state = Arc::clone(&self.state.borrow());
-        let Placement { assigned, rights } =
-            self.access.place(&state, identity, node, self.peer)?;
+        let Authorization { assigned, rights } =
+            self.access.authorize(&state, identity, node, self.peer)?;
         let secrets = rights.map(|rights| rights.secrets);
         let scopes = assigned.map(|(_, scopes)| scopes);
         let resolve = |scopes: &Vec<ScopeName>| View::resolve(&state, scopes).with_secrets(secrets);
@@ -250,12 +252,13 @@ impl HeldPolls {
         index.next += 1;
         index.polls.insert(number, Arc::clone(&notify));
         for scope in &scopes {
-            let place = index.places.entry((scope.clone(), type_url.clone())).or_default();
+            let subscribers =
+                index.subscribers.entry((scope.clone(), type_url.clone())).or_default();
             match &names {
-                None => drop(place.all.insert(number)),
+                None => drop(subscribers.all.insert(number)),
                 Some(names) => {
                     for name in names {
-                        place.by_name.entry(name.clone()).or_default().insert(number);
+                        subscribers.by_name.entry(name.clone()).or_default().insert(number);
                     }
                 }
             }
@@ -270,18 +273,18 @@ impl HeldPolls {
         index.polls.remove(&poll.number);
         for scope in &poll.scopes {
             let key = (scope.clone(), poll.type_url.clone());
-            let Some(place) = index.places.get_mut(&key) else { continue };
-            place.all.remove(&poll.number);
+            let Some(subscribers) = index.subscribers.get_mut(&key) else { continue };
+            subscribers.all.remove(&poll.number);
             for name in poll.names.iter().flatten() {
-                if let Some(numbers) = place.by_name.get_mut(name) {
+                if let Some(numbers) = subscribers.by_name.get_mut(name) {
                     numbers.remove(&poll.number);
                     if numbers.is_empty() {
-                        place.by_name.remove(name);
+                        subscribers.by_name.remove(name);
                     }
                 }
             }
-            if place.all.is_empty() && place.by_name.is_empty() {
-                index.places.remove(&key);
+            if subscribers.all.is_empty() && subscribers.by_name.is_empty() {
+                index.subscribers.remove(&key);
             }
         }
         drop(index);
@@ -332,18 +335,24 @@ impl HeldPolls {
             numbers.range((after, Bound::Unbounded)).copied().take(WAKE_STEP).collect()
         };
         self.wake_in_steps(|index, after| {
-            index.places.get(&key).map_or_else(Vec::new, |place| range(&place.all, after))
+            index
+                .subscribers
+                .get(&key)
+                .map_or_else(Vec::new, |subscribers| range(&subscribers.all, after))
         })
         .await;
-        let has_names =
-            |index: &Index| index.places.get(&key).is_some_and(|place| !place.by_name.is_empty());
+        let has_names = |index: &Index| {
+            index.subscribers.get(&key).is_some_and(|subscribers| !subscribers.by_name.is_empty())
+        };
         if !has_names(&self.index.lock()) {
             return;
         }
         for (step, name) in delta.names().enumerate() {
             self.wake_in_steps(|index, after| {
-                let numbers =
-                    index.places.get(&key).and_then(|place| place.by_name.get(name.as_str()));
+                let numbers = index
+                    .subscribers
+                    .get(&key)
+                    .and_then(|subscribers| subscribers.by_name.get(name.as_str()));
                 numbers.map_or_else(Vec::new, |numbers| range(numbers, after))
             })
             .await;
@@ -456,7 +465,7 @@ mod tests {
         assert!(woken(&a).await && woken(&b).await && woken(&clusters).await);
         drop((a, b, all, clusters));
         let index = poll.held.index.lock();
-        assert!(index.polls.is_empty() && index.places.is_empty(), "{index:?}");
+        assert!(index.polls.is_empty() && index.subscribers.is_empty(), "{index:?}");
     }
 
     /// OPS-11: polls count as streams, and free their place.

@@ -26,7 +26,7 @@ use chancery_model::{Resource, TypeUrl};
 use chancery_protocol::{Request, Session};
 use chancery_view::Resources;
 
-use readings::{Base64Start, Byte, Readings, place, readings};
+use readings::{Base64Start, Byte, Readings, readings, span};
 
 mod form;
 mod readings;
@@ -104,7 +104,7 @@ impl fmt::Debug for SecretFinder {
     }
 }
 
-/// Returns the cost of [`clean`] in names ([`INLINE_NAMES_MAX`](crate::budget::INLINE_NAMES_MAX)). Counting stops above
+/// Returns the cost of [`clean`] in names ([`INLINE_NAMES_MAX`](crate::turn::budget::INLINE_NAMES_MAX)). Counting stops above
 /// `max`.
 pub(crate) fn cost(request: &Request, session: &Session, max: usize) -> usize {
     let Some((_, answered)) = session.answered_contents(request) else { return 0 };
@@ -236,7 +236,7 @@ impl<'a> Search<'a> {
             for part in self.readings.iter().flat_map(|readings| parts(readings, len)) {
                 let key = key(part);
                 if filter.may_have(key) && keys.contains(&key) {
-                    hidden[place(part)].fill(true);
+                    hidden[span(part)].fill(true);
                 }
             }
         }

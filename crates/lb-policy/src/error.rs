@@ -16,6 +16,7 @@ pub struct ConvertError {
 
 /// The kinds of conversion errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reason {
     /// No entry of a list of policies has a type that the client supports.
     NoSupportedPolicy {

@@ -4,8 +4,11 @@ use chancery_model::TypeUrl;
 use chancery_protocol::{Message, Protocol, RequestKind, Response, StreamKind};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use super::{LABELS, N_LABELS, type_place};
-use crate::{index::Size, queue::Lane, status::EndCode};
+use super::{LABELS, N_LABELS, type_index};
+use crate::{
+    messages::status::EndCode,
+    sessions::{index::Size, queue::Lane},
+};
 
 pub(crate) struct ShardMetrics {
     types: [TypeMetrics; N_LABELS],
@@ -63,8 +66,8 @@ pub(crate) enum Suppressed {
 impl ShardMetrics {
     pub(crate) fn new(shard: usize) -> Self {
         let streams = |protocol: Protocol| {
-            std::array::from_fn(|place| {
-                let label = LABELS.get(place).copied().unwrap_or("aggregated");
+            std::array::from_fn(|index| {
+                let label = LABELS.get(index).copied().unwrap_or("aggregated");
                 gauge!("chancery_xds_streams", "protocol" => protocol.as_str(), "type" => label)
             })
         };
@@ -77,7 +80,7 @@ impl ShardMetrics {
         let wait = |name: &'static str, lane: &'static str| histogram!(name, "lane" => lane);
         let bytes = |protocol: Protocol| histogram!("chancery_xds_response_bytes", "protocol" => protocol.as_str());
         Self {
-            types: std::array::from_fn(|place| TypeMetrics::new(LABELS[place])),
+            types: std::array::from_fn(|index| TypeMetrics::new(LABELS[index])),
             streams: PROTOCOLS.map(streams),
             response_bytes: PROTOCOLS.map(bytes),
             ends_client: ends("client"),
@@ -130,26 +133,26 @@ impl ShardMetrics {
     }
 
     pub(crate) fn on_request(&self, type_url: &TypeUrl, kind: RequestKind) {
-        self.of(type_place(type_url)).requests.increment(1);
-        let place = match kind {
+        self.of(type_index(type_url)).requests.increment(1);
+        let index = match kind {
             RequestKind::Ack => 0,
             RequestKind::Nack => 1,
             RequestKind::Subscribe => 2,
             RequestKind::Stale => 3,
             RequestKind::Repeat => 4,
         };
-        self.kinds[place].increment(1);
+        self.kinds[index].increment(1);
     }
 
     /// Counts a response and encodes it.
-    pub(crate) fn on_push(
+    pub(crate) fn encode(
         &self,
-        type_place: usize,
+        type_index: usize,
         response: Response,
         control_plane: &str,
     ) -> Message {
-        let of_type = self.of(type_place);
-        let of_protocol = &self.response_bytes[place_of(response.protocol())];
+        let of_type = self.of(type_index);
+        let of_protocol = &self.response_bytes[protocol_index(response.protocol())];
         of_type.pushes.increment(1);
         let n_resources = response.n_resources() + response.n_removed();
         of_type.pushed_resources.increment(n_resources as u64);
@@ -168,9 +171,9 @@ impl ShardMetrics {
         self.suppressed[reason as usize].increment(1);
     }
 
-    /// Returns the metrics of the type at a place from [`type_place`].
-    pub(crate) fn of(&self, type_place: usize) -> &TypeMetrics {
-        &self.types[type_place]
+    /// Returns the metrics of the type at an index from [`type_index`].
+    pub(crate) fn of(&self, type_index: usize) -> &TypeMetrics {
+        &self.types[type_index]
     }
 
     pub(crate) fn inbox_wait_seconds(&self, lane: Lane) -> &Histogram {
@@ -188,8 +191,8 @@ impl ShardMetrics {
     }
 
     pub(crate) fn streams(&self, kind: &StreamKind) -> &Gauge {
-        let of_protocol = &self.streams[place_of(kind.protocol)];
-        &of_protocol[kind.type_url.as_ref().map_or(N_LABELS, type_place)]
+        let of_protocol = &self.streams[protocol_index(kind.protocol)];
+        &of_protocol[kind.type_url.as_ref().map_or(N_LABELS, type_index)]
     }
 
     pub(crate) fn set_index(&self, size: Size) {
@@ -219,10 +222,10 @@ impl TypeMetrics {
     }
 }
 
-/// All protocols, each at its place in the handles.
+/// All protocols, each at its index in the handles.
 const PROTOCOLS: [Protocol; 3] = [Protocol::Sotw, Protocol::Delta, Protocol::Mcp];
 
-fn place_of(protocol: Protocol) -> usize {
+fn protocol_index(protocol: Protocol) -> usize {
     match protocol {
         Protocol::Sotw => 0,
         Protocol::Delta => 1,

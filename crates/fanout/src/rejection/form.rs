@@ -1,6 +1,6 @@
 //! Finds quoted resources and key material in a rejection text by their form alone.
 
-use super::readings::{Byte, numbers, place, unescaped};
+use super::readings::{Byte, numbers, span, unescaped};
 
 /// The minimum length of a run of base64 letters of all kinds that counts as key material.
 const BASE64_RUN_MIN: usize = 40;
@@ -53,20 +53,20 @@ pub(super) fn hide_keys(text: &str, hidden: &mut [bool]) {
     let unescaped = unescaped(text.as_bytes());
     hide_base64(text, &unescaped, hidden);
     for run in numbers(&unescaped).iter().filter(|run| run.len() >= NUMBERS_MIN) {
-        let place = place(run);
-        let rest = &text.as_bytes()[place.end..];
+        let span = span(run);
+        let rest = &text.as_bytes()[span.end..];
         let column = if rest.starts_with(b"  ") {
             let column = rest.iter().take(DUMP_TEXT_MAX);
             column.take_while(|byte| !matches!(byte, b'\n' | b'\\')).count()
         } else {
             0
         };
-        hidden[place.start..place.end + column].fill(true);
+        hidden[span.start..span.end + column].fill(true);
     }
     // A DER sequence with a long length, in escapes. Valid UTF-8 never has these bytes.
     let is_der = |pair: &[Byte]| pair[0].value == 0x30 && matches!(pair[1].value, 0x81 | 0x82);
     if let Some(at) = unescaped.windows(2).position(is_der) {
-        hidden[place(&unescaped[at..])].fill(true);
+        hidden[span(&unescaped[at..])].fill(true);
     }
 }
 
@@ -116,7 +116,7 @@ fn hide_base64(text: &str, unescaped: &[Byte], hidden: &mut [bool]) {
         let starts_with = |mark: &[u8; 3]| {
             run.len() >= MARKED_RUN_MIN && run.iter().zip(mark).all(|(byte, it)| byte.value == *it)
         };
-        let before = &text[..place(run).start];
+        let before = &text[..span(run).start];
         let follows_scheme = run.len() >= MARKED_RUN_MIN
             && ["earer ", "asic "].iter().any(|scheme| before.ends_with(scheme));
         // A JSON web token has dots between its parts.
@@ -125,7 +125,7 @@ fn hide_base64(text: &str, unescaped: &[Byte], hidden: &mut [bool]) {
             || run.len() >= BASE64_RUN_MIN && is_random()
             || is_key && is_line_end(gap);
         if is_token || is_key || follows_scheme {
-            hidden[place(run)].fill(true);
+            hidden[span(run)].fill(true);
         }
     }
 }

@@ -18,10 +18,10 @@ pub(super) struct Byte {
 }
 
 impl Byte {
-    fn new(value: u8, place: Range<usize>) -> Self {
+    fn new(value: u8, span: Range<usize>) -> Self {
         // Rejection texts have less than 4 GiB.
         let narrow = |at| u32::try_from(at).unwrap_or(u32::MAX);
-        Self { value, start: narrow(place.start), end: narrow(place.end) }
+        Self { value, start: narrow(span.start), end: narrow(span.end) }
     }
 }
 
@@ -29,7 +29,7 @@ impl Byte {
 pub(super) type Run = Vec<Byte>;
 
 /// Returns the place of a run, or of a part of one, in the text.
-pub(super) fn place(run: &[Byte]) -> Range<usize> {
+pub(super) fn span(run: &[Byte]) -> Range<usize> {
     let start = run.first().map_or(0, |first| first.start as usize);
     start..run.last().map_or(start, |last| last.end as usize)
 }
@@ -150,7 +150,7 @@ fn hex_byte(digits: &[Byte]) -> Option<Byte> {
     for digit in digits {
         value = value << 4 | char::from(digit.value).to_digit(16)?;
     }
-    Some(Byte::new(u8::try_from(value).ok()?, place(digits)))
+    Some(Byte::new(u8::try_from(value).ok()?, span(digits)))
 }
 
 /// Returns the byte of a decimal number. Java's bytes have a sign.
@@ -161,7 +161,7 @@ fn decimal_byte(digits: &[Byte], is_negative: bool) -> Option<Byte> {
         value = value.checked_mul(10)?.checked_add(u8::try_from(digit).ok()?)?;
     }
     let value = if is_negative { value.wrapping_neg() } else { value };
-    Some(Byte::new(value, place(digits)))
+    Some(Byte::new(value, span(digits)))
 }
 
 /// The current run, and the completed runs.
@@ -257,7 +257,7 @@ fn base64_decoded(letters: &[Byte]) -> Run {
         for (n, pair) in group.windows(2).enumerate() {
             let [high, low] = [0, 1].map(|at| sextet(pair[at].value).unwrap_or_default());
             let value = high << (2 * n + 2) | low >> (4 - 2 * n);
-            run.push(Byte::new(value, place(pair)));
+            run.push(Byte::new(value, span(pair)));
         }
     }
     run

@@ -3,14 +3,18 @@
 use std::{sync::Arc, task::Poll};
 
 use chancery_model::{
-    Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, ScopeTemplate, Transaction, TypeUrl,
+    Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, Revision, ScopeTemplate, Transaction,
+    TypeUrl,
     types::{CLUSTER, ENDPOINT, LOCALITY_ENDPOINT},
 };
 use chancery_protocol::{DeltaRequest, Request};
 
 use self::harness::{Client, ShardHarness, answer, decode, text};
 use super::*;
-use crate::{ClientGroup, Delivery, End, EndCode, SecretFinder, UnacknowledgedState};
+use crate::{
+    ClientGroup, Config, Delivery, End, EndCode, SecretFinder, UnacknowledgedState,
+    messages::event::Event, sessions::LEFT_OVER_MAX,
+};
 
 mod access;
 mod concern;
@@ -39,7 +43,7 @@ fn change_reaches_only_subscribed_sessions() {
     }
     harness.settle();
     harness.put("default", ENDPOINT, &[("x", "2")]);
-    assert_eq!(harness.shard.queue.len(), 1, "only one session is affected");
+    assert_eq!(harness.sessions().n_queued(), 1, "only one session is affected");
     assert_eq!(text(&harness.read(&mut x)), "x=2");
     assert_eq!(text(&harness.read(&mut y)), "");
 }
@@ -63,12 +67,12 @@ fn change_of_member_reaches_only_its_glob_subscribers() {
     harness.settle();
     let new = name("p/new");
     harness.put("default", LOCALITY_ENDPOINT, &[(&x, "2"), (&new, "1")]);
-    assert_eq!(harness.shard.queue.len(), 1, "only one session is affected");
+    assert_eq!(harness.sessions().n_queued(), 1, "only one session is affected");
     assert_eq!(text(&harness.read(&mut clients[0])), format!("{new}=1 {x}=2"));
     assert_eq!(text(&harness.read(&mut clients[1])), "");
     drop(clients);
     harness.settle();
-    assert!(harness.shard.index.is_empty());
+    assert!(harness.sessions().index().is_empty());
 }
 
 /// SOTW-112, OPS-10: while a stream cannot take a message, commits coalesce into one response. The
@@ -112,7 +116,7 @@ fn requests_are_handled_while_stream_cannot_be_written() {
     };
     harness.send(&client, None, subscribe);
     harness.settle();
-    let statuses = harness.shard.status_page(0).items;
+    let statuses = harness.status_page(0).items;
     assert_eq!(statuses[0].subscriptions.len(), 2, "the second type is subscribed");
     assert_eq!(text(&harness.read(&mut client)), "a=1 x=1");
 }
@@ -128,7 +132,7 @@ fn silent_client_receives_newest_state_after_ack_timeout() {
     assert_eq!(text(&harness.read(&mut client)), "", "the first response is unacknowledged");
     harness.put("default", CLUSTER, &[("a", "3")]);
     let Flow::Wait(Some(at)) = harness.shard.turn(harness.now()) else { panic!("no timer is set") };
-    assert_eq!(at, harness.ms + harness.shard.protocol.ack_timeout_ms);
+    assert_eq!(at, harness.ms + harness.parts().protocol.ack_timeout_ms);
     harness.ms = at;
     assert_eq!(text(&harness.read(&mut client)), "a=3");
 }
@@ -142,16 +146,16 @@ fn closed_stream_frees_all_shard_state() {
     let wildcard = harness.subscribe("n1", CLUSTER, &[]);
     let named = harness.subscribe("n2", ENDPOINT, &["x", "y"]);
     harness.settle();
-    assert_eq!(harness.shard.sessions.len(), 2);
+    assert_eq!(harness.sessions().len(), 2);
     let slot = Arc::clone(&named.slot);
     drop((wildcard, named));
     harness.settle();
-    assert!(harness.shard.sessions.is_empty() && harness.shard.index.is_empty());
-    assert_eq!(harness.shard.views.n_lists(), 0);
+    assert!(harness.sessions().is_empty() && harness.sessions().index().is_empty());
+    assert_eq!(harness.shard.service.placement().n_scope_lists(), 0);
     // A request that was already in the inbox has no effect.
     let request = Request::Delta(DeltaRequest::default());
-    harness.shard.handle(Event::Request { slot, request, node: None, permit: None }, harness.now());
-    assert!(harness.shard.sessions.is_empty());
+    harness.handle(Event::Request { slot, request, node: None, permit: None });
+    assert!(harness.sessions().is_empty());
 }
 
 /// OPS-10: short streams leave nothing that grows, neither in queues nor in timers.
@@ -176,14 +180,17 @@ fn short_streams_do_not_grow_queues_or_timers() {
         drop(client);
         harness.ms += 1;
         harness.shard.on_calls(&harness.ready_list, harness.now());
-        let left =
-            [harness.shard.queue.len(), harness.shard.timers.len(), harness.shard.closing.len()];
+        let left = [
+            harness.sessions().n_queued(),
+            harness.sessions().n_scheduled()[1],
+            harness.sessions().n_scheduled()[2],
+        ];
         assert!(left.iter().all(|n| *n <= LEFT_OVER_MAX + 10), "left: {left:?}");
     }
     harness.settle();
-    assert!(harness.shard.sessions.is_empty());
-    assert!(harness.shard.queue.is_empty());
-    let left = [harness.shard.timers.len(), harness.shard.closing.len()];
+    assert!(harness.sessions().is_empty());
+    assert!(harness.sessions().n_queued() == 0);
+    let left = harness.sessions().n_scheduled()[1..].to_vec();
     assert!(left.iter().all(|n| *n > 0), "{left:?}: no timer was left to drop");
 }
 
@@ -257,10 +264,7 @@ fn changed_node_metadata_changes_the_assignment() {
     node.metadata.insert("mesh".into(), "m2".into());
     let request = Request::Delta(answer(&first[0], None));
     let slot = Arc::clone(&client.slot);
-    harness.shard.handle(
-        Event::Request { slot, request, node: Some(Arc::new(node)), permit: None },
-        harness.now(),
-    );
+    harness.handle(Event::Request { slot, request, node: Some(Arc::new(node)), permit: None });
     assert_eq!(text(&harness.read(&mut client)), "a=2");
 }
 
@@ -273,7 +277,7 @@ fn turn_work_is_bounded() {
     let left = |harness: &mut ShardHarness, turns: usize| -> Vec<_> {
         let turn = |_| {
             let flow = harness.turn();
-            (harness.shard.queue.len(), flow == Flow::Again)
+            (harness.sessions().n_queued(), flow == Flow::Again)
         };
         (0..turns).map(turn).collect()
     };
@@ -300,11 +304,11 @@ fn clients_are_listed_once_for_each_user_agent_and_scopes() {
         let (slot, request) = (Arc::clone(&client.slot), Request::Delta(request));
         let node = Some(Arc::new(node));
         let event = Event::Request { slot, request, node, permit: None };
-        harness.shard.handle(event, harness.now());
+        harness.handle(event);
     }
     let (mut from, mut pages) = (Some(0), Vec::new());
     while let Some(place) = from {
-        let page = harness.shard.clients_page(place);
+        let page = harness.clients_page(place);
         let shown = |group: &ClientGroup| format!("{} {}", group.scopes[0], group.user_agent);
         pages.push(page.items.iter().map(shown).collect::<Vec<_>>());
         from = page.next;
@@ -320,14 +324,14 @@ fn a_half_closed_stream_is_served_and_then_ended() {
     let mut harness = ShardHarness::new();
     harness.put("default", CLUSTER, &[("a", "1")]);
     let mut client = harness.subscribe("n1", CLUSTER, &[]);
-    harness.shard.handle(Event::HalfClose { slot: Arc::clone(&client.slot) }, harness.now());
+    harness.handle(Event::HalfClose { slot: Arc::clone(&client.slot) });
     harness.settle();
     let Poll::Ready(Delivery::Message(message)) = client.poll() else { panic!("no response") };
     assert_eq!(text(&[decode(message)]), "a=1");
     assert!(client.poll().is_pending());
     harness.settle();
     assert_eq!(client.end(), End::ok());
-    assert!(harness.shard.sessions.is_empty());
+    assert!(harness.sessions().is_empty());
 }
 
 /// SVC-09, SOTW-06: a request that breaks a rule ends its stream and frees it.
@@ -339,7 +343,7 @@ fn a_refused_request_ends_its_stream() {
     let end = client.end();
     assert_eq!(end.code, EndCode::InvalidArgument);
     assert!(end.message.contains("type_url is empty"), "{}", end.message);
-    assert!(harness.shard.sessions.is_empty());
+    assert!(harness.sessions().is_empty());
     let mut client = harness.open();
     harness.send(&client, None, DeltaRequest::default());
     assert!(client.end().message.contains("no node"));
@@ -362,7 +366,7 @@ fn unsettled_streams_are_those_without_acknowledgment() {
     assert_eq!(lagging.len(), 1, "{lagging:?}");
     assert_eq!(lagging[0].node, "bad");
     assert_eq!(lagging[0].state, UnacknowledgedState::Nacked("no such thing".into()));
-    let record = &harness.shard.status_page(0).items[1].nacks[0];
+    let record = &harness.status_page(0).items[1].nacks[0];
     assert_eq!((record.code, record.message.as_str()), (13, "no such thing"));
     harness.put("default", CLUSTER, &[("a", "2")]);
     let to_bad = harness.read(&mut bad);
@@ -382,8 +386,8 @@ fn secret_in_a_rejection_is_not_kept() {
     let mut harness = ShardHarness::new();
     let find = |_: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])| found(body);
     let config =
-        Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.shard.config) };
-    harness.shard.config = Arc::new(config);
+        Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.parts().config) };
+    harness.set_config(config);
     harness.put("default", CLUSTER, &[("cert", "qT7-key-Zz93")]);
     let mut client = harness.subscribe("bad", CLUSTER, &[]);
     let response = harness.read(&mut client);
@@ -391,7 +395,7 @@ fn secret_in_a_rejection_is_not_kept() {
     harness.settle();
     let shown = "cannot load '[redacted]' of cert: [redacted]";
     assert_eq!(harness.unsettled()[0].state, UnacknowledgedState::Nacked(shown.into()));
-    let page = harness.shard.status_page(0);
+    let page = harness.status_page(0);
     assert_eq!(page.items[0].nacks[0].message, shown);
     let kept = format!("{page:?}");
     assert!(!kept.contains("qT7-key") && !kept.contains("inline_string"), "{kept}");
@@ -399,7 +403,7 @@ fn secret_in_a_rejection_is_not_kept() {
     let mut unknown = response[0].clone();
     unknown.nonce = "77".to_owned();
     harness.nack(&client, &unknown, "qT7-key-Zz93");
-    assert!(!format!("{:?}", harness.shard.status_page(0)).contains("qT7-key"));
+    assert!(!format!("{:?}", harness.status_page(0)).contains("qT7-key"));
 }
 
 /// OPS-19: the transport truncates a text before the shard searches it, so the text may end inside a
@@ -410,18 +414,18 @@ fn secret_at_the_end_of_a_truncated_rejection_is_not_kept() {
         let mut harness = ShardHarness::new();
         let find = |_: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])| found(body);
         let config =
-            Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.shard.config) };
-        harness.shard.config = Arc::new(config);
+            Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.parts().config) };
+        harness.set_config(config);
         harness.put("default", CLUSTER, &[("cert", secret)]);
         let mut client = harness.subscribe("bad", CLUSTER, &[]);
         let response = harness.read(&mut client);
-        let max = harness.shard.config.session.nack_message_bytes_max;
+        let max = harness.parts().config.session.nack_message_bytes_max;
         let start = format!("invalid certificate{}", ".".repeat(max));
         for kept in 1..secret.len() {
             let text = [&start[..max - kept], &secret[..kept]].concat();
             harness.nack(&client, &response[0], &text);
             offload::until_none_offloaded(&mut harness);
-            let page = harness.shard.status_page(0);
+            let page = harness.status_page(0);
             let shown = &page.items[0].nacks[0].message;
             assert!(shown.starts_with("invalid certificate..."), "{shown}");
             assert!(shown.ends_with('.'), "{kept} bytes of {secret}: {shown}");
@@ -435,8 +439,8 @@ fn secret_of_an_unanswered_response_is_not_kept() {
     let mut harness = ShardHarness::new();
     let find = |_: &TypeUrl, body: &[u8], found: &mut dyn FnMut(&[u8])| found(body);
     let config =
-        Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.shard.config) };
-    harness.shard.config = Arc::new(config);
+        Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.parts().config) };
+    harness.set_config(config);
     harness.put("default", CLUSTER, &[("cert", "qT7-key-Zz93")]);
     let mut client = harness.subscribe("bad", CLUSTER, &[]);
     let first = harness.read(&mut client);

@@ -15,18 +15,18 @@ fn hide_plainly(text: &str, hidden: &mut [bool]) {
     let unescaped = unescaped(text.as_bytes());
     hide_base64(text, &unescaped, hidden);
     for run in numbers(&unescaped).iter().filter(|run| run.len() >= NUMBERS_MIN) {
-        let place = place(run);
-        let rest = &text[place.end..];
+        let span = span(run);
+        let rest = &text[span.end..];
         let column = if rest.starts_with("  ") {
             rest.find(['\n', '\\']).unwrap_or(rest.len()).min(DUMP_TEXT_MAX)
         } else {
             0
         };
-        hidden[place.start..place.end + column].fill(true);
+        hidden[span.start..span.end + column].fill(true);
     }
     let is_der = |pair: &[Byte]| pair[0].value == 0x30 && matches!(pair[1].value, 0x81 | 0x82);
     if let Some(at) = unescaped.windows(2).position(is_der) {
-        hidden[place(&unescaped[at..])].fill(true);
+        hidden[span(&unescaped[at..])].fill(true);
     }
 }
 

@@ -41,7 +41,7 @@ fn is_open(client: &mut Client) -> bool {
 fn earlier_change_of_rules_is_not_forgotten_when_another_follows() {
     let (mut harness, mut clients) = streams(3);
     harness.apply(&access_change(vec![rule("refusal", 1, true)]));
-    assert!(harness.shard.reassign_from.is_some(), "the sessions are not compared yet");
+    assert!(harness.is_placing(), "the sessions are not compared yet");
     harness.apply(&access_change(vec![rule("other", 2, true)]));
     harness.settle();
     let open: Vec<bool> = clients.iter_mut().map(is_open).collect();
@@ -63,10 +63,10 @@ fn deleted_rule_ends_only_the_streams_that_it_permitted() {
 fn change_of_one_rule_places_only_the_sessions_that_it_names() {
     let (mut harness, mut clients) = streams(3);
     let before: Vec<Revision> =
-        harness.shard.sessions.iter().map(|(_, entry)| entry.assigned_at).collect();
+        harness.sessions().iter().map(|entry| entry.placed().placed_at()).collect();
     // A change that would end every session shows which ones are placed again.
-    for (_, entry) in &mut harness.shard.sessions {
-        entry.rights = None;
+    for (_, entry) in harness.sessions_mut().iter_mut() {
+        entry.placed_mut().clear_rights();
     }
     harness.apply(&access_change(vec![rule("more", 2, false)]));
     harness.settle();
@@ -74,8 +74,8 @@ fn change_of_one_rule_places_only_the_sessions_that_it_names() {
     assert_eq!(open, [true, true, false]);
     let newest = harness.state.placement_changed();
     assert!(before.iter().all(|revision| *revision < newest));
-    assert!(harness.shard.sessions.iter().all(|(_, entry)| entry.assigned_at == newest));
-    assert_eq!(harness.shard.reached_revision(), harness.state.revision);
+    assert!(harness.sessions().iter().all(|entry| entry.placed().placed_at() == newest));
+    assert_eq!(harness.shard.service.reached_revision(), harness.state.revision);
 }
 
 /// A change of the assignments places all sessions again, also if the access rules change in the same transaction.
@@ -102,8 +102,8 @@ fn changed_node_is_placed_after_a_change_of_rules_that_leaves_it_alone() {
     harness.settle();
     let request = DeltaRequest { type_url: CLUSTER.to_owned(), ..DeltaRequest::default() };
     harness.send(&client, Some("n2"), request);
-    let (_, entry) = harness.shard.sessions.iter().next().unwrap();
-    assert_eq!(entry.scopes(), [scope("two")]);
+    let entry = harness.sessions().iter().next().unwrap();
+    assert_eq!(entry.placed().scopes(), [scope("two")]);
 }
 
 /// The answer to a wait for a write does not omit a session that an earlier change has not moved yet.
@@ -117,9 +117,9 @@ fn revision_is_not_reached_before_all_earlier_moves() {
     harness.assign("moved", "*", &["other"]);
     harness.put("other", CLUSTER, &[("a", "1")]);
     harness.apply(&access_change(vec![rule("r", 77, false)]));
-    assert_eq!(harness.shard.reached_revision(), before);
+    assert_eq!(harness.shard.service.reached_revision(), before);
     harness.settle();
-    assert_eq!(harness.shard.reached_revision(), harness.state.revision);
+    assert_eq!(harness.shard.service.reached_revision(), harness.state.revision);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn changes_of_scopes_without_sessions_are_not_compared() {
     };
     assert_eq!(received(&mut harness), "x=1");
     let sees = |harness: &ShardHarness| {
-        ["default", "other"].map(|name| harness.shard.views.sees(&scope(name)))
+        ["default", "other"].map(|name| harness.shard.service.placement().sees(&scope(name)))
     };
     assert_eq!(sees(&harness), [true, false]);
     // The stream moves to a scope whose changes were not compared, and receives its present content.

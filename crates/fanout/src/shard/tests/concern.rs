@@ -14,7 +14,10 @@ use super::{
     harness::{Client, ShardHarness, key_of, scope},
     offload::{n_offloaded, until_none_offloaded},
 };
-use crate::{Change, Config, UnacknowledgedState, concern::Cursor, status::Unacknowledged};
+use crate::{
+    Change, Config, UnacknowledgedState,
+    messages::{change::QueryPosition, status::Unacknowledged},
+};
 
 /// Creates a change of resources of one scope and type at the newest revision.
 fn change(harness: &ShardHarness, in_scope: &str, type_url: &str, names: &[&str]) -> Change {
@@ -239,7 +242,7 @@ fn skipped_response_is_not_acknowledged_by_a_rejection() {
     let skipped = change(&harness, "default", CLUSTER, &["a"]);
     assert_eq!(harness.read(&mut client).len(), 1);
     harness.put("default", CLUSTER, &[("b", "2")]);
-    harness.ms += harness.shard.protocol.ack_timeout_ms;
+    harness.ms += harness.parts().protocol.ack_timeout_ms;
     let second = harness.read(&mut client);
     harness.nack(&client, &second[0], "no");
     harness.settle();
@@ -260,7 +263,7 @@ fn session_without_an_assignment_is_concerned_by_the_write_that_removed_it() {
     let to_empty = moved(&harness);
     assert_eq!(states(&mut harness, &to_empty), [UnacknowledgedState::Pending]);
     // The removal of a cluster waits for the listeners and routes that a new client may hold.
-    harness.ms += 2 * harness.shard.protocol.resume_hold_ms;
+    harness.ms += 2 * harness.parts().protocol.resume_hold_ms;
     take(&mut harness, &mut client);
     assert_eq!(states(&mut harness, &to_empty), []);
     let assignments = ["default", "empty"].map(|name| AssignmentOp::Delete(name.into())).to_vec();
@@ -280,11 +283,11 @@ fn shard_is_behind_until_all_sessions_are_reassigned() {
         (0..9).map(|n| harness.subscribe(&format!("n{n}"), CLUSTER, &[])).collect();
     harness.settle();
     harness.assign("blue", "n*", &["blue"]);
-    while harness.shard.marked_revision() < harness.state.revision {
+    while harness.shard.service.marked_revision() < harness.state.revision {
         harness.turn();
     }
     harness.put("blue", CLUSTER, &[("a", "1")]);
-    while harness.shard.marked_revision() < harness.state.revision {
+    while harness.shard.service.marked_revision() < harness.state.revision {
         harness.turn();
     }
     let of_a = change(&harness, "blue", CLUSTER, &["a"]);
@@ -318,7 +321,7 @@ fn shard_is_behind_until_large_sessions_have_moved() {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let is_behind = harness.concerned(&of_x).0[0].behind.is_some();
-        let n_registered = harness.shard.index.named(&blue, &x7.type_url, &x7.name).len();
+        let n_registered = harness.sessions().index().named(&blue, &x7.type_url, &x7.name).len();
         assert!(is_behind || n_registered == 2, "{n_registered} sessions are in the index");
         if !is_behind {
             break;
@@ -326,12 +329,12 @@ fn shard_is_behind_until_large_sessions_have_moved() {
         assert!(Instant::now() < deadline, "the sessions do not move");
         std::thread::sleep(Duration::from_millis(1));
         for back in harness.ready_list.take_back(1) {
-            harness.shard.come_back(back, harness.now());
+            harness.shard.service.on_returned(back, harness.now());
         }
         turns(&mut harness, 1);
     }
     until_none_offloaded(&mut harness);
-    assert_eq!(harness.shard.reached_revision(), harness.state.revision);
+    assert_eq!(harness.shard.service.reached_revision(), harness.state.revision);
     assert_eq!(nodes(&mut harness, &of_x), set(&["asking", "moving"]));
 }
 
@@ -345,13 +348,13 @@ fn ended_stream_does_not_keep_the_shard_behind() {
     until_none_offloaded(&mut harness);
     harness.assign("blue", "*", &["blue"]);
     turns(&mut harness, 10);
-    assert!(harness.shard.reached_revision() < harness.state.revision);
+    assert!(harness.shard.service.reached_revision() < harness.state.revision);
     drop(client);
     harness.shard.on_calls(&harness.ready_list, harness.now());
-    assert_eq!(harness.shard.reached_revision(), harness.state.revision);
+    assert_eq!(harness.shard.service.reached_revision(), harness.state.revision);
     until_none_offloaded(&mut harness);
-    assert!(harness.shard.sessions.is_empty());
-    assert_eq!(harness.shard.reached_revision(), harness.state.revision);
+    assert!(harness.sessions().is_empty());
+    assert_eq!(harness.shard.service.reached_revision(), harness.state.revision);
 }
 
 #[test]
@@ -362,10 +365,10 @@ fn page_has_at_least_one_session_with_the_smallest_budget() {
     harness.put("default", CLUSTER, &[("a", "1")]);
     harness.settle();
     let of_a = change(&harness, "default", CLUSTER, &["a"]);
-    let (mut found, mut next) = (BTreeSet::new(), Some(Cursor::default()));
+    let (mut found, mut next) = (BTreeSet::new(), Some(QueryPosition::default()));
     for _ in 0..20 {
         let Some(from) = next else { break };
-        let page = harness.shard.concerned_page(&of_a, from);
+        let page = harness.shard.service.concerned_page(&of_a, from);
         found.extend(page.items.iter().map(|one| one.node.id.clone()));
         next = page.next;
     }

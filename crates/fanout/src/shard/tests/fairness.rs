@@ -4,7 +4,7 @@ use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
 use super::harness::{Client, ShardHarness, text};
-use crate::{Config, event::Event};
+use crate::{Config, messages::event::Event};
 
 /// Creates a shard with one step of each kind per turn, and small responses.
 fn harness() -> ShardHarness {
@@ -86,8 +86,8 @@ fn many_connecting_clients_do_not_delay_small_update() {
                 DeltaRequest { type_url, subscribe: names.clone().into(), ..Default::default() };
             harness.send(client, Some(&format!("n{n}")), request);
         }
-        assert_eq!(harness.shard.queue.len(), 1000);
-        while harness.shard.queue.len() > 1 {
+        assert_eq!(harness.sessions().n_queued(), 1000);
+        while harness.sessions().n_queued() > 1 {
             round += 1;
             harness.put("default", ENDPOINT, &[("x", &round.to_string())]);
             let turns = turns_until(&mut harness, &mut small, |_| {});

@@ -20,15 +20,27 @@ use chancery_view::Differ;
 use prost::Message as _;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::super::{Flow, Now, Shard};
+use super::super::{Flow, Now, Service, Shard};
 use crate::{
-    Change, Config, Delivery, End, ResponseSource, StreamInfo,
-    concern::{Concerned, Cursor},
-    event::{Event, Events, Sent},
-    page::Page,
-    queue::Lane,
-    status::Unacknowledged as Lagging,
-    stream_slot::{ReadyList, StreamSlot},
+    Change, ClientGroup, Config, Delivery, End, ResponseSource, StreamInfo, StreamStatus,
+    log_limit::RefusalLog,
+    messages::{
+        change::{Concerned, QueryPosition},
+        event::{Event, Events, Sent},
+        page::Page,
+        status::Unacknowledged as Lagging,
+    },
+    metrics::ShardMetrics,
+    offload::{Offload, large::LargeWork},
+    placement::{Placement, access::IdentityStreams},
+    queries::report::{clients_page, status_page},
+    replica::contact::Contact,
+    sessions::{Sessions, index::Key, parts::Parts, queue::Lane},
+    stream::{
+        memory::SubscriptionMemory,
+        slot::{ReadyList, StreamSlot},
+    },
+    turn::cost::cost_of_event,
 };
 
 /// A shard with its inputs.
@@ -57,14 +69,66 @@ impl ShardHarness {
         let state = Arc::new(State::new(Incarnation(1)));
         let differ = Arc::new(Differ::new());
         let config = Arc::new(config);
-        let (arrivals, resume_cache) = Default::default();
-        let shard = Shard::new(config, Arc::clone(&state), differ, arrivals, resume_cache, 0);
+        let refusal_log = Arc::new(RefusalLog::new());
+        let placement = Placement::new(
+            Arc::clone(&config),
+            Arc::clone(&state),
+            Arc::clone(&refusal_log),
+            IdentityStreams::default(),
+            Arc::default(),
+        );
+        let offload = Offload::new(LargeWork::default(), Arc::clone(&differ));
+        let parts = Parts {
+            protocol: Arc::new(config.session.clone()),
+            memory: SubscriptionMemory::new(config.subscriptions_bytes_max),
+            contact: Arc::new(Contact::new(config.renewals_stop_after)),
+            metrics: ShardMetrics::new(0),
+            config,
+            differ,
+            refusal_log,
+        };
+        let shard = Shard::new(Service::new(parts, placement, offload), Arc::default());
         let (events, start) = (Events::default(), Instant::now());
         Self { shard, ready_list: Arc::default(), state, events, start, ms: 10_000 }
     }
 
     pub(super) fn now(&self) -> Now {
         Now::since(self.start, self.start + Duration::from_millis(self.ms))
+    }
+
+    pub(super) fn parts(&self) -> &Parts {
+        self.shard.service.parts()
+    }
+
+    pub(super) fn sessions(&self) -> &Sessions {
+        self.shard.service.sessions()
+    }
+
+    pub(super) fn sessions_mut(&mut self) -> &mut Sessions {
+        self.shard.service.sessions_mut()
+    }
+
+    pub(super) fn set_config(&mut self, config: Config) {
+        self.shard.service.parts_mut().config = Arc::new(config);
+    }
+
+    /// Passes an event to the shard.
+    pub(super) fn handle(&mut self, event: Event) {
+        let now = self.now();
+        self.shard.service.handle(event, now);
+    }
+
+    /// Returns whether sessions remain to be placed again.
+    pub(super) fn is_placing(&self) -> bool {
+        self.shard.service.placement().next_of_pass().is_some()
+    }
+
+    pub(super) fn status_page(&self, from: Key) -> Page<StreamStatus, Key> {
+        status_page(self.sessions(), from, self.parts().config.turn_work_max)
+    }
+
+    pub(super) fn clients_page(&self, from: Key) -> Page<ClientGroup, Key> {
+        clients_page(self.sessions(), from, self.parts().config.turn_work_max)
     }
 
     /// Takes turns until the shard has nothing to do at this time.
@@ -78,7 +142,8 @@ impl ShardHarness {
 
     /// Puts an event into its inbox.
     pub(super) fn post(&mut self, event: Event) {
-        let lane = event.slot().map_or(Lane::Updates, |slot| slot.lane_of(event.cost(1)));
+        let lane =
+            event.slot().map_or(Lane::Updates, |slot| slot.add_waiting(cost_of_event(&event, 1)));
         match lane {
             Lane::Updates => self.events.updates.push_back(Sent::now(event)),
             Lane::Bulk => self.events.bulk.push_back(Sent::now(event)),
@@ -96,7 +161,7 @@ impl ShardHarness {
         self.shard.on_state(&self.state, now);
         self.shard.on_events(&mut self.events, now);
         self.shard.on_calls(&self.ready_list, now);
-        self.shard.on_back(&self.ready_list, now);
+        self.shard.service.on_back(&self.ready_list, now);
         match self.shard.turn(now) {
             Flow::Wait(_) if !self.events.is_empty() => Flow::Again,
             flow => flow,
@@ -158,7 +223,7 @@ impl ShardHarness {
     }
 
     pub(super) fn send(&mut self, client: &Client, node: Option<&str>, request: DeltaRequest) {
-        self.shard.handle(Self::request(client, node, request), self.now());
+        self.handle(Self::request(client, node, request));
     }
 
     /// Opens a stream that subscribes to `names` of a type, or to all names if `names` is empty.
@@ -226,13 +291,13 @@ impl ShardHarness {
     pub(super) fn concerned(
         &mut self,
         change: &Change,
-    ) -> (Vec<Page<Concerned, Cursor>>, BTreeSet<String>) {
+    ) -> (Vec<Page<Concerned, QueryPosition>>, BTreeSet<String>) {
         let change = Arc::new(change.clone());
-        let (mut pages, mut next) = (Vec::new(), Some(Cursor::default()));
+        let (mut pages, mut next) = (Vec::new(), Some(QueryPosition::default()));
         while let Some(from) = next {
             let (reply, mut answer) = oneshot::channel();
             let change = Arc::clone(&change);
-            self.shard.handle(Event::Concerned { change, from, reply }, self.now());
+            self.handle(Event::Concerned { change, from, reply });
             let page = answer.try_recv().unwrap();
             next = page.next;
             pages.push(page);

@@ -39,7 +39,7 @@ fn subscribe(harness: &mut ShardHarness, node: &str) -> Client {
     };
     let slot = Arc::clone(&client.slot);
     let (request, node) = (Request::Delta(request), Some(Arc::new(node)));
-    harness.shard.handle(Event::Request { slot, request, node, permit: None }, harness.now());
+    harness.handle(Event::Request { slot, request, node, permit: None });
     client
 }
 
@@ -117,12 +117,12 @@ fn shard_without_contact_stops_renewing() {
     let mut harness = ShardHarness::new();
     put(&mut harness, &["a"], "1");
     let mut clients = [subscribe(&mut harness, "n1")];
-    harness.shard.contact.confirm(harness.now());
+    harness.parts().contact.confirm(harness.now());
     let found = pass(&mut harness, &mut clients, 60_000);
     let (last, _) = found[&0].last().unwrap();
     assert!((29_000..=30_000).contains(&(last - 10_000)), "the last renewal was at {last}");
-    assert_eq!(harness.shard.config.renewals_stop_after, Duration::from_secs(30));
-    harness.shard.contact.confirm(harness.now());
+    assert_eq!(harness.parts().config.renewals_stop_after, Duration::from_secs(30));
+    harness.parts().contact.confirm(harness.now());
     let found = pass(&mut harness, &mut clients, 3_000);
     let bodies: Vec<bool> = found[&0].iter().map(|(_, response)| is_heartbeat(response)).collect();
     assert!(bodies.len() >= 3, "{bodies:?}");
@@ -155,14 +155,14 @@ fn only_streams_with_lifetimes_have_timers() {
     harness.put("default", CLUSTER, &[("bare", "1")]);
     let mut clients = [subscribe(&mut harness, "n1"), harness.subscribe("n2", CLUSTER, &[])];
     pass(&mut harness, &mut clients, 60_000);
-    assert_eq!(harness.shard.timers.len(), 0);
+    assert_eq!(harness.sessions().n_scheduled()[1], 0);
     put(&mut harness, &["a"], "1");
     pass(&mut harness, &mut clients, 60_000);
-    assert!((1..=2).contains(&harness.shard.timers.len()));
+    assert!((1..=2).contains(&harness.sessions().n_scheduled()[1]));
     harness.apply(&Transaction {
         deletes: vec![(scope("default"), key_of(CLUSTER, "a"))],
         ..Transaction::default()
     });
     pass(&mut harness, &mut clients, 60_000);
-    assert_eq!(harness.shard.timers.len(), 0);
+    assert_eq!(harness.sessions().n_scheduled()[1], 0);
 }

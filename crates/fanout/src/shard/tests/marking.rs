@@ -11,7 +11,10 @@ use chancery_protocol::DeltaRequest;
 use chancery_view::View;
 
 use super::harness::{Client, ShardHarness, key_of, scope, text};
-use crate::{Config, UnacknowledgedState, event::Event, marking::MARKS_PER_STEP, shard::Flow};
+use crate::{
+    Config, UnacknowledgedState, messages::event::Event, sessions::marking::MARKS_PER_STEP,
+    shard::Flow,
+};
 
 fn small() -> ShardHarness {
     ShardHarness::with(Config { turn_work_max: 1, ..Config::default() })
@@ -32,8 +35,8 @@ fn commit_marks_many_sessions_in_steps() {
         .collect();
     harness.settle();
     harness.put("default", CLUSTER, &[("a", "1")]);
-    assert!(harness.shard.queue.len() <= MARKS_PER_STEP, "{}", harness.shard.queue.len());
-    assert!(harness.shard.marking.is_some());
+    assert!(harness.sessions().n_queued() <= MARKS_PER_STEP, "{}", harness.sessions().n_queued());
+    assert!(harness.shard.service.is_marking());
     // A new client is answered before all sessions are marked. It takes turns with the marked ones.
     let mut other = harness.open();
     let request = DeltaRequest {
@@ -51,7 +54,7 @@ fn commit_marks_many_sessions_in_steps() {
         }
         assert!(turns < 5, "not answered in {turns} turns");
     };
-    assert!(harness.shard.marking.is_some(), "the others are still being marked");
+    assert!(harness.shard.service.is_marking(), "the others are still being marked");
     assert_eq!(text(&[answered]), "x=1");
     for client in &mut many {
         assert_eq!(text(&harness.read(client)), "a=1");
@@ -72,9 +75,9 @@ fn revision_is_not_settled_before_all_sessions_are_marked() {
     assert_eq!(harness.unsettled(), []);
     let before = harness.state.revision;
     harness.put("default", CLUSTER, &[("a", "1")]);
-    assert!(harness.shard.marking.is_some());
+    assert!(harness.shard.service.is_marking());
     assert_eq!(harness.unsettled()[0].state, UnacknowledgedState::Behind(before));
-    while harness.shard.marking.is_some() {
+    while harness.shard.service.is_marking() {
         harness.turn();
     }
     assert!(
@@ -96,7 +99,7 @@ fn new_incarnation_marks_sessions_in_steps() {
     harness.settle();
     harness.state = Arc::new(State::new(Incarnation(2)));
     harness.put("default", CLUSTER, &[("b", "2")]);
-    assert!(harness.shard.marking.is_some() && harness.shard.queue.len() <= MARKS_PER_STEP);
+    assert!(harness.shard.service.is_marking() && harness.sessions().n_queued() <= MARKS_PER_STEP);
     harness.ms += 10_000;
     for client in &mut clients {
         assert_eq!(text(&harness.read(client)), "-a b=2");

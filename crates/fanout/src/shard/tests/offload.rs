@@ -6,6 +6,7 @@ use std::{
 };
 
 use chancery_model::{AccessOp, Identity, Principal};
+use chancery_protocol::Session;
 
 use super::{
     harness::{access_change, access_rule},
@@ -25,7 +26,7 @@ fn ask(names: Vec<String>) -> DeltaRequest {
 }
 
 pub(super) fn n_offloaded(harness: &ShardHarness) -> usize {
-    harness.shard.sessions.iter().filter(|(_, entry)| entry.away.is_some()).count()
+    harness.sessions().iter().filter(|entry| entry.presence().away().is_some()).count()
 }
 
 /// Takes turns until no session is away.
@@ -75,10 +76,10 @@ fn large_request_is_handled_outside_of_the_shard() {
     let mut got = read_all(&mut harness, &mut hog);
     got.sort();
     assert_eq!(got, ["x000007", "y"]);
-    let statuses = harness.shard.status_page(0).items;
+    let statuses = harness.status_page(0).items;
     let hog = statuses.iter().find(|status| &*status.node.id == "hog").unwrap();
     assert_eq!(hog.subscriptions[0].n_names, 10_001);
-    assert_eq!(harness.shard.index.size().names, 10_002);
+    assert_eq!(harness.sessions().index().size().names, 10_002);
 }
 
 /// Rejects a response whose one resource has a secret and `body_bytes` further bytes. Returns whether the shard itself
@@ -93,14 +94,14 @@ fn is_cleaned_inline(text: &str, body_bytes: usize) -> (bool, String) {
         found(b"qT7-key-Zz93");
     };
     let config =
-        Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.shard.config) };
-    harness.shard.config = Arc::new(config);
+        Config { secrets: SecretFinder::new(find), ..Config::clone(&harness.parts().config) };
+    harness.set_config(config);
     harness.put("default", CLUSTER, &[("cert", &"x".repeat(body_bytes))]);
     let mut client = harness.subscribe("bad", CLUSTER, &[]);
     let response = harness.read(&mut client);
     harness.nack(&client, &response[0], text);
     until_none_offloaded(&mut harness);
-    let message = harness.shard.status_page(0).items[0].nacks[0].message.clone();
+    let message = harness.status_page(0).items[0].nacks[0].message.clone();
     (is_inline.load(Ordering::Relaxed), message)
 }
 
@@ -126,19 +127,18 @@ fn contents_query_waits_for_offloaded_session() {
     let mut client = harness.open();
     harness.send(&client, Some("n1"), ask(many(5_000)));
     assert_eq!(n_offloaded(&harness), 1);
-    let stream = harness.shard.status_page(0).items.remove(0).stream;
+    let stream = harness.status_page(0).items.remove(0).stream;
     let query = |harness: &mut ShardHarness, after| {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let (slot, type_url) = (Arc::clone(&stream.0), TypeUrl::from_static(ENDPOINT));
-        let now = harness.now();
-        harness.shard.handle(Event::Contents { slot, type_url, after, reply }, now);
+        harness.handle(Event::Contents { slot, type_url, after, reply });
         answer
     };
     let mut first = query(&mut harness, None);
     assert!(first.try_recv().is_err(), "the session is away");
     until_none_offloaded(&mut harness);
     let mut page = first.try_recv().unwrap().page;
-    let max = harness.shard.config.turn_work_max;
+    let max = harness.parts().config.turn_work_max;
     let mut n = 0;
     loop {
         assert!(page.len() <= max, "{} names", page.len());
@@ -243,12 +243,12 @@ fn stream_that_ends_during_offload_frees_its_state() {
         }
         drop(client);
         let deadline = Instant::now() + PATIENCE;
-        while !harness.shard.sessions.is_empty() {
+        while !harness.sessions().is_empty() {
             harness.settle();
             assert!(Instant::now() < deadline, "the session remains, after {turns} turns");
         }
-        assert!(harness.shard.index.is_empty(), "after {turns} turns");
-        assert_eq!(harness.shard.index.size().names, 0);
+        assert!(harness.sessions().index().is_empty(), "after {turns} turns");
+        assert_eq!(harness.sessions().index().size().names, 0);
     }
 }
 
@@ -277,11 +277,11 @@ fn revoked_session_that_is_away_ends_without_a_response() {
     let Poll::Ready(Delivery::End(end)) = client.poll() else { panic!("the stream is open") };
     assert_eq!(end.code, EndCode::AccessChanged);
     let deadline = Instant::now() + PATIENCE;
-    while !harness.shard.sessions.is_empty() {
+    while !harness.sessions().is_empty() {
         harness.settle();
         assert!(Instant::now() < deadline, "the session remains");
     }
-    assert!(harness.shard.index.is_empty());
+    assert!(harness.sessions().index().is_empty());
 }
 
 /// Attack 46: the same for a session that returns with a response before the pass over all sessions reaches it.
@@ -290,8 +290,8 @@ fn revoked_session_that_returns_with_a_response_does_not_send_it() {
     let (mut harness, mut client) = large_stream_with_rights();
     assert_eq!(read_all(&mut harness, &mut client), ["x000007"]);
     harness.put("default", ENDPOINT, &[("x000007", "2")]);
-    for (_, entry) in &mut harness.shard.sessions {
-        entry.session.on_new_view();
+    for (_, entry) in harness.sessions_mut().iter_mut() {
+        entry.session_mut().unwrap().on_new_view();
     }
     harness.turn();
     assert_eq!(n_offloaded(&harness), 1, "the response is planned elsewhere");
@@ -299,7 +299,7 @@ fn revoked_session_that_returns_with_a_response_does_not_send_it() {
     harness.apply(&access_change(vec![AccessOp::DeleteRule("r".into())]));
     let delivery = loop {
         let now = harness.now();
-        harness.shard.on_back(&harness.ready_list, now);
+        harness.shard.service.on_back(&harness.ready_list, now);
         if let Poll::Ready(delivery) = client.poll() {
             break delivery;
         }
@@ -326,11 +326,11 @@ fn large_session_is_moved_to_other_scopes_by_offload() {
     assert_eq!(read_all(&mut harness, &mut client), ["x004999"]);
     drop(client);
     let deadline = Instant::now() + PATIENCE;
-    while !harness.shard.sessions.is_empty() {
+    while !harness.sessions().is_empty() {
         harness.settle();
         assert!(Instant::now() < deadline, "the session remains");
     }
-    assert!(harness.shard.index.is_empty());
+    assert!(harness.sessions().index().is_empty());
 }
 
 /// The change of the assignments that a session missed while it was away is not hidden by a later change of rules.
@@ -345,12 +345,12 @@ fn session_that_is_away_during_two_changes_moves_when_it_is_back() {
     harness.assign("own", "*", &["two"]);
     let now = harness.now();
     // The session returns only after the passes of both changes.
-    while harness.shard.reassign_from.is_some() {
+    while harness.is_placing() {
         harness.shard.turn(now);
     }
     let rule = access_rule("r", "unix:7", "default");
     harness.apply(&access_change(vec![AccessOp::PutRule(Box::new(rule))]));
-    while harness.shard.reassign_from.is_some() {
+    while harness.is_placing() {
         harness.shard.turn(now);
     }
     assert_eq!(read_all(&mut harness, &mut client), ["x000001"]);
@@ -402,10 +402,9 @@ fn pending_removals_do_not_occupy_the_shard() {
     assert_eq!(read_all(&mut harness, &mut client), ["last"]);
     let bytes = |harness: &ShardHarness| {
         harness
-            .shard
-            .sessions
+            .sessions()
             .iter()
-            .map(|(_, entry)| entry.session.retained_bytes())
+            .map(|entry| entry.presence().session().map_or(0, Session::retained_bytes))
             .sum::<usize>()
     };
     assert!(bytes(&harness) > 5_000 * 300, "{}", bytes(&harness));
@@ -424,7 +423,7 @@ fn pending_removals_do_not_occupy_the_shard() {
     harness.shard.on_calls(&harness.ready_list, harness.now());
     assert_eq!(n_offloaded(&harness), 1, "freeing 5,000 removals is large");
     until_none_offloaded(&mut harness);
-    assert_eq!(harness.shard.sessions.len(), 1);
+    assert_eq!(harness.sessions().len(), 1);
 }
 
 /// L12: a large session that waits for its client's answer is not polled repeatedly.
@@ -438,10 +437,10 @@ fn large_session_awaiting_answer_is_not_polled() {
     let first = harness.read(&mut client);
     assert_eq!(first[0].resources[0].name, "x000007");
     // A poll has to check each name, but the response is not answered.
-    let (at, entry) = harness.shard.sessions.iter_mut().next().unwrap();
-    entry.session.on_new_view();
+    let (key, entry) = harness.sessions_mut().iter_mut().next().unwrap();
+    entry.session_mut().unwrap().on_new_view();
     let now = harness.now();
-    harness.shard.enqueue(at, now);
+    harness.sessions_mut().enqueue(key, now);
     harness.turn();
     assert_eq!(n_offloaded(&harness), 1, "the poll is large");
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -463,7 +462,7 @@ fn large_session_awaiting_answer_is_not_polled() {
 fn large_request_of_ended_stream_is_not_handled() {
     let mut harness = ShardHarness::new();
     let (go, gate) = std::sync::mpsc::sync_channel::<()>(1);
-    harness.shard.large.submit(
+    harness.shard.service.offload().large().submit(
         [10, 0, 0, 1].into(),
         0,
         Box::new(move || gate.recv().unwrap_or_default()),
@@ -475,9 +474,13 @@ fn large_request_of_ended_stream_is_not_handled() {
     harness.settle();
     go.send(()).unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while !harness.shard.sessions.is_empty() {
+    while !harness.sessions().is_empty() {
         harness.turn();
-        assert_eq!(harness.shard.index.size().names, 0, "names of an ended stream are registered");
+        assert_eq!(
+            harness.sessions().index().size().names,
+            0,
+            "names of an ended stream are registered"
+        );
         assert!(Instant::now() < deadline, "the session remains");
     }
 }

@@ -36,7 +36,7 @@ fn stream_of_client_that_never_answers_is_closed() {
     harness.put("default", CLUSTER, &[("a", "2")]);
     assert_eq!(text(&harness.read(&mut client)), "a=2");
     pass(&mut harness, &mut client, PATIENCE_MS - 30_000 - 1);
-    assert_eq!(harness.shard.sessions.len(), 1);
+    assert_eq!(harness.sessions().len(), 1);
     harness.ms += 1;
     harness.settle();
     let end = client.end();
@@ -46,8 +46,8 @@ fn stream_of_client_that_never_answers_is_closed() {
         "no answer to a response of type type.googleapis.com/envoy.config.cluster.v3.Cluster for 60 s \
          (ack_close_after); reconnect"
     );
-    assert!(harness.shard.sessions.is_empty() && harness.shard.index.is_empty());
-    assert_eq!(harness.shard.unanswered.oldest(harness.ms), None);
+    assert!(harness.sessions().is_empty() && harness.sessions().index().is_empty());
+    assert_eq!(harness.shard.service.clients().unanswered.oldest(harness.ms), None);
 }
 
 /// A stream whose client does not even read is closed too: its response waits in the slot.
@@ -61,7 +61,7 @@ fn stream_of_client_that_never_reads_is_closed() {
         harness.ms += 1000;
         harness.put("default", CLUSTER, &[("a", &version.to_string())]);
         harness.settle();
-        assert_eq!(harness.shard.sessions.len(), 1);
+        assert_eq!(harness.sessions().len(), 1);
     }
     harness.ms += 1000;
     harness.settle();
@@ -84,13 +84,13 @@ fn client_that_answers_late_is_not_closed() {
         harness.put("default", CLUSTER, &[("a", &version.to_string())]);
         owed = harness.read(&mut client);
         assert_eq!(text(&owed), format!("a={version}"));
-        assert!(harness.shard.closing.len() <= 1, "one entry per session");
+        assert!(harness.sessions().n_scheduled()[2] <= 1, "one entry per session");
     }
     pass(&mut harness, &mut client, PATIENCE_MS - 1);
     harness.ack(&client, &owed[0]);
     // A client that has answered everything may be silent forever.
     pass(&mut harness, &mut client, 10 * PATIENCE_MS);
-    assert_eq!(harness.shard.sessions.len(), 1);
+    assert_eq!(harness.sessions().len(), 1);
     harness.put("default", CLUSTER, &[("a", "last")]);
     assert_eq!(text(&harness.read(&mut client)), "a=last");
 }
@@ -114,7 +114,7 @@ fn silence_is_measured_from_last_answer() {
         harness.ack(&client, part);
     }
     pass(&mut harness, &mut client, PATIENCE_MS - 1);
-    assert_eq!(harness.shard.sessions.len(), 1);
+    assert_eq!(harness.sessions().len(), 1);
     harness.ms += 1;
     harness.settle();
     assert_eq!(client.end().code, EndCode::Silent);
@@ -144,7 +144,7 @@ fn answers_of_other_types_do_not_prevent_close() {
         harness.ms += 1000;
     }
     harness.settle();
-    assert_eq!(harness.shard.sessions.len(), 1);
+    assert_eq!(harness.sessions().len(), 1);
     harness.ms += 1000;
     harness.settle();
     assert!(client.end().message.contains("Cluster for 60 s"));
@@ -165,9 +165,9 @@ fn response_of_unsubscribed_type_requires_no_answer() {
         None,
         DeltaRequest { type_url, unsubscribe: names.into(), ..Default::default() },
     );
-    assert_eq!(harness.shard.unanswered.oldest(harness.ms), None);
+    assert_eq!(harness.shard.service.clients().unanswered.oldest(harness.ms), None);
     pass(&mut harness, &mut client, 2 * PATIENCE_MS);
-    assert_eq!(harness.shard.sessions.len(), 1);
+    assert_eq!(harness.sessions().len(), 1);
 }
 
 /// By default, no client is closed for its silence.
@@ -180,5 +180,5 @@ fn silent_client_is_not_closed_by_default() {
     harness.ms += 30 * 24 * 3600 * 1000;
     harness.put("default", CLUSTER, &[("a", "2")]);
     assert_eq!(text(&harness.read(&mut client)), "a=2");
-    assert_eq!(harness.shard.unanswered.oldest(harness.ms), Some(30 * 24 * 3600));
+    assert_eq!(harness.shard.service.clients().unanswered.oldest(harness.ms), Some(30 * 24 * 3600));
 }

@@ -7,7 +7,7 @@ use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
 use super::harness::{Client, ShardHarness, answer, text};
-use crate::{Config, event::Event};
+use crate::{Config, messages::event::Event};
 
 /// The streams of a storm, and the names that each of them subscribes to.
 const STREAMS: usize = 1000;
@@ -63,7 +63,7 @@ fn acknowledgments_and_updates_overtake_new_streams() {
         let turns = turns_until_sent(&mut harness, &mut small);
         assert!(turns <= 2, "update {round} was sent after {turns} turns");
     }
-    assert!(harness.shard.sessions.len() < STREAMS, "the storm ended too soon for the test");
+    assert!(harness.sessions().len() < STREAMS, "the storm ended too soon for the test");
     harness.settle();
     assert_eq!(many.iter_mut().filter_map(Client::take).count(), STREAMS, "all are served");
 }
@@ -88,7 +88,7 @@ fn transport_reads_overtake_ended_streams() {
     let mut small = settled(&mut harness);
     let many = storm(&mut harness);
     harness.settle();
-    assert_eq!(harness.shard.sessions.len(), STREAMS + 1);
+    assert_eq!(harness.sessions().len(), STREAMS + 1);
     // The next update waits for the transport, which is still writing this one.
     harness.put("default", ENDPOINT, &[("x", "2")]);
     harness.turn();
@@ -100,12 +100,9 @@ fn transport_reads_overtake_ended_streams() {
     assert!(small.take().is_none(), "the transport asks for the next message");
     let turns = turns_until_sent(&mut harness, &mut small);
     assert!(turns <= 2, "the update was sent after {turns} turns");
-    assert!(
-        harness.shard.sessions.len() > STREAMS / 2,
-        "the streams were freed too soon for the test"
-    );
+    assert!(harness.sessions().len() > STREAMS / 2, "the streams were freed too soon for the test");
     harness.settle();
-    assert_eq!(harness.shard.sessions.len(), 1);
+    assert_eq!(harness.sessions().len(), 1);
 }
 
 /// New streams are opened, served and freed every few turns, however much work established streams
@@ -146,7 +143,7 @@ fn turn_handles_one_kind_of_bulk_work() {
     let _more = storm(&mut harness);
     harness.turn();
     let waiting = |harness: &ShardHarness| {
-        [harness.n_events(), harness.shard.queue.len(), harness.shard.leaving.len()]
+        [harness.n_events(), harness.sessions().n_queued(), harness.shard.leaving.len()]
     };
     let mut turns = [0; 3];
     for _ in 0..40 {

@@ -215,8 +215,7 @@ impl World {
         let node = stream.is_new.replace(false).then(|| Arc::clone(&stream.node));
         let slot = Arc::clone(&stream.client.slot);
         let event = Event::Request { slot, request, node, permit: None };
-        let now = self.harness.now();
-        self.harness.shard.handle(event, now);
+        self.harness.handle(event);
     }
 
     /// Sends the present node of a stream with its next request.
@@ -373,8 +372,7 @@ impl World {
     pub(super) fn check_contents(&mut self, stream: &Stream, type_url: &str) {
         let (reply, mut answer) = tokio::sync::oneshot::channel();
         let (slot, type_url) = (Arc::clone(&stream.client.slot), TypeUrl::new(type_url).unwrap());
-        let now = self.harness.now();
-        self.harness.shard.handle(Event::Contents { slot, type_url, after: None, reply }, now);
+        self.harness.handle(Event::Contents { slot, type_url, after: None, reply });
         let Ok(contents) = answer.try_recv() else { return };
         let statuses = chancery_protocol::ContentsReader::default().read(contents.page);
         for resource in statuses.into_iter().filter_map(|status| status.resource) {

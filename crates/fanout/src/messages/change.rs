@@ -1,0 +1,103 @@
+//! A change whose progress is queried, and the answer for one session.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use chancery_model::{Node, ResourceName, Revision, ScopeName, State, TypeUrl};
+
+use super::status::{SessionId, Unacknowledged};
+use crate::sessions::index::Key;
+
+/// The names that a change touches, by scope and type.
+pub type TouchedNames = BTreeMap<(ScopeName, TypeUrl), BTreeSet<ResourceName>>;
+
+/// The parts of one revision's changes that decide which sessions are concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The revision that sessions have to acknowledge.
+    pub revision: Revision,
+    /// The names and aliases of the changed resources.
+    pub(crate) touched: Vec<Touched>,
+    /// If set, sessions whose scopes changed at this revision of the assignments or later are concerned
+    /// too.
+    pub(crate) moved_since: Option<Revision>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Touched {
+    pub(crate) scope: ScopeName,
+    pub(crate) type_url: TypeUrl,
+    pub(crate) names: Vec<ResourceName>,
+}
+
+/// A session that a change concerns.
+#[derive(Debug)]
+pub(crate) struct Concerned {
+    pub(crate) id: SessionId,
+    pub(crate) node: Arc<Node>,
+    /// The concerned types that the session has not acknowledged.
+    pub(crate) unsettled: Vec<Unacknowledged>,
+}
+
+/// A position in the iteration over the sessions that a change concerns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct QueryPosition {
+    /// The next session to be checked for changed scopes.
+    pub(crate) key: Key,
+    pub(crate) touched: usize,
+    /// 0 for the wildcards, then one for each name.
+    pub(crate) step: usize,
+    /// The sessions of the step from this index on are done; `None` before the first.
+    pub(crate) below: Option<usize>,
+}
+
+impl Change {
+    /// Creates the change of resources at `revision`. `assignments` is true if the revision also
+    /// changed assignments.
+    #[must_use]
+    pub fn new(revision: Revision, names: TouchedNames, assignments: bool) -> Self {
+        let touched = |((scope, type_url), names): (_, BTreeSet<_>)| Touched {
+            scope,
+            type_url,
+            names: names.into_iter().collect(),
+        };
+        let touched = names.into_iter().map(touched).collect();
+        Self { revision, touched, moved_since: assignments.then_some(revision) }
+    }
+
+    /// Creates a change that stands for all changes up to `revision`. It concerns every session with a
+    /// view.
+    #[must_use]
+    pub fn anything(revision: Revision) -> Self {
+        Self { revision, touched: Vec::new(), moved_since: Some(Revision(0)) }
+    }
+
+    /// Returns the touched names of all scopes and types.
+    pub fn names(&self) -> impl Iterator<Item = &ResourceName> {
+        self.touched.iter().flat_map(|touched| &touched.names)
+    }
+}
+
+impl Touched {
+    /// Returns whether nodes with these scopes see any of `names` of this scope. A name in an upper
+    /// scope shadows it.
+    pub(crate) fn is_visible(
+        &self,
+        state: &State,
+        scopes: &[ScopeName],
+        names: &[ResourceName],
+    ) -> bool {
+        // The index may still have the session under scopes that it no longer sees.
+        if !scopes.contains(&self.scope) {
+            return false;
+        }
+        let upper = || scopes.iter().take_while(|scope| **scope != self.scope);
+        let covers = |scope, name: &ResourceName| {
+            let collection = state.collection(scope, &self.type_url);
+            collection.is_some_and(|collection| collection.find(name.as_str()).is_some())
+        };
+        names.iter().any(|name| !upper().any(|scope| covers(scope, name)))
+    }
+}
