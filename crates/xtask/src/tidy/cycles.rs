@@ -23,8 +23,16 @@ const LAYERS: &[(&str, &[&str])] =
     &[("crates/store", &["src/format/", "src/disk/", "src/replication/"])];
 
 /// The names of methods that types of other crates have, too.
-const FOREIGN_METHODS: &[&str] =
-    &["as_bytes", "as_str", "into_inner", "into_iter", "into_stream", "is_empty", "to_string"];
+const FOREIGN_METHODS: &[&str] = &[
+    "as_bytes",
+    "as_str",
+    "into_inner",
+    "into_iter",
+    "into_stream",
+    "is_empty",
+    "to_string",
+    "type_url",
+];
 
 /// The maximum number of re-exports between a path and the definition.
 const REEXPORTS_MAX: usize = 8;
