@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, bail};
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use chancery_model::types::CLUSTER;
 use chancery_proto::{discovery::DeltaDiscoveryRequest, node::Node};
 use chancery_tls::{ClientStream, ClientTls, ClientTlsFiles};
@@ -159,7 +159,7 @@ impl Requests {
 
     /// Waits for flow-control capacity, and returns at most `wanted` bytes of it. Returns `None` if
     /// the stream takes no more data.
-    pub(crate) async fn room(&mut self, wanted: usize) -> Option<usize> {
+    async fn room(&mut self, wanted: usize) -> Option<usize> {
         self.0.reserve_capacity(wanted);
         std::future::poll_fn(|cx| self.0.poll_capacity(cx)).await?.ok()
     }
@@ -167,6 +167,19 @@ impl Requests {
     /// Sends raw bytes.
     pub(crate) fn send_bytes(&mut self, bytes: Bytes) -> Result<()> {
         Ok(self.0.send_data(bytes, false)?)
+    }
+
+    /// Sends bytes as fast as the server takes them. Returns `false` if the stream ended before
+    /// that.
+    pub(crate) async fn send_all(&mut self, mut bytes: Bytes) -> bool {
+        while bytes.has_remaining() {
+            let Some(room) = self.room(bytes.len()).await else { return false };
+            let part = bytes.split_to(room.min(bytes.len()));
+            if self.send_bytes(part).is_err() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Acknowledges the response with this nonce.

@@ -1,6 +1,7 @@
 //! The error of a rejected request. It becomes a gRPC status or HTTP JSON.
 
 use chancery_admin_proto::v1 as pb;
+use chancery_audit::Decision;
 use chancery_model::{Expectation, NameError, Refusal};
 use prost::Message;
 use tonic::{
@@ -73,6 +74,26 @@ pub enum AdminError {
 }
 
 impl AdminError {
+    /// Returns the decision in the audit log.
+    pub(crate) fn decision(&self) -> Decision {
+        match self {
+            Self::Input(_) => Decision::Refused("input"),
+            Self::Parameter(_) => Decision::Refused("parameter"),
+            Self::NotFound(_) => Decision::Refused("not_found"),
+            Self::Precondition(_) => Decision::Refused("precondition"),
+            Self::TooLarge(_) => Decision::Refused("too_large"),
+            Self::Method(_) => Decision::Refused("method"),
+            Self::Unauthenticated(_) => Decision::Refused("unauthenticated"),
+            Self::Forbidden(_) => Decision::Refused("forbidden"),
+            Self::Unavailable(_) => Decision::Failed("unavailable"),
+            Self::OutcomeUnknown(_) => Decision::Unknown("outcome_unknown"),
+            Self::Quota(_) => Decision::Refused("quota"),
+            Self::Busy { reason, .. } => Decision::Refused(reason),
+            Self::Exhausted(_) => Decision::Failed("disk_full"),
+            Self::Internal(_) => Decision::Failed("internal"),
+        }
+    }
+
     /// Returns the gRPC code.
     #[must_use]
     pub fn code(&self) -> Code {

@@ -316,25 +316,3 @@ pub(crate) async fn record_secrets_read(
     audit.note(now(event));
     Ok(())
 }
-
-impl AdminError {
-    /// Returns the decision in the audit log.
-    pub(crate) fn decision(&self) -> Decision {
-        match self {
-            Self::Input(_) => Decision::Refused("input"),
-            Self::Parameter(_) => Decision::Refused("parameter"),
-            Self::NotFound(_) => Decision::Refused("not_found"),
-            Self::Precondition(_) => Decision::Refused("precondition"),
-            Self::TooLarge(_) => Decision::Refused("too_large"),
-            Self::Method(_) => Decision::Refused("method"),
-            Self::Unauthenticated(_) => Decision::Refused("unauthenticated"),
-            Self::Forbidden(_) => Decision::Refused("forbidden"),
-            Self::Unavailable(_) => Decision::Failed("unavailable"),
-            Self::OutcomeUnknown(_) => Decision::Unknown("outcome_unknown"),
-            Self::Quota(_) => Decision::Refused("quota"),
-            Self::Busy { reason, .. } => Decision::Refused(reason),
-            Self::Exhausted(_) => Decision::Failed("disk_full"),
-            Self::Internal(_) => Decision::Failed("internal"),
-        }
-    }
-}

@@ -12,7 +12,8 @@ use serde::de::IgnoredAny;
 use crate::{
     conflicts::Conflicts,
     draft,
-    encode::Encoder,
+    encode::encode_fields,
+    encoder::Encoder,
     generated_name::OnlyName,
     mode::{Validation, ValidationMode},
     node::{InputBudget, Node},
@@ -154,7 +155,7 @@ fn top_level_faults(root: &Node) -> Vec<Fault> {
         }
         other => other.clone(),
     };
-    let _ = encoder.fields(&bootstrap, &shallow);
+    let _ = encode_fields(&mut encoder, &bootstrap, &shallow);
     encoder.into_faults()
 }
 

@@ -6,7 +6,10 @@ use chancery_model::{
 use prost_types::Any;
 use serde_json::Value as Json;
 
-use crate::{encode::Encoder, node::Node, problem::Fault, render::body_to_json, sensitive::IS_KEY};
+use crate::{
+    encode::encode_message, encoder::Encoder, node::Node, problem::Fault, render::body_to_json,
+    sensitive::IS_KEY,
+};
 
 /// The key of a manifest's entry.
 pub(crate) const KEY: &str = "dynamic_parameter_constraints";
@@ -21,7 +24,7 @@ pub(crate) fn read(node: &Node, faults: &mut Vec<Fault>) -> Constraints {
     let pool = chancery_proto::envoy_pool();
     let mut encoder = Encoder::new(pool);
     let message = pool.get_message_by_name(MESSAGE);
-    let bytes = message.and_then(|message| encoder.message(&message, node));
+    let bytes = message.and_then(|message| encode_message(&mut encoder, &message, node));
     let Some(bytes) = bytes else {
         faults.extend(encoder.into_faults().into_iter().map(|fault| fault.within(KEY)));
         return Constraints::Always;

@@ -10,6 +10,9 @@ use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
 use crate::collection;
 
+/// The replacement for a value that is secret because of its field.
+pub const MARK: &str = "[redacted]";
+
 /// The replacement for a private key outside of sensitive fields. Admission rejects this value in a manifest,
 /// because it would overwrite the real one.
 pub const KEY_MARK: &str = "[redacted private key]";

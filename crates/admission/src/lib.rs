@@ -42,6 +42,7 @@ mod discovery_write;
 mod dns_caches;
 mod draft;
 mod encode;
+mod encoder;
 mod file_encoding;
 #[doc(hidden)]
 pub mod fuzz;
@@ -69,6 +70,7 @@ mod sensitive;
 mod source;
 mod text_format;
 mod time;
+mod type_suggestion;
 mod validate;
 mod wellknown;
 mod wire;

@@ -10,7 +10,8 @@ use chancery_model::{
 
 use crate::{
     collection, constraints, draft,
-    encode::Encoder,
+    encode::{encode_any_parts, encode_fields},
+    encoder::Encoder,
     keys::unknown_keys,
     node::{Node, shown},
     problem::Fault,
@@ -165,8 +166,8 @@ fn body(node: &Node, name: Option<&str>, doubts: &mut Doubts) -> Result<Resource
     let url = node.get("@type").and_then(Node::text);
     let in_collection = url.and_then(|url| Some((url, collection::message(url)?)));
     let parts = match in_collection {
-        Some((url, message)) => encoder.fields(&message, node).map(|body| (url, body)),
-        None => encoder.any_parts(node),
+        Some((url, message)) => encode_fields(&mut encoder, &message, node).map(|body| (url, body)),
+        None => encode_any_parts(&mut encoder, node),
     };
     doubts.merge(std::mem::take(&mut encoder.doubts));
     let Some((url, body)) = parts else {

@@ -12,6 +12,7 @@ use prost_reflect::{EnumDescriptor, Kind};
 use crate::{
     node::{EXACT_MAX, Node, shown},
     problem::suggestion,
+    wire::{WireType, put_key, put_varint},
 };
 
 /// An encoded scalar.
@@ -48,6 +49,31 @@ impl Scalar<'_> {
             (Self::Bytes(a), Self::Bytes(b)) => a.cmp(b),
             // All keys of a map have the same kind.
             _ => Ordering::Equal,
+        }
+    }
+
+    /// Writes the value with its key.
+    pub(crate) fn put_field(&self, out: &mut Vec<u8>, number: u32) {
+        let wire_type = match self {
+            Self::Bytes(_) => WireType::Len,
+            Self::Varint(_) => WireType::Varint,
+            Self::Fixed32(_) => WireType::Fixed32,
+            Self::Fixed64(_) => WireType::Fixed64,
+        };
+        put_key(out, number, wire_type);
+        self.put_value(out);
+    }
+
+    /// Writes the value without its key.
+    pub(crate) fn put_value(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Varint(value) => put_varint(out, *value),
+            Self::Fixed32(value) => out.extend_from_slice(value),
+            Self::Fixed64(value) => out.extend_from_slice(value),
+            Self::Bytes(value) => {
+                put_varint(out, value.len() as u64);
+                out.extend_from_slice(value);
+            }
         }
     }
 }

@@ -12,7 +12,7 @@
 //! Invariant: bytes that do not parse as their declared type are secret as a whole.
 
 use bytes::Bytes;
-use chancery_model::{TypeUrl, has_private_key};
+use chancery_model::TypeUrl;
 use prost_reflect::{Kind, MessageDescriptor};
 
 use crate::{
@@ -21,12 +21,12 @@ use crate::{
     wire::{Malformed, Raw, Reader, put_len},
 };
 
-pub use crate::credentials::KEY_MARK;
+pub use crate::credentials::{KEY_MARK, MARK};
 
 mod json;
+mod values;
 
-/// The replacement for a value that is secret because of its field.
-pub const MARK: &str = "[redacted]";
+use values::{Replace, Secrecy, Values};
 
 /// The rule against [`MARK`] in place of a secret.
 pub(crate) const IS_MARK: &str = "has \"[redacted]\" in place of a secret: it was read from the server, \
@@ -94,46 +94,23 @@ fn walk_message(
     body: &[u8],
     replace: &mut Replace<'_>,
 ) -> Option<Vec<u8>> {
-    let mut walk = Walk { has_key: has_private_key(body), replace };
+    let mut walk = Walk { values: Values::new(body, replace) };
     match message {
         Some(message) => walk.message(message, body, Secrecy::ByField, 0),
         None => walk.unreadable(body, Secrecy::ByField),
     }
 }
 
-/// Takes a secret value and its mark, and returns what replaces the value.
-type Replace<'a> = dyn FnMut(&[u8], &'static str) -> Option<&'static str> + 'a;
-
-/// The reason why values are secret.
-#[derive(Clone, Copy, PartialEq)]
-enum Secrecy {
-    /// The fields of the values decide.
-    ByField,
-    /// A message around the values is secret.
-    Inherited,
-}
-
+/// A walk over the fields of messages.
 struct Walk<'a> {
-    /// Whether the body contains a private key. The walk then reads all fields.
-    has_key: bool,
-    replace: &'a mut Replace<'a>,
+    values: Values<'a>,
 }
 
 impl Walk<'_> {
-    /// Returns the replacement for a value that is text or bytes.
-    fn value(&mut self, value: &[u8], secrecy: Secrecy) -> Option<&'static str> {
-        let mark = match secrecy {
-            Secrecy::Inherited => MARK,
-            Secrecy::ByField if self.has_key && has_private_key(value) => KEY_MARK,
-            Secrecy::ByField => return None,
-        };
-        (self.replace)(value, mark)
-    }
-
     /// Returns the replacement for secret bytes of unknown structure. Admission refuses it, so that it never overwrites
     /// the secret.
     fn unreadable(&mut self, bytes: &[u8], secrecy: Secrecy) -> Option<Vec<u8>> {
-        self.value(bytes, secrecy).map(|_| KEY_MARK.as_bytes().to_vec())
+        self.values.replacement(bytes, secrecy).map(|_| KEY_MARK.as_bytes().to_vec())
     }
 
     fn message(
@@ -148,7 +125,7 @@ impl Walk<'_> {
             _ if depth >= DEPTH_MAX => Err("too deep"),
             credentials::ANY => self.any(body, secrecy, depth),
             _ if credentials::is_json(message) || credentials::is_typed_struct(message) => {
-                self.json(message, body, secrecy)
+                json::message(&mut self.values, message, body, secrecy)
             }
             _ => self.fields(message, body, secrecy, depth),
         };
@@ -187,12 +164,12 @@ impl Walk<'_> {
             let replacement = match (raw, field.map(|field| field.kind())) {
                 (Raw::Len(bytes), Some(Kind::Message(inner))) => {
                     let is_read = secrecy == Secrecy::Inherited
-                        || self.has_key
+                        || self.values.has_key()
                         || credentials::can_hold(&inner);
                     is_read.then(|| self.message(&inner, bytes, secrecy, depth + 1)).flatten()
                 }
                 (Raw::Len(bytes), Some(Kind::String | Kind::Bytes)) => {
-                    self.value(bytes, secrecy).map(|mark| mark.as_bytes().to_vec())
+                    self.values.replacement(bytes, secrecy).map(|mark| mark.as_bytes().to_vec())
                 }
                 (Raw::Len(bytes), None) => self.unreadable(bytes, secrecy),
                 (Raw::Group, _) => self.unreadable(&body[start..end], secrecy),

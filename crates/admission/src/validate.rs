@@ -11,6 +11,7 @@
 //! A client would reject a resource with an error, and keep its previous version.
 
 mod findings;
+mod form;
 mod grpc;
 mod rules;
 mod semantic;

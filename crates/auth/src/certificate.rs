@@ -7,7 +7,6 @@ use chancery_tls::PeerIdentity;
 
 use crate::{
     clock::{date, time},
-    credentials::TransportPeer,
     error::{AuthError, Method, Reason},
 };
 
@@ -49,17 +48,6 @@ pub(crate) fn principal(certificate: &PeerIdentity) -> Result<Principal, AuthErr
         },
     };
     principal.map_err(|error| no_name(certificate, &format!("has an unusable name: {error}")))
-}
-
-impl TransportPeer {
-    /// Returns the principal of the peer; `None` if its certificate has no name that identifies it.
-    #[must_use]
-    pub fn principal(&self) -> Option<Principal> {
-        match self {
-            Self::Certificate(peer) => principal(peer).ok(),
-            Self::UnixUser(user) => Some(Principal::unix(*user)),
-        }
-    }
 }
 
 fn no_name(certificate: &PeerIdentity, reason: &str) -> AuthError {

@@ -6,9 +6,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use chancery_model::{Identity, Token, TokenDigest};
+use chancery_model::{Identity, Principal, Token, TokenDigest};
 use chancery_tls::PeerIdentity;
 use http::HeaderMap;
+
+use crate::certificate;
 
 /// The shortest time for which a stream continues, so that clients with an expiring token do not reconnect in a loop.
 const STREAM_SECONDS_MIN: f64 = 1.0;
@@ -71,6 +73,17 @@ impl AuthPort {
         match self {
             Self::Xds => "xds",
             Self::Admin => "admin",
+        }
+    }
+}
+
+impl TransportPeer {
+    /// Returns the principal of the peer; `None` if its certificate has no name that identifies it.
+    #[must_use]
+    pub fn principal(&self) -> Option<Principal> {
+        match self {
+            Self::Certificate(peer) => certificate::principal(peer).ok(),
+            Self::UnixUser(user) => Some(Principal::unix(*user)),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Rules of C-core that are stricter than gRFC A52.
 
 use crate::{
-    convert::{Context, LbConfig, decode},
+    config::LbConfig,
+    convert::{Context, decode},
     error::ConvertError,
     model::Fields,
     notes::is_known_metric,

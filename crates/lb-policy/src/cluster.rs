@@ -1,57 +1,57 @@
-//! The policy of a cluster: the policy of gRFC A52, or the legacy fields.
+//! The legacy policy of a cluster: `lb_policy` and its configuration.
 
 use crate::{
-    convert::LbConfig,
+    config::LbConfig,
     converters::{least_request_config, ring_hash_config, round_robin_config, wrr_locality_config},
     error::ConvertError,
     proto::Cluster,
-    registry::{LegacyLeastRequest, Registry},
 };
 
-/// The field of a cluster that contains the policy of gRFC A52.
-const FIELD: &str = "load_balancing_policy";
 /// `XX_HASH` of the legacy message, whose numbers differ from those of the policy's message.
 const LEGACY_XX_HASH: i32 = 0;
 
-impl Registry {
-    /// Converts the policy of a cluster. `load_balancing_policy` decides alone if it is present, even
-    /// without entries. Without it, `lb_policy` and its configuration decide.
-    ///
-    /// # Errors
-    /// Fails if a gRPC client with these policies rejects the cluster because of its policy.
-    pub fn convert_cluster(&self, cluster: &Cluster) -> Result<LbConfig, ConvertError> {
-        if let Some(policy) = &cluster.load_balancing_policy {
-            return self.convert(policy).map_err(|error| error.under(FIELD));
-        }
-        let config = self.legacy(cluster)?;
-        self.check(&config.to_json()).map_err(|error| error.under("lb_policy"))?;
-        Ok(config)
-    }
+/// How a client treats the legacy `lb_policy: LEAST_REQUEST`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LegacyLeastRequest {
+    /// The policy runs in each locality, below `xds_wrr_locality_experimental` (gRFC A48, Java).
+    #[default]
+    Wrapped,
+    /// The policy runs over all localities (Go).
+    Bare,
+    /// The client rejects the cluster (C-core).
+    Rejected,
+}
 
-    fn legacy(&self, cluster: &Cluster) -> Result<LbConfig, ConvertError> {
-        match cluster.lb_policy {
-            Cluster::ROUND_ROBIN => Ok(wrr_locality_config(&round_robin_config())),
-            Cluster::RING_HASH => {
-                let config = cluster.ring_hash_lb_config.unwrap_or_default();
-                if config.hash_function != LEGACY_XX_HASH {
-                    return Err(ConvertError::invalid(
-                        "ring_hash_lb_config.hash_function",
-                        "gRPC supports only XX_HASH; remove the field or set XX_HASH",
-                    ));
-                }
-                Ok(ring_hash_config(config.minimum_ring_size, config.maximum_ring_size))
+/// Converts `lb_policy` and its configuration.
+///
+/// # Errors
+/// Fails if gRPC does not support the policy.
+pub(crate) fn legacy_policy(
+    cluster: &Cluster,
+    least_request: LegacyLeastRequest,
+) -> Result<LbConfig, ConvertError> {
+    match cluster.lb_policy {
+        Cluster::ROUND_ROBIN => Ok(wrr_locality_config(&round_robin_config())),
+        Cluster::RING_HASH => {
+            let config = cluster.ring_hash_lb_config.unwrap_or_default();
+            if config.hash_function != LEGACY_XX_HASH {
+                return Err(ConvertError::invalid(
+                    "ring_hash_lb_config.hash_function",
+                    "gRPC supports only XX_HASH; remove the field or set XX_HASH",
+                ));
             }
-            Cluster::LEAST_REQUEST => {
-                let config = cluster.least_request_lb_config.unwrap_or_default();
-                let config = least_request_config(config.choice_count);
-                match self.legacy_least_request() {
-                    LegacyLeastRequest::Wrapped => Ok(wrr_locality_config(&config)),
-                    LegacyLeastRequest::Bare => Ok(config),
-                    LegacyLeastRequest::Rejected => Err(unsupported(cluster)),
-                }
-            }
-            _ => Err(unsupported(cluster)),
+            Ok(ring_hash_config(config.minimum_ring_size, config.maximum_ring_size))
         }
+        Cluster::LEAST_REQUEST => {
+            let config = cluster.least_request_lb_config.unwrap_or_default();
+            let config = least_request_config(config.choice_count);
+            match least_request {
+                LegacyLeastRequest::Wrapped => Ok(wrr_locality_config(&config)),
+                LegacyLeastRequest::Bare => Ok(config),
+                LegacyLeastRequest::Rejected => Err(unsupported(cluster)),
+            }
+        }
+        _ => Err(unsupported(cluster)),
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use prost::Message;
-use serde_json::{Value, json};
-
 use crate::{
+    config::LbConfig,
     error::{ConvertError, Reason, join},
     proto::LoadBalancingPolicy,
 };
+use prost::Message;
 
 /// A function from the bytes of a policy's message to its configuration. `None` skips the policy.
 pub(crate) type Converter =
@@ -30,35 +29,6 @@ pub(crate) trait Support: fmt::Debug {
 pub const LEVELS_MAX: usize = 16;
 /// The maximum size of a message in bytes: gRPC clients receive no larger response by default.
 pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-
-/// A load balancing policy of gRPC with its configuration.
-///
-/// `Display` formats the JSON array that `loadBalancingConfig` of a service config contains.
-#[derive(Debug, Clone, PartialEq)]
-pub struct LbConfig {
-    /// The name of the policy in the client's LB policy registry.
-    pub name: String,
-    /// The configuration object.
-    pub config: Value,
-}
-
-impl LbConfig {
-    /// Creates a policy with its configuration.
-    pub fn new(name: impl Into<String>, config: Value) -> Self {
-        Self { name: name.into(), config }
-    }
-
-    /// Returns a list with one object with one key, the name of the policy.
-    pub fn to_json(&self) -> Value {
-        json!([{ self.name.as_str(): self.config }])
-    }
-}
-
-impl fmt::Display for LbConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.to_json().fmt(f)
-    }
-}
 
 /// The position of a converter in the conversion.
 #[derive(Debug)]
@@ -159,14 +129,6 @@ pub(crate) fn decode_at<M: Message + Default>(bytes: &[u8], path: &str) -> Resul
         path: path.to_owned(),
         reason: Reason::Malformed(format!("cannot decode the message: {error}")),
     })
-}
-
-impl ConvertError {
-    /// Returns whether decoding stopped at the maximum depth of a message.
-    pub(crate) fn is_recursion_limit(&self) -> bool {
-        // prost shows the kind of an error only as text.
-        matches!(&self.reason, Reason::Malformed(text) if text.ends_with("recursion limit reached"))
-    }
 }
 
 fn check_size(bytes: usize, path: &str) -> Result<(), ConvertError> {

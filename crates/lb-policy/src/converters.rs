@@ -4,7 +4,8 @@ use prost_types::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    convert::{Context, LbConfig, decode},
+    config::LbConfig,
+    convert::{Context, decode},
     duration,
     error::ConvertError,
     names,

@@ -54,6 +54,12 @@ impl ConvertError {
         let path = if self.path.is_empty() { parent.to_owned() } else { join(parent, &self.path) };
         Self { path, ..self }
     }
+
+    /// Returns whether decoding stopped at the maximum depth of a message.
+    pub(crate) fn is_recursion_limit(&self) -> bool {
+        // prost shows the kind of an error only as text.
+        matches!(&self.reason, Reason::Malformed(text) if text.ends_with("recursion limit reached"))
+    }
 }
 
 impl fmt::Display for ConvertError {

@@ -51,11 +51,11 @@
 
 mod c_core;
 mod cluster;
+mod config;
 mod convert;
 mod converters;
 mod duration;
 mod error;
-mod locality;
 mod model;
 mod notes;
 mod outlier;
@@ -67,10 +67,11 @@ mod typed_struct;
 pub mod names;
 pub mod proto;
 
-pub use convert::{Context, LEVELS_MAX, LbConfig, MESSAGE_BYTES_MAX};
+pub use cluster::LegacyLeastRequest;
+pub use config::{LbConfig, WeightedLocality, WeightedTarget};
+pub use convert::{Context, LEVELS_MAX, MESSAGE_BYTES_MAX};
 pub use error::{ConvertError, Reason};
-pub use locality::{WeightedLocality, WeightedTarget};
 pub use names::types;
 pub use notes::cluster_notes;
-pub use registry::{Client, LegacyLeastRequest, Registry};
+pub use registry::{Client, Registry};
 pub use tree::{AggregatePolicy, Leaf, Priority, Tree};

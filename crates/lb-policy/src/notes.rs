@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::{convert::LbConfig, duration, names, proto::Cluster};
+use crate::{duration, names, proto::Cluster};
 
 /// The maximum ring size of clients by default.
 const RING_SIZE_CAP: u64 = 4096;
@@ -14,60 +14,51 @@ const UPDATE_PERIOD_MIN: i32 = 100_000_000;
 const METRICS: &[&str] = &["application_utilization", "cpu_utilization", "mem_utilization"];
 const METRIC_PREFIXES: &[&str] = &["named_metrics.", "utilization."];
 
-impl LbConfig {
-    /// Returns a note for each configured value that clients replace or ignore, in the policy and its children.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        self.add_notes(&mut notes);
-        notes
-    }
-
-    fn add_notes(&self, notes: &mut Vec<String>) {
-        let name = &self.name;
-        let number = |key: &str| self.config.get(key).and_then(Value::as_u64);
-        if name == names::RING_HASH {
-            for key in ["minRingSize", "maxRingSize"] {
-                if let Some(size) = number(key).filter(|size| *size > RING_SIZE_CAP) {
-                    notes.push(format!(
-                        "{name}.{key}: by default, clients use {RING_SIZE_CAP} instead of {size}"
-                    ));
-                }
+/// Returns a note for each configured value of a policy and its children that clients replace or ignore.
+pub(crate) fn policy_notes(name: &str, config: &Value) -> Vec<String> {
+    let mut notes = Vec::new();
+    let number = |key: &str| config.get(key).and_then(Value::as_u64);
+    if name == names::RING_HASH {
+        for key in ["minRingSize", "maxRingSize"] {
+            if let Some(size) = number(key).filter(|size| *size > RING_SIZE_CAP) {
+                notes.push(format!(
+                    "{name}.{key}: by default, clients use {RING_SIZE_CAP} instead of {size}"
+                ));
             }
         }
-        if name == names::LEAST_REQUEST
-            && let Some(count) = number("choiceCount").filter(|count| *count > CHOICE_COUNT_CAP)
-        {
-            let text =
-                format!("{name}.choiceCount: clients use {CHOICE_COUNT_CAP} instead of {count}");
-            notes.push(text);
-        }
-        if name == names::WEIGHTED_ROUND_ROBIN {
-            self.add_weight_notes(notes);
-        }
-        let child = self.config.get("childPolicy").and_then(Value::as_array);
-        let child = child.and_then(|list| list.first()?.as_object()?.iter().next());
-        if let Some((name, config)) = child {
-            Self::new(name, config.clone()).add_notes(notes);
-        }
     }
+    if name == names::LEAST_REQUEST
+        && let Some(count) = number("choiceCount").filter(|count| *count > CHOICE_COUNT_CAP)
+    {
+        let text = format!("{name}.choiceCount: clients use {CHOICE_COUNT_CAP} instead of {count}");
+        notes.push(text);
+    }
+    if name == names::WEIGHTED_ROUND_ROBIN {
+        add_weight_notes(name, config, &mut notes);
+    }
+    let child = config.get("childPolicy").and_then(Value::as_array);
+    let child = child.and_then(|list| list.first()?.as_object()?.iter().next());
+    if let Some((name, config)) = child {
+        notes.extend(policy_notes(name, config));
+    }
+    notes
+}
 
-    fn add_weight_notes(&self, notes: &mut Vec<String>) {
-        let name = &self.name;
-        let period = self.config.get("weightUpdatePeriod").and_then(Value::as_str);
-        if let Some(period) = period
-            && let Ok(duration) = duration::parse(period)
-            && (duration.seconds < 0 || duration.seconds == 0 && duration.nanos < UPDATE_PERIOD_MIN)
-        {
-            notes.push(format!("{name}.weightUpdatePeriod: clients use 0.1s instead of {period}"));
-        }
-        let metrics = self.config.get("metricNamesForComputingUtilization");
-        let metrics = metrics.and_then(Value::as_array).into_iter().flatten();
-        for metric in metrics.filter_map(Value::as_str).filter(|metric| !is_known_metric(metric)) {
-            notes.push(format!(
-                "{name}.metricNamesForComputingUtilization: clients ignore the metric {metric:?}, \
-                 and C-core rejects the cluster"
-            ));
-        }
+fn add_weight_notes(name: &str, config: &Value, notes: &mut Vec<String>) {
+    let period = config.get("weightUpdatePeriod").and_then(Value::as_str);
+    if let Some(period) = period
+        && let Ok(duration) = duration::parse(period)
+        && (duration.seconds < 0 || duration.seconds == 0 && duration.nanos < UPDATE_PERIOD_MIN)
+    {
+        notes.push(format!("{name}.weightUpdatePeriod: clients use 0.1s instead of {period}"));
+    }
+    let metrics = config.get("metricNamesForComputingUtilization");
+    let metrics = metrics.and_then(Value::as_array).into_iter().flatten();
+    for metric in metrics.filter_map(Value::as_str).filter(|metric| !is_known_metric(metric)) {
+        notes.push(format!(
+            "{name}.metricNamesForComputingUtilization: clients ignore the metric {metric:?}, \
+             and C-core rejects the cluster"
+        ));
     }
 }
 

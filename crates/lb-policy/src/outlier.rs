@@ -3,7 +3,7 @@
 use prost_types::Duration;
 use serde_json::{Map, Value};
 
-use crate::{convert::LbConfig, duration, error::ConvertError, names, proto::OutlierDetection};
+use crate::{config::LbConfig, duration, error::ConvertError, names, proto::OutlierDetection};
 
 /// Converts the outlier detection of a cluster. Without it, the policy does nothing.
 pub(crate) fn config(

@@ -221,6 +221,14 @@ pub struct Locality {
     pub sub_zone: String,
 }
 
+impl Locality {
+    /// Returns the key in the form of gRFC A52: `Locality{region=…,zone=…,subZone=…}`.
+    pub fn key(&self) -> String {
+        let Self { region, zone, sub_zone } = self;
+        format!("Locality{{region={region},zone={zone},subZone={sub_zone}}}")
+    }
+}
+
 /// `envoy.config.endpoint.v3.LbEndpoint`.
 #[derive(Clone, PartialEq, Message)]
 pub struct LbEndpoint {

@@ -6,13 +6,16 @@ use serde_json::Value;
 
 use crate::{
     c_core,
-    convert::{Context, Converter, LEVELS_MAX, LbConfig, Support, decode_at, walk},
+    cluster::{LegacyLeastRequest, legacy_policy},
+    config::LbConfig,
+    convert::{Context, Converter, LEVELS_MAX, Support, decode_at, walk},
     converters,
     error::ConvertError,
     model::{self, Model},
     names::{self, types},
     policies,
-    proto::LoadBalancingPolicy,
+    proto::{Cluster, LoadBalancingPolicy},
+    tree::{self, AggregatePolicy, Leaf, Tree},
     typed_struct,
 };
 
@@ -44,18 +47,6 @@ pub enum Client {
     /// Node: no least_request and no random_subsetting; 17 levels of policies; sizes of a ring only in
     /// the legacy policy.
     Node,
-}
-
-/// How a client treats the legacy `lb_policy: LEAST_REQUEST`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LegacyLeastRequest {
-    /// The policy runs in each locality, below `xds_wrr_locality_experimental` (gRFC A48, Java).
-    #[default]
-    Wrapped,
-    /// The policy runs over all localities (Go).
-    Bare,
-    /// The client rejects the cluster (C-core).
-    Rejected,
 }
 
 /// The policies that a client supports: the converters of xDS messages, and the client's own LB
@@ -228,8 +219,35 @@ impl Registry {
         self.model.check(config)
     }
 
-    pub(crate) fn legacy_least_request(&self) -> LegacyLeastRequest {
-        self.legacy_least_request
+    /// Converts the policy of a cluster. `load_balancing_policy` decides alone if it is present, even
+    /// without entries. Without it, `lb_policy` and its configuration decide.
+    ///
+    /// # Errors
+    /// Fails if a gRPC client with these policies rejects the cluster because of its policy.
+    pub fn convert_cluster(&self, cluster: &Cluster) -> Result<LbConfig, ConvertError> {
+        if let Some(policy) = &cluster.load_balancing_policy {
+            return self.convert(policy).map_err(|error| error.under("load_balancing_policy"));
+        }
+        let config = legacy_policy(cluster, self.legacy_least_request)?;
+        self.check(&config.to_json()).map_err(|error| error.under("lb_policy"))?;
+        Ok(config)
+    }
+
+    /// Returns the tree of policies that a client creates for a cluster. `leaves` contains the cluster
+    /// itself, or the underlying clusters of an aggregate cluster in order of priority.
+    ///
+    /// # Errors
+    /// Fails if a gRPC client rejects a cluster or an assignment.
+    pub fn tree(
+        &self,
+        cluster: &Cluster,
+        leaves: &[Leaf<'_>],
+        aggregate: AggregatePolicy,
+    ) -> Result<Tree, ConvertError> {
+        let tree =
+            tree::build(cluster, leaves, aggregate, |cluster| self.convert_cluster(cluster))?;
+        self.check(&tree.config.to_json())?;
+        Ok(tree)
     }
 }
 

@@ -5,14 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    convert::LbConfig,
+    config::{LbConfig, WeightedLocality},
     error::ConvertError,
-    locality::WeightedLocality,
     names,
     notes::cluster_notes,
     outlier,
     proto::{Cluster, ClusterLoadAssignment, LbEndpoint, Locality, LocalityLbEndpoints},
-    registry::Registry,
 };
 
 /// The values of `health_status` of endpoints that clients use: UNKNOWN and HEALTHY.
@@ -61,55 +59,52 @@ pub struct Priority {
     pub weighted_target: Option<LbConfig>,
 }
 
-impl Registry {
-    /// Returns the tree of policies that a client creates for a cluster. `leaves` contains the cluster
-    /// itself, or the underlying clusters of an aggregate cluster in order of priority.
-    ///
-    /// # Errors
-    /// Fails if a gRPC client rejects a cluster or an assignment.
-    pub fn tree(
-        &self,
-        cluster: &Cluster,
-        leaves: &[Leaf<'_>],
-        aggregate: AggregatePolicy,
-    ) -> Result<Tree, ConvertError> {
-        let (mut children, mut order) = (Map::new(), Vec::new());
-        let (mut priorities, mut warnings) = (Vec::new(), Vec::new());
-        for leaf in leaves {
-            let decides = match aggregate {
-                AggregatePolicy::Underlying => leaf.cluster,
-                AggregatePolicy::Aggregate => cluster,
-            };
-            let policy = self.convert_cluster(decides)?;
-            for note in cluster_notes(decides).into_iter().chain(policy.notes()) {
-                let note = format!("cluster {:?}: {note}", decides.name);
-                if !warnings.contains(&note) {
-                    warnings.push(note);
-                }
-            }
-            let is_eds = leaf.cluster.cluster_type.is_none() && leaf.cluster.r#type == Cluster::EDS;
-            for localities in leaf.priorities(&mut warnings)? {
-                let name = format!("priority-{}", priorities.len() + 1);
-                let config = child(leaf.cluster, &policy)?;
-                children.insert(
-                    name.clone(),
-                    json!({ "config": config.to_json(), "ignoreReresolutionRequests": is_eds }),
-                );
-                order.push(Value::from(name.clone()));
-                let weighted_target = if policy.name == names::WRR_LOCALITY {
-                    Some(policy.weighted_target(&localities)?.config)
-                } else {
-                    None
-                };
-                let cluster = leaf.cluster.name.clone();
-                priorities.push(Priority { name, cluster, localities, weighted_target });
+/// Builds the tree of policies of a cluster from its leaves in order of priority. `policy_of` converts the policy of
+/// a cluster.
+///
+/// # Errors
+/// Fails if a gRPC client rejects a cluster or an assignment.
+pub(crate) fn build(
+    cluster: &Cluster,
+    leaves: &[Leaf<'_>],
+    aggregate: AggregatePolicy,
+    policy_of: impl Fn(&Cluster) -> Result<LbConfig, ConvertError>,
+) -> Result<Tree, ConvertError> {
+    let (mut children, mut order) = (Map::new(), Vec::new());
+    let (mut priorities, mut warnings) = (Vec::new(), Vec::new());
+    for leaf in leaves {
+        let decides = match aggregate {
+            AggregatePolicy::Underlying => leaf.cluster,
+            AggregatePolicy::Aggregate => cluster,
+        };
+        let policy = policy_of(decides)?;
+        for note in cluster_notes(decides).into_iter().chain(policy.notes()) {
+            let note = format!("cluster {:?}: {note}", decides.name);
+            if !warnings.contains(&note) {
+                warnings.push(note);
             }
         }
-        let config = json!({ "children": children, "priorities": order });
-        let config = LbConfig::new(names::PRIORITY, config);
-        self.check(&config.to_json())?;
-        Ok(Tree { config, priorities, warnings })
+        let is_eds = leaf.cluster.cluster_type.is_none() && leaf.cluster.r#type == Cluster::EDS;
+        for localities in leaf.priorities(&mut warnings)? {
+            let name = format!("priority-{}", priorities.len() + 1);
+            let config = child(leaf.cluster, &policy)?;
+            children.insert(
+                name.clone(),
+                json!({ "config": config.to_json(), "ignoreReresolutionRequests": is_eds }),
+            );
+            order.push(Value::from(name.clone()));
+            let weighted_target = if policy.name == names::WRR_LOCALITY {
+                Some(policy.weighted_target(&localities)?.config)
+            } else {
+                None
+            };
+            let cluster = leaf.cluster.name.clone();
+            priorities.push(Priority { name, cluster, localities, weighted_target });
+        }
     }
+    let config = json!({ "children": children, "priorities": order });
+    let config = LbConfig::new(names::PRIORITY, config);
+    Ok(Tree { config, priorities, warnings })
 }
 
 /// Returns the policies of a child, from the outlier detection down to the policy of the cluster.

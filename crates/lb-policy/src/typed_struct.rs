@@ -5,7 +5,8 @@ use prost_types::{Struct, Value, value::Kind};
 use serde_json::{Map, Number, Value as Json};
 
 use crate::{
-    convert::{Context, LbConfig, decode, type_name},
+    config::LbConfig,
+    convert::{Context, decode, type_name},
     error::ConvertError,
     proto::TypedStruct,
 };

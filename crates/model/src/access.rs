@@ -11,9 +11,9 @@ mod pattern;
 mod principal;
 mod rule;
 
+pub(crate) use change::{refusal, with};
 pub use decide::{
     Access, CallerRights, ClientGrant, IdentityGrant, SecretsRight, StreamRefusal, StreamRights,
-    Target,
 };
 pub use difference::AccessDifference;
 pub use pattern::{
@@ -22,5 +22,5 @@ pub use pattern::{
 pub use principal::{Identity, PRINCIPAL_BYTES_MAX, Principal, PrincipalError, Token, TokenDigest};
 pub use rule::{
     AccessLimit, AccessRule, Grant, IdentityQuota, NodeBinding, PATTERNS_MAX, RULES_MAX,
-    SecretsGrant, TOKENS_MAX, TOKENS_PER_NAME_MAX, Verb,
+    SecretsGrant, TOKENS_MAX, TOKENS_PER_NAME_MAX, Target, Verb,
 };

@@ -165,8 +165,18 @@ impl Keys {
         self.data.iter().find(|key| key.id == id)
     }
 
+    /// Returns the keys after the operations; `None` if nothing changed.
+    pub(crate) fn with(&self, ops: &[KeyOp]) -> Option<Self> {
+        if ops.is_empty() {
+            return None;
+        }
+        let mut after = self.clone();
+        let n_changed = ops.iter().filter(|op| after.change(op)).count();
+        (n_changed > 0).then_some(after)
+    }
+
     /// Applies an operation. Returns whether it changed anything.
-    pub(crate) fn change(&mut self, op: &KeyOp) -> bool {
+    fn change(&mut self, op: &KeyOp) -> bool {
         match op {
             KeyOp::Create { sealing_id, mac, data } => {
                 if self.exist() {

@@ -12,6 +12,8 @@
 
 mod access;
 mod assignment;
+mod assignments;
+mod collection;
 mod constraints;
 mod credentials;
 mod exclusive_keys;
@@ -36,7 +38,6 @@ mod structured_name;
 mod text;
 mod transaction;
 pub mod types;
-mod variant;
 mod variant_index;
 mod version;
 pub mod wire;
@@ -51,6 +52,8 @@ pub use access::{
 pub use assignment::{
     Assignment, Glob, NodeMatcher, ScopeTemplate, TemplateError, default_assignment,
 };
+pub use assignments::Assignments;
+pub use collection::{Collection, Scope};
 pub use constraints::{
     CONSTRAINTS_BYTES_MAX, Conflict, Constraints, ConstraintsError, DynamicParameters,
     VARIANTS_MAX, VariantsBudget, check_variants, example, show_parameters,
@@ -73,7 +76,7 @@ pub use quota::{QUOTA_PATTERNS_MAX, QUOTAS_MAX, Quota, QuotaExceeded, QuotaKey, 
 pub use resource::{Resource, ResourceDraft, ResourceKey, mcp_metadata};
 pub use sealed::Sealed;
 pub use sealed_counts::SealedCounts;
-pub use state::{Applied, Assignments, Collection, Scope, State};
+pub use state::{Applied, State};
 pub use structured_name::{
     RESOURCE_NAME_BYTES_MAX, StructuredName, StructuredNameError, canonical_name, is_structured,
 };

@@ -19,65 +19,62 @@ pub(crate) trait Counted {
     fn body_len(&self, scope: &ScopeName, key: &ResourceKey) -> Option<u64>;
 }
 
-impl Quotas {
-    /// Returns the quotas after a transaction that made `changes`, from `before` to `after`, and the number of
-    /// changed quotas. A quota without changed patterns costs nothing but the scopes that changed.
-    ///
-    /// # Errors
-    /// Returns the first limit that the transaction exceeds, or the maximum number of quotas.
-    pub(crate) fn account(
-        &self,
-        before: &impl Counted,
-        after: &impl Counted,
-        ops: &[AccessOp],
-        changes: &[Change],
-    ) -> Result<(Self, u64), Refusal> {
-        let (old, count) = self.with(before, ops);
-        if old.rules.len() > QUOTAS_MAX.max(self.rules.len()) {
-            return Err(Refusal::AccessTooMany(AccessLimit::Quotas));
-        }
-        if old.rules.is_empty() {
-            return Ok((old, count));
-        }
-        let mut new = old.clone();
-        // The changes are sorted by scope.
-        for changes in changes.chunk_by(|a, b| a.scope == b.scope) {
-            let Some(Change { scope, .. }) = changes.first() else { continue };
-            let (gone, come) = (before.use_of_scope(scope), after.use_of_scope(scope));
-            for (at, quota) in old.rules.iter().enumerate().filter(|(_, one)| one.includes(scope)) {
-                new.used[at].remove(gone);
-                new.used[at].add(come);
-                if let Some(exceeded) = body_exceeds(quota, before, changes) {
-                    return Err(Refusal::Quota(exceeded));
-                }
+/// Returns the quotas after a transaction that made `changes`, from `before` to `after`, and the number of
+/// changed quotas. A quota without changed patterns costs nothing but the scopes that changed.
+///
+/// # Errors
+/// Returns the first limit that the transaction exceeds, or the maximum number of quotas.
+pub(crate) fn account(
+    quotas: &Quotas,
+    before: &impl Counted,
+    after: &impl Counted,
+    ops: &[AccessOp],
+    changes: &[Change],
+) -> Result<(Quotas, u64), Refusal> {
+    let (old, count) = changed(quotas, before, ops);
+    if old.rules.len() > QUOTAS_MAX.max(quotas.rules.len()) {
+        return Err(Refusal::AccessTooMany(AccessLimit::Quotas));
+    }
+    if old.rules.is_empty() {
+        return Ok((old, count));
+    }
+    let mut new = old.clone();
+    // The changes are sorted by scope.
+    for changes in changes.chunk_by(|a, b| a.scope == b.scope) {
+        let Some(Change { scope, .. }) = changes.first() else { continue };
+        let (gone, come) = (before.use_of_scope(scope), after.use_of_scope(scope));
+        for (at, quota) in old.rules.iter().enumerate().filter(|(_, one)| one.includes(scope)) {
+            new.used[at].remove(gone);
+            new.used[at].add(come);
+            if let Some(exceeded) = body_exceeds(quota, before, changes) {
+                return Err(Refusal::Quota(exceeded));
             }
         }
-        match exceeded(&old, &new) {
-            Some(exceeded) => Err(Refusal::Quota(exceeded)),
-            None => Ok((new, count)),
-        }
     }
+    match exceeded(&old, &new) {
+        Some(exceeded) => Err(Refusal::Quota(exceeded)),
+        None => Ok((new, count)),
+    }
+}
 
-    /// Returns the quotas after the operations, with their use in `state`, and the number of changes.
-    fn with(&self, state: &impl Counted, ops: &[AccessOp]) -> (Self, u64) {
-        let is_quota =
-            |op: &AccessOp| matches!(op, AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_));
-        if !ops.iter().any(is_quota) {
-            return (self.clone(), 0);
-        }
-        let mut entries: Vec<(Quota, Option<QuotaUse>)> =
-            self.iter().map(|(quota, used)| (quota.clone(), Some(*used))).collect();
-        let count = ops.iter().filter(|op| change(&mut entries, op)).count() as u64;
-        if count == 0 {
-            return (self.clone(), 0);
-        }
-        let used = entries
-            .iter()
-            .map(|(quota, known)| known.unwrap_or_else(|| state.use_of_quota(quota)))
-            .collect();
-        let rules = entries.into_iter().map(|(quota, _)| quota).collect();
-        (Self { rules: Arc::new(rules), used }, count)
+/// Returns the quotas after the operations, with their use in `state`, and the number of changes.
+fn changed(quotas: &Quotas, state: &impl Counted, ops: &[AccessOp]) -> (Quotas, u64) {
+    let is_quota = |op: &AccessOp| matches!(op, AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_));
+    if !ops.iter().any(is_quota) {
+        return (quotas.clone(), 0);
     }
+    let mut entries: Vec<(Quota, Option<QuotaUse>)> =
+        quotas.iter().map(|(quota, used)| (quota.clone(), Some(*used))).collect();
+    let count = ops.iter().filter(|op| change(&mut entries, op)).count() as u64;
+    if count == 0 {
+        return (quotas.clone(), 0);
+    }
+    let used = entries
+        .iter()
+        .map(|(quota, known)| known.unwrap_or_else(|| state.use_of_quota(quota)))
+        .collect();
+    let rules = entries.into_iter().map(|(quota, _)| quota).collect();
+    (Quotas { rules: Arc::new(rules), used }, count)
 }
 
 /// Applies an operation. The use of a quota with other patterns becomes unknown.

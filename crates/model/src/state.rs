@@ -8,241 +8,16 @@ use std::{
 use imbl::OrdMap;
 
 use crate::{
-    Access, AccessOp, Assignment, AssignmentOp, Change, ChangeKind, Expectation, Incarnation, Keys,
-    Lifetimes, Node, Outcome, Precondition, PreparedTransaction, Quota, QuotaUse, Quotas, Refusal,
-    Resource, ResourceKey, ResourceName, Revision, ScopeName, SealedCounts, Summary, Transaction,
-    TypeUrl, VariantIndex, VariantsBudget, default_assignment, has_node_parameters,
+    Access, Assignments, Change, ChangeKind, Collection, DataKeyId, Expectation, Incarnation, Keys,
+    Outcome, Precondition, PreparedTransaction, Quota, QuotaUse, Quotas, Refusal, Reseal, Resource,
+    ResourceKey, ResourceName, Revision, Scope, ScopeName, SealedCounts, Summary, Transaction,
+    TypeUrl, VariantsBudget, access, default_assignment,
     prepared::{Group, Plan, Ready},
-    quota_account::Counted,
+    quota_account::{self, Counted},
     resource::{Difference, Shared},
+    sealing::keys_refusal,
     variant_index::conflict,
 };
-
-/// All resources of one type in one scope.
-///
-/// Collections in a state are immutable and shared by `Arc`. States between which a collection did
-/// not change share it.
-#[derive(Debug, Clone)]
-pub struct Collection {
-    /// The scope of the collection.
-    pub scope: ScopeName,
-    /// The type of the resources.
-    pub type_url: TypeUrl,
-    /// The last revision that changed the collection in a way that clients see. An empty collection
-    /// keeps it, so that versions never decrease.
-    pub changed: Revision,
-    /// The label of the revision in `changed`.
-    pub label: Option<Arc<str>>,
-    /// The resources by name.
-    pub resources: OrdMap<ResourceName, Arc<Resource>>,
-    /// The names of resources by alias. If two resources have the same alias, the alias refers to
-    /// the one that was published last.
-    pub aliases: OrdMap<ResourceName, ResourceName>,
-    /// The names of the resources with a lifetime.
-    pub lifetimes: Lifetimes,
-    /// The sum of [`Resource::sotw_len`] over all resources.
-    pub sotw_bytes: u64,
-    /// The sum of [`Resource::body_len`] over all resources.
-    pub body_bytes: u64,
-    /// The variants by name.
-    pub variants: VariantIndex,
-    /// The sealed resources, counted.
-    pub sealed: SealedCounts,
-    /// The number of resources whose names have parameters of a node.
-    pub n_of_nodes: usize,
-}
-
-impl Collection {
-    /// Creates an empty collection at revision 0.
-    #[must_use]
-    pub fn new(scope: ScopeName, type_url: TypeUrl) -> Self {
-        Self {
-            scope,
-            type_url,
-            changed: Revision(0),
-            label: None,
-            resources: OrdMap::new(),
-            aliases: OrdMap::new(),
-            lifetimes: Lifetimes::default(),
-            sotw_bytes: 0,
-            body_bytes: 0,
-            variants: VariantIndex::default(),
-            sealed: SealedCounts::default(),
-            n_of_nodes: 0,
-        }
-    }
-
-    /// Finds a resource by name or alias (DELTA-29). A name takes precedence over an alias.
-    #[must_use]
-    pub fn find(&self, name: &str) -> Option<&Arc<Resource>> {
-        match self.resources.get(name) {
-            Some(resource) => Some(resource),
-            None => self.resources.get(self.aliases.get(name)?),
-        }
-    }
-
-    /// Makes changes, which are sorted by name. `replaced` are the resources before them.
-    fn change(&mut self, changes: &[Change], replaced: &[Option<&Shared>]) {
-        if changes.len() >= REBUILD_MIN && changes.len() * 4 >= self.resources.len() {
-            self.resources = merged(&self.resources, changes, replaced);
-        } else {
-            for change in changes {
-                match &change.resource {
-                    Some(new) => drop(self.resources.insert(new.name().clone(), Arc::clone(new))),
-                    None => drop(self.resources.remove(&change.key.name)),
-                }
-            }
-        }
-        for (change, old) in changes.iter().zip(replaced) {
-            if let Some(old) = old {
-                self.drop_from_indexes(old);
-            }
-            if let Some(new) = &change.resource {
-                for alias in new.aliases() {
-                    self.aliases.insert(alias.clone(), new.name().clone());
-                }
-                self.add_to_indexes(new);
-            }
-        }
-    }
-
-    /// Adds a resource that the collection lacks, without its aliases. If two resources have the same
-    /// alias, it is not in the resources to which of them the alias refers.
-    pub fn add_stored(&mut self, resource: Arc<Resource>) {
-        self.add_to_indexes(&resource);
-        self.resources.insert(resource.name().clone(), resource);
-    }
-
-    /// Replaces resources by other forms of them. Each alias refers to the same resource as before.
-    pub(crate) fn replace_forms(&mut self, resources: Vec<Resource>) {
-        let aliases = self.aliases.clone();
-        for resource in resources {
-            if let Some(old) = self.resources.get(resource.name()).cloned() {
-                self.drop_from_indexes(&old);
-            }
-            self.add_stored(resource.into());
-        }
-        self.aliases = aliases;
-    }
-
-    /// Adds a resource to the indexes, without its aliases.
-    fn add_to_indexes(&mut self, resource: &Arc<Resource>) {
-        self.lifetimes.add(resource.ttl(), resource.name());
-        self.sotw_bytes += resource.sotw_len() as u64;
-        self.body_bytes += resource.body_len() as u64;
-        self.variants.add(resource);
-        self.sealed.add(resource);
-        self.n_of_nodes += usize::from(has_node_parameters(resource.base_name().as_str()));
-    }
-
-    /// Removes a resource and its aliases from the indexes.
-    fn drop_from_indexes(&mut self, old: &Resource) {
-        self.sotw_bytes -= old.sotw_len() as u64;
-        self.body_bytes -= old.body_len() as u64;
-        self.lifetimes.remove(old.ttl(), old.name());
-        self.variants.remove(old);
-        self.sealed.remove(old);
-        self.n_of_nodes -= usize::from(has_node_parameters(old.base_name().as_str()));
-        for alias in old.aliases() {
-            if self.aliases.get(alias) == Some(old.name()) {
-                self.aliases.remove(alias);
-            }
-        }
-    }
-}
-
-/// The number of changes from which the map of a collection may be built again.
-const REBUILD_MIN: usize = 64;
-
-/// Returns a new map with changes: most of its nodes would be copied anyway.
-fn merged(
-    old: &OrdMap<ResourceName, Shared>,
-    changes: &[Change],
-    replaced: &[Option<&Shared>],
-) -> OrdMap<ResourceName, Shared> {
-    let mut kept = old.iter().peekable();
-    let mut new = OrdMap::new();
-    for (change, replaced) in changes.iter().zip(replaced) {
-        while let Some((name, resource)) = kept.peek().copied() {
-            let is_replaced = match replaced {
-                Some(replaced) => Arc::ptr_eq(resource, replaced),
-                None => *name > change.key.name,
-            };
-            if is_replaced {
-                break;
-            }
-            new.insert(name.clone(), Arc::clone(resource));
-            kept.next();
-        }
-        if replaced.is_some() {
-            kept.next();
-        }
-        if let Some(resource) = &change.resource {
-            new.insert(resource.name().clone(), Arc::clone(resource));
-        }
-    }
-    new.extend(kept.map(|(name, resource)| (name.clone(), Arc::clone(resource))));
-    new
-}
-
-/// A scope: a collection of resources for each type.
-#[derive(Debug, Clone, Default)]
-pub struct Scope {
-    /// The collections by type. A type is absent if the scope never contained a resource of it.
-    pub types: BTreeMap<TypeUrl, Arc<Collection>>,
-    /// The last revision that changed the scope.
-    pub changed: Revision,
-}
-
-/// Compares revisions only. Within one history, a scope's name and revision identify its content.
-impl PartialEq for Scope {
-    fn eq(&self, other: &Self) -> bool {
-        self.changed == other.changed
-    }
-}
-
-impl Scope {
-    /// Returns the number of resources of all types.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.types.values().map(|collection| collection.resources.len()).sum()
-    }
-
-    /// Returns whether the scope has no resources.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.types.values().all(|collection| collection.resources.is_empty())
-    }
-
-    /// Returns what the scope adds to the use of a quota, in O(types).
-    fn quota_use(&self) -> QuotaUse {
-        let resources = self.len() as u64;
-        let bytes = self.types.values().map(|collection| collection.body_bytes).sum();
-        QuotaUse { resources, bytes, scopes: u64::from(resources > 0) }
-    }
-}
-
-/// The assignments, in evaluation order.
-#[derive(Debug, Clone)]
-pub struct Assignments {
-    /// The last revision that changed an assignment.
-    pub changed: Revision,
-    /// The assignments by descending priority, then by name.
-    pub rules: Vec<Assignment>,
-}
-
-impl Assignments {
-    /// Returns the first assignment that matches `node`.
-    #[must_use]
-    pub fn for_node(&self, node: &Node) -> Option<&Assignment> {
-        self.rules.iter().find(|rule| rule.matcher.mismatch(node).is_none())
-    }
-
-    /// Sorts assignments into evaluation order.
-    pub fn sort(rules: &mut [Assignment]) {
-        rules.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)));
-    }
-}
 
 /// The complete replicated state at one revision. Cloning is cheap.
 #[derive(Debug, Clone)]
@@ -329,6 +104,47 @@ impl State {
         self.scopes.values().all(|scope| scope.is_empty())
     }
 
+    /// Returns the number of resources that a data key encrypts, in O(collections).
+    #[must_use]
+    pub fn n_sealed_by(&self, key: DataKeyId) -> u64 {
+        self.sealed_counts().map(|counts| counts.n_of(key)).sum()
+    }
+
+    /// Returns the numbers of sealed and of unopened resources, in O(collections).
+    #[must_use]
+    pub fn n_sealed(&self) -> (u64, u64) {
+        self.sealed_counts().fold((0, 0), |(sealed, unopened), counts| {
+            (sealed + counts.n_sealed(), unopened + counts.n_unopened())
+        })
+    }
+
+    fn sealed_counts(&self) -> impl Iterator<Item = &SealedCounts> {
+        let scopes = self.scopes.values();
+        scopes.flat_map(|scope| scope.types.values().map(|collection| &collection.sealed))
+    }
+
+    /// Replaces the form of a resource that the state holds: by its opened form, or by another sealed form. The body
+    /// and the version are the same, so revisions do not change.
+    pub fn replace_form(&mut self, scope: &ScopeName, key: &ResourceKey, resource: Resource) {
+        self.replace_forms(scope, &key.type_url, vec![resource]);
+    }
+
+    /// Replaces the forms of resources of one type, as [`State::replace_form`] does.
+    pub fn replace_forms(
+        &mut self,
+        scope: &ScopeName,
+        type_url: &TypeUrl,
+        resources: Vec<Resource>,
+    ) {
+        let Some(old) = self.scopes.get(scope) else { return };
+        let Some(collection) = old.types.get(type_url) else { return };
+        let mut collection = Collection::clone(collection);
+        collection.replace_forms(resources);
+        let mut new = Scope::clone(old);
+        new.types.insert(type_url.clone(), collection.into());
+        self.scopes.insert(scope.clone(), new.into());
+    }
+
     /// Applies a transaction atomically, under one new revision.
     ///
     /// A transaction that changes nothing creates no revision. The function is total: no input
@@ -350,33 +166,48 @@ impl State {
     fn apply_planned(&self, transaction: &Transaction, plan: &Plan, ready: &mut Ready) -> Applied {
         let revision = Revision(self.revision.0 + 1);
         let work = Work { before: self, revision, transaction, plan };
-        let refusal =
-            self.refusal(transaction).or_else(|| self.access.refusal(&transaction.access));
-        let refusal = refusal.or_else(|| self.keys_refusal(transaction));
+        let refusal = self
+            .refusal(transaction)
+            .or_else(|| access::refusal(&self.access, &transaction.access));
+        let n_sealed_by = |key| self.n_sealed_by(key);
+        let refusal = refusal.or_else(|| keys_refusal(&self.keys, transaction, n_sealed_by));
         let groups = work.groups();
         if let Some(refusal) = refusal.or_else(|| work.variants_refusal(&groups)) {
             return self.refused(refusal);
         }
         let (state, changes, unchanged) = work.finish(groups, ready);
-        let accounted = self.quotas.account(self, &state, &transaction.access, &changes);
+        let accounted =
+            quota_account::account(&self.quotas, self, &state, &transaction.access, &changes);
         let (quotas, n_quotas) = match accounted {
             Ok((quotas, n_quotas)) => (Arc::new(quotas), n_quotas),
             Err(refusal) => return self.refused(refusal),
         };
-        let (state, assignments) = state.with_assignments(revision, &transaction.assignments);
-        let (state, access) = state.with_access(revision, &transaction.access);
-        let (state, access) = (State { quotas, ..state }, access + n_quotas);
-        let (state, has_new_keys) = state.with_keys(&transaction.keys);
+        let (assignments, n_assignments) =
+            state.assignments.with(revision, &transaction.assignments);
+        let (access, n_access) = access::with(&state.access, revision, &transaction.access);
+        let mut state = State { quotas, ..state };
+        if let Some(assignments) = assignments {
+            state.assignments = Arc::new(assignments);
+        }
+        if let Some(access) = access {
+            state.access = Arc::new(access);
+        }
+        let n_access = n_access + n_quotas;
+        let keys = state.keys.with(&transaction.keys);
+        let has_new_keys = keys.is_some();
+        if let Some(keys) = keys {
+            state.keys = Arc::new(keys);
+        }
         let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
-        let has_changed = !changes.is_empty() || assignments > 0 || access > 0 || has_new_keys;
+        let has_changed = !changes.is_empty() || n_assignments > 0 || n_access > 0 || has_new_keys;
         let state = if has_changed { State { revision, ..state } } else { self.clone() };
         let summary = Summary {
             revision: state.revision,
             changed: (changes.len() - removed) as u64,
             removed: removed as u64,
             unchanged,
-            assignments,
-            access,
+            assignments: n_assignments,
+            access: n_access,
         };
         let (state, changes) = state.with_reseals(&transaction.reseals, changes);
         Applied { state, outcome: Outcome::Committed(summary), changes }
@@ -437,30 +268,40 @@ impl State {
             .then_some(Refusal::RevisionBehind { expected, scope: None, changed })
     }
 
-    fn with_assignments(self, revision: Revision, ops: &[AssignmentOp]) -> (Self, u64) {
-        let mut rules = self.assignments.rules.clone();
-        let mut count = 0;
-        for op in ops {
-            let name = match op {
-                AssignmentOp::Put(assignment) => &assignment.name,
-                AssignmentOp::Delete(name) => name,
-            };
-            let at = rules.iter().position(|rule| rule.name == *name);
-            match (op, at) {
-                (AssignmentOp::Put(new), Some(at)) if rules[at] == *new => continue,
-                (AssignmentOp::Put(new), Some(at)) => rules[at] = new.clone(),
-                (AssignmentOp::Put(new), None) => rules.push(new.clone()),
-                (AssignmentOp::Delete(_), Some(at)) => drop(rules.remove(at)),
-                (AssignmentOp::Delete(_), None) => continue,
+    /// Returns the state with other sealed forms, and `changes` with them. Resources that the transaction changes
+    /// itself stay as they are, so that each resource has one change.
+    fn with_reseals(mut self, reseals: &[Reseal], mut changes: Vec<Change>) -> (Self, Vec<Change>) {
+        let mut resealed = BTreeMap::new();
+        for Reseal { scope, key, version, sealed } in reseals {
+            let Some(current) = self.get(scope, key) else { continue };
+            let is_of_body = current.sealed().is_none_or(|old| old.mac == sealed.mac)
+                && sealed.body_len as usize == current.body_len();
+            let at = changes.binary_search_by(|change| place(change).cmp(&(scope, key)));
+            if current.version() != *version
+                || !is_of_body
+                || current.sealed() == Some(sealed)
+                || at.is_ok()
+            {
+                continue;
             }
-            count += 1;
+            let resource = current.resealed(sealed.clone());
+            self.replace_form(scope, key, resource);
+            let resource = self.get(scope, key).cloned();
+            let (scope, key) = (scope.clone(), key.clone());
+            let change = Change { scope, key, kind: ChangeKind::Resealed, resource };
+            resealed.insert((change.scope.clone(), change.key.clone()), change);
         }
-        if count == 0 {
-            return (self, 0);
+        if !resealed.is_empty() {
+            changes.extend(resealed.into_values());
+            changes.sort_by(|a, b| place(a).cmp(&place(b)));
         }
-        Assignments::sort(&mut rules);
-        (Self { assignments: Arc::new(Assignments { changed: revision, rules }), ..self }, count)
+        (self, changes)
     }
+}
+
+/// The place of a change in the order of changes.
+fn place(change: &Change) -> (&ScopeName, &ResourceKey) {
+    (&change.scope, &change.key)
 }
 
 impl Counted for State {
@@ -478,16 +319,6 @@ impl Counted for State {
 
     fn body_len(&self, scope: &ScopeName, key: &ResourceKey) -> Option<u64> {
         self.get(scope, key).map(|resource| resource.body_len() as u64)
-    }
-}
-
-impl State {
-    fn with_access(self, revision: Revision, ops: &[AccessOp]) -> (Self, u64) {
-        let (access, count) = self.access.with(revision, ops);
-        match access {
-            Some(access) => (Self { access: Arc::new(access), ..self }, count),
-            None => (self, 0),
-        }
     }
 }
 

@@ -310,7 +310,7 @@ impl Secrets {
         let (id, mac) = (DataKeyId(1), Key::random()?);
         let path = wrap_path(sealing_id, KeyTarget::Mac);
         let mac = self.0.keks.wrap(path, &mac).await?;
-        Ok(KeyOp::Create { sealing_id, mac, data: self.data_key(sealing_id, id).await? })
+        Ok(KeyOp::Create { sealing_id, mac, data: self.new_data_key(sealing_id, id).await? })
     }
 
     /// Returns the operation that adds a data key.
@@ -321,10 +321,14 @@ impl Secrets {
         if !self.has_unwrapped(keys) {
             return Err(KeysError::Stranger(self.reason()));
         }
-        self.data_key(keys.sealing_id, DataKeyId(keys.next)).await.map(KeyOp::Add)
+        self.new_data_key(keys.sealing_id, DataKeyId(keys.next)).await.map(KeyOp::Add)
     }
 
-    async fn data_key(&self, sealing_id: SealingId, id: DataKeyId) -> Result<DataKey, KeysError> {
+    async fn new_data_key(
+        &self,
+        sealing_id: SealingId,
+        id: DataKeyId,
+    ) -> Result<DataKey, KeysError> {
         let key = Key::random()?;
         let path = wrap_path(sealing_id, KeyTarget::Data(id));
         let wrapped = self.0.keks.wrap(path, &key).await?;

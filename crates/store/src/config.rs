@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use chancery_secrets::Secrets;
+use chancery_tls::{ClientCertificates, MinVersion, TlsError, TlsPort, check_server_name};
 
 /// The maximum ID of a replica, which is the maximum integer in a configuration file.
 pub const REPLICA_ID_MAX: u64 = (1 << 63) - 1;
@@ -82,6 +83,29 @@ pub struct TlsConfig {
     /// The DNS name (`subjectAltName`) in the certificates of all replicas; `None` if each certificate has
     /// the host of its address.
     pub server_name: Option<String>,
+}
+
+impl TlsConfig {
+    /// Reads and checks the files, like a replica at its start. Returns all problems. A file with an
+    /// empty path is ignored.
+    #[must_use]
+    pub fn check(&self) -> Vec<TlsError> {
+        let name = self.server_name.as_deref().and_then(|name| check_server_name(name).err());
+        name.into_iter().chain(self.files().check()).collect()
+    }
+
+    /// Returns the settings of a port with these files.
+    pub(crate) fn files(&self) -> chancery_tls::TlsConfig {
+        chancery_tls::TlsConfig {
+            port: TlsPort::Raft,
+            cert: self.cert.clone(),
+            key: self.key.clone(),
+            ca: self.ca.clone(),
+            crl: PathBuf::new(),
+            min_version: MinVersion::Tls13,
+            clients: ClientCertificates::default(),
+        }
+    }
 }
 
 /// A setting with an invalid value.

@@ -1,50 +1,46 @@
-//! The handle to a replica. `cluster` has its cluster operations, and `fleet` the questions to other
-//! replicas.
+//! The handle to a replica.
 
 pub(crate) mod cluster;
-pub(crate) mod fleet;
+mod fleet;
+mod health;
 mod sealing;
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{Arc, Weak},
     thread,
     time::{Duration, Instant},
 };
 
 use chancery_model::{Outcome, Revision, State, Transaction};
-use openraft::async_runtime::WatchReceiver;
+use chancery_secrets::Secrets;
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::watch;
 
 use crate::{
-    ApplyTime, Backup, BackupError, BackupSource, Config, HistoryEntry, OpenError, OpenProgress,
-    ReadError, RequestId, ShutdownError, Status, TransactError,
-    disk::{
-        directory::{Directory, DirectoryPurpose},
-        image::Image,
-        parts::Start,
-        probe::{read_all, write_probe},
-    },
+    ApplyTime, Backup, BackupError, BackupSource, ChangeError, Config, HistoryEntry, OpenError,
+    OpenProgress, OwnPort, ReadError, RequestId, ShutdownError, Status, TransactError,
+    disk::{directory::DirectoryPurpose, image::Image, parts::Start},
     format::{
         codec::{Command, command_to_proto, digest_of_content},
         identity::Identity,
         raft::{Peer, Response},
     },
     open::{self, Running, Threads},
-    replication::{command::command_of, core::Core, read_index::ReadQueue},
-    status::ClusterId,
+    replication::{
+        command::command_of,
+        core::Core,
+        instance::Removal,
+        question::{Answerer, Answers, AskLimits, Question},
+        read_index::ReadQueue,
+    },
 };
 
-/// The number of state digests that [`Status`] shows: of the newest positions, and of positions
-/// that are kept for longer.
-const SHOWN_NEWEST: usize = 4;
-const SHOWN_STEPS: usize = 28;
+use cluster::{Member, MemberChange};
+
 /// The interval between checks for the first state.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// The interval between checks of the disk after a failure.
-const DISK_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A replica of the store. Cheap to clone. Dropping the last clone shuts the replica down, unless
 /// [`Replica::shutdown`] has done so.
@@ -294,7 +290,7 @@ impl Replica {
             return Err(TransactError::ShutDown);
         }
         core.forwarder.catch_up_for_write(deadline).await?;
-        let transaction = self.seal(transaction).await?;
+        let transaction = sealing::seal(core, transaction, self.create_keys()).await?;
         let since = core.storage.published.state().revision;
         let digest = content.map(digest_of_content);
         let command = command_of(id, since, digest, transaction).await?;
@@ -400,71 +396,128 @@ impl Replica {
     /// Returns the reason why the replica no longer accepts writes, or `None` if it does.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        let core = &*self.0.core;
-        let stopped = || {
-            let raft = core.node.raft.metrics();
-            let raft = raft.borrow_watched();
-            raft.running_state.as_ref().err().map(ToString::to_string)
-        };
-        core.failure.get().map(str::to_owned).or_else(stopped)
+        health::failure(self.core())
     }
 
     /// Waits until the replica has failed because of an error of its disk, and the disk has then worked for `steady`.
     /// Returns the reason of the failure. The open database may lack data that it believes to be written, so only
     /// another start brings the replica back.
     pub async fn disk_works_again(&self, steady: Duration) -> String {
-        let core = &*self.0.core;
-        let mut since = None;
-        loop {
-            tokio::time::sleep(DISK_CHECK_INTERVAL).await;
-            if !core.failure.is_of_disk() || self.diverged().is_some() {
-                continue;
-            }
-            let data_dir = core.config.data_dir.clone();
-            let is_last = since.is_some_and(|since: Instant| since.elapsed() >= steady);
-            let checked = tokio::task::spawn_blocking(move || {
-                write_probe(&data_dir)?;
-                // Reads much, so only once.
-                if is_last { read_all(&data_dir) } else { Ok(()) }
-            });
-            let works = matches!(checked.await, Ok(Ok(()))) && core.storage.space.full().is_none();
-            if works && is_last {
-                return core.failure.get().unwrap_or_default().to_owned();
-            }
-            since = since.filter(|_| works).or_else(|| works.then(Instant::now));
-        }
+        health::disk_works_again(self.core(), steady).await
     }
 
     /// Returns the status of the replica.
     #[must_use]
     pub fn status(&self) -> Status {
-        let inner = &*self.0.core;
-        let image = inner.storage.published.newest();
-        let raft = inner.node.raft.metrics().borrow_watched().clone();
-        let membership = &raft.membership_config;
-        Status {
-            replica_id: inner.config.replica_id,
-            cluster_id: ClusterId(inner.identity.cluster_id),
-            incarnation: inner.identity.incarnation,
-            revision: image.state.revision,
-            n_resources: image.n_resources,
-            term: raft.current_term,
-            leader: inner.node.present_leader(),
-            last_log_index: raft.last_log_index,
-            committed: raft.local_committed.map(|id| id.index),
-            applied: image.applied.map(|id| id.index),
-            snapshot: raft.snapshot.map(|id| id.index),
-            purged: raft.purged.map(|id| id.index),
-            voters: membership.voter_ids().collect(),
-            learners: membership.membership().learner_ids().collect(),
-            log_bytes: inner.storage.log_size.lock().bytes(),
-            disk_bytes: Directory::disk_bytes(&inner.config.data_dir),
-            free_bytes: inner.storage.space.free(),
-            full: inner.storage.space.full().map(|full| full.to_string()),
-            digests: inner.storage.digests.recent(SHOWN_NEWEST, SHOWN_STEPS),
-            fsyncs: inner.metrics.fsyncs(),
-            failure: self.failure(),
-        }
+        health::status(self.core())
+    }
+
+    /// Returns the address at which other replicas reach this one; empty if they cannot.
+    #[must_use]
+    pub fn raft_address(&self) -> &str {
+        &self.core().address
+    }
+
+    /// Sets the other ports of this replica, which its report shows. The second call has no effect.
+    pub fn set_ports(&self, ports: Vec<OwnPort>) {
+        drop(self.core().ports.set(ports));
+    }
+
+    /// Returns the number of members, including this replica.
+    #[must_use]
+    pub fn n_members(&self) -> usize {
+        self.core().node.membership().nodes().count()
+    }
+
+    /// Returns the ID of the leader if this replica hears it. A leader returns its own ID if most voters
+    /// answer it.
+    #[must_use]
+    pub fn leader(&self) -> Option<u64> {
+        self.core().node.present_leader()
+    }
+
+    /// Waits until this replica finds that it is no longer a member of its cluster. Such a replica
+    /// receives no updates, so its state becomes outdated.
+    pub async fn removed(&self) -> Removal {
+        self.core().removal.until_removed().await
+    }
+
+    /// Returns the reason why the state or the log of this replica differs from that of the cluster;
+    /// `None` if no difference is known. A replica with a reason must serve nothing.
+    #[must_use]
+    pub fn diverged(&self) -> Option<Arc<str>> {
+        self.core().divergence.reason()
+    }
+
+    /// Waits until [`Replica::diverged`] has a reason, and returns it.
+    pub async fn until_diverged(&self) -> Arc<str> {
+        self.core().divergence.wait_until_diverged().await
+    }
+
+    /// Transfers leadership to another voter if this replica leads and there is one. Before a shutdown, this
+    /// saves writes the wait for an election.
+    pub async fn step_down(&self) {
+        self.core().members.step_down().await;
+    }
+
+    /// Makes a membership change at the leader. Returns the outcome as a text for people.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub async fn change_members(&self, change: MemberChange) -> Result<String, ChangeError> {
+        let core = self.core();
+        core.members.change(change.into_request(), core.config.change_timeout).await
+    }
+
+    /// Returns all members with their current reports.
+    pub async fn members(&self) -> Vec<Member> {
+        cluster::members(self.core()).await
+    }
+
+    /// Takes a snapshot and returns its last log index. The log up to that index can then be purged.
+    ///
+    /// # Errors
+    /// If Raft has stopped, or the snapshot takes longer than `timeout`.
+    pub async fn snapshot(&self, timeout: Duration) -> Result<u64, ChangeError> {
+        cluster::snapshot(self.core(), timeout).await
+    }
+
+    /// Asks all other members at the same time. Returns after the timeout at the latest. In a cluster of one, returns
+    /// at once.
+    pub async fn ask_all(&self, question: Question, limits: AskLimits) -> Answers {
+        fleet::ask_all(self.core(), question, limits).await
+    }
+
+    /// Lets `answerer` answer the questions of other replicas, on the runtime of the caller. Until then, and after
+    /// `answerer` is dropped, others learn that this replica is starting.
+    ///
+    /// # Panics
+    /// If the caller is on no runtime.
+    pub fn answer_with(&self, answerer: Weak<dyn Answerer>) {
+        self.core().answering.register(answerer, tokio::runtime::Handle::current());
+    }
+
+    /// Returns the keys of this replica.
+    #[must_use]
+    pub fn secrets(&self) -> &Secrets {
+        &self.core().config.secrets
+    }
+
+    /// Waits until the replica has tried to unwrap its keys and to open its secrets, for a bounded time.
+    pub async fn open_secrets(&self) {
+        sealing::keys_tried(self.core()).await;
+    }
+
+    /// Returns why this replica would refuse to seal a transaction.
+    #[must_use]
+    pub fn sealing_refusal(&self, transaction: &Transaction) -> Option<TransactError> {
+        sealing::refusal(self.core(), transaction)
+    }
+
+    /// Creates the keys of the cluster, unless another replica does.
+    async fn create_keys(&self) -> Result<(), TransactError> {
+        let transaction = sealing::keys_creation(self.secrets()).await?;
+        Box::pin(self.transact(transaction)).await.map(drop)
     }
 
     /// Stops the replica and releases its directory. Writes in flight may or may not be committed.

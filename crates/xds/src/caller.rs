@@ -7,7 +7,7 @@ use std::{
 };
 
 use chancery_auth::{AuthError, AuthPort, Authenticator, Credentials, RateExceeded};
-use chancery_fanout::{AccessControl, ClientEvent, ClientEventKind, Fanout, access_refused};
+use chancery_fanout::{ClientEvent, ClientEventKind, Fanout, access_refused};
 use chancery_model::{Identity, IdentityQuota};
 use http::Request;
 
@@ -151,15 +151,5 @@ impl Caller {
             quota,
         });
         Ok(Self { identity, ends_after, rate })
-    }
-}
-
-impl Shared {
-    /// Returns what authenticates clients; `None` if access rules do not apply.
-    pub(crate) fn auth(&self) -> Option<&Authenticator> {
-        match self.fanout.access_control() {
-            AccessControl::Off => None,
-            AccessControl::Enforced => self.config.auth.as_ref(),
-        }
     }
 }

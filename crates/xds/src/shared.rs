@@ -1,6 +1,7 @@
 //! The state that all connections share.
 
-use chancery_fanout::Fanout;
+use chancery_auth::Authenticator;
+use chancery_fanout::{AccessControl, Fanout};
 use metrics::Counter;
 
 use crate::{Config, framing::Bounds, methods::Methods, rest::polls::Polls};
@@ -17,4 +18,14 @@ pub(crate) struct Shared {
     /// The bounds for load reports, with memory of their own: reports that wait delay no request.
     pub(crate) report_bounds: Bounds,
     pub(crate) polls: Polls,
+}
+
+impl Shared {
+    /// Returns what authenticates clients; `None` if access rules do not apply.
+    pub(crate) fn auth(&self) -> Option<&Authenticator> {
+        match self.fanout.access_control() {
+            AccessControl::Off => None,
+            AccessControl::Enforced => self.config.auth.as_ref(),
+        }
+    }
 }

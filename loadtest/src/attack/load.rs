@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::oneshot,
@@ -169,21 +169,6 @@ fn note(outcomes: &mut Outcomes, outcome: &str) {
         reason = &reason[..at];
     }
     *outcomes.entry(reason.to_owned()).or_default() += 1;
-}
-
-impl stream::Requests {
-    /// Sends bytes as fast as the server takes them. Returns `false` if the stream ended before
-    /// that.
-    async fn send_all(&mut self, mut bytes: Bytes) -> bool {
-        while bytes.has_remaining() {
-            let Some(room) = self.room(bytes.len()).await else { return false };
-            let part = bytes.split_to(room.min(bytes.len()));
-            if self.send_bytes(part).is_err() {
-                return false;
-            }
-        }
-        true
-    }
 }
 
 #[cfg(test)]

@@ -79,71 +79,66 @@ impl Row {
     }
 }
 
-impl Args {
-    pub(super) fn findings(&self, etcd: &str, rounds: &[Round]) -> Result<Findings> {
-        let of = |subject: usize| {
-            let turns = rounds.iter().filter_map(move |round| round.turns.get(subject));
-            let one = row(turns.clone().map(|turns| &turns.0));
-            one.zip(row(turns.map(|turns| &turns.1))).context("no turns")
-        };
-        let (ours, theirs) = (of(0)?, of(1)?);
-        let ratio = |of: &dyn Fn(&Round) -> Option<f64>| {
-            Spread::of(&rounds.iter().filter_map(of).collect::<Vec<_>>()).context("no rounds")
-        };
-        let throughput = ratio(&|round| match round.turns.as_slice() {
-            [(_, ours), (_, theirs)] => Some(ours.writes_per_second / theirs.writes_per_second),
-            _ => None,
-        })?;
-        let p50 = |turn: &Turn| Latencies::of(turn.latencies.clone()).map(|it| it.p50_ms);
-        let single = ratio(&|round| Some(p50(&round.turns.first()?.0)? / round.append_ms))?;
-        let over = ratio(&|round| Some(round.over_ms))?;
-        let append = ratio(&|round| Some(round.append_ms))?;
-        let mut text = String::new();
-        writeln!(
-            text,
-            "writes of {VALUE_BYTES} bytes, {} replicas each, {} connections; {} rounds of {} s per turn; median (min to max)",
-            self.replicas, self.connections, self.rounds, self.seconds
-        )?;
-        writeln!(text, "{etcd}")?;
-        writeln!(
-            text,
-            "fdatasync of 4 KiB, p50: overwritten {over:.3} ms, appended {append:.3} ms"
-        )?;
-        for (name, (one, many)) in [("chancery", &ours), ("etcd", &theirs)] {
-            for (writers, row) in [(1, one), (self.writers, many)] {
-                row.write(&mut text, name, writers)?;
-            }
+pub(super) fn findings(args: &Args, etcd: &str, rounds: &[Round]) -> Result<Findings> {
+    let of = |subject: usize| {
+        let turns = rounds.iter().filter_map(move |round| round.turns.get(subject));
+        let one = row(turns.clone().map(|turns| &turns.0));
+        one.zip(row(turns.map(|turns| &turns.1))).context("no turns")
+    };
+    let (ours, theirs) = (of(0)?, of(1)?);
+    let ratio = |of: &dyn Fn(&Round) -> Option<f64>| {
+        Spread::of(&rounds.iter().filter_map(of).collect::<Vec<_>>()).context("no rounds")
+    };
+    let throughput = ratio(&|round| match round.turns.as_slice() {
+        [(_, ours), (_, theirs)] => Some(ours.writes_per_second / theirs.writes_per_second),
+        _ => None,
+    })?;
+    let p50 = |turn: &Turn| Latencies::of(turn.latencies.clone()).map(|it| it.p50_ms);
+    let single = ratio(&|round| Some(p50(&round.turns.first()?.0)? / round.append_ms))?;
+    let over = ratio(&|round| Some(round.over_ms))?;
+    let append = ratio(&|round| Some(round.append_ms))?;
+    let mut text = String::new();
+    writeln!(
+        text,
+        "writes of {VALUE_BYTES} bytes, {} replicas each, {} connections; {} rounds of {} s per turn; median (min to max)",
+        args.replicas, args.connections, args.rounds, args.seconds
+    )?;
+    writeln!(text, "{etcd}")?;
+    writeln!(text, "fdatasync of 4 KiB, p50: overwritten {over:.3} ms, appended {append:.3} ms")?;
+    for (name, (one, many)) in [("chancery", &ours), ("etcd", &theirs)] {
+        for (writers, row) in [(1, one), (args.writers, many)] {
+            row.write(&mut text, name, writers)?;
         }
-        writeln!(text, "\nthroughput, ratio to etcd in the same round  {throughput:.2}")?;
-        writeln!(text, "one writer's p50, ratio to disk (appended)   {single:.2}")?;
-        let gates = vec![
-            Gate::at_least(
-                "writes per second, ratio to etcd, median of the rounds",
-                throughput.median,
-                self.ratio_min,
-            ),
-            Gate::at_most(
-                "seconds of the slowest write",
-                ours.1.latency.max_ms / 1e3,
-                self.slowest_max,
-            ),
-            Gate::at_most(
-                "one writer's p50, ratio to fdatasync after an append, median of the rounds",
-                single.median,
-                self.fsync_ratio_max,
-            ),
-        ];
-        let data = serde_json::json!({
-            "etcd_version": etcd,
-            "rounds": self.rounds,
-            "writers": self.writers,
-            "fdatasync_over_ms": over,
-            "fdatasync_append_ms": append,
-            "chancery": {"one": ours.0, "many": ours.1},
-            "etcd": {"one": theirs.0, "many": theirs.1},
-            "throughput_ratio": throughput,
-            "single_ratio": single,
-        });
-        Ok(Findings { text, data, gates })
     }
+    writeln!(text, "\nthroughput, ratio to etcd in the same round  {throughput:.2}")?;
+    writeln!(text, "one writer's p50, ratio to disk (appended)   {single:.2}")?;
+    let gates = vec![
+        Gate::at_least(
+            "writes per second, ratio to etcd, median of the rounds",
+            throughput.median,
+            args.ratio_min,
+        ),
+        Gate::at_most(
+            "seconds of the slowest write",
+            ours.1.latency.max_ms / 1e3,
+            args.slowest_max,
+        ),
+        Gate::at_most(
+            "one writer's p50, ratio to fdatasync after an append, median of the rounds",
+            single.median,
+            args.fsync_ratio_max,
+        ),
+    ];
+    let data = serde_json::json!({
+        "etcd_version": etcd,
+        "rounds": args.rounds,
+        "writers": args.writers,
+        "fdatasync_over_ms": over,
+        "fdatasync_append_ms": append,
+        "chancery": {"one": ours.0, "many": ours.1},
+        "etcd": {"one": theirs.0, "many": theirs.1},
+        "throughput_ratio": throughput,
+        "single_ratio": single,
+    });
+    Ok(Findings { text, data, gates })
 }

@@ -66,65 +66,62 @@ struct Run<'a> {
     faulty: Faulty,
 }
 
-impl Args {
-    pub(crate) async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
-        ensure!(self.healthy() > 0, "--clients must be greater than --never-read plus --never-ack");
-        ensure!(
-            self.updates_per_second > 0 && self.resources > 0,
-            "--updates-per-second and --resources must be greater than 0"
-        );
-        ensure!(self.rounds > 0, "--rounds must be greater than 0");
-        let [round, settle, long] = [self.round_seconds, self.settle_seconds, self.minutes * 60.0]
-            .map(Duration::try_from_secs_f64);
-        let (round, settle, long) = (round?, settle?, long?);
-        ensure!(
-            !round.is_zero() && !long.is_zero(),
-            "--round-seconds and --minutes must be greater than 0"
-        );
+pub(crate) async fn run(args: &Args, common: &Common, dir: &Path) -> Result<Findings> {
+    ensure!(args.healthy() > 0, "--clients must be greater than --never-read plus --never-ack");
+    ensure!(
+        args.updates_per_second > 0 && args.resources > 0,
+        "--updates-per-second and --resources must be greater than 0"
+    );
+    ensure!(args.rounds > 0, "--rounds must be greater than 0");
+    let [round, settle, long] = [args.round_seconds, args.settle_seconds, args.minutes * 60.0]
+        .map(Duration::try_from_secs_f64);
+    let (round, settle, long) = (round?, settle?, long?);
+    ensure!(
+        !round.is_zero() && !long.is_zero(),
+        "--round-seconds and --minutes must be greater than 0"
+    );
 
-        let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
-        let server = launch.start().await?;
-        let mut author = Author::connect(server.admin).await?;
-        author.load(0, self.resources).await?;
-        let loaded = rss_mib(&server)?;
-        let mut run = self.start(server, author).await?;
-        let mut measured = Vec::new();
-        for n in 1..=self.rounds {
-            measured.push(run.measured(settle, round).await?);
-            measured.push(run.with_faulty(settle, round).await?);
-            say!("round {n} of {}", self.rounds);
-        }
+    let launch = Launch::new(&common.binary, dir, common.pinning.server, "")?;
+    let server = launch.start().await?;
+    let mut author = Author::connect(server.admin).await?;
+    author.load(0, args.resources).await?;
+    let loaded = rss_mib(&server)?;
+    let mut run = start(args, server, author).await?;
+    let mut measured = Vec::new();
+    for n in 1..=args.rounds {
         measured.push(run.measured(settle, round).await?);
-        let healthy = rss_mib(&run.server)?;
-        let clients = run.open_faulty().await?;
-        say!("{} minutes with all clients", self.minutes);
-        let together = run.together(&clients, settle, long).await?;
-        let all = rss_mib(&run.server)?;
-        drop(clients);
-        let left_of_faulty = left(&run.server, self.healthy()).await?;
-        sleep(settle).await;
-        let after = rss_mib(&run.server)?;
-        let rss = Rss { loaded, healthy, all, after, end: after };
-        run.end(measured, together, left_of_faulty, rss).await
+        measured.push(run.with_faulty(settle, round).await?);
+        say!("round {n} of {}", args.rounds);
     }
+    measured.push(run.measured(settle, round).await?);
+    let healthy = rss_mib(&run.server)?;
+    let clients = run.open_faulty().await?;
+    say!("{} minutes with all clients", args.minutes);
+    let together = run.together(&clients, settle, long).await?;
+    let all = rss_mib(&run.server)?;
+    drop(clients);
+    let left_of_faulty = left(&run.server, args.healthy()).await?;
+    sleep(settle).await;
+    let after = rss_mib(&run.server)?;
+    let rss = Rss { loaded, healthy, all, after, end: after };
+    run.end(measured, together, left_of_faulty, rss).await
+}
 
-    /// Connects the healthy clients and starts the updates.
-    async fn start(&self, server: Server, mut author: Author) -> Result<Run<'_>> {
-        let revision = author.cluster().await.context("read the revision")?.revision;
-        let arrivals = Arc::new(Arrivals::new(revision));
-        let healthy =
-            Clients::healthy(server.xds, &arrivals, self.healthy(), self.resources).await?;
-        healthy.synced(PATIENCE).await?;
-        say!("{} healthy clients hold {} clusters", self.healthy(), self.resources);
-        let mut random = Random::new(self.seed);
-        let of_updates = Random::new(random.number());
-        let per_second = self.updates_per_second;
-        let for_updates = Arc::clone(&arrivals);
-        let updates = Updates::start(author, for_updates, per_second, self.resources, of_updates);
-        let sampler = Sampler::start(server.process());
-        let faulty = Faulty::default();
-        Ok(Run { args: self, server, sampler, arrivals, healthy, updates, random, faulty })
-    }
+/// Connects the healthy clients and starts the updates.
+async fn start(args: &Args, server: Server, mut author: Author) -> Result<Run<'_>> {
+    let revision = author.cluster().await.context("read the revision")?.revision;
+    let arrivals = Arc::new(Arrivals::new(revision));
+    let healthy = Clients::healthy(server.xds, &arrivals, args.healthy(), args.resources).await?;
+    healthy.synced(PATIENCE).await?;
+    say!("{} healthy clients hold {} clusters", args.healthy(), args.resources);
+    let mut random = Random::new(args.seed);
+    let of_updates = Random::new(random.number());
+    let per_second = args.updates_per_second;
+    let for_updates = Arc::clone(&arrivals);
+    let updates = Updates::start(author, for_updates, per_second, args.resources, of_updates);
+    let sampler = Sampler::start(server.process());
+    let faulty = Faulty::default();
+    Ok(Run { args, server, sampler, arrivals, healthy, updates, random, faulty })
 }
 
 impl Run<'_> {

@@ -4,12 +4,12 @@
 
 use prost::Message;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
-use prost_types::{ListValue, Struct, Value, value::Kind as Json};
+use prost_types::{Struct, Value, value::Kind as Json};
 
-use super::{Malformed, Secrecy, Walk};
+use super::values::{Secrecy, Values};
 use crate::{
     credentials,
-    wire::{Raw, Reader, put_len},
+    wire::{Malformed, Raw, Reader, put_len},
 };
 
 /// The meaning of a part of JSON.
@@ -46,148 +46,146 @@ fn has_messages(entry: &MessageDescriptor) -> bool {
     matches!(entry.map_entry_value_field().kind(), Kind::Message(_))
 }
 
-impl Walk<'_> {
-    /// Returns the replacement for a message that is JSON or contains it.
-    pub(super) fn json(
-        &mut self,
-        message: &MessageDescriptor,
-        body: &[u8],
-        secrecy: Secrecy,
-    ) -> Result<Option<Vec<u8>>, Malformed> {
-        const INVALID: Malformed = "not JSON";
-        if credentials::is_typed_struct(message) {
-            return self.typed_struct(body, secrecy);
-        }
-        if message.full_name() == credentials::STRUCT {
-            let mut json = Struct::decode(body).map_err(|_| INVALID)?;
-            let is_changed = self.entries(&mut json, &Shape::Unknown, secrecy);
-            return Ok(is_changed.then(|| json.encode_to_vec()));
-        }
-        let mut json = Value::decode(body).map_err(|_| INVALID)?;
-        Ok(self.part(&mut json, &Shape::Unknown, secrecy).then(|| json.encode_to_vec()))
+/// Returns the replacement for a message that is JSON or contains it.
+pub(super) fn message(
+    values: &mut Values<'_>,
+    message: &MessageDescriptor,
+    body: &[u8],
+    secrecy: Secrecy,
+) -> Result<Option<Vec<u8>>, Malformed> {
+    const INVALID: Malformed = "not JSON";
+    if credentials::is_typed_struct(message) {
+        return typed_struct(values, body, secrecy);
     }
+    if message.full_name() == credentials::STRUCT {
+        let mut json = Struct::decode(body).map_err(|_| INVALID)?;
+        let is_changed = entries(values, &mut json, &Shape::Unknown, secrecy);
+        return Ok(is_changed.then(|| json.encode_to_vec()));
+    }
+    let mut json = Value::decode(body).map_err(|_| INVALID)?;
+    Ok(part(values, &mut json, &Shape::Unknown, secrecy).then(|| json.encode_to_vec()))
+}
 
-    fn typed_struct(
-        &mut self,
-        body: &[u8],
-        secrecy: Secrecy,
-    ) -> Result<Option<Vec<u8>>, Malformed> {
-        let (mut type_url, mut json) = ([].as_slice(), Struct::default());
-        let mut reader = Reader(body);
-        while let Some((number, raw)) = reader.next()? {
-            match (number, raw) {
-                (1, Raw::Len(bytes)) => type_url = bytes,
-                (2, Raw::Len(bytes)) => {
-                    json.merge(bytes).map_err(|_| "a TypedStruct without JSON")?;
-                }
-                _ => {}
+fn typed_struct(
+    values: &mut Values<'_>,
+    body: &[u8],
+    secrecy: Secrecy,
+) -> Result<Option<Vec<u8>>, Malformed> {
+    let (mut type_url, mut json) = ([].as_slice(), Struct::default());
+    let mut reader = Reader(body);
+    while let Some((number, raw)) = reader.next()? {
+        match (number, raw) {
+            (1, Raw::Len(bytes)) => type_url = bytes,
+            (2, Raw::Len(bytes)) => {
+                json.merge(bytes).map_err(|_| "a TypedStruct without JSON")?;
+            }
+            _ => {}
+        }
+    }
+    let shape = Shape::of_type(std::str::from_utf8(type_url).ok());
+    let is_changed = entries(values, &mut json, &shape, secrecy);
+    Ok(is_changed.then(|| {
+        let mut out = Vec::new();
+        put_len(&mut out, 1, type_url);
+        put_len(&mut out, 2, &json.encode_to_vec());
+        out
+    }))
+}
+
+/// Replaces the secrets of a map. Returns whether there were any.
+fn entries(values: &mut Values<'_>, json: &mut Struct, shape: &Shape, secrecy: Secrecy) -> bool {
+    let text = |name: &str| match json.fields.get(name).and_then(|value| value.kind.as_ref()) {
+        Some(Json::StringValue(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let message = match shape {
+        Shape::Message(message) if message.full_name() == credentials::ANY => {
+            match Shape::of_type(text("@type").as_deref()) {
+                Shape::Message(inner) => Some(inner),
+                _ => None,
             }
         }
-        let shape = Shape::of_type(std::str::from_utf8(type_url).ok());
-        let is_changed = self.entries(&mut json, &shape, secrecy);
-        Ok(is_changed.then(|| {
-            let mut out = Vec::new();
-            put_len(&mut out, 1, type_url);
-            put_len(&mut out, 2, &json.encode_to_vec());
-            out
-        }))
-    }
-
-    /// Replaces the secrets of a map. Returns whether there were any.
-    fn entries(&mut self, json: &mut Struct, shape: &Shape, secrecy: Secrecy) -> bool {
-        let text = |name: &str| match json.fields.get(name).and_then(|value| value.kind.as_ref()) {
-            Some(Json::StringValue(text)) => Some(text.clone()),
-            _ => None,
-        };
-        let message = match shape {
-            Shape::Message(message) if message.full_name() == credentials::ANY => {
-                match Shape::of_type(text("@type").as_deref()) {
-                    Shape::Message(inner) => Some(inner),
-                    _ => None,
-                }
-            }
-            Shape::Message(message) => Some(message.clone()),
-            _ => None,
-        };
-        // A `TypedStruct` inside JSON names the message in its `value`.
-        let inner = message
-            .as_ref()
-            .filter(|message| credentials::is_typed_struct(message))
-            .map(|_| Shape::of_type(text("type_url").or_else(|| text("typeUrl")).as_deref()));
-        let named = message.as_ref().filter(|message| credentials::has_named_value(message));
-        let name_field = named.and_then(|message| message.get_field(1));
-        let is_credential = name_field
-            .as_ref()
-            .and_then(|field| text(field.name()))
-            .is_some_and(|name| credentials::names_credential(&name));
-        let mut is_changed = false;
-        for (key, value) in &mut json.fields {
-            let field = message.as_ref().and_then(|message| {
-                message.get_field_by_name(key).or_else(|| message.get_field_by_json_name(key))
-            });
-            let secrecy = match &field {
-                _ if key == "@type" => Secrecy::ByField,
-                // The name of a file or an environment variable is not secret.
-                _ if ["filename", "environment_variable", "environmentVariable"]
-                    .contains(&key.as_str()) =>
-                {
-                    Secrecy::ByField
-                }
-                Some(field) if name_field.as_ref() == Some(field) => Secrecy::ByField,
-                Some(field) if is_credential || credentials::is(field) => Secrecy::Inherited,
-                None if !matches!(shape, Shape::Map(_)) && credentials::names_credential(key) => {
-                    Secrecy::Inherited
-                }
-                _ => secrecy,
-            };
-            let shape = match (shape, field) {
-                (_, Some(field)) if field.number() == 2 && inner.is_some() => {
-                    inner.clone().unwrap_or(Shape::Unknown)
-                }
-                (Shape::Map(values), _) => (**values).clone(),
-                (_, Some(field)) => Shape::of(&field),
-                (_, None) => Shape::Unknown,
-            };
-            is_changed |= self.part(value, &shape, secrecy);
-        }
-        let is_key = |key: &&String| chancery_model::has_private_key(key.as_bytes());
-        let keys: Vec<String> = if self.has_key {
-            json.fields.keys().filter(is_key).cloned().collect()
-        } else {
-            Vec::new()
-        };
-        for key in keys {
-            if let Some(mark) = self.value(key.as_bytes(), Secrecy::ByField)
-                && let Some(value) = json.fields.remove(&key)
+        Shape::Message(message) => Some(message.clone()),
+        _ => None,
+    };
+    // A `TypedStruct` inside JSON names the message in its `value`.
+    let inner = message
+        .as_ref()
+        .filter(|message| credentials::is_typed_struct(message))
+        .map(|_| Shape::of_type(text("type_url").or_else(|| text("typeUrl")).as_deref()));
+    let named = message.as_ref().filter(|message| credentials::has_named_value(message));
+    let name_field = named.and_then(|message| message.get_field(1));
+    let is_credential = name_field
+        .as_ref()
+        .and_then(|field| text(field.name()))
+        .is_some_and(|name| credentials::names_credential(&name));
+    let mut is_changed = false;
+    for (key, value) in &mut json.fields {
+        let field = message.as_ref().and_then(|message| {
+            message.get_field_by_name(key).or_else(|| message.get_field_by_json_name(key))
+        });
+        let secrecy = match &field {
+            _ if key == "@type" => Secrecy::ByField,
+            // The name of a file or an environment variable is not secret.
+            _ if ["filename", "environment_variable", "environmentVariable"]
+                .contains(&key.as_str()) =>
             {
-                json.fields.insert(mark.to_owned(), value);
-                is_changed = true;
+                Secrecy::ByField
             }
-        }
-        is_changed
-    }
-
-    /// Replaces the secrets of a value. Returns whether there were any.
-    fn part(&mut self, json: &mut Value, shape: &Shape, secrecy: Secrecy) -> bool {
-        let mark = match &mut json.kind {
-            Some(Json::StructValue(json)) => return self.entries(json, shape, secrecy),
-            Some(Json::ListValue(ListValue { values })) => {
-                let mut is_changed = false;
-                for value in values {
-                    is_changed |= self.part(value, shape, secrecy);
-                }
-                return is_changed;
+            Some(field) if name_field.as_ref() == Some(field) => Secrecy::ByField,
+            Some(field) if is_credential || credentials::is(field) => Secrecy::Inherited,
+            None if !matches!(shape, Shape::Map(_)) && credentials::names_credential(key) => {
+                Secrecy::Inherited
             }
-            Some(Json::StringValue(text)) => self.value(text.as_bytes(), secrecy),
-            // A password of digits is a number if it is not quoted.
-            Some(Json::NumberValue(number)) if secrecy == Secrecy::Inherited => {
-                self.value(number.to_string().as_bytes(), secrecy)
-            }
-            _ => None,
+            _ => secrecy,
         };
-        if let Some(mark) = mark {
-            json.kind = Some(Json::StringValue(mark.to_owned()));
-        }
-        mark.is_some()
+        let shape = match (shape, field) {
+            (_, Some(field)) if field.number() == 2 && inner.is_some() => {
+                inner.clone().unwrap_or(Shape::Unknown)
+            }
+            (Shape::Map(values), _) => (**values).clone(),
+            (_, Some(field)) => Shape::of(&field),
+            (_, None) => Shape::Unknown,
+        };
+        is_changed |= part(values, value, &shape, secrecy);
     }
+    let is_key = |key: &&String| chancery_model::has_private_key(key.as_bytes());
+    let keys: Vec<String> = if values.has_key() {
+        json.fields.keys().filter(is_key).cloned().collect()
+    } else {
+        Vec::new()
+    };
+    for key in keys {
+        if let Some(mark) = values.replacement(key.as_bytes(), Secrecy::ByField)
+            && let Some(value) = json.fields.remove(&key)
+        {
+            json.fields.insert(mark.to_owned(), value);
+            is_changed = true;
+        }
+    }
+    is_changed
+}
+
+/// Replaces the secrets of a value. Returns whether there were any.
+fn part(values: &mut Values<'_>, json: &mut Value, shape: &Shape, secrecy: Secrecy) -> bool {
+    let mark = match &mut json.kind {
+        Some(Json::StructValue(json)) => return entries(values, json, shape, secrecy),
+        Some(Json::ListValue(list)) => {
+            let mut is_changed = false;
+            for value in &mut list.values {
+                is_changed |= part(values, value, shape, secrecy);
+            }
+            return is_changed;
+        }
+        Some(Json::StringValue(text)) => values.replacement(text.as_bytes(), secrecy),
+        // A password of digits is a number if it is not quoted.
+        Some(Json::NumberValue(number)) if secrecy == Secrecy::Inherited => {
+            values.replacement(number.to_string().as_bytes(), secrecy)
+        }
+        _ => None,
+    };
+    if let Some(mark) = mark {
+        json.kind = Some(Json::StringValue(mark.to_owned()));
+    }
+    mark.is_some()
 }

@@ -3,6 +3,8 @@
 use prost_reflect::{DynamicMessage, ExtensionDescriptor, FieldDescriptor, ReflectMessage, Value};
 use regex::Regex;
 
+use super::form::Form;
+
 /// The rules on one field.
 #[derive(Debug, Default)]
 pub(crate) struct FieldRules {
@@ -62,27 +64,6 @@ pub(crate) struct TextRules {
     pub(crate) without: Vec<String>,
     pub(crate) form: Option<Form>,
     pub(crate) ignore_empty: bool,
-}
-
-/// A well-known form of text or bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    Email,
-    Hostname,
-    Ip,
-    Ipv4,
-    Ipv6,
-    Uri,
-    UriRef,
-    /// A host name or an IP address.
-    Address,
-    Uuid,
-    HeaderName {
-        strict: bool,
-    },
-    HeaderValue {
-        strict: bool,
-    },
 }
 
 /// The rules on bytes.

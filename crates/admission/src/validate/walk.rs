@@ -203,7 +203,7 @@ pub(crate) fn one<'m, 'a: 'm>(
             let nanos = nanos(inner);
             match rule {
                 Some(Rule::Duration(bounds)) => {
-                    violate_all(bounds.violations("duration", nanos, &seconds), findings);
+                    violate_all(out_of_bounds(bounds, "duration", nanos, &seconds), findings);
                 }
                 // Envoy reads every duration as a positive one.
                 _ if nanos < 0 => {
@@ -222,7 +222,7 @@ pub(crate) fn one<'m, 'a: 'm>(
             }
         }
         (MessageForm::Timestamp, Some(Rule::Timestamp(bounds))) => {
-            let violations = bounds.violations("timestamp", nanos(inner), &|at| {
+            let violations = out_of_bounds(bounds, "timestamp", nanos(inner), &|at| {
                 format!("the time {} after the epoch", seconds(at))
             });
             violate_all(violations, findings);
@@ -341,13 +341,19 @@ fn scalar(kind: &FieldKind, rules: &FieldRules, value: &Value<'_>, findings: &mu
         (Value::Bits(bits), Some(Rule::Int(name, bounds))) => {
             let value = int(kind, *bits);
             if !(bounds.ignore_empty && value == 0) {
-                violate_all(bounds.violations(name, value, &|value| value.to_string()), findings);
+                violate_all(
+                    out_of_bounds(bounds, name, value, &|value| value.to_string()),
+                    findings,
+                );
             }
         }
         (Value::Bits(bits), Some(Rule::Float(name, bounds))) => {
             let value = float(kind, *bits);
             if !(bounds.ignore_empty && value == 0.0) {
-                violate_all(bounds.violations(name, value, &|value| value.to_string()), findings);
+                violate_all(
+                    out_of_bounds(bounds, name, value, &|value| value.to_string()),
+                    findings,
+                );
             }
         }
         (Value::Bits(bits), Some(Rule::Bool(exact))) if (*bits != 0) != *exact => {
@@ -419,59 +425,56 @@ fn float(kind: &FieldKind, bits: u64) -> f64 {
     }
 }
 
-impl<T: PartialOrd + Copy> Bounds<T> {
-    fn violations(&self, kind: &str, value: T, show: &dyn Fn(T) -> String) -> Vec<Violation> {
-        let mut found = Vec::new();
-        let mut check = |rule: &str, holds: bool, must: &dyn Fn() -> String| {
-            if !holds {
-                let text = format!("is {}, but must be {}", show(value), must());
-                found.push((format!("{kind}.{rule}").into(), text));
-            }
-        };
-        if let Some(exact) = self.exact {
-            check("const", value == exact, &|| show(exact));
+/// Returns the bounds that a value violates. `kind` is the first part of the IDs of the rules.
+fn out_of_bounds<T: PartialOrd + Copy>(
+    bounds: &Bounds<T>,
+    kind: &str,
+    value: T,
+    show: &dyn Fn(T) -> String,
+) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut check = |rule: &str, holds: bool, must: &dyn Fn() -> String| {
+        if !holds {
+            let text = format!("is {}, but must be {}", show(value), must());
+            found.push((format!("{kind}.{rule}").into(), text));
         }
-        let above = |bound: T, open: bool| if open { value > bound } else { value >= bound };
-        let below = |bound: T, open: bool| if open { value < bound } else { value <= bound };
-        let lower = self.gt.map(|gt| ("gt", gt, true)).or(self.gte.map(|gte| ("gte", gte, false)));
-        let upper = self.lt.map(|lt| ("lt", lt, true)).or(self.lte.map(|lte| ("lte", lte, false)));
-        let least = |bound: T, open| {
-            if open {
-                format!("greater than {}", show(bound))
-            } else {
-                format!("at least {}", show(bound))
-            }
-        };
-        let most = |bound: T, open| {
-            if open {
-                format!("less than {}", show(bound))
-            } else {
-                format!("at most {}", show(bound))
-            }
-        };
-        match (lower, upper) {
-            // The bounds exclude a range.
-            (Some((rule, low, open)), Some((_, high, high_open))) if high < low => {
-                let holds = above(low, open) || below(high, high_open);
-                check(rule, holds, &|| {
-                    format!("{} or {}", most(high, high_open), least(low, open))
-                });
-            }
-            (lower, upper) => {
-                if let Some((rule, bound, open)) = lower {
-                    check(rule, above(bound, open), &|| least(bound, open));
-                }
-                if let Some((rule, bound, open)) = upper {
-                    check(rule, below(bound, open), &|| most(bound, open));
-                }
-            }
-        }
-        let listed =
-            |items: &[T]| items.iter().map(|item| show(*item)).collect::<Vec<_>>().join(", ");
-        let holds = self.within.is_empty() || self.within.contains(&value);
-        check("in", holds, &|| format!("one of {}", listed(&self.within)));
-        let holds = !self.without.contains(&value);
-        check("not_in", holds, &|| format!("none of {}", listed(&self.without)));
-        found
+    };
+    if let Some(exact) = bounds.exact {
+        check("const", value == exact, &|| show(exact));
     }
+    let above = |bound: T, open: bool| if open { value > bound } else { value >= bound };
+    let below = |bound: T, open: bool| if open { value < bound } else { value <= bound };
+    let lower = bounds.gt.map(|gt| ("gt", gt, true)).or(bounds.gte.map(|gte| ("gte", gte, false)));
+    let upper = bounds.lt.map(|lt| ("lt", lt, true)).or(bounds.lte.map(|lte| ("lte", lte, false)));
+    let least = |bound: T, open| {
+        if open {
+            format!("greater than {}", show(bound))
+        } else {
+            format!("at least {}", show(bound))
+        }
+    };
+    let most = |bound: T, open| {
+        if open { format!("less than {}", show(bound)) } else { format!("at most {}", show(bound)) }
+    };
+    match (lower, upper) {
+        // The bounds exclude a range.
+        (Some((rule, low, open)), Some((_, high, high_open))) if high < low => {
+            let holds = above(low, open) || below(high, high_open);
+            check(rule, holds, &|| format!("{} or {}", most(high, high_open), least(low, open)));
+        }
+        (lower, upper) => {
+            if let Some((rule, bound, open)) = lower {
+                check(rule, above(bound, open), &|| least(bound, open));
+            }
+            if let Some((rule, bound, open)) = upper {
+                check(rule, below(bound, open), &|| most(bound, open));
+            }
+        }
+    }
+    let listed = |items: &[T]| items.iter().map(|item| show(*item)).collect::<Vec<_>>().join(", ");
+    let holds = bounds.within.is_empty() || bounds.within.contains(&value);
+    check("in", holds, &|| format!("one of {}", listed(&bounds.within)));
+    let holds = !bounds.without.contains(&value);
+    check("not_in", holds, &|| format!("none of {}", listed(&bounds.without)));
+    found
 }

@@ -10,11 +10,12 @@ use std::{
 };
 
 use super::{
+    difference::AccessDifference,
     pattern::{Captures, Template},
     principal::{Identity, Principal, Token, TokenDigest},
-    rule::{AccessRule, Grant, IdentityQuota, NodeBinding, Verb},
+    rule::{AccessRule, Grant, IdentityQuota, Target, Verb},
 };
-use crate::{Node, ResourceName, Revision, ScopeName, TypeUrl};
+use crate::{Node, ResourceName, Revision, ScopeName};
 
 /// The access rules and tokens of a cluster.
 #[derive(Debug, Clone, Default)]
@@ -135,19 +136,6 @@ pub struct StreamRights {
     pub quota: IdentityQuota,
 }
 
-/// The target of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target<'a> {
-    /// The whole cluster.
-    Cluster,
-    /// A scope, with all its types and names.
-    Scope(&'a ScopeName),
-    /// All resources of a type in a scope.
-    Type(&'a ScopeName, &'a TypeUrl),
-    /// A resource.
-    Resource(&'a ScopeName, &'a TypeUrl, &'a ResourceName),
-}
-
 /// The rights of a caller of the admin API: the rules that name it.
 #[derive(Debug)]
 pub struct CallerRights<'a> {
@@ -195,6 +183,19 @@ impl Access {
     #[must_use]
     pub fn has_token_of(&self, identity: &Identity) -> bool {
         identity.token.is_none_or(|digest| self.token(&digest).is_some())
+    }
+
+    /// Sorts rules and tokens that were loaded in another order.
+    pub fn sort(&mut self) {
+        self.rules.sort_by(|a, b| a.name.cmp(&b.name));
+        self.tokens.sort_by(|a, b| (&a.name, a.digest).cmp(&(&b.name, b.digest)));
+    }
+
+    /// Returns the difference to a newer version, in O(rules + tokens).
+    #[must_use]
+    pub fn difference(&self, newer: &Self) -> AccessDifference {
+        AccessDifference::of_rules(&self.rules, &newer.rules)
+            .with_tokens(&self.tokens, &newer.tokens)
     }
 
     fn matches<'a>(&'a self, principal: &'a Principal) -> impl Iterator<Item = Match<'a>> {
@@ -403,25 +404,6 @@ impl CallerRights<'_> {
     }
 }
 
-impl AccessRule {
-    /// Returns whether the rule lets clients receive something.
-    #[must_use]
-    pub fn is_for_clients(&self) -> bool {
-        !self.read.is_empty()
-    }
-
-    fn concerns_clients(&self) -> bool {
-        self.is_for_clients()
-            || !self.secrets.scopes.is_empty()
-            || self.node != NodeBinding::default()
-            || self.quota != IdentityQuota::default()
-    }
-
-    fn gives_rights(&self) -> bool {
-        !self.allow.is_empty() || !self.read.is_empty()
-    }
-}
-
 impl Match<'_> {
     fn secret_names(&self, scope: &ScopeName, node: &Node) -> Vec<NamePattern> {
         let secrets = &self.rule.secrets;
@@ -438,96 +420,6 @@ impl Match<'_> {
             .collect();
         let pattern = |name: &Template| NamePattern::Template(name.clone(), values.clone());
         secrets.names.iter().map(pattern).collect()
-    }
-}
-
-impl NodeBinding {
-    /// Describes the first value of the node that does not match.
-    fn mismatch(&self, node: &Node, captures: &Captures<'_>) -> Option<String> {
-        let fixed = [("id", &self.id, &node.id), ("cluster", &self.cluster, &node.cluster)];
-        for (what, template, value) in fixed {
-            if let Some(template) = template
-                && !template.matches(value, captures)
-            {
-                let template = template.as_str();
-                return Some(format!("{what} {value:?} does not match {template:?}"));
-            }
-        }
-        self.metadata.iter().find_map(|(path, template)| {
-            let pattern = template.as_str();
-            match node.metadata.get(path) {
-                None => {
-                    Some(format!("the node has no metadata {path:?}, which must match {pattern:?}"))
-                }
-                Some(value) if template.matches(value, captures) => None,
-                Some(value) => Some(format!(
-                    "metadata {path:?} is {value:?}, which does not match {pattern:?}"
-                )),
-            }
-        })
-    }
-}
-
-impl Grant {
-    /// Returns whether the grant contains the whole target.
-    fn includes(&self, verb: Verb, target: Target<'_>, captures: &Captures<'_>) -> bool {
-        self.verbs.contains(&verb)
-            && match target {
-                Target::Cluster => !verb.is_scoped(),
-                Target::Scope(scope) => {
-                    self.has_scope(scope, captures)
-                        && self.types.is_empty()
-                        && self.names.is_empty()
-                }
-                Target::Type(scope, type_url) => {
-                    self.has_scope(scope, captures)
-                        && (self.types.is_empty() || self.types.contains(type_url))
-                        && self.names.is_empty()
-                }
-                Target::Resource(scope, type_url, name) => {
-                    self.has_scope(scope, captures) && self.has(type_url, name, captures)
-                }
-            }
-    }
-
-    /// Returns whether the grant contains a part of the target.
-    fn touches(&self, verb: Verb, target: Target<'_>, captures: &Captures<'_>) -> bool {
-        self.verbs.contains(&verb)
-            && match target {
-                Target::Cluster => !verb.is_scoped(),
-                Target::Scope(scope) => self.has_scope(scope, captures),
-                Target::Type(scope, type_url) => {
-                    self.has_scope(scope, captures)
-                        && (self.types.is_empty() || self.types.contains(type_url))
-                }
-                Target::Resource(scope, type_url, name) => {
-                    self.has_scope(scope, captures) && self.has(type_url, name, captures)
-                }
-            }
-    }
-
-    fn has_scope(&self, scope: &ScopeName, captures: &Captures<'_>) -> bool {
-        self.scopes.iter().any(|template| template.matches_scope(scope, captures, None))
-    }
-
-    fn has(&self, type_url: &TypeUrl, name: &ResourceName, captures: &Captures<'_>) -> bool {
-        let base = name.base();
-        (self.types.is_empty() || self.types.contains(type_url))
-            && (self.names.is_empty()
-                || self.names.iter().any(|template| template.matches(base, captures)))
-    }
-
-    /// Returns whether this grant of the author covers a scope of another grant.
-    fn covers(&self, verb: Verb, scope: &Template, other: &Self, captures: &Captures<'_>) -> bool {
-        let names_of =
-            |template: &Template| self.names.iter().any(|own| own.covers(template, captures));
-        self.verbs.contains(&verb)
-            && self.scopes.iter().any(|own| own.covers(scope, captures))
-            && (self.types.is_empty()
-                || (!other.types.is_empty()
-                    && other.types.iter().all(|one| self.types.contains(one))))
-            && (self.names.is_empty()
-                || (!other.names.is_empty() && other.names.iter().all(names_of)))
     }
 }
 

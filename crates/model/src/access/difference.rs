@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    decide::Access,
     pattern::IdentityPattern,
-    principal::{Identity, TokenDigest},
+    principal::{Identity, Token, TokenDigest},
     rule::AccessRule,
 };
 
@@ -26,14 +25,12 @@ pub struct AccessDifference {
     tokens: BTreeSet<TokenDigest>,
 }
 
-impl Access {
-    /// Returns the difference to a newer version, in O(rules + tokens).
-    #[must_use]
-    pub fn difference(&self, newer: &Self) -> AccessDifference {
-        let mut difference = AccessDifference::default();
-        let mut old = self.rules.iter().peekable();
-        // Both lists are sorted by name.
-        for new in &newer.rules {
+impl AccessDifference {
+    /// Returns the difference between two lists of rules, which are sorted by name, in O(rules).
+    pub(super) fn of_rules(old: &[AccessRule], new: &[AccessRule]) -> Self {
+        let mut difference = Self::default();
+        let mut old = old.iter().peekable();
+        for new in new {
             while let Some(gone) = old.next_if(|rule| rule.name < new.name) {
                 difference.add(gone);
             }
@@ -47,17 +44,19 @@ impl Access {
             }
         }
         old.for_each(|gone| difference.add(gone));
-        if self.tokens == newer.tokens {
-            return difference;
-        }
-        let digests = |access: &Self| access.tokens.iter().map(|token| token.digest).collect();
-        let (before, after): (BTreeSet<_>, BTreeSet<_>) = (digests(self), digests(newer));
-        difference.tokens = before.symmetric_difference(&after).copied().collect();
         difference
     }
-}
 
-impl AccessDifference {
+    /// Adds the difference between two lists of tokens, in O(tokens).
+    pub(super) fn with_tokens(mut self, old: &[Token], new: &[Token]) -> Self {
+        if old != new {
+            let digests = |tokens: &[Token]| tokens.iter().map(|token| token.digest).collect();
+            let (before, after): (BTreeSet<_>, BTreeSet<_>) = (digests(old), digests(new));
+            self.tokens.extend(before.symmetric_difference(&after));
+        }
+        self
+    }
+
     fn add(&mut self, rule: &AccessRule) {
         for pattern in &rule.identities {
             self.add_pattern(pattern);
@@ -90,7 +89,7 @@ impl AccessDifference {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Principal, Token};
+    use crate::{Access, Principal};
 
     fn rule(name: &str, identities: &[String]) -> AccessRule {
         let parse = |text: &String| IdentityPattern::parse(text).unwrap();

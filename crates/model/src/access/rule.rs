@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::pattern::{IdentityPattern, Template};
-use crate::{QUOTAS_MAX, TypeUrl};
+use super::pattern::{Captures, IdentityPattern, Template};
+use crate::{Node, QUOTAS_MAX, ResourceName, ScopeName, TypeUrl};
 
 /// The maximum number of access rules.
 pub const RULES_MAX: usize = 10_000;
@@ -112,6 +112,19 @@ impl fmt::Display for Verb {
     }
 }
 
+/// The target of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// The whole cluster.
+    Cluster,
+    /// A scope, with all its types and names.
+    Scope(&'a ScopeName),
+    /// All resources of a type in a scope.
+    Type(&'a ScopeName, &'a TypeUrl),
+    /// A resource.
+    Resource(&'a ScopeName, &'a TypeUrl, &'a ResourceName),
+}
+
 /// A part of the rights of authors and operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
@@ -125,6 +138,75 @@ pub struct Grant {
     pub names: Vec<Template>,
 }
 
+impl Grant {
+    /// Returns whether the grant contains the whole target.
+    pub(super) fn includes(&self, verb: Verb, target: Target<'_>, captures: &Captures<'_>) -> bool {
+        self.verbs.contains(&verb)
+            && match target {
+                Target::Cluster => !verb.is_scoped(),
+                Target::Scope(scope) => {
+                    self.has_scope(scope, captures)
+                        && self.types.is_empty()
+                        && self.names.is_empty()
+                }
+                Target::Type(scope, type_url) => {
+                    self.has_scope(scope, captures)
+                        && (self.types.is_empty() || self.types.contains(type_url))
+                        && self.names.is_empty()
+                }
+                Target::Resource(scope, type_url, name) => {
+                    self.has_scope(scope, captures) && self.has(type_url, name, captures)
+                }
+            }
+    }
+
+    /// Returns whether the grant contains a part of the target.
+    pub(super) fn touches(&self, verb: Verb, target: Target<'_>, captures: &Captures<'_>) -> bool {
+        self.verbs.contains(&verb)
+            && match target {
+                Target::Cluster => !verb.is_scoped(),
+                Target::Scope(scope) => self.has_scope(scope, captures),
+                Target::Type(scope, type_url) => {
+                    self.has_scope(scope, captures)
+                        && (self.types.is_empty() || self.types.contains(type_url))
+                }
+                Target::Resource(scope, type_url, name) => {
+                    self.has_scope(scope, captures) && self.has(type_url, name, captures)
+                }
+            }
+    }
+
+    fn has_scope(&self, scope: &ScopeName, captures: &Captures<'_>) -> bool {
+        self.scopes.iter().any(|template| template.matches_scope(scope, captures, None))
+    }
+
+    fn has(&self, type_url: &TypeUrl, name: &ResourceName, captures: &Captures<'_>) -> bool {
+        let base = name.base();
+        (self.types.is_empty() || self.types.contains(type_url))
+            && (self.names.is_empty()
+                || self.names.iter().any(|template| template.matches(base, captures)))
+    }
+
+    /// Returns whether this grant of the author covers a scope of another grant.
+    pub(super) fn covers(
+        &self,
+        verb: Verb,
+        scope: &Template,
+        other: &Self,
+        captures: &Captures<'_>,
+    ) -> bool {
+        let names_of =
+            |template: &Template| self.names.iter().any(|own| own.covers(template, captures));
+        self.verbs.contains(&verb)
+            && self.scopes.iter().any(|own| own.covers(scope, captures))
+            && (self.types.is_empty()
+                || (!other.types.is_empty()
+                    && other.types.iter().all(|one| self.types.contains(one))))
+            && (self.names.is_empty()
+                || (!other.names.is_empty() && other.names.iter().all(names_of)))
+    }
+}
+
 /// The values that a node of an identity must have. A field that is absent is not compared.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeBinding {
@@ -134,6 +216,33 @@ pub struct NodeBinding {
     pub cluster: Option<Template>,
     /// Scalars of `Node.metadata`, by path.
     pub metadata: BTreeMap<String, Template>,
+}
+
+impl NodeBinding {
+    /// Describes the first value of the node that does not match.
+    pub(super) fn mismatch(&self, node: &Node, captures: &Captures<'_>) -> Option<String> {
+        let fixed = [("id", &self.id, &node.id), ("cluster", &self.cluster, &node.cluster)];
+        for (what, template, value) in fixed {
+            if let Some(template) = template
+                && !template.matches(value, captures)
+            {
+                let template = template.as_str();
+                return Some(format!("{what} {value:?} does not match {template:?}"));
+            }
+        }
+        self.metadata.iter().find_map(|(path, template)| {
+            let pattern = template.as_str();
+            match node.metadata.get(path) {
+                None => {
+                    Some(format!("the node has no metadata {path:?}, which must match {pattern:?}"))
+                }
+                Some(value) if template.matches(value, captures) => None,
+                Some(value) => Some(format!(
+                    "metadata {path:?} is {value:?}, which does not match {pattern:?}"
+                )),
+            }
+        })
+    }
 }
 
 /// The secrets that clients may receive.
@@ -192,6 +301,25 @@ pub struct AccessRule {
     pub deny: Vec<Grant>,
     /// Limits for each identity.
     pub quota: IdentityQuota,
+}
+
+impl AccessRule {
+    /// Returns whether the rule lets clients receive something.
+    #[must_use]
+    pub fn is_for_clients(&self) -> bool {
+        !self.read.is_empty()
+    }
+
+    pub(super) fn concerns_clients(&self) -> bool {
+        self.is_for_clients()
+            || !self.secrets.scopes.is_empty()
+            || self.node != NodeBinding::default()
+            || self.quota != IdentityQuota::default()
+    }
+
+    pub(super) fn gives_rights(&self) -> bool {
+        !self.allow.is_empty() || !self.read.is_empty()
+    }
 }
 
 /// A limit for the number of access rules, tokens or quotas.

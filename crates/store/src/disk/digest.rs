@@ -24,7 +24,7 @@ use crate::{
     status::StateDigest,
 };
 
-/// The number of the algorithm that [`Image::digest`] implements.
+/// The number of the algorithm that [`digest_at`] implements.
 pub(crate) const ALGORITHM: u32 = 1;
 /// The number of newest positions that are kept.
 const NEWEST_MAX: usize = 256;
@@ -46,12 +46,10 @@ struct Kept {
     steps: VecDeque<StateDigest>,
 }
 
-impl Image {
-    /// Returns the digest of this state, or `None` before the first entry.
-    pub(crate) fn digest(&self) -> Option<StateDigest> {
-        let State { incarnation, revision, .. } = self.state;
-        Some(digest_at(self.applied.as_ref()?, incarnation, revision, self.tally))
-    }
+/// Returns the digest of a state, or `None` before the first entry.
+pub(crate) fn digest_of(image: &Image) -> Option<StateDigest> {
+    let State { incarnation, revision, .. } = image.state;
+    Some(digest_at(image.applied.as_ref()?, incarnation, revision, image.tally))
 }
 
 /// Returns the digest of the state after an entry.
@@ -74,7 +72,7 @@ pub(crate) fn digest_at(
 impl Digests {
     /// Keeps the digest of a state, which must be newer than the previous one.
     pub(crate) fn note(&self, image: &Image) {
-        if let Some(digest) = image.digest() {
+        if let Some(digest) = digest_of(image) {
             self.note_digest(digest);
         }
     }
@@ -135,8 +133,8 @@ mod tests {
     #[test]
     fn digest_differs_when_any_part_of_the_state_differs() {
         let state = image(2, 10);
-        let digest = state.digest().unwrap();
-        assert_eq!(image(2, 10).digest(), Some(digest), "the same state");
+        let digest = digest_of(&state).unwrap();
+        assert_eq!(digest_of(&image(2, 10)), Some(digest), "the same state");
         let mut others = vec![image(3, 10); 5];
         others[1] = Image { tally: Tally { records: 1, sum: 0 }, ..image(2, 10) };
         others[2] = Image { tally: Tally { records: 0, sum: 1 }, ..image(2, 10) };
@@ -145,18 +143,18 @@ mod tests {
         others[4] = image(2, 10);
         others[4].state.incarnation = Incarnation(1);
         for (at, other) in others.iter().enumerate() {
-            let other = other.digest().unwrap();
+            let other = digest_of(other).unwrap();
             assert_eq!(other.index, 10);
             assert_ne!(other.digest, digest.digest, "{at}");
         }
-        assert_eq!(Image::new().digest(), None);
+        assert_eq!(digest_of(&Image::new()), None);
     }
 
     /// Replicas of different releases compare digests. A change that alters the digest of a state
     /// raises `ALGORITHM`.
     #[test]
     fn digest_of_first_release_is_unchanged() {
-        let digest = image(2, 10).digest().unwrap();
+        let digest = digest_of(&image(2, 10)).unwrap();
         assert_eq!((ALGORITHM, digest.digest), (1, 0x3844_b219_e2b4_9bd7));
     }
 

@@ -24,21 +24,23 @@ pub(crate) struct EntryMismatch {
     pub(crate) from: u64,
 }
 
-impl WeakLogStore {
-    /// Checks entries that replica `from` sends against the entries with the same log IDs in the
-    /// log. Does not compare entries of another term at the same index: Raft replaces them.
-    pub(crate) async fn check(&self, entries: &[Entry], from: u64) -> Result<(), EntryMismatch> {
-        let Some(log) = self.upgrade() else { return Ok(()) };
-        let last = log.last_index();
-        let held = entries.partition_point(|entry| Some(entry.log_id.index) <= last);
-        if held == 0 {
-            return Ok(());
-        }
-        let held = entries[..held].to_vec();
-        let checked = tokio::task::spawn_blocking(move || compare(&log, &held, from));
-        // A panic of the task says nothing about the entries.
-        checked.await.unwrap_or(Ok(()))
+/// Checks entries that replica `from` sends against the entries with the same log IDs in the
+/// log. Does not compare entries of another term at the same index: Raft replaces them.
+pub(crate) async fn check(
+    log: &WeakLogStore,
+    entries: &[Entry],
+    from: u64,
+) -> Result<(), EntryMismatch> {
+    let Some(log) = log.upgrade() else { return Ok(()) };
+    let last = log.last_index();
+    let held = entries.partition_point(|entry| Some(entry.log_id.index) <= last);
+    if held == 0 {
+        return Ok(());
     }
+    let held = entries[..held].to_vec();
+    let checked = tokio::task::spawn_blocking(move || compare(&log, &held, from));
+    // A panic of the task says nothing about the entries.
+    checked.await.unwrap_or(Ok(()))
 }
 
 fn compare(log: &LogStore, entries: &[Entry], from: u64) -> Result<(), EntryMismatch> {

@@ -15,6 +15,7 @@ use chancery_model::{
     ScopeName, State, Summary, TransactionMeta,
 };
 use chancery_raft_proto::v1 as pb;
+use chancery_secrets::Secrets;
 use imbl::{OrdMap, OrdSet};
 use openraft::EntryPayload;
 
@@ -320,6 +321,33 @@ impl Image {
             rules: self.state.access.rules.clone(),
             tokens: Vec::new(),
         });
+    }
+
+    /// Opens the sealed resources that are not opened yet, as far as this replica has their keys. Returns whether any
+    /// was opened.
+    pub(crate) fn open_sealed(&mut self, secrets: &Secrets) -> bool {
+        let mut any = false;
+        let unopened: Vec<_> = std::mem::take(&mut self.unopened).into_iter().collect();
+        for of_type in unopened.chunk_by(|(scope, key), (next_scope, next)| {
+            scope == next_scope && key.type_url == next.type_url
+        }) {
+            let mut opened = Vec::new();
+            for (scope, key) in of_type {
+                let Some(resource) = self.state.get(scope, key) else { continue };
+                let Some(sealed) = resource.sealed().filter(|_| !resource.is_opened()) else {
+                    continue;
+                };
+                match secrets.open(&self.state.keys, scope, key, sealed) {
+                    Some(body) => opened.push(resource.opened(&key.type_url, body)),
+                    None => drop(self.unopened.insert((scope.clone(), key.clone()))),
+                }
+            }
+            if let Some((scope, key)) = of_type.first().filter(|_| !opened.is_empty()) {
+                self.state.replace_forms(scope, &key.type_url, opened);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Returns all records: the index first, then the resources, then the history.

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use chancery_secrets::Secrets;
 use tokio::sync::watch;
 
-use crate::disk::{image::Image, machine::Machine};
+use crate::disk::machine::Machine;
 
 /// The interval at which key files are checked, and missing keys are unwrapped again.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
@@ -40,34 +40,5 @@ impl Opener {
                 Ok(Err(_)) => return,
             }
         }
-    }
-}
-
-impl Image {
-    /// Opens the sealed resources that are not opened yet, as far as this replica has their keys. Returns whether any
-    /// was opened.
-    pub(crate) fn open_sealed(&mut self, secrets: &Secrets) -> bool {
-        let mut any = false;
-        let unopened: Vec<_> = std::mem::take(&mut self.unopened).into_iter().collect();
-        for of_type in unopened.chunk_by(|(scope, key), (next_scope, next)| {
-            scope == next_scope && key.type_url == next.type_url
-        }) {
-            let mut opened = Vec::new();
-            for (scope, key) in of_type {
-                let Some(resource) = self.state.get(scope, key) else { continue };
-                let Some(sealed) = resource.sealed().filter(|_| !resource.is_opened()) else {
-                    continue;
-                };
-                match secrets.open(&self.state.keys, scope, key, sealed) {
-                    Some(body) => opened.push(resource.opened(&key.type_url, body)),
-                    None => drop(self.unopened.insert((scope.clone(), key.clone()))),
-                }
-            }
-            if let Some((scope, key)) = of_type.first().filter(|_| !opened.is_empty()) {
-                self.state.replace_forms(scope, &key.type_url, opened);
-                any = true;
-            }
-        }
-        any
     }
 }

@@ -1,9 +1,6 @@
-//! The cluster operations of the `Replica` handle.
+//! The members of a cluster, their reports, and changes of them.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use chancery_model::Revision;
 use chancery_raft_proto::v1 as pb;
@@ -11,11 +8,10 @@ use chancery_tls::Validity;
 use openraft::async_runtime::WatchReceiver;
 use pb::change_request::Change;
 
-use super::Replica;
 use crate::{
-    ChangeError, OwnPort,
+    ChangeError,
     format::raft::Peer,
-    replication::{codec, hello, instance::Removal, machine::time_ms, members::HELLO_TIMEOUT},
+    replication::{codec, core::Core, hello, machine::time_ms, members::HELLO_TIMEOUT},
 };
 
 /// A membership change, or a leadership transfer.
@@ -36,6 +32,20 @@ pub enum MemberChange {
     Remove(u64),
     /// Transfers leadership to another voter; `None` selects the most up-to-date one.
     TransferLeader(Option<u64>),
+}
+
+impl MemberChange {
+    /// Returns the change as it is sent to the leader.
+    pub(super) fn into_request(self) -> Change {
+        match self {
+            Self::Add { replica_id, address, learner } => {
+                Change::Add(pb::Peer { replica_id, address, learner, instance: 0 })
+            }
+            Self::Promote(id) => Change::Promote(id),
+            Self::Remove(id) => Change::Remove(id),
+            Self::TransferLeader(to) => Change::TransferLeader(to.unwrap_or_default()),
+        }
+    }
 }
 
 /// The role of a member.
@@ -173,158 +183,86 @@ impl From<pb::HelloResponse> for Report {
     }
 }
 
-impl Replica {
-    /// Returns the address at which other replicas reach this one; empty if they cannot.
-    #[must_use]
-    pub fn raft_address(&self) -> &str {
-        &self.core().address
-    }
-
-    /// Sets the other ports of this replica, which its report shows. The second call has no effect.
-    pub fn set_ports(&self, ports: Vec<OwnPort>) {
-        drop(self.core().ports.set(ports));
-    }
-
-    /// Returns the number of members, including this replica.
-    #[must_use]
-    pub fn n_members(&self) -> usize {
-        self.core().node.membership().nodes().count()
-    }
-
-    /// Returns the ID of the leader if this replica hears it. A leader returns its own ID if most voters
-    /// answer it.
-    #[must_use]
-    pub fn leader(&self) -> Option<u64> {
-        self.core().node.present_leader()
-    }
-
-    /// Makes a membership change at the leader. Returns the outcome as a text for people.
-    ///
-    /// # Errors
-    /// See [`ChangeError`].
-    pub async fn change_members(&self, change: MemberChange) -> Result<String, ChangeError> {
-        let change = match change {
-            MemberChange::Add { replica_id, address, learner } => {
-                Change::Add(pb::Peer { replica_id, address, learner, instance: 0 })
-            }
-            MemberChange::Promote(id) => Change::Promote(id),
-            MemberChange::Remove(id) => Change::Remove(id),
-            MemberChange::TransferLeader(to) => Change::TransferLeader(to.unwrap_or_default()),
+/// Returns all members with their current reports.
+pub(super) async fn members(core: &Core) -> Vec<Member> {
+    let membership = core.node.membership();
+    let voters: Vec<u64> = membership.voter_ids().collect();
+    let leader = core.node.present_leader();
+    let reports = membership.nodes().map(|(id, peer)| {
+        let role = match voters.contains(id) {
+            true if leader == Some(*id) => Role::Leader,
+            true => Role::Voter,
+            false if peer.learner => Role::Learner,
+            false => Role::Joining,
         };
-        self.core().members.change(change, self.core().config.change_timeout).await
-    }
-
-    /// Returns all members with their current reports.
-    pub async fn members(&self) -> Vec<Member> {
-        let core = self.core();
-        let membership = core.node.membership();
-        let voters: Vec<u64> = membership.voter_ids().collect();
-        let leader = self.leader();
-        let reports = membership.nodes().map(|(id, peer)| {
-            let role = match voters.contains(id) {
-                true if leader == Some(*id) => Role::Leader,
-                true => Role::Voter,
-                false if peer.learner => Role::Learner,
-                false => Role::Joining,
+        let (replica_id, address) = (*id, peer.address.clone());
+        async move {
+            let member = Member {
+                replica_id,
+                address,
+                role,
+                report: None,
+                stranger: None,
+                unanswered: String::new(),
             };
-            let (replica_id, address) = (*id, peer.address.clone());
-            async move {
-                let member = Member {
-                    replica_id,
-                    address,
-                    role,
-                    report: None,
-                    stranger: None,
-                    unanswered: String::new(),
-                };
-                match self.report(replica_id, &member.address).await {
-                    Ok(report) => Member { report: Some(report), ..member },
-                    Err(NoReport::Stranger(stranger)) => Member {
-                        unanswered: format!("at its address is {stranger}"),
-                        stranger: Some(stranger),
-                        ..member
-                    },
-                    Err(NoReport::Unanswered(unanswered)) => Member { unanswered, ..member },
-                }
+            match report(core, replica_id, &member.address).await {
+                Ok(report) => Member { report: Some(report), ..member },
+                Err(NoReport::Stranger(stranger)) => Member {
+                    unanswered: format!("at its address is {stranger}"),
+                    stranger: Some(stranger),
+                    ..member
+                },
+                Err(NoReport::Unanswered(unanswered)) => Member { unanswered, ..member },
             }
-        });
-        futures::future::join_all(reports).await
-    }
-
-    /// Returns the report of a member.
-    async fn report(&self, id: u64, address: &str) -> Result<Report, NoReport> {
-        let core = self.core();
-        let asked = time_ms();
-        let report = |mut hello: pb::HelloResponse| {
-            let machine = hello.machine.take();
-            let machine = machine.map(|machine| MachineReport::new(machine, asked, time_ms()));
-            Report { machine, ..hello.into() }
-        };
-        if id == core.id() {
-            return Ok(report(hello::answer(core, &codec::hello(core.identity))));
         }
-        let hello = core.calls.hello_or_reason(address, HELLO_TIMEOUT).await;
-        let hello = hello.map_err(NoReport::Unanswered)?;
-        let stranger = |text| Err(NoReport::Stranger(text));
-        if let Some(text) = core.calls.stranger(&hello) {
-            return stranger(text);
-        }
-        if hello.replica_id != id {
-            return stranger(format!("replica {} of this cluster", hello.replica_id));
-        }
-        let membership = core.node.membership();
-        // Another instance may answer at this address.
-        let own = |peer: &Peer| [0, hello.instance].contains(&peer.instance) || hello.instance == 0;
-        if !membership.get_node(&id).is_some_and(own) {
-            return stranger(format!(
-                "a different instance of replica {id}: one of the two replaced the other"
-            ));
-        }
-        let excludes_caller = core.removal.is_disowned_by(&hello, &membership);
-        Ok(Report { excludes_caller, ..report(hello) })
-    }
+    });
+    futures::future::join_all(reports).await
+}
 
-    /// Waits until this replica finds that it is no longer a member of its cluster. Such a replica
-    /// receives no updates, so its state becomes outdated.
-    pub async fn removed(&self) -> Removal {
-        self.core().removal.until_removed().await
+/// Returns the report of a member.
+async fn report(core: &Core, id: u64, address: &str) -> Result<Report, NoReport> {
+    let asked = time_ms();
+    let report = |mut hello: pb::HelloResponse| {
+        let machine = hello.machine.take();
+        let machine = machine.map(|machine| MachineReport::new(machine, asked, time_ms()));
+        Report { machine, ..hello.into() }
+    };
+    if id == core.id() {
+        return Ok(report(hello::answer(core, &codec::hello(core.identity))));
     }
-
-    /// Returns the reason why the state or the log of this replica differs from that of the cluster;
-    /// `None` if no difference is known. A replica with a reason must serve nothing.
-    #[must_use]
-    pub fn diverged(&self) -> Option<Arc<str>> {
-        self.core().divergence.reason()
+    let hello = core.calls.hello_or_reason(address, HELLO_TIMEOUT).await;
+    let hello = hello.map_err(NoReport::Unanswered)?;
+    let stranger = |text| Err(NoReport::Stranger(text));
+    if let Some(text) = core.calls.stranger(&hello) {
+        return stranger(text);
     }
-
-    /// Waits until [`Replica::diverged`] has a reason, and returns it.
-    pub async fn until_diverged(&self) -> Arc<str> {
-        self.core().divergence.wait_until_diverged().await
+    if hello.replica_id != id {
+        return stranger(format!("replica {} of this cluster", hello.replica_id));
     }
-
-    /// Transfers leadership to another voter if this replica leads and there is one. Before a shutdown, this
-    /// saves writes the wait for an election.
-    pub async fn step_down(&self) {
-        self.core().members.step_down().await;
+    let membership = core.node.membership();
+    // Another instance may answer at this address.
+    let own = |peer: &Peer| [0, hello.instance].contains(&peer.instance) || hello.instance == 0;
+    if !membership.get_node(&id).is_some_and(own) {
+        return stranger(format!(
+            "a different instance of replica {id}: one of the two replaced the other"
+        ));
     }
+    let excludes_caller = core.removal.is_disowned_by(&hello, &membership);
+    Ok(Report { excludes_caller, ..report(hello) })
+}
 
-    /// Takes a snapshot and returns its last log index. The log up to that index can then be purged.
-    ///
-    /// # Errors
-    /// If Raft has stopped, or the snapshot takes longer than `timeout`.
-    pub async fn snapshot(&self, timeout: Duration) -> Result<u64, ChangeError> {
-        let core = self.core();
-        let stopped = |error: &dyn std::fmt::Display| ChangeError::Refused(error.to_string());
-        let applied = core.storage.published.applied();
-        let deadline = Instant::now() + timeout;
-        core.node.raft.trigger().snapshot().await.map_err(|error| stopped(&error))?;
-        loop {
-            let snapshot = core.node.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
-            match snapshot {
-                Some(index) if index >= applied => return Ok(index),
-                _ if Instant::now() >= deadline => return Err(ChangeError::Timeout(timeout)),
-                _ => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
+/// Takes a snapshot and returns its last log index. Waits at most `timeout`.
+pub(super) async fn snapshot(core: &Core, timeout: Duration) -> Result<u64, ChangeError> {
+    let stopped = |error: &dyn std::fmt::Display| ChangeError::Refused(error.to_string());
+    let applied = core.storage.published.applied();
+    let deadline = Instant::now() + timeout;
+    core.node.raft.trigger().snapshot().await.map_err(|error| stopped(&error))?;
+    loop {
+        let snapshot = core.node.raft.metrics().borrow_watched().snapshot.map(|id| id.index);
+        match snapshot {
+            Some(index) if index >= applied => return Ok(index),
+            _ if Instant::now() >= deadline => return Err(ChangeError::Timeout(timeout)),
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
 }

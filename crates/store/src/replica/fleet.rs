@@ -1,44 +1,35 @@
-//! Questions to the other replicas, and the answers to theirs.
+//! Questions to the other replicas.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::Replica;
 use crate::{
     NoAnswer,
-    replication::question::{Answerer, Answers, AskLimits, Question, Unanswered},
+    replication::{
+        core::Core,
+        question::{Answers, AskLimits, Question, Unanswered},
+    },
 };
 
-impl Replica {
-    /// Asks all other members at the same time. Returns after the timeout at the latest. In a cluster of one, returns
-    /// at once.
-    pub async fn ask_all(&self, question: Question, limits: AskLimits) -> Answers {
-        if self.n_members() < 2 {
-            return Answers::default();
-        }
-        let core = Arc::clone(self.core());
-        let asking = async move { core.asker.ask_all(&question, limits).await };
-        match self.core().calls.runtime.spawn(asking).await {
-            Ok(answers) => answers,
-            // The replica is shut down.
-            Err(error) => {
-                let membership = self.core().node.membership();
-                let others = membership.nodes().filter(|(id, _)| **id != self.core().id());
-                let unanswered = others.map(|(id, peer)| Unanswered {
-                    replica_id: *id,
-                    address: peer.address.clone(),
-                    reason: NoAnswer::Failed(error.to_string()),
-                });
-                Answers { answered: Vec::new(), unanswered: unanswered.collect() }
-            }
-        }
+/// Asks all other members at the same time. Returns after the timeout at the latest. In a cluster of one, returns
+/// at once.
+pub(super) async fn ask_all(core: &Arc<Core>, question: Question, limits: AskLimits) -> Answers {
+    if core.node.membership().nodes().count() < 2 {
+        return Answers::default();
     }
-
-    /// Lets `answerer` answer the questions of other replicas, on the runtime of the caller. Until then, and after
-    /// `answerer` is dropped, others learn that this replica is starting.
-    ///
-    /// # Panics
-    /// If the caller is on no runtime.
-    pub fn answer_with(&self, answerer: Weak<dyn Answerer>) {
-        self.core().answering.register(answerer, tokio::runtime::Handle::current());
+    let shared = Arc::clone(core);
+    let asking = async move { shared.asker.ask_all(&question, limits).await };
+    match core.calls.runtime.spawn(asking).await {
+        Ok(answers) => answers,
+        // The replica is shut down.
+        Err(error) => {
+            let membership = core.node.membership();
+            let others = membership.nodes().filter(|(id, _)| **id != core.id());
+            let unanswered = others.map(|(id, peer)| Unanswered {
+                replica_id: *id,
+                address: peer.address.clone(),
+                reason: NoAnswer::Failed(error.to_string()),
+            });
+            Answers { answered: Vec::new(), unanswered: unanswered.collect() }
+        }
     }
 }

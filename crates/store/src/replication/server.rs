@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     disk::{
+        entry_check,
         preparer::Preparer,
         snapshot::{Decoder, Snapshot},
     },
@@ -178,7 +179,7 @@ impl Replication for Service {
         request.entries.iter_mut().for_each(|entry| prepare(entry, preparer));
         let previous = request.prev_log_id.map(|id| id.index);
         // Raft skips entries whose log ids it has.
-        if let Err(other) = core.storage.log.check(&request.entries, from).await {
+        if let Err(other) = entry_check::check(&core.storage.log, &request.entries, from).await {
             core.divergence.stop(&other.to_string());
             return Err(Status::data_loss(other.to_string()));
         }

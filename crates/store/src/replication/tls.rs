@@ -11,12 +11,9 @@
 //!   expiry.
 //! - A handshake takes at most [`chancery_tls::HANDSHAKE_TIMEOUT`], and does not wait for other handshakes.
 
-use std::{io, path::PathBuf};
+use std::io;
 
-use chancery_tls::{
-    ClientCertificates, MinVersion, PortTls, Security, Stream, TlsError, TlsPort,
-    check_server_name, host_of,
-};
+use chancery_tls::{PortTls, Security, Stream, TlsError, check_server_name, host_of};
 use tokio::net::TcpStream;
 
 use crate::config::TlsConfig;
@@ -26,28 +23,6 @@ use crate::config::TlsConfig;
 pub(crate) struct Tls {
     certificates: PortTls,
     server_name: Option<String>,
-}
-
-impl TlsConfig {
-    /// Reads and checks the files, like a replica at its start. Returns all problems. A file with an
-    /// empty path is ignored.
-    #[must_use]
-    pub fn check(&self) -> Vec<TlsError> {
-        let name = self.server_name.as_deref().and_then(|name| check_server_name(name).err());
-        name.into_iter().chain(self.files().check()).collect()
-    }
-
-    fn files(&self) -> chancery_tls::TlsConfig {
-        chancery_tls::TlsConfig {
-            port: TlsPort::Raft,
-            cert: self.cert.clone(),
-            key: self.key.clone(),
-            ca: self.ca.clone(),
-            crl: PathBuf::new(),
-            min_version: MinVersion::Tls13,
-            clients: ClientCertificates::default(),
-        }
-    }
 }
 
 impl Tls {

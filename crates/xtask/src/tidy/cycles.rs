@@ -1,9 +1,12 @@
-//! Import cycles: the files of a crate must not depend on each other.
+//! Cycles: the files of a crate must not depend on each other, and a type's methods stand in its file.
 //!
 //! A file depends on another file if it names an item of that file, by a `use` or by a path in the
-//! code. The rule follows re-exports to the file that defines the item. A module declaration
-//! (`mod name;`) is not a dependency. Tests do not count. The rule does not read the arguments of
-//! macros.
+//! code, or if it calls a method that only a type of that file has. The rule follows re-exports to the
+//! file that defines the item. A module declaration (`mod name;`) is not a dependency. Tests do not
+//! count. The rule does not read the arguments of macros.
+//!
+//! The type of a call is not known. A call therefore counts only if one type of the crate has a method of
+//! this name, the name has several words, and no type of the standard library is known to have it.
 //!
 //! Where [`LAYERS`] names the layers of a crate, a file also must not depend on a higher layer,
 //! directly or through other files.
@@ -18,6 +21,18 @@ use crate::source::Source;
 /// The layers of a crate, lowest first: the directory of the crate, and the directories of its layers.
 const LAYERS: &[(&str, &[&str])] =
     &[("crates/store", &["src/format/", "src/disk/", "src/replication/"])];
+
+/// The names of methods that types of other crates have, too.
+const FOREIGN_METHODS: &[&str] = &[
+    "as_bytes",
+    "as_str",
+    "into_inner",
+    "into_iter",
+    "into_stream",
+    "is_empty",
+    "to_string",
+    "type_url",
+];
 
 /// The maximum number of re-exports between a path and the definition.
 const REEXPORTS_MAX: usize = 8;
@@ -39,6 +54,7 @@ pub(super) fn complaints(files: &[Source]) -> Result<Vec<String>> {
     let mut complaints = Vec::new();
     for (dir, files) in crates {
         let read = Crate::read(dir, &files)?;
+        complaints.extend(read.foreign_impls());
         let dependencies = read.dependencies();
         if let Some((_, layers)) = LAYERS.iter().find(|(of, _)| *of == dir) {
             complaints.extend(upward(dir, layers, &dependencies));
@@ -68,6 +84,13 @@ struct Module {
     globs: Vec<ModulePath>,
     /// The names that the file defines.
     defined: BTreeSet<String>,
+    /// The types that have an inherent `impl` here, as the code names them.
+    impls: BTreeSet<ModulePath>,
+    /// The inherent methods that the file defines, and the methods of traits.
+    methods: BTreeSet<String>,
+    trait_methods: BTreeSet<String>,
+    /// The methods that the code calls.
+    called: BTreeSet<String>,
 }
 
 impl Crate {
@@ -90,13 +113,54 @@ impl Crate {
 
     /// Returns the dependencies of each file.
     fn dependencies(&self) -> BTreeMap<&str, BTreeSet<&str>> {
+        let methods = self.methods();
         let mut dependencies = BTreeMap::new();
         for module in self.modules.values() {
             let named = module.named.iter().filter_map(|path| self.definer(path, REEXPORTS_MAX));
-            let named = named.filter(|path| *path != module.path).collect();
+            let called =
+                module.called.iter().filter_map(|name| methods.get(name.as_str()).copied());
+            let named = named.chain(called).filter(|path| *path != module.path).collect();
             dependencies.insert(module.path.as_str(), named);
         }
         dependencies
+    }
+
+    /// Returns the methods that one type of the crate has, and its file.
+    fn methods(&self) -> BTreeMap<&str, &str> {
+        let mut methods: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+        for module in self.modules.values() {
+            for name in &module.methods {
+                let file = Some(module.path.as_str());
+                methods.entry(name).and_modify(|one| *one = None).or_insert(file);
+            }
+        }
+        for name in self.modules.values().flat_map(|module| &module.trait_methods) {
+            methods.insert(name, None);
+        }
+        let is_known = |name: &str| name.contains('_') && !FOREIGN_METHODS.contains(&name);
+        let methods = methods.into_iter().filter(|(name, _)| is_known(name));
+        methods.filter_map(|(name, file)| Some((name, file?))).collect()
+    }
+
+    /// Reports the inherent methods that stand outside the file of their type.
+    fn foreign_impls(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for module in self.modules.values() {
+            for path in &module.impls {
+                let Some(name) = path.last() else { continue };
+                let is_here = path.len() == 1 && module.defined.contains(name);
+                let target = module.reexports.get(name).filter(|_| path.len() == 1);
+                let target = target.or(Some(path).filter(|path| path.len() > 1));
+                let definer = target.and_then(|target| self.definer(target, REEXPORTS_MAX));
+                if let Some(definer) = definer.filter(|file| !is_here && *file != module.path) {
+                    complaints.push(format!(
+                        "{}: `impl {name}` belongs into {definer}, where the type is",
+                        module.path
+                    ));
+                }
+            }
+        }
+        complaints
     }
 
     /// Returns the file that defines the item at `path`.
@@ -247,6 +311,39 @@ impl<'a> Visit<'a> for Reader {
         self.children = children;
     }
 
+    fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
+        let methods = item.items.iter().filter_map(|item| match item {
+            syn::ImplItem::Fn(method) => Some(method.sig.ident.to_string()),
+            _ => None,
+        });
+        if item.trait_.is_some() {
+            self.module.trait_methods.extend(methods);
+        } else {
+            self.module.methods.extend(methods);
+            if let syn::Type::Path(of) = &*item.self_ty {
+                let names = of.path.segments.iter().map(|segment| segment.ident.to_string());
+                let names: Vec<String> = names.collect();
+                let path = self.resolve(&names).unwrap_or(names);
+                self.module.impls.insert(path);
+            }
+        }
+        syn::visit::visit_item_impl(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &'a syn::ItemTrait) {
+        let methods = item.items.iter().filter_map(|item| match item {
+            syn::TraitItem::Fn(method) => Some(method.sig.ident.to_string()),
+            _ => None,
+        });
+        self.module.trait_methods.extend(methods);
+        syn::visit::visit_item_trait(self, item);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'a syn::ExprMethodCall) {
+        self.module.called.insert(call.method.to_string());
+        syn::visit::visit_expr_method_call(self, call);
+    }
+
     fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
         let is_public = !matches!(item.vis, syn::Visibility::Inherited);
         self.use_tree(&item.tree, &[], is_public);
@@ -377,6 +474,32 @@ mod tests {
         let z = ("z.rs", "use crate::{x::X, y};");
         assert_eq!(found(&[lib, x, y, z]), ["crates/a: 2 files depend on each other: x.rs, y.rs"]);
         assert_eq!(found(&[lib, x, ("y.rs", "pub struct Y;"), z]), [""; 0]);
+    }
+
+    #[test]
+    fn call_of_a_method_is_a_dependency() {
+        let lib = ("lib.rs", "mod x; mod y;");
+        let x = ("x.rs", "pub struct X; impl X { fn take_turn(&self) {} }");
+        let y = ("y.rs", "pub struct Y; fn f() { g().take_turn(); }");
+        assert_eq!(found(&[lib, x, y]), [""; 0]);
+        let x = ("x.rs", "pub struct X(super::y::Y); impl X { fn take_turn(&self) {} }");
+        assert_eq!(found(&[lib, x, y]), ["crates/a: 2 files depend on each other: x.rs, y.rs"]);
+        let also =
+            ("y.rs", "struct Z; impl Z { fn take_turn(&self) {} } fn f() { g().take_turn(); }");
+        assert_eq!(found(&[lib, x, also]), [""; 0]);
+    }
+
+    #[test]
+    fn methods_outside_the_file_of_their_type_are_reported() {
+        let lib = ("lib.rs", "mod x; mod y;");
+        let x = ("x.rs", "pub struct X; impl X { fn a(&self) {} }");
+        let y = ("y.rs", "use super::x::X; impl X { fn b(&self) {} } impl Clone for X {}");
+        let told = ["y.rs: `impl X` belongs into x.rs, where the type is"];
+        assert_eq!(found(&[lib, x, y]), told);
+        assert_eq!(found(&[lib, x, ("y.rs", "impl super::x::X { fn b(&self) {} }")]), told);
+        let child = ("x/z.rs", "use super::X; impl X { fn b(&self) {} }");
+        let x = ("x.rs", "mod z; pub struct X;");
+        assert_eq!(found(&[("lib.rs", "mod x;"), x, child]).len(), 1);
     }
 
     #[test]

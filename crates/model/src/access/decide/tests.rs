@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    AccessLimit, AccessOp, IdentityPattern, IdentityQuota, RULES_MAX, Refusal, Revision,
-    SecretsGrant, TOKENS_MAX, Token, TokenDigest, Variables,
+    AccessLimit, AccessOp, IdentityPattern, IdentityQuota, NodeBinding, RULES_MAX, Refusal,
+    Revision, SecretsGrant, TOKENS_MAX, Token, TokenDigest, TypeUrl, Variables, access::refusal,
 };
 
 mod reference;
@@ -184,25 +184,25 @@ fn number_of_rules_and_tokens_is_limited() {
     let put = |name: String| AccessOp::PutRule(Box::new(rule(&name, "token:{x}")));
     let full = access((0..RULES_MAX).map(|n| rule(&format!("r{n:05}"), "token:{x}")));
     assert_eq!(
-        full.refusal(&[put("new".into())]),
+        refusal(&full, &[put("new".into())]),
         Some(Refusal::AccessTooMany(AccessLimit::Rules))
     );
-    assert_eq!(full.refusal(&[put("r00000".into())]), None);
+    assert_eq!(refusal(&full, &[put("r00000".into())]), None);
     let replaced = [AccessOp::DeleteRule("r00000".into()), put("new".into())];
-    assert_eq!(full.refusal(&replaced), None);
+    assert_eq!(refusal(&full, &replaced), None);
     let two = Access { tokens: vec![token("t", 0), token("t", 1)], ..Access::default() };
     assert_eq!(
-        two.refusal(&[AccessOp::AddToken(token("t", 2))]),
+        refusal(&two, &[AccessOp::AddToken(token("t", 2))]),
         Some(Refusal::AccessTooMany(AccessLimit::TokensPerName))
     );
     let tokens = (0..TOKENS_MAX).map(|n| token(&format!("t{n:05}"), n)).collect();
     let many = Access { tokens, ..Access::default() };
     assert_eq!(
-        many.refusal(&[AccessOp::AddToken(token("u", TOKENS_MAX))]),
+        refusal(&many, &[AccessOp::AddToken(token("u", TOKENS_MAX))]),
         Some(Refusal::AccessTooMany(AccessLimit::Tokens))
     );
     let deleted = AccessOp::DeleteToken(many.tokens[0].digest);
-    assert_eq!(many.refusal(&[deleted, AccessOp::AddToken(token("u", TOKENS_MAX))]), None);
+    assert_eq!(refusal(&many, &[deleted, AccessOp::AddToken(token("u", TOKENS_MAX))]), None);
 }
 
 /// Attack 45: nobody gives rights that they do not have.

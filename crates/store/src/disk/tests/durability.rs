@@ -29,6 +29,7 @@ use crate::{
     OpenError, OpenProgress, OpenStage,
     disk::{
         database::{Access, Batch, Database},
+        digest::digest_of,
         directory::{Directory, DirectoryPurpose},
         flusher::Flusher,
         high_water::{HighWater, Mark},
@@ -462,7 +463,7 @@ async fn installed_snapshot_replaces_all_records() {
     let mut leader = Store::create(from.path());
     leader.commit(&[form(0), put(1, "a", "1"), put(2, "b", "2"), delete(3, "a")]).await;
     let snapshot = leader.machine.build_snapshot().await.unwrap();
-    let (expected, digest) = (records(&leader.image()), leader.image().digest());
+    let (expected, digest) = (records(&leader.image()), digest_of(&leader.image()));
     assert_eq!(snapshot.meta.last_log_id, Some(log_id(1, 3)));
     leader.close();
 

@@ -31,8 +31,8 @@ pub(super) const GROUP: Group = Group {
             is_early: false,
             fault: "clients acknowledge each change 6 s late",
             repair: "the clients acknowledge quickly again",
-            inject: |stage| stage.fleet(&["--answer-after", "6"]),
-            recover: |stage| stage.fleet(&[]),
+            inject: |stage| fleet(stage, &["--answer-after", "6"]),
+            recover: |stage| fleet(stage, &[]),
         },
         Scenario {
             alerts: &[
@@ -65,21 +65,13 @@ fn prepare(stage: &mut Stage) -> Result<()> {
     stage.cluster.set("CHANCERY_STORE_TRANSACT_TIMEOUT", "2s");
     stage.cluster.start_all()?;
     stage.cluster.apply(EDGE)?;
-    stage.fleet(&[])?;
+    fleet(stage, &[])?;
     stage.author(1, 4, "edge")
 }
 
-impl Stage {
-    /// Starts clients, one after the other, that receive the scope `edge` from the first replica. They replace those that run.
-    pub(super) fn fleet(&mut self, args: &[&str]) -> Result<()> {
-        let address = self.cluster.xds(1);
-        let usual = ["subscribe", address.as_str(), "--streams", "32", "--arrive", "0.2"];
-        self.client("fleet", &[&usual, args].concat())
-    }
-
-    /// Starts an author that sends `rate` writes per second to a replica.
-    pub(super) fn author(&mut self, id: usize, rate: u32, scope: &str) -> Result<()> {
-        let (address, rate) = (self.cluster.admin(id), rate.to_string());
-        self.client("author", &["write", &address, "--rate", &rate, "--scope", scope])
-    }
+/// Starts clients, one after the other, that receive the scope `edge` from the first replica. They replace those that run.
+fn fleet(stage: &mut Stage, args: &[&str]) -> Result<()> {
+    let address = stage.cluster.xds(1);
+    let usual = ["subscribe", address.as_str(), "--streams", "32", "--arrive", "0.2"];
+    stage.client("fleet", &[&usual, args].concat())
 }

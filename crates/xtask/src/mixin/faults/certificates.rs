@@ -39,8 +39,8 @@ pub(super) const GROUP: Group = Group {
             is_early: false,
             fault: "the certificates of a replica expire within a day",
             repair: "the files are replaced, without a restart",
-            inject: |stage| stage.certificates(1, "short"),
-            recover: |stage| stage.certificates(1, "long"),
+            inject: |stage| certificates(stage, 1, "short"),
+            recover: |stage| certificates(stage, 1, "long"),
         },
         Scenario {
             alerts: &[late(
@@ -55,7 +55,7 @@ pub(super) const GROUP: Group = Group {
                 let key = stage.cluster.dir.join("files-2/server.key");
                 fs::write(key, "no key").context("write a broken key")
             },
-            recover: |stage| stage.certificates(2, "long"),
+            recover: |stage| certificates(stage, 2, "long"),
         },
         Scenario {
             alerts: &[alert(
@@ -72,7 +72,7 @@ pub(super) const GROUP: Group = Group {
             },
             recover: |stage| {
                 stage.stop("handshakes");
-                stage.expect_handshake()
+                expect_handshake(stage)
             },
         },
         Scenario {
@@ -86,11 +86,11 @@ pub(super) const GROUP: Group = Group {
             repair: "the replica receives certificates of the right CA",
             inject: |stage| {
                 stage.cluster.kill(3);
-                stage.certificates(3, "foreign")?;
+                certificates(stage, 3, "foreign")?;
                 stage.cluster.start(3)
             },
             recover: |stage| {
-                stage.certificates(3, "long")?;
+                certificates(stage, 3, "long")?;
                 stage.cluster.expect_ready()
             },
         },
@@ -114,7 +114,7 @@ fn prepare(stage: &mut Stage) -> Result<()> {
         }
     }
     for id in REPLICAS {
-        stage.certificates(id, "long")?;
+        certificates(stage, id, "long")?;
     }
     for (key, file) in [
         ("CHANCERY_XDS_TLS_CERT", "files-{id}/server.pem"),
@@ -130,27 +130,23 @@ fn prepare(stage: &mut Stage) -> Result<()> {
     stage.cluster.apply(EDGE)
 }
 
-impl Stage {
-    /// Gives a replica the certificates in the directory `kind`. Each file is replaced atomically.
-    fn certificates(&mut self, id: usize, kind: &str) -> Result<()> {
-        let dir = self.cluster.dir.join(format!("files-{id}"));
-        fs::create_dir_all(&dir).context("create a directory")?;
-        for file in FILES.iter().chain(&CAS) {
-            replace(&self.cluster.dir.join(kind).join(file), &dir.join(file))?;
-        }
-        Ok(())
+/// Gives a replica the certificates in the directory `kind`. Each file is replaced atomically.
+fn certificates(stage: &mut Stage, id: usize, kind: &str) -> Result<()> {
+    let dir = stage.cluster.dir.join(format!("files-{id}"));
+    fs::create_dir_all(&dir).context("create a directory")?;
+    for file in FILES.iter().chain(&CAS) {
+        replace(&stage.cluster.dir.join(kind).join(file), &dir.join(file))?;
     }
+    Ok(())
 }
 
-impl Stage {
-    /// Connects to the port for clients with the certificate of a client.
-    fn expect_handshake(&self) -> Result<()> {
-        let mut connect = Command::new("openssl");
-        connect.current_dir(self.cluster.dir.join("long"));
-        connect.args(["s_client", "-connect", &self.cluster.xds(1), "-CAfile", "ca.pem"]);
-        connect.args(["-verify_return_error", "-cert", "client.pem", "-key", "client.key"]);
-        proc::output(connect.args(["-alpn", "h2"])).map(drop)
-    }
+/// Connects to the port for clients with the certificate of a client.
+fn expect_handshake(stage: &Stage) -> Result<()> {
+    let mut connect = Command::new("openssl");
+    connect.current_dir(stage.cluster.dir.join("long"));
+    connect.args(["s_client", "-connect", &stage.cluster.xds(1), "-CAfile", "ca.pem"]);
+    connect.args(["-verify_return_error", "-cert", "client.pem", "-key", "client.key"]);
+    proc::output(connect.args(["-alpn", "h2"])).map(drop)
 }
 
 fn replace(from: &Path, to: &Path) -> Result<()> {

@@ -34,10 +34,10 @@ pub(super) const GROUP: Group = Group {
             fault: "three clients reject a cluster",
             repair: "the previous version is published",
             inject: |stage| {
-                stage.subscribers("critics", &["--streams", "3", "--reject", "bad"])?;
-                stage.publish("bad")
+                subscribers(stage, "critics", &["--streams", "3", "--reject", "bad"])?;
+                publish(stage, "bad")
             },
-            recover: |stage| stage.publish("good"),
+            recover: |stage| publish(stage, "good"),
         },
         Scenario {
             alerts: &[alert(
@@ -49,7 +49,7 @@ pub(super) const GROUP: Group = Group {
             fault: "a rollout publishes clusters that many clients reject",
             repair: "the rollout ends, and the previous version is published",
             inject: |stage| {
-                stage.subscribers("critics", &["--streams", "30", "--reject", "bad"])?;
+                subscribers(stage, "critics", &["--streams", "30", "--reject", "bad"])?;
                 let mut command = stage.cluster.command();
                 let dir = stage.cluster.dir.clone();
                 command.args(["apply", "--file", "rollout.yaml"]);
@@ -65,7 +65,7 @@ pub(super) const GROUP: Group = Group {
             },
             recover: |stage| {
                 stage.stop("rollout");
-                stage.publish("good")
+                publish(stage, "good")
             },
         },
         Scenario {
@@ -74,8 +74,8 @@ pub(super) const GROUP: Group = Group {
             is_early: false,
             fault: "a client hangs, and answers nothing",
             repair: "the client is restarted",
-            inject: |stage| stage.subscribers("critics", &["--never-answer"]),
-            recover: |stage| stage.subscribers("critics", &[]),
+            inject: |stage| subscribers(stage, "critics", &["--never-answer"]),
+            recover: |stage| subscribers(stage, "critics", &[]),
         },
         Scenario {
             alerts: &[alert("ChanceryFirstSyncSlow", &[])],
@@ -85,7 +85,7 @@ pub(super) const GROUP: Group = Group {
             repair: "all clients have their resources",
             inject: |stage| {
                 let slow = ["--streams", "90", "--arrive", "0.25", "--first-answer-after", "14"];
-                stage.subscribers("critics", &slow)
+                subscribers(stage, "critics", &slow)
             },
             recover: |_| Ok(()),
         },
@@ -98,13 +98,13 @@ pub(super) const GROUP: Group = Group {
             inject: |stage| {
                 stage.stop("critics");
                 stage.cluster.apply(&bulk(380))?;
-                stage.subscribers("heavy", &["--streams", "12", "--never-read"])?;
+                subscribers(stage, "heavy", &["--streams", "12", "--never-read"])?;
                 // A stream is blocked if it has a further response to send.
                 stage.author(1, 2, "edge")
             },
             recover: |stage| {
                 stage.stop("author");
-                stage.subscribers("heavy", &["--streams", "12"])
+                subscribers(stage, "heavy", &["--streams", "12"])
             },
         },
         Scenario {
@@ -125,8 +125,8 @@ pub(super) const GROUP: Group = Group {
             is_early: false,
             fault: "a client subscribes to more names than xds.names_max",
             repair: "the client is corrected",
-            inject: |stage| stage.subscribers("critics", &["--names", "200"]),
-            recover: |stage| stage.subscribers("critics", &["--names", "20"]),
+            inject: |stage| subscribers(stage, "critics", &["--names", "200"]),
+            recover: |stage| subscribers(stage, "critics", &["--names", "20"]),
         },
         Scenario {
             alerts: &[late("ChanceryLoadReportsOmitted", &[("kind", "value")])],
@@ -153,7 +153,7 @@ pub(super) const GROUP: Group = Group {
                 stage.stop("fleet");
                 Ok(())
             },
-            recover: Stage::steady_fleet,
+            recover: steady_fleet,
         },
     ],
 };
@@ -163,8 +163,8 @@ fn prepare(stage: &mut Stage) -> Result<()> {
     stage.cluster.set("CHANCERY_GUARDS_OFF", "sotw-size");
     stage.cluster.start_all()?;
     stage.cluster.apply(ASSIGNMENTS)?;
-    stage.publish("good")?;
-    stage.steady_fleet()
+    publish(stage, "good")?;
+    steady_fleet(stage)
 }
 
 /// Returns a manifest with the cluster `web`.
@@ -190,20 +190,18 @@ fn bulk(n: usize) -> String {
     manifest
 }
 
-impl Stage {
-    fn publish(&mut self, text: &str) -> Result<()> {
-        self.cluster.apply(&web(text))
-    }
+fn publish(stage: &mut Stage, text: &str) -> Result<()> {
+    stage.cluster.apply(&web(text))
+}
 
-    /// Starts clients of the first replica.
-    fn subscribers(&mut self, name: &str, args: &[&str]) -> Result<()> {
-        let address = self.cluster.xds(1);
-        let usual = ["subscribe", address.as_str(), "--node", name];
-        self.client(name, &[&usual, args].concat())
-    }
+/// Starts clients of the first replica.
+fn subscribers(stage: &mut Stage, name: &str, args: &[&str]) -> Result<()> {
+    let address = stage.cluster.xds(1);
+    let usual = ["subscribe", address.as_str(), "--node", name];
+    stage.client(name, &[&usual, args].concat())
+}
 
-    fn steady_fleet(&mut self) -> Result<()> {
-        let addresses = [self.cluster.xds(1), self.cluster.xds(2)].join(",");
-        self.client("fleet", &["subscribe", &addresses, "--streams", FLEET])
-    }
+fn steady_fleet(stage: &mut Stage) -> Result<()> {
+    let addresses = [stage.cluster.xds(1), stage.cluster.xds(2)].join(",");
+    stage.client("fleet", &["subscribe", &addresses, "--streams", FLEET])
 }

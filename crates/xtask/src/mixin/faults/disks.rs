@@ -74,7 +74,7 @@ pub(super) const GROUP: Group = Group {
             is_early: false,
             fault: "the file system of an audit log is full",
             repair: "disk space is freed",
-            inject: |stage| Stage::fill_up(&stage.cluster.dir.join("audit-3")),
+            inject: |stage| fill_up(&stage.cluster.dir.join("audit-3")),
             recover: |stage| Ok(std::fs::remove_file(stage.cluster.dir.join("audit-3/filler"))?),
         },
         Scenario {
@@ -129,14 +129,12 @@ fn prepare(stage: &mut Stage) -> Result<()> {
     stage.author(3, 5, "edge")
 }
 
-impl Stage {
-    /// Writes a file until the file system is full.
-    fn fill_up(dir: &std::path::Path) -> Result<()> {
-        use std::io::Write as _;
-        let mut file = std::fs::File::create(dir.join("filler"))?;
-        while file.write_all(&[0; 4096]).is_ok() {}
-        // A small rest may have been left for single bytes.
-        while file.write_all(&[0]).is_ok() {}
-        Ok(())
-    }
+/// Writes a file until the file system is full.
+fn fill_up(dir: &std::path::Path) -> Result<()> {
+    use std::io::Write as _;
+    let mut file = std::fs::File::create(dir.join("filler"))?;
+    while file.write_all(&[0; 4096]).is_ok() {}
+    // A small rest may have been left for single bytes.
+    while file.write_all(&[0]).is_ok() {}
+    Ok(())
 }

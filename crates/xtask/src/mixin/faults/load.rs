@@ -25,7 +25,7 @@ pub(super) const GROUP: Group = Group {
             is_early: false,
             fault: "clients change large subscriptions without a pause",
             repair: "the clients end",
-            inject: Stage::flood,
+            inject: flood,
             recover: |stage| {
                 stage.stop("flood");
                 Ok(())
@@ -38,13 +38,13 @@ pub(super) const GROUP: Group = Group {
             fault: "a replica with busy clients gets little CPU time",
             repair: "the machine has CPU time, and the clients use another replica",
             inject: |stage| {
-                stage.busy_clients(2)?;
+                busy_clients(stage, 2)?;
                 // The clients must be established before the flood.
                 eventually("the clients have no streams", || {
                     let streams = stage.cluster.metric(2, "chancery_xds_streams");
                     Ok(streams.is_some_and(|n| n >= CLIENTS).then_some(()))
                 })?;
-                stage.flood()?;
+                flood(stage)?;
                 let pid = stage.cluster.pid(2)?.to_string();
                 let script = "kill -STOP \"$0\"; sleep 1.4; kill -CONT \"$0\"";
                 // Most requests that arrive in such a short time are in an inbox when the next pause begins.
@@ -56,7 +56,7 @@ pub(super) const GROUP: Group = Group {
             recover: |stage| {
                 stage.stop("pauses");
                 stage.stop("flood");
-                stage.busy_clients(3)
+                busy_clients(stage, 3)
             },
         },
         Scenario {
@@ -99,14 +99,14 @@ pub(super) const GROUP: Group = Group {
                 stage.cluster.kill(3);
                 stage.cluster.start_unread(3)?;
                 stage.cluster.expect_ready()?;
-                stage.set_log_level("trace")?;
+                set_log_level(stage, "trace")?;
                 stage.author(3, 50, "edge")
             },
             recover: |stage| {
                 let unread = stage.cluster.stderr(3)?;
                 let log = std::fs::File::create(stage.cluster.dir.join("unread-3.log"))?;
                 stage.process("reader", Command::new("cat").stdin(unread).stdout(log))?;
-                stage.set_log_level("")?;
+                set_log_level(stage, "")?;
                 stage.stop("author");
                 Ok(())
             },
@@ -127,30 +127,25 @@ fn limit_files(pid: u32, n: usize) -> Result<()> {
     proc::run(Command::new("prlimit").args(["--pid", &pid.to_string(), &limit]))
 }
 
-impl Stage {
-    /// Starts clients of a replica, and an author whose writes concern them.
-    fn busy_clients(&mut self, id: usize) -> Result<()> {
-        let address = self.cluster.xds(id);
-        self.client("fleet", &["subscribe", &address, "--streams", &CLIENTS.to_string()])?;
-        let admin = self.cluster.admin(1);
-        self.client(
-            "author",
-            &["write", &admin, "--rate", "10", "--extra", "10", "--scope", "edge"],
-        )
-    }
+/// Starts clients of a replica, and an author whose writes concern them.
+fn busy_clients(stage: &mut Stage, id: usize) -> Result<()> {
+    let address = stage.cluster.xds(id);
+    stage.client("fleet", &["subscribe", &address, "--streams", &CLIENTS.to_string()])?;
+    let admin = stage.cluster.admin(1);
+    stage.client("author", &["write", &admin, "--rate", "10", "--extra", "10", "--scope", "edge"])
+}
 
-    /// Sets the log level of the third replica. An empty level is the configured one.
-    fn set_log_level(&self, level: &str) -> Result<()> {
-        let server = self.cluster.admin(3);
-        // After a start, the replica may not answer yet.
-        eventually("the log level cannot be changed", || {
-            Ok(self.cluster.run(&["log", "level", level, "--server", &server]).ok().map(drop))
-        })
-    }
+/// Sets the log level of the third replica. An empty level is the configured one.
+fn set_log_level(stage: &Stage, level: &str) -> Result<()> {
+    let server = stage.cluster.admin(3);
+    // After a start, the replica may not answer yet.
+    eventually("the log level cannot be changed", || {
+        Ok(stage.cluster.run(&["log", "level", level, "--server", &server]).ok().map(drop))
+    })
+}
 
-    /// Starts clients of the second replica that change their subscriptions without a pause.
-    fn flood(&mut self) -> Result<()> {
-        let address = self.cluster.xds(2);
-        self.client("flood", &["flood", &address, "--streams", "16", "--names", "300"])
-    }
+/// Starts clients of the second replica that change their subscriptions without a pause.
+fn flood(stage: &mut Stage) -> Result<()> {
+    let address = stage.cluster.xds(2);
+    stage.client("flood", &["flood", &address, "--streams", "16", "--names", "300"])
 }

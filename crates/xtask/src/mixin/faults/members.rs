@@ -30,12 +30,12 @@ pub(super) const GROUP: Group = Group {
             fault: "the process of a voter is killed",
             repair: "the process is started",
             inject: |stage| {
-                let follower = stage.choose_follower()?;
+                let follower = choose_follower(stage)?;
                 stage.cluster.kill(follower);
                 Ok(())
             },
             recover: |stage| {
-                let follower = stage.chosen()?;
+                let follower = chosen(stage)?;
                 stage.cluster.start(follower)
             },
         },
@@ -73,9 +73,9 @@ pub(super) const GROUP: Group = Group {
             is_early: false,
             fault: "a follower stops during more than 10,000 writes",
             repair: "the follower continues, and receives the entries",
-            inject: |stage| stage.lag(&["--writers", "24"], 10_500.0).map(drop),
+            inject: |stage| lag(stage, &["--writers", "24"], 10_500.0).map(drop),
             recover: |stage| {
-                let follower = stage.chosen()?;
+                let follower = chosen(stage)?;
                 stage.cluster.signal(follower, "CONT")
             },
         },
@@ -86,7 +86,7 @@ pub(super) const GROUP: Group = Group {
             fault: "a follower with little CPU time receives 2,500 large transactions",
             repair: "the replica is restarted with enough CPU time",
             inject: |stage| {
-                let follower = stage.lag(&["--writers", "8", "--extra", "60"], 2_500.0)?;
+                let follower = lag(stage, &["--writers", "8", "--extra", "60"], 2_500.0)?;
                 let pid = stage.cluster.pid(follower)?.to_string();
                 let script = "kill -CONT \"$0\"; sleep 0.1; kill -STOP \"$0\"; sleep 0.4";
                 stage.repeat("throttle", Duration::ZERO, move || {
@@ -96,7 +96,7 @@ pub(super) const GROUP: Group = Group {
             },
             recover: |stage| {
                 stage.stop("throttle");
-                let follower = stage.chosen()?;
+                let follower = chosen(stage)?;
                 stage.cluster.kill(follower);
                 stage.cluster.start(follower)?;
                 stage.cluster.expect_ready()
@@ -109,7 +109,7 @@ pub(super) const GROUP: Group = Group {
             fault: "a replica runs a program with another version",
             repair: "the replica runs the previous version again",
             inject: |stage| {
-                let other = stage.other_version()?;
+                let other = other_version(stage)?;
                 stage.cluster.kill(3);
                 stage.cluster.start_program(3, &other)?;
                 stage.cluster.expect_ready()
@@ -175,49 +175,47 @@ fn prepare(stage: &mut Stage) -> Result<()> {
     stage.cluster.apply(EDGE)
 }
 
-impl Stage {
-    /// Chooses a follower for a fault.
-    fn choose_follower(&mut self) -> Result<usize> {
-        let follower = self.cluster.follower()?;
-        self.notes.insert("follower", follower.to_string());
-        Ok(follower)
-    }
+/// Chooses a follower for a fault.
+fn choose_follower(stage: &mut Stage) -> Result<usize> {
+    let follower = stage.cluster.follower()?;
+    stage.notes.insert("follower", follower.to_string());
+    Ok(follower)
+}
 
-    /// Stops a follower during writes, until it lacks `n` entries. Returns its ID.
-    fn lag(&mut self, writers: &[&str], n: f64) -> Result<usize> {
-        let follower = self.choose_follower()?;
-        let leader = self.cluster.leader()?;
-        self.cluster.signal(follower, "STOP")?;
-        let address = self.cluster.admin(leader);
-        self.client("burst", &[&["write", &address, "--scope", "burst"], writers].concat())?;
-        proc::eventually(LAG, "the follower does not lag enough", || {
-            // Only the leader knows the lag, and another replica may lead now.
-            let others = REPLICAS.into_iter().filter(|id| *id != follower);
-            let lags =
-                others.map(|id| self.cluster.metric(id, "chancery_raft_replication_lag_entries"));
-            Ok(lags.flatten().any(|lag| lag > n).then_some(()))
-        })?;
-        self.stop("burst");
-        Ok(follower)
-    }
+/// Stops a follower during writes, until it lacks `n` entries. Returns its ID.
+fn lag(stage: &mut Stage, writers: &[&str], n: f64) -> Result<usize> {
+    let follower = choose_follower(stage)?;
+    let leader = stage.cluster.leader()?;
+    stage.cluster.signal(follower, "STOP")?;
+    let address = stage.cluster.admin(leader);
+    stage.client("burst", &[&["write", &address, "--scope", "burst"], writers].concat())?;
+    proc::eventually(LAG, "the follower does not lag enough", || {
+        // Only the leader knows the lag, and another replica may lead now.
+        let others = REPLICAS.into_iter().filter(|id| *id != follower);
+        let lags =
+            others.map(|id| stage.cluster.metric(id, "chancery_raft_replication_lag_entries"));
+        Ok(lags.flatten().any(|lag| lag > n).then_some(()))
+    })?;
+    stage.stop("burst");
+    Ok(follower)
+}
 
-    /// Returns the follower with the fault.
-    fn chosen(&self) -> Result<usize> {
-        let follower = self.notes.get("follower").context("there is no chosen follower")?;
-        follower.parse().context("parse the follower")
-    }
+/// Returns the follower with the fault.
+fn chosen(stage: &Stage) -> Result<usize> {
+    let follower = stage.notes.get("follower").context("there is no chosen follower")?;
+    follower.parse().context("parse the follower")
+}
 
-    /// Creates a program with another version: a copy in which the text of the version is changed.
-    fn other_version(&self) -> Result<std::path::PathBuf> {
-        let shown = proc::output(Command::new(&self.cluster.program).arg("--version"))?;
-        let version = shown.trim().rsplit(' ').next().context("there is no version")?.to_owned();
-        let (rest, last) = version.split_at(version.len() - 1);
-        let other = format!("{rest}{}", if last == "9" { "8" } else { "9" });
-        let path = self.cluster.dir.join("chancery-other");
-        fs::copy(&self.cluster.program, &path).context("copy the program")?;
-        let change = format!("s/{}/{other}/g", version.replace('.', "[.]"));
-        let mut sed = Command::new("sed");
-        proc::run(sed.env("LC_ALL", "C").args(["-i", &change]).arg(&path))?;
-        Ok(path)
-    }
+/// Creates a program with another version: a copy in which the text of the version is changed.
+fn other_version(stage: &Stage) -> Result<std::path::PathBuf> {
+    let shown = proc::output(Command::new(&stage.cluster.program).arg("--version"))?;
+    let version = shown.trim().rsplit(' ').next().context("there is no version")?.to_owned();
+    let (rest, last) = version.split_at(version.len() - 1);
+    let other = format!("{rest}{}", if last == "9" { "8" } else { "9" });
+    let path = stage.cluster.dir.join("chancery-other");
+    fs::copy(&stage.cluster.program, &path).context("copy the program")?;
+    let change = format!("s/{}/{other}/g", version.replace('.', "[.]"));
+    let mut sed = Command::new("sed");
+    proc::run(sed.env("LC_ALL", "C").args(["-i", &change]).arg(&path))?;
+    Ok(path)
 }

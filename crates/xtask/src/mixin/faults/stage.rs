@@ -78,6 +78,12 @@ impl Stage {
         self.python(name, &script, args)
     }
 
+    /// Starts an author that sends `rate` writes per second to a replica.
+    pub(super) fn author(&mut self, id: usize, rate: u32, scope: &str) -> Result<()> {
+        let (address, rate) = (self.cluster.admin(id), rate.to_string());
+        self.client("author", &["write", &address, "--rate", &rate, "--scope", scope])
+    }
+
     /// Starts a client of the end-to-end tests.
     pub(super) fn test_client(&mut self, name: &str, file: &str, args: &[&str]) -> Result<()> {
         let script = self.root.join("crates/server/tests/clients").join(file);

@@ -1,10 +1,21 @@
-//! The targets of `xds_wrr_locality_experimental`: one per locality.
+//! A policy of gRPC with its configuration, and the targets of `xds_wrr_locality_experimental`: one per locality.
 
 use std::fmt;
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
-use crate::{convert::LbConfig, error::ConvertError, names, proto::Locality};
+use crate::{error::ConvertError, names, notes::policy_notes, proto::Locality};
+
+/// A load balancing policy of gRPC with its configuration.
+///
+/// `Display` formats the JSON array that `loadBalancingConfig` of a service config contains.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LbConfig {
+    /// The name of the policy in the client's LB policy registry.
+    pub name: String,
+    /// The configuration object.
+    pub config: Value,
+}
 
 /// A locality of a priority.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,15 +28,6 @@ pub struct WeightedLocality {
     pub endpoints: Vec<String>,
 }
 
-/// The name of a locality as the key of a target.
-impl Locality {
-    /// Returns the key in the form of gRFC A52: `Locality{region=…,zone=…,subZone=…}`.
-    pub fn key(&self) -> String {
-        let Self { region, zone, sub_zone } = self;
-        format!("Locality{{region={region},zone={zone},subZone={sub_zone}}}")
-    }
-}
-
 /// A `weighted_target_experimental`, and what was left out of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WeightedTarget {
@@ -36,6 +38,21 @@ pub struct WeightedTarget {
 }
 
 impl LbConfig {
+    /// Creates a policy with its configuration.
+    pub fn new(name: impl Into<String>, config: Value) -> Self {
+        Self { name: name.into(), config }
+    }
+
+    /// Returns a list with one object with one key, the name of the policy.
+    pub fn to_json(&self) -> Value {
+        json!([{ self.name.as_str(): self.config }])
+    }
+
+    /// Returns a note for each configured value that clients replace or ignore, in the policy and its children.
+    pub fn notes(&self) -> Vec<String> {
+        policy_notes(&self.name, &self.config)
+    }
+
     /// Returns the policy that `xds_wrr_locality_experimental` creates for localities: one target per
     /// locality, with the weight of the locality and the child policy. If a locality occurs with several
     /// weights, the first counts.
@@ -76,6 +93,12 @@ impl LbConfig {
         }
         let config = LbConfig::new(names::WEIGHTED_TARGET, json!({ "targets": targets }));
         Ok(WeightedTarget { config, warnings })
+    }
+}
+
+impl fmt::Display for LbConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_json().fmt(f)
     }
 }
 
