@@ -237,7 +237,6 @@ impl Service {
         Ok(pb::ListQuotasResponse { revision: state.revision.0, quotas })
     }
 
-    /// Deletes a quota.
     pub(crate) async fn delete_quota(
         &self,
         request: pb::DeleteQuotaRequest,
@@ -319,7 +318,6 @@ impl Service {
         })
     }
 
-    /// Creates a token.
     pub(crate) async fn create_token(
         &self,
         request: pb::CreateTokenRequest,
@@ -372,7 +370,6 @@ impl Service {
         Ok(pb::ListTokensResponse { tokens })
     }
 
-    /// Deletes tokens.
     pub(crate) async fn delete_token(
         &self,
         request: pb::DeleteTokenRequest,

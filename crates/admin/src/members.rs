@@ -260,7 +260,6 @@ impl Service {
         self.audited(operation, promote).await
     }
 
-    /// Removes a member.
     pub(crate) async fn remove_member(
         &self,
         request: pb::RemoveMemberRequest,

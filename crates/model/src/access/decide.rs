@@ -53,7 +53,7 @@ pub enum StreamRefusal {
     },
     /// No rule lets the identity receive a scope of the assignment.
     Scope {
-        /// The scope.
+        /// The scope that no rule of the identity contains.
         scope: ScopeName,
     },
 }
@@ -129,7 +129,7 @@ impl SecretsRight {
 /// The rights of a stream that is permitted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamRights {
-    /// The secrets.
+    /// The secrets that the client may receive.
     pub secrets: Arc<SecretsRight>,
     /// The limits of the identity on a replica.
     pub quota: IdentityQuota,
@@ -144,7 +144,7 @@ pub enum Target<'a> {
     Scope(&'a ScopeName),
     /// All resources of a type in a scope.
     Type(&'a ScopeName, &'a TypeUrl),
-    /// A resource.
+    /// The resource of a type with a name in a scope.
     Resource(&'a ScopeName, &'a TypeUrl, &'a ResourceName),
 }
 
