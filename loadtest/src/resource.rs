@@ -24,7 +24,6 @@ const SECRET_CHARS: usize = 1368;
 /// The contents of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Clusters.
     Clusters,
     /// The resources of [`COLLECTION`].
     Collection,

@@ -87,7 +87,7 @@ impl Options {
 /// A transaction, and what its author should know about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admitted {
-    /// The transaction.
+    /// The transaction, whose resources are checked and encoded.
     pub transaction: Transaction,
     /// The origin of each resource that the transaction publishes, in the order of `upserts`.
     pub origins: Vec<ResourceOrigin>,

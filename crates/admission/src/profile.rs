@@ -15,13 +15,13 @@ use chancery_model::ScopeName;
 /// A kind of client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClientKind {
-    /// Envoy.
+    /// Envoy, of any build.
     Envoy,
     /// gRPC C-core: C++, Python, Ruby, PHP.
     GrpcCpp,
-    /// gRPC Go.
+    /// gRPC Go (`google.golang.org/grpc/xds`).
     GrpcGo,
-    /// gRPC Java.
+    /// gRPC Java (`grpc-xds`).
     GrpcJava,
     /// gRPC Node (`@grpc/grpc-js-xds`).
     GrpcNode,
@@ -75,7 +75,7 @@ impl fmt::Display for ClientVersion {
 /// `grpc-go@1.70`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientProfile {
-    /// The kind.
+    /// The implementation of xDS.
     pub kind: ClientKind,
     /// The version; `None` stands for a recent version.
     pub version: Option<ClientVersion>,

@@ -74,9 +74,9 @@ pub struct Target {
 /// An event. Texts may come from clients: records escape and truncate them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// The time.
+    /// The time at which the decision was made.
     pub time: SystemTime,
-    /// The port.
+    /// The port on which the request arrived.
     pub port: Port,
     /// The operation, from a closed set.
     pub verb: &'static str,

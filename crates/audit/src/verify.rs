@@ -75,7 +75,7 @@ pub enum ProblemKind {
 /// The first problem of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The kind.
+    /// The way in which the chain is broken.
     pub kind: ProblemKind,
     /// The file and the line, if the problem is about a line.
     pub place: Option<(PathBuf, u64)>,

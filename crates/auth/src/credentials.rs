@@ -29,7 +29,7 @@ pub enum AuthPort {
 /// The credentials of a stream or a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Credentials<'a> {
-    /// The port.
+    /// The port that received the request. The accepted methods depend on it.
     pub port: AuthPort,
     /// The headers of the request.
     pub headers: &'a HeaderMap,
@@ -53,7 +53,7 @@ pub enum TransportPeer {
 /// A proved identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// The identity.
+    /// The principal, and the token of Chancery that proved it.
     pub identity: Identity,
     /// The time at which the credential expires. `None` if it does not, or if its connection ends with it, as that of
     /// a certificate does.

@@ -75,7 +75,6 @@ impl Polled {
     }
 }
 
-/// A poll.
 #[derive(Debug, Clone)]
 pub(crate) struct Poll<'a> {
     pub(crate) path: &'a str,

@@ -20,7 +20,7 @@ pub struct LbConfig {
 /// A locality of a priority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightedLocality {
-    /// The locality.
+    /// The location of the endpoints.
     pub locality: Locality,
     /// The weight; `None` if the assignment has none.
     pub weight: Option<u32>,

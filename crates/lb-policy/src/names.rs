@@ -4,7 +4,7 @@
 pub mod types {
     /// `ring_hash_experimental`.
     pub const RING_HASH: &str = "envoy.extensions.load_balancing_policies.ring_hash.v3.RingHash";
-    /// `round_robin`.
+    /// The type of `round_robin` in gRPC.
     pub const ROUND_ROBIN: &str =
         "envoy.extensions.load_balancing_policies.round_robin.v3.RoundRobin";
     /// `xds_wrr_locality_experimental`.
@@ -13,9 +13,9 @@ pub mod types {
     /// `least_request_experimental`.
     pub const LEAST_REQUEST: &str =
         "envoy.extensions.load_balancing_policies.least_request.v3.LeastRequest";
-    /// `weighted_round_robin`.
+    /// The type of `weighted_round_robin` in gRPC.
     pub const WEIGHTED_ROUND_ROBIN: &str = "envoy.extensions.load_balancing_policies.client_side_weighted_round_robin.v3.ClientSideWeightedRoundRobin";
-    /// `pick_first`.
+    /// The type of `pick_first` in gRPC.
     pub const PICK_FIRST: &str = "envoy.extensions.load_balancing_policies.pick_first.v3.PickFirst";
     /// `random_subsetting_experimental`.
     pub const RANDOM_SUBSETTING: &str =

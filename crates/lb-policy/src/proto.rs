@@ -193,7 +193,7 @@ pub struct ClusterLoadAssignment {
 /// `envoy.config.endpoint.v3.LocalityLbEndpoints`.
 #[derive(Clone, PartialEq, Message)]
 pub struct LocalityLbEndpoints {
-    /// The locality.
+    /// The location of the endpoints.
     #[prost(message, optional, tag = "1")]
     pub locality: Option<Locality>,
     /// The endpoints of the locality.
@@ -210,10 +210,10 @@ pub struct LocalityLbEndpoints {
 /// `envoy.config.core.v3.Locality`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Message)]
 pub struct Locality {
-    /// The region.
+    /// The region, such as `eu-west-1`.
     #[prost(string, tag = "1")]
     pub region: String,
-    /// The zone.
+    /// The zone in the region.
     #[prost(string, tag = "2")]
     pub zone: String,
     /// The part of the zone.
@@ -232,7 +232,7 @@ impl Locality {
 /// `envoy.config.endpoint.v3.LbEndpoint`.
 #[derive(Clone, PartialEq, Message)]
 pub struct LbEndpoint {
-    /// The endpoint.
+    /// The endpoint and its address.
     #[prost(message, optional, tag = "1")]
     pub endpoint: Option<Endpoint>,
     /// The health: 0 is `UNKNOWN`, 1 `HEALTHY`, 3 `DRAINING`.
@@ -246,7 +246,7 @@ pub struct LbEndpoint {
 /// `envoy.config.endpoint.v3.Endpoint`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Endpoint {
-    /// The address.
+    /// The address to which clients connect.
     #[prost(message, optional, tag = "1")]
     pub address: Option<Address>,
 }
@@ -265,7 +265,7 @@ pub struct SocketAddress {
     /// The IP address, or the host name of a DNS cluster.
     #[prost(string, tag = "2")]
     pub address: String,
-    /// The port.
+    /// The TCP or UDP port.
     #[prost(uint32, tag = "3")]
     pub port_value: u32,
 }

@@ -53,7 +53,7 @@ pub struct Priority {
     pub name: String,
     /// The cluster with the endpoints.
     pub cluster: String,
-    /// The localities.
+    /// The localities with this priority.
     pub localities: Vec<WeightedLocality>,
     /// The policy that `xds_wrr_locality_experimental` creates, if it is the policy of the cluster.
     pub weighted_target: Option<LbConfig>,

@@ -34,7 +34,7 @@ pub enum Clusters {
 /// The settings of load reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The clusters.
+    /// The clusters whose load clients report.
     pub clusters: Clusters,
     /// The time between two reports of a client.
     pub interval: Duration,

@@ -17,7 +17,7 @@ pub struct SourceStatus {
     pub peer: String,
     /// The scope that receives its collections.
     pub scope: ScopeName,
-    /// The connection.
+    /// The state of the stream to the source.
     pub connection: Connection,
     /// The reason why the newest connection ended or failed.
     pub last_error: Option<String>,

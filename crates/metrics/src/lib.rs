@@ -12,9 +12,9 @@ pub use sample::{Sample, append_samples};
 /// A metric, as used for registration, documentation and dashboards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
-    /// The name.
+    /// The name without labels, such as `chancery_xds_streams`.
     pub name: &'static str,
-    /// The kind.
+    /// The kind: a counter, a gauge or a histogram.
     pub kind: MetricKind,
     /// The help text.
     pub help: &'static str,

@@ -14,7 +14,7 @@ pub struct Sample {
     pub name: &'static str,
     /// A label and its value.
     pub label: Option<(&'static str, &'static str)>,
-    /// The value.
+    /// The value at the time of the scrape.
     pub value: f64,
 }
 

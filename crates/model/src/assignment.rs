@@ -133,9 +133,9 @@ pub enum TemplateError {
          node.cluster, locality.region, locality.zone, locality.sub_zone and metadata.<path>"
     )]
     Variable {
-        /// The template.
+        /// The whole template, as written.
         template: String,
-        /// The variable.
+        /// The name between the braces.
         variable: String,
     },
     /// The literal parts do not form a valid scope name.

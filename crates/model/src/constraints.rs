@@ -57,14 +57,14 @@ pub enum Constraints {
     Always,
     /// Matches if the key has this value.
     Value {
-        /// The key.
+        /// The key of the dynamic parameter.
         key: Box<str>,
-        /// The value.
+        /// The value that it must have.
         value: Box<str>,
     },
     /// Matches if the key is present.
     Exists {
-        /// The key.
+        /// The key of the dynamic parameter.
         key: Box<str>,
     },
     /// Matches if any of these match; an empty list matches nothing.

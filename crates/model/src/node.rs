@@ -7,9 +7,9 @@ use crate::DynamicParameters;
 /// The location of a node (`envoy.config.core.v3.Locality`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Locality {
-    /// The region.
+    /// The region, such as `eu-west-1`.
     pub region: String,
-    /// The zone.
+    /// The zone in the region.
     pub zone: String,
     /// The part of the zone.
     pub sub_zone: String,

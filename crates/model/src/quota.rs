@@ -133,7 +133,7 @@ pub struct QuotaExceeded {
     pub key: QuotaKey,
     /// The value after the transaction.
     pub value: u64,
-    /// The maximum.
+    /// The limit that the quota sets.
     pub max: u64,
     /// The resource whose body is too large, for [`QuotaKey::BodyBytes`].
     pub resource: Option<(ScopeName, ResourceKey)>,

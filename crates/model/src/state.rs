@@ -22,13 +22,13 @@ use crate::{
 /// The complete replicated state at one revision. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// The revision.
+    /// The position in the history that led to this state.
     pub revision: Revision,
     /// The incarnation of the cluster.
     pub incarnation: Incarnation,
     /// The scopes. A scope that becomes empty remains, with the revision that emptied it.
     pub scopes: OrdMap<ScopeName, Arc<Scope>>,
-    /// The assignments.
+    /// The assignments of scopes to nodes.
     pub assignments: Arc<Assignments>,
     /// The access rules and tokens.
     pub access: Arc<Access>,

@@ -78,7 +78,7 @@ pub enum Precondition {
         scope: ScopeName,
         /// The key of the resource.
         key: ResourceKey,
-        /// The expectation.
+        /// The version that the resource must have, or its absence.
         expectation: Expectation,
     },
     /// No access rule and no token has changed after this revision. A replica has checked the rights of
@@ -91,7 +91,7 @@ pub enum Precondition {
 pub struct TransactionMeta {
     /// A label that becomes part of the type version that clients see, such as a git SHA.
     pub label: Option<Arc<str>>,
-    /// The author.
+    /// The author, as the caller or its identity names it.
     pub author: String,
     /// The reason for the change.
     pub reason: String,
@@ -200,7 +200,7 @@ pub enum Refusal {
         scope: ScopeName,
         /// The key of the resource.
         key: ResourceKey,
-        /// The expectation.
+        /// The version that the resource should have had, or its absence.
         expectation: Expectation,
         /// The version of the resource, if the resource exists.
         found: Option<Version>,

@@ -11,7 +11,7 @@ use crate::{discovery::Any, node::Node};
 /// The full name of the service.
 pub const SERVICE: &str = "envoy.service.status.v3.ClientStatusDiscoveryService";
 
-/// `ClientStatusRequest`.
+/// `ClientStatusRequest`: the question for the clients that matchers select.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ClientStatusRequest {
     /// The clients that the request selects: those that any matcher matches.
@@ -39,7 +39,7 @@ pub struct NodeMatcher {
 /// `envoy.type.matcher.v3.StringMatcher`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StringMatcher {
-    /// The pattern.
+    /// The comparison to make.
     #[prost(oneof = "StringPattern", tags = "1, 2, 3, 5, 7, 8")]
     pub pattern: Option<StringPattern>,
     /// Whether the case of ASCII letters is ignored.
@@ -92,7 +92,7 @@ pub struct PathSegment {
 /// `envoy.type.matcher.v3.ValueMatcher`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ValueMatcher {
-    /// The pattern.
+    /// The comparison to make.
     #[prost(oneof = "ValuePattern", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub pattern: Option<ValuePattern>,
 }
@@ -106,7 +106,7 @@ pub enum ValuePattern {
     /// A number.
     #[prost(message, tag = "2")]
     Double(DoubleMatcher),
-    /// A string.
+    /// A text that matches this matcher.
     #[prost(message, tag = "3")]
     String(StringMatcher),
     /// A boolean value.
@@ -134,7 +134,7 @@ pub struct OrMatcher {
 /// `envoy.type.matcher.v3.DoubleMatcher`.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct DoubleMatcher {
-    /// The pattern.
+    /// The comparison to make.
     #[prost(oneof = "DoublePattern", tags = "1, 2")]
     pub pattern: Option<DoublePattern>,
 }
@@ -142,7 +142,7 @@ pub struct DoubleMatcher {
 /// `DoubleMatcher.match_pattern`.
 #[derive(Clone, Copy, PartialEq, prost::Oneof)]
 pub enum DoublePattern {
-    /// A range.
+    /// A number inside of this range.
     #[prost(message, tag = "1")]
     Range(DoubleRange),
     /// A number.
@@ -161,7 +161,7 @@ pub struct DoubleRange {
     pub end: f64,
 }
 
-/// `ClientStatusResponse`.
+/// `ClientStatusResponse`: the states of the selected clients.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ClientStatusResponse {
     /// The selected clients.

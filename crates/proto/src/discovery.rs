@@ -37,10 +37,10 @@ pub struct Status {
 /// `ResourceLocator`: a name with parameters.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ResourceLocator {
-    /// The name.
+    /// The name of the resource.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// The parameters.
+    /// The dynamic parameters of the client, by key.
     #[prost(btree_map = "string, string", tag = "2")]
     pub dynamic_parameters: BTreeMap<String, String>,
 }
@@ -56,7 +56,7 @@ pub struct ControlPlane {
 /// `ResourceName`. The constraints (field 2) stay encoded.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ResourceName {
-    /// The name.
+    /// The name of the resource.
     #[prost(string, tag = "1")]
     pub name: String,
     /// `DynamicParameterConstraints`, encoded.
@@ -108,7 +108,7 @@ pub struct DiscoveryResponse {
     /// The version of the type.
     #[prost(string, tag = "1")]
     pub version_info: String,
-    /// The resources.
+    /// The resources, each wrapped in an `Any` of the type of the response.
     #[prost(message, repeated, tag = "2")]
     pub resources: Vec<Any>,
     /// The canary flag, always false because no client implements it (SVC-21).

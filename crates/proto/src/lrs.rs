@@ -70,7 +70,7 @@ pub struct ClusterStats {
 /// `ClusterStats.DroppedRequests`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DroppedRequests {
-    /// The category.
+    /// The category of the drop policy in the assignment, such as `lb`.
     #[prost(string, tag = "1")]
     pub category: String,
     /// The number of dropped requests.
@@ -81,7 +81,7 @@ pub struct DroppedRequests {
 /// `envoy.config.endpoint.v3.UpstreamLocalityStats`: the load of one locality in one period.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct UpstreamLocalityStats {
-    /// The locality.
+    /// The location of the endpoints that received the requests.
     #[prost(message, optional, tag = "1")]
     pub locality: Option<Locality>,
     /// The number of requests that succeeded.
@@ -129,7 +129,7 @@ pub struct UpstreamLocalityStats {
 /// skips its metadata.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct UpstreamEndpointStats {
-    /// The address.
+    /// The address of the endpoint.
     #[prost(message, optional, tag = "1")]
     pub address: Option<Address>,
     /// The number of requests that succeeded.
@@ -191,7 +191,7 @@ pub struct SocketAddress {
     /// The IP address or host name.
     #[prost(string, tag = "2")]
     pub address: String,
-    /// The port.
+    /// The TCP or UDP port.
     #[prost(uint32, tag = "3")]
     pub port_value: u32,
 }
@@ -199,7 +199,7 @@ pub struct SocketAddress {
 /// `envoy.config.core.v3.Pipe`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Pipe {
-    /// The path.
+    /// The path of the UNIX socket.
     #[prost(string, tag = "1")]
     pub path: String,
 }

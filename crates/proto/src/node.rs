@@ -11,10 +11,10 @@ use prost_types::Struct;
 /// `envoy.config.core.v3.Locality`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Locality {
-    /// The region.
+    /// The region, such as `eu-west-1`.
     #[prost(string, tag = "1")]
     pub region: String,
-    /// The zone.
+    /// The zone in the region.
     #[prost(string, tag = "2")]
     pub zone: String,
     /// The part of the zone.
@@ -47,7 +47,7 @@ pub struct BuildVersion {
 /// `xds.core.v3.ContextParams`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ContextParams {
-    /// The parameters.
+    /// The context parameters of a structured name, by key.
     #[prost(btree_map = "string, string", tag = "1")]
     pub params: BTreeMap<String, String>,
 }

@@ -32,7 +32,6 @@ const NAME_DOMAIN: &[u8] = b"chancery key name v1";
 pub(crate) struct Path<'a> {
     /// The ID of the keys of the cluster.
     pub(crate) sealing_id: SealingId,
-    /// The scope.
     pub(crate) scope: &'a ScopeName,
     /// The type and name.
     pub(crate) key: &'a ResourceKey,
@@ -63,7 +62,6 @@ fn encode(domain: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Seals a body.
 pub(crate) fn seal_body(
     key: &Key,
     id: DataKeyId,
@@ -73,7 +71,6 @@ pub(crate) fn seal_body(
     seal(key, id.0, &encode(BODY_DOMAIN, &path.parts()), body)
 }
 
-/// Opens a body.
 pub(crate) fn open_body(
     key: &Key,
     id: DataKeyId,

@@ -21,7 +21,7 @@ pub enum KmsError {
     Call {
         /// The socket.
         path: PathBuf,
-        /// The method.
+        /// The method of the KMS API, such as `Encrypt`.
         method: &'static str,
         /// The status of gRPC.
         code: tonic::Code,

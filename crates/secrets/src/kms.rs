@@ -109,7 +109,7 @@ macro_rules! hide {
 }
 hide!(DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse, Wrapped);
 
-/// A plugin.
+/// The client of a KMS plugin at this UNIX socket.
 #[derive(Debug, Clone)]
 pub(crate) struct Plugin(pub(crate) PathBuf);
 

@@ -129,7 +129,7 @@ pub enum OpenError {
     /// The replica cannot listen on the replication port.
     #[error("cannot listen for other replicas on {address}: {source}")]
     Listen {
-        /// The address.
+        /// The configured address of the port.
         address: std::net::SocketAddr,
         /// The reason.
         #[source]

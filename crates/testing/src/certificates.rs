@@ -20,7 +20,7 @@ pub struct Ca(CertifiedIssuer<'static, KeyPair>);
 /// A certificate and its private key, in PEM.
 #[derive(Debug, Clone)]
 pub struct Leaf {
-    /// The certificate.
+    /// The certificate without its CA.
     pub cert: String,
     /// The private key.
     pub key: String,

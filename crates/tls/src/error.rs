@@ -39,7 +39,7 @@ pub enum TlsError {
         what: TlsFile,
         /// The path of the file.
         path: PathBuf,
-        /// The reason.
+        /// The error of the system or of the decoder.
         reason: String,
     },
     /// The key belongs to another certificate.
@@ -53,7 +53,7 @@ pub enum TlsError {
         cert: PathBuf,
         /// The key file.
         key: PathBuf,
-        /// The reason.
+        /// The error of rustls.
         reason: String,
     },
     /// Other replicas would refuse the certificate.
@@ -68,7 +68,7 @@ pub enum TlsError {
         cert: PathBuf,
         /// The CA file.
         ca: PathBuf,
-        /// The reason.
+        /// The error of the verification.
         reason: String,
     },
     /// The system has no CAs.
@@ -80,9 +80,9 @@ pub enum TlsError {
     /// The server name is invalid.
     #[error("{name:?} is not a valid server name: {reason}")]
     ServerName {
-        /// The name.
+        /// The name as configured.
         name: String,
-        /// The reason.
+        /// The error of the parser.
         reason: String,
     },
 }

@@ -51,7 +51,7 @@ pub enum MinVersion {
 /// The PEM files of a port. Empty paths are files that are not configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// The port.
+    /// The port that uses the files, for messages and metrics.
     pub port: TlsPort,
     /// The file with the certificate of the port, and the intermediate certificates up to the CA.
     pub cert: PathBuf,

@@ -10,9 +10,9 @@ use opentelemetry_proto::tonic::{
 /// The value of an attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Attribute {
-    /// A text.
+    /// A string, such as the name of a scope.
     Text(String),
-    /// A number.
+    /// A whole number without a sign.
     Number(u64),
 }
 
@@ -30,13 +30,13 @@ pub enum Kind {
 pub struct Span {
     /// The name, from a closed set.
     pub name: &'static str,
-    /// The kind.
+    /// Whether the span is the handling of a request, or a part of it.
     pub kind: Kind,
-    /// The start.
+    /// The wall-clock time at which the part began.
     pub start: SystemTime,
-    /// The end.
+    /// The wall-clock time at which the part ended.
     pub end: SystemTime,
-    /// The attributes.
+    /// The attributes, whose names are from a closed set.
     pub attributes: Vec<(&'static str, Attribute)>,
     /// The reason if the part failed.
     pub error: Option<String>,

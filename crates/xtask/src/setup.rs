@@ -146,40 +146,24 @@ pub(crate) fn bare_needs() -> Result<()> {
 const CPP: Need = Need {
     what: "a C++ compiler",
     package: "g++",
-    is_installed: || {
+    probe: Some(|| {
         let compiler = env::var_os("CXX").unwrap_or_else(|| "c++".into());
         proc::succeeds(Command::new(compiler).arg("--version"))
-    },
+    }),
 };
 const LIBCLANG: Need =
-    Need { what: "libclang with its headers", package: "libclang-dev", is_installed: has_libclang };
+    Need { what: "libclang with its headers", package: "libclang-dev", probe: Some(has_libclang) };
 
 /// The hidden xtask command that runs [`probe_libclang`].
 pub(crate) const PROBE_LIBCLANG_COMMAND: &str = "probe-libclang";
 /// The headers that `rocksdb/c.h` includes, for which bindgen generates bindings.
 const PROBE_HEADER: &str = "#include <stdbool.h>\n#include <stddef.h>\n#include <stdint.h>\n";
 
-const DEBOOTSTRAP: Need = Need {
-    what: "debootstrap",
-    package: "debootstrap",
-    is_installed: || proc::succeeds(Command::new("debootstrap").arg("--version")),
-};
+const DEBOOTSTRAP: Need = Need::program("debootstrap", "debootstrap");
 /// The program `faketime`, which runs another program with a different clock.
-const FAKETIME: Need = Need {
-    what: "faketime",
-    package: "faketime",
-    is_installed: || proc::succeeds(Command::new("faketime").arg("--version")),
-};
-const JSONNET: Need = Need {
-    what: "jsonnet",
-    package: "jsonnet",
-    is_installed: || proc::succeeds(Command::new("jsonnet").arg("--version")),
-};
-const GIT: Need = Need {
-    what: "git",
-    package: "git",
-    is_installed: || proc::succeeds(Command::new("git").arg("--version")),
-};
+const FAKETIME: Need = Need::program("faketime", "faketime");
+const JSONNET: Need = Need::program("jsonnet", "jsonnet");
+const GIT: Need = Need::program("git", "git");
 
 /// Returns whether bindgen will find libclang.
 ///

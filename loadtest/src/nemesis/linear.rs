@@ -110,7 +110,6 @@ enum Last {
     Counted,
 }
 
-/// The search.
 struct Search<'a> {
     counting: Counting,
     operations: &'a [Operation],

@@ -53,7 +53,6 @@ pub(crate) enum Read {
 #[derive(Debug, Clone)]
 pub(crate) struct Admin(AdminClient<Channel>);
 
-/// A writer.
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) keys: usize,

@@ -64,7 +64,6 @@ pub(crate) enum Protocol {
 /// The values that a client has, by name.
 pub(crate) type ClientValues = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// A client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) id: String,

@@ -64,7 +64,6 @@ pub(crate) struct Effects {
     pub(crate) other_bytes: u64,
 }
 
-/// The shared state.
 #[derive(Debug)]
 pub(crate) struct SharedState {
     xds: Vec<SocketAddr>,

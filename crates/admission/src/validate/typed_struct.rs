@@ -7,7 +7,7 @@ use super::{
     tree::Message,
     types::{MessageForm, types},
 };
-use crate::{encode::Encoder, node::Node, problem::Fault};
+use crate::{encode::encode_message, encoder::Encoder, node::Node, problem::Fault};
 
 /// Returns whether a message is a `TypedStruct`.
 pub(super) fn is(message: &Message<'_>) -> bool {
@@ -31,7 +31,7 @@ pub(super) fn encoded<'m>(message: &'m Message<'_>) -> Option<Encoded<'m>> {
     let node = map(content);
     let mut encoder = Encoder::new(pool);
     encoder.skips_unknown = true;
-    let body = encoder.within("value", |encoder| encoder.message(&descriptor, &node));
+    let body = encoder.within("value", |encoder| encode_message(encoder, &descriptor, &node));
     Some(body.map(|body| (name, body)).ok_or_else(|| {
         let with_id = |fault| Fault { id: "typed_struct".into(), ..fault };
         encoder.into_faults().into_iter().map(with_id).collect()

@@ -21,7 +21,6 @@ use crate::{
 
 type Check = fn(Ctx, Variant, Kind) -> crate::case::Running;
 
-/// An outline.
 struct Outline {
     name: &'static str,
     requirements: &'static [&'static str],

@@ -14,7 +14,7 @@ const PROBLEMS_MAX: usize = 5;
 /// The changes that a message makes to the stored collection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The collection.
+    /// The type of the resources in the collection.
     pub collection: TypeUrl,
     /// The resources that are new or have other bytes, sorted by name.
     pub upserts: Vec<ResourceDraft>,

@@ -34,9 +34,9 @@ pub enum PatternError {
         "the pattern {pattern:?} has the variable {variable:?}; a variable of an identity fills a whole segment, and its name consists of a-z, 0-9 and '_'"
     )]
     Capture {
-        /// The pattern.
+        /// The whole pattern, as written.
         pattern: String,
-        /// The variable.
+        /// The name between the braces.
         variable: String,
     },
     /// The identity has too many variables.
@@ -45,9 +45,9 @@ pub enum PatternError {
     /// A variable that the identity of the rule does not have.
     #[error("the pattern {pattern:?} has the unknown variable {variable:?}; known are {known}")]
     Variable {
-        /// The pattern.
+        /// The whole pattern, as written.
         pattern: String,
-        /// The variable.
+        /// The name between the braces.
         variable: String,
         /// The variables that the pattern may use.
         known: String,

@@ -205,7 +205,7 @@ impl fmt::Debug for Principal {
 /// The identity of a connection or a call, as a credential has proved it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The principal.
+    /// The name that access rules match.
     pub principal: Principal,
     /// The digest of the token of Chancery that proved the identity. When the token is deleted, the
     /// identity is no longer valid.
@@ -221,7 +221,7 @@ pub struct TokenDigest(pub [u8; 32]);
 pub struct Token {
     /// The name, which is also that of the principal `token:NAME`.
     pub name: Arc<str>,
-    /// The digest.
+    /// The SHA-256 digest, by which a presented token is found.
     pub digest: TokenDigest,
     /// The time of creation, in milliseconds since 1970.
     pub created_ms: u64,

@@ -248,7 +248,7 @@ impl NodeBinding {
 /// The secrets that clients may receive.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SecretsGrant {
-    /// The scopes.
+    /// The scopes that contain the secrets.
     pub scopes: Vec<Template>,
     /// The names of the secrets; empty for all.
     pub names: Vec<Template>,

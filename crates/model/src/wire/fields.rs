@@ -42,7 +42,7 @@ pub enum Token<'a> {
     Varint {
         /// The field number.
         field: u32,
-        /// The value.
+        /// The number, as an unsigned integer of 64 bits.
         value: u64,
     },
     /// A field of 4 or 8 bytes.

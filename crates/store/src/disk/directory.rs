@@ -74,7 +74,7 @@ pub(crate) enum Found {
     Fresh,
     /// The files of an interrupted restore.
     Unrestored,
-    /// A replica.
+    /// The files of a replica with this identity.
     Replica(Identity),
 }
 

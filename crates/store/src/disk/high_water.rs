@@ -36,7 +36,7 @@ const RECORD_LEN: usize = 81;
 pub(crate) struct Mark {
     /// The last entry of the log.
     pub(crate) last: Option<LogId>,
-    /// The vote.
+    /// The newest vote that the replica has acknowledged.
     pub(crate) vote: Option<Vote>,
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct Ends {
     pub(crate) purged: Option<LogId>,
     /// The last entry in the log; `None` if the log is empty.
     pub(crate) last: Option<LogId>,
-    /// The vote.
+    /// The stored vote; `None` before the first one.
     pub(crate) vote: Option<Vote>,
 }
 

@@ -110,7 +110,7 @@ pub enum RestoreError {
     Inside {
         /// The directory to create.
         path: PathBuf,
-        /// The data directory.
+        /// The data directory that contains it.
         data_dir: PathBuf,
     },
     /// The replica ID is invalid.

@@ -17,7 +17,7 @@ pub const HISTORY_MAX: usize = 10_000;
 /// One revision of the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEntry {
-    /// The revision.
+    /// The revision that the transaction created.
     pub revision: Revision,
     /// The author, the reason and the time.
     pub meta: TransactionMeta,

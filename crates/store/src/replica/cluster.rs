@@ -118,7 +118,7 @@ pub struct MachineReport {
     /// The clock of the replica minus the clock of the asking one, in milliseconds. The error is at most
     /// half of the duration of the call.
     pub clock_offset_ms: i64,
-    /// The ports.
+    /// The address and the certificate of each port.
     pub ports: Vec<PortReport>,
 }
 

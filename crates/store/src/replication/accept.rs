@@ -60,7 +60,6 @@ impl Refusal {
     }
 }
 
-/// The replication port.
 struct ReplicationPort<S> {
     connections_max: usize,
     shared: Arc<Shared<S>>,

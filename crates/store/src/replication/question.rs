@@ -52,7 +52,7 @@ pub struct Unanswered {
     pub replica_id: u64,
     /// The address of its replication port.
     pub address: String,
-    /// The reason.
+    /// The reason why there is no answer.
     pub reason: NoAnswer,
 }
 

@@ -435,7 +435,6 @@ impl<'de> Visitor<'de> for ErrorSeed<'_, '_> {
     }
 }
 
-/// The node.
 struct NodeSeed<'r, 'l>(&'r Reader<'l>);
 seed!(NodeSeed, Option<Node>);
 

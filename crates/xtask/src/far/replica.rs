@@ -16,7 +16,6 @@ const NAME: &str = "chancery";
 /// The first words of the line that `serve` prints when it is ready.
 const READY: &str = "chancery ready ";
 
-/// A replica.
 pub(super) struct Replica {
     program: PathBuf,
     dir: PathBuf,

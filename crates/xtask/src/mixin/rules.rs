@@ -11,7 +11,6 @@ pub(super) const RUNBOOKS: &str = "docs/operations.md";
 
 const SEVERITIES: [&str; 3] = ["critical", "warning", "info"];
 
-/// A rule file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RuleFile {

@@ -24,23 +24,12 @@ const PINS: &str = "crates/server/tests/clients";
 /// The minimum minor version of Go 1. It equals the version in `go.mod`.
 pub(super) const GO_MINOR_MIN: u32 = 26;
 
-pub(super) const PYTHON: Need = Need {
-    what: "python3 with venv",
-    package: "python3-venv",
-    is_installed: || python().is_some(),
-};
-const NODE: Need = Need {
-    what: "node",
-    package: "nodejs",
-    is_installed: || proc::succeeds(Command::new("node").arg("--version")),
-};
-const NPM: Need = Need {
-    what: "npm",
-    package: "npm",
-    is_installed: || proc::succeeds(Command::new("npm").arg("--version")),
-};
+pub(super) const PYTHON: Need =
+    Need { what: "python3 with venv", package: "python3-venv", probe: Some(|| python().is_some()) };
+const NODE: Need = Need::program("node", "nodejs");
+const NPM: Need = Need::program("npm", "npm");
 pub(super) const GO: Need =
-    Need { what: "Go", package: "golang-go", is_installed: || go().is_some() };
+    Need { what: "Go", package: "golang-go", probe: Some(|| go().is_some()) };
 
 /// Installs all clients. The caller holds the lock.
 pub(super) fn install_all(paths: &Paths) -> Result<()> {

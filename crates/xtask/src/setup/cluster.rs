@@ -21,15 +21,11 @@ use crate::{paths::Paths, proc, say::say};
 const PINS: &str = "crates/xtask/src/setup/cluster";
 const KUBERNETES: &str = "k8s.io/kubernetes";
 
-pub(super) const ETCD: Need = Need {
-    what: "etcd",
-    package: "etcd-server",
-    is_installed: || proc::succeeds(Command::new("etcd").arg("--version")),
-};
+pub(super) const ETCD: Need = Need::program("etcd", "etcd-server");
 const OPENSSL: Need = Need {
     what: "openssl",
     package: "openssl",
-    is_installed: || proc::succeeds(Command::new("openssl").arg("version")),
+    probe: Some(|| proc::succeeds(Command::new("openssl").arg("version"))),
 };
 
 /// The installed tools.

@@ -21,16 +21,8 @@ const ISTIO: &str = "istio.io/istio";
 /// The plugin of Maven that copies the libraries.
 const COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
 
-const JAVA: Need = Need {
-    what: "a JDK",
-    package: "default-jdk-headless",
-    is_installed: || proc::succeeds(Command::new("javac").arg("-version")),
-};
-const MAVEN: Need = Need {
-    what: "Maven",
-    package: "maven",
-    is_installed: || proc::succeeds(Command::new("mvn").arg("--version")),
-};
+const JAVA: Need = Need::program("javac", "default-jdk-headless");
+const MAVEN: Need = Need::program("mvn", "maven");
 
 /// The installed programs of Istio.
 #[derive(Debug)]

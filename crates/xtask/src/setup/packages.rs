@@ -9,14 +9,28 @@ use crate::{proc, say::say};
 /// A dependency on a system package.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
+    /// The name of a program, or a description if there is a probe.
     pub(super) what: &'static str,
     pub(super) package: &'static str,
-    pub(super) is_installed: fn() -> bool,
+    /// Returns whether the dependency is installed. Without a probe, the program must print its version.
+    pub(super) probe: Option<fn() -> bool>,
+}
+
+impl Need {
+    /// Returns the dependency on a program that knows `--version`.
+    pub(super) const fn program(name: &'static str, package: &'static str) -> Self {
+        Self { what: name, package, probe: None }
+    }
+
+    fn is_missing(&self) -> bool {
+        let prints_version = || proc::succeeds(Command::new(self.what).arg("--version"));
+        !self.probe.map_or_else(prints_version, |probe| probe())
+    }
 }
 
 /// Returns the dependencies that are not installed.
 pub(super) fn missing(needs: &[Need]) -> Vec<Need> {
-    needs.iter().filter(|need| !(need.is_installed)()).copied().collect()
+    needs.iter().filter(|need| need.is_missing()).copied().collect()
 }
 
 /// Installs Debian packages, as root or through sudo.
@@ -34,7 +48,7 @@ pub(super) fn install(missing: &[Need]) -> Result<()> {
         })
         .with_context(|| format!("the system lacks {what}; on Debian, run `{by_hand}`"))?;
     let still: Vec<_> =
-        missing.iter().filter(|need| !(need.is_installed)()).map(|need| need.what).collect();
+        missing.iter().filter(|need| need.is_missing()).map(|need| need.what).collect();
     if !still.is_empty() {
         bail!("the system still lacks {} after `{by_hand}`", still.join(", "));
     }

@@ -16,26 +16,10 @@ use crate::{paths::Paths, proc, say::say};
 /// The file with the exact versions and checksums, which no other file contains.
 const PINS: &str = "crates/xtask/src/setup/packaging/requirements.txt";
 
-const SKOPEO: Need = Need {
-    what: "skopeo",
-    package: "skopeo",
-    is_installed: || proc::succeeds(Command::new("skopeo").arg("--version")),
-};
-const UMOCI: Need = Need {
-    what: "umoci",
-    package: "umoci",
-    is_installed: || proc::succeeds(Command::new("umoci").arg("--version")),
-};
-const RUNC: Need = Need {
-    what: "runc",
-    package: "runc",
-    is_installed: || proc::succeeds(Command::new("runc").arg("--version")),
-};
-const SYSTEMD: Need = Need {
-    what: "systemd-analyze",
-    package: "systemd",
-    is_installed: || proc::succeeds(Command::new("systemd-analyze").arg("--version")),
-};
+const SKOPEO: Need = Need::program("skopeo", "skopeo");
+const UMOCI: Need = Need::program("umoci", "umoci");
+const RUNC: Need = Need::program("runc", "runc");
+const SYSTEMD: Need = Need::program("systemd-analyze", "systemd");
 
 /// Installs the tools that read, unpack and run an image. Fails without root permissions.
 pub(super) fn image_tools() -> Result<()> {

@@ -180,7 +180,6 @@ impl Directory {
         Listing { files, incarnation: incarnation.map(str::to_owned) }
     }
 
-    /// Writes the listing.
     pub(super) fn write_listing(&self, listing: &Listing) -> io::Result<()> {
         let mut text = format!("{LISTING_HEADER}\n");
         if let Some(incarnation) = &listing.incarnation {

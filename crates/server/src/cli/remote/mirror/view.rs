@@ -17,7 +17,6 @@ pub(super) const FULL: [&str; 3] = [types::CLUSTER, types::LISTENER, types::SCOP
 const WILDCARD: &str = "*";
 const END: &str = "";
 
-/// A received resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ReceivedResource {
     pub(super) version: String,
