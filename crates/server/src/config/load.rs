@@ -20,7 +20,7 @@ use super::{
     rules::{LISTEN_RULE, rules},
     section::Key,
     source_file::SourceFile,
-    suggestions, unknown_variables,
+    suggestions, tls, unknown_variables,
 };
 use crate::read_text::read_text;
 
@@ -244,7 +244,7 @@ impl Values {
 
     /// Finds the files that a replica cannot use.
     fn find_unusable_files(&self, config: &Config, files: NamedFiles, found: &mut Refused) {
-        for (section, key, error) in config.unusable_tls_files() {
+        for (section, key, error) in tls::unusable_tls_files(config) {
             found.add(|| self.refuse(section, key, error.to_string()));
         }
         for (key, error) in config.auth.unusable_files() {
@@ -280,7 +280,7 @@ impl Values {
             warn("validation", "external_command", text);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let refused = config.certificates_refused_at(i64::try_from(now).unwrap_or(i64::MAX));
+        let refused = tls::certificates_refused_at(config, i64::try_from(now).unwrap_or(i64::MAX));
         for (section, key, text) in refused.into_iter().chain(named_files::created_at_start(config))
         {
             warn(section, key, text);

@@ -9,7 +9,7 @@ mod admin;
 mod audit;
 mod auth;
 mod bounds;
-mod convert;
+pub(crate) mod convert;
 mod error;
 mod guards;
 mod load;

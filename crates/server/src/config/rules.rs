@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use chancery_model::{StructuredName, TypeUrl};
 
-use super::{Config, types::configured_types};
+use super::{Config, tls, types::configured_types};
 
 /// The rule for an address to listen on.
 pub(crate) const LISTEN_RULE: &str = "must be IP:PORT, such as 127.0.0.1:18000 or [::1]:18000";
@@ -20,7 +20,7 @@ pub(super) fn rules(config: &Config) -> Vec<Broken> {
         broken.push(("store", "data_dir", "must name a directory".to_owned()));
     }
     address_rules(config, &mut broken);
-    broken.extend(config.tls_rules());
+    broken.extend(tls::tls_rules(config));
     broken.extend(raft.rules().into_iter().map(|(key, rule)| ("raft", key, rule)));
     port_rules(config, &mut broken);
     if xds.ack_close_after.millis() > 0 && xds.ack_close_after <= xds.ack_timeout {

@@ -50,79 +50,76 @@ pub(super) struct Keys<'a> {
     pub(super) min: TlsMin,
 }
 
-impl Config {
-    /// Returns the section, the key and the problem of each certificate file with a certificate that is not valid at
-    /// `now`, in seconds since the Unix epoch. A replica starts with such a file. Omits files that cannot be read.
-    pub(super) fn certificates_refused_at(
-        &self,
-        now: i64,
-    ) -> Vec<(&'static str, &'static str, String)> {
-        let paths = [
-            ("xds", &self.xds.tls_cert),
-            ("admin", &self.admin.tls_cert),
-            ("raft", &self.raft.tls_cert),
-            ("mcp", &self.mcp.tls_cert),
-        ];
-        let refused = |(section, path): (&'static str, &String)| {
-            let Validity { not_before, not_after } = Validity::of_file(Path::new(path)).ok()?;
-            let why = match (now < not_before, now > not_after) {
-                (true, _) => "contains a certificate that is not valid yet",
-                (_, true) => "contains an expired certificate",
-                (false, false) => return None,
-            };
-            let text =
-                format!("{path} {why}; a replica starts, but peers may refuse the certificate");
-            Some((section, "tls_cert", text))
+/// Returns the section, the key and the problem of each certificate file with a certificate that is not valid at
+/// `now`, in seconds since the Unix epoch. A replica starts with such a file. Omits files that cannot be read.
+pub(super) fn certificates_refused_at(
+    config: &Config,
+    now: i64,
+) -> Vec<(&'static str, &'static str, String)> {
+    let paths = [
+        ("xds", &config.xds.tls_cert),
+        ("admin", &config.admin.tls_cert),
+        ("raft", &config.raft.tls_cert),
+        ("mcp", &config.mcp.tls_cert),
+    ];
+    let refused = |(section, path): (&'static str, &String)| {
+        let Validity { not_before, not_after } = Validity::of_file(Path::new(path)).ok()?;
+        let why = match (now < not_before, now > not_after) {
+            (true, _) => "contains a certificate that is not valid yet",
+            (_, true) => "contains an expired certificate",
+            (false, false) => return None,
         };
-        paths.into_iter().filter(|(_, path)| !path.is_empty()).filter_map(refused).collect()
-    }
+        let text = format!("{path} {why}; a replica starts, but peers may refuse the certificate");
+        Some((section, "tls_cert", text))
+    };
+    paths.into_iter().filter(|(_, path)| !path.is_empty()).filter_map(refused).collect()
+}
 
-    /// Returns the section, the key and the rule of each TLS key that breaks a rule.
-    pub(super) fn tls_rules(&self) -> Vec<(&'static str, &'static str, String)> {
-        let mut broken = self.xds.tls_keys().rules();
-        broken.extend(self.admin.tls_keys().rules());
-        // The other port has no key for the version.
-        if self.xds.tls_min != TlsMin::Tls12 && self.xds.tls().is_none() {
-            broken.push(("xds", "tls_min", self.xds.tls_keys().no_effect()));
-        }
-        broken
+/// Returns the section, the key and the rule of each TLS key that breaks a rule.
+pub(super) fn tls_rules(config: &Config) -> Vec<(&'static str, &'static str, String)> {
+    let mut broken = config.xds.tls_keys().rules();
+    broken.extend(config.admin.tls_keys().rules());
+    // The other port has no key for the version.
+    if config.xds.tls_min != TlsMin::Tls12 && config.xds.tls().is_none() {
+        broken.push(("xds", "tls_min", config.xds.tls_keys().no_effect()));
     }
+    broken
+}
 
-    /// Checks the files of all ports. Returns the section and the key of each error.
-    pub(super) fn unusable_tls_files(&self) -> Vec<(&'static str, &'static str, TlsError)> {
-        let mut unusable = Vec::new();
-        for error in self.raft.tls_files().check() {
-            let key = match error.file() {
-                Some(TlsFile::Cert) => "tls_cert",
-                Some(TlsFile::Key) => "tls_key",
-                Some(TlsFile::Ca | TlsFile::Crl | TlsFile::TrustDomain) => "tls_ca",
-                None => "tls_server_name",
-            };
-            unusable.push(("raft", key, error));
-        }
-        for error in self.mcp.tls_files().check() {
+/// Checks the files of all ports. Returns the section and the key of each error.
+pub(super) fn unusable_tls_files(config: &Config) -> Vec<(&'static str, &'static str, TlsError)> {
+    let mut unusable = Vec::new();
+    for error in config.raft.tls_files().check() {
+        let key = match error.file() {
+            Some(TlsFile::Cert) => "tls_cert",
+            Some(TlsFile::Key) => "tls_key",
+            Some(TlsFile::Ca | TlsFile::Crl | TlsFile::TrustDomain) => "tls_ca",
+            None => "tls_server_name",
+        };
+        unusable.push(("raft", key, error));
+    }
+    for error in config.mcp.tls_files().check() {
+        let key = match error.file() {
+            Some(TlsFile::Cert) | None => "tls_cert",
+            Some(TlsFile::Key) => "tls_key",
+            Some(TlsFile::Crl) => "tls_crl",
+            Some(TlsFile::Ca | TlsFile::TrustDomain) => "tls_ca",
+        };
+        unusable.push(("mcp", key, error));
+    }
+    for keys in [config.xds.tls_keys(), config.admin.tls_keys()] {
+        for error in keys.files().check() {
             let key = match error.file() {
                 Some(TlsFile::Cert) | None => "tls_cert",
                 Some(TlsFile::Key) => "tls_key",
+                Some(TlsFile::Ca) => "tls_client_ca",
                 Some(TlsFile::Crl) => "tls_crl",
-                Some(TlsFile::Ca | TlsFile::TrustDomain) => "tls_ca",
+                Some(TlsFile::TrustDomain) => "tls_trust_domains",
             };
-            unusable.push(("mcp", key, error));
+            unusable.push((keys.section, key, error));
         }
-        for keys in [self.xds.tls_keys(), self.admin.tls_keys()] {
-            for error in keys.files().check() {
-                let key = match error.file() {
-                    Some(TlsFile::Cert) | None => "tls_cert",
-                    Some(TlsFile::Key) => "tls_key",
-                    Some(TlsFile::Ca) => "tls_client_ca",
-                    Some(TlsFile::Crl) => "tls_crl",
-                    Some(TlsFile::TrustDomain) => "tls_trust_domains",
-                };
-                unusable.push((keys.section, key, error));
-            }
-        }
-        unusable
     }
+    unusable
 }
 
 impl Keys<'_> {
@@ -235,7 +232,7 @@ mod tests {
         config.admin.tls_cert.clone_from(&path);
         config.raft.tls_cert = "/none".into();
         let found = |year: i64| {
-            let found = config.certificates_refused_at((year - 1970) * 31_556_952);
+            let found = certificates_refused_at(&config, (year - 1970) * 31_556_952);
             found.into_iter().map(|(section, key, text)| format!("{section}.{key}: {text}"))
         };
         let effect = "a replica starts, but peers may refuse the certificate";
@@ -254,7 +251,7 @@ mod tests {
         let broken = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
-            let rules = config.tls_rules().into_iter();
+            let rules = tls_rules(&config).into_iter();
             rules.map(|(section, key, rule)| format!("{section}.{key} {rule}")).collect::<Vec<_>>()
         };
         assert_eq!(broken(|_| ()), [""; 0]);

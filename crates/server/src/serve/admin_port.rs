@@ -19,7 +19,10 @@ use super::{
     security::open_tls,
     unix_socket,
 };
-use crate::{cli::Failure, config::Config};
+use crate::{
+    cli::Failure,
+    config::{Config, convert},
+};
 
 /// The minimum time for admin requests to end.
 pub(super) const ADMIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -87,7 +90,7 @@ impl AdminPort {
             liveness: event_loops.liveness(),
             readiness: readiness.clone(),
             metrics: Arc::new(move || super::metrics::render(&metrics)),
-            hosts: config.admin_hosts(),
+            hosts: convert::admin_hosts(&config),
             control: config.access.control(),
             audit: audit.clone(),
         });
@@ -154,7 +157,7 @@ fn serve(
     stop: CancellationToken,
 ) -> Result<JoinHandle<()>, Failure> {
     let connections_max = config.admin.connections_max;
-    let limits = config.admin_limits();
+    let limits = convert::admin_limits(&config);
     let socket = {
         let _runtime = runtime.enter();
         config.admin.socket().map(unix_socket::bind).transpose()?

@@ -7,7 +7,10 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::signals::{self, Signals};
-use crate::{cli::Failure, config::Loaded};
+use crate::{
+    cli::Failure,
+    config::{Loaded, convert},
+};
 
 /// The maximum time for the store to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,7 +53,7 @@ pub(super) async fn open(
 /// Opens the store. If the default address is in use, possibly by another replica on the same
 /// machine, a cluster of one replica continues without listening.
 async fn open_and_listen(loaded: &Loaded, progress: &OpenProgress) -> Result<Replica, Failure> {
-    let config = loaded.config.store();
+    let config = convert::store(&loaded.config);
     let must_listen = loaded.is_given("raft.address") || loaded.config.raft.names_others();
     let (address, source) = match Replica::open_reporting(config.clone(), progress).await {
         Ok(replica) => return Ok(replica),

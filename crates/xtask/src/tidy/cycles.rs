@@ -5,8 +5,8 @@
 //! file that defines the item. A module declaration (`mod name;`) is not a dependency. Tests do not
 //! count. The rule does not read the arguments of macros.
 //!
-//! The type of a call is not known. A call therefore counts only if one type of the crate has a method of
-//! this name, the name has several words, and no type of the standard library is known to have it.
+//! The type of a call is not known. A call therefore counts only if one type of the workspace has a method
+//! of this name, the name has several words, and no type of another package is known to have it.
 //!
 //! Where [`LAYERS`] names the layers of a crate, a file also must not depend on a higher layer,
 //! directly or through other files.
@@ -26,6 +26,7 @@ const LAYERS: &[(&str, &[&str])] =
 const FOREIGN_METHODS: &[&str] = &[
     "as_bytes",
     "as_str",
+    "get_mut",
     "into_inner",
     "into_iter",
     "into_stream",
@@ -51,11 +52,23 @@ pub(super) fn complaints(files: &[Source]) -> Result<Vec<String>> {
             crates.entry(dir).or_default().push(file);
         }
     }
-    let mut complaints = Vec::new();
+    let mut read = Vec::new();
     for (dir, files) in crates {
-        let read = Crate::read(dir, &files)?;
+        read.push((dir, Crate::read(dir, &files)?));
+    }
+    // A method of several crates may be that of any of them.
+    let mut n_crates: BTreeMap<String, usize> = BTreeMap::new();
+    for (_, one) in &read {
+        let all: BTreeSet<&String> =
+            one.modules.values().flat_map(|module| &module.methods).collect();
+        all.into_iter().for_each(|name| *n_crates.entry(name.clone()).or_default() += 1);
+    }
+    let ambiguous: BTreeSet<String> =
+        n_crates.into_iter().filter(|(_, n)| *n > 1).map(|(name, _)| name).collect();
+    let mut complaints = Vec::new();
+    for (dir, read) in read {
         complaints.extend(read.foreign_impls());
-        let dependencies = read.dependencies();
+        let dependencies = read.dependencies(&ambiguous);
         if let Some((_, layers)) = LAYERS.iter().find(|(of, _)| *of == dir) {
             complaints.extend(upward(dir, layers, &dependencies));
         }
@@ -112,8 +125,8 @@ impl Crate {
     }
 
     /// Returns the dependencies of each file.
-    fn dependencies(&self) -> BTreeMap<&str, BTreeSet<&str>> {
-        let methods = self.methods();
+    fn dependencies(&self, ambiguous: &BTreeSet<String>) -> BTreeMap<&str, BTreeSet<&str>> {
+        let methods = self.methods(ambiguous);
         let mut dependencies = BTreeMap::new();
         for module in self.modules.values() {
             let named = module.named.iter().filter_map(|path| self.definer(path, REEXPORTS_MAX));
@@ -125,8 +138,8 @@ impl Crate {
         dependencies
     }
 
-    /// Returns the methods that one type of the crate has, and its file.
-    fn methods(&self) -> BTreeMap<&str, &str> {
+    /// Returns the methods that one type of the crate has, and its file. Those that are `ambiguous` do not count.
+    fn methods(&self, ambiguous: &BTreeSet<String>) -> BTreeMap<&str, &str> {
         let mut methods: BTreeMap<&str, Option<&str>> = BTreeMap::new();
         for module in self.modules.values() {
             for name in &module.methods {
@@ -137,7 +150,9 @@ impl Crate {
         for name in self.modules.values().flat_map(|module| &module.trait_methods) {
             methods.insert(name, None);
         }
-        let is_known = |name: &str| name.contains('_') && !FOREIGN_METHODS.contains(&name);
+        let is_known = |name: &str| {
+            name.contains('_') && !FOREIGN_METHODS.contains(&name) && !ambiguous.contains(name)
+        };
         let methods = methods.into_iter().filter(|(name, _)| is_known(name));
         methods.filter_map(|(name, file)| Some((name, file?))).collect()
     }

@@ -3,7 +3,10 @@
 use std::{io::Write, sync::Arc};
 
 use super::{
-    super::units::{ByteSize, Span},
+    super::{
+        convert,
+        units::{ByteSize, Span},
+    },
     *,
 };
 
@@ -142,7 +145,7 @@ fn an_error_names_the_key_the_value_its_source_and_the_rule() {
 #[test]
 fn authorities_are_those_of_structured_names() {
     let authorities =
-        |file: &str| load_with(file, &[]).unwrap().config.fanout().session.authorities;
+        |file: &str| convert::fanout(&load_with(file, &[]).unwrap().config).session.authorities;
     assert_eq!(authorities(""), None);
     let found = authorities("[xds]\nauthorities = ['', 'traffic.example:443', '%61%2fb']").unwrap();
     let found: Vec<&str> = found.iter().map(String::as_str).collect();
@@ -156,7 +159,7 @@ fn authorities_are_those_of_structured_names() {
 /// MCP-26.
 #[test]
 fn collections_are_names_of_mcp() {
-    let session = |file: &str| load_with(file, &[]).unwrap().config.fanout().session;
+    let session = |file: &str| convert::fanout(&load_with(file, &[]).unwrap().config).session;
     assert_eq!(session("").collections, None);
     let found = session("[xds]\ncollections = ['k8s/v1/Service']\nignore_other_collections = true");
     assert_eq!(found.collections, Some(Arc::new(["k8s/v1/Service".to_owned()].into())));
@@ -170,13 +173,14 @@ fn collections_are_names_of_mcp() {
 fn mcp_sources_are_tables() {
     let source = "{name = 'a', address = '127.0.0.1:9', scope = 's', collections = ['a/b/c']";
     let of = |entry: &str| load_with(&format!("[mcp]\nsources = [{entry}]"), &[]);
-    assert_eq!(of(&format!("{source}}}")).unwrap().config.mcp_sources().len(), 1);
+    let count = |text: String| convert::mcp_sources(&of(&text).unwrap().config).len();
+    assert_eq!(count(format!("{source}}}")), 1);
     let listed =
         format!("[{source}}}, {source}}}]").replacen("'a'", "'b'", 1).replacen("'s'", "'t'", 1);
     let environment = [("CHANCERY_MCP_SOURCES", listed.as_str())];
-    assert_eq!(load_with("", &environment).unwrap().config.mcp_sources().len(), 2);
+    assert_eq!(convert::mcp_sources(&load_with("", &environment).unwrap().config).len(), 2);
     let environment = [("CHANCERY_MCP_SOURCES", "[]")];
-    assert!(load_with("", &environment).unwrap().config.mcp_sources().is_empty());
+    assert!(convert::mcp_sources(&load_with("", &environment).unwrap().config).is_empty());
     for (entry, reason) in [
         (
             format!("{source}, scpoe = 's'}}"),
@@ -213,9 +217,9 @@ fn ack_close_after_is_zero_or_longer_than_ack_timeout() {
         assert!(error.ends_with(rule), "{error}");
     }
     let loaded = load_with("[xds]\nack_close_after = '5m'", &[]).unwrap();
-    assert_eq!(loaded.config.fanout().session.ack_close_after_ms, Some(300_000));
+    assert_eq!(convert::fanout(&loaded.config).session.ack_close_after_ms, Some(300_000));
     let loaded = load_with("", &[]).unwrap();
-    assert_eq!(loaded.config.fanout().session.ack_close_after_ms, None);
+    assert_eq!(convert::fanout(&loaded.config).session.ack_close_after_ms, None);
 }
 
 /// OPS-11: an impossible limit is rejected with its key, its value and its range.
@@ -279,9 +283,9 @@ fn least_and_greatest_values_are_accepted() {
         values.find_problems(NamedFiles::Check, &mut found);
         assert_eq!(found.n_problems(), 0);
         let config = values.finish(found).unwrap().config;
-        config.store().validate().unwrap();
-        config.fanout().validate().unwrap();
-        config.xds().validate().unwrap();
+        convert::store(&config).validate().unwrap();
+        convert::fanout(&config).validate().unwrap();
+        convert::xds(&config).validate().unwrap();
     }
 }
 
@@ -400,7 +404,7 @@ fn lists_are_arrays_in_a_file_and_have_commas_elsewhere() {
     assert_eq!((&loaded.config.raft.join[..], loaded.is_given("raft.join")), (&join[..], true));
     assert!(!loaded.is_given("raft.address"));
     let loaded = load_with("", &[("CHANCERY_RAFT_JOIN", "a:1, b:2,")]).unwrap();
-    assert_eq!(loaded.config.store().join, join);
+    assert_eq!(convert::store(&loaded.config).join, join);
     // Otherwise a replica that is configured to join would form its own cluster.
     for empty in ["", " ", ",,", "a:1,,b:1"] {
         let error = load_with("", &[("CHANCERY_RAFT_JOIN", empty)]).unwrap_err();
@@ -409,7 +413,7 @@ fn lists_are_arrays_in_a_file_and_have_commas_elsewhere() {
         assert!(load_with("", &[("CHANCERY_RAFT_PEERS", empty)]).is_err(), "{empty:?}");
     }
     assert!(load_with("[raft]\njoin = ['']", &[]).unwrap_err().contains("empty address"));
-    assert!(load_with("[raft]\njoin = []", &[]).unwrap().config.store().join.is_empty());
+    assert!(convert::store(&load_with("[raft]\njoin = []", &[]).unwrap().config).join.is_empty());
     let error = load_with("[raft]\njoin = 'a:1'", &[]).unwrap_err();
     assert!(error.ends_with("is not a list such as [\"a\", \"b\"]"), "{error}");
     let error = load_with("", &[("CHANCERY_RAFT_PEERS", "1=a:1,2=b")]).unwrap_err();
@@ -419,7 +423,7 @@ fn lists_are_arrays_in_a_file_and_have_commas_elsewhere() {
          as 2=10.0.0.2:18002"
     );
     let peers = [("CHANCERY_RAFT_PEERS", "1=a:1,2=b:1"), ("CHANCERY_RAFT_REPLICA_ID", "2")];
-    let store = load_with("", &peers).unwrap().config.store();
+    let store = convert::store(&load_with("", &peers).unwrap().config);
     assert_eq!((store.advertise.as_str(), store.peers[&1].as_str()), ("b:1", "a:1"));
 }
 
