@@ -90,7 +90,7 @@ impl AdminPort {
             liveness: event_loops.liveness(),
             readiness: readiness.clone(),
             metrics: Arc::new(move || super::metrics::render(&metrics)),
-            hosts: convert::admin_hosts(&config),
+            hosts: convert::admin_hosts(config),
             control: config.access.control(),
             audit: audit.clone(),
         });
@@ -157,7 +157,7 @@ fn serve(
     stop: CancellationToken,
 ) -> Result<JoinHandle<()>, Failure> {
     let connections_max = config.admin.connections_max;
-    let limits = convert::admin_limits(&config);
+    let limits = convert::admin_limits(config);
     let socket = {
         let _runtime = runtime.enter();
         config.admin.socket().map(unix_socket::bind).transpose()?

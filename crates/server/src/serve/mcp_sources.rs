@@ -65,7 +65,7 @@ impl McpSources {
         tasks: &TaskTracker,
         drain: &CancellationToken,
     ) -> Result<Self, Failure> {
-        let (remotes, id) = (convert::mcp_sources(&config), config.raft.replica_id);
+        let (remotes, id) = (convert::mcp_sources(config), config.raft.replica_id);
         let taken = remotes.iter().filter_map(take).collect::<Result<Vec<_>, _>>()?;
         let sources = Sources::spawn(remotes, replica, id, tls.as_ref(), tasks, drain);
         let bound = taken.into_iter().zip(sources.listeners());

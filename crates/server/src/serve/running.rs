@@ -113,12 +113,12 @@ impl<'a> Running<'a> {
         let timeout = config.xds.catch_up_timeout.duration();
         let fresh = LeaderReadIndex { replica: replica.clone(), timeout };
         let observer = audit::observe_clients(audit);
-        let settings = chancery_fanout::Config { observer, ..convert::fanout(&config) };
+        let settings = chancery_fanout::Config { observer, ..convert::fanout(config) };
         let fanout =
             Fanout::spawn(settings, state, shards, stop_shards.clone()).with_fresh(Arc::new(fresh));
         watch_event_loops(port, &replica, &fanout);
         shards.spawn(metrics::run_upkeep(metrics.clone(), stop_shards.clone()));
-        let load_reports = convert::load_reports(&config).map_err(Failure::new)?;
+        let load_reports = convert::load_reports(config).map_err(Failure::new)?;
         let mcp = McpSources::start(config, &replica, mcp_tls, shards, &port.drain)?;
         let (router, update_references) = chancery_admin::router(&AdminDeps {
             replica: replica.clone(),
@@ -128,15 +128,15 @@ impl<'a> Running<'a> {
             readiness: port.readiness.clone(),
             drain: port.drain.clone(),
             request_bytes_max: config.admin.request_bytes_max.bytes(),
-            hosts: convert::admin_hosts(&config),
+            hosts: convert::admin_hosts(config),
             version: VERSION,
             load_reports: load_reports.clone(),
             sources: mcp.sources.clone(),
-            guards: convert::guards(&config),
+            guards: convert::guards(config),
             validation: config.validation.modes(),
-            references: convert::references(&config),
+            references: convert::references(config),
             external: config.validation.external(),
-            access: convert::admin_access(&config, &auth),
+            access: convert::admin_access(config, &auth),
             audit: audit.clone(),
             tracer: traces::start(config, &replica, shards, stop_shards)?,
             log: log::filter(),
@@ -196,9 +196,9 @@ impl<'a> Running<'a> {
             (self.fanout.clone(), self.port.drain.clone(), self.port.drain.child_token());
         let load_reports = self.load_reports.clone();
         let (tls, auth) = (self.xds_tls.clone(), Some(self.auth.clone()));
-        let settings = chancery_xds::Config { tls, auth, load_reports, ..convert::xds(&config) };
+        let settings = chancery_xds::Config { tls, auth, load_reports, ..convert::xds(config) };
         let runtime = Handle::current();
-        for remote in convert::remote_sinks(&config, self.mcp.tls.as_ref()) {
+        for remote in convert::remote_sinks(config, self.mcp.tls.as_ref()) {
             let (fanout, settings) = (fanout.clone(), settings.clone());
             let (replica, stop) = (replica.clone(), drain.clone());
             let task = remote_sinks::serve_while_leader(remote, replica, fanout, settings, stop);
