@@ -266,6 +266,7 @@ impl Ctx {
         let scopes = visible.collect();
         Arc::new(State { scopes, ..State::clone(state) })
     }
+
     /// Checks whether the caller may write anything.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! The state that a shard keeps for one stream. Its methods handle what the client sends, and what the client receives.
-//! What follows for the shard is their [`Effect`].
+//! Each returns an [`Effect`]: the changes that the shard makes to its index, queue and timers.
 
 use std::{
     sync::Arc,

@@ -250,8 +250,8 @@ impl Planner<'_> {
     }
 }
 
-/// Creates a placeholder for a resource whose body is unknown, until its removal is announced. Its
-/// name is known, and possibly its version.
+/// Creates an entry without a body for a removed resource. It lasts until the session announces the removal. The name
+/// is known, and possibly the version.
 pub(super) fn gone_resource(
     type_url: &TypeUrl,
     name: &ResourceName,

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::Protocol;
 
-/// The bytes that a name takes besides its text: its entries in the subscription and in the index
-/// of its shard.
+/// The bytes that a name takes besides its text: an entry in the subscription, and one in the index of the
+/// shard.
 pub(crate) const NAME_COST_BYTES: usize = 192;
 
 /// The bytes that a pending removal takes besides its text. It may be the only owner of its name

@@ -151,8 +151,8 @@ impl Splitter<'_> {
     }
 }
 
-/// Clears the requests that a part of a response answers. The client requested the names after the response
-/// of this version was planned.
+/// Clears the requests that a part of a response answers. The client sent them after the session had planned the
+/// response.
 pub(super) fn clear_requests(
     part: &Part,
     version: &TypeVersion,

@@ -5,8 +5,9 @@
 //! file that defines the item. A module declaration (`mod name;`) is not a dependency. Tests do not
 //! count. The rule does not read the arguments of macros.
 //!
-//! The type of a call is not known. A call therefore counts only if one type of the workspace has a method
-//! of this name, the name has several words, and no type of another package is known to have it.
+//! The rule does not know the type on which the code calls a method. It therefore counts a call only if one
+//! type of the workspace has a method of this name, if the name has several words, and if the name is not in
+//! [`FOREIGN_METHODS`].
 //!
 //! Where [`LAYERS`] names the layers of a crate, a file also must not depend on a higher layer,
 //! directly or through other files.
