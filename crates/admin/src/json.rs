@@ -57,6 +57,7 @@ shapes!(
     TakeSnapshotResponse,
     TokenInfo,
     VersionInfo,
+    WaitResult,
     WhoAmIResponse,
     WriteResponse,
 );
