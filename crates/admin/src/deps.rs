@@ -1,6 +1,9 @@
 //! The parts of the replica with which the operations of the admin API work, and the state that they read.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use chancery_admission::Validation;
 use chancery_audit::Audit;
@@ -17,7 +20,6 @@ use crate::{
     AdminError,
     caller::AdminAccess,
     external::{External, settings::ExternalValidator},
-    fleet_answers::FleetAnswers,
     known_clients::KnownClients,
     log_filter::LogFilter,
     metrics::Metrics,
@@ -144,7 +146,11 @@ pub(crate) struct Deps {
 }
 
 impl Deps {
-    pub(crate) fn new(deps: &AdminDeps) -> Arc<Self> {
+    /// Creates the parts, with what `answerer` returns for them.
+    pub(crate) fn new(
+        deps: &AdminDeps,
+        answerer: impl FnOnce(&Fanout, &Weak<Self>) -> Arc<dyn Answerer>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             replica: deps.replica.clone(),
             fanout: deps.fanout.clone(),
@@ -163,7 +169,7 @@ impl Deps {
             reference_settings: Arc::new(deps.references.clone()),
             references: Arc::default(),
             clients: KnownClients::default(),
-            answerer: Arc::new(FleetAnswers { fanout: deps.fanout.clone(), deps: this.clone() }),
+            answerer: answerer(&deps.fanout, this),
             external: (deps.external.as_ref())
                 .map(|settings| External::new(settings, deps.drain.clone())),
             access: deps.access.clone(),

@@ -27,10 +27,15 @@ use crate::{
 };
 
 /// Answers other replicas. The store limits the number of concurrent answers.
-pub(crate) struct FleetAnswers {
-    pub(crate) fanout: Fanout,
+struct FleetAnswers {
+    fanout: Fanout,
     /// The parts with which operations work. They own the answerer.
-    pub(crate) deps: Weak<Deps>,
+    deps: Weak<Deps>,
+}
+
+/// Returns what answers other replicas about the streams of `fanout`.
+pub(crate) fn answerer(fanout: &Fanout, deps: &Weak<Deps>) -> Arc<dyn Answerer> {
+    Arc::new(FleetAnswers { fanout: fanout.clone(), deps: Weak::clone(deps) })
 }
 
 impl Answerer for FleetAnswers {

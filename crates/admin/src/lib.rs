@@ -7,7 +7,7 @@
 //! - Every request is authenticated (`authenticate`), and the table names the right that each operation needs.
 //! - Every write goes through admission, and takes effect as one transaction or not at all.
 //! - Secrets are never shown: every body in an answer goes through `chancery_admission::redacted`.
-//! - This crate keeps no state, and reads never wait for writes. The sums of load reports belong to
+//! - This crate keeps no state of the cluster, and reads never wait for writes. The sums of load reports belong to
 //!   `chancery_load`.
 
 // The futures of a gRPC or HTTP call nest deeper than the compiler's default of 128.
@@ -77,6 +77,7 @@ mod request_ids;
 mod requested;
 mod resources;
 mod routes;
+mod times;
 mod trial;
 mod unrequested_collections;
 mod wait;
@@ -149,7 +150,7 @@ pub fn warm_up() {
 /// references up to date. Without it, a request that needs the index may take long. It also lets this replica answer
 /// the questions of others, on the runtime of the task and while the routes exist.
 pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
-    let service = deps::Deps::new(deps);
+    let service = deps::Deps::new(deps, fleet_answers::answerer);
     let background = Arc::clone(&service);
     let background = async move {
         background.replica.answer_with(Arc::downgrade(&background.answerer));

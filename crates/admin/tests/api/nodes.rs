@@ -197,10 +197,7 @@ async fn session_that_leaves_during_a_wait_is_reported() {
 /// Checks the explanation for a node that has no stream to the replica.
 fn expect_only_id_is_known(explained: &Value) {
     assert_eq!(explained["connected"], false);
-    assert!(
-        explained["conclusions"].to_string().contains("is not connected."),
-        "{explained}"
-    );
+    assert!(explained["conclusions"].to_string().contains("is not connected."), "{explained}");
     let trials = &explained["trials"];
     assert_eq!(trials[0]["reason"], "unknown: cluster must match \"web\"", "{explained}");
     for trial in [&trials[0], &trials[1]] {
