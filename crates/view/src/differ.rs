@@ -9,6 +9,7 @@ use chancery_model::{
     Collection, Resource, ResourceName, ScopeName, StructuredName, TypeUrl, is_structured,
 };
 use walk::items;
+pub(crate) use walk::old_sizes;
 
 /// The maximum number of cached differences.
 ///
@@ -242,6 +243,14 @@ mod walk {
 
     type Map = OrdMap<ResourceName, Arc<Resource>>;
     type List = Arc<[Arc<Resource>]>;
+
+    /// Returns the length of the old body of each resource that differs; 0 for a resource that only `to` has.
+    pub(crate) fn old_sizes<'a>(from: &'a Map, to: &'a Map) -> impl Iterator<Item = usize> + 'a {
+        from.diff(to).map(|item| match item {
+            DiffItem::Add(..) => 0,
+            DiffItem::Update { old: (_, old), .. } | DiffItem::Remove(_, old) => old.body_len(),
+        })
+    }
 
     pub(super) fn items(from: Option<&Map>, to: &Map) -> (List, List) {
         let Some(from) = from else { return (to.values().cloned().collect(), Arc::new([])) };

@@ -18,9 +18,11 @@
 mod differ;
 mod difference;
 mod resources;
+mod retained;
 mod view;
 
 pub use differ::{Differ, LayerDelta};
 pub use difference::{Difference, changed_collections, changed_collections_of, difference};
 pub use resources::{Resources, ResourcesIter};
+pub use retained::Retained;
 pub use view::{TypeView, View};
