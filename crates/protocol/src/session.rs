@@ -284,6 +284,22 @@ impl Session {
         }
     }
 
+    /// Returns the version that the client reports of this type, if [`Session::resume_from`] has not found its resources.
+    /// The caller then calls [`Session::resume_from_view`] if it finds the view that has this version.
+    #[must_use]
+    pub fn unknown_version(&self, type_url: &TypeUrl) -> Option<&str> {
+        self.of_type(type_url)?.resumption().unknown_version()
+    }
+
+    /// Sets the view in which the type has the client's version. Responses may contain resources that were removed
+    /// since, so the caller passes only a view that the client may have now.
+    pub fn resume_from_view(&mut self, type_url: &TypeUrl, view: &View) {
+        let lists = self.endpoint_lists;
+        if let Some(s) = self.of_type_mut(type_url) {
+            s.resume_from_view(lists, view);
+        }
+    }
+
     /// Returns the names and wildcards that the session began or ceased to watch since the last call.
     #[must_use]
     pub fn drain_interest(&mut self) -> Vec<Interest> {

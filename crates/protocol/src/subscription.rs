@@ -295,6 +295,11 @@ impl Subscription {
         self.resumption.resume_from(&self.kind.type_url, states);
     }
 
+    /// Sets the view that has the client's version.
+    pub(crate) fn resume_from_view(&mut self, lists: EndpointLists, view: &View) {
+        self.resumption.resume_from_view(self.visible(lists, view));
+    }
+
     /// Returns the resources that the client may hold when the stream ends.
     pub(crate) fn take_resume_state(&mut self) -> Vec<KeptResponse> {
         if !self.kind.is_remembered() {

@@ -42,16 +42,15 @@ pub(super) fn plan_full_state(
             changed_names(planner, names, context.view, &mut plan.fresh)
         }
     };
-    if let Some(earlier) = planner.resumption.take_resources() {
-        // ADS-08: resources that the client holds from an earlier stream and subscribes to, and
-        // that no longer exist.
-        let gone = earlier.iter().filter(|resource| {
-            planner.interest.covers(resource)
-                && context.view.get(resource.name().as_str()).is_none()
-                && !is_replaced(planner.interest, context.view, resource)
-        });
-        removed.extend(gone.cloned());
-    }
+    let earlier = planner.resumption.take_resources(context.view, differ);
+    // ADS-08: resources that the client holds from an earlier stream and subscribes to, and that no
+    // longer exist.
+    let gone = earlier.iter().filter(|resource| {
+        planner.interest.covers(resource)
+            && context.view.get(resource.name().as_str()).is_none()
+            && !is_replaced(planner.interest, context.view, resource)
+    });
+    removed.extend(gone.cloned());
     if !planner.removals.is_empty() {
         planner.drop_returned(&mut changed);
     }

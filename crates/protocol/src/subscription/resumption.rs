@@ -3,12 +3,13 @@
 //! A SotW client that reconnects reports the version that it has, but not the resources. It may hold
 //! resources that were removed in the meantime and that its routes still refer to. Their removal has
 //! to wait on the new stream as it would have on the old one (ADS-08). A delta client lists the
-//! resources that it holds. For SotW clients, the server remembers them for a while.
+//! resources that it holds. For SotW clients, the server remembers them for a while, or finds the
+//! view that has the client's version.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use chancery_model::{ResourceName, TypeUrl, TypeVersion, Version};
-use chancery_view::Resources;
+use chancery_view::{Differ, Resources, TypeView, difference};
 
 use super::names::{ClientVersion, Names};
 
@@ -37,6 +38,8 @@ enum Earlier {
     Version(String),
     /// The resources of that version, before the first plan.
     Resources(Resources),
+    /// The view of that version, before the first plan.
+    View(Box<TypeView>),
     /// The version, before the first plan. The replica does not have its resources.
     Unknown(String),
 }
@@ -81,7 +84,7 @@ impl Resumption {
     }
 
     /// Finds the resources of the client's version among those of its earlier streams. Of equal
-    /// versions, the last one is used. Another replica has none.
+    /// versions, the last one is used. Streams of other replicas are not among them.
     pub(crate) fn resume_from(&mut self, type_url: &TypeUrl, states: &[Arc<ResumeState>]) {
         let Earlier::Version(version) = std::mem::take(&mut self.earlier) else { return };
         let mut all = states.iter().flat_map(|state| &state.0).rev();
@@ -92,26 +95,45 @@ impl Resumption {
         };
     }
 
+    /// Returns the version of the client if [`Resumption::resume_from`] has not found its resources.
+    pub(crate) fn unknown_version(&self) -> Option<&str> {
+        match &self.earlier {
+            Earlier::Unknown(version) => Some(version),
+            Earlier::None | Earlier::Version(_) | Earlier::Resources(_) | Earlier::View(_) => None,
+        }
+    }
+
+    /// Sets the view that has the client's version.
+    pub(crate) fn resume_from_view(&mut self, view: TypeView) {
+        self.earlier = Earlier::View(Box::new(view));
+    }
+
     /// Returns whether the client reports the state of version `current` with removed resources that this replica does
     /// not know. Only the first plan calls it, because the client's version is dropped then.
     pub(crate) fn take_is_held(&mut self, current: &TypeVersion) -> bool {
         let held = |version: &str| current.is_held_in(version);
         match std::mem::take(&mut self.earlier) {
             Earlier::Version(version) | Earlier::Unknown(version) => held(&version),
-            resources @ Earlier::Resources(_) => {
-                self.earlier = resources;
+            known @ (Earlier::Resources(_) | Earlier::View(_)) => {
+                self.earlier = known;
                 false
             }
             Earlier::None => false,
         }
     }
 
-    /// Takes the resources of the earlier stream, for the first plan.
-    pub(crate) fn take_resources(&mut self) -> Option<Resources> {
-        let Earlier::Resources(resources) = &mut self.earlier else { return None };
-        let resources = std::mem::take(resources);
-        self.earlier = Earlier::None;
-        Some(resources)
+    /// Takes the resources of the earlier stream, for the first plan. Those that `view` has may be missing: only
+    /// removed resources matter.
+    pub(crate) fn take_resources(&mut self, view: &TypeView, differ: &Differ) -> Resources {
+        match std::mem::take(&mut self.earlier) {
+            Earlier::Resources(resources) => resources,
+            Earlier::View(earlier) => {
+                let mut removed = Resources::default();
+                removed.push_shared(&difference(differ, &earlier, view).removed.into());
+                removed
+            }
+            Earlier::None | Earlier::Version(_) | Earlier::Unknown(_) => Resources::default(),
+        }
     }
 
     /// Adds a resource that a delta client claims to hold.
