@@ -41,6 +41,7 @@ use crate::{
         arrivals::Arrivals,
         contact::Contact,
         freshness::{AlwaysFresh, Fresh, ReadFreshness},
+        recent_states::RecentStates,
     },
     sessions::{parts::Parts, service::Service},
     shard::{Inputs, Shard, ShardEnd, Streams},
@@ -157,6 +158,7 @@ impl Fanout {
         let start = Instant::now();
         let arrivals = Arc::new(Arrivals::default());
         let resume_cache = Arc::new(ResumeCache::default());
+        let recent_states = RecentStates::follow(state.clone(), tracker, cancel.clone());
         let large = LargeWork::default();
         let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
         let contact = Arc::new(Contact::new(config.renewals_stop_after));
@@ -187,6 +189,7 @@ impl Fanout {
                 Arc::clone(&refusal_log),
                 identity_streams.clone(),
                 Arc::clone(&resume_cache),
+                Arc::clone(&recent_states),
             );
             let offload = Offload::new(large.clone(), Arc::clone(&differ));
             let parts = Parts {

@@ -44,6 +44,7 @@
 //! | arrival times of revisions, per replica | 1024 | the oldest is dropped, so a shard that is further behind measures a shorter delay | |
 //! | times of changes, in each session | two per known type | the earliest stays | `chancery_xds_convergence_seconds` |
 //! | resume data of ended streams | 16,384 per replica, 16 per node, 30 s | the oldest is dropped; a SotW client that reconnects later may lose a cluster before it receives the routes that no longer refer to it | |
+//! | recent states, for SotW clients of other replicas | 1024 per replica, 200,000 changed resources, 256 MiB of old bodies, 60 s | the oldest is dropped; a SotW client that moves with an older version may lose a cluster as above | |
 //! | cached differences ([`chancery_view::Differ`]) | 64 | the least recently used is dropped, and computed again on demand | |
 //!
 //! One thread handles requests and responses with many names for all shards (`large.rs`). The shard

@@ -8,7 +8,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use chancery_model::{Node, Revision, ScopeName, State, StreamRights};
+use chancery_model::{Node, Revision, ScopeName, State, StreamRights, TypeUrl, TypeVersion};
 use chancery_protocol::ResumeState;
 use chancery_view::View;
 
@@ -20,6 +20,7 @@ use crate::{
         status::{End, EndCode},
     },
     metrics::{access_refused, limit_hit},
+    replica::recent_states::RecentStates,
     sessions::index::Key,
     stream::slot::StreamSlot,
     turn::clock::Now,
@@ -48,6 +49,7 @@ pub(crate) struct Placement {
     identity_streams: IdentityStreams,
     /// The resume data of ended streams of all shards.
     resume_cache: Arc<ResumeCache>,
+    recent_states: Arc<RecentStates>,
     views: Views,
     /// The pass over all sessions after a change of the assignments or access rules.
     pass: Option<Pass>,
@@ -86,12 +88,14 @@ impl Placement {
         refusal_log: Arc<RefusalLog>,
         identity_streams: IdentityStreams,
         resume_cache: Arc<ResumeCache>,
+        recent_states: Arc<RecentStates>,
     ) -> Self {
         Self {
             config,
             refusal_log,
             identity_streams,
             resume_cache,
+            recent_states,
             views: Views::new(state),
             pass: None,
             access_changes: None,
@@ -239,11 +243,8 @@ impl Placement {
 
     /// Returns the view of a session. The only place where a stream gets a view.
     pub(crate) fn view(&mut self, placed: &Placed) -> Option<View> {
-        let view = self.views.of(placed.scope_list()?).with_node(Arc::clone(placed.node()));
-        Some(match placed.rights() {
-            Some(rights) => view.with_secrets(Some(Arc::clone(&rights.secrets))),
-            None => view,
-        })
+        let view = self.views.of(placed.scope_list()?);
+        Some(view_for(view, placed))
     }
 
     /// Returns whether a session has the scopes and rights of the newest state. Either it was placed with them, or no
@@ -330,18 +331,61 @@ impl Placement {
         let identity = slot.info.identity.as_deref();
         let principal = identity.map(|identity| &identity.principal);
         let mut kept = self.resume_cache.of(principal, placed.node(), now.instant);
-        let (access, scopes) = (self.config.access, placed.scopes());
-        let may_resume = |kept: &Kept| {
-            kept.scopes.iter().all(|scope| scopes.contains(scope))
-                || access.proves(identity)
-                    && access.may_read(self.state(), identity, placed.node(), &kept.scopes)
-        };
-        kept.retain(may_resume);
+        kept.retain(|kept| self.may_resume(slot, placed, &kept.scopes));
         placed.add_past(kept.iter().flat_map(|kept| &*kept.scopes));
         match placed.past().known() {
             Some(_) => kept.into_iter().map(|kept| kept.state).collect(),
             None => Vec::new(),
         }
+    }
+
+    /// Returns whether the client of a session may have resources of earlier scopes now.
+    fn may_resume(&self, slot: &StreamSlot, placed: &Placed, earlier: &[ScopeName]) -> bool {
+        let (access, identity) = (self.config.access, slot.info.identity.as_deref());
+        earlier.iter().all(|scope| placed.scopes().contains(scope))
+            || access.proves(identity)
+                && access.may_read(self.state(), identity, placed.node(), earlier)
+    }
+
+    /// Returns the view in which a type has the version that a session's client reports, as far as the client may have
+    /// its resources now: the view of the session, or the one that the same client had in a recent state. Another
+    /// replica may have sent it.
+    pub(crate) fn view_of_version(
+        &mut self,
+        key: Key,
+        slot: &StreamSlot,
+        placed: &mut Placed,
+        (type_url, version): (&TypeUrl, &str),
+        now: Now,
+    ) -> Option<View> {
+        if !self.is_current(key, slot, placed) {
+            return None;
+        }
+        let present = self.view(placed)?;
+        let shown = present.of_type(type_url).version();
+        if shown.to_string() == version {
+            return Some(present);
+        }
+        // The removed resources are not known. The session keeps them without (`resumes_held`).
+        if shown.is_held_in(version) {
+            return None;
+        }
+        let revision = TypeVersion::revision_of(version, self.state().incarnation)?;
+        let state = self.recent_states.at(revision, now.instant)?;
+        // A client that had no access then cannot have the resources, whatever version it reports.
+        let identity = slot.info.identity.as_deref();
+        let earlier = self.config.access.authorize(&state, identity, placed.node()).ok()?;
+        let (_, scopes) = earlier.assigned?;
+        let view = View::resolve(&state, &scopes);
+        // Of the removed resources in a held version, those of earlier states are not known.
+        let shown = view.of_type(type_url).version();
+        let has_version = shown.to_string() == version || shown.is_held_in(version);
+        if !has_version || !self.may_resume(slot, placed, &scopes) {
+            return None;
+        }
+        placed.add_past(scopes.iter());
+        placed.past().known()?;
+        Some(view_for(view, placed))
     }
 
     /// Releases the scopes of a stream that has ended, and keeps its resume data.
@@ -361,6 +405,15 @@ impl Placement {
         if let Some(scopes) = placed.into_scope_list() {
             self.views.release(scopes);
         }
+    }
+}
+
+/// Returns a view with the node and the rights of a session.
+fn view_for(view: View, placed: &Placed) -> View {
+    let view = view.with_node(Arc::clone(placed.node()));
+    match placed.rights() {
+        Some(rights) => view.with_secrets(Some(Arc::clone(&rights.secrets))),
+        None => view,
     }
 }
 

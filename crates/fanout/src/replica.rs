@@ -1,5 +1,6 @@
-//! The state of the replica: its freshness, its contact to the cluster, and the arrival of its revisions.
+//! The state of the replica: its freshness, its contact to the cluster, the arrival of its revisions, and its recent states.
 
 pub(crate) mod arrivals;
 pub(crate) mod contact;
 pub(crate) mod freshness;
+pub(crate) mod recent_states;

@@ -314,6 +314,13 @@ impl Entry {
         if session.needs_resume_state(&receipt.type_url) {
             let states = placement.resume_states(*key, &self.slot, &mut self.placed, *now);
             session.resume_from(&receipt.type_url, &states);
+            let view = session.unknown_version(&receipt.type_url).and_then(|version| {
+                let of = (&receipt.type_url, version);
+                placement.view_of_version(*key, &self.slot, &mut self.placed, of, *now)
+            });
+            if let Some(view) = view {
+                session.resume_from_view(&receipt.type_url, &view);
+            }
         }
         if let Some(verdict) = receipt.verdict {
             self.on_verdict(receipt.type_url, verdict, context);

@@ -34,7 +34,7 @@ use crate::{
     offload::{Offload, large::LargeWork},
     placement::{Placement, access::IdentityStreams},
     queries::report::{clients_page, status_page},
-    replica::contact::Contact,
+    replica::{contact::Contact, recent_states::RecentStates},
     sessions::{Sessions, index::Key, parts::Parts, queue::Lane},
     stream::{
         memory::SubscriptionMemory,
@@ -50,6 +50,8 @@ pub(super) struct ShardHarness {
     pub(super) state: Arc<State>,
     /// The shard's inboxes.
     pub(super) events: Events,
+    /// The recent states of the replica. `None` for a replica without them.
+    pub(super) recent_states: Option<Arc<RecentStates>>,
     start: Instant,
     pub(super) ms: u64,
 }
@@ -70,12 +72,14 @@ impl ShardHarness {
         let differ = Arc::new(Differ::new());
         let config = Arc::new(config);
         let refusal_log = Arc::new(RefusalLog::new());
+        let recent_states = Arc::new(RecentStates::default());
         let placement = Placement::new(
             Arc::clone(&config),
             Arc::clone(&state),
             Arc::clone(&refusal_log),
             IdentityStreams::default(),
             Arc::default(),
+            Arc::clone(&recent_states),
         );
         let offload = Offload::new(LargeWork::default(), Arc::clone(&differ));
         let parts = Parts {
@@ -90,7 +94,17 @@ impl ShardHarness {
         };
         let shard = Shard::new(Service::new(parts, placement, offload), Arc::default());
         let (events, start) = (Events::default(), Instant::now());
-        Self { shard, ready_list: Arc::default(), state, events, start, ms: 10_000 }
+        let recent_states = Some(recent_states);
+        let (ready_list, ms) = (Arc::default(), 10_000);
+        let harness = Self { shard, ready_list, state, events, recent_states, start, ms };
+        harness.note_state();
+        harness
+    }
+
+    fn note_state(&self) {
+        if let Some(recent_states) = &self.recent_states {
+            recent_states.note(&self.state, self.now().instant);
+        }
     }
 
     pub(super) fn now(&self) -> Now {
@@ -172,6 +186,7 @@ impl ShardHarness {
 
     pub(super) fn apply(&mut self, transaction: &Transaction) {
         self.state = Arc::new(self.state.apply(transaction).state);
+        self.note_state();
         self.shard.on_state(&self.state, self.now());
     }
 

@@ -26,6 +26,8 @@ pub(super) struct World {
     had: HashMap<ClientId, BTreeSet<ScopeName>>,
     /// The versions of types that any client has seen, and the nonces of no use.
     pub(super) versions: Vec<(String, String)>,
+    /// All states so far.
+    history: Vec<Arc<State>>,
     /// Repeats a random case.
     pub(super) seed: u64,
     /// The number of deleted resources that were sent again to their own client.
@@ -37,6 +39,8 @@ pub(super) struct Stream {
     pub(super) protocol: Protocol,
     pub(super) identity: Arc<Identity>,
     pub(super) node: Arc<Node>,
+    /// The nodes that the stream had before.
+    past_nodes: Vec<Arc<Node>>,
     is_new: std::cell::Cell<bool>,
     opened_at: Revision,
     /// The scopes that the stream had.
@@ -69,6 +73,7 @@ impl World {
             received: HashMap::new(),
             had: HashMap::new(),
             versions: Vec::new(),
+            history: Vec::new(),
             seed: 0,
             n_resumed: 0,
         }
@@ -80,7 +85,31 @@ impl World {
 
     pub(super) fn apply(&mut self, transaction: &Transaction) {
         self.harness.apply(transaction);
+        self.history.push(Arc::clone(&self.harness.state));
         self.settle();
+    }
+
+    /// Returns the version of a type that every replica sends to nodes with these scopes now.
+    pub(super) fn version(&self, type_url: &str, scopes: &[&str]) -> String {
+        let scopes: Vec<ScopeName> = scopes.iter().map(|name| scope(name)).collect();
+        let view = chancery_view::View::resolve(&self.harness.state, &scopes);
+        view.of_type(&TypeUrl::new(type_url).unwrap()).version().to_string()
+    }
+
+    /// Returns whether any replica could have sent a body to the client of a stream.
+    fn could_have(&self, stream: &Stream, number: usize) -> bool {
+        let Published { scope, key, .. } = &self.published[number];
+        let body = format!("<<{number}>>");
+        let may_have = |state: &State, node: &Node| {
+            let authorized = self.access.authorize(state, Some(&stream.identity), node);
+            authorized.is_ok_and(|authorization| authorization.scopes().contains(scope))
+        };
+        self.history.iter().any(|state| {
+            let present = state.get(scope, key).and_then(|resource| resource.body());
+            let mut nodes = stream.past_nodes.iter().chain([&stream.node]);
+            present.is_some_and(|present| present == body.as_bytes())
+                && nodes.any(|node| may_have(state, node))
+        })
     }
 
     /// Publishes a new version of a resource.
@@ -171,6 +200,7 @@ impl World {
             protocol,
             identity,
             node,
+            past_nodes: Vec::new(),
             is_new: std::cell::Cell::new(true),
             opened_at,
             had: BTreeSet::new(),
@@ -223,7 +253,7 @@ impl World {
         let received = self.received.get(&stream.id()).cloned().unwrap_or_default();
         // The stream may have resumed scopes that only an earlier one had.
         stream.had.extend(self.had.get(&stream.id()).into_iter().flatten().cloned());
-        stream.node = Arc::new(node);
+        stream.past_nodes.push(std::mem::replace(&mut stream.node, Arc::new(node)));
         stream.is_new.set(true);
         self.received.entry(stream.id()).or_default().extend(received);
     }
@@ -259,17 +289,18 @@ impl World {
         }
         let is_proven =
             self.access == AccessControl::Enforced && !identity.principal.is_anonymous();
-        let had_before = self.had.get(&id).is_some_and(|had| had.contains(scope));
+        let had_before = self.could_have(stream, number)
+            || self.had.get(&id).is_some_and(|had| had.contains(scope));
         let is_given = self.assigned(node).contains(scope)
             || stream.had.contains(scope)
             || is_proven && had_before;
         assert!(is_given, "never assigned: {}", what());
-        let received = self.received.entry(id.clone()).or_default();
         if deleted_at.is_some_and(|deleted| deleted <= stream.opened_at) {
-            assert!(received.contains(&number), "of another client: {}", what());
+            let had = self.received.get(&id).is_some_and(|received| received.contains(&number));
+            assert!(had || self.could_have(stream, number), "of another client: {}", what());
             self.n_resumed += 1;
         }
-        received.insert(number);
+        self.received.entry(id).or_default().insert(number);
         format!("{scope}/{}", key.name)
     }
 
