@@ -21,14 +21,20 @@ use crate::{
 const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
-/// A SotW stream that subscribes to all clusters, and answers when the test says so.
-struct Client {
-    requests: mpsc::Sender<DiscoveryRequest>,
+/// A SotW stream that answers when the test says so.
+pub(crate) struct Client {
+    pub(crate) requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
 }
 
 impl Client {
+    /// Opens a stream that subscribes to all clusters.
     async fn open(replica: &Replica, id: &str) -> Self {
+        Self::resume(replica, id, "").await
+    }
+
+    /// Opens a stream that subscribes to all clusters, of a client that has a version of them.
+    pub(crate) async fn resume(replica: &Replica, id: &str, version: &str) -> Self {
         let address = format!("http://{}", replica.xds());
         let channel = Channel::from_shared(address).unwrap().connect().await.unwrap();
         let mut client = tonic::client::Grpc::new(channel);
@@ -38,6 +44,7 @@ impl Client {
         let request = DiscoveryRequest {
             node: Some(node.encode_to_vec().into()),
             type_url: CLUSTER.to_owned(),
+            version_info: version.to_owned(),
             ..DiscoveryRequest::default()
         };
         requests.send(request).await.unwrap();
@@ -48,7 +55,7 @@ impl Client {
         Self { requests, responses }
     }
 
-    async fn read(&mut self) -> DiscoveryResponse {
+    pub(crate) async fn read(&mut self) -> DiscoveryResponse {
         let response = tokio::time::timeout(DEADLINE, self.responses.message()).await;
         response.expect("a response arrives").unwrap().unwrap()
     }

@@ -28,7 +28,7 @@ mod manual;
 mod mcp;
 mod metrics;
 mod mirror;
-
+mod moves;
 mod open_files;
 mod quotas;
 mod recorder;
