@@ -252,6 +252,7 @@ operations! {
                 cursor: text("cursor"),
                 behind: number("behind"),
                 ids: texts("node"),
+                count: flag("count"),
             },
             run: node_list::list_nodes(ctx, request).await,
         }
