@@ -42,6 +42,9 @@ const CSDS_ANSWERS_MAX: usize = 2;
 /// The maximum number of traced writes that wait for clients at a time. The traces of further ones lack this part.
 const TRACED_WAITS_MAX: usize = 16;
 
+/// The maximum number of watches. Further ones are refused.
+const WATCHES_MAX: usize = 256;
+
 /// The required freshness of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freshness {
@@ -143,6 +146,8 @@ pub(crate) struct Deps {
     pub(crate) recent_nodes: RecentNodes,
     /// Bounds the traced writes that wait for clients at a time.
     pub(crate) traced_waits: Arc<Semaphore>,
+    /// Bounds the watches.
+    pub(crate) watches: Arc<Semaphore>,
 }
 
 impl Deps {
@@ -178,6 +183,7 @@ impl Deps {
             tracer: deps.tracer.clone(),
             recent_nodes: RecentNodes::new(&deps.recent_nodes),
             traced_waits: Arc::new(Semaphore::new(TRACED_WAITS_MAX)),
+            watches: Arc::new(Semaphore::new(WATCHES_MAX)),
         })
     }
 

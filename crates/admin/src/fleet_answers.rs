@@ -7,7 +7,7 @@ use chancery_admin_proto::v1 as pb;
 use chancery_fanout::Fanout;
 use chancery_model::State;
 use chancery_proto::csds::ClientStatusRequest;
-use chancery_raft_proto::v1::{FindNode, OperationQuestion, WaitQuestion};
+use chancery_raft_proto::v1::{ClientEventsQuestion, FindNode, OperationQuestion, WaitQuestion};
 use chancery_store::{AnswerPage, Answerer, Asked, NoAnswer};
 use futures::{FutureExt, future::BoxFuture};
 use prost::Message;
@@ -71,6 +71,7 @@ async fn operation(deps: &Weak<Deps>, question: Bytes) -> Result<Bytes, NoAnswer
         pb::GetNodeRequest::NAME => fleet::answer::<pb::GetNodeRequest>(&deps, question).await,
         pb::ListNodesRequest::NAME => fleet::answer::<pb::ListNodesRequest>(&deps, question).await,
         FindNode::NAME => fleet::answer::<FindNode>(&deps, question).await,
+        ClientEventsQuestion::NAME => fleet::answer::<ClientEventsQuestion>(&deps, question).await,
         WaitQuestion::NAME => fleet::answer::<WaitQuestion>(&deps, question).await,
         ClientStatusRequest::NAME => fleet::answer::<ClientStatusRequest>(&deps, question).await,
         _ => Err(NoAnswer::OldRelease),

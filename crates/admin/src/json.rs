@@ -58,6 +58,7 @@ shapes!(
     TokenInfo,
     VersionInfo,
     WaitResult,
+    WatchEvent,
     WhoAmIResponse,
     WriteResponse,
 );

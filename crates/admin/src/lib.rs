@@ -50,6 +50,7 @@ mod http;
 pub mod json;
 mod keys;
 mod known_clients;
+mod lasting;
 mod load;
 mod load_sum;
 mod log_filter;
@@ -82,6 +83,7 @@ mod trial;
 mod unrequested_collections;
 mod wait;
 mod wait_progress;
+mod watch;
 mod web_pages;
 mod work;
 mod write;
@@ -102,7 +104,7 @@ use chancery_admin_proto::{
         access_service_server::AccessServiceServer, admin_server::AdminServer,
         backup_service_server::BackupServiceServer, keys_service_server::KeysServiceServer,
         load_service_server::LoadServiceServer, log_service_server::LogServiceServer,
-        mcp_service_server::McpServiceServer,
+        mcp_service_server::McpServiceServer, watch_service_server::WatchServiceServer,
     },
 };
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -181,7 +183,8 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
             LoadServiceServer::new(operations.clone()).max_encoding_message_size(usize::MAX),
         )
         .add_service(LogServiceServer::new(operations.clone()))
-        .add_service(McpServiceServer::new(operations))
+        .add_service(McpServiceServer::new(operations.clone()))
+        .add_service(WatchServiceServer::new(operations))
         .add_service(HealthServer::new(health::GrpcHealth(Arc::clone(&service))))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

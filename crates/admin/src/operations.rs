@@ -9,7 +9,7 @@ use std::{convert::identity, sync::Arc};
 use axum::routing::MethodFilter;
 use chancery_admin_proto::v1::{
     self as pb, access_service_server, admin_server, backup_service_server, keys_service_server,
-    load_service_server, log_service_server, mcp_service_server,
+    load_service_server, log_service_server, mcp_service_server, watch_service_server,
 };
 use chancery_model::Verb;
 use tonic::{Request, Response, Status};
@@ -30,6 +30,7 @@ use crate::{
     reply::{HttpReply, Reply, problems_in},
     resources::{self, Listing},
     routes::{self, Input, Routes},
+    watch::{self, WatchEvents},
     write,
 };
 
@@ -43,8 +44,10 @@ pub(crate) struct Described {
     pub(crate) reads_body: bool,
     /// The name and the kind of each parameter: a method of [`Params`](crate::params::Params).
     pub(crate) parameters: &'static [(&'static str, &'static str)],
-    /// The full name of the message of the answer.
+    /// The full name of the message of the answer, or of each event of a stream.
     pub(crate) reply: &'static str,
+    /// The content type of the answer.
+    pub(crate) content_type: &'static str,
 }
 
 /// The gRPC services of the operations.
@@ -120,6 +123,7 @@ macro_rules! operations {
                 reads_body: parameters!(@body $form),
                 parameters: parameters!($form),
                 reply: <$reply as HttpReply>::NAME,
+                content_type: <$reply as HttpReply>::CONTENT_TYPE,
             },
         )?)+)+];
 
@@ -573,6 +577,17 @@ operations! {
                 token: text("token"),
             },
             run: mcp::confirm_mcp_deletion(ctx, request).await,
+        }
+    }
+    service WatchService in watch_service_server {
+        /// Streams what happens in the cluster, as server-sent events.
+        watch(ctx, request: WatchRequest) -> WatchEvents, as WatchStream {
+            needs: Cluster(Verb::History),
+            record: read,
+            http: GET "/v1/watch" (routes::read_watch, false, [
+                "after_revision" number, "kind" list, "scope" text, "local" flag,
+            ]),
+            run: watch::watch(ctx, request).await,
         }
     }
 }

@@ -49,4 +49,5 @@ mod unix_socket;
 mod usage;
 mod variants;
 mod walk;
+mod watch;
 mod writes;
