@@ -32,6 +32,7 @@ macro_rules! shapes {
 
 shapes!(
     AccessRule,
+    AnalyzeResponse,
     Assignment,
     ChangeResponse,
     CheckAccessResponse,

@@ -17,6 +17,7 @@ mod access;
 mod access_changes;
 mod access_effects;
 mod access_messages;
+mod analyze;
 mod authenticate;
 mod backup;
 #[doc(hidden)]
@@ -90,9 +91,9 @@ use chancery_admin_proto::{
     FILE_DESCRIPTOR_SET,
     v1::{
         access_service_server::AccessServiceServer, admin_server::AdminServer,
-        backup_service_server::BackupServiceServer, keys_service_server::KeysServiceServer,
-        load_service_server::LoadServiceServer, log_service_server::LogServiceServer,
-        mcp_service_server::McpServiceServer,
+        analysis_service_server::AnalysisServiceServer, backup_service_server::BackupServiceServer,
+        keys_service_server::KeysServiceServer, load_service_server::LoadServiceServer,
+        log_service_server::LogServiceServer, mcp_service_server::McpServiceServer,
     },
 };
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -159,6 +160,7 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     const READABLE: &str = "the build wrote the descriptors, and a test reads them";
     let routes = Routes::new(admin)
         .add_service(AccessServiceServer::new(operations.clone()))
+        .add_service(AnalysisServiceServer::new(operations.clone()))
         .add_service(BackupServiceServer::new(operations.clone()))
         .add_service(KeysServiceServer::new(operations.clone()))
         .add_service(csds::GrpcCsds(Arc::clone(&service)))

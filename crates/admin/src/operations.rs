@@ -8,14 +8,15 @@ use std::{convert::identity, sync::Arc};
 
 use axum::routing::MethodFilter;
 use chancery_admin_proto::v1::{
-    self as pb, access_service_server, admin_server, backup_service_server, keys_service_server,
-    load_service_server, log_service_server, mcp_service_server,
+    self as pb, access_service_server, admin_server, analysis_service_server,
+    backup_service_server, keys_service_server, load_service_server, log_service_server,
+    mcp_service_server,
 };
 use chancery_model::Verb;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    AdminError, access,
+    AdminError, access, analyze,
     backup::{self, BackupPieces},
     cluster,
     ctx::{
@@ -437,6 +438,16 @@ operations! {
             record: write(access::record_delete_quota(&request)),
             http: DELETE "/v1/quotas" { name: text("name"), options: options() },
             run: access::delete_quota(ctx, request).await,
+        }
+    }
+
+    service AnalysisService in analysis_service_server {
+        /// Returns the findings about what is stored.
+        analyze(ctx, request: AnalyzeRequest) -> pb::AnalyzeResponse {
+            needs: Somewhere(Verb::Get),
+            record: read,
+            http: GET "/v1/analyze" { scope: text("scope"), stale: flag("stale") },
+            run: analyze::analyze(ctx, request).await,
         }
     }
 

@@ -15,9 +15,10 @@ pub(crate) enum Exit {
     NoSessionConcerned = 3,
     /// The answer is incomplete. For a write, it is unknown whether all sessions have it: either sessions
     /// ended before they answered, or the cluster has other replicas, whose sessions were not asked. For
-    /// `explain`, the node is not connected to the replica that answers, and its unknown values matter.
+    /// `explain`, the node is not connected to the replica that answers, and its unknown values matter. For `analyze`,
+    /// a replica did not answer.
     NotAllAsked = 4,
-    /// Clients would reject what `lint` has read.
+    /// Clients would reject what `lint` has read, or `analyze` has found something wrong.
     Findings = 5,
 }
 
@@ -48,12 +49,13 @@ impl Exit {
             Self::NotAllAsked => &[
                 "`explain`: the node is not connected to the replica that answers, and more than",
                 "its ID decides about its scopes.",
+                "`analyze`: there is no warning, but a replica did not answer.",
                 "With --wait: the write took effect or changed nothing, but it is unknown",
                 "whether all sessions have it:",
                 "- a session ended before it answered, and its node did not return, or",
                 "- the cluster has other replicas, whose sessions were not asked.",
             ],
-            Self::Findings => &["Only `lint`: the input has findings."],
+            Self::Findings => &["Only `lint` and `analyze`: there are findings."],
         }
     }
 }
@@ -74,6 +76,17 @@ pub(crate) fn table_of_lint() -> String {
         (Exit::Failed, &["A file cannot be read."]),
         (Exit::Usage, &[USAGE]),
         (Exit::Findings, &["The input has findings of this severity."]),
+    ])
+}
+
+/// Returns the table of the exit codes of `analyze`.
+pub(crate) fn table_of_analyze() -> String {
+    rows([
+        (Exit::Success, &["No finding is a warning."][..]),
+        (Exit::Failed, &["The analysis failed, or the scope has no resources."]),
+        (Exit::Usage, &[USAGE]),
+        (Exit::NotAllAsked, &["No finding is a warning, but a replica did not answer."]),
+        (Exit::Findings, &["At least one finding is a warning."]),
     ])
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 mod access;
+mod analyze;
 mod audit;
 mod backup;
 mod bootstraps;

@@ -3,12 +3,13 @@
 use clap::Subcommand;
 
 use super::{
-    access, apply, assignments, backup, can_i, client::Servers, cluster, conformance, delete,
-    describe, explain, get, health, history, import, keys, lb_policy, load, log, mcp, mirror, node,
-    nodes, quota, settings::Settings, token, version, whoami,
+    access, analyze, apply, assignments, backup, can_i, client::Servers, cluster, conformance,
+    delete, describe, explain, get, health, history, import, keys, lb_policy, load, log, mcp,
+    mirror, node, nodes, quota, settings::Settings, token, version, whoami,
 };
 use crate::cli::{
     answer::Answer,
+    exit,
     failure::Failure,
     help::{examples, no_address, no_output, output_with_wide, write_help},
 };
@@ -40,6 +41,16 @@ pub(crate) enum Command {
     /// command covers all resources of TYPE; without TYPE, all types.
     #[command(after_help = examples(&["explain envoy-1 cluster web"]))]
     Explain(explain::Explain),
+    /// Find unused resources, routes that never match and dangling references
+    ///
+    /// Analyzes what is stored: resources to which nothing refers, routes that an earlier route covers, scopes that no
+    /// assignment gives, and references to missing resources in the views of nodes. Names only what the caller may
+    /// read. `docs/references.md` lists the rules.
+    #[command(after_help = format!("{}\n\n{}", examples(&[
+        "analyze",
+        "analyze --scope edge -o json",
+    ]), exit::table_of_analyze()))]
+    Analyze(analyze::Analyze),
     /// Publish the static resources of an Envoy bootstrap
     ///
     /// Publishes the clusters, listeners and secrets of `static_resources`. Rejects unknown top-level
@@ -162,6 +173,9 @@ impl Command {
             Self::Nodes(nodes) => nodes::run(nodes, connect.await?, answer).await,
             Self::Node(node) => node::run(node, connect.await?, answer).await,
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
+            Self::Analyze(analyze) => {
+                analyze::run(analyze, servers.any_channel().await?, answer).await
+            }
             Self::Import(import) => import::run(import, servers, answer).await,
             Self::Mirror(mirror) => mirror::run(mirror, servers.security(), answer).await,
             Self::Load(load) => load::run(load, servers.any_channel().await?, answer).await,

@@ -1,6 +1,7 @@
 //! The commands that connect to a replica.
 
 mod access;
+mod analyze;
 mod apply;
 mod assignments;
 mod backup;
