@@ -38,6 +38,8 @@ shapes!(
     CheckAccessResponse,
     ClusterStatus,
     CreateTokenResponse,
+    DisconnectNodeResponse,
+    DrainStatus,
     ErrorResponse,
     ExplainAccessResponse,
     ExplainResponse,

@@ -33,6 +33,8 @@ mod csds;
 mod ctx;
 mod deletion;
 mod deps;
+mod disconnect;
+mod drain;
 mod early;
 mod error;
 mod explain;
@@ -94,6 +96,7 @@ use chancery_admin_proto::{
         analysis_service_server::AnalysisServiceServer, backup_service_server::BackupServiceServer,
         keys_service_server::KeysServiceServer, load_service_server::LoadServiceServer,
         log_service_server::LogServiceServer, mcp_service_server::McpServiceServer,
+        streams_service_server::StreamsServiceServer,
     },
 };
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -168,7 +171,8 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
             LoadServiceServer::new(operations.clone()).max_encoding_message_size(usize::MAX),
         )
         .add_service(LogServiceServer::new(operations.clone()))
-        .add_service(McpServiceServer::new(operations))
+        .add_service(McpServiceServer::new(operations.clone()))
+        .add_service(StreamsServiceServer::new(operations))
         .add_service(HealthServer::new(health::GrpcHealth(Arc::clone(&service))))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

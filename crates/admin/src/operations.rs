@@ -10,7 +10,7 @@ use axum::routing::MethodFilter;
 use chancery_admin_proto::v1::{
     self as pb, access_service_server, admin_server, analysis_service_server,
     backup_service_server, keys_service_server, load_service_server, log_service_server,
-    mcp_service_server,
+    mcp_service_server, streams_service_server,
 };
 use chancery_model::Verb;
 use tonic::{Request, Response, Status};
@@ -24,7 +24,7 @@ use crate::{
         Call,
     },
     deps::Deps,
-    explain, keys, load, log_service, mcp, members,
+    disconnect, drain, explain, keys, load, log_service, mcp, members,
     nodes::{self, NodePages},
     record::{Operation, Record},
     reply::{HttpReply, Reply, problems_in},
@@ -559,6 +559,32 @@ operations! {
                 token: text("token"),
             },
             run: mcp::confirm_mcp_deletion(ctx, request).await,
+        }
+    }
+
+    service StreamsService in streams_service_server {
+        /// Ends all streams of a node, on all replicas.
+        disconnect_node(ctx, request: DisconnectNodeRequest) -> pb::DisconnectNodeResponse {
+            needs: Cluster(Verb::NodesDisconnect),
+            record: act(disconnect::record(&request)),
+            http: POST "/v1/disconnect" { node: text("node") },
+            run: disconnect::disconnect_node(ctx, request).await,
+        }
+
+        /// Ends the streams of a replica over a time, and lets it accept no new ones.
+        drain_replica(ctx, request: DrainReplicaRequest) -> pb::DrainStatus {
+            needs: Cluster(Verb::ReplicasDrain),
+            record: act(drain::record("replica.drain", request.replica_id)),
+            http: POST "/v1/drain" { replica_id: number_or_zero("id"), over_ms: millis("over") },
+            run: drain::drain_replica(ctx, request).await,
+        }
+
+        /// Lets a drained replica accept streams again.
+        undrain_replica(ctx, request: UndrainReplicaRequest) -> pb::DrainStatus {
+            needs: Cluster(Verb::ReplicasDrain),
+            record: act(drain::record("replica.undrain", request.replica_id)),
+            http: POST "/v1/undrain" { replica_id: number_or_zero("id") },
+            run: drain::undrain_replica(ctx, request).await,
         }
     }
 }

@@ -6,13 +6,20 @@ use chancery_model::{Identity, Node, ScopeName, TypeUrl};
 use chancery_protocol::{ContentsPage, Protocol, SubscriptionStatus};
 
 use crate::{
-    messages::status::{NackRecord, SessionId},
+    messages::status::{End, NackRecord, SessionId},
     stream::slot::StreamSlot,
 };
 
 /// A handle to a stream, for further queries about it.
 #[derive(Debug, Clone)]
 pub struct StreamRef(pub(crate) Arc<StreamSlot>);
+
+impl StreamRef {
+    /// Ends the stream after its shard has removed the session. Only the first end of a stream has an effect.
+    pub fn end(&self, end: End) {
+        self.0.end_in_order(end);
+    }
+}
 
 /// Clients with equal user agents that receive the same scopes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

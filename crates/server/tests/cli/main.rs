@@ -14,6 +14,7 @@ mod contexts;
 mod debug_bundle;
 mod diverged;
 mod doctor;
+mod drain;
 mod early;
 mod fleet;
 mod guards;

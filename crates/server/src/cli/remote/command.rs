@@ -4,8 +4,8 @@ use clap::Subcommand;
 
 use super::{
     access, analyze, apply, assignments, backup, can_i, client::Servers, cluster, conformance,
-    delete, describe, explain, get, health, history, import, keys, lb_policy, load, log, mcp,
-    mirror, node, nodes, quota, settings::Settings, token, version, whoami,
+    delete, describe, disconnect, drain, explain, get, health, history, import, keys, lb_policy,
+    load, log, mcp, mirror, node, nodes, quota, settings::Settings, token, version, whoami,
 };
 use crate::cli::{
     answer::Answer,
@@ -34,6 +34,22 @@ pub(crate) enum Command {
     ///
     /// The contacted replica knows only the nodes that are connected to it.
     Node(node::Node),
+    /// End all streams of a node on all replicas; the client reconnects
+    ///
+    /// The streams end with UNAVAILABLE. The exit code is 1 if no replica has a stream of the node, and 4 if a replica
+    /// did not answer.
+    #[command(after_help = examples(&["disconnect envoy-1"]))]
+    Disconnect(disconnect::Disconnect),
+    /// Move the clients of a replica to the others, before work on its machine
+    ///
+    /// The streams of the replica end one connection after the other, evenly spread over the time, with GOAWAY and
+    /// UNAVAILABLE. The replica accepts no streams and no polls, and /readyz fails, until `chancery undrain` or its
+    /// restart. Replication, votes and the admin port continue.
+    #[command(after_help = examples(&["drain 2", "drain 2 --over 10m"]))]
+    Drain(drain::Drain),
+    /// Let a drained replica accept streams again
+    #[command(after_help = examples(&["undrain 2"]))]
+    Undrain(drain::Undrain),
     /// Explain why a node does or does not receive a resource
     ///
     /// Shows the assignments up to the one that matches, its scopes in order, and the node's
@@ -172,6 +188,11 @@ impl Command {
             Self::Describe(describe) => describe::run(describe, connect.await?, answer).await,
             Self::Nodes(nodes) => nodes::run(nodes, connect.await?, answer).await,
             Self::Node(node) => node::run(node, connect.await?, answer).await,
+            Self::Disconnect(node) => {
+                disconnect::run(node, servers.any_channel().await?, answer).await
+            }
+            Self::Drain(drain) => drain.run(servers.any_channel().await?, answer).await,
+            Self::Undrain(undrain) => undrain.run(servers.any_channel().await?, answer).await,
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
             Self::Analyze(analyze) => {
                 analyze::run(analyze, servers.any_channel().await?, answer).await
