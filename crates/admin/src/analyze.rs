@@ -51,11 +51,16 @@ pub(crate) async fn analyze(
     };
     let (mut findings, suspects) = ctx.deps.work.run(Size::Large, stored).await?;
     let fleet = fleet_effects::nodes_with(ctx, world.whole(), suspects.scopes()).await?;
+    let mut not_asked = fleet.not_asked.clone();
     if sees_assignments {
-        fleet::fleet_findings(ctx, &world, &mut findings).await?;
+        let missing = fleet::fleet_findings(ctx, &world, &mut findings).await?;
+        let is_new = |one: &pb::ReplicaNotAsked| {
+            not_asked.iter().all(|known| known.replica_id != one.replica_id)
+        };
+        let missing: Vec<_> = missing.into_iter().filter(is_new).collect();
+        not_asked.extend(missing);
     }
     let of = Arc::clone(&world);
-    let not_asked = fleet.not_asked.clone();
     let finish = move || {
         dangling::find(&of, suspects, &fleet, &mut findings);
         findings

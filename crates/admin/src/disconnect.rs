@@ -1,33 +1,20 @@
 //! The end of all streams of a node, on all replicas.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use chancery_admin_proto::v1 as pb;
-use chancery_fanout::{End, EndCode, Fanout};
-use chancery_model::Revision;
-use chancery_raft_proto::v1 as pb_raft;
-use chancery_store::{AskLimits, NoAnswer, Question};
-use prost::Message;
+use chancery_fanout::{End, EndCode};
+use chancery_model::Verb;
 
 use crate::{
     AdminError,
-    ctx::Ctx,
-    fleet_messages::{failed, not_asked},
+    ctx::{Access, Ctx},
+    fleet::{self, FleetRequest},
     record::Operation,
 };
 
-/// The kind of the question that ends streams.
-pub(crate) const DISCONNECT: &str = "disconnect";
-
 /// The maximum length of the ID of a node.
 const NODE_BYTES_MAX: usize = 4096;
-
-const LIMITS: AskLimits = AskLimits {
-    timeout: Duration::from_secs(5),
-    page_bytes_max: 4 << 10,
-    answer_bytes_max: 4 << 10,
-};
 
 /// The text for the client.
 const TEXT: &str = "an operator disconnected this node; reconnect";
@@ -42,64 +29,50 @@ pub(crate) async fn disconnect_node(
     ctx: &Ctx,
     request: pb::DisconnectNodeRequest,
 ) -> Result<pb::DisconnectNodeResponse, AdminError> {
-    let node = request.node;
-    if node.is_empty() || node.len() > NODE_BYTES_MAX {
+    let n_bytes = request.node.len();
+    if !(1..=NODE_BYTES_MAX).contains(&n_bytes) {
         let text = format!(
-            "the ID of the node has {} bytes; it must have 1 to {NODE_BYTES_MAX}",
-            node.len()
+            "the ID of the node has {n_bytes} bytes; it must have 1 to {NODE_BYTES_MAX} bytes"
         );
         return Err(AdminError::Parameter(text));
     }
-    let question = pb_raft::DisconnectQuestion { node: node.clone() };
-    let body = question.encode_to_vec().into();
-    let asked = Question { kind: DISCONNECT, body, revision: Revision(0) };
-    let (here, answers) =
-        tokio::join!(disconnect(&ctx.deps.fanout, &node), ctx.deps.replica.ask_all(asked, LIMITS));
-    let mut missing: Vec<_> = answers.unanswered.iter().map(not_asked).collect();
-    let mut all = vec![(ctx.deps.replica.status().replica_id, here)];
-    for (replica_id, pages) in answers.answered {
-        match pages.into_iter().next().map(pb_raft::DisconnectAnswer::decode) {
-            Some(Ok(answer)) => all.push((replica_id, answer.streams)),
-            Some(Err(error)) => {
-                missing.push(failed(replica_id, &NoAnswer::Failed(error.to_string())))
-            }
-            None => {
-                missing.push(failed(replica_id, &NoAnswer::Failed("an empty answer".to_owned())))
-            }
-        }
+    let (mut all, there) =
+        tokio::join!(disconnect_here(ctx, &request.node), fleet::ask(ctx, &request));
+    all.not_asked = there.not_asked.clone();
+    all.replicas.extend(there.into_replies().flat_map(|reply| reply.replicas));
+    if all.replicas.is_empty() && all.not_asked.is_empty() {
+        let text = format!("node {:?} is not connected to any replica", request.node);
+        return Err(AdminError::NotFound(text));
     }
-    all.retain(|(_, streams)| *streams > 0);
-    all.sort_unstable();
-    if all.is_empty() && missing.is_empty() {
-        return Err(AdminError::NotFound(format!("node {node:?} is not connected to any replica")));
-    }
-    let replicas = all.into_iter();
-    let replicas =
-        replicas.map(|(replica_id, streams)| pb::DisconnectedStreams { replica_id, streams });
-    Ok(pb::DisconnectNodeResponse { replicas: replicas.collect(), not_asked: missing })
+    all.replicas.sort_by_key(|one| one.replica_id);
+    Ok(all)
 }
 
-/// Answers the question of another replica.
-pub(crate) async fn answer(fanout: &Fanout, question: Bytes) -> Result<Bytes, NoAnswer> {
-    let question = pb_raft::DisconnectQuestion::decode(question)
-        .map_err(|error| NoAnswer::Failed(error.to_string()))?;
-    let streams = disconnect(fanout, &question.node).await;
-    Ok(pb_raft::DisconnectAnswer { streams }.encode_to_vec().into())
+impl FleetRequest for pb::DisconnectNodeRequest {
+    const NAME: &'static str = "chancery.admin.v1.DisconnectNodeRequest";
+    const NEEDS: Access = Access::Cluster(Verb::NodesDisconnect);
+    type Reply = pb::DisconnectNodeResponse;
+
+    async fn answer_here(self, ctx: &Ctx) -> Result<pb::DisconnectNodeResponse, AdminError> {
+        Ok(disconnect_here(ctx, &self.node).await)
+    }
 }
 
-/// Ends the streams of a node on this replica. Returns their number.
-async fn disconnect(fanout: &Fanout, node: &str) -> u64 {
-    let mut n = 0;
-    fanout
-        .for_each_stream(|status| {
-            if status.node.id == node {
-                n += 1;
-                status.stream.end(End::new(EndCode::Unavailable, TEXT));
-            }
-        })
-        .await;
-    if n > 0 {
-        tracing::info!(node, streams = n, "an operator ended the streams of a node");
+/// Ends the streams of a node on this replica.
+async fn disconnect_here(ctx: &Ctx, node: &str) -> pb::DisconnectNodeResponse {
+    let id = node.to_owned();
+    let mut streams = 0;
+    let end = |status: chancery_fanout::StreamStatus| {
+        streams += 1;
+        status.stream.end(End::new(EndCode::Unavailable, TEXT));
+    };
+    ctx.deps.fanout.for_each_stream_of(Arc::new(move |node| node.id == id), end).await;
+    let mut response = pb::DisconnectNodeResponse::default();
+    if streams > 0 {
+        let principal = ctx.call().principal();
+        tracing::info!(node, streams, principal, "an operator ended the streams of a node");
+        let replica_id = ctx.deps.replica.id();
+        response.replicas.push(pb::DisconnectedStreams { replica_id, streams });
     }
-    n
+    response
 }

@@ -60,6 +60,7 @@ shapes!(
     TakeSnapshotResponse,
     TokenInfo,
     VersionInfo,
+    WaitResult,
     WhoAmIResponse,
     WriteResponse,
 );

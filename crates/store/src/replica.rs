@@ -428,6 +428,12 @@ impl Replica {
         self.core().is_drained.store(is_drained, Ordering::Relaxed);
     }
 
+    /// Returns the ID of this replica.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.core().config.replica_id
+    }
+
     /// Returns the number of members, including this replica.
     #[must_use]
     pub fn n_members(&self) -> usize {

@@ -20,6 +20,8 @@ impl StreamRef {
         self.0.end_in_order(end);
     }
 }
+/// Selects the nodes of a query. It runs on the shards, so it must be fast.
+pub type SelectNode = Arc<dyn Fn(&Node) -> bool + Send + Sync>;
 
 /// Clients with equal user agents that receive the same scopes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -64,6 +66,8 @@ pub struct StreamStatus {
     pub scopes: Vec<ScopeName>,
     /// The time at which the first request of the stream arrived.
     pub since: SystemTime,
+    /// The time of the answer, in milliseconds of the clock of the subscriptions' times.
+    pub clock_ms: u64,
     /// The subscriptions by type.
     pub subscriptions: Vec<SubscriptionStatus>,
     /// The last rejection of each type.

@@ -35,6 +35,11 @@ fn analyze(replica: &Replica) -> (i32, Value) {
     (done.code, serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}")))
 }
 
+/// Returns a row of a table without its alignment.
+fn words(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// The view of a node depends on its ID, and only the replica of the node knows it. Every replica reports on it.
 #[test]
 fn analysis_of_any_replica_covers_the_nodes_of_all() {
@@ -46,11 +51,22 @@ fn analysis_of_any_replica_covers_the_nodes_of_all() {
         replicas[other].run(&["apply", "-f", "-"], &format!("{RULES}{SCOPES}{}", base("spare")));
     assert_eq!(written.code, 0, "{written:?}");
     let done = replicas[other].run(&["analyze"], "");
-    let expected = "SEVERITY  RULE             SCOPE  TYPE     NAME   FINDING\n\
-                    warning   resource.unused  base   cluster  spare  nothing refers to it; delete it, unless the \
-                    bootstrap of the nodes refers to it\n\
-                    1 finding (1 warning) about 2 resources at revision ";
-    assert!(done.out.starts_with(expected), "{done:?}");
+    let rows: Vec<String> = done.out.lines().map(words).collect();
+    let row = "warning resource.unused base cluster spare nothing refers to it; delete it, unless the bootstrap of the \
+               nodes refers to it";
+    assert_eq!(
+        (rows[0].as_str(), rows[1].as_str()),
+        ("SEVERITY RULE SCOPE TYPE NAME FINDING", row)
+    );
+    // No node is connected.
+    assert_eq!(
+        rows[2],
+        "info assignment.unused - - default no connected node has it; delete it if its nodes do not return"
+    );
+    assert!(
+        rows[4].starts_with("3 findings (1 warning) about 2 resources at revision "),
+        "{rows:?}"
+    );
     assert_eq!((done.code, done.err.as_str()), (5, "error: the analysis has 1 warning\n"));
 
     let mut node = chancery();
@@ -62,7 +78,10 @@ fn analysis_of_any_replica_covers_the_nodes_of_all() {
             let (code, answer) = analyze(replica);
             (code == 5 && answer["warnings"] == 2).then_some(answer)
         });
-        assert_eq!(found(&answer), ["resource.unused", "reference.missing"], "{answer}");
+        // The node has the assignment `own`, and not `default`.
+        let rules = ["resource.unused", "reference.missing", "assignment.unused"];
+        assert_eq!(found(&answer), rules, "{answer}");
+        assert_eq!(answer["findings"][2]["name"], "default");
         let message =
             "refers to Cluster \"web\", which is missing in 1 view: own/own-1+base (1 node)";
         assert_eq!(answer["findings"][1]["message"], message);
@@ -75,7 +94,7 @@ fn analysis_of_any_replica_covers_the_nodes_of_all() {
     assert_eq!(repaired.code, 0, "{repaired:?}");
     for replica in &replicas {
         let (code, answer) = analyze(replica);
-        assert_eq!((code, found(&answer)), (0, Vec::new()), "{answer}");
+        assert_eq!((code, found(&answer)), (0, vec!["assignment.unused"]), "{answer}");
     }
 
     // A replica that does not answer matters if only it may know a view.

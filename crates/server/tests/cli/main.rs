@@ -17,6 +17,8 @@ mod doctor;
 mod drain;
 mod early;
 mod fleet;
+mod fleet_answers;
+mod fleet_wait;
 mod guards;
 mod identities;
 mod lb_policy;
@@ -28,7 +30,7 @@ mod manual;
 mod mcp;
 mod metrics;
 mod mirror;
-mod not_asked;
+
 mod open_files;
 mod quotas;
 mod recorder;

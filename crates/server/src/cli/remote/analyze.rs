@@ -7,7 +7,12 @@ use chancery_admin_proto::v1::{
 };
 use clap::Args;
 
-use super::{client::refusal, connector::Channel, read::Read};
+use super::{
+    client::refusal,
+    connector::Channel,
+    fleet::{check_complete, unanswered},
+    read::Read,
+};
 use crate::cli::{
     answer::Answer,
     exit::Exit,
@@ -39,23 +44,11 @@ pub(super) async fn run(
     answer.show(&response, |out| write_findings(&response, out))?;
     if response.warnings > 0 {
         let found = format!("the analysis has {}", count(response.warnings, "warning"));
-        return Err(Failure::with_exit(Exit::Findings, found).with_warnings(not_asked(&response)));
+        let missing = (!response.not_asked.is_empty())
+            .then(|| format!("incomplete: {}", unanswered(&response.not_asked)));
+        return Err(Failure::with_exit(Exit::Findings, found).with_warnings(missing));
     }
-    let unknown = not_asked(&response).collect::<Vec<_>>();
-    match unknown.as_slice() {
-        [] => Ok(()),
-        all => Err(Failure::with_exit(Exit::NotAllAsked, all.join("; "))),
-    }
-}
-
-/// Returns a line for each replica whose nodes are not known.
-fn not_asked(response: &pb::AnalyzeResponse) -> impl Iterator<Item = String> {
-    response.not_asked.iter().map(|one| {
-        format!(
-            "replica {} {}; the views of its nodes were not checked",
-            one.replica_id, one.message
-        )
-    })
+    check_complete(&response.not_asked)
 }
 
 fn write_findings(response: &pb::AnalyzeResponse, out: &mut dyn Write) -> io::Result<()> {

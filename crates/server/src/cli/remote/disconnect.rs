@@ -5,8 +5,8 @@ use chancery_admin_proto::v1::{
 };
 use clap::Args;
 
-use super::{client::refusal, connector::Channel};
-use crate::cli::{answer::Answer, exit::Exit, failure::Failure, text::count};
+use super::{client::refusal, connector::Channel, fleet::check_complete};
+use crate::cli::{answer::Answer, failure::Failure, text::count};
 
 /// The arguments of `disconnect`.
 #[derive(Debug, Args)]
@@ -30,11 +30,5 @@ pub(super) async fn run(
         }
         Ok(())
     })?;
-    let missing = response.not_asked.iter();
-    let missing = missing.map(|one| format!("replica {} {}", one.replica_id, one.message));
-    let missing: Vec<String> = missing.collect();
-    match missing.as_slice() {
-        [] => Ok(()),
-        all => Err(Failure::with_exit(Exit::NotAllAsked, all.join("; "))),
-    }
+    check_complete(&response.not_asked)
 }
