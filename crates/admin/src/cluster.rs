@@ -2,7 +2,7 @@
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{Assignment, Glob};
-use chancery_store::{HISTORY_MAX, StateDigest};
+use chancery_store::{HISTORY_MAX, HistoryEntry, StateDigest};
 
 use crate::{AdminError, ctx::Ctx, deps::Freshness, members};
 
@@ -38,7 +38,13 @@ pub(crate) async fn list_history(
     ctx.deps.catch_up(Freshness::of(request.stale)).await?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let entries = ctx.deps.replica.history(limit);
-    let entries = entries.iter().map(|entry| pb::HistoryEntry {
+    let entries = entries.iter().map(|entry| show_entry(entry));
+    Ok(pb::ListHistoryResponse { entries: entries.collect() })
+}
+
+/// Converts a revision of the history to a message.
+pub(crate) fn show_entry(entry: &HistoryEntry) -> pb::HistoryEntry {
+    pb::HistoryEntry {
         revision: entry.revision.0,
         time_ms: entry.meta.time_ms,
         author: entry.meta.author.clone(),
@@ -55,8 +61,7 @@ pub(crate) async fn list_history(
         previous_hash: entry.previous_hash.map(|hash| hash.to_string()).unwrap_or_default(),
         restored_from: entry.restored_from.map(|revision| revision.0),
         source: entry.meta.source.clone(),
-    });
-    Ok(pb::ListHistoryResponse { entries: entries.collect() })
+    }
 }
 
 /// Returns the status of the replica, and of the cluster as the replica sees it.

@@ -1,6 +1,9 @@
 //! The parts of the replica with which the operations of the admin API work, and the state that they read.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use chancery_admission::Validation;
 use chancery_audit::Audit;
@@ -17,7 +20,6 @@ use crate::{
     AdminError,
     caller::AdminAccess,
     external::{External, settings::ExternalValidator},
-    fleet_answers::FleetAnswers,
     known_clients::KnownClients,
     log_filter::LogFilter,
     metrics::Metrics,
@@ -39,6 +41,9 @@ const CSDS_ANSWERS_MAX: usize = 2;
 
 /// The maximum number of traced writes that wait for clients at a time. The traces of further ones lack this part.
 const TRACED_WAITS_MAX: usize = 16;
+
+/// The maximum number of watches. Further ones are refused.
+const WATCHES_MAX: usize = 256;
 
 /// The required freshness of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,10 +146,16 @@ pub(crate) struct Deps {
     pub(crate) recent_nodes: RecentNodes,
     /// Bounds the traced writes that wait for clients at a time.
     pub(crate) traced_waits: Arc<Semaphore>,
+    /// Bounds the watches.
+    pub(crate) watches: Arc<Semaphore>,
 }
 
 impl Deps {
-    pub(crate) fn new(deps: &AdminDeps) -> Arc<Self> {
+    /// Creates the parts, with what `answerer` returns for them.
+    pub(crate) fn new(
+        deps: &AdminDeps,
+        answerer: impl FnOnce(&Fanout, &Weak<Self>) -> Arc<dyn Answerer>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|this| Self {
             replica: deps.replica.clone(),
             fanout: deps.fanout.clone(),
@@ -163,7 +174,7 @@ impl Deps {
             reference_settings: Arc::new(deps.references.clone()),
             references: Arc::default(),
             clients: KnownClients::default(),
-            answerer: Arc::new(FleetAnswers { fanout: deps.fanout.clone(), deps: this.clone() }),
+            answerer: answerer(&deps.fanout, this),
             external: (deps.external.as_ref())
                 .map(|settings| External::new(settings, deps.drain.clone())),
             access: deps.access.clone(),
@@ -172,6 +183,7 @@ impl Deps {
             tracer: deps.tracer.clone(),
             recent_nodes: RecentNodes::new(&deps.recent_nodes),
             traced_waits: Arc::new(Semaphore::new(TRACED_WAITS_MAX)),
+            watches: Arc::new(Semaphore::new(WATCHES_MAX)),
         })
     }
 

@@ -7,7 +7,9 @@ use chancery_admin_proto::v1 as pb;
 use chancery_fanout::Fanout;
 use chancery_model::State;
 use chancery_proto::csds::ClientStatusRequest;
-use chancery_raft_proto::v1::{FindNode, OperationQuestion, UsedAssignmentsQuestion, WaitQuestion};
+use chancery_raft_proto::v1::{
+    ClientEventsQuestion, FindNode, OperationQuestion, UsedAssignmentsQuestion, WaitQuestion,
+};
 use chancery_store::{AnswerPage, Answerer, Asked, NoAnswer};
 use futures::{FutureExt, future::BoxFuture};
 use prost::Message;
@@ -27,10 +29,15 @@ use crate::{
 };
 
 /// Answers other replicas. The store limits the number of concurrent answers.
-pub(crate) struct FleetAnswers {
-    pub(crate) fanout: Fanout,
+struct FleetAnswers {
+    fanout: Fanout,
     /// The parts with which operations work. They own the answerer.
-    pub(crate) deps: Weak<Deps>,
+    deps: Weak<Deps>,
+}
+
+/// Returns what answers other replicas about the streams of `fanout`.
+pub(crate) fn answerer(fanout: &Fanout, deps: &Weak<Deps>) -> Arc<dyn Answerer> {
+    Arc::new(FleetAnswers { fanout: fanout.clone(), deps: Weak::clone(deps) })
 }
 
 impl Answerer for FleetAnswers {
@@ -78,6 +85,7 @@ async fn operation(deps: &Weak<Deps>, question: Bytes) -> Result<Bytes, NoAnswer
             fleet::answer::<UsedAssignmentsQuestion>(&deps, question).await
         }
         FindNode::NAME => fleet::answer::<FindNode>(&deps, question).await,
+        ClientEventsQuestion::NAME => fleet::answer::<ClientEventsQuestion>(&deps, question).await,
         WaitQuestion::NAME => fleet::answer::<WaitQuestion>(&deps, question).await,
         ClientStatusRequest::NAME => fleet::answer::<ClientStatusRequest>(&deps, question).await,
         _ => Err(NoAnswer::OldRelease),

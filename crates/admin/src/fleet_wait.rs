@@ -63,7 +63,7 @@ impl Enough {
         })
     }
 
-    /// Returns whether so many of all sessions are enough.
+    /// Returns whether this number of the sessions is enough.
     #[expect(clippy::cast_precision_loss, reason = "the numbers of sessions are small")]
     pub(crate) fn is_reached(self, acknowledged: u64, asked: u64) -> bool {
         match self {
@@ -74,7 +74,7 @@ impl Enough {
     }
 }
 
-/// What is known about the sessions of all replicas.
+/// The known sessions of all replicas.
 #[derive(Debug, Default)]
 struct Sessions {
     /// The latest answer of each replica.

@@ -10,7 +10,8 @@ use crate::{
     AdminError,
     ctx::{Access, Ctx},
     fleet::{self, FleetRequest},
-    nodes::{millis, not_connected, streams_of_node},
+    nodes::{not_connected, streams_of_node},
+    times::millis,
 };
 
 /// The node of a connected client, as its newest stream describes it.

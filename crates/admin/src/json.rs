@@ -61,6 +61,7 @@ shapes!(
     TokenInfo,
     VersionInfo,
     WaitResult,
+    WatchEvent,
     WhoAmIResponse,
     WriteResponse,
 );

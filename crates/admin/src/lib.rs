@@ -7,7 +7,7 @@
 //! - Every request is authenticated (`authenticate`), and the table names the right that each operation needs.
 //! - Every write goes through admission, and takes effect as one transaction or not at all.
 //! - Secrets are never shown: every body in an answer goes through `chancery_admission::redacted`.
-//! - This crate keeps no state, and reads never wait for writes. The sums of load reports belong to
+//! - This crate keeps no state of the cluster, and reads never wait for writes. The sums of load reports belong to
 //!   `chancery_load`.
 
 // The futures of a gRPC or HTTP call nest deeper than the compiler's default of 128.
@@ -53,6 +53,7 @@ mod http;
 pub mod json;
 mod keys;
 mod known_clients;
+mod lasting;
 mod load;
 mod load_sum;
 mod log_filter;
@@ -80,10 +81,12 @@ mod request_ids;
 mod requested;
 mod resources;
 mod routes;
+mod times;
 mod trial;
 mod unrequested_collections;
 mod wait;
 mod wait_progress;
+mod watch;
 mod web_pages;
 mod work;
 mod write;
@@ -105,7 +108,7 @@ use chancery_admin_proto::{
         analysis_service_server::AnalysisServiceServer, backup_service_server::BackupServiceServer,
         keys_service_server::KeysServiceServer, load_service_server::LoadServiceServer,
         log_service_server::LogServiceServer, mcp_service_server::McpServiceServer,
-        streams_service_server::StreamsServiceServer,
+        streams_service_server::StreamsServiceServer, watch_service_server::WatchServiceServer,
     },
 };
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -153,7 +156,7 @@ pub fn warm_up() {
 /// references up to date. Without it, a request that needs the index may take long. It also lets this replica answer
 /// the questions of others, on the runtime of the task and while the routes exist.
 pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
-    let service = deps::Deps::new(deps);
+    let service = deps::Deps::new(deps, fleet_answers::answerer);
     let background = Arc::clone(&service);
     let background = async move {
         background.replica.answer_with(Arc::downgrade(&background.answerer));
@@ -186,7 +189,8 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
         )
         .add_service(LogServiceServer::new(operations.clone()))
         .add_service(McpServiceServer::new(operations.clone()))
-        .add_service(StreamsServiceServer::new(operations))
+        .add_service(StreamsServiceServer::new(operations.clone()))
+        .add_service(WatchServiceServer::new(operations))
         .add_service(HealthServer::new(health::GrpcHealth(Arc::clone(&service))))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

@@ -6,7 +6,7 @@ use chancery_admin_proto::v1 as pb;
 use chancery_fanout::StreamStatus;
 use chancery_protocol::{SubscriptionStatus, SyncState};
 
-use crate::nodes::millis;
+use crate::times::millis;
 
 /// The time after which a client that owes an answer counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(10);

@@ -1,9 +1,6 @@
 //! Connected nodes: all streams with the same node ID, to all replicas.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::SystemTime};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_fanout::{NackRecord, PollRejection, SelectNode, StalledShard, StreamStatus};
@@ -18,6 +15,7 @@ use crate::{
     fleet::{self, Elsewhere, FleetRequest},
     node_state::{DISCONNECTED, coarse_word, condition, n_duplicates, worst},
     requested::missing_names,
+    times::millis,
 };
 
 /// The maximum number of streams that are processed inline. More streams are processed on a thread
@@ -219,12 +217,6 @@ pub(crate) async fn streams_of_node(ctx: &Ctx, id: &str) -> Result<Vec<StreamSta
     let mut streams = selected_streams(ctx, Arc::new(move |node| node.id == id)).await?;
     streams.sort_by_key(|stream| (stream.since, stream.peer));
     Ok(streams)
-}
-
-/// Converts a time to milliseconds since 1970.
-pub(crate) fn millis(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Converts a node with its streams to this replica to a message.

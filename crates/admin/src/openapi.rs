@@ -85,15 +85,15 @@ fn operation(one: &Described) -> Value {
         "options" => WRITE_OPTIONS.to_vec(),
         kind => vec![(*name, kind)],
     });
-    let content = |name: &str| json!({"application/json": {"schema": reference(name)}});
+    let content = |kind: &str, name: &str| json!({kind: {"schema": reference(name)}});
     let mut described = json!({
         "operationId": one.id,
         "summary": one.summary.trim(),
         "description": format!("Needs {}.", needs(one.needs)),
         "parameters": parameters.map(|(name, kind)| parameter(name, kind)).collect::<Vec<_>>(),
         "responses": {
-            "200": {"description": "The answer.", "content": content(one.reply)},
-            "default": {"description": "An error.", "content": content(ERROR)},
+            "200": {"description": "The answer.", "content": content(one.content_type, one.reply)},
+            "default": {"description": "An error.", "content": content("application/json", ERROR)},
         },
     });
     if one.reads_body {

@@ -10,7 +10,7 @@ use axum::routing::MethodFilter;
 use chancery_admin_proto::v1::{
     self as pb, access_service_server, admin_server, analysis_service_server,
     backup_service_server, keys_service_server, load_service_server, log_service_server,
-    mcp_service_server, streams_service_server,
+    mcp_service_server, streams_service_server, watch_service_server,
 };
 use chancery_model::Verb;
 use tonic::{Request, Response, Status};
@@ -31,6 +31,7 @@ use crate::{
     reply::{HttpReply, Reply, problems_in},
     resources::{self, Listing},
     routes::{self, Input, Routes},
+    watch::{self, WatchEvents},
     write,
 };
 
@@ -44,8 +45,10 @@ pub(crate) struct Described {
     pub(crate) reads_body: bool,
     /// The name and the kind of each parameter: a method of [`Params`](crate::params::Params).
     pub(crate) parameters: &'static [(&'static str, &'static str)],
-    /// The full name of the message of the answer.
+    /// The full name of the message of the answer, or of each event of a stream.
     pub(crate) reply: &'static str,
+    /// The content type of the answer.
+    pub(crate) content_type: &'static str,
 }
 
 /// The gRPC services of the operations.
@@ -121,6 +124,7 @@ macro_rules! operations {
                 reads_body: parameters!(@body $form),
                 parameters: parameters!($form),
                 reply: <$reply as HttpReply>::NAME,
+                content_type: <$reply as HttpReply>::CONTENT_TYPE,
             },
         )?)+)+];
 
@@ -610,6 +614,18 @@ operations! {
             record: act(drain::record("replica.undrain", request.replica_id)),
             http: POST "/v1/undrain" { replica_id: number_or_zero("id") },
             run: drain::undrain_replica(ctx, request).await,
+        }
+    }
+
+    service WatchService in watch_service_server {
+        /// Streams what happens in the cluster, as server-sent events.
+        watch(ctx, request: WatchRequest) -> WatchEvents, as WatchStream {
+            needs: Cluster(Verb::History),
+            record: read,
+            http: GET "/v1/watch" (routes::read_watch, false, [
+                "after_revision" number, "kind" list, "scope" text, "local" flag,
+            ]),
+            run: watch::watch(ctx, request).await,
         }
     }
 }

@@ -22,7 +22,7 @@ use prost::Message;
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::warn;
 
-use crate::nodes::millis;
+use crate::times::millis;
 
 /// The maximum number of nodes without a stream. Beyond it, those that were seen first are forgotten.
 const DISCONNECTED_MAX: usize = 100_000;

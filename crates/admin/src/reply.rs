@@ -7,13 +7,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use chancery_admin_proto::v1 as pb;
+use chancery_admin_proto::v1::{self as pb, watch_event::Event};
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 use http::{HeaderValue, header};
 use tonic::Status;
 
 use crate::{
     AdminError, backup::BackupPieces, json::JsonMessage, node_list::NodePages, resources::Listing,
+    watch::WatchEvents,
 };
 
 /// The pieces of a reply.
@@ -31,6 +32,8 @@ pub(crate) trait Reply {
 pub(crate) trait HttpReply {
     /// The full name of the message whose JSON is the body.
     const NAME: &'static str;
+    /// The content type of the body.
+    const CONTENT_TYPE: &'static str = "application/json";
 
     fn into_http(self) -> Response;
 }
@@ -92,6 +95,43 @@ impl HttpReply for NodePages {
             (text, rest.clone())
         });
         json_body(Body::from_stream(with_rest(pieces)))
+    }
+}
+
+impl Reply for WatchEvents {
+    type Message = Pieces<pb::WatchEvent>;
+
+    fn into_message(self) -> Self::Message {
+        Box::pin(self.0.map_err(Status::from))
+    }
+}
+
+/// Events as server-sent events. The ID of an event is its revision, so that a browser resumes after it.
+impl HttpReply for WatchEvents {
+    const NAME: &'static str = <pb::WatchEvent as JsonMessage>::NAME;
+    const CONTENT_TYPE: &'static str = "text/event-stream";
+
+    fn into_http(self) -> Response {
+        let events = self.0.map(|event| {
+            let text = match event {
+                Ok(event) => {
+                    let kind = match &event.event {
+                        Some(Event::Made(_)) => "revision",
+                        Some(Event::Node(_)) => "node",
+                        Some(Event::Member(_)) => "member",
+                        Some(Event::Missed(_)) => "missed",
+                        None => "progress",
+                    };
+                    format!("id: {}\nevent: {kind}\ndata: {}\n\n", event.revision, event.to_json())
+                }
+                Err(error) => format!("event: error\ndata: {}\n\n", error.to_response().to_json()),
+            };
+            Ok::<_, Infallible>(Bytes::from(text))
+        });
+        let content_type = HeaderValue::from_static(Self::CONTENT_TYPE);
+        let no_cache = HeaderValue::from_static("no-cache");
+        let headers = [(header::CONTENT_TYPE, content_type), (header::CACHE_CONTROL, no_cache)];
+        (headers, Body::from_stream(events)).into_response()
     }
 }
 

@@ -12,6 +12,7 @@ use axum::{
     routing::{MethodFilter, MethodRouter},
 };
 use chancery_admin_proto::v1 as pb;
+use http::HeaderValue;
 use http_body::Body as _;
 use http_body_util::LengthLimitError;
 
@@ -53,8 +54,10 @@ impl Routes {
                        pairs: Pairs,
                        request: Request| async move {
             let call = Call::of(&http.deps, request.extensions());
+            let last_event_id = request.headers().get("last-event-id").cloned();
             let reply = async {
                 let input = Input::new(pairs, path, request.into_body(), http.request_bytes_max)?;
+                let input = Input { last_event_id, ..input };
                 run(call, read(input).await?).await
             };
             reply.await.map_or_else(IntoResponse::into_response, HttpReply::into_http)
@@ -69,6 +72,8 @@ pub(crate) struct Input {
     pub(crate) params: Params,
     body: Body,
     request_bytes_max: u64,
+    /// The last event of a stream of server-sent events that the client resumes.
+    last_event_id: Option<HeaderValue>,
 }
 
 impl Input {
@@ -80,7 +85,8 @@ impl Input {
     ) -> Result<Self, AdminError> {
         let Query(pairs) = pairs.map_err(|error| AdminError::Parameter(error.body_text()))?;
         let path = path.map_err(|error| AdminError::Parameter(error.body_text()))?;
-        Ok(Self { params: Params::new(pairs).with_path(&path), body, request_bytes_max })
+        let params = Params::new(pairs).with_path(&path);
+        Ok(Self { params, body, request_bytes_max, last_event_id: None })
     }
 
     /// Reads the body as a manifest.
@@ -168,6 +174,24 @@ pub(crate) async fn read_delete(mut input: Input) -> Result<pb::DeleteRequest, A
         })
         .collect();
     Ok(pb::DeleteRequest { resources, scope, options })
+}
+
+/// Reads a request to watch. A browser resumes a stream with the header `Last-Event-ID`.
+pub(crate) async fn read_watch(mut input: Input) -> Result<pb::WatchRequest, AdminError> {
+    let params = &mut input.params;
+    let request = pb::WatchRequest {
+        after_revision: params.number("after_revision")?,
+        kinds: params.list("kind"),
+        scope: params.text("scope")?,
+        local: params.flag("local")?,
+    };
+    params.finish()?;
+    let Some(last) = input.last_event_id else { return Ok(request) };
+    let last = last.to_str().ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+        let text = format!("the header Last-Event-ID is {last:?}; it must be a revision");
+        AdminError::Parameter(text)
+    })?;
+    Ok(pb::WatchRequest { after_revision: Some(last), ..request })
 }
 
 /// Reads the settings of load reports. A parameter `cluster` without a value is an empty list.

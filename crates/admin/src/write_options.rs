@@ -15,7 +15,7 @@ use crate::{
     AdminError,
     changes::Effect,
     deps::Freshness,
-    nodes::millis,
+    times::millis,
     write_guards::settings::{Guard, guards},
 };
 

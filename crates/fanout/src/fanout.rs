@@ -22,6 +22,7 @@ use crate::{
     messages::{
         change::Concerned,
         client_events::ClientEvent,
+        client_log::{ClientLog, LoggedEvents},
         event::{Event, SelectStreams, Sent},
         page::Page,
     },
@@ -71,6 +72,7 @@ struct Shared {
     streams_max: usize,
     held_polls: Arc<HeldPolls>,
     poll_rejections: PollRejections,
+    client_log: Arc<ClientLog>,
     control_plane: String,
     protocol: Arc<chancery_protocol::Config>,
     access: Arc<PollAccess>,
@@ -161,6 +163,7 @@ impl Fanout {
         let contact = Arc::new(Contact::new(config.renewals_stop_after));
         let identity_streams = IdentityStreams::default();
         let refusal_log = Arc::new(RefusalLog::new());
+        let client_log = Arc::new(ClientLog::default());
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
         let held_polls = HeldPolls::new();
         let follow =
@@ -195,6 +198,7 @@ impl Fanout {
                 contact: Arc::clone(&contact),
                 metrics: ShardMetrics::new(n),
                 refusal_log: Arc::clone(&refusal_log),
+                client_log: Arc::clone(&client_log),
             };
             let shard = Shard::new(Service::new(parts, placement, offload), Arc::clone(&arrivals));
             tracker.spawn(shard.run(inputs, cancel.clone()));
@@ -212,6 +216,7 @@ impl Fanout {
             streams_max,
             held_polls,
             poll_rejections,
+            client_log,
             control_plane,
             protocol,
             access,
@@ -385,6 +390,12 @@ impl Fanout {
         let shards = self.shared.shards.iter().enumerate();
         let stalled = shards.filter(|(_, shard)| is_stalled(&shard.ready_list.turns));
         stalled.map(|(n, shard)| shard.stalled(n)).collect()
+    }
+
+    /// Returns the newest events of clients after a number, at most `max`. Numbers begin with 1 when the replica starts.
+    #[must_use]
+    pub fn client_events(&self, after: u64, max: usize) -> LoggedEvents {
+        self.shared.client_log.after(after, max)
     }
 
     /// Returns the status of every stream. The shards answer at slightly different times.

@@ -77,6 +77,7 @@ pub use log_limit::RateLimitedLog;
 pub use messages::{
     change::{Change, TouchedNames},
     client_events::{ClientEvent, ClientEventKind, ClientObserver},
+    client_log::{LoggedEvent, LoggedEvents, LoggedKind},
     status::{
         ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,
         UnacknowledgedState,

@@ -2,6 +2,7 @@
 
 pub(crate) mod change;
 pub(crate) mod client_events;
+pub(crate) mod client_log;
 pub(crate) mod event;
 pub(crate) mod page;
 pub(crate) mod status;

@@ -44,6 +44,7 @@ pub use disk::{
     apply_times::ApplyTime,
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
     database::table_files_max,
+    recent_changes::ScopeChange,
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};

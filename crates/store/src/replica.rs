@@ -6,7 +6,7 @@ mod health;
 mod sealing;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak, atomic::Ordering},
     thread,
     time::{Duration, Instant},
@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::{
     ApplyTime, Backup, BackupError, BackupSource, ChangeError, Config, HistoryEntry, OpenError,
-    OpenProgress, OwnPort, ReadError, RequestId, ShutdownError, Status, TransactError,
+    OpenProgress, OwnPort, ReadError, RequestId, ScopeChange, ShutdownError, Status, TransactError,
     disk::{directory::DirectoryPurpose, image::Image, parts::Start},
     format::{
         codec::{Command, command_to_proto, digest_of_content},
@@ -393,6 +393,33 @@ impl Replica {
         self.0.core.storage.published.newest().history.iter().rev().take(limit).cloned().collect()
     }
 
+    /// Returns the revisions of the history after `revision`, oldest first, at most `limit`. Returns the oldest revision
+    /// from which the history is complete, if it no longer has the next one.
+    ///
+    /// # Errors
+    /// Fails with that revision.
+    pub fn history_after(
+        &self,
+        revision: Revision,
+        limit: usize,
+    ) -> Result<Vec<Arc<HistoryEntry>>, Revision> {
+        let image = self.0.core.storage.published.newest();
+        let first = image.history.front().map_or(image.state.revision, |oldest| oldest.previous());
+        if revision < first {
+            return Err(first);
+        }
+        let at = image.history.binary_search_by(|entry| entry.revision.cmp(&revision));
+        let at = at.map_or_else(|at| at, |at| at + 1);
+        Ok(image.history.iter().skip(at).take(limit).cloned().collect())
+    }
+
+    /// Returns the changes of a revision by scope and type, if this replica has applied it since its start and it is one
+    /// of the newest 1024. At most 256 scopes and types are kept.
+    #[must_use]
+    pub fn changes_of(&self, revision: Revision) -> Option<Arc<[ScopeChange]>> {
+        self.0.core.storage.published.changes().of(revision)
+    }
+
     /// Returns the reason why the replica no longer accepts writes, or `None` if it does.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
@@ -426,6 +453,14 @@ impl Replica {
     /// Sets whether an operator drains this replica, which its report shows.
     pub fn set_drained(&self, is_drained: bool) {
         self.core().is_drained.store(is_drained, Ordering::Relaxed);
+    }
+
+    /// Returns the members by ID, each with whether it is a voter, as this replica knows them.
+    #[must_use]
+    pub fn roles(&self) -> BTreeMap<u64, bool> {
+        let membership = self.core().node.membership();
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        membership.nodes().map(|(id, _)| (*id, voters.contains(id))).collect()
     }
 
     /// Returns the ID of this replica.

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use chancery_model::{State, Target, Verb};
+use chancery_model::Verb;
 use chancery_proto::{
     csds::{ClientStatusRequest, ClientStatusResponse, SERVICE},
     envoy_pool,
@@ -34,6 +34,7 @@ use crate::{
     AdminError,
     ctx::{Access, Call, Ctx},
     deps::Deps,
+    lasting::right_ends,
     record::Record,
 };
 
@@ -100,32 +101,8 @@ impl StreamingService<ClientStatusRequest> for GrpcCsds {
     }
 }
 
-/// Returns when the credential of the caller ends, when a change of rules or tokens takes its right, or when the replica
-/// drains.
 async fn end(ctx: Ctx) {
-    tokio::select! {
-        () = right_ends(&ctx) => {}
-        () = ctx.deps.drain.cancelled() => {}
-    }
-}
-
-async fn right_ends(ctx: &Ctx) {
-    let ends_at = ctx.caller().ends_at;
-    let is_lost = async {
-        let mut states = ctx.deps.replica.watch();
-        let mut checked = states.borrow_and_update().access.changed;
-        while ctx.may(Verb::Nodes, Target::Cluster) {
-            let changed = |state: &Arc<State>| state.access.changed != checked;
-            match states.wait_for(changed).await {
-                Ok(state) => checked = state.access.changed,
-                Err(_) => return,
-            }
-        }
-    };
-    match ends_at {
-        Some(at) => drop(tokio::time::timeout_at(at, is_lost).await),
-        None => is_lost.await,
-    }
+    right_ends(&ctx, &[Verb::Nodes]).await;
 }
 
 /// Answers each request (CSDS-02) with one response, or with several parts if it is large. Ends the stream after an

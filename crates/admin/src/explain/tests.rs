@@ -32,7 +32,8 @@ fn structured_name_of_an_earlier_release_is_explained_under_its_stored_spelling(
 }
 
 fn unasked(n_replicas: u64) -> Unasked {
-    Unasked { extent: String::new(), n_replicas }
+    let extent = format!("; {n_replicas} other replicas were not asked");
+    Unasked { extent, n_replicas }
 }
 
 /// Explains a node that is not connected, in a cluster of three replicas.

@@ -65,7 +65,7 @@ fn call_of(replica: &Replica, fanout: Fanout, caller: Caller, end: &Cancellation
         tracer: Tracer::default(),
         recent_nodes: crate::RecentNodesSettings::default(),
     };
-    Call::new(Deps::new(&deps), caller)
+    Call::new(Deps::new(&deps, crate::fleet_answers::answerer), caller)
 }
 
 /// Returns a rule that lets an identity apply resources of a scope.

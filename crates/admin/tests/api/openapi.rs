@@ -70,6 +70,10 @@ async fn answers_are_as_the_description_says() {
             described.sort_unstable();
             assert_eq!(described, known, "{at}");
 
+            if operation["responses"]["200"]["content"].get("text/event-stream").is_some() {
+                // The answer does not end.
+                continue;
+            }
             let query = match path.as_str() {
                 "/v1/describe" => "?type=cds&name=a",
                 "/v1/access/check" => "?verb=nodes",

@@ -27,6 +27,7 @@ use crate::{
     log_limit::logged_name,
     messages::{
         client_events::{ClientEvent, ClientEventKind},
+        client_log::LoggedKind,
         status::{End, EndCode, NackRecord, SessionId},
         stream_status::StreamContents,
     },
@@ -100,6 +101,7 @@ impl Entry {
         let id = SessionId::next();
         let mut session = Session::new(slot.info.kind.clone(), Arc::clone(&parts.protocol));
         adapt(&mut session, placed.node(), id);
+        parts.client_log.record(LoggedKind::Connected, placed.node(), slot.info.peer, None);
         debug!(node = &*logged_name(&placed.node().id), peer = %slot.info.peer, assignment = ?placed.assignment(), "stream opened");
         Self {
             id,
@@ -319,7 +321,9 @@ impl Entry {
         let Some(session) = self.presence.session_mut() else { return Effect::None };
         let interests = session.drain_interest();
         let ClientCounts { unanswered, .. } = &mut *context.clients;
-        self.standing.update(session, unanswered, &context.parts.metrics);
+        if self.standing.update(session, unanswered, &context.parts.metrics) {
+            self.log(LoggedKind::Recovered, context.parts);
+        }
         Effect::Handled { interests }
     }
 
@@ -332,7 +336,7 @@ impl Entry {
 
     fn on_verdict(&mut self, type_url: TypeUrl, verdict: Verdict, context: &mut Context<'_>) {
         let Some(session) = self.presence.session() else { return };
-        let Context { parts: Parts { metrics, .. }, clients, now, .. } = context;
+        let Context { parts: Parts { metrics, client_log, .. }, clients, now, .. } = context;
         if self.standing.establish(session, *now, metrics) {
             self.slot.establish();
         }
@@ -354,9 +358,17 @@ impl Entry {
                 self.marks.on_rejected();
                 let nack = NackRecord { type_url, version, code, message, time: SystemTime::now() };
                 clients.log_rejection(&self.placed.node().id, self.slot.info.peer, &nack, *now);
+                let rejected = Some((&nack.type_url, nack.message.as_str()));
+                let (node, peer) = (self.placed.node(), self.slot.info.peer);
+                client_log.record(LoggedKind::Rejected, node, peer, rejected);
                 self.standing.record(nack);
             }
         }
+    }
+
+    /// Adds an event to the log of the newest events of clients.
+    fn log(&self, kind: LoggedKind, parts: &Parts) {
+        parts.client_log.record(kind, self.placed.node(), self.slot.info.peer, None);
     }
 
     /// SOTW-111: ends the stream with OK once nothing more can be sent at the moment.
@@ -429,7 +441,10 @@ impl Entry {
         let n_items = response.n_resources() + response.n_removed();
         self.send(response, wake_at, context.parts);
         let Some(session) = self.presence.session() else { return Effect::None };
-        self.standing.update(session, &mut context.clients.unanswered, &context.parts.metrics);
+        let unanswered = &mut context.clients.unanswered;
+        if self.standing.update(session, unanswered, &context.parts.metrics) {
+            self.log(LoggedKind::Recovered, context.parts);
+        }
         // More long responses usually follow a long one.
         let is_bulk = cost_of(n_items) > 1 || !self.standing.is_established();
         Effect::Sent { n_items, schedule: Schedule { is_bulk, wake_at } }
@@ -527,8 +542,10 @@ impl Entry {
 
     /// Releases what other parts of the shard hold for a stream that has ended.
     pub(crate) fn release(self, resume_state: Option<ResumeState>, context: Context<'_>) {
-        let Context { parts: Parts { metrics, .. }, placement, clients, now, .. } = context;
+        let Context { parts: Parts { metrics, client_log, .. }, placement, clients, now, .. } =
+            context;
         metrics.streams(&self.slot.info.kind).decrement(1.0);
+        client_log.record(LoggedKind::Disconnected, self.placed.node(), self.slot.info.peer, None);
         self.standing.remove(&mut clients.unanswered, metrics);
         placement.release(&self.slot, self.placed, resume_state, now);
     }

@@ -11,7 +11,7 @@ use super::unanswered::UnansweredClients;
 use crate::{
     Config,
     log_limit::{RateLimitedLog, RefusalLog, logged_name},
-    messages::status::NackRecord,
+    messages::{client_log::ClientLog, status::NackRecord},
     metrics::ShardMetrics,
     replica::contact::Contact,
     stream::memory::SubscriptionMemory,
@@ -28,6 +28,7 @@ pub(crate) struct Parts {
     pub(crate) contact: Arc<Contact>,
     pub(crate) metrics: ShardMetrics,
     pub(crate) refusal_log: Arc<RefusalLog>,
+    pub(crate) client_log: Arc<ClientLog>,
 }
 
 /// The counts and the log limits of a shard's clients.

@@ -81,21 +81,24 @@ impl Standing {
         self.blocked_since.is_some()
     }
 
-    /// Updates the counts of streams whose clients owe an answer, and of streams on which a rejection stands.
+    /// Updates the counts of streams whose clients owe an answer, and of streams on which a rejection stands. Returns
+    /// whether the last rejection has ended.
     pub(crate) fn update(
         &mut self,
         session: &Session,
         unanswered: &mut UnansweredClients,
         metrics: &ShardMetrics,
-    ) {
+    ) -> bool {
         let silent = session.silent_since().map(|ms| ms / 1000);
         unanswered.change(std::mem::replace(&mut self.silent_since, silent), silent);
         let is_rejecting = session.is_rejecting();
-        match (std::mem::replace(&mut self.is_rejecting, is_rejecting), is_rejecting) {
+        let was_rejecting = std::mem::replace(&mut self.is_rejecting, is_rejecting);
+        match (was_rejecting, is_rejecting) {
             (false, true) => metrics.rejecting.increment(1.0),
             (true, false) => metrics.rejecting.decrement(1.0),
             (true, true) | (false, false) => {}
         }
+        was_rejecting && !is_rejecting
     }
 
     /// Records that something waits for the transport.

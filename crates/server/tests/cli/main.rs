@@ -51,4 +51,5 @@ mod unix_socket;
 mod usage;
 mod variants;
 mod walk;
+mod watch;
 mod writes;

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-#[path = "../../../lb-policy/tests/oracle/random.rs"]
+#[path = "../../../lb-policy/tests/it/oracle/random.rs"]
 mod random;
 
 const SERVICE: &str = "verdicts.e2e";

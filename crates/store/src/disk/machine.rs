@@ -271,6 +271,12 @@ impl Machine {
     fn commit(&self, pending: Pending, committed: Option<SystemTime>) -> io::Result<()> {
         let Pending { image, steps, bytes, is_large, responses, n_commits, .. } = pending;
         let revisions = steps.first().zip(steps.last()).map(|(a, b)| (a.revision, b.revision));
+        for Step { revision, effect, .. } in &steps {
+            // An entry without changed resources, such as one that changes assignments, has no changes to count.
+            if !effect.changes().is_empty() {
+                self.0.published.changes().record(*revision, effect.changes());
+            }
+        }
         let job = Job { image: image.clone(), steps, bytes, is_large };
         let waiting = self.0.persister.persist(job)?;
         self.remember(committed, revisions);

@@ -40,6 +40,7 @@ pub(crate) mod probe;
 pub(crate) mod progress;
 pub(crate) mod published;
 pub(crate) mod recent;
+pub(crate) mod recent_changes;
 pub(crate) mod records;
 pub(crate) mod recovery;
 pub(crate) mod restore;

@@ -6,7 +6,7 @@ use chancery_model::{Revision, State};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
-use crate::disk::{apply_times::ApplyTimes, image::Image};
+use crate::disk::{apply_times::ApplyTimes, image::Image, recent_changes::RecentChanges};
 
 /// The number of a published image. Images with the same number are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,6 +26,7 @@ struct Shared {
     /// The tasks that wait for an entry to be applied, by its index. Each is woken once.
     waiting: Mutex<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
     times: ApplyTimes,
+    changes: RecentChanges,
 }
 
 impl Shared {
@@ -43,13 +44,18 @@ impl Published {
         let state = watch::Sender::new(Arc::new(image.state.clone()));
         let stored = watch::Sender::new(image.clone());
         let (image, waiting) = (Mutex::new((ImageNumber(0), image)), Mutex::default());
-        let times = ApplyTimes::default();
-        Self(Arc::new(Shared { image, stored, state, waiting, times }))
+        let (times, changes) = (ApplyTimes::default(), RecentChanges::default());
+        Self(Arc::new(Shared { image, stored, state, waiting, times, changes }))
     }
 
     /// Returns when the newest entries were applied.
     pub(crate) fn times(&self) -> &ApplyTimes {
         &self.0.times
+    }
+
+    /// Returns the changes of the newest revisions.
+    pub(crate) fn changes(&self) -> &RecentChanges {
+        &self.0.changes
     }
 
     /// Returns the newest image. Its tally may be that of an earlier one.

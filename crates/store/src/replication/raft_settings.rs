@@ -14,6 +14,12 @@ const ELECTION_TIMEOUT_MIN: u64 = 500;
 pub(crate) const ELECTION_TIMEOUT_MAX: u64 = 1000;
 /// The time without any answer after which a replica counts as dead.
 pub(crate) const SILENCE: Duration = Duration::from_millis(2 * ELECTION_TIMEOUT_MAX);
+/// The maximum number of commands that wait for the state machine. Each advance of the commit index is one command of
+/// a few hundred bytes.
+///
+/// While the queue is full, Raft itself waits: the replica answers no heartbeat, acknowledges no entry, and does not
+/// learn how far it is behind. openraft's default of 1024 commands is full within a second or two of small writes.
+const STATE_MACHINE_QUEUE_MAX: u64 = 1 << 16;
 
 /// Returns the settings of Raft for this replica.
 pub(crate) fn raft_config(
@@ -37,6 +43,7 @@ pub(crate) fn raft_config(
         enable_leader_restore: Some(false),
         allow_log_reversion: Some(false),
         broadcast_submitted_on_append: Some(false),
+        state_machine_channel_size: Some(STATE_MACHINE_QUEUE_MAX),
         enable_pre_vote: Some(true),
         // The lease is one election timeout. Without this setting, a leader that reaches only a
         // minority could keep a connected majority from electing another leader.

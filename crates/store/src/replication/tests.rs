@@ -223,7 +223,7 @@ async fn write_through_lagging_replica_is_rejected_before_sending() {
     assert!(matches!(error, TransactError::Behind(_)), "{error}");
     assert_eq!(leader.state().revision, revision, "{error}");
     drop(held);
-    learner.read_barrier(DEADLINE).await.unwrap();
+    until_ok(async || learner.read_barrier(DEADLINE).await).await;
     until_ok(async || learner.transact(put("late", b"1")).await).await;
     drop(database);
     end([&learner, &leader]).await;
@@ -257,7 +257,7 @@ async fn a_replica_that_has_not_caught_up_is_not_promoted() {
     let error = leader.change_members(MemberChange::Promote(2)).await.unwrap_err();
     assert!(error.to_string().contains("has not caught up"), "{error}");
     drop(held);
-    learner.read_barrier(DEADLINE).await.unwrap();
+    until_ok(async || learner.read_barrier(DEADLINE).await).await;
     let promoted = until_ok(async || leader.change_members(MemberChange::Promote(2)).await).await;
     // A promotion may complete after its time limit. The next call then returns "is a voter already".
     let texts = ["is a voter now", "is a voter already"];

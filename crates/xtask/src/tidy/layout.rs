@@ -1,6 +1,15 @@
 //! The layout of tests (`docs/CONTRIBUTING.md`, "Tests").
 
+use std::collections::BTreeMap;
+
 use crate::source::Source;
+
+/// The directories of integration tests that are test programs of their own beside another of their crate, with the
+/// reason. Each program links the whole crate, and they run one after the other.
+const OWN_PROGRAMS: &[(&str, &str)] = &[
+    ("crates/proto/tests/descriptors", "the pool of descriptors of a process can be extended once"),
+    ("crates/server/tests/real_clients", "needs installed clients, and runs beside no other load"),
+];
 
 /// The files with an ignored test that is not one of its own, with the reason.
 const IGNORED: &[(&str, &str)] = &[(
@@ -21,7 +30,24 @@ pub(super) fn complaints(files: &[Source]) -> Vec<String> {
     let tests = files.iter().filter_map(|file| file.path.strip_suffix(".rs"));
     let outside = tests.filter(is_outside);
     let outside = outside.map(|path| format!("{path}.rs: move this test to {path}/main.rs"));
-    outside.chain(beside).chain(ignored(files)).collect()
+    outside.chain(beside).chain(ignored(files)).chain(programs(files)).collect()
+}
+
+/// Reports the integration tests of crates with several test programs.
+fn programs(files: &[Source]) -> impl Iterator<Item = String> {
+    let mut programs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for file in files {
+        let dir = file.path.strip_suffix("/main.rs");
+        let Some((root, name)) = dir.and_then(|dir| dir.rsplit_once("/tests/")) else { continue };
+        let is_listed = OWN_PROGRAMS.iter().any(|(listed, _)| Some(*listed) == dir);
+        if !root.contains("/src/") && !is_listed {
+            programs.entry(root).or_default().push(name);
+        }
+    }
+    programs.into_iter().filter(|(_, names)| names.len() > 1).map(|(root, names)| {
+        let names = names.join(", ");
+        format!("{root}/tests: make {names} modules of one test program")
+    })
 }
 
 /// Reports ignored tests, which nobody would run.
@@ -52,6 +78,20 @@ mod tests {
         for path in ["crates/a/tests/wire/main.rs", "crates/a/src/x/tests/y.rs", "a/tests/x.txt"] {
             assert_eq!(found(path), [""; 0], "{path}");
         }
+    }
+
+    #[test]
+    fn second_test_program_of_a_crate_is_reported() {
+        let found = |paths: &[&str]| {
+            let files =
+                paths.iter().map(|path| Source { path: (*path).to_owned(), text: String::new() });
+            complaints(&files.collect::<Vec<_>>())
+        };
+        let [a, b] = ["crates/a/tests/it/main.rs", "crates/a/tests/wire/main.rs"];
+        assert_eq!(found(&[a, b]), ["crates/a/tests: make it, wire modules of one test program"]);
+        assert_eq!(found(&[a, "crates/b/tests/it/main.rs"]), [""; 0]);
+        let listed = format!("{}/main.rs", OWN_PROGRAMS[0].0);
+        assert_eq!(found(&["crates/proto/tests/wire/main.rs", &listed]), [""; 0]);
     }
 
     #[test]

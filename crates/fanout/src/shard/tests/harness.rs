@@ -85,6 +85,7 @@ impl ShardHarness {
             metrics: ShardMetrics::new(0),
             config,
             differ,
+            client_log: Arc::default(),
             refusal_log,
         };
         let shard = Shard::new(Service::new(parts, placement, offload), Arc::default());

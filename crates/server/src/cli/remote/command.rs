@@ -5,7 +5,8 @@ use clap::Subcommand;
 use super::{
     access, analyze, apply, assignments, backup, can_i, client::Servers, cluster, conformance,
     delete, describe, disconnect, drain, explain, get, health, history, import, keys, lb_policy,
-    load, log, mcp, mirror, node, nodes, quota, settings::Settings, token, version, wait, whoami,
+    load, log, mcp, mirror, node, nodes, quota, settings::Settings, token, version, wait, watch,
+    whoami,
 };
 use crate::cli::{
     answer::Answer,
@@ -31,7 +32,7 @@ pub(crate) enum Command {
     /// List the nodes that are connected to any replica, and those that were recently
     ///
     /// The exit code is 4 if a replica did not answer: the list may lack nodes.
-    #[command(after_help = examples(&["nodes --state rejected", "nodes --behind 42"]))]
+    #[command(after_help = examples(&["nodes --state rejected", "nodes --behind 42", "nodes --watch"]))]
     Nodes(nodes::Nodes),
     /// Show one node: its streams to all replicas, subscriptions, versions and rejections
     Node(node::Node),
@@ -73,6 +74,12 @@ pub(crate) enum Command {
         "analyze --scope edge -o json",
     ]), exit::table_of_analyze()))]
     Analyze(analyze::Analyze),
+    /// Show what happens in the cluster: revisions, clients and members, until you interrupt it
+    ///
+    /// Resumes after a lost connection, on any of the servers of --server, without losing or repeating a revision.
+    /// With `-o json`, each event is one line, and an event without content shows up to which revision all was shown.
+    #[command(after_help = examples(&["watch", "watch --kind revisions --after 41 -o json"]))]
+    Watch(watch::Watch),
     /// Publish the static resources of an Envoy bootstrap
     ///
     /// Publishes the clusters, listeners and secrets of `static_resources`. Rejects unknown top-level
@@ -135,7 +142,7 @@ pub(crate) enum Command {
     #[command(after_help = examples(&["can-i apply mesh cluster web", "can-i members --as token:ci"]))]
     CanI(can_i::CanI),
     /// Show the newest revisions, or check their hashes
-    #[command(after_help = examples(&["history -n 5", "history --verify"]))]
+    #[command(after_help = examples(&["history -n 5", "history --follow", "history --verify"]))]
     History(history::History),
     /// Show and change the members of the cluster
     #[command(subcommand)]
@@ -192,13 +199,14 @@ impl Command {
             Self::Delete(delete) => delete::run(delete, servers, answer).await,
             Self::Get(get) => get::run(get, connect.await?, answer).await,
             Self::Describe(describe) => describe::run(describe, connect.await?, answer).await,
-            Self::Nodes(nodes) => nodes::run(nodes, connect.await?, answer).await,
+            Self::Nodes(nodes) => nodes::run(nodes, servers, answer).await,
             Self::Node(node) => node::run(node, connect.await?, answer).await,
             Self::Disconnect(node) => {
                 disconnect::run(node, servers.any_channel().await?, answer).await
             }
             Self::Drain(drain) => drain.run(servers.any_channel().await?, answer).await,
             Self::Undrain(undrain) => undrain.run(servers.any_channel().await?, answer).await,
+            Self::Watch(watch) => watch::run(watch, servers, answer).await,
             Self::Wait(wait) => wait::run(wait, connect.await?, answer).await,
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
             Self::Analyze(analyze) => {
@@ -221,7 +229,7 @@ impl Command {
             Self::CanI(question) => {
                 can_i::run(question, servers.any_channel().await?, answer).await
             }
-            Self::History(history) => history::run(history, connect.await?, answer).await,
+            Self::History(history) => history::run(history, servers, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,
             Self::Conformance(kit) => conformance::run(kit, servers, answer).await,
             Self::Health(health) => health::run(&health, servers, answer).await,

@@ -1,13 +1,13 @@
 //! The command `history`.
 
-use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
+use chancery_admin_proto::v1 as pb;
 use clap::Args;
 
 use super::{
-    client::refusal,
-    connector::Channel,
+    client::{Servers, refusal},
     history_check::{self, HistoryHead},
     read::Read,
+    watch::{Kind, follow_kinds},
 };
 use crate::cli::{answer::Answer, failure::Failure, table::Table, time::timestamp};
 
@@ -31,6 +31,9 @@ pub(crate) struct History {
     /// The hash may come from an earlier --verify, or from another replica.
     #[arg(long, value_name = "REVISION:HASH", requires = "verify")]
     expect_head: Option<HistoryHead>,
+    /// Then show each new revision with its changes by scope and type, until you interrupt it
+    #[arg(long, conflicts_with = "verify")]
+    follow: bool,
     #[command(flatten)]
     read: Read,
 }
@@ -38,14 +41,15 @@ pub(crate) struct History {
 /// Shows the newest revisions.
 pub(super) async fn run(
     history: History,
-    mut client: AdminClient<Channel>,
+    servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
+    let mut client = servers.connect_any().await?;
     let limit = if history.verify { HISTORY_MAX } else { history.limit };
     let request = pb::ListHistoryRequest { limit, stale: history.read.stale };
     let response = client.list_history(request).await.map_err(|status| refusal(&status))?;
     let expected = history.expect_head;
-    let is_check = history.verify;
+    let (is_check, follows) = (history.verify, history.follow);
     let history = response.into_inner();
     if is_check {
         return history_check::run(&history.entries, expected.as_ref(), answer);
@@ -86,5 +90,10 @@ pub(super) async fn run(
             ]);
         }
         table.write(out, "")
-    })
+    })?;
+    if !follows {
+        return Ok(());
+    }
+    let newest = history.entries.first().map(|entry| entry.revision);
+    follow_kinds(&[Kind::Revisions], newest.or(Some(0)), false, servers, answer).await
 }

@@ -49,6 +49,7 @@ mod token;
 mod version;
 mod wait;
 mod wait_result;
+mod watch;
 mod whoami;
 mod write;
 mod write_effects;

@@ -5,14 +5,14 @@ use std::{
     io::{self, Write},
 };
 
-use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
+use chancery_admin_proto::v1 as pb;
 use clap::{Args, ValueEnum};
 
 use super::{
-    client::refusal,
-    connector::Channel,
+    client::{Servers, refusal},
     fleet::{Extent, check_complete},
     stream::in_words,
+    watch::{Kind, follow_kinds},
 };
 use crate::cli::{
     answer::Answer,
@@ -36,6 +36,9 @@ pub(crate) struct Nodes {
     /// Show only nodes that have not acknowledged this revision
     #[arg(long, value_name = "REVISION")]
     behind: Option<u64>,
+    /// Then show events of nodes, until you interrupt it: streams that open and end, rejections and their ends
+    #[arg(long, conflicts_with_all = ["id", "state", "behind"])]
+    watch: bool,
     #[command(flatten)]
     extent: Extent,
 }
@@ -82,9 +85,10 @@ const REASONS_MAX: usize = 20;
 /// Lists the nodes.
 pub(super) async fn run(
     nodes: Nodes,
-    mut client: AdminClient<Channel>,
+    servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
+    let mut client = servers.connect_any().await?;
     let request = pb::ListNodesRequest {
         id: nodes.id.unwrap_or_default(),
         state: nodes.state.map(State::name).unwrap_or_default().to_owned(),
@@ -101,6 +105,9 @@ pub(super) async fn run(
         list = pb::ListNodesResponse { nodes, disconnected: list.disconnected, ..piece };
     }
     answer.show(&list, |out| write_list(&list, now(), out))?;
+    if nodes.watch {
+        return follow_kinds(&[Kind::Nodes], None, nodes.extent.local, servers, answer).await;
+    }
     check_complete(&list.not_asked)
 }
 

@@ -1,10 +1,13 @@
-//! A stalled disk: RocksDB delays writes for seconds, while Raft must keep its timing.
+//! A stalled disk or state machine: writes or entries take seconds, while Raft must keep its timing.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::power_cut::{end, put, trio};
+use super::{
+    pair,
+    power_cut::{self, end, put, trio, until},
+};
 use crate::{Config, Replica, TransactError, failpoint::Point};
 
 /// The maximum duration of any step on a busy machine.
@@ -14,6 +17,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// The duration of a stall, longer than the election timeout of followers.
 const STALL: Duration = Duration::from_millis(2500);
 const TICK: Duration = Duration::from_millis(10);
+/// More advances of the commit index than openraft's default queue to the state machine has places.
+const N_ADVANCES: usize = 1100;
 
 /// Returns whether tasks run on the runtime of the store.
 async fn ticks(replica: &Replica) -> bool {
@@ -60,6 +65,31 @@ async fn stalled_disk_does_not_block_raft_threads() {
     }
     drop(database);
     replica.shutdown().await.unwrap();
+}
+
+/// openraft queues a command for the state machine whenever the commit index advances. If the queue is full, Raft
+/// itself waits for the state machine, and this replica does not notice how far it is behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_state_machine_does_not_block_raft() {
+    let dir = tempfile::tempdir().unwrap();
+    let (leader, learner, database) = pair(dir.path(), |_| {}).await;
+    let applying = database.fail_points.hold(Point::Apply);
+    let metrics = learner.core().node.raft.wait(Some(power_cut::DEADLINE));
+    for n in 0..N_ADVANCES {
+        leader.transact(put(&format!("n{n}"))).await.unwrap();
+        let committed = leader.status().applied;
+        let knows = metrics.metrics(
+            move |metrics| metrics.cluster_committed.map(|id| id.index) >= committed,
+            format!("the learner knows that write {n} is committed"),
+        );
+        knows.await.unwrap();
+    }
+    assert!(answers(&learner).await, "Raft did not answer while the state machine stalled");
+    assert_eq!(learner.state().len(), 0);
+    drop(applying);
+    until("the learner applies all writes", || learner.state().len() == N_ADVANCES).await;
+    drop(database);
+    end([&learner, &leader]).await;
 }
 
 /// The maximum number of stalls. A slow machine can also cause elections, so one stall without an election suffices.
