@@ -1,7 +1,7 @@
 //! Routes that never match, because an earlier route of their virtual host matches all their requests.
 //!
 //! A client takes the first route that matches. An earlier route covers a later one if its path covers that of the
-//! later one, and if the later one has all its other conditions. A random fraction of requests covers nothing. The
+//! later one. The later one must also have all its other conditions. A random fraction of requests covers nothing. The
 //! prefix `/` covers every path. Requests without a path (`CONNECT`) are an exception.
 
 use chancery_model::{ResourceKey, types};

@@ -66,9 +66,9 @@ pub(crate) enum Command {
     Explain(explain::Explain),
     /// Find unused resources, routes that never match and dangling references
     ///
-    /// Analyzes what is stored: resources to which nothing refers, routes that an earlier route covers, scopes that no
-    /// assignment gives, and references to missing resources in the views of nodes. Names only what the caller may
-    /// read. `docs/references.md` lists the rules.
+    /// Analyzes what is stored: resources to which nothing refers, routes that an earlier route covers, and scopes that
+    /// no assignment gives. Also finds references to missing resources in the views of nodes. Names only what the
+    /// caller may read. `docs/references.md` lists the rules.
     #[command(after_help = format!("{}\n\n{}", examples(&[
         "analyze",
         "analyze --scope edge -o json",
