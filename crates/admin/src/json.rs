@@ -32,11 +32,14 @@ macro_rules! shapes {
 
 shapes!(
     AccessRule,
+    AnalyzeResponse,
     Assignment,
     ChangeResponse,
     CheckAccessResponse,
     ClusterStatus,
     CreateTokenResponse,
+    DisconnectNodeResponse,
+    DrainStatus,
     ErrorResponse,
     ExplainAccessResponse,
     ExplainResponse,

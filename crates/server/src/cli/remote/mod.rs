@@ -1,6 +1,7 @@
 //! The commands that connect to a replica.
 
 mod access;
+mod analyze;
 mod apply;
 mod assignments;
 mod backup;
@@ -15,7 +16,9 @@ mod credential;
 mod debug_bundle;
 mod delete;
 mod describe;
+mod disconnect;
 mod doctor;
+mod drain;
 mod explain;
 mod fleet;
 mod get;
