@@ -54,6 +54,7 @@ shapes!(
     NodeStatus,
     QuotaStatus,
     ResealSecretsResponse,
+    ResolveResponse,
     TakeSnapshotResponse,
     TokenInfo,
     VersionInfo,

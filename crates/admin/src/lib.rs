@@ -67,6 +67,7 @@ mod references;
 mod reply;
 mod request_ids;
 mod requested;
+mod resolve;
 mod resources;
 mod routes;
 mod trial;
@@ -92,7 +93,7 @@ use chancery_admin_proto::{
         access_service_server::AccessServiceServer, admin_server::AdminServer,
         backup_service_server::BackupServiceServer, keys_service_server::KeysServiceServer,
         load_service_server::LoadServiceServer, log_service_server::LogServiceServer,
-        mcp_service_server::McpServiceServer,
+        mcp_service_server::McpServiceServer, resolve_service_server::ResolveServiceServer,
     },
 };
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -166,7 +167,8 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
             LoadServiceServer::new(operations.clone()).max_encoding_message_size(usize::MAX),
         )
         .add_service(LogServiceServer::new(operations.clone()))
-        .add_service(McpServiceServer::new(operations))
+        .add_service(McpServiceServer::new(operations.clone()))
+        .add_service(ResolveServiceServer::new(operations).max_encoding_message_size(usize::MAX))
         .add_service(HealthServer::new(health::GrpcHealth(Arc::clone(&service))))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

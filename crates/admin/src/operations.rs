@@ -9,7 +9,7 @@ use std::{convert::identity, sync::Arc};
 use axum::routing::MethodFilter;
 use chancery_admin_proto::v1::{
     self as pb, access_service_server, admin_server, backup_service_server, keys_service_server,
-    load_service_server, log_service_server, mcp_service_server,
+    load_service_server, log_service_server, mcp_service_server, resolve_service_server,
 };
 use chancery_model::Verb;
 use tonic::{Request, Response, Status};
@@ -27,6 +27,7 @@ use crate::{
     nodes::{self, NodePages},
     record::{Operation, Record},
     reply::{HttpReply, Reply, problems_in},
+    resolve,
     resources::{self, Listing},
     routes::{self, Input, Routes},
     write,
@@ -548,6 +549,17 @@ operations! {
                 token: text("token"),
             },
             run: mcp::confirm_mcp_deletion(ctx, request).await,
+        }
+    }
+    service ResolveService in resolve_service_server {
+        /// Returns where a request to a node ends: its route, cluster and endpoints.
+        resolve(ctx, request: ResolveRequest) -> pb::ResolveResponse {
+            needs: Cluster(Verb::Nodes),
+            record: read,
+            http: GET "/v1/resolve" (routes::read_resolve, false, [
+                "node" text, "url" text, "method" text, "header" list, "listener" text, "local" flag,
+            ]),
+            run: resolve::resolve_request(ctx, request).await,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::{
     headers::{HeaderValue, Seen},
     message::Msg,
     redirect::{location, status},
-    regexes::Pattern,
+    regexes::replace_all,
     walk::Walk,
 };
 
@@ -188,5 +188,5 @@ fn rewritten_host(
 /// Applies a `RegexMatchAndSubstitute`.
 fn substitute(rewrite: Msg<'_>, text: &str) -> Result<String, String> {
     let pattern = rewrite.sub("pattern").map(|pattern| pattern.text("regex")).unwrap_or_default();
-    Pattern::new(pattern)?.replace_all(text, rewrite.text("substitution"))
+    replace_all(pattern, text, rewrite.text("substitution"))
 }

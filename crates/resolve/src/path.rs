@@ -90,7 +90,10 @@ pub(crate) fn check_path(
             return (verdict.within(&form), String::new());
         }
         other => {
-            return (Verdict::unknown(other, "the condition on the path is unknown"), String::new());
+            return (
+                Verdict::unknown(other, "the condition on the path is unknown"),
+                String::new(),
+            );
         }
     };
     let case = if ignores_case { " (without case)" } else { "" };

@@ -1,6 +1,6 @@
 //! The response of a redirect.
 
-use crate::{headers::Seen, message::Msg, regexes::Pattern, request::split_port};
+use crate::{headers::Seen, message::Msg, regexes::replace_all, request::split_port};
 
 /// Returns the status code of a `RedirectAction`.
 pub(crate) fn status(redirect: Msg<'_>) -> u16 {
@@ -72,8 +72,7 @@ fn rewritten_path(redirect: Msg<'_>, seen: &Seen<'_>, matched: &str) -> Result<S
             let rewrite = redirect.sub("regex_rewrite");
             let pattern = rewrite.and_then(|it| it.sub("pattern")).map(|it| it.text("regex"));
             let substitution = rewrite.map(|it| it.text("substitution")).unwrap_or_default();
-            let rewritten =
-                Pattern::new(pattern.unwrap_or_default())?.replace_all(bare, substitution)?;
+            let rewritten = replace_all(pattern.unwrap_or_default(), bare, substitution)?;
             // Envoy keeps the path if the result is empty.
             let rewritten = if rewritten.is_empty() { bare } else { &rewritten };
             format!("{rewritten}{query}")

@@ -1,47 +1,32 @@
 //! Regular expressions in the syntax of RE2, which Envoy uses.
 //!
-//! The crate `regex` differs from RE2 in details. [`Pattern::new`] translates those that have an equivalent, and rejects
-//! the others. Texts outside of ASCII are not decided: RE2 matches characters, and this module matches bytes.
+//! The crate `regex` differs from RE2 in details. This module translates those that have an
+//! equivalent, and rejects the others. Texts outside of ASCII are not decided: RE2 matches characters, and this module matches bytes.
 
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
 /// The maximum size of a compiled expression in bytes.
-const SIZE_MAX: usize = 4 << 20;
+const SIZE_MAX: usize = 1 << 20;
 
-/// A compiled expression.
-#[derive(Debug)]
-pub(crate) struct Pattern {
-    /// The expression for the whole text.
-    whole: Regex,
-    /// The expression for parts of the text.
-    part: Regex,
+/// Returns whether an expression matches the whole text.
+pub(crate) fn is_full_match(pattern: &str, text: &str) -> Result<bool, String> {
+    check_text(text)?;
+    let whole = compile(pattern, &format!(r"\A(?:{})\z", translate(pattern)?))?;
+    Ok(whole.is_match(text.as_bytes()))
 }
 
-impl Pattern {
-    /// Compiles an expression.
-    pub(crate) fn new(pattern: &str) -> Result<Self, String> {
-        let translated = translate(pattern)?;
-        let compile = |pattern: &str| {
-            let built = RegexBuilder::new(pattern).unicode(false).size_limit(SIZE_MAX).build();
-            built
-                .map_err(|_| format!("the regular expression {pattern:?} cannot be evaluated here"))
-        };
-        Ok(Self { whole: compile(&format!(r"\A(?:{translated})\z"))?, part: compile(&translated)? })
-    }
+/// Replaces all matches of an expression. In the replacement, `\1` is the first group, and `\0` the whole match.
+pub(crate) fn replace_all(pattern: &str, text: &str, with: &str) -> Result<String, String> {
+    check_text(text)?;
+    let replace = |captures: &Captures<'_>| expand(with, captures);
+    let part = compile(pattern, &translate(pattern)?)?;
+    let replaced = part.replace_all(text.as_bytes(), replace).into_owned();
+    String::from_utf8(replaced).map_err(|_| "the result is not text".to_owned())
+}
 
-    /// Returns whether the expression matches the whole text.
-    pub(crate) fn is_full_match(&self, text: &str) -> Result<bool, String> {
-        check_text(text)?;
-        Ok(self.whole.is_match(text.as_bytes()))
-    }
-
-    /// Replaces all matches. In the replacement, `\1` is the first group, and `\0` the whole match.
-    pub(crate) fn replace_all(&self, text: &str, with: &str) -> Result<String, String> {
-        check_text(text)?;
-        let replace = |captures: &Captures<'_>| expand(with, captures);
-        let replaced = self.part.replace_all(text.as_bytes(), replace).into_owned();
-        String::from_utf8(replaced).map_err(|_| "the result is not text".to_owned())
-    }
+fn compile(pattern: &str, translated: &str) -> Result<Regex, String> {
+    let built = RegexBuilder::new(translated).unicode(false).size_limit(SIZE_MAX).build();
+    built.map_err(|_| format!("the regular expression {pattern:?} is not evaluated here"))
 }
 
 fn check_text(text: &str) -> Result<(), String> {
@@ -179,7 +164,7 @@ mod tests {
     use super::*;
 
     fn matches(pattern: &str, text: &str) -> bool {
-        Pattern::new(pattern).unwrap().is_full_match(text).unwrap()
+        is_full_match(pattern, text).unwrap()
     }
 
     #[test]
@@ -208,15 +193,15 @@ mod tests {
     #[test]
     fn expression_without_equivalent_is_rejected() {
         for pattern in [r"\C", r"\pL", r"\101", "[a--]", "(", "[a", "\\"] {
-            assert!(Pattern::new(pattern).is_err(), "{pattern}");
+            assert!(is_full_match(pattern, "a").is_err(), "{pattern}");
         }
-        assert!(Pattern::new("a").unwrap().is_full_match("ä").is_err());
+        assert!(is_full_match("a", "ä").is_err());
     }
 
     #[test]
     fn replacement_has_groups() {
-        let pattern = Pattern::new("^/([^/]+)/(.*)$").unwrap();
-        assert_eq!(pattern.replace_all("/a/b", r"/\2/\1/\0\\$1").unwrap(), r"/b/a//a/b\$1");
-        assert_eq!(Pattern::new("o").unwrap().replace_all("foo", "0").unwrap(), "f00");
+        let pattern = "^/([^/]+)/(.*)$";
+        assert_eq!(replace_all(pattern, "/a/b", r"/\2/\1/\0\\$1").unwrap(), r"/b/a//a/b\$1");
+        assert_eq!(replace_all("o", "foo", "0").unwrap(), "f00");
     }
 }

@@ -1,6 +1,6 @@
 //! Conditions on texts: `StringMatcher` of Envoy and of xDS, and `RegexMatcher`.
 
-use crate::{message::Msg, regexes::Pattern, verdict::Verdict};
+use crate::{message::Msg, regexes::is_full_match, verdict::Verdict};
 
 /// Returns whether a text satisfies a `StringMatcher`.
 pub(crate) fn check_string(matcher: Msg<'_>, text: &str) -> Verdict {
@@ -37,7 +37,7 @@ pub(crate) fn compare(form: &str, text: &str, wanted: &str) -> bool {
 /// Returns whether a `RegexMatcher` matches the whole text.
 pub(crate) fn check_regex(matcher: Option<Msg<'_>>, text: &str) -> Verdict {
     let pattern = matcher.map(|matcher| matcher.text("regex")).unwrap_or_default();
-    match Pattern::new(pattern).and_then(|compiled| compiled.is_full_match(text)) {
+    match is_full_match(pattern, text) {
         Ok(holds) => Verdict::of(holds, || {
             format!("{text:?} does not match the regular expression {pattern:?}")
         }),
