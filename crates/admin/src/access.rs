@@ -16,8 +16,8 @@ use crate::{
     caller::Rights,
     ctx::Ctx,
     deps::Freshness,
-    nodes,
-    nodes::{millis, streams_of},
+    found_node::find_node,
+    nodes::millis,
     record::Operation,
     resources::parse_type,
     write,
@@ -186,14 +186,12 @@ pub(crate) async fn explain_access(
     let node = match request.node.as_str() {
         "" => None,
         id => {
-            let streams = nodes::streams(ctx).await?;
-            let streams = streams_of(&streams, id);
-            let stream = streams.last().ok_or_else(|| nodes::not_connected(&ctx.deps, id))?;
-            let assignment = state.assignments.for_node(&stream.node);
-            let scopes = assignment.map(|one| one.scopes_for(&stream.node)).unwrap_or_default();
-            let unresolved = assignment.and_then(|one| one.unresolved(&stream.node));
+            let node = find_node(ctx, id).await?.node;
+            let assignment = state.assignments.for_node(&node);
+            let scopes = assignment.map(|one| one.scopes_for(&node)).unwrap_or_default();
+            let unresolved = assignment.and_then(|one| one.unresolved(&node));
             let unresolved = unresolved.map(|template| template.as_str());
-            let decision = access.decide_stream(&identity, &stream.node, &scopes, unresolved);
+            let decision = access.decide_stream(&identity, &node, &scopes, unresolved);
             Some(pb::NodeDecision {
                 id: id.to_owned(),
                 assignment: assignment.map(|one| one.name.to_string()).unwrap_or_default(),

@@ -1,8 +1,8 @@
 //! The status of clients, resource by resource (CSDS): the clients that a request selects, and what
 //! each has of its resources.
 //!
-//! The answer covers the streams of this replica (CSDS-13). The shards return small pages, so that
-//! an answer never delays delivery (CSDS-15). A large job of [`crate::work`] then compares,
+//! Each replica answers for its streams, and one replica joins the answers, unless the caller asks only for its own
+//! streams (CSDS-13). The shards return small pages, so that an answer never delays delivery (CSDS-15). A large job of [`crate::work`] then compares,
 //! redacts and converts the pages.
 
 mod grpc;
@@ -23,20 +23,24 @@ use bytes::Bytes;
 use chancery_fanout::{StreamContents, StreamStatus};
 use chancery_model::{Resource, ScopeName, Target, TypeUrl, Verb, types::SECRET};
 use chancery_proto::{
-    csds::{ClientConfig, ClientStatusRequest, ConfigStatus, GenericXdsConfig, UpdateFailureState},
+    csds::{
+        ClientConfig, ClientStatusRequest, ClientStatusResponse, ConfigStatus, GenericXdsConfig,
+        UpdateFailureState,
+    },
     discovery::Any,
     envoy_pool,
 };
 use chancery_protocol::{
     ContentsPage, ContentsReader, NOT_FOUND_TEXT, Protocol, ResourceState, ResourceStatus,
 };
+use chancery_raft_proto::v1::FindNode;
 use prost::Message;
 use prost_reflect::DynamicMessage;
 
 use crate::{
     AdminError,
-    ctx::Ctx,
-    deps::Deps,
+    ctx::{Access, Ctx},
+    fleet::{self, Elsewhere, FleetRequest},
     nodes,
     nodes::INLINE_STREAMS_MAX,
     record::{SecretsRead, record_secrets_read},
@@ -54,10 +58,13 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// The estimated size of a stream and of a resource, without names and contents.
 const STREAM_BYTES: usize = 256;
 const RESOURCE_BYTES: usize = 128;
-/// The header that names the scope of an answer (CSDS-13).
+/// The header that names the replicas whose clients an answer has (CSDS-13): `replica=1,2,3`.
 pub(crate) const SCOPE_HEADER: &str = "x-chancery-scope";
 
-/// The header with the number of other replicas, whose clients an answer lacks.
+/// The header of a gRPC call with which it asks only for the streams of the answering replica.
+pub(crate) const LOCAL_HEADER: &str = "x-chancery-local";
+
+/// The header with the number of replicas whose clients an answer lacks.
 pub(crate) const NOT_ASKED_HEADER: &str = "x-chancery-replicas-not-asked";
 
 /// The request in the error of a caller who may not see contents.
@@ -84,13 +91,58 @@ impl Budget {
     }
 }
 
-/// Returns the value of [`SCOPE_HEADER`].
-pub(crate) fn client_status_scope(deps: &Deps) -> String {
-    format!("replica={}", deps.replica.status().replica_id)
+/// The clients of an answer, and what it covers.
+pub(crate) struct ClientStatus<T> {
+    pub(crate) clients: Vec<T>,
+    /// The value of [`SCOPE_HEADER`].
+    pub(crate) scope: String,
+    /// The value of [`NOT_ASKED_HEADER`].
+    pub(crate) n_not_asked: u64,
 }
 
-/// Returns the clients that a request selects, each converted by `show`.
+/// Returns the clients of all replicas that a request selects, each converted by `show`. Of this replica, if `is_local`.
 pub(crate) async fn client_status<T: Send + 'static>(
+    ctx: &Ctx,
+    request: ClientStatusRequest,
+    is_local: bool,
+    show: impl Fn(ClientConfig) -> T + Clone + Send + 'static,
+) -> Result<ClientStatus<T>, AdminError> {
+    let there = fleet::ask_unless(is_local, ctx, &request).await;
+    let mut clients = client_status_here(ctx, request, show.clone()).await?;
+    let (scope, n_not_asked) = (replicas_of(ctx, &there), there.n_not_asked);
+    let elsewhere = there.into_replies().flat_map(|reply| reply.config);
+    clients.extend(elsewhere.map(show));
+    Ok(ClientStatus { clients, scope, n_not_asked })
+}
+
+/// Returns the replicas that answer now, as the value of [`SCOPE_HEADER`], and the number of others.
+pub(crate) async fn covered(ctx: &Ctx, is_local: bool) -> (String, u64) {
+    let there = fleet::ask_unless(is_local, ctx, &FindNode::default()).await;
+    (replicas_of(ctx, &there), there.n_not_asked)
+}
+
+/// Returns the replicas that have answered, as the value of [`SCOPE_HEADER`].
+fn replicas_of<T>(ctx: &Ctx, there: &Elsewhere<T>) -> String {
+    let mut replicas = vec![ctx.deps.replica.id()];
+    replicas.extend(&there.answered);
+    replicas.sort_unstable();
+    let replicas: Vec<String> = replicas.iter().map(ToString::to_string).collect();
+    format!("replica={}", replicas.join(","))
+}
+
+impl FleetRequest for ClientStatusRequest {
+    const NAME: &'static str = "envoy.service.status.v3.ClientStatusRequest";
+    const NEEDS: Access = Access::Cluster(Verb::Nodes);
+    type Reply = ClientStatusResponse;
+
+    async fn answer_here(self, ctx: &Ctx) -> Result<ClientStatusResponse, AdminError> {
+        let config = client_status_here(ctx, self, |config| config).await?;
+        Ok(ClientStatusResponse { config })
+    }
+}
+
+/// Returns the clients of this replica that a request selects, each converted by `show`.
+async fn client_status_here<T: Send + 'static>(
     ctx: &Ctx,
     request: ClientStatusRequest,
     show: impl Fn(ClientConfig) -> T + Send + 'static,

@@ -41,8 +41,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Creates the call of a caller.
-    #[cfg(test)]
+    /// Creates the call of a caller that was authenticated elsewhere.
     pub(crate) fn new(deps: Arc<Deps>, caller: Caller) -> Self {
         Self { deps, caller: Arc::new(caller), origin: Arc::default() }
     }

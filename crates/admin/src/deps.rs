@@ -23,8 +23,10 @@ use crate::{
     metrics::Metrics,
     probes::{Liveness, RenderMetrics},
     readiness::Readiness,
+    recent_nodes::{RecentNodes, RecentNodesSettings},
     references::{ReferenceSettings, SharedIndex},
     wait::Waits,
+    wait_progress::ForeignWaits,
     work::Work,
     write_guards::settings::GuardSettings,
 };
@@ -95,6 +97,8 @@ pub struct AdminDeps {
     pub log: Option<Arc<dyn LogFilter>>,
     /// The traces of writes.
     pub tracer: Tracer,
+    /// The list of nodes that were connected recently.
+    pub recent_nodes: RecentNodesSettings,
 }
 
 impl std::fmt::Debug for AdminDeps {
@@ -115,6 +119,8 @@ pub(crate) struct Deps {
     pub(crate) version: &'static str,
     pub(crate) work: Work,
     pub(crate) waits: Waits,
+    /// The waits of callers of other replicas.
+    pub(crate) foreign_waits: ForeignWaits,
     pub(crate) metrics: Metrics,
     /// Bounds the answers about clients that are collected at a time.
     pub(crate) csds_answers: Arc<Semaphore>,
@@ -132,13 +138,14 @@ pub(crate) struct Deps {
     pub(crate) audit: Audit,
     pub(crate) log: Option<Arc<dyn LogFilter>>,
     pub(crate) tracer: Tracer,
+    pub(crate) recent_nodes: RecentNodes,
     /// Bounds the traced writes that wait for clients at a time.
     pub(crate) traced_waits: Arc<Semaphore>,
 }
 
 impl Deps {
-    pub(crate) fn new(deps: &AdminDeps) -> Self {
-        Self {
+    pub(crate) fn new(deps: &AdminDeps) -> Arc<Self> {
+        Arc::new_cyclic(|this| Self {
             replica: deps.replica.clone(),
             fanout: deps.fanout.clone(),
             readiness: deps.readiness.clone(),
@@ -146,6 +153,7 @@ impl Deps {
             version: deps.version,
             work: Work::new(),
             waits: Waits::default(),
+            foreign_waits: ForeignWaits::default(),
             metrics: Metrics::new(),
             csds_answers: Arc::new(Semaphore::new(CSDS_ANSWERS_MAX)),
             load_reports: deps.load_reports.clone(),
@@ -155,15 +163,16 @@ impl Deps {
             reference_settings: Arc::new(deps.references.clone()),
             references: Arc::default(),
             clients: KnownClients::default(),
-            answerer: Arc::new(FleetAnswers(deps.fanout.clone())),
+            answerer: Arc::new(FleetAnswers { fanout: deps.fanout.clone(), deps: this.clone() }),
             external: (deps.external.as_ref())
                 .map(|settings| External::new(settings, deps.drain.clone())),
             access: deps.access.clone(),
             audit: deps.audit.clone(),
             log: deps.log.clone(),
             tracer: deps.tracer.clone(),
+            recent_nodes: RecentNodes::new(&deps.recent_nodes),
             traced_waits: Arc::new(Semaphore::new(TRACED_WAITS_MAX)),
-        }
+        })
     }
 
     /// Returns the state for a read.

@@ -8,16 +8,17 @@ use chancery_admin_proto::v1 as pb;
 use chancery_fanout::StreamStatus;
 use chancery_model::{
     Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
-    has_node_parameters, is_of_node, show_parameters,
+    Verb, has_node_parameters, is_of_node, show_parameters,
 };
 use chancery_protocol::SyncState;
 
 use crate::{
     AdminError,
-    ctx::Ctx,
+    ctx::{Access, Ctx},
     deps::Freshness,
+    fleet::{self, FleetRequest},
     nodes,
-    nodes::{INLINE_STREAMS_MAX, not_asked, show_stream, streams_of},
+    nodes::{INLINE_STREAMS_MAX, show_stream},
     references::{self, ReferenceIndex, ReferenceSettings, ReferenceView, Shown},
     requested::{missing_names, requests_of},
     resources::{mismatch, parse_type, select, stored_name, variant_text},
@@ -26,7 +27,7 @@ use crate::{
     work::Size,
 };
 
-/// Explains how a node gets its resources.
+/// Explains how a node gets its resources. The replica to which it is connected explains it.
 pub(crate) async fn explain_node(
     ctx: &Ctx,
     request: pb::ExplainRequest,
@@ -34,6 +35,85 @@ pub(crate) async fn explain_node(
     if request.node.is_empty() {
         return Err(AdminError::Parameter("the node ID is empty".to_owned()));
     }
+    About::parse(&request)?;
+    let forwarded = pb::ExplainRequest { local: true, stale: true, ..request.clone() };
+    let mut there = fleet::ask_unless(request.local, ctx, &forwarded).await;
+    let replies = std::mem::take(&mut there.replies);
+    let is_elsewhere = !replies.is_empty();
+    let unknown = Unasked { extent: nodes::extent(&there), n_replicas: there.n_not_asked };
+    let here = explain_here(ctx, request, unknown).await;
+    let explained = match (here, is_elsewhere) {
+        (Ok(here), true) if !here.connected => merged(None, replies),
+        (Ok(here), _) => merged(Some((ctx.deps.replica.id(), here)), replies),
+        (Err(error), _) => return Err(error),
+    };
+    let mut explained = explained?;
+    if explained.connected && there.n_not_asked > 0 {
+        let unknown = match there.not_asked.as_slice() {
+            [] => nodes::not_asked(there.n_not_asked),
+            missing => nodes::unanswered(missing),
+        };
+        explained.conclusions.push(format!("The node may have further streams: {unknown}."));
+    }
+    explained.replicas_not_asked = there.n_not_asked;
+    explained.not_asked = there.not_asked;
+    Ok(explained)
+}
+
+/// Merges the explanations of replicas to which a node is connected. That of the newest stream counts.
+fn merged(
+    here: Option<(u64, pb::ExplainResponse)>,
+    there: Vec<(u64, pb::ExplainResponse)>,
+) -> Result<pb::ExplainResponse, AdminError> {
+    let since = |one: &pb::ExplainResponse| {
+        one.streams.iter().map(|stream| stream.since_ms).max().unwrap_or_default()
+    };
+    let is_here = here.is_some();
+    let mut all: Vec<(u64, pb::ExplainResponse)> = here.into_iter().chain(there).collect();
+    all.sort_by_key(|(_, one)| since(one));
+    let Some((replica_id, mut explained)) = all.pop() else {
+        return Err(AdminError::Internal("no replica has explained the node".to_owned()));
+    };
+    if !all.is_empty() || !is_here {
+        let text =
+            format!("This is what replica {replica_id} knows, to which the node is connected.");
+        explained.conclusions.insert(0, text);
+    }
+    for (replica_id, other) in all {
+        let n = nodes::number(other.streams.len(), "such stream");
+        explained
+            .conclusions
+            .push(format!("The node is also connected to replica {replica_id}, with {n}."));
+        explained.streams.splice(0..0, other.streams);
+    }
+    Ok(explained)
+}
+
+/// The replicas whose streams of a node are not known.
+struct Unasked {
+    /// Which replicas know nothing of a node that is not connected, as a part of a sentence.
+    extent: String,
+    n_replicas: u64,
+}
+
+impl FleetRequest for pb::ExplainRequest {
+    const NAME: &'static str = "chancery.admin.v1.ExplainRequest";
+    const NEEDS: Access = Access::Cluster(Verb::Nodes);
+    type Reply = pb::ExplainResponse;
+
+    async fn answer_here(self, ctx: &Ctx) -> Result<pb::ExplainResponse, AdminError> {
+        let unknown = Unasked { extent: String::new(), n_replicas: 0 };
+        let explained = explain_here(ctx, self, unknown).await?;
+        if explained.connected { Ok(explained) } else { Err(AdminError::NotFound(String::new())) }
+    }
+}
+
+/// Explains what this replica knows of a node.
+async fn explain_here(
+    ctx: &Ctx,
+    request: pb::ExplainRequest,
+    unasked: Unasked,
+) -> Result<pb::ExplainResponse, AdminError> {
     let about = About::parse(&request)?;
     let parameters = request.dynamic_parameters;
     if about.key().is_none() && !parameters.is_empty() {
@@ -41,17 +121,18 @@ pub(crate) async fn explain_node(
     }
     let (whole, state) = ctx.states(Freshness::of(request.stale)).await?;
     let about = about.stored_as(&state, &request.name)?;
-    let streams = nodes::streams(ctx).await?;
+    let streams = nodes::streams_of_node(ctx, &request.node).await?;
     let (index, settings) =
         (Arc::clone(&ctx.deps.references), Arc::clone(&ctx.deps.reference_settings));
     let is_small = streams.len() <= INLINE_STREAMS_MAX;
-    let others = nodes::replicas_not_asked(&ctx.deps);
-    let requested = requested(ctx, &about, &streams_of(&streams, &request.node)).await;
+    let of_node: Vec<&StreamStatus> = streams.iter().collect();
+    let requested = requested(ctx, &about, &of_node).await;
+    let replica_id = ctx.deps.replica.id();
     let collection = about.type_url().filter(|type_url| type_url.is_collection()).cloned();
     let explain = move || {
-        let streams = streams_of(&streams, &request.node);
+        let streams: Vec<&StreamStatus> = streams.iter().collect();
         let references = about.key().map(|_| References { index: index.at(&whole), settings });
-        let subject = Subject { id: &request.node, streams: &streams, replicas_not_asked: others };
+        let subject = Subject { id: &request.node, replica_id, streams: &streams, unasked };
         explain(&state, &subject, &about, parameters, references)
     };
     let mut response = ctx.deps.work.run(Size::of(is_small), explain).await?;
@@ -172,7 +253,8 @@ struct Subject<'a> {
     id: &'a str,
     /// Its streams to this replica, the oldest first.
     streams: &'a [&'a StreamStatus],
-    replicas_not_asked: u64,
+    replica_id: u64,
+    unasked: Unasked,
 }
 
 fn explain(
@@ -188,7 +270,7 @@ fn explain(
         connected: !subject.streams.is_empty(),
         type_url: about.type_url().map(ToString::to_string).unwrap_or_default(),
         name: about.key().map(|key| key.name.to_string()).unwrap_or_default(),
-        replicas_not_asked: subject.replicas_not_asked,
+        replicas_not_asked: subject.unasked.n_replicas,
         ..pb::ExplainResponse::default()
     };
     // A node that reconnects may describe itself differently. The newest stream counts.
@@ -220,12 +302,8 @@ fn explain(
         conclude_content(&mut conclusions, state, &seen, about, Some(node));
     }
     conclude_streams(&mut conclusions, &asking, about.about);
-    if subject.replicas_not_asked > 0 {
-        let others = not_asked(subject.replicas_not_asked);
-        conclusions.push(format!("These are its streams to this replica; {others}."));
-    }
     let shown = asking.iter().map(|stream| {
-        let mut shown = show_stream(stream);
+        let mut shown = show_stream(subject.replica_id, stream);
         if let Some(type_url) = about.type_url() {
             shown.subscriptions.retain(|subscription| subscription.type_url == type_url.as_str());
             shown.nacks.retain(|nack| nack.type_url == type_url.as_str());
@@ -246,12 +324,9 @@ fn explain_by_id(
     head: pb::ExplainResponse,
 ) -> pb::ExplainResponse {
     let id = subject.id;
-    let others = match subject.replicas_not_asked {
-        0 => String::new(),
-        n => format!("; {}", not_asked(n)),
-    };
+    let extent = &subject.unasked.extent;
     let mut conclusions = vec![format!(
-        "Node {id:?} is not connected to this replica{others}. Its cluster, locality, metadata, dynamic parameters and \
+        "Node {id:?} is not connected{extent}. Its cluster, locality, metadata, dynamic parameters and \
          identity are unknown here. The rest says only what its ID determines."
     )];
     let (trials, decision) = by_id::decide(state, id);

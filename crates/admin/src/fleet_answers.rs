@@ -1,41 +1,75 @@
 //! The answers of this replica to the questions of others about its clients.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use chancery_admin_proto::v1 as pb;
 use chancery_fanout::Fanout;
 use chancery_model::State;
+use chancery_proto::csds::ClientStatusRequest;
+use chancery_raft_proto::v1::{FindNode, OperationQuestion, WaitQuestion};
 use chancery_store::{AnswerPage, Answerer, Asked, NoAnswer};
 use futures::{FutureExt, future::BoxFuture};
+use prost::Message;
 use tokio::time::Instant;
 
 use crate::{
     access_effects::{AccessEffects, access_effects},
     collection_requests,
+    deps::Deps,
+    fleet::{self, FleetRequest, OPERATION},
     fleet_messages::{
-        CLIENTS, COLLECTIONS, WRITE_EFFECTS, WriteEffects, WriteEffectsQuestion, encode_clients,
+        self, CLIENTS, COLLECTIONS, WRITE_EFFECTS, WriteEffects, WriteEffectsQuestion,
+        encode_clients,
     },
     known_clients::by_scope,
     node_groups::{Client, connected_nodes},
 };
 
 /// Answers other replicas. The store limits the number of concurrent answers.
-#[derive(Debug)]
-pub(crate) struct FleetAnswers(pub(crate) Fanout);
+pub(crate) struct FleetAnswers {
+    pub(crate) fanout: Fanout,
+    /// The parts with which operations work. They own the answerer.
+    pub(crate) deps: Weak<Deps>,
+}
 
 impl Answerer for FleetAnswers {
     fn answer(&self, asked: Asked) -> BoxFuture<'static, Result<AnswerPage, NoAnswer>> {
-        let fanout = self.0.clone();
+        let (fanout, deps) = (self.fanout.clone(), self.deps.clone());
         let answer = async move {
             let body = match asked.kind.as_str() {
                 WRITE_EFFECTS => write_effects(&fanout, asked.body, asked.state).await?,
                 CLIENTS => clients_by_scope(&fanout).await?,
                 COLLECTIONS => collection_requests(&fanout, asked.body).await?,
+                OPERATION => operation(&deps, asked.body).await?,
                 _ => return Err(NoAnswer::OldRelease),
             };
             Ok(AnswerPage { body, next: Bytes::new() })
         };
         answer.boxed()
+    }
+}
+
+/// Runs an operation for another replica.
+async fn operation(deps: &Weak<Deps>, question: Bytes) -> Result<Bytes, NoAnswer> {
+    let deps = deps.upgrade().ok_or(NoAnswer::Starting)?;
+    let question = OperationQuestion::decode(question).map_err(fleet_messages::invalid)?;
+    match question.request_type.as_str() {
+        pb::DescribeResourceRequest::NAME => {
+            fleet::answer::<pb::DescribeResourceRequest>(&deps, question).await
+        }
+        pb::ExplainRequest::NAME => fleet::answer::<pb::ExplainRequest>(&deps, question).await,
+        pb::GetLoadRequest::NAME => fleet::answer::<pb::GetLoadRequest>(&deps, question).await,
+        pb::GetMcpStatusRequest::NAME => {
+            fleet::answer::<pb::GetMcpStatusRequest>(&deps, question).await
+        }
+        pb::GetNodeRequest::NAME => fleet::answer::<pb::GetNodeRequest>(&deps, question).await,
+        pb::ListNodesRequest::NAME => fleet::answer::<pb::ListNodesRequest>(&deps, question).await,
+        pb::ResolveRequest::NAME => fleet::answer::<pb::ResolveRequest>(&deps, question).await,
+        FindNode::NAME => fleet::answer::<FindNode>(&deps, question).await,
+        WaitQuestion::NAME => fleet::answer::<WaitQuestion>(&deps, question).await,
+        ClientStatusRequest::NAME => fleet::answer::<ClientStatusRequest>(&deps, question).await,
+        _ => Err(NoAnswer::OldRelease),
     }
 }
 

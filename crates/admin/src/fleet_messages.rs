@@ -194,7 +194,7 @@ pub(crate) fn failed(replica_id: u64, reason: &NoAnswer) -> pb_admin::ReplicaNot
     }
 }
 
-fn invalid(error: impl std::fmt::Display) -> NoAnswer {
+pub(crate) fn invalid(error: impl std::fmt::Display) -> NoAnswer {
     NoAnswer::Failed(error.to_string())
 }
 

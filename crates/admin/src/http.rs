@@ -22,7 +22,7 @@ use crate::{
     AdminDeps, AdminError, authenticate, bounds, csds,
     ctx::{Access, Call, Ctx},
     deps::Deps,
-    nodes, openapi, operations,
+    openapi, operations,
     probes::Probes,
     record::{self, Record},
     reply::json_body,
@@ -101,19 +101,19 @@ async fn client_status(
 ) -> Response {
     let answer = async {
         let (parts, body) = request.into_parts();
-        Input::new(pairs, path, Body::empty(), 0)?.params.finish()?;
+        let mut params = Input::new(pairs, path, Body::empty(), 0)?.params;
+        let is_local = params.flag("local")?;
+        params.finish()?;
         let text = body_text(body, csds::REQUEST_BYTES_MAX as u64, "").await?;
         let request = csds::from_json(&text)?;
         let ctx = permit(&http, &parts.extensions, Access::Cluster(Verb::Nodes))?;
-        csds::client_status(&ctx, request, |config| csds::to_json(&config)).await
+        csds::client_status(&ctx, request, is_local, |config| csds::to_json(&config)).await
     };
     match answer.await {
-        Ok(configs) => {
-            let body = format!("{{\"config\":[{}]}}", configs.join(","));
-            let scope = [
-                (csds::SCOPE_HEADER, csds::client_status_scope(&http.deps)),
-                (csds::NOT_ASKED_HEADER, nodes::replicas_not_asked(&http.deps).to_string()),
-            ];
+        Ok(csds::ClientStatus { clients, scope, n_not_asked }) => {
+            let body = format!("{{\"config\":[{}]}}", clients.join(","));
+            let scope =
+                [(csds::SCOPE_HEADER, scope), (csds::NOT_ASKED_HEADER, n_not_asked.to_string())];
             (scope, json_body(Body::from(body))).into_response()
         }
         Err(error) => error.into_response(),

@@ -58,6 +58,7 @@ shapes!(
     TakeSnapshotResponse,
     TokenInfo,
     VersionInfo,
+    WaitResult,
     WhoAmIResponse,
     WriteResponse,
 );

@@ -32,13 +32,17 @@ mod csds;
 mod ctx;
 mod deletion;
 mod deps;
+mod describe;
 mod early;
 mod error;
 mod explain;
 mod external;
+mod fleet;
 mod fleet_answers;
 mod fleet_effects;
 mod fleet_messages;
+mod fleet_wait;
+mod found_node;
 #[doc(hidden)]
 pub mod fuzz;
 mod health;
@@ -47,12 +51,15 @@ pub mod json;
 mod keys;
 mod known_clients;
 mod load;
+mod load_sum;
 mod log_filter;
 mod log_service;
 mod mcp;
 mod members;
 mod metrics;
 mod node_groups;
+mod node_list;
+mod node_state;
 mod nodes;
 mod openapi;
 mod operation_log;
@@ -61,6 +68,7 @@ mod origin;
 mod params;
 mod probes;
 mod readiness;
+mod recent_nodes;
 mod record;
 mod redact;
 mod references;
@@ -73,6 +81,7 @@ mod routes;
 mod trial;
 mod unrequested_collections;
 mod wait;
+mod wait_progress;
 mod web_pages;
 mod work;
 mod write;
@@ -113,6 +122,7 @@ pub use log_filter::{LogFilter, LogFilterState};
 pub use metrics::METRICS;
 pub use probes::{Liveness, RenderMetrics};
 pub use readiness::{NotReady, NotReadyReason, Readiness};
+pub use recent_nodes::RecentNodesSettings;
 pub use references::ReferenceSettings;
 pub use write_guards::settings::{ALL_GUARDS, GUARD_NAMES, GuardSettings, guard_name};
 
@@ -140,11 +150,15 @@ pub fn warm_up() {
 /// references up to date. Without it, a request that needs the index may take long. It also lets this replica answer
 /// the questions of others, on the runtime of the task and while the routes exist.
 pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
-    let service = Arc::new(deps::Deps::new(deps));
+    let service = deps::Deps::new(deps);
     let background = Arc::clone(&service);
     let background = async move {
         background.replica.answer_with(Arc::downgrade(&background.answerer));
-        write_check::update_references(&background).await;
+        let recent = background.recent_nodes.clone().run(background.fanout.clone());
+        tokio::select! {
+            () = write_check::update_references(&background) => {}
+            () = recent => {}
+        }
     };
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);
     let operations = operations::Grpc(Arc::clone(&service));

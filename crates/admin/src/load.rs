@@ -1,26 +1,32 @@
 //! The load that clients report (LRS), and the settings of their reports.
 //!
-//! Reports are not replicated (LRS-19). An answer covers the clients of this replica, and says how complete
-//! it is.
+//! Reports are not replicated (LRS-19). Each replica answers for its clients, and the answer for the caller is the sum.
+//! It says how complete it is.
 
 use std::time::Duration;
 
 use chancery_admin_proto::v1 as pb;
 use chancery_load::{Clusters, LoadReports, Query, SettingsError};
+use chancery_model::Verb;
 
-use crate::{AdminError, ctx::Ctx, nodes};
+use crate::{
+    AdminError,
+    ctx::{Access, Ctx},
+    fleet::{self, FleetRequest},
+    load_sum,
+};
 
 /// The default number of clusters in an answer.
 const CLUSTERS_DEFAULT: u32 = 1000;
 /// The maximum number of clusters in an answer.
 const CLUSTERS_MAX: u32 = 10_000;
 
-/// Returns the load that clients have reported to this replica.
+/// Returns the load that clients have reported to all replicas.
 pub(crate) async fn get_load(
     ctx: &Ctx,
     request: pb::GetLoadRequest,
 ) -> Result<pb::LoadStatus, AdminError> {
-    let reports = reports_of(ctx)?;
+    reports_of(ctx)?;
     let limit = match request.limit {
         0 => CLUSTERS_DEFAULT,
         limit if limit > CLUSTERS_MAX => {
@@ -29,16 +35,43 @@ pub(crate) async fn get_load(
         }
         limit => limit,
     };
+    let is_local = request.local;
+    let request = pb::GetLoadRequest { local: true, limit, ..request };
+    let here = load_here(ctx, request.clone());
+    let (here, there) = tokio::join!(here, fleet::ask_unless(is_local, ctx, &request));
+    let (n_answered, n_not_asked) = (there.n_answered(), there.n_not_asked);
+    let not_asked = there.not_asked.clone();
+    let mut status = here?;
+    there.into_replies().for_each(|reply| load_sum::add(&mut status, reply));
+    load_sum::limit(&mut status, usize::try_from(limit).unwrap_or(usize::MAX));
+    status.replicas = n_answered + 1;
+    status.replicas_not_asked = n_not_asked;
+    status.not_asked = not_asked;
+    status.complete = n_not_asked == 0 && status.clusters_omitted == 0 && status.omitted.is_empty();
+    Ok(status)
+}
+
+impl FleetRequest for pb::GetLoadRequest {
+    const NAME: &'static str = "chancery.admin.v1.GetLoadRequest";
+    const NEEDS: Access = Access::Cluster(Verb::LoadRead);
+    type Reply = pb::LoadStatus;
+
+    async fn answer_here(self, ctx: &Ctx) -> Result<pb::LoadStatus, AdminError> {
+        let limit = self.limit.clamp(1, CLUSTERS_MAX);
+        load_here(ctx, Self { limit, ..self }).await
+    }
+}
+
+/// Returns the load that clients have reported to this replica.
+async fn load_here(ctx: &Ctx, request: pb::GetLoadRequest) -> Result<pb::LoadStatus, AdminError> {
+    let reports = reports_of(ctx)?;
     let query = Query {
         cluster: request.cluster,
         endpoints: request.endpoints,
-        clusters_max: usize::try_from(limit).unwrap_or(usize::MAX),
+        clusters_max: usize::try_from(request.limit).unwrap_or(usize::MAX),
     };
     let mut status = reports.show(query).await;
-    status.replica_id = ctx.deps.replica.status().replica_id;
-    status.replicas_not_asked = nodes::replicas_not_asked(&ctx.deps);
-    status.complete =
-        status.replicas_not_asked == 0 && status.clusters_omitted == 0 && status.omitted.is_empty();
+    status.replica_id = ctx.deps.replica.id();
     Ok(status)
 }
 

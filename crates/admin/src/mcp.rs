@@ -2,17 +2,47 @@
 
 use chancery_admin_proto::v1 as pb;
 use chancery_mcp::{CollectionStatus, ConfirmRefusal, SourceStatus};
-use chancery_model::State;
+use chancery_model::{State, Verb};
 
-use crate::{AdminError, ctx::Ctx, record::Operation};
+use crate::{
+    AdminError,
+    ctx::{Access, Ctx},
+    fleet::{self, FleetRequest},
+    record::Operation,
+};
 
-/// Returns the status of all sources.
-pub(crate) fn mcp_status(ctx: &Ctx) -> pb::McpStatus {
+/// Returns the status of all sources on the leader, which has the streams to them. If it does not answer, returns the
+/// status on this replica.
+pub(crate) async fn get_mcp_status(ctx: &Ctx, request: pb::GetMcpStatusRequest) -> pb::McpStatus {
+    let here = mcp_status(ctx);
+    if request.local || here.leader == here.replica_id {
+        return here;
+    }
+    let there = fleet::ask(ctx, &pb::GetMcpStatusRequest { local: true }).await;
+    let not_asked = there.not_asked.clone();
+    let leads = |status: &pb::McpStatus| status.leader == status.replica_id;
+    let leading = there.into_replies().find(leads);
+    leading.unwrap_or(pb::McpStatus { not_asked, ..here })
+}
+
+impl FleetRequest for pb::GetMcpStatusRequest {
+    const NAME: &'static str = "chancery.admin.v1.GetMcpStatusRequest";
+    const NEEDS: Access = Access::Cluster(Verb::McpRead);
+    type Reply = pb::McpStatus;
+
+    async fn answer_here(self, ctx: &Ctx) -> Result<pb::McpStatus, AdminError> {
+        Ok(mcp_status(ctx))
+    }
+}
+
+/// Returns the status of all sources on this replica.
+fn mcp_status(ctx: &Ctx) -> pb::McpStatus {
     let state = ctx.deps.replica.state();
     pb::McpStatus {
-        replica_id: ctx.deps.replica.status().replica_id,
+        replica_id: ctx.deps.replica.id(),
         leader: ctx.deps.replica.leader().unwrap_or_default(),
         sources: ctx.deps.sources.status().into_iter().map(|one| source(one, &state)).collect(),
+        not_asked: Vec::new(),
     }
 }
 

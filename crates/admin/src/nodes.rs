@@ -1,34 +1,49 @@
-//! Connected nodes: all streams with the same node ID.
+//! Connected nodes: all streams with the same node ID, to all replicas.
 
 use std::{
-    collections::BTreeMap,
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use chancery_admin_proto::v1 as pb;
-use chancery_fanout::{NackRecord, PollRejection, StalledShard, StreamStatus};
-use chancery_model::Glob;
+use chancery_fanout::{NackRecord, PollRejection, SelectNode, StalledShard, StreamStatus};
+use chancery_model::Verb;
 use chancery_protocol::{SubscriptionStatus, SyncState};
 use tokio::time::Instant;
 
-use crate::{AdminError, ctx::Ctx, deps::Deps, requested::missing_names, work::Size};
-
-/// The maximum number of nodes in one piece of the list.
-const PIECE_NODES_MAX: usize = 200;
+use crate::{
+    AdminError,
+    ctx::{Access, Ctx},
+    deps::Deps,
+    fleet::{self, Elsewhere, FleetRequest},
+    node_state::{DISCONNECTED, coarse_word, condition, n_duplicates, worst},
+    requested::missing_names,
+};
 
 /// The maximum number of streams that are processed inline. More streams are processed on a thread
 /// for blocking work.
 pub(crate) const INLINE_STREAMS_MAX: usize = 500;
 
-/// The names of the states of a node, the worst first.
-const STATES: [&str; 4] = ["unassigned", "nacked", "pending", "synced"];
-
 /// Returns the status of every stream, for an answer that must have all of them.
 pub(crate) async fn streams(ctx: &Ctx) -> Result<Vec<StreamStatus>, AdminError> {
+    selected_streams(ctx, Arc::new(|_| true)).await
+}
+
+/// Returns the status of the streams of selected nodes to this replica.
+pub(crate) async fn selected_streams(
+    ctx: &Ctx,
+    select: SelectNode,
+) -> Result<Vec<StreamStatus>, AdminError> {
     let since = Instant::now();
-    let streams = ctx.deps.fanout.nodes().await;
+    let streams = ctx.deps.fanout.streams_of(select).await;
+    check_answered(ctx, since)?;
+    Ok(streams)
+}
+
+/// Fails if a query since a time may have left out streams.
+pub(crate) fn check_answered(ctx: &Ctx, since: Instant) -> Result<(), AdminError> {
     match ctx.deps.fanout.stalled_since(since).first() {
-        None => Ok(streams),
+        None => Ok(()),
         Some(stalled) => Err(AdminError::Unavailable(format!(
             "{stalled}; the answer needs them, so retry later, or ask another replica"
         ))),
@@ -46,60 +61,143 @@ pub(crate) fn unasked_shards(ctx: &Ctx, since: Instant) -> Vec<pb::Problem> {
     ctx.deps.fanout.stalled_since(since).into_iter().map(warning).collect()
 }
 
-/// Connected nodes, in pieces.
-pub(crate) struct NodePages(pub(crate) Vec<pb::ListNodesResponse>);
-
-/// Returns the connected nodes in pieces.
-pub(crate) async fn list_nodes(
-    ctx: &Ctx,
-    request: pb::ListNodesRequest,
-) -> Result<NodePages, AdminError> {
-    if !request.state.is_empty() && !STATES.contains(&request.state.as_str()) {
-        let (state, known) = (request.state, STATES.join(", "));
-        return Err(AdminError::Parameter(format!(
-            "{state:?} is not a state of a node; the states are {known}"
-        )));
-    }
-    let streams = streams(ctx).await?;
-    let not_asked = replicas_not_asked(&ctx.deps);
-    if streams.len() <= INLINE_STREAMS_MAX {
-        return Ok(NodePages(list(&streams, &request, not_asked)));
-    }
-    ctx.deps.work.run(Size::Large, move || NodePages(list(&streams, &request, not_asked))).await
-}
-
 /// Returns the number of other replicas. This replica does not know their nodes.
 pub(crate) fn replicas_not_asked(deps: &Deps) -> u64 {
     deps.replica.n_members().saturating_sub(1) as u64
 }
 
-/// Returns the error for a node without a stream to this replica.
-pub(crate) fn not_connected(deps: &Deps, id: &str) -> AdminError {
-    let others = match replicas_not_asked(deps) {
-        0 => String::new(),
-        n => format!("; {}", not_asked(n)),
-    };
+/// Returns the error for a node without a stream to a replica that has answered.
+pub(crate) fn not_connected<T>(id: &str, there: &Elsewhere<T>) -> AdminError {
     AdminError::NotFound(format!(
-        "node {id:?} is not connected to this replica{others}; list the nodes of a replica with `chancery nodes`"
+        "node {id:?} is not connected{}; list the connected nodes with `chancery nodes`",
+        extent(there)
     ))
 }
 
-/// Returns one connected node.
+/// Returns which replicas know nothing of a node, as a part of a sentence about it.
+pub(crate) fn extent<T>(there: &Elsewhere<T>) -> String {
+    match (there.not_asked.as_slice(), there.n_not_asked) {
+        ([], 0) => String::new(),
+        ([], n) => format!(" to this replica; {}", not_asked(n)),
+        (missing, _) => {
+            let replicas = match there.n_answered() {
+                0 => "this replica".to_owned(),
+                n => format!("the {} replicas that answered", n + 1),
+            };
+            format!(" to {replicas}; {}", unanswered(missing))
+        }
+    }
+}
+
+/// Returns the replicas that have not answered, each with its reason.
+pub(crate) fn unanswered(missing: &[pb::ReplicaNotAsked]) -> String {
+    let replicas = missing.iter().map(|one| format!("replica {} {}", one.replica_id, one.message));
+    replicas.collect::<Vec<_>>().join(", ")
+}
+
+/// Returns one node with its streams to all replicas.
 pub(crate) async fn get_node(
     ctx: &Ctx,
     request: pb::GetNodeRequest,
 ) -> Result<pb::NodeStatus, AdminError> {
-    let streams = streams(ctx).await?;
-    let streams = streams_of(&streams, &request.id);
+    let pb::GetNodeRequest { id, local } = request;
+    let forwarded = pb::GetNodeRequest { id: id.clone(), local: true };
+    let here = node_here(ctx, &id);
+    let (here, there) = tokio::join!(here, fleet::ask_unless(local, ctx, &forwarded));
+    let here = match here {
+        Err(AdminError::NotFound(_)) => None,
+        other => Some(other?),
+    };
+    let (replicas_not_asked, missing) = (there.n_not_asked, there.not_asked.clone());
+    let Some(node) =
+        merged(here.into_iter().chain(there.replies.iter().map(|(_, node)| node.clone())))
+    else {
+        return Err(not_connected(&id, &there));
+    };
+    Ok(pb::NodeStatus { replicas_not_asked, not_asked: missing, ..node })
+}
+
+/// Returns a node with its streams to this replica.
+async fn node_here(ctx: &Ctx, id: &str) -> Result<pb::NodeStatus, AdminError> {
+    let streams = streams_of_node(ctx, id).await?;
     if streams.is_empty() {
-        return Err(not_connected(&ctx.deps, &request.id));
+        return disconnected_node(ctx, id).await;
     }
+    let streams: Vec<&StreamStatus> = streams.iter().collect();
     let missing = missing_names(&ctx.deps.fanout, &streams, None).await;
     let waits = missing
         .into_iter()
         .map(|(type_url, clause)| pb::Wait { type_url: type_url.to_string(), message: clause });
-    let (waits, replicas_not_asked) = (waits.collect(), replicas_not_asked(&ctx.deps));
-    Ok(pb::NodeStatus { waits, replicas_not_asked, ..show_node(&streams) })
+    let waits = waits.collect();
+    Ok(pb::NodeStatus { waits, ..show_node(ctx.deps.replica.id(), &streams) })
+}
+
+/// Returns a node that was connected to this replica recently.
+async fn disconnected_node(ctx: &Ctx, id: &str) -> Result<pb::NodeStatus, AdminError> {
+    let recent = &ctx.deps.recent_nodes;
+    recent.update(&ctx.deps.fanout).await;
+    let found = recent.disconnected(ctx.deps.replica.id(), 1, |known| known == id).pop();
+    let node = found.ok_or_else(|| AdminError::NotFound(String::new()))?;
+    let condition = pb::Condition {
+        state: DISCONNECTED.to_owned(),
+        since_ms: node.since_ms,
+        message: format!("was connected to replica {}", node.replica_id),
+    };
+    Ok(pb::NodeStatus {
+        id: node.id,
+        cluster: node.cluster,
+        user_agent: node.user_agent,
+        state: DISCONNECTED.to_owned(),
+        condition: Some(condition),
+        ..pb::NodeStatus::default()
+    })
+}
+
+impl FleetRequest for pb::GetNodeRequest {
+    const NAME: &'static str = "chancery.admin.v1.GetNodeRequest";
+    const NEEDS: Access = Access::Cluster(Verb::Nodes);
+    type Reply = pb::NodeStatus;
+
+    async fn answer_here(self, ctx: &Ctx) -> Result<pb::NodeStatus, AdminError> {
+        node_here(ctx, &self.id).await
+    }
+}
+
+/// Merges what replicas know of one node. A node that reconnects may describe itself differently: its newest stream
+/// counts.
+pub(crate) fn merged(parts: impl IntoIterator<Item = pb::NodeStatus>) -> Option<pb::NodeStatus> {
+    // The replica to which a disconnected node was connected last comes last.
+    let newest = |node: &pb::NodeStatus| {
+        let lost = node.condition.as_ref().map(|condition| condition.since_ms);
+        (node.streams.last().map(|stream| stream.since_ms), lost)
+    };
+    let mut parts: Vec<pb::NodeStatus> = parts.into_iter().collect();
+    parts.sort_by_key(newest);
+    let last = parts.pop()?;
+    if parts.is_empty() {
+        return Some(last);
+    }
+    let condition = if last.streams.is_empty() {
+        last.condition.clone()
+    } else {
+        worst(parts.iter().chain([&last]).filter_map(|node| node.condition.as_ref()))
+    };
+    let (mut streams, mut waits) = (Vec::new(), Vec::new());
+    for part in parts {
+        streams.extend(part.streams);
+        waits.extend(part.waits);
+    }
+    streams.extend(last.streams);
+    waits.extend(last.waits);
+    streams.sort_by(|a, b| (a.since_ms, &a.peer).cmp(&(b.since_ms, &b.peer)));
+    Some(pb::NodeStatus {
+        state: condition.as_ref().map(coarse_word).unwrap_or_default().to_owned(),
+        duplicates: n_duplicates(&last.user_agent, &streams),
+        condition,
+        streams,
+        waits,
+        ..last
+    })
 }
 
 /// Returns a number with a noun: `1 node`, `2 nodes`.
@@ -115,40 +213,12 @@ pub(crate) fn not_asked(n_replicas: u64) -> String {
     }
 }
 
-fn list(
-    streams: &[StreamStatus],
-    request: &pb::ListNodesRequest,
-    replicas_not_asked: u64,
-) -> Vec<pb::ListNodesResponse> {
-    let glob = Glob::new(if request.id.is_empty() { "*" } else { &request.id });
-    let mut by_id: BTreeMap<&str, Vec<&StreamStatus>> = BTreeMap::new();
-    for stream in streams.iter().filter(|stream| glob.matches(&stream.node.id)) {
-        by_id.entry(&stream.node.id).or_default().push(stream);
-    }
-    let mut nodes = by_id
-        .into_values()
-        .map(|streams| show_node(&streams))
-        .filter(|node| request.state.is_empty() || node.state == request.state);
-    let mut pieces = Vec::new();
-    loop {
-        let piece: Vec<pb::NodeStatus> = nodes.by_ref().take(PIECE_NODES_MAX).collect();
-        if piece.is_empty() && !pieces.is_empty() {
-            return pieces;
-        }
-        let is_last = piece.len() < PIECE_NODES_MAX;
-        pieces.push(pb::ListNodesResponse { nodes: piece, replicas_not_asked });
-        if is_last {
-            return pieces;
-        }
-    }
-}
-
-/// Returns the streams of a node, sorted by start time.
-pub(crate) fn streams_of<'a>(streams: &'a [StreamStatus], id: &str) -> Vec<&'a StreamStatus> {
-    let mut of_node: Vec<&StreamStatus> =
-        streams.iter().filter(|stream| stream.node.id == id).collect();
-    of_node.sort_by_key(|stream| (stream.since, stream.peer));
-    of_node
+/// Returns the streams of a node to this replica, sorted by start time.
+pub(crate) async fn streams_of_node(ctx: &Ctx, id: &str) -> Result<Vec<StreamStatus>, AdminError> {
+    let id = id.to_owned();
+    let mut streams = selected_streams(ctx, Arc::new(move |node| node.id == id)).await?;
+    streams.sort_by_key(|stream| (stream.since, stream.peer));
+    Ok(streams)
 }
 
 /// Converts a time to milliseconds since 1970.
@@ -157,12 +227,15 @@ pub(crate) fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn show_node(streams: &[&StreamStatus]) -> pb::NodeStatus {
+/// Converts a node with its streams to this replica to a message.
+pub(crate) fn show_node(replica_id: u64, streams: &[&StreamStatus]) -> pb::NodeStatus {
     let mut streams = streams.to_vec();
     streams.sort_by_key(|stream| (stream.since, stream.peer));
     let Some(newest) = streams.last() else { return pb::NodeStatus::default() };
     let node = &newest.node;
-    let state = streams.iter().map(|stream| stream_state(stream)).max().unwrap_or_default();
+    let streams: Vec<pb::StreamStatus> =
+        streams.iter().map(|stream| show_stream(replica_id, stream)).collect();
+    let condition = worst(streams.iter().filter_map(|stream| stream.condition.as_ref()));
     pb::NodeStatus {
         id: node.id.clone(),
         cluster: node.cluster.clone(),
@@ -172,48 +245,16 @@ fn show_node(streams: &[&StreamStatus]) -> pb::NodeStatus {
             sub_zone: node.locality.sub_zone.clone(),
         }),
         user_agent: node.user_agent.clone(),
-        state: state.word().to_owned(),
-        streams: streams.iter().map(|stream| show_stream(stream)).collect(),
-        replicas_not_asked: 0,
-        waits: Vec::new(),
+        state: condition.as_ref().map(coarse_word).unwrap_or_default().to_owned(),
+        duplicates: n_duplicates(&node.user_agent, &streams),
+        condition,
+        streams,
+        ..pb::NodeStatus::default()
     }
-}
-
-/// The state of a stream. A worse state is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-enum NodeState {
-    #[default]
-    Synced,
-    Pending,
-    Nacked,
-    Unassigned,
-}
-
-impl NodeState {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Unassigned => STATES[0],
-            Self::Nacked => STATES[1],
-            Self::Pending => STATES[2],
-            Self::Synced => STATES[3],
-        }
-    }
-}
-
-fn stream_state(stream: &StreamStatus) -> NodeState {
-    if stream.assignment.is_none() {
-        return NodeState::Unassigned;
-    }
-    let states = stream.subscriptions.iter().map(|subscription| match subscription.state {
-        SyncState::Idle | SyncState::Synced => NodeState::Synced,
-        SyncState::Pending => NodeState::Pending,
-        SyncState::Nacked => NodeState::Nacked,
-    });
-    states.max().unwrap_or_default()
 }
 
 /// Converts a stream to a message.
-pub(crate) fn show_stream(stream: &StreamStatus) -> pb::StreamStatus {
+pub(crate) fn show_stream(replica_id: u64, stream: &StreamStatus) -> pb::StreamStatus {
     let mut subscriptions: Vec<pb::SubscriptionStatus> =
         stream.subscriptions.iter().map(|one| show_subscription(stream, one)).collect();
     subscriptions.sort_by(|a, b| a.type_url.cmp(&b.type_url));
@@ -230,6 +271,8 @@ pub(crate) fn show_stream(stream: &StreamStatus) -> pb::StreamStatus {
         scopes: stream.scopes.iter().map(ToString::to_string).collect(),
         subscriptions,
         nacks,
+        replica_id,
+        condition: Some(condition(stream, SystemTime::now())),
     }
 }
 
@@ -267,6 +310,8 @@ fn show_subscription(
         nack_message: nack.map(|nack| nack.message.clone()).unwrap_or_default(),
         nack_version: nack.map(|nack| nack.version.to_string()).unwrap_or_default(),
         held_removals: subscription.n_pending_removals as u64,
+        missing: subscription.n_missing as u64,
+        first_missing: subscription.missing.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 

@@ -114,7 +114,7 @@ fn parameter(name: &str, kind: &str) -> Value {
         "number" | "number_or_zero" | "limit" => {
             ("query", json!({"type": "integer", "format": "int64", "minimum": 0}))
         }
-        "list" => ("query", json!({"type": "array", "items": {"type": "string"}})),
+        "list" | "texts" => ("query", json!({"type": "array", "items": {"type": "string"}})),
         "pairs" => {
             let pair = json!({"type": "string", "pattern": "^[^=]+=", "examples": ["key=value"]});
             ("query", json!({"type": "array", "items": pair}))

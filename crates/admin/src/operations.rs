@@ -23,8 +23,9 @@ use crate::{
         Call,
     },
     deps::Deps,
-    explain, keys, load, log_service, mcp, members,
-    nodes::{self, NodePages},
+    describe, explain, fleet_wait, keys, load, log_service, mcp, members,
+    node_list::{self, NodePages},
+    nodes,
     record::{Operation, Record},
     reply::{HttpReply, Reply, problems_in},
     resolve,
@@ -230,25 +231,47 @@ operations! {
                 name: text("name"),
                 scope: text("scope"),
                 stale: flag("stale"),
+                local: flag("local"),
                 dynamic_parameters: pairs("parameter"),
             },
-            run: resources::describe_resource(ctx, request).await,
+            run: describe::describe_resource(ctx, request).await,
         }
 
         /// Returns the connected nodes in pieces.
         list_nodes(ctx, request: ListNodesRequest) -> NodePages, as ListNodesStream {
             needs: Cluster(Verb::Nodes),
             record: read,
-            http: GET "/v1/nodes" { id: text("id"), state: text("state") },
-            run: nodes::list_nodes(ctx, request).await,
+            http: GET "/v1/nodes" {
+                id: text("id"),
+                state: text("state"),
+                local: flag("local"),
+                limit: limit("limit"),
+                cursor: text("cursor"),
+                behind: number("behind"),
+                ids: texts("node"),
+            },
+            run: node_list::list_nodes(ctx, request).await,
         }
 
         /// Returns one connected node.
         get_node(ctx, request: GetNodeRequest) -> pb::NodeStatus {
             needs: Cluster(Verb::Nodes),
             record: read,
-            http: GET "/v1/nodes/{*id}" { id: path("id") },
+            http: GET "/v1/nodes/{*id}" { id: path("id"), local: flag("local") },
             run: nodes::get_node(ctx, request).await,
+        }
+
+        /// Waits until sessions of all replicas have acknowledged a revision.
+        wait(ctx, request: WaitRequest) -> pb::WaitResult {
+            needs: Somewhere(Verb::Get),
+            record: read,
+            http: GET "/v1/wait" {
+                revision: number_or_zero("revision"),
+                wait_ms: millis("timeout"),
+                scope: text("scope"),
+                r#for: text("for"),
+            },
+            run: fleet_wait::wait(ctx, request).await,
         }
 
         /// Explains what a node sees of a resource, and why.
@@ -260,6 +283,7 @@ operations! {
                 r#type: text("type"),
                 name: text("name"),
                 stale: flag("stale"),
+                local: flag("local"),
                 dynamic_parameters: pairs("parameter"),
             },
             run: explain::explain_node(ctx, request).await,
@@ -491,7 +515,7 @@ operations! {
     }
 
     service LoadService in load_service_server {
-        /// Returns the load that clients have reported to this replica.
+        /// Returns the load that clients have reported.
         get_load(ctx, request: GetLoadRequest) -> pb::LoadStatus {
             needs: Cluster(Verb::LoadRead),
             record: read,
@@ -499,6 +523,7 @@ operations! {
                 cluster: text("cluster"),
                 endpoints: flag("endpoints"),
                 limit: limit("limit"),
+                local: flag("local"),
             },
             run: load::get_load(ctx, request).await,
         }
@@ -532,11 +557,11 @@ operations! {
 
     service McpService in mcp_service_server {
         /// Returns the status of all sources of MCP.
-        get_mcp_status(ctx, _request: GetMcpStatusRequest) -> pb::McpStatus {
+        get_mcp_status(ctx, request: GetMcpStatusRequest) -> pb::McpStatus {
             needs: Cluster(Verb::McpRead),
             record: read,
-            http: GET "/v1/mcp" {},
-            run: Ok(mcp::mcp_status(ctx)),
+            http: GET "/v1/mcp" { local: flag("local") },
+            run: Ok(mcp::get_mcp_status(ctx, request).await),
         }
 
         /// Allows a held deletion of a source of MCP.

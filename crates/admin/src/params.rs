@@ -45,6 +45,11 @@ impl Params {
         taken.into_iter().map(|(_, value)| value).collect()
     }
 
+    /// Returns all values of a parameter of an operation that has more parameters.
+    pub(crate) fn texts(&mut self, name: &'static str) -> Result<Vec<String>, AdminError> {
+        Ok(self.list(name))
+    }
+
     /// Returns the value of a parameter that may occur once.
     pub(crate) fn one(&mut self, name: &'static str) -> Result<Option<String>, AdminError> {
         let mut values = self.list(name);

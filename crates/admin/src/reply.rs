@@ -8,12 +8,12 @@ use axum::{
 };
 use bytes::Bytes;
 use chancery_admin_proto::v1 as pb;
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use http::{HeaderValue, header};
 use tonic::Status;
 
 use crate::{
-    AdminError, backup::BackupPieces, json::JsonMessage, nodes::NodePages, resources::Listing,
+    AdminError, backup::BackupPieces, json::JsonMessage, node_list::NodePages, resources::Listing,
 };
 
 /// The pieces of a reply.
@@ -73,7 +73,7 @@ impl Reply for NodePages {
     type Message = Pieces<pb::ListNodesResponse>;
 
     fn into_message(self) -> Self::Message {
-        Box::pin(stream::iter(self.0.into_iter().map(Ok)))
+        Box::pin(self.0.map_err(Status::from))
     }
 }
 
@@ -82,12 +82,16 @@ impl HttpReply for NodePages {
     const NAME: &'static str = <pb::ListNodesResponse as JsonMessage>::NAME;
 
     fn into_http(self) -> Response {
-        let not_asked = self.0.first().map_or(0, |piece| piece.replicas_not_asked);
-        let pieces = stream::iter(self.0).then(|piece| async {
-            tokio::task::yield_now().await;
-            piece.nodes
+        let (mut separator, mut rest) = ("", pb::ListNodesResponse::default());
+        let pieces = self.0.map_ok(move |mut piece| {
+            let text = items(&std::mem::take(&mut piece.nodes), &mut separator);
+            // The end of the list has what the pieces say about its completeness.
+            rest.disconnected.append(&mut piece.disconnected);
+            let disconnected = std::mem::take(&mut rest.disconnected);
+            rest = pb::ListNodesResponse { disconnected, ..piece };
+            (text, rest.clone())
         });
-        json_pieces(format!("{{\"replicas_not_asked\":{not_asked},\"nodes\":["), pieces)
+        json_body(Body::from_stream(with_rest(pieces)))
     }
 }
 
@@ -123,6 +127,50 @@ impl IntoResponse for AdminError {
     }
 }
 
+/// Returns a list of nodes as JSON: the nodes piece by piece, then what the last piece has besides them. An error ends
+/// the body early, so that no client takes the list for complete.
+fn with_rest(
+    pieces: impl Stream<Item = Result<(String, pb::ListNodesResponse), AdminError>> + Send + 'static,
+) -> impl Stream<Item = Result<Bytes, AdminError>> + Send + 'static {
+    enum Step<S> {
+        Start(S),
+        Rest(S, pb::ListNodesResponse),
+    }
+    stream::unfold(Some(Step::Start(Box::pin(pieces))), |step| async {
+        let (mut pieces, head, rest) = match step? {
+            Step::Start(pieces) => (pieces, "{\"nodes\":[", pb::ListNodesResponse::default()),
+            Step::Rest(pieces, rest) => (pieces, "", rest),
+        };
+        Some(match pieces.next().await {
+            Some(Ok((text, rest))) => {
+                (Ok(Bytes::from(format!("{head}{text}"))), Some(Step::Rest(pieces, rest)))
+            }
+            Some(Err(error)) => (Err(error), None),
+            None => (Ok(Bytes::from(end_of_list(&rest))), None),
+        })
+    })
+}
+
+/// Returns the end of a list of nodes: all fields but the nodes.
+fn end_of_list(rest: &pb::ListNodesResponse) -> String {
+    let mut fields = rest.to_json();
+    if let Some(fields) = fields.as_object_mut() {
+        fields.remove("nodes");
+    }
+    fields.to_string().replacen('{', "],", 1)
+}
+
+/// Returns items of a list as JSON.
+fn items<M: JsonMessage>(items: &[M], separator: &mut &str) -> String {
+    let mut text = String::new();
+    for item in items {
+        text.push_str(separator);
+        text.push_str(&item.to_json().to_string());
+        *separator = ",";
+    }
+    text
+}
+
 fn json<M: JsonMessage>(message: &M) -> Response {
     json_body(Body::from(message.to_json().to_string()))
 }
@@ -138,15 +186,7 @@ fn json_pieces<M: JsonMessage>(
     pieces: impl Stream<Item = Vec<M>> + Send + 'static,
 ) -> Response {
     let mut separator = "";
-    let pieces = pieces.map(move |items| {
-        let mut text = String::new();
-        for item in &items {
-            text.push_str(separator);
-            text.push_str(&item.to_json().to_string());
-            separator = ",";
-        }
-        Bytes::from(text)
-    });
+    let pieces = pieces.map(move |all| Bytes::from(items(&all, &mut separator)));
     let head = stream::once(async { Bytes::from(head) });
     let tail = stream::once(async { Bytes::from_static(b"]}") });
     json_body(Body::from_stream(head.chain(pieces).chain(tail).map(Ok::<_, Infallible>)))

@@ -1,15 +1,11 @@
-//! Reads of resources: lists, the view of one node, and the details of one resource.
+//! Reads of resources: lists, and the view of one node.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
-use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
     Collection, DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, Target,
-    TypeUrl, Verb, is_of_node, show_parameters, types,
+    TypeUrl, Verb, show_parameters, types,
 };
 use chancery_view::View;
 use futures::{Stream, stream};
@@ -18,19 +14,9 @@ use crate::{
     AdminError,
     ctx::Ctx,
     deps::Freshness,
-    node_groups::{fixed_scopes, may_have},
-    nodes,
+    found_node::{FoundNode, find_node},
     record::{SecretsRead, record_secrets_read},
-    references::{self, ReferenceIndex, ReferenceSettings, ScopeViews},
-    work::Size,
 };
-
-/// The maximum number of listed nodes that see a resource.
-const NODES_MAX: usize = 100;
-/// The maximum number of views in which a description looks for references.
-const VIEWS_MAX: usize = 100;
-/// The maximum number of listed rejections of a resource's type.
-const NACKS_MAX: usize = 20;
 
 /// Whether the body of a resource is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +62,7 @@ pub(crate) fn variant_text(name: &ResourceName) -> String {
 
 /// Returns the resources of a published name: the resource itself, or its variants. With
 /// parameters, only what matches them.
-fn resources_of(
+pub(crate) fn resources_of(
     collection: &Collection,
     name: &ResourceName,
     parameters: &DynamicParameters,
@@ -125,7 +111,11 @@ pub(crate) fn mismatch(
 }
 
 /// Returns all variants of a name in the given scope, or in all scopes.
-fn all_variants(state: &State, scope: Option<&ScopeName>, key: &ResourceKey) -> Vec<Arc<Resource>> {
+pub(crate) fn all_variants(
+    state: &State,
+    scope: Option<&ScopeName>,
+    key: &ResourceKey,
+) -> Vec<Arc<Resource>> {
     let collections =
         scope_names(state, scope).filter_map(|scope| state.collection(scope, &key.type_url));
     collections.flat_map(|one| one.variants.of(key.name.as_str())).cloned().collect()
@@ -137,7 +127,7 @@ pub(crate) fn parse_type(text: &str) -> Result<TypeUrl, AdminError> {
 }
 
 /// Returns `None` for an empty text.
-fn given(text: &str) -> Option<&str> {
+pub(crate) fn given(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
@@ -215,7 +205,7 @@ impl Listing {
 }
 
 /// Returns the error for a body that is sealed and that this replica cannot open.
-fn unopened(scope: &ScopeName, type_url: &TypeUrl) -> AdminError {
+pub(crate) fn unopened(scope: &ScopeName, type_url: &TypeUrl) -> AdminError {
     AdminError::Unavailable(format!(
         "this replica cannot open sealed resources of type {} in scope {scope:?}: it lacks their key (`chancery keys \
          status`); ask another replica, or list them without bodies",
@@ -297,12 +287,8 @@ pub(crate) async fn list_resources(
         None => pieces_of_scopes(&state, scope.as_ref(), &wanted, name),
         Some(id) => {
             ctx.authorize(Verb::Nodes, Target::Cluster)?;
-            let streams = nodes::streams(ctx).await?;
-            let streams = nodes::streams_of(&streams, id);
-            let Some(stream) = streams.last() else {
-                return Err(nodes::not_connected(&ctx.deps, id));
-            };
-            pieces_of_view(&state, stream, scope.as_ref(), &wanted, name)
+            let found = find_node(ctx, id).await?;
+            pieces_of_view(&state, &found, scope.as_ref(), &wanted, name)
         }
     };
     if let (true, Some((name, parameters)), Some(type_url)) = (pieces.is_empty(), name, &type_url)
@@ -333,80 +319,6 @@ pub(crate) async fn list_resources(
     Ok(Listing { revision: state.revision.0, body, pieces, at: 0, after: None, is_started: false })
 }
 
-/// Returns the details of one resource.
-pub(crate) async fn describe_resource(
-    ctx: &Ctx,
-    request: pb::DescribeResourceRequest,
-) -> Result<pb::DescribeResourceResponse, AdminError> {
-    let type_url = parse_type(&request.r#type)?;
-    ResourceName::canonical(&request.name)?;
-    let scope = given(&request.scope).map(ScopeName::new).transpose()?;
-    let (whole, state) = ctx.states(Freshness::of(request.stale)).await?;
-    let name = stored_name(&state, scope.as_ref(), &type_url, &request.name)?;
-    let key = ResourceKey { type_url, name };
-    let parameters = request.dynamic_parameters;
-    let holders: Vec<(ScopeName, Arc<Resource>)> = scope_names(&state, scope.as_ref())
-        .filter_map(|scope| Some((scope, state.collection(scope, &key.type_url)?)))
-        .flat_map(|(scope, collection)| {
-            let found = resources_of(collection, &key.name, &parameters).into_iter();
-            found.map(|resource| (scope.clone(), resource))
-        })
-        .collect();
-    if holders.is_empty() {
-        let variants = all_variants(&state, scope.as_ref(), &key);
-        if let Some(reason) = mismatch(&key, "", &variants, &parameters) {
-            return Err(AdminError::NotFound(reason));
-        }
-        let place = scope.map_or("any scope".to_owned(), |scope| format!("scope {scope:?}"));
-        return Err(AdminError::NotFound(format!("{key} does not exist in {place}")));
-    }
-    if let Some((scope, _)) = holders.iter().find(|(_, resource)| !resource.is_opened()) {
-        return Err(unopened(scope, &key.type_url));
-    }
-    if key.type_url.as_str() == types::SECRET {
-        let read = SecretsRead {
-            operation: "describe",
-            scope: &request.scope,
-            name: &request.name,
-            n_secrets: holders.len(),
-            with_bodies: true,
-        };
-        record_secrets_read(ctx, read).await?;
-    }
-    let streams = nodes::streams(ctx).await?;
-    let polls = ctx.deps.fanout.poll_rejections();
-    let is_small = streams.len() <= nodes::INLINE_STREAMS_MAX;
-    let replicas_not_asked = nodes::replicas_not_asked(&ctx.deps);
-    let (index, settings) =
-        (Arc::clone(&ctx.deps.references), Arc::clone(&ctx.deps.reference_settings));
-    let describe = move || {
-        let index = index.at(&whole);
-        let world = World {
-            state: &state,
-            streams: &streams,
-            index: &index,
-            settings: &settings,
-            replicas_not_asked,
-        };
-        pb::DescribeResourceResponse {
-            revision: state.revision.0,
-            type_url: key.type_url.to_string(),
-            name: key.name.to_string(),
-            scopes: holders
-                .iter()
-                .map(|(scope, resource)| {
-                    let (type_url, name) = (key.type_url.clone(), resource.name().clone());
-                    let key = ResourceKey { type_url, name };
-                    in_scope(&world, &key, scope, resource)
-                })
-                .collect(),
-            nacks: nacks(&holders, &streams, &polls, &key),
-            replicas_not_asked,
-        }
-    };
-    ctx.deps.work.run(Size::of(is_small), describe).await
-}
-
 /// Returns the name of the resource that an operator means: its canonical form, or the given text if a
 /// resource has exactly this name. A release without structured names stored them as plain text.
 pub(crate) fn stored_name(
@@ -423,7 +335,7 @@ pub(crate) fn stored_name(
     Ok(given.filter(is_stored).map_or(canonical, |key| key.name))
 }
 
-fn scope_names<'a>(
+pub(crate) fn scope_names<'a>(
     state: &'a State,
     only: Option<&'a ScopeName>,
 ) -> Box<dyn Iterator<Item = &'a ScopeName> + 'a> {
@@ -454,18 +366,18 @@ fn pieces_of_scopes(
         .collect()
 }
 
-/// Returns the resources in the view of a stream, each under the scope from which it comes. Names of other nodes are
+/// Returns the resources in the view of a node, each under the scope from which it comes. Names of other nodes are
 /// not in the view (XDSTP-08).
 fn pieces_of_view(
     state: &State,
-    stream: &StreamStatus,
+    found: &FoundNode,
     scope: Option<&ScopeName>,
     wanted: &dyn Fn(&TypeUrl) -> bool,
     name: Option<(&ResourceName, &DynamicParameters)>,
 ) -> Vec<Piece> {
-    let view = View::resolve(state, &stream.scopes);
+    let view = View::resolve(state, &found.scopes);
     let mut seen: BTreeMap<(ScopeName, TypeUrl), Vec<Arc<Resource>>> = BTreeMap::new();
-    for (from, collection) in stream
+    for (from, collection) in found
         .scopes
         .iter()
         .filter(|from| scope.is_none_or(|scope| scope == *from))
@@ -473,11 +385,11 @@ fn pieces_of_view(
         .flat_map(|(from, scope)| scope.types.values().map(move |collection| (from, collection)))
         .filter(|(_, collection)| wanted(&collection.type_url))
     {
-        let of_node = stream.node.dynamic_parameters.get(collection.type_url.as_str());
+        let of_node = found.node.dynamic_parameters.get(collection.type_url.as_str());
         let given = name.map(|(_, parameters)| parameters).filter(|all| !all.is_empty());
         let parameters = given.or(of_node).cloned().map(Arc::new);
         let of_type = view.of_type(&collection.type_url).with_parameters(parameters);
-        let of_type = of_type.hiding_other_nodes(|| Some(Arc::clone(&stream.node)));
+        let of_type = of_type.hiding_other_nodes(|| Some(Arc::clone(&found.node)));
         let visible = |resource: &&Arc<Resource>| {
             of_type.get(resource.name().as_str()).is_some_and(|top| Arc::ptr_eq(top, resource))
         };
@@ -495,108 +407,4 @@ fn pieces_of_view(
     seen.into_iter()
         .map(|((scope, type_url), resources)| Piece::Some(scope, type_url, resources))
         .collect()
-}
-
-/// The state, its references, and the connected nodes.
-struct World<'a> {
-    state: &'a State,
-    streams: &'a [StreamStatus],
-    index: &'a ReferenceIndex,
-    settings: &'a ReferenceSettings,
-    /// The number of other replicas, whose nodes are not in `streams`.
-    replicas_not_asked: u64,
-}
-
-impl World<'_> {
-    /// Returns the lists of scopes with this scope: those of connected nodes, and those of assignments
-    /// without variables. If there are none, returns the scope alone.
-    fn views_with(&self, scope: &ScopeName) -> ScopeViews {
-        let rules = &self.state.assignments.rules;
-        let of_streams = self.streams.iter().map(|stream| stream.scopes.to_vec());
-        let of_rules = rules.iter().filter_map(fixed_scopes);
-        let views = of_streams.chain(of_rules).filter(|scopes| scopes.contains(scope));
-        let mut known: Vec<Vec<ScopeName>> = views.collect::<BTreeSet<_>>().into_iter().collect();
-        known.truncate(VIEWS_MAX);
-        let is_used = !known.is_empty();
-        if !is_used {
-            known.push(vec![scope.clone()]);
-        }
-        // Nodes of other replicas have the known lists, and those of assignments with variables.
-        let is_open =
-            rules.iter().any(|rule| fixed_scopes(rule).is_none() && may_have(rule, scope));
-        let replicas_not_asked = if is_open { self.replicas_not_asked } else { 0 };
-        ScopeViews { known, is_used, replicas_not_asked }
-    }
-}
-
-/// Describes a resource of one scope. A node sees it if it comes from the first scope with a resource for
-/// the parameters of the node. Variants for other parameters, and names of other nodes, are not for the node.
-fn in_scope(
-    world: &World<'_>,
-    key: &ResourceKey,
-    scope: &ScopeName,
-    resource: &Arc<Resource>,
-) -> pb::ResourceInScope {
-    let World { state, streams, index, settings, .. } = *world;
-    let views = world.views_with(scope);
-    let references = references::of_scope(state, index, settings, &views, key, resource);
-    let mut seeing: Vec<&str> = Vec::new();
-    let mut shadowed: Vec<&str> = Vec::new();
-    let none = DynamicParameters::new();
-    for stream in streams.iter().filter(|stream| stream.scopes.contains(scope)) {
-        let of_node = stream.node.dynamic_parameters.get(key.type_url.as_str()).unwrap_or(&none);
-        if !resource.matches(of_node) || !is_of_node(key.name.base(), &stream.node) {
-            continue;
-        }
-        let mut scopes = stream.scopes.iter();
-        let seen = scopes.find_map(|scope| select(state, scope, key, of_node));
-        if seen.is_some_and(|seen| Arc::ptr_eq(seen, resource)) {
-            seeing.push(&stream.node.id)
-        } else {
-            shadowed.push(&stream.node.id)
-        }
-    }
-    for nodes in [&mut seeing, &mut shadowed] {
-        nodes.sort_unstable();
-        nodes.dedup();
-    }
-    let children = resource.children().iter().map(|child| pb::Child {
-        type_url: child.type_url.to_string(),
-        name: child.name.to_string(),
-        in_scope: state.get(scope, child).is_some(),
-    });
-    pb::ResourceInScope {
-        resource: Some(show(scope, &key.type_url, resource, Body::Shown)),
-        children: children.collect(),
-        nodes_total: seeing.len() as u64,
-        nodes: seeing.iter().take(NODES_MAX).map(|id| (*id).to_owned()).collect(),
-        nodes_shadowed: shadowed.len() as u64,
-        referents: references.referents,
-        referents_omitted: references.n_referents_omitted,
-        referrers: references.referrers,
-        referrers_omitted: references.n_referrers_omitted,
-        replicas_not_asked: views.replicas_not_asked,
-    }
-}
-
-/// Returns the newest rejections of the type by nodes that see the resource.
-fn nacks(
-    holders: &[(ScopeName, Arc<Resource>)],
-    streams: &[StreamStatus],
-    polls: &[PollRejection],
-    key: &ResourceKey,
-) -> Vec<pb::Nack> {
-    let sees = |scopes: &[ScopeName]| holders.iter().any(|(scope, _)| scopes.contains(scope));
-    let polls = polls.iter().filter(|one| one.type_url == key.type_url && sees(&one.scopes));
-    let mut nacks: Vec<pb::Nack> = streams
-        .iter()
-        .filter(|stream| sees(&stream.scopes) && is_of_node(key.name.base(), &stream.node))
-        .flat_map(|stream| stream.nacks.iter().map(move |nack| (stream, nack)))
-        .filter(|(_, nack)| nack.type_url == key.type_url)
-        .map(|(stream, nack)| nodes::show_nack(&stream.node.id, nack))
-        .chain(polls.map(nodes::show_poll_rejection))
-        .collect();
-    nacks.sort_by(|a, b| b.time_ms.cmp(&a.time_ms).then_with(|| a.node.cmp(&b.node)));
-    nacks.truncate(NACKS_MAX);
-    nacks
 }

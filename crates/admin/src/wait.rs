@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::ControlFlow,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -19,7 +20,7 @@ use std::{
 use chancery_fanout::{
     Change, ConcernedSession, Fanout, Progress, SessionId, Unacknowledged, UnacknowledgedState,
 };
-use chancery_model::TypeUrl;
+use chancery_model::{Node, TypeUrl};
 use tokio::time::Instant;
 
 /// The first pause between two queries. It doubles each time.
@@ -30,17 +31,29 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// waiters.
 const PAUSE_PER_COST: u32 = 10;
 
-/// The result of a wait.
-#[derive(Debug)]
+/// The maximum number of listed sessions that have not acknowledged, and of listed nodes whose sessions ended.
+pub(crate) const LISTED_MAX: usize = 100;
+
+/// The progress of a wait, or its result.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Waited {
-    /// The sessions that have not acknowledged, with one entry for each type of a session.
+    /// The first sessions that have not acknowledged, with one entry for each type of a session.
     pub(crate) unsettled: Vec<Unacknowledged>,
+    /// The number of all these entries, and of those that are rejections.
+    pub(crate) n_unsettled: usize,
+    pub(crate) n_rejected: usize,
+    /// Whether no further answer is expected from any session.
+    pub(crate) is_final: bool,
     /// The number of sessions that were asked.
     pub(crate) n_asked: usize,
     /// The number of sessions that have acknowledged.
     pub(crate) n_acknowledged: usize,
-    /// The number of sessions that ended, or gave up their subscription, before they answered.
+    /// The nodes of the first sessions that ended, or gave up their subscription, before they answered.
+    pub(crate) left: Vec<Arc<Node>>,
+    /// The number of all these sessions.
     pub(crate) n_left: usize,
+    /// The nodes of the sessions that the change concerns now.
+    pub(crate) present: Vec<Arc<Node>>,
     pub(crate) time: Duration,
 }
 
@@ -91,32 +104,31 @@ impl Seen {
         }
     }
 
-    /// Returns the sessions that have not acknowledged, and all that have rejected.
-    fn unsettled(self, settlement: Progress) -> Vec<Unacknowledged> {
-        let Progress { mut unsettled, .. } = settlement;
-        let mut rejections = self.rejections;
+    /// Iterates over the sessions that have not acknowledged, and all that have rejected.
+    fn unsettled<'a>(&'a self, now: &'a Progress) -> impl Iterator<Item = &'a Unacknowledged> {
         let is_rejected =
-            |one: &Unacknowledged| matches!(one.state, UnacknowledgedState::Nacked(_));
-        for one in unsettled.iter().filter(|one| is_rejected(one)) {
-            rejections.remove(&(one.node.clone(), one.type_url.clone()));
-        }
-        unsettled.extend(rejections.into_values());
-        unsettled
+            |one: &&Unacknowledged| matches!(one.state, UnacknowledgedState::Nacked(_));
+        let listed: BTreeSet<(&str, Option<&TypeUrl>)> = (now.unsettled.iter())
+            .filter(is_rejected)
+            .map(|one| (one.node.as_str(), one.type_url.as_ref()))
+            .collect();
+        let is_new = move |one: &&Unacknowledged| {
+            !listed.contains(&(one.node.as_str(), one.type_url.as_ref()))
+        };
+        now.unsettled.iter().chain(self.rejections.values().filter(is_new))
     }
 
-    /// Returns the number of sessions that ended without an answer, and whose nodes have not
-    /// reconnected.
-    fn n_left(&self, settlement: &Progress) -> usize {
+    /// Returns the nodes of the sessions that ended without an answer, if the nodes have not reconnected.
+    fn left(&self, now: &Progress) -> Vec<&Arc<Node>> {
         let has_left = |(id, asked): &(&SessionId, &ConcernedSession)| {
-            !asked.has_acknowledged && !settlement.asked.contains_key(*id)
+            !asked.has_acknowledged && !now.asked.contains_key(*id)
         };
         let mut left = self.asked.iter().filter(has_left).peekable();
         if left.peek().is_none() {
-            return 0;
+            return Vec::new();
         }
-        let here: BTreeSet<&str> =
-            settlement.asked.values().map(|asked| asked.node.id.as_str()).collect();
-        left.filter(|(_, asked)| !here.contains(asked.node.id.as_str())).count()
+        let here: BTreeSet<&str> = now.asked.values().map(|asked| asked.node.id.as_str()).collect();
+        left.map(|(_, asked)| &asked.node).filter(|node| !here.contains(node.id.as_str())).collect()
     }
 }
 
@@ -131,9 +143,27 @@ impl Waits {
         timeout: Duration,
         is_over: impl Fn() -> bool,
     ) -> Waited {
+        let mut result = Waited::default();
+        let observe = |waited: Waited| {
+            let is_end = waited.is_final || waited.time >= timeout || is_over();
+            result = waited;
+            if is_end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        self.watch(shards, Arc::new(change), timeout, observe).await;
+        result
+    }
+
+    /// Queries the shards repeatedly, and passes on the progress, until `observe` ends it. Pauses at most until the
+    /// timeout.
+    pub(crate) async fn watch(
+        &self,
+        shards: &impl Shards,
+        change: Arc<Change>,
+        timeout: Duration,
+        mut observe: impl FnMut(Waited) -> ControlFlow<()>,
+    ) {
         let start = Instant::now();
         let _place = Place::take(&self.shared);
-        let change = Arc::new(change);
         let (mut pause, mut seen) = (PAUSE_MIN, Seen::default());
         loop {
             let asking = self.shared.asking.lock().await;
@@ -142,27 +172,45 @@ impl Waits {
             let cost = asked_at.elapsed();
             drop(asking);
             seen.update(&settlement);
-            let left = timeout.saturating_sub(start.elapsed());
-            if is_final(&settlement.unsettled) || left.is_zero() || is_over() {
-                return Waited::new(settlement, seen, start.elapsed());
+            if observe(Waited::new(&settlement, &seen, start.elapsed())).is_break() {
+                return;
             }
+            let left = timeout.saturating_sub(start.elapsed());
             let n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
             let share = cost.saturating_mul(PAUSE_PER_COST.saturating_mul(n_waiting));
-            tokio::time::sleep(pause.max(share).min(left)).await;
+            let until_end = if left.is_zero() { PAUSE_MAX } else { left };
+            tokio::time::sleep(pause.max(share).min(until_end)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 }
 
 impl Waited {
-    fn new(settlement: Progress, seen: Seen, time: Duration) -> Self {
+    fn new(settlement: &Progress, seen: &Seen, time: Duration) -> Self {
         // For a shard that is behind, it is unknown which sessions have ended.
-        let n_left = if settlement.is_behind { 0 } else { seen.n_left(&settlement) };
+        let left = if settlement.is_behind { Vec::new() } else { seen.left(settlement) };
         let n_acknowledged = seen.asked.values().filter(|asked| asked.has_acknowledged).count();
         let n_open = settlement.asked.values().filter(|asked| !asked.has_acknowledged).count();
-        let n_asked = n_acknowledged + n_open + n_left;
-        let unsettled = seen.unsettled(settlement);
-        Self { unsettled, n_asked, n_acknowledged, n_left, time }
+        let (mut n_unsettled, mut n_rejected, mut unsettled) = (0, 0, Vec::new());
+        for one in seen.unsettled(settlement) {
+            n_unsettled += 1;
+            n_rejected += usize::from(matches!(one.state, UnacknowledgedState::Nacked(_)));
+            if unsettled.len() < LISTED_MAX {
+                unsettled.push(one.clone());
+            }
+        }
+        Self {
+            unsettled,
+            n_unsettled,
+            n_rejected,
+            is_final: is_final(&settlement.unsettled),
+            n_asked: n_acknowledged + n_open + left.len(),
+            n_acknowledged,
+            n_left: left.len(),
+            left: left.into_iter().take(LISTED_MAX).cloned().collect(),
+            present: settlement.asked.values().map(|asked| Arc::clone(&asked.node)).collect(),
+            time,
+        }
     }
 }
 
@@ -192,7 +240,7 @@ impl Shards for Fanout {
 mod tests {
     use std::sync::Mutex;
 
-    use chancery_model::{Node, Revision};
+    use chancery_model::Revision;
 
     use super::*;
 
@@ -295,9 +343,9 @@ mod tests {
         };
         let mut seen = Seen::default();
         seen.update(&asked(1, false));
-        assert_eq!(seen.n_left(&Progress::default()), 1);
+        assert_eq!(seen.left(&Progress::default()).len(), 1);
         seen.update(&asked(2, true));
-        assert_eq!(seen.n_left(&asked(2, true)), 0);
+        assert_eq!(seen.left(&asked(2, true)).len(), 0);
     }
 
     /// The rejection of a session that ends during the wait is reported, even if its node reconnects.
@@ -315,6 +363,6 @@ mod tests {
         seen.update(&progress(1, vec![nacked.clone()]));
         let last = progress(2, Vec::new());
         seen.update(&last);
-        assert_eq!(Waited::new(last, seen, Duration::ZERO).unsettled, [nacked]);
+        assert_eq!(Waited::new(&last, &seen, Duration::ZERO).unsettled, [nacked]);
     }
 }

@@ -13,10 +13,10 @@ use chancery_admission::{
     Admitted, Imported, Manifest, Omitted, Options, Problem, Prune, Validation,
 };
 use chancery_audit::truncated;
-use chancery_fanout::{Change, UnacknowledgedState};
+use chancery_fanout::Change;
 use chancery_model::{
     Applied, AssignmentOp, Outcome, Precondition, Refusal, ResourceKey, ResourceName, ScopeName,
-    State, Summary, Target, Transaction, Upsert, Verb,
+    State, Summary, Transaction, Upsert,
 };
 use chancery_store::{HISTORY_MAX, TransactError};
 use tracing::debug;
@@ -31,14 +31,15 @@ use crate::{
     deletion::{content, deletion},
     deps::Deps,
     deps::Freshness,
-    fleet_effects, nodes,
+    fleet_effects,
+    fleet_wait::{Enough, wait_for},
+    nodes,
     record::Operation,
     request_ids::stored_id,
     resources::parse_type,
     trial::{Attempt, Trial},
     unrequested_collections,
     unrequested_collections::collections_of,
-    wait::Waited,
     work::Size,
     write_access, write_check,
     write_guards::rejection,
@@ -55,8 +56,6 @@ const FILES_MAX: usize = 10_000;
 const SMALL_OPERATIONS_MAX: usize = 100;
 /// Transactions whose bodies have more bytes are large work.
 const SMALL_BODY_BYTES_MAX: usize = 256 << 10;
-/// The maximum number of listed sessions that have not settled.
-const UNSETTLED_MAX: usize = 100;
 /// The maximum number of reported expectations of a delete that do not hold.
 const UNMET_MAX: usize = 100;
 
@@ -449,7 +448,7 @@ async fn await_clients(
         trace_acknowledgment(&ctx.deps, trace, change.clone());
     }
     let Some(timeout) = wait else { return Ok(None) };
-    Ok(Some(wait_for(ctx, change, timeout).await))
+    Ok(Some(wait_for(ctx, change, timeout, Enough::All).await))
 }
 
 /// Commits a transaction.
@@ -537,29 +536,6 @@ fn trace_acknowledgment(deps: &Arc<Deps>, trace: &WriteTrace, change: Change) {
         drop(permit);
         trace.acknowledged(start, &waited);
     });
-}
-
-/// Waits until every session that the change concerns has acknowledged it, or will not do so.
-async fn wait_for(ctx: &Ctx, change: Change, timeout: Duration) -> pb::WaitResult {
-    let is_over = || ctx.deps.drain.is_cancelled();
-    let Waited { unsettled, n_asked, n_acknowledged, n_left, time } =
-        ctx.deps.waits.wait(&ctx.deps.fanout, change, timeout, is_over).await;
-    let other_replicas = ctx.deps.replica.n_members().saturating_sub(1) as u64;
-    let may_list = ctx.may(Verb::Nodes, Target::Cluster);
-    let n_listed = if may_list { UNSETTLED_MAX } else { 0 };
-    let listed: Vec<pb::Unsettled> = unsettled.iter().take(n_listed).map(show_unsettled).collect();
-    pb::WaitResult {
-        settled: unsettled.is_empty(),
-        waited_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
-        unsettled_omitted: (unsettled.len() - listed.len()) as u64,
-        unsettled: listed,
-        other_replicas,
-        asked: n_asked as u64,
-        acknowledged: n_acknowledged as u64,
-        left: n_left as u64,
-        replicas_not_asked: other_replicas,
-        complete: n_asked > 0 && n_acknowledged == n_asked && other_replicas == 0,
-    }
 }
 
 /// Returns all expectations that do not hold, as one text. `first` is the one that refused the
@@ -658,26 +634,6 @@ pub(crate) fn not_committed(error: &TransactError) -> AdminError {
         | TransactError::ShutDown
         | TransactError::NotSent(_)
         | TransactError::Secrets(_) => AdminError::Unavailable(text),
-    }
-}
-
-fn show_unsettled(unsettled: &chancery_fanout::Unacknowledged) -> pb::Unsettled {
-    let (state, message) = match &unsettled.state {
-        UnacknowledgedState::Pending => ("pending", String::new()),
-        UnacknowledgedState::Nacked(message) => ("nacked", message.clone()),
-        UnacknowledgedState::Unassigned => {
-            ("unassigned", "no assignment matches the node; it keeps its resources".to_owned())
-        }
-        UnacknowledgedState::Behind(reached) => {
-            ("behind", format!("a shard of the replica is still at revision {reached}"))
-        }
-        UnacknowledgedState::Stalled(shard) => ("behind", shard.to_string()),
-    };
-    pb::Unsettled {
-        node: unsettled.node.clone(),
-        type_url: unsettled.type_url.as_ref().map(ToString::to_string).unwrap_or_default(),
-        state: state.to_owned(),
-        message,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
 const LABEL_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 4096;
 /// The maximum time of a wait.
-const WAIT_MAX: Duration = Duration::from_secs(3600);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Valid options of a write.
 pub(crate) struct Checked {

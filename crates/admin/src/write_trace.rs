@@ -5,7 +5,6 @@
 use std::time::SystemTime;
 
 use chancery_audit::{Decision, Event};
-use chancery_fanout::{Unacknowledged, UnacknowledgedState};
 use chancery_store::ApplyTime;
 use chancery_trace::{Kind, Span, Trace};
 use serde_json::Value;
@@ -61,16 +60,13 @@ impl WriteTrace {
 
     /// Sends the part in which the clients of this replica were awaited.
     pub(crate) fn acknowledged(&self, start: SystemTime, waited: &Waited) {
-        let is_rejected =
-            |one: &&Unacknowledged| matches!(one.state, UnacknowledgedState::Nacked(_));
-        let n_rejected = waited.unsettled.iter().filter(is_rejected).count();
         let span = Span::internal("acknowledgment", start, SystemTime::now())
             .with("chancery.sessions", waited.n_asked as u64)
             .with("chancery.acknowledged", waited.n_acknowledged as u64)
-            .with("chancery.rejected", n_rejected as u64);
-        let error = match waited.unsettled.len() {
+            .with("chancery.rejected", waited.n_rejected as u64);
+        let error = match waited.n_unsettled {
             0 => None,
-            _ if n_rejected > 0 => Some("rejected".to_owned()),
+            _ if waited.n_rejected > 0 => Some("rejected".to_owned()),
             _ => Some("not acknowledged in time".to_owned()),
         };
         self.trace.child(Span { error, ..span });

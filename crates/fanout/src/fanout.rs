@@ -16,13 +16,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     AccessControl, Change, ClientGroup, ConcernedSession, Config, End, Progress, RequestSink,
-    ResponseSource, StalledShard, StreamContents, StreamInfo, StreamRef, StreamStatus,
+    ResponseSource, SelectNode, StalledShard, StreamContents, StreamInfo, StreamRef, StreamStatus,
     Unacknowledged,
     log_limit::RefusalLog,
     messages::{
         change::Concerned,
         client_events::ClientEvent,
-        event::{Event, Sent},
+        event::{Event, SelectStreams, Sent},
         page::Page,
     },
     metrics::{self, ShardMetrics, limit_hit},
@@ -381,15 +381,25 @@ impl Fanout {
 
     /// Returns the status of every stream. The shards answer at slightly different times.
     pub async fn nodes(&self) -> Vec<StreamStatus> {
+        self.streams_of(SelectStreams::all().0).await
+    }
+
+    /// Returns the status of the streams of selected nodes. The shards answer at slightly different times.
+    pub async fn streams_of(&self, select: SelectNode) -> Vec<StreamStatus> {
         let mut streams = Vec::new();
-        self.ask(|from, reply| Event::Status { from, reply }, |page| streams.extend(page.items))
-            .await;
+        self.for_each_stream_of(select, |stream| streams.push(stream)).await;
         streams
     }
 
     /// Passes the status of every stream to `take`. The shards answer at slightly different times.
-    pub async fn for_each_stream(&self, mut take: impl FnMut(StreamStatus)) {
-        let event = |from, reply| Event::Status { from, reply };
+    pub async fn for_each_stream(&self, take: impl FnMut(StreamStatus)) {
+        self.for_each_stream_of(SelectStreams::all().0, take).await;
+    }
+
+    /// Passes the status of each stream of the selected nodes to `take`. The shards answer at slightly different times.
+    pub async fn for_each_stream_of(&self, select: SelectNode, mut take: impl FnMut(StreamStatus)) {
+        let select = SelectStreams(select);
+        let event = |from, reply| Event::Status { select: select.clone(), from, reply };
         drop(self.ask(event, |page| page.items.into_iter().for_each(&mut take)).await);
     }
 

@@ -79,7 +79,7 @@ pub use messages::{
         ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,
         UnacknowledgedState,
     },
-    stream_status::{ClientGroup, StreamContents, StreamRef, StreamStatus},
+    stream_status::{ClientGroup, SelectNode, StreamContents, StreamRef, StreamStatus},
 };
 pub use metrics::{METRICS, access_refused, limit_hit, type_label};
 pub use placement::access::AccessControl;

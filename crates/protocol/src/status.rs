@@ -1,6 +1,6 @@
 //! The status of a session, for introspection.
 
-use chancery_model::{TypeUrl, TypeVersion};
+use chancery_model::{ResourceName, TypeUrl, TypeVersion};
 
 /// A rejection by the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +47,13 @@ pub struct SubscriptionStatus {
     pub state: SyncState,
     /// The last rejection, until it no longer applies.
     pub nack: Option<Nack>,
+    /// The number of subscribed names whose resource does not exist. 0 for a wildcard, and for a type whose clients
+    /// request names that need not exist, such as virtual hosts.
+    pub n_missing: usize,
+    /// The first of these names, if it is among the first 1000 subscribed names.
+    pub missing: Option<ResourceName>,
+    /// The time since which the client owes an answer, in milliseconds of the caller's clock; `None` if it owes none.
+    pub unanswered_since: Option<u64>,
     /// The number of removals that are held back until the referrers of the resources have moved.
     pub n_pending_removals: usize,
 }

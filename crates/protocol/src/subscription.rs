@@ -572,6 +572,8 @@ impl Subscription {
             _ if self.delivery.acked_version().is_some() => SyncState::Synced,
             _ => SyncState::Idle,
         };
+        let names = self.interest.names();
+        let is_expected = !self.kind.properties.absent_as_alias && !self.interest.is_wildcard();
         SubscriptionStatus {
             type_url: self.kind.type_url.clone(),
             wildcard: self.interest.is_wildcard(),
@@ -580,6 +582,9 @@ impl Subscription {
             acked: self.delivery.acked_version().cloned(),
             state,
             nack: self.nack().cloned(),
+            n_missing: if is_expected { names.n_absent() } else { 0 },
+            missing: names.first_absent().filter(|_| is_expected).cloned(),
+            unanswered_since: self.silent_since(),
             n_pending_removals: self.removals.len(),
         }
     }

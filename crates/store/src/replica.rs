@@ -423,6 +423,12 @@ impl Replica {
         drop(self.core().ports.set(ports));
     }
 
+    /// Returns the ID of this replica.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.core().config.replica_id
+    }
+
     /// Returns the number of members, including this replica.
     #[must_use]
     pub fn n_members(&self) -> usize {

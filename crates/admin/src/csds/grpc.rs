@@ -26,14 +26,14 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use super::{
-    NOT_ASKED_HEADER, REQUEST_BYTES_MAX, SCOPE_HEADER, client_status, client_status_scope,
+    ClientStatus, LOCAL_HEADER, NOT_ASKED_HEADER, REQUEST_BYTES_MAX, SCOPE_HEADER, client_status,
+    covered,
     parts::{check_unary, split},
 };
 use crate::{
     AdminError,
     ctx::{Access, Call, Ctx},
     deps::Deps,
-    nodes,
     record::Record,
 };
 
@@ -52,13 +52,18 @@ impl GrpcCsds {
 }
 
 /// Returns a response whose metadata says what it covers (CSDS-13).
-fn respond<T>(deps: &Deps, message: T) -> Response<T> {
+fn respond<T>(message: T, scope: String, n_not_asked: u64) -> Response<T> {
     let mut response = Response::new(message);
-    if let Ok(scope) = MetadataValue::try_from(client_status_scope(deps)) {
+    if let Ok(scope) = MetadataValue::try_from(scope) {
         response.metadata_mut().insert(SCOPE_HEADER, scope);
     }
-    response.metadata_mut().insert(NOT_ASKED_HEADER, nodes::replicas_not_asked(deps).into());
+    response.metadata_mut().insert(NOT_ASKED_HEADER, n_not_asked.into());
     response
+}
+
+/// Returns whether a call asks only for the streams of this replica.
+fn is_local<T>(request: &Request<T>) -> bool {
+    request.metadata().get(LOCAL_HEADER).is_some_and(|value| value == "true")
 }
 
 impl UnaryService<ClientStatusRequest> for GrpcCsds {
@@ -68,11 +73,12 @@ impl UnaryService<ClientStatusRequest> for GrpcCsds {
     fn call(&mut self, request: Request<ClientStatusRequest>) -> Self::Future {
         let ctx = self.permit(request.extensions());
         Box::pin(async move {
-            let ctx = ctx?;
-            let config = client_status(&ctx, request.into_inner(), |config| config).await?;
-            let response = ClientStatusResponse { config };
+            let (ctx, is_local) = (ctx?, is_local(&request));
+            let status = client_status(&ctx, request.into_inner(), is_local, |config| config);
+            let ClientStatus { clients, scope, n_not_asked } = status.await?;
+            let response = ClientStatusResponse { config: clients };
             check_unary(&response)?;
-            Ok(respond(&ctx.deps, response))
+            Ok(respond(response, scope, n_not_asked))
         })
     }
 }
@@ -85,10 +91,11 @@ impl StreamingService<ClientStatusRequest> for GrpcCsds {
     fn call(&mut self, request: Request<Streaming<ClientStatusRequest>>) -> Self::Future {
         let ctx = self.permit(request.extensions());
         Box::pin(async move {
-            let ctx = ctx?;
-            let answers = answers(ctx.clone(), request.into_inner());
+            let (ctx, is_local) = (ctx?, is_local(&request));
+            let (scope, n_not_asked) = covered(&ctx, is_local).await;
+            let answers = answers(ctx.clone(), is_local, n_not_asked, request.into_inner());
             let answers = answers.take_until(end(ctx.clone())).boxed();
-            Ok(respond(&ctx.deps, answers))
+            Ok(respond(answers, scope, n_not_asked))
         })
     }
 }
@@ -121,9 +128,12 @@ async fn right_ends(ctx: &Ctx) {
     }
 }
 
-/// Answers each request (CSDS-02) with one response, or with several parts if it is large.
+/// Answers each request (CSDS-02) with one response, or with several parts if it is large. Ends the stream after an
+/// answer that covers fewer replicas than its metadata says.
 fn answers(
     ctx: Ctx,
+    is_local: bool,
+    n_not_asked: u64,
     requests: Streaming<ClientStatusRequest>,
 ) -> impl Stream<Item = Result<ClientStatusResponse, Status>> {
     let parts = requests.enumerate().then(move |(at, request)| {
@@ -133,11 +143,19 @@ fn answers(
             if at > 0 {
                 ctx.count_message()?;
             }
-            Ok(split(client_status(&ctx, request, |config| config).await?))
+            let status = client_status(&ctx, request, is_local, |config| config).await?;
+            let is_less = status.n_not_asked > n_not_asked;
+            let end = is_less.then(|| {
+                Status::unavailable("a further replica did not answer; open the stream again")
+            });
+            Ok((split(status.clients), end))
         }
     });
     parts.flat_map(|parts: Result<_, Status>| match parts {
-        Ok(parts) => stream::iter(parts).map(Ok).left_stream(),
+        Ok((parts, end)) => {
+            let parts = parts.into_iter().map(Ok).chain(end.map(Err));
+            stream::iter(parts.collect::<Vec<_>>()).left_stream()
+        }
         Err(status) => stream::iter([Err(status)]).right_stream(),
     })
 }

@@ -22,13 +22,17 @@ fn structured_name_of_an_earlier_release_is_explained_under_its_stored_spelling(
         let request = pb::ExplainRequest { r#type, name, ..pb::ExplainRequest::default() };
         let about = About::parse(&request).unwrap().stored_as(&state, &request.name).unwrap();
         let parameters = DynamicParameters::default();
-        let subject = Subject { id: "n", streams: &[], replicas_not_asked: 0 };
+        let subject = Subject { id: "n", replica_id: 1, streams: &[], unasked: unasked(0) };
         explain(&state, &subject, &about, parameters, None).conclusions.join(" ")
     };
     let found = explained(stored);
     assert!(found.contains("web?b=2&a=1\" of scope default only with a wildcard"), "{found}");
     let canonical = explained("xdstp:///envoy.config.cluster.v3.Cluster/web?a=1&b=2");
     assert!(canonical.contains("does not exist in any scope"), "{canonical}");
+}
+
+fn unasked(n_replicas: u64) -> Unasked {
+    Unasked { extent: String::new(), n_replicas }
 }
 
 /// Explains a node that is not connected, in a cluster of three replicas.
@@ -45,7 +49,7 @@ fn explain_unconnected(assignments: &[(&str, i64, NodeMatcher, &str)]) -> pb::Ex
     let assignments = assignments.iter().map(assignment).collect();
     let transaction = Transaction { assignments, ..Transaction::default() };
     let state = State::new(Incarnation(1)).apply(&transaction).state;
-    let subject = Subject { id: "edge-1", streams: &[], replicas_not_asked: 2 };
+    let subject = Subject { id: "edge-1", replica_id: 1, streams: &[], unasked: unasked(2) };
     explain(&state, &subject, &About::Everything, DynamicParameters::default(), None)
 }
 

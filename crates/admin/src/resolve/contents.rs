@@ -27,13 +27,13 @@ const RESOURCES_MAX: usize = 500_000;
 /// The pages of each subscription.
 pub(super) type Collected = Vec<(TypeUrl, Vec<ContentsPage>)>;
 
-/// Returns the pages of a node's streams, oldest stream first. `None` if all streams have ended.
+/// Returns the pages of a node's streams, oldest stream first. `None` if it has no stream, or all have ended.
 ///
 /// # Errors
 /// Fails if the caller may not get the resources of the node, or if there are too many.
 pub(super) async fn collect(
     ctx: &Ctx,
-    streams: &[&StreamStatus],
+    streams: &[StreamStatus],
 ) -> Result<Option<Collected>, AdminError> {
     const WHAT: &str = "get the resources of the node";
     let (mut collected, mut n_resources, mut is_open) = (Collected::new(), 0, false);

@@ -63,8 +63,9 @@ fn call_of(replica: &Replica, fanout: Fanout, caller: Caller, end: &Cancellation
         audit: Audit::off(),
         log: None,
         tracer: Tracer::default(),
+        recent_nodes: crate::RecentNodesSettings::default(),
     };
-    Call::new(Arc::new(Deps::new(&deps)), caller)
+    Call::new(Deps::new(&deps), caller)
 }
 
 /// Returns a rule that lets an identity apply resources of a scope.

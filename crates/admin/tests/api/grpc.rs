@@ -105,7 +105,10 @@ async fn rejected_calls_return_expected_grpc_codes() {
     let ahead = pb::WriteOptions { if_revision: Some(7), ..pb::WriteOptions::default() };
     let ahead = client.apply(apply(&clusters(&["a"], "1s"), ahead)).await.unwrap_err();
     assert_eq!(ahead.code(), Code::FailedPrecondition);
-    let node = client.get_node(pb::GetNodeRequest { id: "n".into() }).await.unwrap_err();
+    let node = client
+        .get_node(pb::GetNodeRequest { id: "n".into(), ..Default::default() })
+        .await
+        .unwrap_err();
     assert_eq!(node.code(), Code::NotFound);
     let import = client.import(pb::ImportRequest::default()).await.unwrap_err();
     assert_eq!(import.code(), Code::InvalidArgument);

@@ -12,7 +12,7 @@ use crate::support::Server;
 async fn confirmation_of_an_unknown_source_is_not_found() {
     let server = Server::start().await;
     let status = server.done("GET", "/v1/mcp", "").await;
-    assert_eq!(status, json!({"replica_id": 1, "leader": 1, "sources": []}));
+    assert_eq!(status, json!({"replica_id": 1, "leader": 1, "sources": [], "not_asked": []}));
     let (status, error) =
         server.call("POST", "/v1/mcp/confirm?source=pilot&collection=a/b/c&token=0", "").await;
     assert_eq!(status, StatusCode::NOT_FOUND);
@@ -20,7 +20,8 @@ async fn confirmation_of_an_unknown_source_is_not_found() {
     let (status, _) = server.call("POST", "/v1/mcp/confirm?name=pilot", "").await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     let mut grpc = McpServiceClient::new(server.router.clone());
-    let status = grpc.get_mcp_status(pb::GetMcpStatusRequest {}).await.unwrap().into_inner();
+    let status =
+        grpc.get_mcp_status(pb::GetMcpStatusRequest::default()).await.unwrap().into_inner();
     assert_eq!((status.replica_id, status.sources), (1, vec![]));
     let request = pb::ConfirmMcpDeletionRequest::default();
     let refused = grpc.confirm_mcp_deletion(request).await.unwrap_err();

@@ -59,7 +59,7 @@ async fn path_uses_the_resources_that_the_node_has() {
     server.done("POST", "/v1/apply", &resources("/cart")).await;
     let (status, code, message) = server.refused("GET", URI, "").await;
     assert_eq!((status, code.as_str()), (404, "NOT_FOUND"));
-    assert!(message.contains("node \"n1\" is not connected to this replica"), "{message}");
+    assert!(message.contains("node \"n1\" is not connected; list"), "{message}");
 
     let mut client = Client::open(&server, "n1");
     for (type_url, names) in [(CLUSTER, None), (LISTENER, None), (ROUTE, Some(["main"]))] {

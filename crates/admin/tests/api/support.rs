@@ -200,6 +200,7 @@ impl Server {
             audit,
             log: None,
             tracer: Tracer::default(),
+            recent_nodes: chancery_admin::RecentNodesSettings::default(),
         });
         Self { router, fanout, drain, reports, replica, shards, _directory: directory }
     }

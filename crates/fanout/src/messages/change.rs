@@ -23,6 +23,8 @@ pub struct Change {
     /// If set, sessions whose scopes changed at this revision of the assignments or later are concerned
     /// too.
     pub(crate) moved_since: Option<Revision>,
+    /// If set, only sessions whose nodes receive this scope are concerned.
+    pub(crate) scope: Option<ScopeName>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,14 +66,43 @@ impl Change {
             names: names.into_iter().collect(),
         };
         let touched = names.into_iter().map(touched).collect();
-        Self { revision, touched, moved_since: assignments.then_some(revision) }
+        Self { revision, touched, moved_since: assignments.then_some(revision), scope: None }
     }
 
     /// Creates a change that stands for all changes up to `revision`. It concerns every session with a
     /// view.
     #[must_use]
     pub fn anything(revision: Revision) -> Self {
-        Self { revision, touched: Vec::new(), moved_since: Some(Revision(0)) }
+        Self { revision, touched: Vec::new(), moved_since: Some(Revision(0)), scope: None }
+    }
+
+    /// Limits the change to the sessions whose nodes receive a scope.
+    #[must_use]
+    pub fn of_scope(self, scope: ScopeName) -> Self {
+        Self { scope: Some(scope), ..self }
+    }
+
+    /// Returns the only scope whose nodes the change concerns, if it is limited to one.
+    #[must_use]
+    pub fn scope(&self) -> Option<&ScopeName> {
+        self.scope.as_ref()
+    }
+
+    /// Returns whether the change stands for all changes up to its revision.
+    #[must_use]
+    pub fn is_anything(&self) -> bool {
+        self.moved_since == Some(Revision(0))
+    }
+
+    /// Returns whether the change has changed assignments.
+    #[must_use]
+    pub fn has_assignments(&self) -> bool {
+        self.moved_since.is_some()
+    }
+
+    /// Iterates over the touched names by scope and type.
+    pub fn touched(&self) -> impl Iterator<Item = (&ScopeName, &TypeUrl, &[ResourceName])> {
+        self.touched.iter().map(|one| (&one.scope, &one.type_url, one.names.as_slice()))
     }
 
     /// Returns the touched names of all scopes and types.

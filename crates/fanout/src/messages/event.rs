@@ -1,6 +1,6 @@
 //! The events in the inboxes of a shard.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, fmt, sync::Arc};
 
 use chancery_model::{Node, ResourceName, TypeUrl};
 use chancery_protocol::Request;
@@ -13,7 +13,7 @@ use crate::{
     messages::{
         change::{Change, Concerned, QueryPosition},
         page::Page,
-        stream_status::{ClientGroup, StreamContents, StreamStatus},
+        stream_status::{ClientGroup, SelectNode, StreamContents, StreamStatus},
     },
     sessions::index::Key,
     stream::slot::StreamSlot,
@@ -25,6 +25,23 @@ use crate::{
 pub(crate) struct Sent {
     pub(crate) sent_at: Instant,
     pub(crate) event: Event,
+}
+
+/// The nodes of a query.
+#[derive(Clone)]
+pub(crate) struct SelectStreams(pub(crate) SelectNode);
+
+impl SelectStreams {
+    /// Selects all nodes.
+    pub(crate) fn all() -> Self {
+        Self(Arc::new(|_| true))
+    }
+}
+
+impl fmt::Debug for SelectStreams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SelectStreams")
+    }
 }
 
 /// An event for a shard.
@@ -46,8 +63,10 @@ pub(crate) enum Event {
         /// The stream.
         slot: Arc<StreamSlot>,
     },
-    /// A query for the status of all streams.
+    /// A query for the status of the streams of some nodes.
     Status {
+        /// The nodes.
+        select: SelectStreams,
         /// The key of the first session of the page.
         from: Key,
         /// Receives one page.

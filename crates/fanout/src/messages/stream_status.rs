@@ -14,6 +14,9 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct StreamRef(pub(crate) Arc<StreamSlot>);
 
+/// Selects the nodes of a query. It runs on the shards, so it must be fast.
+pub type SelectNode = Arc<dyn Fn(&Node) -> bool + Send + Sync>;
+
 /// Clients with equal user agents that receive the same scopes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientGroup {
@@ -57,6 +60,8 @@ pub struct StreamStatus {
     pub scopes: Vec<ScopeName>,
     /// The time at which the first request of the stream arrived.
     pub since: SystemTime,
+    /// The time of the answer, in milliseconds of the clock of the subscriptions' times.
+    pub clock_ms: u64,
     /// The subscriptions by type.
     pub subscriptions: Vec<SubscriptionStatus>,
     /// The last rejection of each type.

@@ -38,7 +38,7 @@ pub(crate) fn concerned_page(
     change: &Change,
     mut position: QueryPosition,
 ) -> Page<Concerned, QueryPosition> {
-    let Change { revision, touched, moved_since } = change;
+    let Change { revision, touched, moved_since, scope } = change;
     if reached < *revision {
         return Page { behind: Some(reached), ..Page::last(Vec::new()) };
     }
@@ -55,7 +55,10 @@ pub(crate) fn concerned_page(
         let changed = state.placement_changed();
         let has_moved = |entry: &Entry| entry.placed().has_moved(since, changed);
         let has_view = |entry: &Entry| entry.placed().assignment().is_some() || since > Revision(0);
-        let moved = |entry: &&Entry| has_moved(entry) && has_view(entry);
+        let receives = |entry: &Entry| {
+            scope.as_ref().is_none_or(|scope| entry.placed().scopes().contains(scope))
+        };
+        let moved = |entry: &&Entry| has_moved(entry) && has_view(entry) && receives(entry);
         let entry = sessions.get(position.key).filter(moved);
         items.extend(entry.and_then(|entry| concerned(entry, *revision, None)));
         position.key += 1;

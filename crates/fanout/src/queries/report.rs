@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use chancery_model::Node;
+
 use crate::{
     messages::{
         page::Page,
@@ -28,15 +30,23 @@ pub(crate) fn clients_page(sessions: &Sessions, from: Key, steps: usize) -> Page
     Page { next, ..Page::last(groups.into_iter().map(group).collect()) }
 }
 
-/// Returns one page of the status of streams, for `steps` steps.
-pub(crate) fn status_page(sessions: &Sessions, from: Key, steps: usize) -> Page<StreamStatus, Key> {
+/// Returns one page of the status of streams of selected nodes, for `steps` steps. `now` is the time of the protocol's
+/// clock.
+pub(crate) fn status_page(
+    sessions: &Sessions,
+    select: &dyn Fn(&Node) -> bool,
+    from: Key,
+    steps: usize,
+    now: u64,
+) -> Page<StreamStatus, Key> {
     let (keys, next) = page(sessions, from, steps);
     let entries = keys.filter_map(|key| sessions.get(key));
-    Page { next, ..Page::last(entries.map(status).collect()) }
+    let selected = entries.filter(|entry| select(entry.placed().node()));
+    Page { next, ..Page::last(selected.map(|entry| status(entry, now)).collect()) }
 }
 
 /// Returns the status of a stream.
-fn status(entry: &Entry) -> StreamStatus {
+fn status(entry: &Entry, clock_ms: u64) -> StreamStatus {
     let info = &entry.slot().info;
     StreamStatus {
         stream: StreamRef(Arc::clone(entry.slot())),
@@ -49,6 +59,7 @@ fn status(entry: &Entry) -> StreamStatus {
         assignment: entry.placed().assignment().cloned(),
         scopes: entry.placed().scopes().to_vec(),
         since: entry.since(),
+        clock_ms,
         subscriptions: entry.presence().status(),
         nacks: entry.standing().nacks().to_vec(),
     }

@@ -19,7 +19,7 @@ use super::{
 use crate::{
     messages::{
         change::{Change, Concerned, QueryPosition},
-        event::Event,
+        event::{Event, SelectStreams},
         page::Page,
         status::{End, EndCode},
     },
@@ -106,8 +106,9 @@ impl Service {
             }
             Event::HalfClose { slot } => self.on_half_close(&slot, now),
             // The receiver of the reply may be gone.
-            Event::Status { from, reply } => {
-                drop(reply.send(status_page(&self.sessions, from, self.turn_work_max())));
+            Event::Status { select: SelectStreams(select), from, reply } => {
+                let max = self.turn_work_max();
+                drop(reply.send(status_page(&self.sessions, &*select, from, max, now.ms)));
             }
             Event::Clients { from, reply } => {
                 drop(reply.send(clients_page(&self.sessions, from, self.turn_work_max())));

@@ -9,6 +9,9 @@ use std::{
 
 use chancery_model::{Lifetimes, Resource, ResourceName, TypeVersion, Version, base_of_located};
 
+/// The maximum number of names among which the first one without a resource is searched.
+const ABSENT_SEARCH_MAX: usize = 1000;
+
 /// The client's version of one name, as far as the session knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClientVersion {
@@ -38,6 +41,11 @@ impl ClientVersion {
         }
     }
 
+    /// Returns whether the resource does not exist.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent)
+    }
+
     /// Returns the resource that this stream sent.
     pub(crate) fn sent(&self) -> Option<&Arc<Resource>> {
         match self {
@@ -63,14 +71,15 @@ impl ClientVersion {
 
 /// The names that a client subscribes to.
 ///
-/// Invariant: `text_bytes` is the total length of the names, and `n_located` the number of those with
-/// parameters. `timed` has the names of the sent resources with a lifetime, or with a time after which
-/// they are stale.
+/// Invariant: `text_bytes` is the total length of the names, `n_located` the number of those with parameters, and
+/// `n_absent` the number of those whose resource does not exist. `timed` has the names of the sent resources with a
+/// lifetime, or with a time after which they are stale.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_name: BTreeMap<ResourceName, ClientVersion>,
     text_bytes: usize,
     n_located: usize,
+    n_absent: usize,
     timed: Timed,
 }
 
@@ -136,6 +145,18 @@ impl Names {
         self.by_name.len()
     }
 
+    /// Returns the number of names whose resource does not exist.
+    pub(crate) fn n_absent(&self) -> usize {
+        self.n_absent
+    }
+
+    /// Returns the first name whose resource does not exist, if it is among the first names.
+    pub(crate) fn first_absent(&self) -> Option<&ResourceName> {
+        let mut first =
+            self.by_name.iter().take(if self.n_absent == 0 { 0 } else { ABSENT_SEARCH_MAX });
+        first.find(|(_, version)| version.is_absent()).map(|(name, _)| name)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
@@ -175,14 +196,19 @@ impl Names {
         version: ClientVersion,
     ) -> Option<ClientVersion> {
         let entry = self.by_name.get_mut(name)?;
-        Some(replace(entry, version, name, &mut self.timed))
+        self.n_absent += usize::from(version.is_absent());
+        let before = replace(entry, version, name, &mut self.timed);
+        self.n_absent -= usize::from(before.is_absent());
+        Some(before)
     }
 
     /// Replaces the version of each name for which `new` returns one.
     pub(crate) fn update(&mut self, mut new: impl FnMut(&ResourceName) -> Option<ClientVersion>) {
         for (name, entry) in &mut self.by_name {
             if let Some(version) = new(name) {
-                replace(entry, version, name, &mut self.timed);
+                self.n_absent += usize::from(version.is_absent());
+                let before = replace(entry, version, name, &mut self.timed);
+                self.n_absent -= usize::from(before.is_absent());
             }
         }
     }
@@ -207,6 +233,7 @@ impl Names {
 
     /// Adds a name, or replaces the client's version of it.
     pub(crate) fn insert(&mut self, name: ResourceName, version: ClientVersion) {
+        self.n_absent += usize::from(version.is_absent());
         match self.by_name.entry(name) {
             btree_map::Entry::Vacant(place) => {
                 self.text_bytes += place.key().as_str().len();
@@ -216,7 +243,8 @@ impl Names {
             }
             btree_map::Entry::Occupied(mut place) => {
                 let name = place.key().clone();
-                replace(place.get_mut(), version, &name, &mut self.timed);
+                let before = replace(place.get_mut(), version, &name, &mut self.timed);
+                self.n_absent -= usize::from(before.is_absent());
             }
         }
     }
@@ -225,6 +253,7 @@ impl Names {
         let version = self.by_name.remove(name)?;
         self.text_bytes -= name.as_str().len();
         self.n_located -= usize::from(is_located(name));
+        self.n_absent -= usize::from(version.is_absent());
         self.timed.remove(&version, name);
         Some(version)
     }

@@ -11,11 +11,11 @@ pub(crate) enum Exit {
     /// not answer in time, or no longer has an assignment.
     Failed = 1,
     Usage = 2,
-    /// A write concerns no session of the replica.
+    /// A write concerns no session of the cluster.
     NoSessionConcerned = 3,
-    /// The answer is incomplete. For a write, it is unknown whether all sessions have it: either sessions
-    /// ended before they answered, or the cluster has other replicas, whose sessions were not asked. For
-    /// `explain`, the node is not connected to the replica that answers, and its unknown values matter.
+    /// The answer is incomplete: a replica did not answer. For a write, it is unknown whether all sessions have it,
+    /// also because sessions ended before they answered. For `explain`, the node is not connected, and its unknown values
+    /// matter.
     NotAllAsked = 4,
     /// Clients would reject what `lint` has read.
     Findings = 5,
@@ -42,16 +42,17 @@ impl Exit {
             ],
             Self::Usage => &[USAGE],
             Self::NoSessionConcerned => &[
-                "Only with --wait: the write took effect or changed nothing, but it concerns no",
-                "session of this replica.",
+                "Only with --wait and `wait`: the write took effect or changed nothing, but it",
+                "concerns no session of the cluster.",
             ],
             Self::NotAllAsked => &[
-                "`explain`: the node is not connected to the replica that answers, and more than",
-                "its ID decides about its scopes.",
+                "The answer is incomplete, because a replica did not answer.",
+                "`explain` also: the node is not connected, and more than its ID decides about",
+                "its scopes.",
                 "With --wait: the write took effect or changed nothing, but it is unknown",
                 "whether all sessions have it:",
                 "- a session ended before it answered, and its node did not return, or",
-                "- the cluster has other replicas, whose sessions were not asked.",
+                "- a replica did not answer.",
             ],
             Self::Findings => &["Only `lint`: the input has findings."],
         }

@@ -122,6 +122,14 @@ pub(crate) fn guards(config: &Config) -> chancery_admin::GuardSettings {
     config.guards.settings()
 }
 
+/// Returns the settings of the list of nodes that were connected recently.
+pub(crate) fn recent_nodes(config: &Config) -> chancery_admin::RecentNodesSettings {
+    chancery_admin::RecentNodesSettings {
+        keep: config.xds.disconnected_keep.duration(),
+        file: Some(config.store.data_dir.join("recent-nodes")),
+    }
+}
+
 /// Returns the treatment of dangling references.
 pub(crate) fn references(config: &Config) -> chancery_admin::ReferenceSettings {
     chancery_admin::ReferenceSettings {

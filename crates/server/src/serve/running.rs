@@ -140,6 +140,7 @@ impl<'a> Running<'a> {
             audit: audit.clone(),
             tracer: traces::start(config, &replica, shards, stop_shards)?,
             log: log::filter(),
+            recent_nodes: convert::recent_nodes(config),
         });
         let of_port = |name, address, tls| OwnPort { name, address, tls };
         let mcp_ports = mcp.addresses().map(|address| of_port("mcp", address, mcp.tls.clone()));

@@ -110,7 +110,7 @@ impl Cluster {
     /// Waits until a replica has no stream.
     fn wait_idle(&self, at: usize) {
         eventually("the streams have ended", || {
-            let nodes = self.done(at, &["nodes", "-o", "json"], "");
+            let nodes = self.done(at, &["nodes", "--local", "-o", "json"], "");
             (!nodes.contains("\"one\"")).then_some(())
         });
     }

@@ -15,6 +15,8 @@ mod diverged;
 mod doctor;
 mod early;
 mod fleet;
+mod fleet_answers;
+mod fleet_wait;
 mod guards;
 mod identities;
 mod lb_policy;
@@ -26,7 +28,7 @@ mod manual;
 mod mcp;
 mod metrics;
 mod mirror;
-mod not_asked;
+
 mod open_files;
 mod quotas;
 mod recorder;

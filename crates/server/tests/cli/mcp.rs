@@ -440,7 +440,7 @@ fn only_the_leader_dials_the_source() {
     assert_eq!(stream.receive().error_detail, None);
     let next = (leader + 1) % 3;
     eventually("the next leader reports that it is a follower", || {
-        let follower = replicas[next].json(&["mcp", "status"]);
+        let follower = replicas[next].json(&["mcp", "status", "--local"]);
         (follower["sources"][0]["connection"] == "follower").then_some(())
     });
     let refused = replicas[next].run(&["mcp", "confirm", "pilot", SERVICES, "0"], "");

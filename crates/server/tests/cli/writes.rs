@@ -288,7 +288,7 @@ fn remaining_commands_answer_in_text_and_json() {
         (node.code, node.err.as_str()),
         (
             1,
-            "error: node \"a/b\" is not connected to this replica; list the nodes of a replica with `chancery nodes`\n"
+            "error: node \"a/b\" is not connected; list the connected nodes with `chancery nodes`\n"
         )
     );
 

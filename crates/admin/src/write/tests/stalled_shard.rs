@@ -8,6 +8,7 @@ use chancery_fanout::{
 use chancery_model::{Identity, Node};
 use chancery_proto::discovery::DiscoveryResponse;
 use chancery_protocol::{ErrorDetail, Protocol, Request, SotwRequest, StreamKind};
+use futures::StreamExt as _;
 use prost::Message as _;
 use tokio::time::timeout;
 
@@ -147,7 +148,8 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
     assert_eq!(fanout.stalled(), []);
     let nodes = operations::list_nodes(&call, pb::ListNodesRequest::default());
     let nodes = timeout(PATIENCE, nodes).await.unwrap().unwrap();
-    assert_eq!(nodes.0.iter().map(|piece| piece.nodes.len()).sum::<usize>(), 6);
+    let pieces: Vec<pb::ListNodesResponse> = nodes.0.map(Result::unwrap).collect().await;
+    assert_eq!(pieces.iter().map(|piece| piece.nodes.len()).sum::<usize>(), 6);
     end.cancel();
     replica.shutdown().await.unwrap();
 }

@@ -4,7 +4,10 @@ use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
 use super::harness::{Client, ShardHarness, text};
-use crate::{Config, messages::event::Event};
+use crate::{
+    Config,
+    messages::event::{Event, SelectStreams},
+};
 
 /// Creates a shard with one step of each kind per turn, and small responses.
 fn harness() -> ShardHarness {
@@ -135,9 +138,13 @@ async fn queries_about_all_streams_are_answered_in_pages() {
     let (mut pages, mut found) = (0, 0);
     while let Some(at) = from {
         let (reply, answer) = tokio::sync::oneshot::channel();
-        harness.post(Event::Status { from: at, reply });
+        harness.post(Event::Status { select: SelectStreams::all(), from: at, reply });
         // The next query waits for the next turn.
-        harness.post(Event::Status { from: 0, reply: tokio::sync::oneshot::channel().0 });
+        harness.post(Event::Status {
+            select: SelectStreams::all(),
+            from: 0,
+            reply: tokio::sync::oneshot::channel().0,
+        });
         harness.turn();
         assert_eq!(harness.n_events(), 1, "a page is a whole turn's work");
         harness.events.updates.clear();

@@ -124,7 +124,8 @@ impl ShardHarness {
     }
 
     pub(super) fn status_page(&self, from: Key) -> Page<StreamStatus, Key> {
-        status_page(self.sessions(), from, self.parts().config.turn_work_max)
+        let max = self.parts().config.turn_work_max;
+        status_page(self.sessions(), &|_| true, from, max, self.now().ms)
     }
 
     pub(super) fn clients_page(&self, from: Key) -> Page<ClientGroup, Key> {

@@ -7,7 +7,10 @@ use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_protocol::DeltaRequest;
 
 use super::harness::{Client, ShardHarness, answer, text};
-use crate::{Config, messages::event::Event};
+use crate::{
+    Config,
+    messages::event::{Event, SelectStreams},
+};
 
 /// The streams of a storm, and the names that each of them subscribes to.
 const STREAMS: usize = 1000;
@@ -75,7 +78,7 @@ fn queries_overtake_new_streams() {
     let small = settled(&mut harness);
     let many = storm(&mut harness);
     let (reply, mut page) = tokio::sync::oneshot::channel();
-    harness.post(Event::Status { from: 0, reply });
+    harness.post(Event::Status { select: SelectStreams::all(), from: 0, reply });
     harness.turn();
     assert!(page.try_recv().is_ok(), "the query was not answered in the next turn");
     drop((small, many));

@@ -5,7 +5,7 @@ use clap::Subcommand;
 use super::{
     access, apply, assignments, backup, can_i, client::Servers, cluster, conformance, delete,
     describe, explain, get, health, history, import, keys, lb_policy, load, log, mcp, mirror, node,
-    nodes, quota, resolve, settings::Settings, token, version, whoami,
+    nodes, quota, resolve, settings::Settings, token, version, wait, whoami,
 };
 use crate::cli::{
     answer::Answer,
@@ -27,12 +27,18 @@ pub(crate) enum Command {
     Get(get::Get),
     /// Describe one resource: its scopes, references, connected nodes and rejections
     Describe(describe::Describe),
-    /// List the nodes that are connected to the contacted replica
-    Nodes(nodes::Nodes),
-    /// Show one connected node: its subscriptions, versions and rejections
+    /// List the nodes that are connected to any replica, and those that were recently
     ///
-    /// The contacted replica knows only the nodes that are connected to it.
+    /// The exit code is 4 if a replica did not answer: the list may lack nodes.
+    #[command(after_help = examples(&["nodes --state rejected", "nodes --behind 42"]))]
+    Nodes(nodes::Nodes),
+    /// Show one node: its streams to all replicas, subscriptions, versions and rejections
     Node(node::Node),
+    /// Wait until the sessions of all replicas have acknowledged a revision
+    ///
+    /// Succeeds if enough sessions have acknowledged everything up to the revision, and all replicas have answered.
+    #[command(after_help = examples(&["wait 42", "wait 42 --for 99% --scope edge --timeout 2m"]))]
+    Wait(wait::Wait),
     /// Explain why a node does or does not receive a resource
     ///
     /// Shows the assignments up to the one that matches, its scopes in order, and the node's
@@ -72,9 +78,9 @@ pub(crate) enum Command {
         "mirror --node edge-1 --dir xds --encoding yaml --once",
     ]))]
     Mirror(mirror::Mirror),
-    /// Show the load that clients report to the contacted replica
+    /// Show the load that clients report
     ///
-    /// Clients report to the replica to which they are connected, and replicas do not exchange reports.
+    /// Clients report to the replica to which they are connected. All replicas are asked, and the load is their sum.
     #[command(after_help = examples(&["load", "load --cluster 'web*' --localities"]))]
     Load(load::Load),
     /// Show and change which lines a replica logs
@@ -176,6 +182,7 @@ impl Command {
             Self::Describe(describe) => describe::run(describe, connect.await?, answer).await,
             Self::Nodes(nodes) => nodes::run(nodes, connect.await?, answer).await,
             Self::Node(node) => node::run(node, connect.await?, answer).await,
+            Self::Wait(wait) => wait::run(wait, connect.await?, answer).await,
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
             Self::Resolve(resolve) => {
                 resolve::run(resolve, servers.any_channel().await?, answer).await

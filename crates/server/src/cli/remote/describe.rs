@@ -9,6 +9,7 @@ use clap::Args;
 use super::{
     client::refusal,
     connector::Channel,
+    fleet::{Extent, check_complete},
     parameters::Parameters,
     read::Read,
     references::{nodes_not_asked, write_references},
@@ -38,6 +39,8 @@ pub(crate) struct Describe {
     parameters: Parameters,
     #[command(flatten)]
     read: Read,
+    #[command(flatten)]
+    extent: Extent,
 }
 
 /// Shows the details of one resource.
@@ -51,6 +54,7 @@ pub(super) async fn run(
         name: describe.name,
         scope: describe.scope.unwrap_or_default(),
         stale: describe.read.stale,
+        local: describe.extent.local,
         dynamic_parameters: describe.parameters.into_map()?,
     };
     let response = client.describe_resource(request).await.map_err(|status| refusal(&status))?;
@@ -60,7 +64,8 @@ pub(super) async fn run(
         let resource = scope.resource.clone().unwrap_or_default();
         bodies.push(yaml(&resource.to_json()["body"])?);
     }
-    answer.show(&described, |out| write_description(&described, &bodies, out))
+    answer.show(&described, |out| write_description(&described, &bodies, out))?;
+    check_complete(&described.not_asked)
 }
 
 fn write_description(
@@ -101,7 +106,7 @@ fn write_description(
         if not_asked > 0 {
             writeln!(out, "  used by   possibly more: {}", nodes_not_asked(not_asked))?;
         }
-        writeln!(out, "  seen by   {}", seen_by(scope, described.replicas_not_asked))?;
+        writeln!(out, "  seen by   {}", seen_by(scope, described))?;
         if scope.nodes_shadowed > 0 {
             let nodes = count(scope.nodes_shadowed, "node");
             writeln!(out, "  shadowed  for {nodes}, by an earlier scope")?;
@@ -112,7 +117,7 @@ fn write_description(
         }
     }
     if !described.nacks.is_empty() {
-        let of_this = if described.replicas_not_asked > 0 { " of this replica" } else { "" };
+        let of_this = if is_local(described) { " of this replica" } else { "" };
         writeln!(out, "last rejections of the type by nodes{of_this} that see it")?;
         let mut table = Table::new(["TIME", "NODE", "VERSION", "MESSAGE"]);
         for nack in &described.nacks {
@@ -124,18 +129,26 @@ fn write_description(
     Ok(())
 }
 
-fn seen_by(scope: &pb::ResourceInScope, replicas_not_asked: u64) -> String {
+/// Returns whether only the contacted replica of several was asked.
+fn is_local(described: &pb::DescribeResourceResponse) -> bool {
+    described.replicas_not_asked > 0 && described.not_asked.is_empty()
+}
+
+fn seen_by(scope: &pb::ResourceInScope, described: &pb::DescribeResourceResponse) -> String {
     let nodes: Vec<String> = scope.nodes.iter().map(|node| plain(node)).collect();
     let more = scope.nodes_total.saturating_sub(nodes.len() as u64);
     let seen = match (nodes.is_empty(), more) {
-        (true, _) if replicas_not_asked > 0 => "no connected node of this replica".to_owned(),
+        (true, _) if is_local(described) => "no connected node of this replica".to_owned(),
+        (true, _) if described.replicas_not_asked > 0 => {
+            "no connected node of the replicas that answered".to_owned()
+        }
         (true, _) => "no connected node".to_owned(),
         (false, 0) => format!("{}: {}", count(scope.nodes_total, "node"), nodes.join(", ")),
         (false, more) => {
             format!("{}: {} and {more} more", count(scope.nodes_total, "node"), nodes.join(", "))
         }
     };
-    match replicas_not_asked {
+    match described.replicas_not_asked {
         0 => seen,
         n => format!("{seen}; {} not asked", count(n, "other replica")),
     }
@@ -147,15 +160,19 @@ mod tests {
 
     #[test]
     fn nodes_of_other_replicas_are_not_denied() {
+        let described = |replicas_not_asked| pb::DescribeResourceResponse {
+            replicas_not_asked,
+            ..Default::default()
+        };
         let mut scope = pb::ResourceInScope::default();
-        assert_eq!(seen_by(&scope, 0), "no connected node");
+        assert_eq!(seen_by(&scope, &described(0)), "no connected node");
         assert_eq!(
-            seen_by(&scope, 2),
+            seen_by(&scope, &described(2)),
             "no connected node of this replica; 2 other replicas not asked"
         );
         scope.nodes = vec!["a".to_owned()];
         scope.nodes_total = 1;
-        assert_eq!(seen_by(&scope, 0), "1 node: a");
-        assert_eq!(seen_by(&scope, 1), "1 node: a; 1 other replica not asked");
+        assert_eq!(seen_by(&scope, &described(0)), "1 node: a");
+        assert_eq!(seen_by(&scope, &described(1)), "1 node: a; 1 other replica not asked");
     }
 }

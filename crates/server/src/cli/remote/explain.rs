@@ -8,6 +8,7 @@ use clap::Args;
 use super::{
     client::refusal,
     connector::Channel,
+    fleet::{Extent, check_complete, unanswered},
     parameters::{Parameters, with_variant},
     read::Read,
     references::write_references,
@@ -38,6 +39,8 @@ pub(crate) struct Explain {
     parameters: Parameters,
     #[command(flatten)]
     read: Read,
+    #[command(flatten)]
+    extent: Extent,
 }
 
 /// Explains why a node does or does not receive a resource.
@@ -51,6 +54,7 @@ pub(super) async fn run(
         r#type: explain.type_name.unwrap_or_default(),
         name: explain.name.unwrap_or_default(),
         stale: explain.read.stale,
+        local: explain.extent.local,
         dynamic_parameters: explain.parameters.into_map()?,
     };
     let response = client.explain(request).await.map_err(|status| refusal(&status))?.into_inner();
@@ -58,7 +62,7 @@ pub(super) async fn run(
     if depends_on_unknown(&response) {
         Err(Failure::with_exit(Exit::NotAllAsked, not_connected(&response)))
     } else {
-        Ok(())
+        check_complete(&response.not_asked)
     }
 }
 
@@ -69,11 +73,12 @@ fn depends_on_unknown(explained: &pb::ExplainResponse) -> bool {
 }
 
 fn not_connected(explained: &pb::ExplainResponse) -> String {
-    let others = match explained.replicas_not_asked {
-        0 => String::new(),
-        n => format!("; {} not asked", count(n, "other replica")),
+    let others = match (explained.replicas_not_asked, explained.not_asked.as_slice()) {
+        (0, _) => String::new(),
+        (n, []) => format!(" to this replica; {} not asked", count(n, "other replica")),
+        (_, missing) => format!("; {}", unanswered(missing)),
     };
-    format!("incomplete: node {:?} is not connected to this replica{others}", explained.node)
+    format!("incomplete: node {:?} is not connected{others}", explained.node)
 }
 
 fn write_text(explained: &pb::ExplainResponse, out: &mut dyn Write) -> io::Result<()> {

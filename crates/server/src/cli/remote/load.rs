@@ -7,7 +7,11 @@ use chancery_admin_proto::v1::{
 };
 use clap::{Args, Subcommand};
 
-use super::{client::refusal, connector::Channel};
+use super::{
+    client::refusal,
+    connector::Channel,
+    fleet::{Extent, check_complete},
+};
 use crate::{
     cli::{
         answer::Answer,
@@ -38,6 +42,8 @@ pub(crate) struct Load {
     /// Show at most N clusters
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
+    #[command(flatten)]
+    extent: Extent,
 }
 
 /// The subcommands of `load`.
@@ -85,11 +91,13 @@ pub(super) async fn run(
         cluster: load.cluster.unwrap_or_default(),
         endpoints: load.endpoints,
         limit: load.limit,
+        local: load.extent.local,
     };
     let response = client.get_load(request).await.map_err(|status| refusal(&status))?;
     let status = response.into_inner();
     let localities = load.localities || load.endpoints;
-    answer.show(&status, |out| write_status(&status, localities, now(), out))
+    answer.show(&status, |out| write_status(&status, localities, now(), out))?;
+    check_complete(&status.not_asked)
 }
 
 fn request(set: Set) -> pb::SetLoadSettingsRequest {
@@ -122,14 +130,17 @@ fn write_status(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     write_settings(&status.settings.clone().unwrap_or_default(), out)?;
+    let replicas = match status.replicas {
+        0 | 1 => format!("replica {}", status.replica_id),
+        n => format!("{n} replicas"),
+    };
     let others = match status.replicas_not_asked {
         0 => String::new(),
         n => format!("; the clients of {} are not included", count(n, "other replica")),
     };
     writeln!(
         out,
-        "replica {}: {} on {} in {}{others}",
-        status.replica_id,
+        "{replicas}: {} on {} in {}{others}",
         count(status.reports, "report"),
         count(status.streams, "open stream"),
         age(status.since_ms, now),

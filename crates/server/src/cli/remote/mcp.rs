@@ -8,17 +8,21 @@ use chancery_admin_proto::v1::{
 };
 use clap::Subcommand;
 
-use super::{client::refusal, connector::Channel};
+use super::{
+    client::refusal,
+    connector::Channel,
+    fleet::{Extent, check_complete},
+};
 use crate::cli::{answer::Answer, failure::Failure, help::examples, table::Table, text::count};
 
 /// The subcommands of `mcp`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Mcp {
-    /// Show the MCP sources of the contacted replica, and the held deletions
+    /// Show the MCP sources and the held deletions
     ///
-    /// Only the leader has streams to the sources.
+    /// Only the leader has streams to the sources, so the leader is asked.
     #[command(after_help = examples(&["mcp status", "mcp status -o json"]))]
-    Status,
+    Status(Extent),
     /// Allow a deletion that the guard `mass-deletion` holds
     ///
     /// The leader then asks the source for its state, and deletes the resources that the source still
@@ -45,10 +49,11 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     let mut client = McpServiceClient::new(channel).max_decoding_message_size(usize::MAX);
     match command {
-        Mcp::Status => {
-            let response = client.get_mcp_status(GetMcpStatusRequest {}).await;
+        Mcp::Status(Extent { local }) => {
+            let response = client.get_mcp_status(GetMcpStatusRequest { local }).await;
             let status = response.map_err(|status| refusal(&status))?.into_inner();
-            answer.show(&status, |out| write_status(&status, out))
+            answer.show(&status, |out| write_status(&status, out))?;
+            check_complete(&status.not_asked)
         }
         Mcp::Confirm { source, collection, token } => {
             let request = ConfirmMcpDeletionRequest { source, collection, token };

@@ -5,7 +5,12 @@ use std::io::{self, Write};
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 
-use super::{client::refusal, connector::Channel, stream::write_stream};
+use super::{
+    client::refusal,
+    connector::Channel,
+    fleet::{Extent, check_complete},
+    stream::{in_words, write_stream},
+};
 use crate::cli::{
     answer::Answer,
     failure::Failure,
@@ -19,6 +24,8 @@ pub(crate) struct Node {
     /// ID of the node
     #[arg(value_name = "ID")]
     id: String,
+    #[command(flatten)]
+    extent: Extent,
 }
 
 /// Shows one connected node.
@@ -27,9 +34,10 @@ pub(super) async fn run(
     mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let request = pb::GetNodeRequest { id: node.id };
+    let request = pb::GetNodeRequest { id: node.id, local: node.extent.local };
     let node = client.get_node(request).await.map_err(|status| refusal(&status))?.into_inner();
-    answer.show(&node, |out| write_node(&node, now(), out))
+    answer.show(&node, |out| write_node(&node, now(), out))?;
+    check_complete(&node.not_asked)
 }
 
 fn write_node(node: &pb::NodeStatus, now: u64, out: &mut dyn Write) -> io::Result<()> {
@@ -37,11 +45,12 @@ fn write_node(node: &pb::NodeStatus, now: u64, out: &mut dyn Write) -> io::Resul
     let locality = node.locality.clone().unwrap_or_default();
     let locality = [locality.region, locality.zone, locality.sub_zone].join("/");
     let locality = locality.trim_end_matches('/');
+    let state = node.condition.as_ref().map_or(node.state.clone(), |one| in_words(one, now));
     for (what, value) in [
         ("cluster", node.cluster.as_str()),
         ("locality", locality),
         ("client", node.user_agent.as_str()),
-        ("state", node.state.as_str()),
+        ("state", state.as_str()),
     ] {
         if !value.is_empty() {
             writeln!(out, "{what:<12}{}", plain(value))?;
@@ -57,9 +66,13 @@ fn write_node(node: &pb::NodeStatus, now: u64, out: &mut dyn Write) -> io::Resul
     for wait in &node.waits {
         writeln!(out, "{} {}", short_type(&wait.type_url), plain(&wait.message))?;
     }
-    match node.replicas_not_asked {
-        0 => Ok(()),
-        n => writeln!(out, "\n{} not asked", count(n, "other replica")),
+    if node.duplicates > 0 {
+        writeln!(out, "\n{} use this ID at the same time", count(node.duplicates, "client"))?;
+    }
+    match (node.replicas_not_asked, node.not_asked.as_slice()) {
+        (0, _) => Ok(()),
+        (n, []) => writeln!(out, "\n{} not asked", count(n, "other replica")),
+        (_, _) => Ok(()),
     }
 }
 

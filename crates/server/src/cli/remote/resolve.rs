@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use chancery_admin_proto::v1::{self as pb, resolve_service_client::ResolveServiceClient};
 use clap::Args;
 
-use super::{client::refusal, connector::Channel};
+use super::{client::refusal, connector::Channel, fleet::Extent};
 use crate::cli::{
     answer::Answer,
     failure::Failure,
@@ -30,6 +30,8 @@ pub(crate) struct Resolve {
     /// Name of the listener [default: the listeners with the port of the URL]
     #[arg(long, value_name = "NAME")]
     listener: Option<String>,
+    #[command(flatten)]
+    extent: Extent,
 }
 
 /// Runs `resolve`. Fails if the request ends nowhere.
@@ -44,7 +46,7 @@ pub(super) async fn run(
         method: resolve.method,
         header: resolve.headers,
         listener: resolve.listener.unwrap_or_default(),
-        local: false,
+        local: resolve.extent.local,
     };
     let mut client = ResolveServiceClient::new(channel).max_decoding_message_size(usize::MAX);
     let response = client.resolve(request).await.map_err(|status| refusal(&status))?.into_inner();

@@ -10,6 +10,22 @@ use crate::cli::{
     time::{age, timestamp},
 };
 
+/// Returns the state of a node, how long it has lasted, and its message.
+pub(super) fn in_words(condition: &pb::Condition, now: u64) -> String {
+    let pb::Condition { state, since_ms, message } = condition;
+    let message = plain(message);
+    let reason = match (state.as_str(), message.as_str()) {
+        (_, "") => String::new(),
+        ("waiting", name) => format!(" for {name}"),
+        (_, text) => format!(": {text}"),
+    };
+    let time = match since_ms {
+        0 => String::new(),
+        since => format!(" for {}", age(*since, now)),
+    };
+    format!("{state}{time}{reason}")
+}
+
 /// Writes a stream with its subscriptions and rejections.
 pub(super) fn write_stream(
     stream: &pb::StreamStatus,
@@ -27,7 +43,11 @@ pub(super) fn write_stream(
         identity => format!(", {}", plain(identity)),
     };
     let age = age(stream.since_ms, now);
-    writeln!(out, "stream from {peer}{who}, {protocol}, {kind}, {age} old")?;
+    let replica = match stream.replica_id {
+        0 => String::new(),
+        id => format!(" to replica {id}"),
+    };
+    writeln!(out, "stream from {peer}{replica}{who}, {protocol}, {kind}, {age} old")?;
     match stream.assignment.as_str() {
         "" => writeln!(out, "  no assignment matches this node")?,
         assignment => {

@@ -17,6 +17,7 @@ use super::{
     connector::Channel,
     left_out::report_left_out,
     parameters::{shortened, with_variant},
+    wait_result::{in_words, not_all_asked, unsettled_lines},
     write_effects::{
         access_object, write_access_changes, write_access_effects, write_differences, write_guards,
     },
@@ -428,20 +429,6 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     }
 }
 
-/// Returns the number of sessions that were asked, and of those that acknowledged.
-fn in_words(wait: &pb::WaitResult) -> String {
-    let left = match wait.left {
-        0 => String::new(),
-        n => format!("; {} left before answering", count(n, "session")),
-    };
-    let others = match wait.replicas_not_asked {
-        0 => String::new(),
-        n => format!("; {} not asked", count(n, "other replica")),
-    };
-    let (k, n) = (wait.acknowledged, count(wait.asked, "session"));
-    format!("{k} of {n} of this replica acknowledged{left}{others}")
-}
-
 /// Succeeds only if every session of the cluster is known to have acknowledged.
 fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Failure> {
     if !wait.settled {
@@ -450,51 +437,14 @@ fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Fa
     let has_changed =
         response.changed + response.removed + response.assignments + response.access > 0;
     let done = if has_changed { "written" } else { "nothing changed" };
+    if wait.left > 0 || wait.replicas_not_asked > 0 {
+        return Err(not_all_asked(done, wait));
+    }
     if wait.asked == 0 {
-        let others = match wait.replicas_not_asked {
-            0 => String::new(),
-            n => format!("; {} not asked", count(n, "other replica")),
-        };
-        let line = format!(
-            "{done}, but not confirmed: the write concerns no session of this replica{others}"
-        );
+        let line = format!("{done}, but not confirmed: the write concerns no session");
         return Err(Failure::with_exit(Exit::NoSessionConcerned, line));
     }
-    if wait.left > 0 || wait.replicas_not_asked > 0 {
-        let line =
-            format!("{done}, but it is unknown whether all sessions have it: {}", in_words(wait));
-        return Err(Failure::with_exit(Exit::NotAllAsked, line));
-    }
     Ok(())
-}
-
-/// Returns one line for each session that has not acknowledged.
-fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for unsettled in &wait.unsettled {
-        let type_name = short_type(&unsettled.type_url);
-        let node = &unsettled.node;
-        lines.push(match unsettled.state.as_str() {
-            "nacked" => {
-                format!("node {node:?} has rejected {type_name}: {}", plain(&unsettled.message))
-            }
-            "unassigned" => format!("node {node:?}: {}", plain(&unsettled.message)),
-            "pending" => {
-                format!(
-                    "node {node:?} has not acknowledged {type_name} within {} ms",
-                    wait.waited_ms
-                )
-            }
-            _ => plain(&unsettled.message),
-        });
-    }
-    if wait.unsettled_omitted > 0 {
-        lines.push(format!("and {} more", wait.unsettled_omitted));
-    }
-    if lines.is_empty() {
-        lines.push("the wait ended before all sessions had acknowledged".to_owned());
-    }
-    lines
 }
 
 #[cfg(test)]
@@ -600,28 +550,34 @@ mod tests {
 
     #[test]
     fn wait_succeeds_only_if_every_session_of_the_cluster_has_acknowledged() {
-        let wait = |asked, replicas_not_asked| {
+        let missing = pb::ReplicaNotAsked {
+            replica_id: 2,
+            message: "is starting".to_owned(),
+            ..Default::default()
+        };
+        let wait = |asked, n_missing| {
             let wait = pb::WaitResult {
                 settled: true,
                 asked,
                 acknowledged: asked,
-                replicas_not_asked,
+                replicas_not_asked: n_missing as u64,
+                not_asked: vec![missing.clone(); n_missing],
                 ..Default::default()
             };
             let written = pb::WriteResponse { changed: 1, ..Default::default() };
             verdict(&written, &wait).map_err(|failure| (failure.exit, failure.lines.join("; ")))
         };
         assert_eq!(wait(2, 0), Ok(()));
-        for others in [0, 2] {
-            let (code, line) = wait(0, others).unwrap_err();
-            assert!(
-                code == Exit::NoSessionConcerned && line.contains("not confirmed"),
-                "{code:?}: {line}"
-            );
+        let (code, line) = wait(0, 0).unwrap_err();
+        assert!(
+            code == Exit::NoSessionConcerned && line.contains("not confirmed"),
+            "{code:?}: {line}"
+        );
+        for asked in [0, 2] {
+            let (code, line) = wait(asked, 1).unwrap_err();
+            let told = format!("{asked} of {asked} sessions acknowledged; replica 2 is starting");
+            assert!(code == Exit::NotAllAsked && line.contains(&told), "{code:?}: {line}");
         }
-        let (code, line) = wait(2, 2).unwrap_err();
-        let told = "2 of 2 sessions of this replica acknowledged; 2 other replicas not asked";
-        assert!(code == Exit::NotAllAsked && line.contains(told), "{code:?}: {line}");
     }
 
     #[test]
@@ -642,7 +598,7 @@ mod tests {
     fn session_that_leaves_before_answering_makes_outcome_unknown() {
         let wait = pb::WaitResult { settled: true, asked: 1, left: 1, ..Default::default() };
         let failure = verdict(&pb::WriteResponse::default(), &wait).unwrap_err();
-        let told = "0 of 1 session of this replica acknowledged; 1 session left before answering";
+        let told = "0 of 1 session acknowledged; 1 session left before answering";
         assert!(
             failure.exit == Exit::NotAllAsked && failure.lines[0].ends_with(told),
             "{failure:?}"
@@ -656,6 +612,7 @@ mod tests {
             type_url: chancery_model::types::LISTENER.into(),
             state: state.into(),
             message: message.into(),
+            replica_id: 1,
         };
         let wait = pb::WaitResult {
             settled: false,
@@ -667,7 +624,7 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(verdict(&pb::WriteResponse::default(), &wait).unwrap_err().exit, Exit::Failed);
-        assert_eq!(in_words(&wait), "2 of 7 sessions of this replica acknowledged");
+        assert_eq!(in_words(&wait), "2 of 7 sessions acknowledged");
         assert_eq!(
             unsettled_lines(&wait),
             [

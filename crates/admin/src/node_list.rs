@@ -1,0 +1,408 @@
+//! The list of connected nodes, page by page in the order of their IDs.
+//!
+//! A page takes its first nodes from every replica. Only the nodes of one page are in memory, whatever the size of the
+//! fleet.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    sync::Arc,
+};
+
+use chancery_admin_proto::v1 as pb;
+use chancery_fanout::{Change, SelectNode, StreamStatus};
+use chancery_model::{Glob, Node, Revision, Verb};
+use futures::{Stream, StreamExt, stream};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::{
+    AdminError,
+    ctx::{Access, Ctx},
+    fleet::{self, Elsewhere, FleetRequest},
+    node_state::{DISCONNECTED, NodeState, STATES, node_state},
+    nodes::{check_answered, merged, selected_streams, show_node},
+};
+
+/// The maximum number of nodes in one page.
+const PAGE_NODES_MAX: usize = 1000;
+/// The maximum number of nodes in one piece of the list.
+const PIECE_NODES_MAX: usize = 200;
+/// The maximum number of nodes that a request may ask for.
+const LIMIT_MAX: usize = 10_000;
+
+/// Connected nodes, in pieces. The last piece says how complete the list is.
+pub(crate) struct NodePages(pub(crate) Pieces);
+
+type Pieces = Pin<Box<dyn Stream<Item = Result<pb::ListNodesResponse, AdminError>> + Send>>;
+
+/// The nodes of a list.
+#[derive(Debug, Clone)]
+struct Selection {
+    glob: Glob,
+    /// Only these nodes, if there are any.
+    ids: BTreeSet<String>,
+    /// Only nodes with a greater ID.
+    after: String,
+    state: Option<StateFilter>,
+    behind: Option<Revision>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StateFilter {
+    Connected(NodeState),
+    Disconnected,
+}
+
+impl Selection {
+    fn parse(request: &pb::ListNodesRequest) -> Result<Self, AdminError> {
+        let state = match request.state.as_str() {
+            "" => None,
+            DISCONNECTED => Some(StateFilter::Disconnected),
+            word => match NodeState::parse(word) {
+                Some(state) => Some(StateFilter::Connected(state)),
+                None => {
+                    let known: Vec<&str> = STATES.iter().map(|state| state.word()).collect();
+                    return Err(AdminError::Parameter(format!(
+                        "{word:?} is not a state of a node; the states are {}, {DISCONNECTED}",
+                        known.join(", ")
+                    )));
+                }
+            },
+        };
+        let glob = Glob::new(if request.id.is_empty() { "*" } else { &request.id });
+        let ids = request.ids.iter().cloned().collect();
+        let behind = request.behind.map(Revision);
+        Ok(Self { glob, ids, after: request.cursor.clone(), state, behind })
+    }
+
+    fn has(&self, id: &str) -> bool {
+        id > self.after.as_str()
+            && (self.ids.is_empty() || self.ids.contains(id))
+            && self.glob.matches(id)
+    }
+}
+
+/// Returns the nodes of all replicas in pieces.
+pub(crate) async fn list_nodes(
+    ctx: &Ctx,
+    request: pb::ListNodesRequest,
+) -> Result<NodePages, AdminError> {
+    Selection::parse(&request)?;
+    let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
+    if limit > LIMIT_MAX {
+        let text = format!("the limit is {limit}; at most {LIMIT_MAX} nodes are listed at a time");
+        return Err(AdminError::Parameter(text));
+    }
+    let first = page(ctx, &request, if limit == 0 { PAGE_NODES_MAX } else { limit }).await?;
+    if limit > 0 {
+        return Ok(NodePages(stream::iter(pieces(first).map(Ok)).boxed()));
+    }
+    let rest = Rest { ctx: ctx.clone(), request, page: Some(first), not_asked: Vec::new() };
+    let pages = stream::unfold(Some(rest), |rest| async { rest?.next().await });
+    let pieces = pages.flat_map(|page| match page {
+        Ok(page) => stream::iter(pieces(page).map(Ok).collect::<Vec<_>>()),
+        Err(error) => stream::iter(vec![Err(error)]),
+    });
+    Ok(NodePages(pieces.boxed()))
+}
+
+/// The pages of a list without a limit.
+struct Rest {
+    ctx: Ctx,
+    request: pb::ListNodesRequest,
+    /// The page that was read last.
+    page: Option<pb::ListNodesResponse>,
+    /// The replicas that did not answer for an earlier page.
+    not_asked: Vec<pb::ReplicaNotAsked>,
+}
+
+impl Rest {
+    async fn next(mut self) -> Option<(Result<pb::ListNodesResponse, AdminError>, Option<Self>)> {
+        let mut page = match self.page.take() {
+            Some(page) => page,
+            None => match page(&self.ctx, &self.request, PAGE_NODES_MAX).await {
+                Ok(page) => page,
+                Err(error) => return Some((Err(error), None)),
+            },
+        };
+        for replica in std::mem::take(&mut page.not_asked) {
+            if self.not_asked.iter().all(|known| known.replica_id != replica.replica_id) {
+                self.not_asked.push(replica);
+            }
+        }
+        page.not_asked.clone_from(&self.not_asked);
+        page.replicas_not_asked = page.replicas_not_asked.max(self.not_asked.len() as u64);
+        self.request.cursor = std::mem::take(&mut page.next);
+        let rest = (!self.request.cursor.is_empty()).then_some(self);
+        Some((Ok(page), rest))
+    }
+}
+
+/// Splits a page. Every piece has what the page says about its completeness.
+fn pieces(page: pb::ListNodesResponse) -> impl Iterator<Item = pb::ListNodesResponse> {
+    let pb::ListNodesResponse { nodes, mut disconnected, .. } = page.clone();
+    let head = pb::ListNodesResponse { nodes: Vec::new(), disconnected: Vec::new(), ..page };
+    let mut nodes = nodes.into_iter().peekable();
+    let mut is_first = true;
+    std::iter::from_fn(move || {
+        if !is_first && nodes.peek().is_none() {
+            return None;
+        }
+        is_first = false;
+        let piece = nodes.by_ref().take(PIECE_NODES_MAX).collect();
+        let disconnected = std::mem::take(&mut disconnected);
+        Some(pb::ListNodesResponse { nodes: piece, disconnected, ..head.clone() })
+    })
+}
+
+/// Returns the first nodes of all replicas.
+async fn page(
+    ctx: &Ctx,
+    request: &pb::ListNodesRequest,
+    limit: usize,
+) -> Result<pb::ListNodesResponse, AdminError> {
+    let forwarded = pb::ListNodesRequest {
+        local: true,
+        limit: u32::try_from(limit).unwrap_or(u32::MAX),
+        ..request.clone()
+    };
+    let selection = Selection::parse(request)?;
+    let here = page_here(ctx, &selection, limit);
+    let (here, there) = tokio::join!(here, fleet::ask_unless(request.local, ctx, &forwarded));
+    let merged = merge(here?, there, limit);
+    let is_filtered = selection.state.is_some() || selection.behind.is_some();
+    let is_empty = merged.nodes.is_empty() && merged.disconnected.is_empty();
+    if !is_filtered || request.local || is_empty || merged.replicas < 2 {
+        return Ok(merged);
+    }
+    // A replica selects by its own streams. The node may have streams in another state to other replicas.
+    let ids = merged.nodes.iter().map(|node| &node.id);
+    let ids: Vec<String> =
+        ids.chain(merged.disconnected.iter().map(|node| &node.id)).cloned().collect();
+    let whole = pb::ListNodesRequest { limit: forwarded.limit, ids, ..Default::default() };
+    let selection_of_ids = Selection::parse(&whole)?;
+    let here = page_here(ctx, &selection_of_ids, limit);
+    let local = pb::ListNodesRequest { local: true, ..whole };
+    let (here, there) = tokio::join!(here, fleet::ask(ctx, &local));
+    let whole = merge(here?, there, limit);
+    let is_selected = |node: &pb::NodeStatus| match selection.state {
+        Some(StateFilter::Connected(state)) => {
+            let condition = node.condition.as_ref();
+            condition.and_then(|one| NodeState::parse(&one.state)) == Some(state)
+        }
+        Some(StateFilter::Disconnected) => false,
+        None => true,
+    };
+    let nodes = whole.nodes.into_iter().filter(is_selected).collect();
+    let disconnected = match selection.state {
+        Some(StateFilter::Disconnected) => whole.disconnected,
+        _ => Vec::new(),
+    };
+    Ok(pb::ListNodesResponse { nodes, disconnected, ..merged })
+}
+
+/// Returns the first nodes of all replicas that a request selects.
+pub(crate) async fn page_of_all(
+    ctx: &Ctx,
+    request: &pb::ListNodesRequest,
+) -> Result<Vec<pb::NodeStatus>, AdminError> {
+    let limit = usize::try_from(request.limit).unwrap_or(usize::MAX).clamp(1, LIMIT_MAX);
+    Ok(page(ctx, request, limit).await?.nodes)
+}
+
+/// Returns the first nodes of this replica, at most `limit`.
+async fn page_here(
+    ctx: &Ctx,
+    selection: &Selection,
+    limit: usize,
+) -> Result<pb::ListNodesResponse, AdminError> {
+    let by_id = match (selection.state, selection.behind) {
+        (Some(StateFilter::Disconnected), _) => BTreeMap::new(),
+        (None, None) => first_nodes(ctx, selection, limit).await?,
+        _ => filtered_nodes(ctx, selection, limit).await?,
+    };
+    let replica_id = ctx.deps.replica.id();
+    let is_disconnected = selection.state == Some(StateFilter::Disconnected);
+    let mut disconnected = Vec::new();
+    if is_disconnected || selection.state.is_none() && selection.behind.is_none() {
+        let recent = &ctx.deps.recent_nodes;
+        recent.update(&ctx.deps.fanout).await;
+        disconnected = recent.disconnected(replica_id, limit, |id| selection.has(id));
+    }
+    let last = by_id.keys().nth(limit - 1).into_iter();
+    let next = last.chain(disconnected.get(limit - 1).map(|node| &node.id)).min();
+    let next = next.cloned().unwrap_or_default();
+    let nodes = by_id.values().map(|streams| {
+        let streams: Vec<&StreamStatus> = streams.iter().collect();
+        show_node(replica_id, &streams)
+    });
+    let nodes = nodes.collect();
+    Ok(pb::ListNodesResponse { nodes, next, disconnected, replicas: 1, ..Default::default() })
+}
+
+/// The streams of nodes by the ID of the node.
+type ById = BTreeMap<String, Vec<StreamStatus>>;
+
+/// Returns the streams of the selected nodes with the first IDs. The shards build the status of few others.
+async fn first_nodes(ctx: &Ctx, selection: &Selection, limit: usize) -> Result<ById, AdminError> {
+    // The greatest ID that still belongs to the first ones; `None` while there is space for any.
+    let bound: Arc<Mutex<Option<String>>> = Arc::default();
+    let (selected, shared) = (selection.clone(), Arc::clone(&bound));
+    let select: SelectNode = Arc::new(move |node: &Node| {
+        selected.has(&node.id) && shared.lock().as_ref().is_none_or(|bound| node.id <= *bound)
+    });
+    let mut by_id = ById::new();
+    let since = Instant::now();
+    let take = |stream: StreamStatus| {
+        by_id.entry(stream.node.id.clone()).or_default().push(stream);
+        if by_id.len() > limit {
+            by_id.pop_last();
+        }
+        if by_id.len() == limit {
+            *bound.lock() = by_id.last_key_value().map(|(id, _)| id.clone());
+        }
+    };
+    ctx.deps.fanout.for_each_stream_of(select, take).await;
+    check_answered(ctx, since)?;
+    Ok(by_id)
+}
+
+/// Returns the streams of the nodes in a state, or behind a revision.
+async fn filtered_nodes(
+    ctx: &Ctx,
+    selection: &Selection,
+    limit: usize,
+) -> Result<ById, AdminError> {
+    let since = Instant::now();
+    let behind = match selection.behind {
+        None => None,
+        Some(revision) => Some(nodes_behind(ctx, revision).await),
+    };
+    let selected = selection.clone();
+    let mut states: BTreeMap<String, NodeState> = BTreeMap::new();
+    let take = |stream: StreamStatus| {
+        let worst = states.entry(stream.node.id.clone()).or_default();
+        *worst = (*worst).max(node_state([&stream]));
+    };
+    ctx.deps.fanout.for_each_stream_of(Arc::new(move |node| selected.has(&node.id)), take).await;
+    check_answered(ctx, since)?;
+    let is_selected = |(id, state): &(String, NodeState)| {
+        selection.state.is_none_or(|filter| filter == StateFilter::Connected(*state))
+            && behind.as_ref().is_none_or(|behind| behind.contains(id))
+    };
+    let ids = states.into_iter().filter(is_selected).take(limit).map(|(id, _)| id);
+    let ids: BTreeSet<String> = ids.collect();
+    let mut by_id = ById::new();
+    let select = Arc::new(move |node: &Node| ids.contains(&node.id));
+    for stream in selected_streams(ctx, select).await? {
+        by_id.entry(stream.node.id.clone()).or_default().push(stream);
+    }
+    Ok(by_id)
+}
+
+/// Returns the nodes of this replica that have not acknowledged a revision.
+async fn nodes_behind(ctx: &Ctx, revision: Revision) -> BTreeSet<String> {
+    let change = Arc::new(Change::anything(revision));
+    let unsettled = ctx.deps.fanout.settlement(&change).await.unsettled;
+    unsettled.into_iter().map(|one| one.node).collect()
+}
+
+/// Merges the first nodes of all replicas. The list ends where the list of a replica ends that has more.
+fn merge(
+    here: pb::ListNodesResponse,
+    there: Elsewhere<pb::ListNodesResponse>,
+    limit: usize,
+) -> pb::ListNodesResponse {
+    let (replicas, n_not_asked) = (1 + there.n_answered(), there.n_not_asked);
+    let missing = there.not_asked.clone();
+    let pages: Vec<pb::ListNodesResponse> =
+        [here].into_iter().chain(there.into_replies()).collect();
+    let ends = pages.iter().map(|page| page.next.as_str()).filter(|next| !next.is_empty());
+    let mut end = ends.min().map(str::to_owned);
+    let mut by_id: BTreeMap<String, Vec<pb::NodeStatus>> = BTreeMap::new();
+    let mut lost: BTreeMap<String, pb::DisconnectedNode> = BTreeMap::new();
+    for page in pages {
+        for node in page.nodes {
+            by_id.entry(node.id.clone()).or_default().push(node);
+        }
+        for node in page.disconnected {
+            let is_newer = |known: &pb::DisconnectedNode| known.since_ms < node.since_ms;
+            if lost.get(&node.id).is_none_or(is_newer) {
+                lost.insert(node.id.clone(), node);
+            }
+        }
+    }
+    lost.retain(|id, _| !by_id.contains_key(id));
+    let ids: BTreeSet<&String> = by_id.keys().chain(lost.keys()).collect();
+    let of_limit = ids.iter().nth(limit - 1).filter(|_| ids.len() > limit);
+    end = end.into_iter().chain(of_limit.map(|id| (*id).clone())).min();
+    if let Some(end) = &end {
+        by_id.retain(|id, _| id <= end);
+        lost.retain(|id, _| id <= end);
+    }
+    pb::ListNodesResponse {
+        nodes: by_id.into_values().filter_map(merged).collect(),
+        replicas_not_asked: n_not_asked,
+        not_asked: missing,
+        next: end.unwrap_or_default(),
+        replicas,
+        disconnected: lost.into_values().collect(),
+    }
+}
+
+impl FleetRequest for pb::ListNodesRequest {
+    const NAME: &'static str = "chancery.admin.v1.ListNodesRequest";
+    const NEEDS: Access = Access::Cluster(Verb::Nodes);
+    type Reply = pb::ListNodesResponse;
+
+    async fn answer_here(self, ctx: &Ctx) -> Result<pb::ListNodesResponse, AdminError> {
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).clamp(1, LIMIT_MAX);
+        page_here(ctx, &Selection::parse(&self)?, limit).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(ids: &[&str], next: &str) -> pb::ListNodesResponse {
+        let node = |id: &&str| pb::NodeStatus { id: (*id).to_owned(), ..Default::default() };
+        let (nodes, next) = (ids.iter().map(node).collect(), next.to_owned());
+        pb::ListNodesResponse { nodes, next, replicas: 1, ..Default::default() }
+    }
+
+    fn merge_with(
+        here: pb::ListNodesResponse,
+        there: pb::ListNodesResponse,
+        limit: usize,
+    ) -> (Vec<String>, String) {
+        let (replies, not_asked) = (vec![(2, there)], Vec::new());
+        let there = Elsewhere { replies, answered: vec![2], not_asked, n_not_asked: 0 };
+        let merged = merge(here, there, limit);
+        (merged.nodes.into_iter().map(|node| node.id).collect(), merged.next)
+    }
+
+    /// A replica with more nodes ends the page, because a later node of it may come before nodes of the others.
+    #[test]
+    fn page_ends_where_a_replica_has_more_nodes() {
+        let (ids, next) = merge_with(page(&["a", "c"], "c"), page(&["b", "z"], ""), 10);
+        assert_eq!((ids.join(" ").as_str(), next.as_str()), ("a b c", "c"));
+        let (ids, next) = merge_with(page(&["a", "c"], ""), page(&["b", "c"], ""), 10);
+        assert_eq!((ids.join(" ").as_str(), next.as_str()), ("a b c", ""));
+        let (ids, next) = merge_with(page(&["a", "c"], ""), page(&["b", "c"], ""), 2);
+        assert_eq!((ids.join(" ").as_str(), next.as_str()), ("a b", "b"));
+    }
+
+    #[test]
+    fn every_piece_of_a_page_says_how_complete_the_list_is() {
+        let ids: Vec<String> = (0..450).map(|n| format!("n{n}")).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let all = pb::ListNodesResponse { replicas_not_asked: 2, ..page(&ids, "x") };
+        let pieces: Vec<pb::ListNodesResponse> = pieces(all).collect();
+        let sizes: Vec<usize> = pieces.iter().map(|piece| piece.nodes.len()).collect();
+        assert_eq!(sizes, [200, 200, 50]);
+        assert!(pieces.iter().all(|piece| piece.replicas_not_asked == 2 && piece.next == "x"));
+        assert_eq!(super::pieces(page(&[], "")).count(), 1);
+    }
+}

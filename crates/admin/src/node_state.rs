@@ -1,0 +1,223 @@
+//! The states of streams and nodes, in one vocabulary for all answers.
+
+use std::time::{Duration, SystemTime};
+
+use chancery_admin_proto::v1 as pb;
+use chancery_fanout::StreamStatus;
+use chancery_protocol::{SubscriptionStatus, SyncState};
+
+use crate::nodes::millis;
+
+/// The time after which a client that owes an answer counts as silent.
+const SILENT_AFTER: Duration = Duration::from_secs(10);
+
+/// The state of a connected node or of its stream. A worse state is greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum NodeState {
+    #[default]
+    Synced,
+    Waiting,
+    Pending,
+    Silent,
+    Rejected,
+    Unassigned,
+}
+
+/// The states, the worst first.
+pub(crate) const STATES: [NodeState; 6] = [
+    NodeState::Unassigned,
+    NodeState::Rejected,
+    NodeState::Silent,
+    NodeState::Pending,
+    NodeState::Waiting,
+    NodeState::Synced,
+];
+
+/// The state of a node without streams, which no stream has.
+pub(crate) const DISCONNECTED: &str = "disconnected";
+
+impl NodeState {
+    /// Returns the word in [`pb::Condition`].
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Unassigned => "unassigned",
+            Self::Rejected => "rejected",
+            Self::Silent => "silent",
+            Self::Pending => "pending",
+            Self::Waiting => "waiting",
+            Self::Synced => "synced",
+        }
+    }
+
+    /// Returns the state of a word; the older word `nacked` means [`Self::Rejected`].
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        let word = if word == "nacked" { "rejected" } else { word };
+        STATES.into_iter().find(|state| state.word() == word)
+    }
+
+    /// Returns the word in the field `state` of a node, which has only four.
+    fn coarse_word(self) -> &'static str {
+        match self {
+            Self::Rejected => "nacked",
+            Self::Silent => Self::Pending.word(),
+            Self::Waiting => Self::Synced.word(),
+            Self::Unassigned | Self::Pending | Self::Synced => self.word(),
+        }
+    }
+}
+
+/// Returns the word in the field `state` of a node with this condition.
+pub(crate) fn coarse_word(condition: &pb::Condition) -> &'static str {
+    NodeState::parse(&condition.state).map_or(DISCONNECTED, NodeState::coarse_word)
+}
+
+/// Returns the worst state of the streams of a node.
+pub(crate) fn node_state<'a>(streams: impl IntoIterator<Item = &'a StreamStatus>) -> NodeState {
+    streams.into_iter().map(stream_state).max().unwrap_or_default()
+}
+
+/// Returns the worst of some conditions. Of equal states, the one that lasts longest.
+pub(crate) fn worst<'a>(
+    conditions: impl IntoIterator<Item = &'a pb::Condition>,
+) -> Option<pb::Condition> {
+    let known = |one: &&pb::Condition| match one.since_ms {
+        0 => u64::MAX,
+        since => since,
+    };
+    let key = |one: &&pb::Condition| (NodeState::parse(&one.state), std::cmp::Reverse(known(one)));
+    conditions.into_iter().max_by_key(key).cloned()
+}
+
+fn stream_state(stream: &StreamStatus) -> NodeState {
+    if stream.assignment.is_none() {
+        return NodeState::Unassigned;
+    }
+    let states = stream.subscriptions.iter().map(|one| state_of(stream, one));
+    states.max().unwrap_or_default()
+}
+
+/// Returns the time since which a client owes an answer.
+fn unanswered_for(stream: &StreamStatus, subscription: &SubscriptionStatus) -> Option<Duration> {
+    let since = subscription.unanswered_since?;
+    Some(Duration::from_millis(stream.clock_ms.saturating_sub(since)))
+}
+
+fn state_of(stream: &StreamStatus, subscription: &SubscriptionStatus) -> NodeState {
+    match subscription.state {
+        SyncState::Nacked => NodeState::Rejected,
+        SyncState::Pending => match unanswered_for(stream, subscription) {
+            Some(time) if time > SILENT_AFTER => NodeState::Silent,
+            _ => NodeState::Pending,
+        },
+        SyncState::Idle | SyncState::Synced if subscription.n_missing > 0 => NodeState::Waiting,
+        SyncState::Idle | SyncState::Synced => NodeState::Synced,
+    }
+}
+
+/// Returns the condition of a stream.
+pub(crate) fn condition(stream: &StreamStatus, now: SystemTime) -> pb::Condition {
+    let new = |state: NodeState, since: Option<SystemTime>, message| pb::Condition {
+        state: state.word().to_owned(),
+        since_ms: since.map(millis).unwrap_or_default(),
+        message,
+    };
+    if stream.assignment.is_none() {
+        let text = "no assignment matches the node; it keeps its resources";
+        return new(NodeState::Unassigned, None, text.to_owned());
+    }
+    let of_types = stream.subscriptions.iter().map(|one| {
+        let state = state_of(stream, one);
+        let owed = unanswered_for(stream, one).and_then(|time| now.checked_sub(time));
+        let (since, message) = match state {
+            NodeState::Rejected => {
+                let nack = stream.nacks.iter().find(|nack| nack.type_url == one.type_url);
+                let message = one.nack.as_ref().map(|nack| nack.message.clone());
+                (nack.map(|nack| nack.time), message.unwrap_or_default())
+            }
+            NodeState::Silent | NodeState::Pending => (owed, one.type_url.short_name().to_owned()),
+            NodeState::Waiting => (None, waits_for(one)),
+            NodeState::Synced | NodeState::Unassigned => (None, String::new()),
+        };
+        new(state, since, message)
+    });
+    let of_types: Vec<pb::Condition> = of_types.collect();
+    worst(&of_types).unwrap_or_else(|| new(NodeState::Synced, None, String::new()))
+}
+
+/// Returns the names for which the client of a type waits: `endpoint "web" and 2 more`.
+fn waits_for(subscription: &SubscriptionStatus) -> String {
+    let type_name = subscription.type_url.short_name();
+    let more = match subscription.n_missing.saturating_sub(1) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    match &subscription.missing {
+        Some(name) => format!("{type_name} {:?}{more}", name.to_string()),
+        None => format!("{} names of {type_name}", subscription.n_missing),
+    }
+}
+
+/// Returns the number of clients that use the ID of a node at the same time, if there is more than one.
+///
+/// Two connections are two clients if both have a stream for the same types. A process with gRPC may have one
+/// connection for each of its channels, so only addresses count there.
+pub(crate) fn n_duplicates(user_agent: &str, streams: &[pb::StreamStatus]) -> u64 {
+    let is_envoy = user_agent.starts_with("envoy");
+    let client = |stream: &pb::StreamStatus| match stream.peer.rsplit_once(':') {
+        Some((host, _)) if !is_envoy => (0, host.to_owned()),
+        _ => (stream.replica_id, stream.peer.clone()),
+    };
+    let mut clients: Vec<(&str, (u64, String))> =
+        streams.iter().map(|stream| (stream.type_url.as_str(), client(stream))).collect();
+    clients.sort_unstable();
+    clients.dedup();
+    let of_type = |one: &[(&str, (u64, String))]| one.len() as u64;
+    let most = clients.chunk_by(|a, b| a.0 == b.0).map(of_type).max().unwrap_or_default();
+    if most > 1 { most } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(replica_id: u64, peer: &str, type_url: &str) -> pb::StreamStatus {
+        let (peer, type_url) = (peer.to_owned(), type_url.to_owned());
+        pb::StreamStatus { replica_id, peer, type_url, ..Default::default() }
+    }
+
+    #[test]
+    fn clients_with_one_node_id_are_counted_by_connection_of_the_same_types() {
+        let n = |agent, streams: &[pb::StreamStatus]| n_duplicates(agent, streams);
+        let (here, there) = (stream(1, "10.0.0.1:5", ""), stream(2, "10.0.0.1:6", ""));
+        assert_eq!(n("envoy 1.40", std::slice::from_ref(&here)), 0);
+        assert_eq!(n("envoy 1.40", &[here.clone(), there.clone()]), 2);
+        // One Envoy with a stream for each type, on one connection or on several.
+        let types = [stream(1, "10.0.0.1:5", "cds"), stream(1, "10.0.0.1:6", "lds")];
+        assert_eq!(n("envoy 1.40", &types), 0);
+        // The channels of one process.
+        assert_eq!(n("gRPC Go", &[here.clone(), there]), 0);
+        assert_eq!(n("gRPC Go", &[here, stream(1, "10.0.0.2:5", "")]), 2);
+    }
+
+    #[test]
+    fn worst_condition_is_the_one_that_lasts_longest() {
+        let condition = |state: &str, since_ms| pb::Condition {
+            state: state.to_owned(),
+            since_ms,
+            message: String::new(),
+        };
+        let all = [
+            condition("synced", 1),
+            condition("rejected", 9),
+            condition("rejected", 5),
+            condition("rejected", 0),
+            condition("silent", 2),
+        ];
+        assert_eq!(worst(&all), Some(condition("rejected", 5)));
+        assert_eq!(worst(&[]), None);
+        assert_eq!(coarse_word(&all[1]), "nacked");
+        assert_eq!(coarse_word(&condition("silent", 1)), "pending");
+        assert_eq!(coarse_word(&condition(DISCONNECTED, 1)), DISCONNECTED);
+        assert_eq!(NodeState::parse("nacked"), Some(NodeState::Rejected));
+    }
+}

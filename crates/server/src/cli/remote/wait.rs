@@ -1,0 +1,68 @@
+//! The command `wait`.
+
+use std::io::{self, Write};
+
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
+use clap::Args;
+
+use super::{client::refusal, connector::Channel, wait_result};
+use crate::{
+    cli::{answer::Answer, exit::Exit, failure::Failure},
+    config::Span,
+};
+
+/// The arguments of `wait`.
+#[derive(Debug, Args)]
+pub(crate) struct Wait {
+    /// Revision that the sessions have to acknowledge
+    #[arg(value_name = "REVISION")]
+    revision: u64,
+    /// Wait for all sessions, a percentage such as 99%, or a number of sessions
+    #[arg(long = "for", value_name = "SESSIONS", default_value = "all")]
+    sessions: String,
+    /// Wait only for the nodes that receive this scope [default: all nodes with an assignment]
+    #[arg(long)]
+    scope: Option<String>,
+    /// Wait at most this time
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    timeout: Span,
+}
+
+/// Waits until sessions have acknowledged a revision.
+pub(super) async fn run(
+    wait: Wait,
+    mut client: AdminClient<Channel>,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let request = pb::WaitRequest {
+        revision: wait.revision,
+        wait_ms: Some(wait.timeout.millis()),
+        scope: wait.scope.unwrap_or_default(),
+        r#for: wait.sessions,
+    };
+    let result = client.wait(request).await.map_err(|status| refusal(&status))?.into_inner();
+    answer.show(&result, |out| write_result(&result, out))?;
+    verdict(wait.revision, &result)
+}
+
+fn write_result(result: &pb::WaitResult, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{} after {} ms", wait_result::in_words(result), result.waited_ms)
+}
+
+/// Succeeds only if enough sessions are known to have acknowledged.
+fn verdict(revision: u64, result: &pb::WaitResult) -> Result<(), Failure> {
+    if result.enough && result.asked > 0 {
+        return Ok(());
+    }
+    if result.replicas_not_asked > 0 {
+        return Err(wait_result::not_all_asked(&format!("revision {revision}"), result));
+    }
+    if result.asked == 0 {
+        let line = format!("no session of the cluster has to acknowledge revision {revision}");
+        return Err(Failure::with_exit(Exit::NoSessionConcerned, line));
+    }
+    if result.settled {
+        return Err(wait_result::not_all_asked(&format!("revision {revision}"), result));
+    }
+    Err(Failure::lines(wait_result::unsettled_lines(result)))
+}
