@@ -12,7 +12,7 @@ pub struct Answer {
 /// The path of a request through one listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
-    /// The name of the listener; empty if there is none.
+    /// The name of the listener; empty if no listener accepts the connection.
     pub listener: String,
     /// The steps in their order.
     pub steps: Vec<Step>,

@@ -119,7 +119,7 @@ fn no_host(table: &Table<'_>, host: &str) -> End {
         return End::Missing {
             type_url: types::VIRTUAL_HOST.to_owned(),
             name: format!("{}/{host}", table.config.text("name")),
-            effect: "the node requests it when a request needs it, and answers with 404 if there is none"
+            effect: "the node requests it when a request needs it, and answers with 404 if it does not exist"
                 .to_owned(),
         };
     }

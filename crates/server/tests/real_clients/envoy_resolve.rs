@@ -125,24 +125,41 @@ fn resolve_agrees_with_envoy() -> Result<()> {
             ensure!(n >= min, "only {n} requests end in {kind:?}: {ends:?}");
         }
         envoy.expect_running()?;
-        // The exit code of the command.
-        let table = &tables[0];
-        let url = format!("http://127.0.0.1:{}/", table.port);
-        let host = |host: &str| format!("host:{host}");
-        let mut n_ok = 0;
-        for name in HOSTS {
-            n_ok += usize::from(
-                chancery
-                    .cli(&["resolve", NODE, "--url", &url, "--header", &host(name)], "")
-                    .is_ok(),
-            );
-        }
-        let unknown = chancery.cli(&["resolve", "nobody", "--url", &url], "");
-        let error = unknown.err().context("the node is not connected")?.to_string();
-        ensure!(error.contains("is not connected; list"), "{error}");
-        ensure!(n_ok > 0, "no request is served");
-        Ok(())
+        check_command(&chancery, &tables[1])
     })
+}
+
+/// The command has the answer of the HTTP API. It fails for a request that ends nowhere, and for a node that is not
+/// connected.
+fn check_command(chancery: &Chancery, Table { port, requests }: &Table) -> Result<()> {
+    let url = |port: u16| format!("http://127.0.0.1:{port}/");
+    for sent in requests {
+        let expected = sent.resolve(chancery.at.admin, *port)?;
+        let url = format!("http://127.0.0.1:{port}{}", sent.path);
+        let host = ("host", sent.host);
+        let headers = sent.headers.iter().chain(std::iter::once(&host));
+        let headers: Vec<String> =
+            headers.map(|(name, value)| format!("--header={name}:{value}")).collect();
+        let mut args = vec!["resolve", NODE, "--url", &url, "--method", sent.method];
+        args.extend(headers.iter().map(String::as_str));
+        match chancery.cli(&args, "") {
+            Ok(answer) => ensure!(answer["resolutions"][0] == expected, "{answer}"),
+            Err(error) => {
+                let is_served = expected["end"]["served"] == true;
+                let text = error.to_string();
+                ensure!(!is_served && text.contains("does not serve the request"), "{text}");
+            }
+        }
+    }
+    for (node, port, expected) in [
+        (NODE, reserve_port(), "does not serve the request"),
+        ("nobody", *port, "is not connected"),
+    ] {
+        let done = chancery.cli(&["resolve", node, "--url", &url(port)], "");
+        let error = done.err().map(|error| error.to_string()).unwrap_or_default();
+        ensure!(error.contains(expected), "{expected:?} was expected: {error:?}");
+    }
+    Ok(())
 }
 
 /// Checks that Envoy's answer is the end of the path.

@@ -212,20 +212,21 @@ fn write_locality(
 mod tests {
     use super::*;
 
-    /// The text names the end, the candidates that did not match, and what is not decided.
-    #[test]
-    fn text_has_steps_end_and_undecided_conditions() {
+    fn step() -> pb::ResolveStep {
         let skipped = pb::SkippedCandidate {
             place: "virtual_hosts[0].routes[0]".to_owned(),
             reason: "\"/cart\" does not match prefix \"/x\"".to_owned(),
         };
-        let step = pb::ResolveStep {
+        pb::ResolveStep {
             kind: "route".to_owned(),
             place: "virtual_hosts[0].routes[1]".to_owned(),
             result: "one of 2 weighted clusters".to_owned(),
             skipped: vec![skipped],
             skipped_omitted: 3,
-        };
+        }
+    }
+
+    fn clusters() -> Vec<pb::ResolvedCluster> {
         let endpoint = pb::ResolvedEndpoint {
             address: "10.0.0.1:80".to_owned(),
             health: "HEALTHY".to_owned(),
@@ -251,16 +252,22 @@ mod tests {
             missing: "the node has no such cluster".to_owned(),
             ..Default::default()
         };
+        vec![web, lost]
+    }
+
+    /// The text names the end, the candidates that did not match, and what is not decided.
+    #[test]
+    fn text_has_steps_end_and_undecided_conditions() {
         let undecided = pb::UndecidedCondition {
             place: "http_filters[0] lua".to_owned(),
             reason: "the filter may answer".to_owned(),
             otherwise: "another end".to_owned(),
         };
         let resolution = pb::Resolution {
-            steps: vec![step],
+            steps: vec![step()],
             end: Some(pb::ResolveEnd {
                 kind: "clusters".to_owned(),
-                clusters: vec![web, lost],
+                clusters: clusters(),
                 rewritten_path: "/new".to_owned(),
                 ..Default::default()
             }),
