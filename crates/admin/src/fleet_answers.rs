@@ -84,6 +84,7 @@ async fn operation(deps: &Weak<Deps>, question: Bytes) -> Result<Bytes, NoAnswer
         UsedAssignmentsQuestion::NAME => {
             fleet::answer::<UsedAssignmentsQuestion>(&deps, question).await
         }
+        pb::ResolveRequest::NAME => fleet::answer::<pb::ResolveRequest>(&deps, question).await,
         FindNode::NAME => fleet::answer::<FindNode>(&deps, question).await,
         ClientEventsQuestion::NAME => fleet::answer::<ClientEventsQuestion>(&deps, question).await,
         WaitQuestion::NAME => fleet::answer::<WaitQuestion>(&deps, question).await,

@@ -57,6 +57,7 @@ shapes!(
     NodeStatus,
     QuotaStatus,
     ResealSecretsResponse,
+    ResolveResponse,
     TakeSnapshotResponse,
     TokenInfo,
     VersionInfo,

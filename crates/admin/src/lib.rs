@@ -79,6 +79,7 @@ mod references;
 mod reply;
 mod request_ids;
 mod requested;
+mod resolve;
 mod resources;
 mod routes;
 mod times;
@@ -108,7 +109,8 @@ use chancery_admin_proto::{
         analysis_service_server::AnalysisServiceServer, backup_service_server::BackupServiceServer,
         keys_service_server::KeysServiceServer, load_service_server::LoadServiceServer,
         log_service_server::LogServiceServer, mcp_service_server::McpServiceServer,
-        streams_service_server::StreamsServiceServer, watch_service_server::WatchServiceServer,
+        resolve_service_server::ResolveServiceServer, streams_service_server::StreamsServiceServer,
+        watch_service_server::WatchServiceServer,
     },
 };
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -190,7 +192,8 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
         .add_service(LogServiceServer::new(operations.clone()))
         .add_service(McpServiceServer::new(operations.clone()))
         .add_service(StreamsServiceServer::new(operations.clone()))
-        .add_service(WatchServiceServer::new(operations))
+        .add_service(WatchServiceServer::new(operations.clone()))
+        .add_service(ResolveServiceServer::new(operations).max_encoding_message_size(usize::MAX))
         .add_service(HealthServer::new(health::GrpcHealth(Arc::clone(&service))))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

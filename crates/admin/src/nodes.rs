@@ -59,11 +59,6 @@ pub(crate) fn unasked_shards(ctx: &Ctx, since: Instant) -> Vec<pb::Problem> {
     ctx.deps.fanout.stalled_since(since).into_iter().map(warning).collect()
 }
 
-/// Returns the number of other replicas. This replica does not know their nodes.
-pub(crate) fn replicas_not_asked(deps: &Deps) -> u64 {
-    deps.replica.n_members().saturating_sub(1) as u64
-}
-
 /// Returns the error for a node without a stream to a replica that has answered.
 pub(crate) fn not_connected<T>(id: &str, there: &Elsewhere<T>) -> AdminError {
     AdminError::NotFound(format!(

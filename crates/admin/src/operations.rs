@@ -10,7 +10,7 @@ use axum::routing::MethodFilter;
 use chancery_admin_proto::v1::{
     self as pb, access_service_server, admin_server, analysis_service_server,
     backup_service_server, keys_service_server, load_service_server, log_service_server,
-    mcp_service_server, streams_service_server, watch_service_server,
+    mcp_service_server, resolve_service_server, streams_service_server, watch_service_server,
 };
 use chancery_model::Verb;
 use tonic::{Request, Response, Status};
@@ -29,6 +29,7 @@ use crate::{
     nodes,
     record::{Operation, Record},
     reply::{HttpReply, Reply, problems_in},
+    resolve,
     resources::{self, Listing},
     routes::{self, Input, Routes},
     watch::{self, WatchEvents},
@@ -627,6 +628,18 @@ operations! {
                 "after_revision" number, "kind" list, "scope" text, "local" flag,
             ]),
             run: watch::watch(ctx, request).await,
+        }
+    }
+
+    service ResolveService in resolve_service_server {
+        /// Returns where a request to a node ends: its route, cluster and endpoints.
+        resolve(ctx, request: ResolveRequest) -> pb::ResolveResponse {
+            needs: Cluster(Verb::Nodes),
+            record: read,
+            http: GET "/v1/resolve" (routes::read_resolve, false, [
+                "node" text, "url" text, "method" text, "header" list, "listener" text, "local" flag,
+            ]),
+            run: resolve::resolve_request(ctx, request).await,
         }
     }
 }

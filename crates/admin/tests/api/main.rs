@@ -20,6 +20,7 @@ mod openapi;
 mod profiles;
 mod quotas;
 mod references;
+mod resolve;
 mod revocation;
 mod support;
 mod variants;

@@ -351,7 +351,8 @@ fn new_cluster_removes_nothing_until_it_is_complete_or_accepted() {
 
 /// A running `mirror`, and the lines of its output.
 struct Running {
-    child: KillOnDrop,
+    /// Ends with this.
+    _child: KillOnDrop,
     lines: mpsc::Receiver<String>,
 }
 
@@ -365,7 +366,7 @@ impl Running {
         std::thread::spawn(move || {
             out.lines().map_while(Result::ok).try_for_each(|it| sender.send(it))
         });
-        Self { child, lines }
+        Self { _child: child, lines }
     }
 
     fn line(&self) -> String {

@@ -5,8 +5,8 @@ use clap::Subcommand;
 use super::{
     access, analyze, apply, assignments, backup, can_i, client::Servers, cluster, conformance,
     delete, describe, disconnect, drain, explain, get, health, history, import, keys, lb_policy,
-    load, log, mcp, mirror, node, nodes, quota, settings::Settings, token, version, wait, watch,
-    whoami,
+    load, log, mcp, mirror, node, nodes, quota, resolve, settings::Settings, token, version, wait,
+    watch, whoami,
 };
 use crate::cli::{
     answer::Answer,
@@ -80,6 +80,21 @@ pub(crate) enum Command {
     /// With `-o json`, each event is one line, and an event without content shows up to which revision all was shown.
     #[command(after_help = examples(&["watch", "watch --kind revisions --after 41 -o json"]))]
     Watch(watch::Watch),
+    /// Show where a request to a node ends: its route, cluster and endpoints
+    ///
+    /// Follows the request through the resources that the node has acknowledged, as Envoy does: listener,
+    /// filter chain, virtual host, route, cluster, endpoints. Shows which candidates do not match, and why.
+    /// Conditions that depend on more than the request, such as a fraction of the traffic or a Lua filter,
+    /// are listed as not decided.
+    ///
+    /// The exit code is 0 if the request reaches a cluster with endpoints, a redirect or a direct response, and
+    /// 1 otherwise.
+    #[command(after_help = examples(&[
+        "resolve edge-1 --url https://shop.example/cart",
+        "resolve edge-1 --url http://shop.example:8080/cart --method POST --header 'x-user: anna'",
+        "resolve edge-1 --url http://10.0.0.7/ --header host:shop.example --listener main -o json",
+    ]))]
+    Resolve(resolve::Resolve),
     /// Publish the static resources of an Envoy bootstrap
     ///
     /// Publishes the clusters, listeners and secrets of `static_resources`. Rejects unknown top-level
@@ -211,6 +226,9 @@ impl Command {
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
             Self::Analyze(analyze) => {
                 analyze::run(analyze, servers.any_channel().await?, answer).await
+            }
+            Self::Resolve(resolve) => {
+                resolve::run(resolve, servers.any_channel().await?, answer).await
             }
             Self::Import(import) => import::run(import, servers, answer).await,
             Self::Mirror(mirror) => mirror::run(mirror, servers.security(), answer).await,

@@ -43,6 +43,7 @@ mod parameters;
 mod quota;
 mod read;
 mod references;
+mod resolve;
 mod settings;
 mod stream;
 mod token;
