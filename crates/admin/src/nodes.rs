@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use crate::{
     AdminError,
     ctx::{Access, Ctx},
-    deps::Deps,
     fleet::{self, Elsewhere, FleetRequest},
     node_state::{DISCONNECTED, coarse_word, condition, n_duplicates, worst},
     requested::missing_names,
