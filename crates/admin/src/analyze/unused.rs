@@ -82,7 +82,7 @@ fn use_of(
 }
 
 /// Returns a phrase about a resource that selects clusters by something else than their names, in a view with the
-/// scope; `None` if there is none.
+/// scope; `None` if no resource does so.
 fn chooser_in_views_of(world: &World, scope: &ScopeName) -> Option<String> {
     for (other, content) in &world.whole().scopes {
         let collections = content.types.values();

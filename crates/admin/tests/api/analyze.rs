@@ -276,7 +276,7 @@ async fn references_that_dangle_in_a_view_in_use_are_found() {
     server.stop().await;
 }
 
-/// What the caller may not read decides, but is not named.
+/// Resources that the caller may not read decide, but are not named.
 #[tokio::test(flavor = "multi_thread")]
 async fn answer_names_only_what_the_caller_may_read() {
     let server = Server::start_enforced().await;

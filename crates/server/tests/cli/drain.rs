@@ -24,7 +24,7 @@ use crate::{
 const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
-/// What happened to the clients.
+/// The events of the clients.
 #[derive(Debug, Default)]
 struct Events {
     /// The ends of streams after a response: the client, the address, the time and the status.
