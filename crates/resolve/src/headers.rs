@@ -109,24 +109,17 @@ pub(crate) fn check_header(matcher: Msg<'_>, seen: &Seen<'_>) -> Verdict {
         let holds = form == "present_match" && wants_present == is_inverted;
         return Verdict::of(holds, || format!("the request has no header {name:?}"));
     };
-    let verdict = match form {
-        "present_match" => {
-            Verdict::of(wants_present, || format!("the request has the header {name:?}"))
+    // Envoy 1.40 compares each value of a header alone.
+    let values = seen.request.values(name);
+    let verdict = match values.as_slice() {
+        [_, _, ..] => {
+            let each = values.iter().map(|value| check_value(matcher, form, name, value));
+            match Verdict::any(each) {
+                Verdict::No(_) => Verdict::No(format!("none of the values {values:?} matches")),
+                other => other,
+            }
         }
-        "string_match" => match matcher.sub(form) {
-            Some(string) => check_string(string, &value),
-            None => Verdict::Yes,
-        },
-        "safe_regex_match" => check_regex(matcher.sub(form), &value),
-        "range_match" => check_range(matcher.sub(form), &value),
-        _ => {
-            let wanted = matcher.text(form);
-            let comparison = form.trim_end_matches("_match");
-            // Envoy's `exact_match` of an empty text accepts all values.
-            let holds =
-                form == "exact_match" && wanted.is_empty() || compare(comparison, &value, wanted);
-            Verdict::of(holds, || format!("{value:?} does not match {comparison} {wanted:?}"))
-        }
+        _ => check_value(matcher, form, name, &value),
     };
     let verdict = verdict.within(form);
     let verdict = if is_inverted {
@@ -139,6 +132,30 @@ pub(crate) fn check_header(matcher: Msg<'_>, seen: &Seen<'_>) -> Verdict {
             Verdict::No(format!("header {name:?}: {reason}"))
         }
         other => other,
+    }
+}
+
+/// Returns whether one value of a header matches.
+fn check_value(matcher: Msg<'_>, form: &str, name: &str, value: &str) -> Verdict {
+    match form {
+        "present_match" => {
+            let is_wanted = !matcher.has("present_match") || matcher.flag("present_match");
+            Verdict::of(is_wanted, || format!("the request has the header {name:?}"))
+        }
+        "string_match" => match matcher.sub(form) {
+            Some(string) => check_string(string, value),
+            None => Verdict::Yes,
+        },
+        "safe_regex_match" => check_regex(matcher.sub(form), value),
+        "range_match" => check_range(matcher.sub(form), value),
+        _ => {
+            let wanted = matcher.text(form);
+            let comparison = form.trim_end_matches("_match");
+            // Envoy's `exact_match` of an empty text accepts all values.
+            let holds =
+                form == "exact_match" && wanted.is_empty() || compare(comparison, value, wanted);
+            Verdict::of(holds, || format!("{value:?} does not match {comparison} {wanted:?}"))
+        }
     }
 }
 

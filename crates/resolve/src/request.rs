@@ -92,6 +92,12 @@ impl Request {
         self.port.unwrap_or(if self.is_tls() { 443 } else { 80 })
     }
 
+    /// Returns the values of a header, in their order.
+    pub(crate) fn values(&self, name: &str) -> Vec<&str> {
+        let of_name = self.headers.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        of_name.map(|(_, value)| value.as_str()).collect()
+    }
+
     /// Returns all values of a header, joined with commas.
     pub(crate) fn header(&self, name: &str) -> Option<String> {
         let values = self.headers.iter().filter(|(known, _)| known == name);

@@ -87,9 +87,11 @@ fn headers_select_a_route() {
         let walk = header(matcher.clone()).walk("http://h/", &[]);
         assert_eq!(shown(&walk.end), expected, "{matcher}");
     }
-    // Several values are one text.
+    // One of several values suffices, and they are not joined.
+    let second = header(json!({"string_match": {"exact": "2"}}));
+    second.check(&[("http://h/", &["x-h: 1", "X-H: 2"], "a")]);
     let joined = header(json!({"string_match": {"exact": "1,2"}}));
-    joined.check(&[("http://h/", &["x-h: 1", "X-H: 2"], "a")]);
+    joined.check(&[("http://h/", &["x-h: 1", "X-H: 2"], "b"), ("http://h/", &["x-h: 1,2"], "a")]);
 }
 
 #[test]

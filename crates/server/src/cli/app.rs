@@ -169,7 +169,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let mut answer = Answer::new(&mut out, cli.output);
     let result = run_command(cli.command, &cli.connection, &mut answer);
     if let Err(failure) = &result {
-        answer.show_failure(failure)?;
+        // The output may be what has failed.
+        drop(answer.show_failure(failure).and_then(|()| Ok(out.flush()?)));
+        return result;
     }
     out.flush()?;
     result
