@@ -67,6 +67,9 @@ pub(crate) const LOCAL_HEADER: &str = "x-chancery-local";
 /// The header with the number of replicas whose clients an answer lacks.
 pub(crate) const NOT_ASKED_HEADER: &str = "x-chancery-replicas-not-asked";
 
+/// The request in the error of a caller who may not see contents.
+const WHAT: &str = "get the resources of a selected client (or exclude_resource_contents)";
+
 /// The pages of one stream.
 struct Collected {
     stream: StreamStatus,
@@ -159,7 +162,7 @@ async fn client_status_here<T: Send + 'static>(
     let selected = ctx.deps.work.run(size, select).await?;
     let with_contents = !request.exclude_resource_contents;
     if with_contents {
-        selected.iter().try_for_each(|stream| check_scopes(ctx, Some(&stream.scopes)))?;
+        selected.iter().try_for_each(|stream| check_scopes(ctx, Some(&stream.scopes), WHAT))?;
     }
     let mut budget = Budget(ANSWER_BYTES_MAX);
     let mut collected = Vec::new();
@@ -186,15 +189,19 @@ async fn client_status_here<T: Send + 'static>(
     ctx.deps.work.run_while_awaited(Size::Large, build).await
 }
 
-/// Checks whether the caller may see the resources of a client. `None` means that their scopes are not known.
-fn check_scopes(ctx: &Ctx, scopes: Option<&[ScopeName]>) -> Result<(), AdminError> {
+/// Checks whether the caller may see the resources of a client. `None` means that their scopes are not known. `what` is the
+/// request in the error.
+pub(crate) fn check_scopes(
+    ctx: &Ctx,
+    scopes: Option<&[ScopeName]>,
+    what: &str,
+) -> Result<(), AdminError> {
     let may_get = match scopes {
         Some(scopes) => {
             scopes.iter().all(|scope| ctx.authorize(Verb::Get, Target::Scope(scope)).is_ok())
         }
         None => ctx.authorize(Verb::Get, Target::Cluster).is_ok(),
     };
-    let what = "get the resources of a selected client (or exclude_resource_contents)";
     if may_get { Ok(()) } else { Err(ctx.denied(what)) }
 }
 
@@ -215,7 +222,7 @@ async fn collect(
             let Some(StreamContents { page, scopes }) = contents else { return Ok(None) };
             if with_contents {
                 // The client may have resources of scopes that its node no longer has.
-                check_scopes(ctx, scopes.as_deref())?;
+                check_scopes(ctx, scopes.as_deref(), WHAT)?;
             }
             let contents = if with_contents { page.n_body_bytes() } else { 0 };
             budget.spend(page.n_name_bytes() + page.len() * RESOURCE_BYTES + contents)?;

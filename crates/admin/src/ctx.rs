@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use chancery_model::{Collection, Scope, ScopeName, State, Target, Transaction, Verb};
+use chancery_auth::{IdentityRates, RateExceeded};
+use chancery_model::{
+    Collection, IdentityQuota, Principal, Scope, ScopeName, State, Target, Transaction, Verb,
+};
 use http::Extensions;
 use parking_lot::Mutex;
 
@@ -84,16 +87,32 @@ impl Call {
         self.caller.identity.principal.to_string()
     }
 
-    /// Counts a write of the caller. Administrators have no limit.
+    /// Counts a write of the caller.
     ///
     /// # Errors
     /// Fails if the access rules of the caller allow fewer writes per second.
     pub(crate) fn count_write(&self) -> Result<(), AdminError> {
+        self.count(IdentityRates::write)
+    }
+
+    /// Counts a further message of a stream of the caller. The first one counts as the call.
+    ///
+    /// # Errors
+    /// Fails if the access rules of the caller allow fewer requests per second.
+    pub(crate) fn count_message(&self) -> Result<(), AdminError> {
+        self.count(IdentityRates::request)
+    }
+
+    /// Counts an action of the caller. Administrators have no limit.
+    fn count(
+        &self,
+        take: fn(&IdentityRates, &Principal, &IdentityQuota) -> Result<(), RateExceeded>,
+    ) -> Result<(), AdminError> {
         let auth = self.deps.access.auth.as_ref();
         let Some(auth) = auth.filter(|_| !self.caller.may_everything()) else { return Ok(()) };
         let principal = &self.caller.identity.principal;
         let quota = self.deps.replica.state().access.quota_of(principal);
-        auth.rates().write(principal, &quota).map_err(|exceeded| rate_exceeded(&exceeded))
+        take(auth.rates(), principal, &quota).map_err(|exceeded| rate_exceeded(&exceeded))
     }
 }
 
@@ -180,21 +199,6 @@ impl Ctx {
         freshness: Freshness,
     ) -> Result<Arc<State>, AdminError> {
         Ok(self.visible(&self.deps.state(freshness).await?))
-    }
-
-    /// Counts a further message of a stream of the caller. The first one counts as the call. Administrators have no
-    /// limit.
-    ///
-    /// # Errors
-    /// Fails if the access rules of the caller allow fewer requests per second.
-    pub(crate) fn count_message(&self) -> Result<(), AdminError> {
-        let Some(auth) = self.deps.access.auth.as_ref().filter(|_| !self.caller().may_everything())
-        else {
-            return Ok(());
-        };
-        let principal = &self.caller().identity.principal;
-        let quota = self.deps.replica.state().access.quota_of(principal);
-        auth.rates().request(principal, &quota).map_err(|exceeded| rate_exceeded(&exceeded))
     }
 
     /// Checks whether the caller may use an operation.

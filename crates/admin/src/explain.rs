@@ -20,7 +20,7 @@ use crate::{
     nodes,
     nodes::{INLINE_STREAMS_MAX, show_stream},
     references::{self, ReferenceIndex, ReferenceSettings, ReferenceView, Shown},
-    requested::{missing_names, requests_of},
+    requested::{missing_names, requests_of, states_of},
     resources::{mismatch, parse_type, select, stored_name, variant_text},
     unrequested_collections,
     unrequested_collections::Unrequested,
@@ -77,7 +77,7 @@ fn merged(
     if !all.is_empty() || !is_here {
         let text =
             format!("This is what replica {replica_id} knows, to which the node is connected.");
-        explained.conclusions.insert(0, text);
+        explained.conclusions.push(text);
     }
     for (replica_id, other) in all {
         let n = nodes::number(other.streams.len(), "such stream");
@@ -136,7 +136,11 @@ async fn explain_here(
         explain(&state, &subject, &about, parameters, references)
     };
     let mut response = ctx.deps.work.run(Size::of(is_small), explain).await?;
-    response.conclusions.extend(requested);
+    let is_rejected = requested.first().is_some_and(|text| text.starts_with("The client rejects"));
+    // The cause comes first.
+    let at = if is_rejected { 0 } else { response.conclusions.len() };
+    response.conclusions.splice(at..at, requested);
+    response.conclusions.extend(needed_by(&response));
     if let Some(collection) = collection.filter(|_| response.streams.is_empty()) {
         let unrequested =
             unrequested_collections::find_unrequested(ctx, BTreeSet::from([collection])).await;
@@ -164,8 +168,31 @@ async fn requested(ctx: &Ctx, about: &About, streams: &[&StreamStatus]) -> Vec<S
             };
             missing.into_iter().map(sentence).collect()
         }
-        About::Resource(key) => requests_of(&ctx.deps.fanout, streams, key).await,
+        About::Resource(key) => {
+            let mut sentences = states_of(&ctx.deps.fanout, streams, key).await;
+            sentences.extend(requests_of(&ctx.deps.fanout, streams, key).await);
+            sentences
+        }
     }
+}
+
+/// Returns the sentence that a missing resource is needed, if a resource in the view refers to it.
+fn needed_by(explained: &pb::ExplainResponse) -> Option<String> {
+    let is_missing =
+        explained.scopes.iter().all(|scope| scope.version.is_empty() && !scope.unknown);
+    let referrer = explained.referrers.first().filter(|_| is_missing && explained.connected)?;
+    let more = match explained.referrers.len() as u64 + explained.referrers_omitted - 1 {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let type_name = TypeUrl::new(&referrer.type_url).ok()?;
+    Some(format!(
+        "{:?} is missing, although {} {:?}{more} needs it ({}).",
+        explained.name,
+        type_name.shown_name(),
+        referrer.name,
+        referrer.field_path
+    ))
 }
 
 /// The subject of the question.

@@ -7,7 +7,9 @@ use chancery_admin_proto::v1 as pb;
 use chancery_fanout::Fanout;
 use chancery_model::State;
 use chancery_proto::csds::ClientStatusRequest;
-use chancery_raft_proto::v1::{ClientEventsQuestion, FindNode, OperationQuestion, WaitQuestion};
+use chancery_raft_proto::v1::{
+    ClientEventsQuestion, FindNode, OperationQuestion, UsedAssignmentsQuestion, WaitQuestion,
+};
 use chancery_store::{AnswerPage, Answerer, Asked, NoAnswer};
 use futures::{FutureExt, future::BoxFuture};
 use prost::Message;
@@ -70,6 +72,19 @@ async fn operation(deps: &Weak<Deps>, question: Bytes) -> Result<Bytes, NoAnswer
         }
         pb::GetNodeRequest::NAME => fleet::answer::<pb::GetNodeRequest>(&deps, question).await,
         pb::ListNodesRequest::NAME => fleet::answer::<pb::ListNodesRequest>(&deps, question).await,
+        pb::DisconnectNodeRequest::NAME => {
+            fleet::answer::<pb::DisconnectNodeRequest>(&deps, question).await
+        }
+        pb::DrainReplicaRequest::NAME => {
+            fleet::answer::<pb::DrainReplicaRequest>(&deps, question).await
+        }
+        pb::UndrainReplicaRequest::NAME => {
+            fleet::answer::<pb::UndrainReplicaRequest>(&deps, question).await
+        }
+        UsedAssignmentsQuestion::NAME => {
+            fleet::answer::<UsedAssignmentsQuestion>(&deps, question).await
+        }
+        pb::ResolveRequest::NAME => fleet::answer::<pb::ResolveRequest>(&deps, question).await,
         FindNode::NAME => fleet::answer::<FindNode>(&deps, question).await,
         ClientEventsQuestion::NAME => fleet::answer::<ClientEventsQuestion>(&deps, question).await,
         WaitQuestion::NAME => fleet::answer::<WaitQuestion>(&deps, question).await,

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_fanout::AccessControl;
-use chancery_model::{ScopeName, Transaction};
+use chancery_model::{ScopeName, State, Transaction};
 use chancery_store::{Answers, NoAnswer, Question};
 
 use crate::{
@@ -60,6 +60,30 @@ pub(crate) async fn fleet_effects(
         rules.access.clone_from(&transaction.access);
     }
     let question = WriteEffectsQuestion { rules, touched, access_effects };
+    ask(ctx, Arc::clone(before), after, question).await
+}
+
+/// Returns the nodes of all replicas whose view has one of the `touched` scopes.
+pub(crate) async fn nodes_with(
+    ctx: &Ctx,
+    state: &Arc<State>,
+    touched: BTreeSet<ScopeName>,
+) -> Result<FleetEffects, AdminError> {
+    if touched.is_empty() {
+        return Ok(FleetEffects::default());
+    }
+    let rules = Transaction::default();
+    let question = WriteEffectsQuestion { rules, touched, access_effects: false };
+    ask(ctx, Arc::clone(state), State::clone(state), question).await
+}
+
+/// Asks all replicas for the nodes that a question concerns. `after` is the state after the rules of the question.
+async fn ask(
+    ctx: &Ctx,
+    before: Arc<State>,
+    after: State,
+    question: WriteEffectsQuestion,
+) -> Result<FleetEffects, AdminError> {
     let body = question.encode();
     let asked = Question { kind: WRITE_EFFECTS, body, revision: before.revision };
     let (clients, answers) =
@@ -67,7 +91,6 @@ pub(crate) async fn fleet_effects(
     let n_bytes: usize =
         answers.answered.iter().flat_map(|(_, pages)| pages).map(|page| page.len()).sum();
     let is_small = clients.len() <= INLINE_STREAMS_MAX && n_bytes <= SMALL_ANSWERS_MAX;
-    let before = Arc::clone(before);
     let merge = move || merge(effects_on(&clients, &before, &after, &question), answers);
     ctx.deps.work.run(Size::of(is_small), merge).await
 }

@@ -303,7 +303,7 @@ async fn name_missing(ctx: &Ctx, unsettled: &mut [pb_admin::Unsettled]) {
     }
     let request = pb_admin::ListNodesRequest {
         ids: ids.into_iter().collect(),
-        limit: LISTED_MAX as u32,
+        limit: u32::try_from(LISTED_MAX).unwrap_or(u32::MAX),
         ..Default::default()
     };
     // Without an answer, the sessions are listed without the names.

@@ -32,11 +32,14 @@ macro_rules! shapes {
 
 shapes!(
     AccessRule,
+    AnalyzeResponse,
     Assignment,
     ChangeResponse,
     CheckAccessResponse,
     ClusterStatus,
     CreateTokenResponse,
+    DisconnectNodeResponse,
+    DrainStatus,
     ErrorResponse,
     ExplainAccessResponse,
     ExplainResponse,
@@ -54,6 +57,7 @@ shapes!(
     NodeStatus,
     QuotaStatus,
     ResealSecretsResponse,
+    ResolveResponse,
     TakeSnapshotResponse,
     TokenInfo,
     VersionInfo,

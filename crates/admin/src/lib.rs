@@ -17,6 +17,7 @@ mod access;
 mod access_changes;
 mod access_effects;
 mod access_messages;
+mod analyze;
 mod authenticate;
 mod backup;
 #[doc(hidden)]
@@ -33,6 +34,8 @@ mod ctx;
 mod deletion;
 mod deps;
 mod describe;
+mod disconnect;
+mod drain;
 mod early;
 mod error;
 mod explain;
@@ -76,6 +79,7 @@ mod references;
 mod reply;
 mod request_ids;
 mod requested;
+mod resolve;
 mod resources;
 mod routes;
 mod times;
@@ -102,9 +106,11 @@ use chancery_admin_proto::{
     FILE_DESCRIPTOR_SET,
     v1::{
         access_service_server::AccessServiceServer, admin_server::AdminServer,
-        backup_service_server::BackupServiceServer, keys_service_server::KeysServiceServer,
-        load_service_server::LoadServiceServer, log_service_server::LogServiceServer,
-        mcp_service_server::McpServiceServer, watch_service_server::WatchServiceServer,
+        analysis_service_server::AnalysisServiceServer, backup_service_server::BackupServiceServer,
+        keys_service_server::KeysServiceServer, load_service_server::LoadServiceServer,
+        log_service_server::LogServiceServer, mcp_service_server::McpServiceServer,
+        resolve_service_server::ResolveServiceServer, streams_service_server::StreamsServiceServer,
+        watch_service_server::WatchServiceServer,
     },
 };
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -176,6 +182,7 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     const READABLE: &str = "the build wrote the descriptors, and a test reads them";
     let routes = Routes::new(admin)
         .add_service(AccessServiceServer::new(operations.clone()))
+        .add_service(AnalysisServiceServer::new(operations.clone()))
         .add_service(BackupServiceServer::new(operations.clone()))
         .add_service(KeysServiceServer::new(operations.clone()))
         .add_service(csds::GrpcCsds(Arc::clone(&service)))
@@ -184,7 +191,9 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
         )
         .add_service(LogServiceServer::new(operations.clone()))
         .add_service(McpServiceServer::new(operations.clone()))
-        .add_service(WatchServiceServer::new(operations))
+        .add_service(StreamsServiceServer::new(operations.clone()))
+        .add_service(WatchServiceServer::new(operations.clone()))
+        .add_service(ResolveServiceServer::new(operations).max_encoding_message_size(usize::MAX))
         .add_service(HealthServer::new(health::GrpcHealth(Arc::clone(&service))))
         .add_service(reflection().build_v1().expect(READABLE))
         .add_service(reflection().build_v1alpha().expect(READABLE));

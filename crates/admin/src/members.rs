@@ -81,6 +81,7 @@ fn with_machine(status: pb::MemberStatus, machine: &MachineReport) -> pb::Member
         disk_full: machine.disk_full.clone().unwrap_or_default(),
         clock_offset_ms: Some(machine.clock_offset_ms),
         ports: machine.ports.iter().map(port).collect(),
+        drained: machine.is_drained,
         ..status
     }
 }

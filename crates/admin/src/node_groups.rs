@@ -125,14 +125,7 @@ pub(crate) fn fixed_scopes(rule: &Assignment) -> Option<Vec<ScopeName>> {
 
 /// Returns whether a node with this assignment may have a scope of this name. The values of variables are unknown.
 pub(crate) fn may_have(rule: &Assignment, scope: &ScopeName) -> bool {
-    let mut templates = rule.scopes.iter().map(|template| template.as_str());
-    templates.any(|template| match (template.split_once('{'), template.rsplit_once('}')) {
-        (Some((start, _)), Some((_, end))) => {
-            let rest = scope.as_str().strip_prefix(start);
-            rest.is_some_and(|rest| rest.len() > end.len() && rest.ends_with(end))
-        }
-        _ => scope.as_str() == template,
-    })
+    rule.scopes.iter().any(|template| template.may_resolve_to(scope))
 }
 
 fn scopes_of(state: &State, node: &Node) -> Scopes {
@@ -156,7 +149,8 @@ mod tests {
         for scope in ["node/e1/own", "shared"] {
             assert!(may_have(scope), "{scope}");
         }
-        for scope in ["node/e1", "node/own", "other/e1/own", "shared/e1", "default"] {
+        for scope in ["node/e1", "node/own", "node/a/b/own", "other/e1/own", "shared/e1", "default"]
+        {
             assert!(!may_have(scope), "{scope}");
         }
     }

@@ -4,7 +4,7 @@
 //! fleet.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     pin::Pin,
     sync::Arc,
 };
@@ -94,6 +94,10 @@ pub(crate) async fn list_nodes(
         let text = format!("the limit is {limit}; at most {LIMIT_MAX} nodes are listed at a time");
         return Err(AdminError::Parameter(text));
     }
+    if request.count {
+        let counts = count(ctx, &request).await?;
+        return Ok(NodePages(stream::iter([Ok(counts)]).boxed()));
+    }
     let first = page(ctx, &request, if limit == 0 { PAGE_NODES_MAX } else { limit }).await?;
     if limit > 0 {
         return Ok(NodePages(stream::iter(pieces(first).map(Ok)).boxed()));
@@ -105,6 +109,43 @@ pub(crate) async fn list_nodes(
         Err(error) => stream::iter(vec![Err(error)]),
     });
     Ok(NodePages(pieces.boxed()))
+}
+
+/// Counts the nodes of all replicas by state.
+async fn count(
+    ctx: &Ctx,
+    request: &pb::ListNodesRequest,
+) -> Result<pb::ListNodesResponse, AdminError> {
+    let forwarded = pb::ListNodesRequest { local: true, ..request.clone() };
+    let here = count_here(ctx, Selection::parse(request)?);
+    let (here, there) = tokio::join!(here, fleet::ask_unless(request.local, ctx, &forwarded));
+    let mut counted = pb::ListNodesResponse {
+        replicas: 1 + there.n_answered(),
+        replicas_not_asked: there.n_not_asked,
+        not_asked: there.not_asked.clone(),
+        ..here?
+    };
+    for (state, n) in there.into_replies().flat_map(|reply| reply.counts) {
+        *counted.counts.entry(state).or_default() += n;
+    }
+    Ok(counted)
+}
+
+/// Counts the connected nodes of this replica by state.
+async fn count_here(ctx: &Ctx, selection: Selection) -> Result<pb::ListNodesResponse, AdminError> {
+    let since = Instant::now();
+    let mut by_id: HashMap<String, NodeState> = HashMap::new();
+    let take = |stream: StreamStatus| {
+        let worst = by_id.entry(stream.node.id.clone()).or_default();
+        *worst = (*worst).max(node_state([&stream]));
+    };
+    ctx.deps.fanout.for_each_stream_of(Arc::new(move |node| selection.has(&node.id)), take).await;
+    check_answered(ctx, since)?;
+    let mut counts = BTreeMap::new();
+    for state in by_id.into_values() {
+        *counts.entry(state.word().to_owned()).or_default() += 1;
+    }
+    Ok(pb::ListNodesResponse { counts, ..Default::default() })
 }
 
 /// The pages of a list without a limit.
@@ -348,6 +389,7 @@ fn merge(
         next: end.unwrap_or_default(),
         replicas,
         disconnected: lost.into_values().collect(),
+        ..pb::ListNodesResponse::default()
     }
 }
 
@@ -357,8 +399,12 @@ impl FleetRequest for pb::ListNodesRequest {
     type Reply = pb::ListNodesResponse;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::ListNodesResponse, AdminError> {
+        let selection = Selection::parse(&self)?;
+        if self.count {
+            return count_here(ctx, selection).await;
+        }
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).clamp(1, LIMIT_MAX);
-        page_here(ctx, &Selection::parse(&self)?, limit).await
+        page_here(ctx, &selection, limit).await
     }
 }
 

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use crate::{
     AdminError,
     ctx::{Access, Ctx},
-    deps::Deps,
     fleet::{self, Elsewhere, FleetRequest},
     node_state::{DISCONNECTED, coarse_word, condition, n_duplicates, worst},
     requested::missing_names,
@@ -57,11 +56,6 @@ pub(crate) fn unasked_shards(ctx: &Ctx, since: Instant) -> Vec<pb::Problem> {
         ..pb::Problem::default()
     };
     ctx.deps.fanout.stalled_since(since).into_iter().map(warning).collect()
-}
-
-/// Returns the number of other replicas. This replica does not know their nodes.
-pub(crate) fn replicas_not_asked(deps: &Deps) -> u64 {
-    deps.replica.n_members().saturating_sub(1) as u64
 }
 
 /// Returns the error for a node without a stream to a replica that has answered.

@@ -8,14 +8,15 @@ use std::{convert::identity, sync::Arc};
 
 use axum::routing::MethodFilter;
 use chancery_admin_proto::v1::{
-    self as pb, access_service_server, admin_server, backup_service_server, keys_service_server,
-    load_service_server, log_service_server, mcp_service_server, watch_service_server,
+    self as pb, access_service_server, admin_server, analysis_service_server,
+    backup_service_server, keys_service_server, load_service_server, log_service_server,
+    mcp_service_server, resolve_service_server, streams_service_server, watch_service_server,
 };
 use chancery_model::Verb;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    AdminError, access,
+    AdminError, access, analyze,
     backup::{self, BackupPieces},
     cluster,
     ctx::{
@@ -23,11 +24,12 @@ use crate::{
         Call,
     },
     deps::Deps,
-    describe, explain, fleet_wait, keys, load, log_service, mcp, members,
+    describe, disconnect, drain, explain, fleet_wait, keys, load, log_service, mcp, members,
     node_list::{self, NodePages},
     nodes,
     record::{Operation, Record},
     reply::{HttpReply, Reply, problems_in},
+    resolve,
     resources::{self, Listing},
     routes::{self, Input, Routes},
     watch::{self, WatchEvents},
@@ -252,6 +254,7 @@ operations! {
                 cursor: text("cursor"),
                 behind: number("behind"),
                 ids: texts("node"),
+                count: flag("count"),
             },
             run: node_list::list_nodes(ctx, request).await,
         }
@@ -468,6 +471,16 @@ operations! {
         }
     }
 
+    service AnalysisService in analysis_service_server {
+        /// Returns the findings about what is stored.
+        analyze(ctx, request: AnalyzeRequest) -> pb::AnalyzeResponse {
+            needs: Somewhere(Verb::Get),
+            record: read,
+            http: GET "/v1/analyze" { scope: text("scope"), stale: flag("stale") },
+            run: analyze::analyze(ctx, request).await,
+        }
+    }
+
     service BackupService in backup_service_server {
         /// Returns the state as the bytes of a backup file.
         backup(ctx, request: BackupRequest) -> BackupPieces, as BackupStream {
@@ -579,6 +592,33 @@ operations! {
             run: mcp::confirm_mcp_deletion(ctx, request).await,
         }
     }
+
+    service StreamsService in streams_service_server {
+        /// Ends all streams of a node, on all replicas.
+        disconnect_node(ctx, request: DisconnectNodeRequest) -> pb::DisconnectNodeResponse {
+            needs: Cluster(Verb::NodesDisconnect),
+            record: act(disconnect::record(&request)),
+            http: POST "/v1/disconnect" { node: text("node") },
+            run: disconnect::disconnect_node(ctx, request).await,
+        }
+
+        /// Ends the streams of a replica over a time, and lets it accept no new ones.
+        drain_replica(ctx, request: DrainReplicaRequest) -> pb::DrainStatus {
+            needs: Cluster(Verb::ReplicasDrain),
+            record: act(drain::record("replica.drain", request.replica_id)),
+            http: POST "/v1/drain" { replica_id: number_or_zero("id"), over_ms: millis("over") },
+            run: drain::drain_replica(ctx, request).await,
+        }
+
+        /// Lets a drained replica accept streams again.
+        undrain_replica(ctx, request: UndrainReplicaRequest) -> pb::DrainStatus {
+            needs: Cluster(Verb::ReplicasDrain),
+            record: act(drain::record("replica.undrain", request.replica_id)),
+            http: POST "/v1/undrain" { replica_id: number_or_zero("id") },
+            run: drain::undrain_replica(ctx, request).await,
+        }
+    }
+
     service WatchService in watch_service_server {
         /// Streams what happens in the cluster, as server-sent events.
         watch(ctx, request: WatchRequest) -> WatchEvents, as WatchStream {
@@ -588,6 +628,18 @@ operations! {
                 "after_revision" number, "kind" list, "scope" text, "local" flag,
             ]),
             run: watch::watch(ctx, request).await,
+        }
+    }
+
+    service ResolveService in resolve_service_server {
+        /// Returns where a request to a node ends: its route, cluster and endpoints.
+        resolve(ctx, request: ResolveRequest) -> pb::ResolveResponse {
+            needs: Cluster(Verb::Nodes),
+            record: read,
+            http: GET "/v1/resolve" (routes::read_resolve, false, [
+                "node" text, "url" text, "method" text, "header" list, "listener" text, "local" flag,
+            ]),
+            run: resolve::resolve_request(ctx, request).await,
         }
     }
 }

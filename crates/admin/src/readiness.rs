@@ -62,6 +62,8 @@ pub enum NotReadyReason {
     StoreFailed,
     /// A shard does not turn, so its streams receive no updates.
     Stalled,
+    /// An operator drains it.
+    Drained,
     /// It shuts down.
     Draining,
 }
@@ -78,6 +80,7 @@ impl NotReadyReason {
             Self::Diverged => "diverged",
             Self::StoreFailed => "store_failed",
             Self::Stalled => "stalled",
+            Self::Drained => "drained",
             Self::Draining => "draining",
         }
     }
@@ -150,6 +153,13 @@ impl Readiness {
         let stalled = shards.get().map(Fanout::stalled).unwrap_or_default();
         if !stalled.is_empty() {
             return Err(NotReady::new(NotReadyReason::Stalled, sentence(&stalled)));
+        }
+        if shards.get().is_some_and(|shards| shards.drain_orders().get().is_some()) {
+            let id = replica.status().replica_id;
+            let message = format!(
+                "an operator drains this replica: it accepts no streams; `chancery undrain {id}` ends that"
+            );
+            return Err(NotReady::new(NotReadyReason::Drained, message));
         }
         if started.is_cancelled() {
             return Ok(());

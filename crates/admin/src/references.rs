@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use addresses::{SharedAddresses, is_checked};
 pub(crate) use check::Suspects;
 pub(crate) use index::{ReferenceIndex, SharedIndex};
-pub(crate) use reference_view::ReferenceView;
+pub(crate) use reference_view::{ReferenceView, label, names_of};
 pub(crate) use replaced::{changes_secret, replaced};
 pub(crate) use report::{Finding, Findings, findings, shorten};
 pub use settings::ReferenceSettings;

@@ -50,6 +50,67 @@ pub(crate) async fn requests_of(
     sentences
 }
 
+/// Returns a sentence for each stream of a node that has a resource, or asks for it: whether it was sent, acknowledged or
+/// rejected. A rejection comes first.
+pub(crate) async fn states_of(
+    fanout: &Fanout,
+    streams: &[&StreamStatus],
+    key: &ResourceKey,
+) -> Vec<String> {
+    let (mut rejected, mut others) = (Vec::new(), Vec::new());
+    let has_type = |stream: &&&StreamStatus| {
+        stream.subscriptions.iter().any(|one| one.type_url == key.type_url)
+    };
+    for stream in streams.iter().filter(has_type).take(SUBSCRIPTIONS_MAX) {
+        let Some((status, nack)) = state_of(fanout, stream, key).await else { continue };
+        let seconds = status.sent_ms_ago.map(|ms| format!(" {} ms ago", ms)).unwrap_or_default();
+        let (name, version) = (&key.name, &status.version);
+        match status.state {
+            ResourceState::Rejected => {
+                let reason = nack.map(|text| format!(": {text}")).unwrap_or_default();
+                rejected.push(format!("The client rejects {name} in version {version}{reason}"));
+            }
+            ResourceState::Synced => {
+                others.push(format!("The client has acknowledged {name} in version {version}."));
+            }
+            ResourceState::Stale => others.push(format!(
+                "{name} was sent in version {version}{seconds}, and the client has not answered."
+            )),
+            ResourceState::NotSent => {
+                others.push(format!("{name} is new or has changed, and was not sent yet."));
+            }
+            ResourceState::Unknown => {}
+        }
+    }
+    rejected.extend(others);
+    rejected
+}
+
+/// Returns the state of a resource on a stream, and the message of the last rejection of its type. `None` if the stream
+/// does not have the resource, and does not ask for it.
+async fn state_of(
+    fanout: &Fanout,
+    stream: &StreamStatus,
+    key: &ResourceKey,
+) -> Option<(ResourceStatus, Option<String>)> {
+    let contents = fanout.contents(&stream.stream, &key.type_url, just_before(&key.name)).await;
+    let page = contents?.page;
+    let nack = page.nack().map(|nack| nack.message.clone());
+    let is_it = |one: &ResourceStatus| {
+        one.name == key.name
+            || one.resource.as_ref().is_some_and(|stored| *stored.name() == key.name)
+    };
+    let statuses = ContentsReader::default().read(page);
+    statuses.into_iter().find(is_it).map(|status| (status, nack))
+}
+
+/// Returns a name that is less than `name`, with hardly any name between them. `None` means the first name.
+fn just_before(name: &ResourceName) -> Option<ResourceName> {
+    let (rest, last) = name.as_str().split_at(name.as_str().char_indices().next_back()?.0);
+    let before = char::from_u32(u32::from(last.chars().next()?).checked_sub(1)?)?;
+    ResourceName::new(&format!("{rest}{before}{}", char::MAX)).ok()
+}
+
 /// Iterates over the types that streams ask for only by name.
 fn by_name<'a>(
     streams: &'a [&'a StreamStatus],

@@ -210,3 +210,18 @@ pub(crate) async fn read_load_settings(
     let clusters = is_given.then_some(pb::ClusterNames { names });
     Ok(pb::SetLoadSettingsRequest { clusters, interval_ms, endpoints })
 }
+
+/// Reads the request whose path is to be found.
+pub(crate) async fn read_resolve(mut input: Input) -> Result<pb::ResolveRequest, AdminError> {
+    let params = &mut input.params;
+    let request = pb::ResolveRequest {
+        node: params.text("node")?,
+        url: params.text("url")?,
+        method: params.text("method")?,
+        header: params.list("header"),
+        listener: params.text("listener")?,
+        local: params.flag("local")?,
+    };
+    params.finish()?;
+    Ok(request)
+}

@@ -33,6 +33,7 @@
 mod access;
 mod assignments;
 mod bootstrap;
+mod cluster_choice;
 mod collection;
 mod conflicts;
 mod constraints;
@@ -71,13 +72,14 @@ mod source;
 mod text_format;
 mod time;
 mod type_suggestion;
+mod unreachable_routes;
 mod validate;
 mod wellknown;
 mod wire;
 mod yaml_scalars;
 
 pub use bootstrap::{Imported, import_bootstrap};
-
+pub use cluster_choice::cluster_choice;
 pub use constraints::{constraints_any, constraints_to_json};
 pub use discovery_read::{DISCOVERY_FILE_BYTES_MAX, manifest_of_file};
 pub use discovery_write::write_discovery_response;
@@ -96,3 +98,6 @@ pub use render::{body_to_json, canonical_json};
 pub use resource_origin::ResourceOrigin;
 pub use secret_kind::{needed_secret_kind, secret_kind};
 pub use sensitive::{KEY_MARK, MARK, redacted, secret_values};
+pub use unreachable_routes::{
+    RouteComparisons, UnreachableRoute, for_each_unreachable_route, may_have_routes,
+};

@@ -15,9 +15,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    AccessControl, Change, ClientGroup, ConcernedSession, Config, End, Progress, RequestSink,
-    ResponseSource, SelectNode, StalledShard, StreamContents, StreamInfo, StreamRef, StreamStatus,
-    Unacknowledged,
+    AccessControl, Change, ClientGroup, ConcernedSession, Config, DrainOrders, End, Progress,
+    RequestSink, ResponseSource, SelectNode, StalledShard, StreamContents, StreamInfo, StreamRef,
+    StreamStatus, Unacknowledged,
     log_limit::RefusalLog,
     messages::{
         change::Concerned,
@@ -63,6 +63,7 @@ pub struct Fanout {
     /// The time at which the protocol's clock is 0.
     start: Instant,
     freshness: ReadFreshness,
+    drain_orders: DrainOrders,
 }
 
 #[derive(Debug)]
@@ -225,7 +226,8 @@ impl Fanout {
         };
         let shared = Arc::new(shared);
         let freshness = ReadFreshness::new(Arc::new(AlwaysFresh), state);
-        Self { shared, contact, tasks: tracker.clone(), cancel, start, freshness }
+        let (tasks, drain_orders) = (tracker.clone(), DrainOrders::default());
+        Self { shared, contact, tasks, cancel, start, freshness, drain_orders }
     }
 
     /// Returns the same shards with a check for a replicated state. New streams wait until `fresh`
@@ -353,6 +355,12 @@ impl Fanout {
     #[must_use]
     pub fn n_streams(&self) -> usize {
         self.shared.streams.load(Ordering::Relaxed)
+    }
+
+    /// Returns the order of an operator to drain this replica.
+    #[must_use]
+    pub fn drain_orders(&self) -> &DrainOrders {
+        &self.drain_orders
     }
 
     /// Returns the number of shards.

@@ -53,6 +53,7 @@
 //! `transaction_bytes_max`. After such work, the shard yields.
 
 mod config;
+mod drain_order;
 mod fanout;
 #[doc(hidden)]
 pub mod fuzz;
@@ -71,6 +72,7 @@ mod stream;
 mod turn;
 
 pub use config::{Config, ConfigError};
+pub use drain_order::{DrainOrder, DrainOrders};
 pub use fanout::{Fanout, OpenError, RefusalPlaces, StreamPlace};
 pub use log_limit::RateLimitedLog;
 pub use messages::{

@@ -185,6 +185,11 @@ pub const METRICS: &[Metric] = &[
          core that the shard uses.",
     ),
     Metric::new(
+        "chancery_xds_drained",
+        MetricKind::Gauge,
+        "1 while an operator drains the replica (`chancery drain`): it accepts no streams.",
+    ),
+    Metric::new(
         "chancery_xds_held_polls",
         MetricKind::Gauge,
         "REST polls that wait for a change (`poll_hold`).",
@@ -255,6 +260,7 @@ pub(crate) fn register() {
     set_subscription_bytes(0);
     large_work().set(0.0);
     set_renewals_paused(false);
+    set_drained(false);
     for limit in LIMITS {
         counter!("chancery_xds_limits_hit_total", "limit" => *limit).increment(0);
     }
@@ -279,6 +285,11 @@ pub(crate) fn set_subscription_bytes(bytes: usize) {
 /// Sets whether lifetimes are not renewed.
 pub(crate) fn set_renewals_paused(is_paused: bool) {
     gauge!("chancery_xds_renewals_paused").set(f64::from(u8::from(is_paused)));
+}
+
+/// Sets whether an operator drains the replica.
+pub(crate) fn set_drained(is_drained: bool) {
+    gauge!("chancery_xds_drained").set(f64::from(u8::from(is_drained)));
 }
 
 /// Returns the gauge of the streams that the thread for large work handles.

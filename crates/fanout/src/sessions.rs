@@ -5,7 +5,7 @@
 //! - Each session has at most one current entry in each heap of timers.
 //! - The key of a session is taken until [`Sessions::remove`]. The caller first removes its interests from the index.
 
-use chancery_protocol::Interest;
+use chancery_protocol::InterestChange;
 use slab::Slab;
 use tokio::time::Instant;
 
@@ -110,7 +110,7 @@ impl Sessions {
     // === index ===
 
     /// Registers or removes interests of a session under the scopes that it sees.
-    pub(crate) fn register(&mut self, key: Key, interests: &[Interest]) {
+    pub(crate) fn register(&mut self, key: Key, interests: &[InterestChange]) {
         let Some(Scheduled { entry, .. }) = self.slab.get(slab_index(key)) else { return };
         for interest in interests {
             self.index.note(key, entry.placed().scopes(), interest);
@@ -118,7 +118,7 @@ impl Sessions {
     }
 
     /// Removes all interests of a session.
-    pub(crate) fn unregister(&mut self, key: Key, interests: &[Interest]) {
+    pub(crate) fn unregister(&mut self, key: Key, interests: &[InterestChange]) {
         let Some(Scheduled { entry, .. }) = self.slab.get(slab_index(key)) else { return };
         for interest in interests {
             self.index.forget(key, entry.placed().scopes(), interest);
@@ -126,7 +126,12 @@ impl Sessions {
     }
 
     /// Moves interests of a session to other scopes.
-    pub(crate) fn move_interests(&mut self, key: Key, scopes: &ScopeMove, interests: &[Interest]) {
+    pub(crate) fn move_interests(
+        &mut self,
+        key: Key,
+        scopes: &ScopeMove,
+        interests: &[InterestChange],
+    ) {
         for interest in interests {
             self.index.move_interest(key, &scopes.left, &scopes.joined, interest);
         }

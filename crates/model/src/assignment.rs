@@ -25,6 +25,11 @@ impl Glob {
         &self.0
     }
 
+    /// Returns whether the pattern matches every text.
+    fn matches_everything(&self) -> bool {
+        !self.0.is_empty() && self.0.bytes().all(|byte| byte == b'*')
+    }
+
     /// Returns whether `text` matches, in O(pattern · text) at worst.
     #[must_use]
     pub fn matches(&self, text: &str) -> bool {
@@ -86,6 +91,13 @@ impl NodeMatcher {
         let metadata = metadata
             .map(|(path, glob)| format!("metadata {path:?} must match {:?}", glob.as_str()));
         fixed.chain(metadata).collect()
+    }
+
+    /// Returns whether the conditions hold for every node.
+    #[must_use]
+    pub fn matches_every_node(&self) -> bool {
+        let fixed = [&self.id, &self.cluster, &self.region, &self.zone, &self.sub_zone];
+        self.metadata.is_empty() && fixed.into_iter().flatten().all(Glob::matches_everything)
     }
 
     /// Describes the first condition that `node` does not meet, or returns `None` if all match.
@@ -228,6 +240,38 @@ impl ScopeTemplate {
         self.pieces.iter().any(|piece| !matches!(piece, Piece::Literal(_) | Piece::NodeId))
     }
 
+    /// Returns whether some values of the variables give this scope name. Values are percent-encoded, so that none
+    /// has a `/`. A variable that occurs twice counts as two variables.
+    #[must_use]
+    pub fn may_resolve_to(&self, scope: &ScopeName) -> bool {
+        let text = scope.as_str().as_bytes();
+        // Whether the pieces so far may end at each position.
+        let mut ends = vec![false; text.len() + 1];
+        ends[0] = true;
+        for piece in &self.pieces {
+            let mut next = vec![false; ends.len()];
+            for at in 0..ends.len() {
+                match piece {
+                    Piece::Literal(literal) => {
+                        if ends[at] && text[at..].starts_with(literal.as_bytes()) {
+                            next[at + literal.len()] = true;
+                        }
+                    }
+                    // A value has at least one character.
+                    _ => {
+                        if (ends[at] || next[at])
+                            && text.get(at).is_some_and(|byte| ScopeName::is_value_byte(*byte))
+                        {
+                            next[at + 1] = true;
+                        }
+                    }
+                }
+            }
+            ends = next;
+        }
+        ends[text.len()]
+    }
+
     /// Resolves the template to the scope name for `node`.
     ///
     /// Returns `None` if the node lacks a variable or the name would be too long. Characters that
@@ -349,6 +393,37 @@ mod tests {
         assert_eq!(scope("é").unwrap(), "node/%C3%A9");
         assert_eq!(scope(""), None);
         assert_eq!(scope(&"x".repeat(600)), None);
+    }
+
+    #[test]
+    fn template_may_resolve_to_the_names_that_values_can_give() {
+        for (template, scope, expected) in [
+            ("default", "default", true),
+            ("default", "default2", false),
+            ("node/{node.id}", "node/a", true),
+            ("node/{node.id}", "node/a%2Fb", true),
+            ("node/{node.id}", "node/a/b", false),
+            ("node/{node.id}", "nodes/a", false),
+            ("{node.cluster}{node.id}", "ab", true),
+            ("{node.cluster}{node.id}", "a", false),
+            ("{node.cluster}-{node.id}/own", "a-b-c/own", true),
+            ("{node.cluster}-{node.id}/own", "a/own", false),
+        ] {
+            let scope = ScopeName::new(scope).unwrap();
+            let template = ScopeTemplate::parse(template).unwrap();
+            assert_eq!(template.may_resolve_to(&scope), expected, "{template:?} {scope:?}");
+        }
+    }
+
+    #[test]
+    fn only_conditions_that_every_node_meets_match_every_node() {
+        let star = || Some(Glob::new("*"));
+        let all = NodeMatcher { id: star(), zone: Some(Glob::new("**")), ..NodeMatcher::default() };
+        assert!(all.matches_every_node() && NodeMatcher::default().matches_every_node());
+        let some = |id: &str| NodeMatcher { id: Some(Glob::new(id)), ..all.clone() };
+        assert!(!some("").matches_every_node() && !some("a*").matches_every_node());
+        let metadata = BTreeMap::from([("mesh".to_owned(), Glob::new("*"))]);
+        assert!(!NodeMatcher { metadata, ..all }.matches_every_node());
     }
 
     #[test]

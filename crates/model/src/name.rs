@@ -334,6 +334,11 @@ impl ScopeName {
         c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | ':' | '@' | '-')
     }
 
+    /// Returns whether an encoded value of a node may have this byte.
+    pub(crate) fn is_value_byte(byte: u8) -> bool {
+        byte == b'%' || Self::is_literal(byte.into())
+    }
+
     /// Encodes a value of a node as it is inserted into a template.
     pub(crate) fn encode_value(value: &str) -> Cow<'_, str> {
         if value.chars().all(Self::is_literal) {

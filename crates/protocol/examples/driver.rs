@@ -14,7 +14,7 @@ use chancery_model::{
     Upsert, types::CLUSTER,
 };
 use chancery_protocol::{
-    Config, Interest, Protocol, Request, Response, Session, SotwRequest, StreamKind,
+    Config, InterestChange, Protocol, Request, Response, Session, SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View, changed_collections};
 
@@ -67,7 +67,7 @@ impl Driver {
         let receipt = self.session.on_request(Request::Sotw(request), Some(&view), self.now)?;
         println!("client: {:?} (nonce {nonce:?})", receipt.kind);
         for interest in self.session.drain_interest() {
-            if let Interest::Wildcard(type_url) = interest {
+            if let InterestChange::Wildcard(type_url) = interest {
                 println!("driver: mark all changes of {type_url}");
             }
         }

@@ -49,7 +49,7 @@ pub use lifetime::LifetimeSupport;
 pub use list::{NameList, VersionList};
 pub use poll_names::PollNames;
 pub use poll_response::{PollContent, PollResponse};
-pub use receipt::{Interest, Receipt, RequestKind, Verdict};
+pub use receipt::{InterestChange, Receipt, RequestKind, Verdict};
 pub use request::{
     DeltaRequest, ErrorDetail, McpRequest, Protocol, Request, SotwRequest, StreamKind,
 };

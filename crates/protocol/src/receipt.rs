@@ -5,18 +5,18 @@ use chancery_model::{ResourceName, Revision, TypeUrl, TypeVersion};
 /// A change of the names that the session watches: see
 /// [`Session::on_change`](crate::Session::on_change).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Interest {
+pub enum InterestChange {
     /// Starts watching one name.
     Name(TypeUrl, ResourceName),
     /// Stops watching this name.
     NoName(TypeUrl, ResourceName),
     /// Starts watching all names of a type.
     Wildcard(TypeUrl),
-    /// Stops watching all names of a type. Names from [`Interest::Name`] remain.
+    /// Stops watching all names of a type. Names from [`InterestChange::Name`] remain.
     NoWildcard(TypeUrl),
 }
 
-impl Interest {
+impl InterestChange {
     pub(crate) fn wildcard(type_url: &TypeUrl, on: bool) -> Self {
         if on { Self::Wildcard(type_url.clone()) } else { Self::NoWildcard(type_url.clone()) }
     }

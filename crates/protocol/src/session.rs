@@ -6,8 +6,8 @@ use chancery_model::{DynamicParameters, ResourceName, Revision, TypeUrl, types::
 use chancery_view::{Differ, LayerDelta, Resources, TypeView, View};
 
 use crate::{
-    Acceptance, Config, ContentsPage, EndpointLists, Interest, LifetimeSupport, Nack, Protocol,
-    ProtocolError, Receipt, Request, RequestKind, Response, ResumeState, StreamKind,
+    Acceptance, Config, ContentsPage, EndpointLists, InterestChange, LifetimeSupport, Nack,
+    Protocol, ProtocolError, Receipt, Request, RequestKind, Response, ResumeState, StreamKind,
     SubscriptionStatus, Verdict,
     subscription::{RequestContext, Subscription, parse_nonce},
 };
@@ -62,7 +62,7 @@ pub struct Session {
     parameters: BTreeMap<String, Arc<DynamicParameters>>,
     /// The subscriptions in the order of sending (ADS-04).
     subscriptions: Vec<Subscription>,
-    interest: Vec<Interest>,
+    interest: Vec<InterestChange>,
     children: Children,
     unanswered_clusters: UnansweredClusters,
     last_nonce: u64,
@@ -302,20 +302,20 @@ impl Session {
 
     /// Returns the names and wildcards that the session began or ceased to watch since the last call.
     #[must_use]
-    pub fn drain_interest(&mut self) -> Vec<Interest> {
+    pub fn drain_interest(&mut self) -> Vec<InterestChange> {
         std::mem::take(&mut self.interest)
     }
 
     /// Returns everything that the session watches.
     #[must_use]
-    pub fn interest(&self) -> Vec<Interest> {
+    pub fn interest(&self) -> Vec<InterestChange> {
         let mut all = Vec::new();
         for s in &self.subscriptions {
             if s.interest().is_wildcard() {
-                all.push(Interest::Wildcard(s.type_url().clone()));
+                all.push(InterestChange::Wildcard(s.type_url().clone()));
             }
             let named = s.interest().named();
-            all.extend(named.map(|n| Interest::Name(s.type_url().clone(), n.to_base())));
+            all.extend(named.map(|n| InterestChange::Name(s.type_url().clone(), n.to_base())));
         }
         all
     }

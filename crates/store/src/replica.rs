@@ -7,7 +7,7 @@ mod sealing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -448,6 +448,11 @@ impl Replica {
     /// Sets the other ports of this replica, which its report shows. The second call has no effect.
     pub fn set_ports(&self, ports: Vec<OwnPort>) {
         drop(self.core().ports.set(ports));
+    }
+
+    /// Sets whether an operator drains this replica, which its report shows.
+    pub fn set_drained(&self, is_drained: bool) {
+        self.core().is_drained.store(is_drained, Ordering::Relaxed);
     }
 
     /// Returns the members by ID, each with whether it is a voter, as this replica knows them.

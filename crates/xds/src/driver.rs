@@ -146,18 +146,15 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             () = tokio::time::sleep(config.connection_age_grace) => {}
         }
     }
-    if drain.has_begun() {
+    let is_drained = reason == Reason::Drain || drain.has_begun();
+    if is_drained {
         // The delay spreads the ends of streams. A client that disconnects earlier ends the wait.
         tokio::select! {
             _ended = &mut driver => return reason,
-            () = tokio::time::sleep(drain.turn()) => {}
+            () = drain.turn() => {}
         }
     }
-    connection.end_all(&if drain.has_begun() {
-        End::new(EndCode::Unavailable, "draining: this replica is shutting down")
-    } else {
-        End::new(EndCode::Aged, end)
-    });
+    connection.end_all(&if is_drained { drain.end() } else { End::new(EndCode::Aged, end) });
     // A client that does not read the ends of its streams is disconnected.
     tokio::select! {
         _ended = &mut driver => {}

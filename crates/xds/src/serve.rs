@@ -1,11 +1,11 @@
 //! The port of the discovery services: its connections, their limits, and the drain.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use chancery_fanout::{Fanout, limit_hit};
 use chancery_net::{Activity, Eviction, Limits, OpenSocket, Port, Slot, SlotLimit, Slots, accept};
 use chancery_tls::{HandshakeResult, Security, Stream};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
@@ -26,6 +26,11 @@ use crate::{
     service::Service,
     shared::Shared,
 };
+
+/// The number of connections that the kernel queues before they are accepted, after a drain.
+const BACKLOG: u32 = 4096;
+/// The pause after a failed attempt to listen again.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Describes the metrics, and shows those with a fixed set of labels as zero before [`serve`] starts.
 pub fn register_metrics() {
@@ -83,17 +88,67 @@ pub async fn serve(
         address,
         refusals: Refusals::new(tracker.clone()),
         security: shared.config.tls.clone().into(),
-        drain: Drain::new(drain, Arc::clone(&slots), &shared.config),
+        drain: Drain::new(
+            drain,
+            shared.fanout.drain_orders().clone(),
+            Arc::clone(&slots),
+            &shared.config,
+        ),
         opening: NewConnections::start()?,
         shared,
         metrics,
         tracker,
     };
-    accept(listener, &slots, &port, port.drain.begun()).await;
+    accept_while_open(listener, &slots, &port).await;
     info!(%address, connections = slots.n_taken(), "draining");
     port.tracker.close();
     port.tracker.wait().await;
     Ok(())
+}
+
+/// Accepts connections until the end of the process. While an operator drains the replica, the port refuses connections,
+/// so that clients connect to another replica.
+async fn accept_while_open(mut listener: TcpListener, slots: &Arc<Slots>, port: &XdsPort) {
+    let drain = &port.drain;
+    loop {
+        accept(listener, slots, port, drain.begun()).await;
+        if drain.is_final() {
+            return;
+        }
+        let address = port.address;
+        info!(%address, connections = slots.n_taken(), "drained: connections are refused");
+        listener = tokio::select! {
+            () = drain.ended() => return,
+            opened = reopened(address, drain) => opened,
+        };
+        info!(%address, "connections are accepted again");
+    }
+}
+
+/// Listens again when the drain is undone. Until then, a socket holds the port without listening on it.
+async fn reopened(address: SocketAddr, drain: &Drain) -> TcpListener {
+    let mut held = hold(address);
+    drain.undone().await;
+    loop {
+        match held.and_then(|socket| socket.listen(BACKLOG)) {
+            Ok(listener) => return listener,
+            Err(error) => warn!(%error, %address, "cannot accept connections again; retrying"),
+        }
+        tokio::time::sleep(REOPEN_PAUSE).await;
+        held = hold(address);
+    }
+}
+
+/// Binds a socket to the address of a listener that was closed.
+fn hold(address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // Connections of the listener may still be open.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket)
 }
 
 /// The port of the discovery services.

@@ -16,6 +16,7 @@ use crate::{
     body::{DelayedEnd, ResponseBody, StreamBody},
     caller::Caller,
     connection::Connection,
+    drain::DRAINED,
     framing::Frames,
     grpc, lrs,
     reader::Reader,
@@ -129,8 +130,16 @@ impl Service {
         response
     }
 
+    /// Returns whether an operator drains the replica. Clients may open streams until GOAWAY arrives.
+    fn is_drained(&self) -> bool {
+        self.shared.fanout.drain_orders().get().is_some()
+    }
+
     /// Checks whether a stream may be opened, and returns its timeout.
     fn check(&self, request: &Request<Incoming>) -> Result<Option<Duration>, End> {
+        if self.is_drained() {
+            return Err(End::new(EndCode::Unavailable, DRAINED));
+        }
         let config = &self.shared.config;
         let bytes = grpc::header_list_bytes(request);
         let max = usize::try_from(config.header_list_bytes_max).unwrap_or(usize::MAX);
@@ -215,6 +224,9 @@ impl Service {
             }
         };
         match self.shared.methods.poll(request.uri().path()) {
+            Some(_) if !is_grpc && self.is_drained() => {
+                rest::refuse(StatusCode::SERVICE_UNAVAILABLE, DRAINED)
+            }
             Some(type_url) if !is_grpc => {
                 let type_url = type_url.clone();
                 let Self { shared, connection, poll_rate } = &self;

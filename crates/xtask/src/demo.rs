@@ -8,8 +8,8 @@
 
 use std::{
     env, fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    io::{BufRead as _, BufReader},
+    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::{
@@ -24,6 +24,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::{
+    http,
     paths::Paths,
     proc::{self, Guard},
     program::{self, Profile},
@@ -275,7 +276,8 @@ impl Demo {
     fn expect_http(&self, envoy: &mut Guard, answer: &str) -> Result<()> {
         wait_for(&format!("{answer:?} through Envoy"), &self.stop, || {
             envoy.expect_running().with_context(|| log_tail(&self.dir, "envoy"))?;
-            Ok(get(self.listener, "/").ok().filter(|body| body == answer).map(drop))
+            let got = http::get(&format!("127.0.0.1:{}", self.listener), "/").ok();
+            Ok(got.filter(|got| got.status == 200 && got.body == answer).map(drop))
         })?;
         say!("Envoy answers {answer:?}");
         Ok(())
@@ -481,24 +483,6 @@ fn wait_for<T>(
     }
 }
 
-/// Sends a GET request and returns the body of a 200 response.
-fn get(port: u16, path: &str) -> Result<String> {
-    let timeout = Duration::from_secs(2);
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = TcpStream::connect_timeout(&address, timeout).context("connect")?;
-    stream.set_read_timeout(Some(timeout)).context("set a timeout")?;
-    stream.set_write_timeout(Some(timeout)).context("set a timeout")?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")
-        .context("send the request")?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response).context("read the response")?;
-    let (head, body) = response.split_once("\r\n\r\n").context("the response head has no end")?;
-    if head.split(' ').nth(1) != Some("200") {
-        bail!("{path} returned {:?}", head.lines().next().unwrap_or(head));
-    }
-    Ok(body.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -525,27 +509,5 @@ mod tests {
         ports.sort_unstable();
         ports.dedup();
         assert_eq!(ports.len(), Ports::USUAL.len());
-    }
-
-    #[test]
-    fn get_returns_body_of_200_and_fails_on_other_status() {
-        let serve = |answer: &'static str| {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-            let port = listener.local_addr().unwrap().port();
-            thread::spawn(move || {
-                let (mut stream, _) = listener.accept().unwrap();
-                // Reading the whole request head prevents a connection reset on close.
-                let mut request = BufReader::new(stream.try_clone().unwrap());
-                let mut line = String::new();
-                while request.read_line(&mut line).unwrap() > 2 {
-                    line.clear();
-                }
-                stream.write_all(answer.as_bytes()).unwrap();
-            });
-            get(port, "/x")
-        };
-        assert_eq!(serve("HTTP/1.1 200 OK\r\na: b\r\n\r\nhello").unwrap(), "hello");
-        let error = serve("HTTP/1.1 503 Service Unavailable\r\n\r\n").unwrap_err().to_string();
-        assert_eq!(error, "/x returned \"HTTP/1.1 503 Service Unavailable\"");
     }
 }

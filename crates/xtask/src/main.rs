@@ -25,6 +25,7 @@ mod corpus;
 mod demo;
 mod far;
 mod fuzz;
+mod http;
 mod metrics_page;
 mod mixin;
 mod mutants;

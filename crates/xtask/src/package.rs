@@ -8,7 +8,6 @@ mod compose;
 mod deb;
 mod dependencies;
 mod dist;
-pub(crate) mod http;
 mod image;
 mod image_check;
 mod install;

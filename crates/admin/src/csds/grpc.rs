@@ -118,7 +118,7 @@ fn answers(
         async move {
             let request = request?;
             if at > 0 {
-                ctx.count_message()?;
+                ctx.call().count_message()?;
             }
             let status = client_status(&ctx, request, is_local, |config| config).await?;
             let is_less = status.n_not_asked > n_not_asked;

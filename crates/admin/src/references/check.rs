@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chancery_admission::{ValidationMode, for_each_reference};
-use chancery_model::{Applied, Change, ChangeKind, ResourceKey, ResourceName, ScopeName, State};
+use chancery_admission::{ValidationMode, for_each_reference, may_refer};
+use chancery_model::{
+    Applied, Change, ChangeKind, Collection, Resource, ResourceKey, ResourceName, ScopeName, State,
+};
 
 use super::{
     index::ReferenceIndex,
@@ -87,12 +89,37 @@ impl Suspects {
             if mode == ValidationMode::Off {
                 continue;
             }
-            suspects.add_references(&applied.state, change, mode, settings);
+            if let Some(resource) = &change.resource
+                && change.kind != ChangeKind::Relabeled
+            {
+                let view = ReferenceView::new(&applied.state, std::slice::from_ref(&change.scope));
+                suspects.add_references(&view, &change.scope, &change.key, resource, settings);
+            }
             if let Some(index) = index {
                 suspects.add_referrers(before, &applied.state, change, mode, index);
             }
         }
         suspects.keep_first_causes();
+        suspects
+    }
+
+    /// Finds the suspects among the references of all resources of some collections.
+    pub(crate) fn stored<'a>(
+        state: &State,
+        collections: impl Iterator<Item = &'a Collection>,
+        settings: &ReferenceSettings,
+    ) -> Self {
+        let mut suspects = Self::default();
+        for Collection { scope, type_url, resources, .. } in collections {
+            if settings.modes.mode(scope) == ValidationMode::Off || !may_refer(type_url) {
+                continue;
+            }
+            let view = ReferenceView::new(state, std::slice::from_ref(scope));
+            for (name, resource) in resources {
+                let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
+                suspects.add_references(&view, scope, &key, resource, settings);
+            }
+        }
         suspects
     }
 
@@ -125,19 +152,16 @@ impl Suspects {
         checked.chain(self.omitted.keys()).cloned().collect()
     }
 
-    /// Adds the references of a published resource.
+    /// Adds the references of a resource. `view` has only its scope.
     fn add_references(
         &mut self,
-        after: &State,
-        change: &Change,
-        mode: ValidationMode,
+        view: &ReferenceView<'_>,
+        scope: &ScopeName,
+        key: &ResourceKey,
+        resource: &Resource,
         settings: &ReferenceSettings,
     ) {
-        let Change { scope, key, kind, resource } = change;
-        let Some(resource) = resource.as_ref().filter(|_| *kind != ChangeKind::Relabeled) else {
-            return;
-        };
-        let view = ReferenceView::new(after, std::slice::from_ref(scope));
+        let mode = settings.modes.mode(scope);
         let mut seen = BTreeSet::new();
         for_each_reference(key, &resource.body().unwrap_or_default(), |reference| {
             let Some(target) = reference.key().filter(|target| settings.is_checked(target)) else {

@@ -138,6 +138,11 @@ impl ReferenceIndex {
         self.referrers(&ADDRESS, address).any(|(origin, _)| origin.scope != *scope)
     }
 
+    /// Returns whether the references of some resources are unknown, because this replica has not opened them.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
     /// Returns the number of references.
     pub(crate) fn len(&self) -> usize {
         self.by_type.values().map(OrdSet::len).sum()

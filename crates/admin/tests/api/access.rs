@@ -253,6 +253,7 @@ async fn every_operation_needs_a_right() {
     let who = Who::Token(&token);
     for path in methods() {
         let expected = match path.rsplit('/').next().unwrap() {
+            "Watch" if path.contains("WatchService") => PERMISSION_DENIED,
             "WhoAmI" | "GetVersion" | "Check" | "Watch" => OK,
             // The caller may ask. The verb and the question are missing.
             "CheckAccess" | "ServerReflectionInfo" => INVALID_ARGUMENT,

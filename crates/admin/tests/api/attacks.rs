@@ -44,6 +44,8 @@ async fn no_operation_shows_the_content_of_a_secret() {
             "/v1/explain" => "?node=n&type=sds&name=cert",
             "/v1/access/check" => "?verb=get&scope=default&type=sds&name=cert",
             "/v1/access/explain" => "?identity=token:x&node=n",
+            // Its answer does not end. It has the text of a rejection as `node` has it.
+            "/v1/watch" => "?kind=unknown",
             _ => "",
         };
         let uri = path.replace("{*id}", "n") + query;
@@ -69,8 +71,8 @@ async fn no_operation_shows_the_content_of_a_secret() {
     assert!(node.to_string().contains("bad secret: [redacted]"), "{node}");
 
     for path in methods() {
-        // A backup contains everything, and has a right of its own.
-        if path.ends_with("BackupService/Backup") {
+        // A backup contains everything, and has a right of its own. The answer of a watch does not end.
+        if ["BackupService/Backup", "WatchService/Watch"].iter().any(|one| path.ends_with(one)) {
             continue;
         }
         let (_, body) = grpc_call(&server, Who::Admin, &path).await;

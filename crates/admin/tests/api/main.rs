@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 mod access;
+mod analyze;
 mod attacks;
 mod audit;
 mod cluster;
@@ -19,6 +20,7 @@ mod openapi;
 mod profiles;
 mod quotas;
 mod references;
+mod resolve;
 mod revocation;
 mod support;
 mod variants;

@@ -6,7 +6,7 @@ use chancery_model::{Identity, Node, ScopeName, TypeUrl};
 use chancery_protocol::{ContentsPage, Protocol, SubscriptionStatus};
 
 use crate::{
-    messages::status::{NackRecord, SessionId},
+    messages::status::{End, NackRecord, SessionId},
     stream::slot::StreamSlot,
 };
 
@@ -14,6 +14,12 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct StreamRef(pub(crate) Arc<StreamSlot>);
 
+impl StreamRef {
+    /// Ends the stream after its shard has removed the session. Only the first end of a stream has an effect.
+    pub fn end(&self, end: End) {
+        self.0.end_in_order(end);
+    }
+}
 /// Selects the nodes of a query. It runs on the shards, so it must be fast.
 pub type SelectNode = Arc<dyn Fn(&Node) -> bool + Send + Sync>;
 

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, vec};
 
 use chancery_model::{ResourceName, ScopeName, TypeUrl};
 use chancery_protocol::{
-    Interest, ProtocolError, Receipt, Response, ResumeState, Session, SubscriptionStatus,
+    InterestChange, ProtocolError, Receipt, Response, ResumeState, Session, SubscriptionStatus,
 };
 
 use super::work::{Done, Work};
@@ -53,7 +53,7 @@ enum Missed {
 /// Names to be removed from some scopes and registered under others, step by step.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    interests: vec::IntoIter<Interest>,
+    interests: vec::IntoIter<InterestChange>,
     scopes: ScopeMove,
     outcome: Outcome,
 }
@@ -254,7 +254,7 @@ impl Registration {
     pub(crate) fn advance(
         &mut self,
         n: usize,
-        mut register: impl FnMut(&ScopeMove, &Interest),
+        mut register: impl FnMut(&ScopeMove, &InterestChange),
     ) -> bool {
         for interest in self.interests.by_ref().take(n) {
             register(&self.scopes, &interest);

@@ -1,7 +1,7 @@
 //! Large work on one session, and its result.
 
 use chancery_protocol::{
-    Interest, ProtocolError, Receipt, Request, Response, ResumeState, Session,
+    InterestChange, ProtocolError, Receipt, Request, Response, ResumeState, Session,
 };
 use chancery_view::{Differ, View};
 use tokio::sync::OwnedSemaphorePermit;
@@ -32,11 +32,11 @@ pub(crate) struct Returned {
 
 #[derive(Debug)]
 pub(crate) enum Done {
-    Taken(Result<Receipt, ProtocolError>, Vec<Interest>),
+    Taken(Result<Receipt, ProtocolError>, Vec<InterestChange>),
     /// Has the time of the poll, in the protocol's milliseconds.
     Polled(Option<Response>, u64),
-    Moved(Vec<Interest>, ScopeMove),
-    Ended(Vec<Interest>, Option<ResumeState>),
+    Moved(Vec<InterestChange>, ScopeMove),
+    Ended(Vec<InterestChange>, Option<ResumeState>),
 }
 
 impl Work {

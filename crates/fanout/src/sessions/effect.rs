@@ -1,6 +1,6 @@
 //! The effects of events on a session.
 
-use chancery_protocol::{Interest, ResumeState};
+use chancery_protocol::{InterestChange, ResumeState};
 
 use crate::{offload::work::Work, placement::placed::ScopeMove};
 
@@ -11,7 +11,7 @@ pub(crate) enum Effect {
     /// Nothing follows.
     None,
     /// The session has handled a request that changed these interests, and may have something to send.
-    Handled { interests: Vec<Interest> },
+    Handled { interests: Vec<InterestChange> },
     /// The session has sent a response with `n_items` resources and removals.
     Sent { n_items: usize, schedule: Schedule },
     /// The session has nothing to send at the moment.
@@ -19,11 +19,11 @@ pub(crate) enum Effect {
     /// The session is to be handed over for work on `cost` names.
     Offload { work: Box<Work>, cost: usize },
     /// The session has moved to other scopes with these interests.
-    Moved { interests: Vec<Interest>, scopes: ScopeMove },
+    Moved { interests: Vec<InterestChange>, scopes: ScopeMove },
     /// The stream has its end, so the session is to be removed.
     Ended,
     /// The session is to be removed, with its interests from the index.
-    Remove { interests: Vec<Interest>, resume_state: Option<ResumeState> },
+    Remove { interests: Vec<InterestChange>, resume_state: Option<ResumeState> },
 }
 
 /// When and how a session is polled next without an event.

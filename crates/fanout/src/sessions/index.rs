@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use chancery_model::{ResourceName, ScopeName, TypeUrl};
-use chancery_protocol::Interest;
+use chancery_protocol::InterestChange;
 use smallvec::SmallVec;
 
 /// The number of a session in its shard. It is free again after the session.
@@ -63,10 +63,10 @@ struct Many {
 
 impl Index {
     /// Registers or removes one interest of a session, under each scope that it sees.
-    pub(crate) fn note(&mut self, key: Key, scopes: &[ScopeName], interest: &Interest) {
+    pub(crate) fn note(&mut self, key: Key, scopes: &[ScopeName], interest: &InterestChange) {
         for scope in scopes {
             match interest {
-                Interest::Name(type_url, name) => {
+                InterestChange::Name(type_url, name) => {
                     let names = &mut self.entry(scope, type_url).names;
                     let is_new = match names.get_mut(name) {
                         Some(keys) => keys.insert(key),
@@ -74,24 +74,26 @@ impl Index {
                     };
                     self.size.names += usize::from(is_new);
                 }
-                Interest::Wildcard(type_url) => {
+                InterestChange::Wildcard(type_url) => {
                     let is_new = self.entry(scope, type_url).wildcard.insert(key);
                     self.size.wildcards += usize::from(is_new);
                 }
-                Interest::NoName(type_url, name) => self.remove_name(key, scope, type_url, name),
-                Interest::NoWildcard(type_url) => self.remove_wildcard(key, scope, type_url),
+                InterestChange::NoName(type_url, name) => {
+                    self.remove_name(key, scope, type_url, name)
+                }
+                InterestChange::NoWildcard(type_url) => self.remove_wildcard(key, scope, type_url),
             }
         }
     }
 
     /// Removes one interest, given as it was registered, under each of `scopes`.
-    pub(crate) fn forget(&mut self, key: Key, scopes: &[ScopeName], interest: &Interest) {
+    pub(crate) fn forget(&mut self, key: Key, scopes: &[ScopeName], interest: &InterestChange) {
         for scope in scopes {
             match interest {
-                Interest::Name(type_url, name) | Interest::NoName(type_url, name) => {
+                InterestChange::Name(type_url, name) | InterestChange::NoName(type_url, name) => {
                     self.remove_name(key, scope, type_url, name);
                 }
-                Interest::Wildcard(type_url) | Interest::NoWildcard(type_url) => {
+                InterestChange::Wildcard(type_url) | InterestChange::NoWildcard(type_url) => {
                     self.remove_wildcard(key, scope, type_url);
                 }
             }
@@ -104,7 +106,7 @@ impl Index {
         key: Key,
         left: &[ScopeName],
         joined: &[ScopeName],
-        interest: &Interest,
+        interest: &InterestChange,
     ) {
         self.forget(key, left, interest);
         self.note(key, joined, interest);
@@ -310,8 +312,8 @@ mod tests {
     fn index_finds_only_interested_sessions() {
         let mut index = Index::default();
         let both = [scope("a"), scope("b")];
-        index.note(1, &both, &Interest::Name(url(), name("x")));
-        index.note(2, &both[..1], &Interest::Wildcard(url()));
+        index.note(1, &both, &InterestChange::Name(url(), name("x")));
+        index.note(2, &both[..1], &InterestChange::Wildcard(url()));
         assert_eq!(found(&index, "a", &["x"]), [1, 2]);
         assert_eq!(found(&index, "a", &["y"]), [2]);
         assert_eq!(found(&index, "b", &["x", "y"]), [1]);
@@ -324,13 +326,13 @@ mod tests {
         let mut index = Index::default();
         let scopes = [scope("a"), scope("b")];
         for key in 0..100 {
-            index.note(key, &scopes, &Interest::Name(url(), name("x")));
-            index.note(key, &scopes, &Interest::Wildcard(url()));
+            index.note(key, &scopes, &InterestChange::Name(url(), name("x")));
+            index.note(key, &scopes, &InterestChange::Wildcard(url()));
         }
         assert_eq!(found(&index, "b", &["x"]).len(), 100);
         for key in 0..100 {
-            index.note(key, &scopes, &Interest::NoName(url(), name("x")));
-            index.forget(key, &scopes, &Interest::Wildcard(url()));
+            index.note(key, &scopes, &InterestChange::NoName(url(), name("x")));
+            index.forget(key, &scopes, &InterestChange::Wildcard(url()));
             assert_eq!(found(&index, "a", &["x"]).len(), 99 - key as usize);
             assert_eq!(
                 index.size(),
@@ -347,7 +349,7 @@ mod tests {
         for (n, leave_every) in [(3_u32, 2), (16, 3), (40, 2), (100, 7), (100, 1)] {
             let mut index = Index::default();
             let here = [scope("a")];
-            let all = Interest::Wildcard(url());
+            let all = InterestChange::Wildcard(url());
             (0..n).for_each(|key| index.note(key, &here, &all));
             let (mut below, mut met) = (usize::MAX, Vec::new());
             let mut gone = Vec::new();

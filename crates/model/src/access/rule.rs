@@ -64,6 +64,10 @@ verbs! {
     Assignments = "assignments", false;
     /// Reads the connected clients, their states and rejections.
     Nodes = "nodes", false;
+    /// Ends the streams of a node.
+    NodesDisconnect = "nodes.disconnect", false;
+    /// Drains a replica, or ends its drain.
+    ReplicasDrain = "replicas.drain", false;
     /// Reads the status of the cluster.
     Cluster = "cluster", false;
     /// Changes the members of the cluster and its leader, and takes snapshots.

@@ -16,7 +16,7 @@ use super::{
     resumption::Resumption,
     work::Work,
 };
-use crate::{McpRequest, ProtocolError, receipt};
+use crate::{InterestChange, McpRequest, ProtocolError};
 
 /// The subscription of a sink to a collection while a request changes it.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl SinkUpdate<'_> {
             }
         }
         if !self.interest.is_wildcard() {
-            context.note(receipt::Interest::wildcard(&self.kind.type_url, true));
+            context.note(InterestChange::wildcard(&self.kind.type_url, true));
         }
         self.interest.start_wildcard();
         self.work.set_answer_due(true);

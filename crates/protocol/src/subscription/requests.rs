@@ -17,9 +17,8 @@ use super::{
     work::{Urgency, Work},
 };
 use crate::{
-    DeltaRequest, Nack, NameList, Protocol, ProtocolError, SotwRequest,
+    DeltaRequest, InterestChange, Nack, NameList, Protocol, ProtocolError, SotwRequest,
     list::{WILDCARD, is_wildcard},
-    receipt,
 };
 
 /// The number of unused spellings that are kept in any case.
@@ -72,7 +71,7 @@ pub(crate) struct RequestContext<'a> {
     /// The limit on the number of names (SOTW-52).
     pub(crate) max: usize,
     /// The changes to the session's interest; the request appends its own.
-    pub(crate) interest: &'a mut Vec<receipt::Interest>,
+    pub(crate) interest: &'a mut Vec<InterestChange>,
 }
 
 impl RequestContext<'_> {
@@ -93,7 +92,7 @@ impl RequestContext<'_> {
         Ok(())
     }
 
-    pub(super) fn note(&mut self, interest: receipt::Interest) {
+    pub(super) fn note(&mut self, interest: InterestChange) {
         self.interest.push(interest);
     }
 }
@@ -177,7 +176,7 @@ impl InterestUpdate<'_> {
             self.leave_members_to_wildcard();
         }
         if started || ended.is_some() {
-            context.note(receipt::Interest::wildcard(&self.kind.type_url, star.is_some()));
+            context.note(InterestChange::wildcard(&self.kind.type_url, star.is_some()));
         }
         let mut wanted: Vec<&str> =
             list.iter().filter(|name| !name.is_empty() && !is_wildcard(name)).collect();
@@ -331,7 +330,7 @@ impl InterestUpdate<'_> {
             if implied {
                 subscribes = true;
                 let type_url = self.kind.type_url.clone();
-                context.note(receipt::Interest::Name(type_url, name.clone()));
+                context.note(InterestChange::Name(type_url, name.clone()));
                 match version {
                     Some(_) => self.work.on_changed(name.clone()),
                     None => self.work.request(name.clone()),
@@ -354,7 +353,7 @@ impl InterestUpdate<'_> {
         let _is_left = self.delivery.drop_unsubscribed(|resource| self.interest.covers(resource));
         self.interest.start_wildcard();
         self.delivery.on_interest_grown();
-        context.note(receipt::Interest::wildcard(&self.kind.type_url, true));
+        context.note(InterestChange::wildcard(&self.kind.type_url, true));
         let unanswered = self.delivery.unanswered().iter();
         let unanswered = unanswered.filter_map(|sent| sent.resources.as_ref());
         self.resumption.on_wildcard_started(self.interest.names(), unanswered);
@@ -368,7 +367,7 @@ impl InterestUpdate<'_> {
     /// Handles the end of the wildcard. Named resources stay subscribed, and the subscription
     /// remembers what the wildcard sent of them (DELTA-36).
     fn end_wildcard(&mut self, wildcard: &Wildcard, context: &mut RequestContext<'_>) {
-        context.note(receipt::Interest::wildcard(&self.kind.type_url, false));
+        context.note(InterestChange::wildcard(&self.kind.type_url, false));
         self.work.set_answer_due(false);
         self.remember_names(wildcard);
         // The client drops all resources that it does not name, including those that it claimed to
@@ -422,7 +421,7 @@ impl InterestUpdate<'_> {
         let is_new = self.interest.add_named(&name, context.view.as_ref());
         if is_new {
             let type_url = self.kind.type_url.clone();
-            context.note(receipt::Interest::Name(type_url, name.to_base()));
+            context.note(InterestChange::Name(type_url, name.to_base()));
         }
         self.work.request(name);
         is_new
@@ -434,7 +433,7 @@ impl InterestUpdate<'_> {
         // Subscriptions to one name with different parameters share the interest in it.
         if self.interest.names().of_base(name.base()).all(|other| other == name) {
             let type_url = self.kind.type_url.clone();
-            context.note(receipt::Interest::NoName(type_url, name.to_base()));
+            context.note(InterestChange::NoName(type_url, name.to_base()));
         }
         self.forget_collection(name);
         if !self.keep_as_member(name) {

@@ -30,9 +30,26 @@ pub(crate) enum Output {
 pub(crate) struct Answer<'a> {
     pub(crate) out: &'a mut dyn Write,
     pub(crate) output: Output,
+    /// Whether the command has shown something.
+    has_shown: bool,
 }
 
-impl Answer<'_> {
+impl<'a> Answer<'a> {
+    /// Creates the output of a command.
+    pub(crate) fn new(out: &'a mut dyn Write, output: Output) -> Self {
+        Self { out, output, has_shown: false }
+    }
+
+    /// Shows a failure as JSON or YAML, in the form of the HTTP API, if the command has shown nothing else.
+    pub(crate) fn show_failure(&mut self, failure: &Failure) -> Result<(), Failure> {
+        let has_text = !failure.lines.is_empty() && !failure.is_warning();
+        match self.output {
+            Output::Json if has_text && !self.has_shown => self.json(&failure.to_json()),
+            Output::Yaml if has_text && !self.has_shown => self.yaml(&failure.to_json()),
+            _ => Ok(()),
+        }
+    }
+
     /// Writes a message as JSON or YAML, or as text with `text`.
     pub(crate) fn show<M: JsonMessage>(
         &mut self,
@@ -52,6 +69,7 @@ impl Answer<'_> {
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> Result<(), Failure> {
+        self.has_shown = true;
         let mut text = Vec::new();
         write(&mut text)?;
         for line in String::from_utf8_lossy(&text).lines() {
@@ -62,11 +80,13 @@ impl Answer<'_> {
 
     /// Writes indented JSON.
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
+        self.has_shown = true;
         writeln!(self.out, "{}", printable_json(&format!("{value:#}")))?;
         Ok(())
     }
 
     pub(crate) fn yaml(&mut self, value: &Value) -> Result<(), Failure> {
+        self.has_shown = true;
         self.out.write_all(yaml(value)?.as_bytes())?;
         Ok(())
     }
@@ -84,7 +104,7 @@ mod tests {
     #[test]
     fn text_output_has_no_unprintable_characters() {
         let (mut out, output) = (Vec::new(), Output::Text);
-        Answer { out: &mut out, output }
+        Answer::new(&mut out, output)
             .text(|out| writeln!(out, "one {ODD}\ntwo {:?}", "\u{3164}"))
             .unwrap();
         let escaped = r"a\u{2028}b\u{202e}c\u{200b}d\u{9b}e\u{3164}f\u{115f}g\u{34f}h\u{e0041}";
@@ -100,7 +120,7 @@ mod tests {
             "plain": "line\nline\n", "long": format!("{} {ODD}", "word ".repeat(40)),
         });
         let (mut out, output) = (Vec::new(), Output::Json);
-        Answer { out: &mut out, output }.json(&value).unwrap();
+        Answer::new(&mut out, output).json(&value).unwrap();
         let json = String::from_utf8(out).unwrap();
         let yaml = super::yaml(&value).unwrap();
         let odd = |text: &str| text.chars().any(|c| c != '\n' && is_unprintable(c));

@@ -166,26 +166,37 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn run(cli: Cli) -> Result<(), Failure> {
     // Not locked: the audit log of `serve` may write to the standard output, too.
     let mut out = BufWriter::new(io::stdout());
-    let mut answer = Answer { out: &mut out, output: cli.output };
-    match cli.command {
-        Command::Serve(serve) => serve.run(&mut answer)?,
-        Command::Remote(command) => command.run(&cli.connection.resolve()?, &mut answer)?,
-        Command::Doctor(doctor) => remote::doctor(&doctor, &cli.connection, &mut answer)?,
-        Command::DebugBundle(bundle) => {
-            remote::debug_bundle(&bundle, &cli.connection, &mut answer)?;
-        }
-        Command::Context(command) => command.run(&cli.connection, &mut answer)?,
-        Command::Bootstrap(bootstrap) => bootstrap.run(&mut answer)?,
-        Command::Restore(restore) => restore.run(&mut answer)?,
-        Command::Lint(lint) => lint.run(&mut answer)?,
-        Command::Audit(audit) => audit.run(&mut answer)?,
-        Command::Config(config) => config.run(&mut answer)?,
-        Command::Dev(dev) => dev.run(&mut answer)?,
-        Command::Man(man) => man.run(Cli::command())?,
-        Command::Completions(shell) => shell.run(Cli::command(), &mut answer)?,
+    let mut answer = Answer::new(&mut out, cli.output);
+    let result = run_command(cli.command, &cli.connection, &mut answer);
+    if let Err(failure) = &result {
+        // The output may be what has failed.
+        drop(answer.show_failure(failure).and_then(|()| Ok(out.flush()?)));
+        return result;
     }
     out.flush()?;
-    Ok(())
+    result
+}
+
+fn run_command(
+    command: Command,
+    connection: &remote::ConnectionFlags,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    match command {
+        Command::Serve(serve) => serve.run(answer),
+        Command::Remote(command) => command.run(&connection.resolve()?, answer),
+        Command::Doctor(doctor) => remote::doctor(&doctor, connection, answer),
+        Command::DebugBundle(bundle) => remote::debug_bundle(&bundle, connection, answer),
+        Command::Context(command) => command.run(connection, answer),
+        Command::Bootstrap(bootstrap) => bootstrap.run(answer),
+        Command::Restore(restore) => restore.run(answer),
+        Command::Lint(lint) => lint.run(answer),
+        Command::Audit(audit) => audit.run(answer),
+        Command::Config(config) => config.run(answer),
+        Command::Dev(dev) => dev.run(answer),
+        Command::Man(man) => man.run(Cli::command()),
+        Command::Completions(shell) => shell.run(Cli::command(), answer),
+    }
 }
 
 #[cfg(test)]

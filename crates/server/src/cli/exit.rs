@@ -17,7 +17,7 @@ pub(crate) enum Exit {
     /// also because sessions ended before they answered. For `explain`, the node is not connected, and its unknown values
     /// matter.
     NotAllAsked = 4,
-    /// Clients would reject what `lint` has read.
+    /// Clients would reject what `lint` has read, or `analyze` has found something wrong.
     Findings = 5,
 }
 
@@ -54,7 +54,7 @@ impl Exit {
                 "- a session ended before it answered, and its node did not return, or",
                 "- a replica did not answer.",
             ],
-            Self::Findings => &["Only `lint`: the input has findings."],
+            Self::Findings => &["Only `lint` and `analyze`: there are findings."],
         }
     }
 }
@@ -75,6 +75,17 @@ pub(crate) fn table_of_lint() -> String {
         (Exit::Failed, &["A file cannot be read."]),
         (Exit::Usage, &[USAGE]),
         (Exit::Findings, &["The input has findings of this severity."]),
+    ])
+}
+
+/// Returns the table of the exit codes of `analyze`.
+pub(crate) fn table_of_analyze() -> String {
+    rows([
+        (Exit::Success, &["No finding is a warning."][..]),
+        (Exit::Failed, &["The analysis failed, or the scope has no resources."]),
+        (Exit::Usage, &[USAGE]),
+        (Exit::NotAllAsked, &["No finding is a warning, but a replica did not answer."]),
+        (Exit::Findings, &["At least one finding is a warning."]),
     ])
 }
 

@@ -6,11 +6,15 @@ use std::{
     process::ExitCode,
 };
 
+use chancery_admin::json::JsonMessage as _;
+use chancery_admin_proto::v1 as pb;
+use serde_json::Value;
+
 use super::{exit::Exit, text::plain};
 
 /// The failure of a command. Each line is printed after `error: ` or `warning: `. Without lines,
 /// the reader of standard output has closed the pipe, and nothing is printed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Failure {
     pub(crate) lines: Vec<String>,
     /// Lines that are printed after `warning: `, before the other lines.
@@ -21,6 +25,10 @@ pub(crate) struct Failure {
     /// the address of the server, which is not known where the failure is created.
     of_server: Option<String>,
     pub(crate) exit: Exit,
+    /// The name of the gRPC status code with which the server refused the request; empty for other failures.
+    code: &'static str,
+    /// The problems of the input that the server has found.
+    problems: Vec<pb::Problem>,
 }
 
 impl Failure {
@@ -33,7 +41,36 @@ impl Failure {
     pub(crate) fn lines(lines: impl IntoIterator<Item = impl fmt::Display>) -> Self {
         let lines = lines.into_iter().map(|line| plain(&line.to_string().replace('\n', "; ")));
         let (warnings, notes) = (Vec::new(), Vec::new());
-        Self { lines: lines.collect(), warnings, notes, of_server: None, exit: Exit::Failed }
+        Self {
+            lines: lines.collect(),
+            warnings,
+            notes,
+            of_server: None,
+            exit: Exit::Failed,
+            code: "",
+            problems: Vec::new(),
+        }
+    }
+
+    /// Adds the code with which the server refused the request, and the problems of the input.
+    pub(crate) fn with_problems(self, code: &'static str, problems: Vec<pb::Problem>) -> Self {
+        Self { code, problems, ..self }
+    }
+
+    /// Returns whether the work of the command is done, and only its result needs attention.
+    pub(crate) fn is_warning(&self) -> bool {
+        !matches!(self.exit, Exit::Failed | Exit::Usage | Exit::Findings)
+    }
+
+    /// Returns the failure in the form of an error of the HTTP API.
+    pub(crate) fn to_json(&self) -> Value {
+        let error = pb::Error {
+            code: self.code.to_owned(),
+            message: self.lines.join("; "),
+            problems: self.problems.clone(),
+            ..pb::Error::default()
+        };
+        pb::ErrorResponse { error: Some(error) }.to_json()
     }
 
     /// Adds notes.
@@ -56,8 +93,7 @@ impl Failure {
     /// Prints the failure on standard error. Returns the exit code of the command.
     pub(crate) fn report(&self) -> ExitCode {
         let mut stderr = io::stderr().lock();
-        let is_error = matches!(self.exit, Exit::Failed | Exit::Usage | Exit::Findings);
-        let label = if is_error { "error" } else { "warning" };
+        let label = if self.is_warning() { "warning" } else { "error" };
         for warning in &self.warnings {
             drop(writeln!(stderr, "warning: {warning}"));
         }

@@ -200,7 +200,10 @@ fn may_wait(reason: NotReadyReason) -> bool {
         | NotReadyReason::Starting
         | NotReadyReason::CatchingUp
         | NotReadyReason::Diverged => true,
-        NotReadyReason::StoreFailed | NotReadyReason::Stalled | NotReadyReason::Draining => false,
+        NotReadyReason::StoreFailed
+        | NotReadyReason::Stalled
+        | NotReadyReason::Drained
+        | NotReadyReason::Draining => false,
     }
 }
 

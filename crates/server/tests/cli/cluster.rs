@@ -6,32 +6,21 @@ use std::{
     fs::{self, File},
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
-    time::{Duration, Instant},
 };
 
 use chancery_testing::{reserve_address, reserve_port};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{DEADLINE, Done, chancery, clusters, http_get, logged, run, signal};
+use crate::support::{Done, KillOnDrop, chancery, clusters, http_get, logged, run, signal};
 
-/// Polls until `probe` returns a value. Panics with `what` at the deadline.
-pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = probe() {
-            return found;
-        }
-        assert!(start.elapsed() < DEADLINE, "not in time: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
+pub(crate) use crate::support::eventually;
 
 /// One replica of a cluster, running or not.
 pub(crate) struct Replica {
@@ -39,7 +28,7 @@ pub(crate) struct Replica {
     pub(crate) directory: PathBuf,
     pub(crate) raft: String,
     pub(crate) admin: String,
-    pub(crate) child: Option<Child>,
+    pub(crate) child: Option<KillOnDrop>,
     /// Environment variables of the configuration.
     pub(crate) environment: Vec<(&'static str, String)>,
 }
@@ -80,7 +69,7 @@ impl Replica {
             .envs(self.environment.iter().map(|(key, value)| (key, value)))
             .stdout(Stdio::from(file("out")))
             .stderr(file("log"));
-        self.child = Some(command.spawn().unwrap());
+        self.child = Some(KillOnDrop(command.spawn().unwrap()));
     }
 
     pub(crate) fn wait_ready(&mut self) {
@@ -152,15 +141,6 @@ impl Replica {
             let status: Value = serde_json::from_str(&done.out).ok()?;
             (status["voters_up"] == n && status["leader"].is_u64()).then_some(status)
         })
-    }
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            drop(child.kill());
-            drop(child.wait());
-        }
     }
 }
 
@@ -422,7 +402,7 @@ fn occupied_default_replication_address_does_not_prevent_start() {
         command.env("CHANCERY_STORE_FREE_BYTES_MIN", "64MiB").stdout(out).stderr(log);
         let mut replica = Replica::new(root.path(), 1);
         replica.directory = root.path().join(name);
-        replica.child = Some(command.spawn().unwrap());
+        replica.child = Some(KillOnDrop(command.spawn().unwrap()));
         replica
     };
     let mut alone = serve("alone", &[]);

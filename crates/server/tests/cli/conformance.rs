@@ -1,16 +1,12 @@
 //! The conformance kit against a replica.
 
-use std::{
-    process::Stdio,
-    thread,
-    time::{Duration, Instant},
-};
+use std::process::Stdio;
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{
-    support::{DEADLINE, Done, Server, chancery, clusters, run, signal},
+    support::{Done, Server, chancery, clusters, eventually, run, signal},
     tls_ports::{Certs, on},
 };
 
@@ -137,11 +133,9 @@ fn interrupted_conformance_kit_leaves_nothing_behind() {
         command.args(["conformance", "--xds", &server.xds, "--server", &server.admin]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
-        let start = Instant::now();
-        while server.json(&["get"], "")["resources"].as_array().is_none_or(Vec::is_empty) {
-            assert!(start.elapsed() < DEADLINE, "the kit publishes nothing");
-            thread::sleep(Duration::from_millis(10));
-        }
+        eventually("the kit publishes resources", || {
+            (!server.json(&["get"], "")["resources"].as_array()?.is_empty()).then_some(())
+        });
         signal(&child, kind);
         let output = child.wait_with_output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

@@ -33,8 +33,8 @@ fn expect_unknown(done: &Done, names: &[&str]) {
     names.iter().for_each(|name| expect(done, name, "unknown", ""));
 }
 
-const OF_CLUSTER: [&str; 8] =
-    ["leader", "quorum", "replicas", "lag", "readiness", "disk", "clocks", "ports"];
+const OF_CLUSTER: [&str; 9] =
+    ["leader", "quorum", "replicas", "lag", "readiness", "disk", "clocks", "ports", "nodes"];
 
 /// Attack 62: a key that others can read is reported.
 #[test]

@@ -148,6 +148,21 @@ fn every_replica_knows_which_client_has_not_acknowledged() {
             "{text:?}"
         );
     }
+    for replica in &replicas {
+        let explained = replica.json(&["explain", "b", "cluster", "third"]);
+        let first = explained["conclusions"][0].as_str().unwrap();
+        assert!(
+            first.starts_with("The client rejects third ") && first.ends_with(": bad port"),
+            "{explained}"
+        );
+        let explained = replica.json(&["explain", "a", "cluster", "third"]);
+        assert!(
+            explained["conclusions"].to_string().contains("The client has acknowledged third"),
+            "{explained}"
+        );
+        let done = replica.run(&["doctor"], "");
+        assert!(done.code == 1 && done.out.contains("1 node rejected (b)"), "{done:?}");
+    }
     check_pending(&replicas, &runtime, &mut clients);
     check_duplicate(&replicas, &runtime);
     replicas[2].kill();

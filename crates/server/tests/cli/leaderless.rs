@@ -1,16 +1,13 @@
 //! A replica without contact to a majority, although all connections are open; and the count of
 //! elections.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::{
     cluster::{Replica, index, joined},
-    support::{http_get, signal},
+    support::{eventually, http_get, signal},
 };
 
 /// The metric becomes 0 one second after the last message of a leader, and shows that within a
@@ -30,10 +27,8 @@ fn has_leader(replica: &Replica) -> bool {
 
 fn wait_for(has: bool, replica: &Replica, what: &str) {
     let start = Instant::now();
-    while has_leader(replica) != has {
-        assert!(start.elapsed() < SECONDS, "not within {SECONDS:?}: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
+    eventually(what, || (has_leader(replica) == has).then_some(()));
+    assert!(start.elapsed() < SECONDS, "not within {SECONDS:?}: {what}");
 }
 
 /// Two of three replicas stop responding. The third one reports that it has no leader, whether it

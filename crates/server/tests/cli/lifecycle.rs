@@ -5,13 +5,12 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     os::unix::process::ExitStatusExt,
-    time::{Duration, Instant},
 };
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::{DEADLINE, Server, chancery, clusters, run, signal};
+use crate::support::{Server, chancery, clusters, eventually, http_get, logged, run, signal};
 
 /// The replica prints one line when it is ready, exits with 0 on SIGTERM, and has the same state
 /// after a restart.
@@ -86,15 +85,8 @@ fn shutdown_takes_bounded_time_despite_open_connections() {
     idle.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"HTTP/1.1 200 OK");
 
-    let start = Instant::now();
     signal(&server.child, Signal::INT);
-    let status = loop {
-        if let Some(status) = server.child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(start.elapsed() < DEADLINE, "the replica has not ended");
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let status = eventually("the replica ends", || server.child.try_wait().unwrap());
     assert_eq!(status.code(), Some(0));
     drop((silent, silent_admin, half, idle));
 }
@@ -128,19 +120,11 @@ fn admin_port_answers_http_and_json_log_is_optional() {
     // Kernels without huge pages have no such line.
     let huge = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
     assert!(huge.is_none_or(|enabled| enabled.trim() == "0"), "{status}");
-    let get = |path: &str| {
-        let mut stream = TcpStream::connect(&server.admin).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
-            .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    };
-    assert!(get("/readyz").starts_with("HTTP/1.1 200"), "ready");
-    assert!(get("/metrics").contains("chancery_build_info{version="), "metrics");
-    assert!(get("/v1/cluster").contains("\"ready\":true"), "cluster");
-    assert!(get("/v1/nodes/a%2Fb").starts_with("HTTP/1.1 404"), "an id with a slash");
+    let get = |path: &str| http_get(&server.admin, path);
+    assert_eq!(get("/readyz").0, 200, "ready");
+    assert!(get("/metrics").1.contains("chancery_build_info{version="), "metrics");
+    assert!(get("/v1/cluster").1.contains("\"ready\":true"), "cluster");
+    assert_eq!(get("/v1/nodes/a%2Fb").0, 404, "an id with a slash");
     assert_eq!(server.terminate().0, Some(0));
 
     fs::write(data.join("IDENTITY"), "no identity").unwrap();
@@ -166,14 +150,7 @@ fn second_signal_ends_the_process_immediately() {
     let mut half = TcpStream::connect(&server.admin).unwrap();
     half.write_all(b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\nres")
         .unwrap();
-    let start = Instant::now();
-    let log = data.with_extension("log");
-    let logs = |text: &str| {
-        while !fs::read_to_string(&log).unwrap().contains(text) {
-            assert!(start.elapsed() < DEADLINE, "the log has no line with {text:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
+    let logs = |text: &str| logged(&data.with_extension("log"), text);
     signal(&server.child, Signal::HUP);
     logs("a replica reads changed files without a signal; other settings need a restart");
     // The request on `half` is being read before the signal arrives, because a later request on the

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where it fails")]
 
 mod access;
+mod analyze;
 mod audit;
 mod backup;
 mod bootstraps;
@@ -13,6 +14,7 @@ mod contexts;
 mod debug_bundle;
 mod diverged;
 mod doctor;
+mod drain;
 mod early;
 mod fleet;
 mod fleet_answers;

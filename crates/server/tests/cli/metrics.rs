@@ -2,8 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io::{Read, Write},
-    net::TcpStream,
     time::{Duration, Instant},
 };
 
@@ -16,7 +14,7 @@ use prost::Message;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Streaming, transport::Channel};
 
-use crate::support::{DEADLINE, Server, clusters};
+use crate::support::{DEADLINE, Server, clusters, http_get};
 
 const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
@@ -35,13 +33,8 @@ struct Scrape {
 
 impl Scrape {
     fn of(server: &Server) -> Self {
-        let mut stream = TcpStream::connect(&server.admin).unwrap();
-        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        let (status, body) = http_get(&server.admin, "/metrics");
+        assert_eq!(status, 200, "{body}");
         let mut scrape = Self { families: Families::new(), samples: BTreeMap::new() };
         for line in body.lines() {
             if let Some(rest) = line.strip_prefix("# HELP ") {

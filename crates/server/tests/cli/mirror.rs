@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::Stdio,
     sync::mpsc,
     time::{Duration, Instant},
 };
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::eventually,
-    support::{DEADLINE, Done, Server, chancery, run},
+    support::{DEADLINE, Done, KillOnDrop, Server, chancery, run},
 };
 
 fn source() -> Value {
@@ -306,9 +306,9 @@ fn killed_mirror_leaves_no_unknown_file() {
     let dir = directory.path().join("files");
     publish(&server, &view("1s"));
     let args = ["mirror", "--node", "n", "--pause", "60s", "--xds", &server.xds, "--dir"];
-    let mut mirror = Running::start(&args, &dir);
+    let mirror = Running::start(&args, &dir);
     eventually("the first files", || dir.join("cds.json").exists().then_some(()));
-    mirror.kill();
+    drop(mirror);
     assert!(dir.join("sds/cert.json").exists() && !dir.join("lds.json").exists());
     let mut rest = view("1s");
     rest.retain(|it| it["name"] != "main" && it["name"] != "cert");
@@ -334,16 +334,15 @@ fn new_cluster_removes_nothing_until_it_is_complete_or_accepted() {
         assert!(held.err.contains(text), "{held:?}");
     }
     let args = ["mirror", "--node", "n", "--pause", "1ms", "--xds", &second.xds, "--dir"];
-    let mut mirror = Running::start(&args, &dir);
+    let mirror = Running::start(&args, &dir);
     eventually("the session", || {
-        let nodes = second.json(&["nodes"], "");
-        nodes["nodes"].as_array().is_some_and(|nodes| !nodes.is_empty()).then_some(())
+        (!second.json(&["nodes"], "")["nodes"].as_array()?.is_empty()).then_some(())
     });
     publish(&second, &view("2s")[..2]);
     assert_eq!(files(&dir), before);
     publish(&second, &view("2s"));
     assert!(mirror.until("written cds.json").len() < 3, "only the changed file is written");
-    mirror.kill();
+    drop(mirror);
     assert_eq!(mirror_once(&first, &dir, &[]).code, 0, "it has all resources");
     publish(&second, &view("2s")[..1]);
     let done = mirror_once(&second, &dir, &["--accept-new-cluster"]);
@@ -352,7 +351,8 @@ fn new_cluster_removes_nothing_until_it_is_complete_or_accepted() {
 
 /// A running `mirror`, and the lines of its output.
 struct Running {
-    child: Child,
+    /// Ends with this.
+    _child: KillOnDrop,
     lines: mpsc::Receiver<String>,
 }
 
@@ -360,13 +360,13 @@ impl Running {
     fn start(args: &[&str], dir: &Path) -> Self {
         let mut command = chancery();
         command.args(args).arg(dir).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut child = command.spawn().unwrap();
+        let mut child = KillOnDrop(command.spawn().unwrap());
         let out = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::sync_channel(1024);
         std::thread::spawn(move || {
             out.lines().map_while(Result::ok).try_for_each(|it| sender.send(it))
         });
-        Self { child, lines }
+        Self { _child: child, lines }
     }
 
     fn line(&self) -> String {
@@ -380,18 +380,6 @@ impl Running {
             lines.push(self.line());
         }
         lines
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 
@@ -414,7 +402,7 @@ fn mirror_follows_changes_through_restarts_of_both_sides() {
     publish(&server, &view("1s"));
     let servers = format!("127.0.0.1:1,{xds}");
     let args = ["mirror", "--node", "n", "--pause", "20ms", "--xds", &servers, "--dir"];
-    let mut mirror = Running::start(&args, &dir);
+    let mirror = Running::start(&args, &dir);
     let lines = mirror.until("written lds.json");
     assert!(lines.iter().any(|line| line.starts_with("written cds.json: version ")), "{lines:?}");
     assert!(!lines.last().unwrap().contains("cds"), "{lines:?}");
@@ -441,7 +429,7 @@ fn mirror_follows_changes_through_restarts_of_both_sides() {
     );
 
     // The mirror is killed and returns.
-    mirror.kill();
+    drop(mirror);
     changed[1] = endpoints("web", 5);
     changed.retain(|it| it["name"] != "new" && it["cluster_name"] != "new");
     publish(&server, &changed);
@@ -543,7 +531,7 @@ fn watched_directory_is_applied_after_each_change() {
         .args(["apply", "--prune", "--settle", "1s", "--watch"])
         .arg(&dir);
     command.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap());
-    let mut watching = Running { child: command.spawn().unwrap(), lines: mpsc::sync_channel(1).1 };
+    let mut watching = KillOnDrop(command.spawn().unwrap());
     let names = || -> Vec<String> {
         let list = server.json(&["get"], "");
         let list = list["resources"].as_array().unwrap();
@@ -583,8 +571,8 @@ fn watched_directory_is_applied_after_each_change() {
         fs::read_to_string(&errors).unwrap().contains("has no *.yaml").then_some(())
     });
     assert_eq!(names(), ["a"]);
-    assert!(watching.child.try_wait().unwrap().is_none(), "it keeps running");
-    watching.kill();
+    assert!(watching.try_wait().unwrap().is_none(), "it keeps running");
+    drop(watching);
 }
 
 /// FS-17: another program writes a file in parts that end between two resources. Nothing is deleted meanwhile.
@@ -604,7 +592,7 @@ fn watched_file_that_is_being_written_removes_nothing() {
     let mut command = chancery();
     command.env("CHANCERY_SERVER", &server.admin);
     command.args(["apply", "--prune", "--settle", "4s", "--watch"]).arg(&dir).stdout(Stdio::null());
-    let _watching = Running { child: command.spawn().unwrap(), lines: mpsc::sync_channel(1).1 };
+    let _watching = KillOnDrop(command.spawn().unwrap());
     let state = || {
         let got = server.json(&["get"], "");
         (got["revision"].clone(), got["resources"].as_array().unwrap().len())

@@ -4,7 +4,6 @@ use std::{
     convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
-    time::Instant,
 };
 
 use http::{Request, Response};
@@ -12,7 +11,7 @@ use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::TcpListener, runtime::Runtime, sync::watch};
 
-use crate::support::DEADLINE;
+use crate::support::eventually;
 
 /// A request: its path, and its header `authorization`.
 pub(crate) type Recorded = (String, Option<String>);
@@ -67,11 +66,8 @@ impl Recorder {
 
     /// Waits for a request with this token.
     pub(crate) fn wait_for(&self, token: &str) {
-        let start = Instant::now();
         let expected = Some(format!("Bearer {token}"));
-        while !self.requests().iter().any(|(_, header)| *header == expected) {
-            assert!(start.elapsed() < DEADLINE, "no request has {token}: {:?}", self.requests());
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        let has = |(_, header): &Recorded| *header == expected;
+        eventually(&format!("a request with {token}"), || self.requests().into_iter().find(has));
     }
 }

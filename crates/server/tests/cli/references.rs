@@ -1,11 +1,8 @@
 //! References between resources, as an author sees them on the command line.
 
-use std::{
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::process::Stdio;
 
-use crate::support::{DEADLINE, KillOnDrop, Server, chancery};
+use crate::support::{KillOnDrop, Server, chancery, eventually};
 
 const ROUTE: &str = "resources: [{'@type': type.googleapis.com/envoy.config.route.v3.RouteConfiguration, name: main, \
      virtual_hosts: [{name: all, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: web}}]}]}]";
@@ -64,11 +61,9 @@ fn dangling_reference_is_reported_described_and_refused_by_scope() {
     node.args(["mirror", "--node", "n1", "--xds", &server.xds, "--dir"]);
     let node = node.arg(directory.path().join("files")).stdout(Stdio::null()).stderr(Stdio::null());
     let _node = KillOnDrop(node.spawn().unwrap());
-    let start = Instant::now();
-    while server.json(&["nodes"], "")["nodes"].as_array().is_none_or(Vec::is_empty) {
-        assert!(start.elapsed() < DEADLINE, "the node is not connected");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("the node is connected", || {
+        (!server.json(&["nodes"], "")["nodes"].as_array()?.is_empty()).then_some(())
+    });
 
     let apply = |args: &[&str], input| {
         server.run_with_input(&[&["apply", "-f", "-"], args].concat(), input)

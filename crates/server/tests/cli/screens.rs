@@ -103,6 +103,7 @@ fn errors_of_a_server_are_as_reviewed() {
         ("error-delete", &["delete", "cluster", "none", "nothing"], ""),
         ("error-unknown-type", &["get", "clutser"], ""),
         ("error-node", &["node", "edge-1"], ""),
+        ("error-resolve", &["resolve", "edge-1", "--url", "shop.example"], ""),
         ("note-import", &["import", "-"], bootstrap),
     ] {
         let done = server.run_with_input(args, input);

@@ -1,10 +1,10 @@
 //! Connections to the replication port from other programs than replicas.
 
-use std::{fs, net::TcpStream, thread, time::Instant};
+use std::{fs, net::TcpStream, time::Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
-use crate::support::{DEADLINE, Server, http_get};
+use crate::support::{DEADLINE, Server, eventually, http_get};
 
 /// The number of files that the replica may still open.
 const FREE: u64 = 20;
@@ -49,14 +49,9 @@ fn replication_port_survives_file_descriptor_exhaustion() {
 
     let environment = [("CHANCERY_RAFT_REPLICA_ID", "2"), ("CHANCERY_RAFT_JOIN", address.as_str())];
     let second = Server::start_with(&directory.path().join("second"), &environment);
-    while second.json(&["cluster", "status"], "")["voters_up"] != 2 {
-        assert!(
-            start.elapsed() < 2 * DEADLINE,
-            "the second replica has not become a voter: {}",
-            log()
-        );
-        thread::sleep(std::time::Duration::from_millis(20));
-    }
+    eventually("the second replica is a voter", || {
+        (second.json(&["cluster", "status"], "")["voters_up"] == 2).then_some(())
+    });
     let refused = |reason: &str| {
         metric(&first, &format!("chancery_raft_refused_connections_total{{reason=\"{reason}\"}}"))
     };

@@ -6,13 +6,11 @@ use std::{
     net::TcpStream,
     path::Path,
     process::{Child, ChildStdout, Command, Output, Stdio},
-    time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
-/// A limit for operations that are short, even on a busy machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) use chancery_testing::{DEADLINE, KillOnDrop, eventually};
 
 /// Returns the binary without environment variables that could change its behavior.
 pub(crate) fn chancery() -> Command {
@@ -32,7 +30,7 @@ fn by(program: &[&str]) -> Command {
 
 /// A running replica.
 pub(crate) struct Server {
-    pub(crate) child: Child,
+    pub(crate) child: KillOnDrop,
     pub(crate) xds: String,
     pub(crate) admin: String,
     stdout: BufReader<ChildStdout>,
@@ -70,7 +68,7 @@ impl Server {
     /// Runs a command that starts a replica. Returns when the replica is ready.
     pub(crate) fn spawn(mut command: Command) -> Self {
         command.stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = KillOnDrop(command.spawn().unwrap());
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let mut server = Self { child, xds: String::new(), admin: String::new(), stdout };
         server.wait_for_next_start();
@@ -115,36 +113,10 @@ impl Server {
     /// Sends SIGTERM. Returns the exit code and the rest of standard output.
     pub(crate) fn terminate(mut self) -> (Option<i32>, String) {
         signal(&self.child, rustix::process::Signal::TERM);
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < DEADLINE, "the replica has not ended");
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let status = eventually("the replica ends", || self.child.try_wait().unwrap());
         let mut rest = String::new();
         self.stdout.read_to_string(&mut rest).unwrap();
         (status.code(), rest)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // The process must not survive a failed test. For a process that has ended, both calls have
-        // no effect.
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-/// A process that ends with the test.
-pub(crate) struct KillOnDrop(pub(crate) Child);
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
     }
 }
 
@@ -184,15 +156,8 @@ pub(crate) fn log_lines(log: &Path) -> String {
 
 /// Waits until a log has a text, and returns its lines. A replica writes a line some time after the event.
 pub(crate) fn logged(log: &Path, text: &str) -> String {
-    let start = Instant::now();
-    loop {
-        let lines = log_lines(log);
-        if lines.contains(text) {
-            return lines;
-        }
-        assert!(start.elapsed() < DEADLINE, "no {text:?} in {lines}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let what = format!("{text:?} in {}", log.display());
+    eventually(&what, || Some(log_lines(log)).filter(|lines| lines.contains(text)))
 }
 
 /// Returns a manifest with clusters.
@@ -208,15 +173,8 @@ pub(crate) fn clusters(names: &[&str], timeout: &str) -> String {
 
 /// Returns the status and the body of a `GET` request.
 pub(crate) fn http_get(admin: &str, path: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(admin).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
     // The answer of HTTP/1.0 has no chunks.
-    write!(stream, "GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let status = answer.split_whitespace().nth(1).unwrap().parse().unwrap();
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    (status, body.to_owned())
+    http(admin, &format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n"))
 }
 
 /// Returns the status and the body of the answer to a `POST` request with JSON.
@@ -232,12 +190,16 @@ pub(crate) fn http_post_as(
     json: &str,
 ) -> (u16, String) {
     let token = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    // The answer of HTTP/1.0 has no chunks.
     let (len, of) = (json.len(), "content-type: application/json\r\ncontent-length");
     let headers = format!("host: localhost\r\n{token}{of}: {len}");
-    write!(stream, "POST {path} HTTP/1.0\r\n{headers}\r\n\r\n{json}").unwrap();
+    http(address, &format!("POST {path} HTTP/1.0\r\n{headers}\r\n\r\n{json}"))
+}
+
+/// Sends a request, and returns the status and the body of the answer.
+fn http(address: &str, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let status = answer.split_whitespace().nth(1).unwrap().parse().unwrap();

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
 };
 
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
@@ -21,7 +20,7 @@ use tonic::{Request, Response, Status, transport::Channel};
 
 use crate::{
     secrets::clients::Client,
-    support::{DEADLINE, Server, clusters, http_get, logged},
+    support::{Server, clusters, eventually, http_get, logged},
 };
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -64,17 +63,12 @@ impl Receiver {
 
     /// Returns the spans of a trace by name, as soon as one has the given name.
     fn trace(&self, id: &str, last: &str) -> BTreeMap<String, Span> {
-        let start = Instant::now();
-        loop {
+        eventually(&format!("a span {last}"), || {
             let is_own = |span: &Span| hex(&span.trace_id) == id;
             let own = self.spans().into_iter().filter(is_own);
             let own: BTreeMap<_, _> = own.map(|span| (span.name.clone(), span)).collect();
-            if own.contains_key(last) {
-                return own;
-            }
-            assert!(start.elapsed() < DEADLINE, "no span {last}: {own:#?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            own.contains_key(last).then_some(own)
+        })
     }
 }
 
@@ -160,16 +154,9 @@ fn write_is_traced_from_admission_to_the_acknowledgment_of_its_clients() {
 
     // A refused write has its reason, without names.
     assert_eq!(server.run(&["delete", "cluster", "none"]).code, 1);
-    let start = Instant::now();
-    let refused = loop {
-        let spans = receiver.spans();
-        let failed = spans.into_iter().find(|span| span.name == "write" && span.status.is_some());
-        match failed {
-            Some(span) => break span,
-            None => assert!(start.elapsed() < DEADLINE, "no span of the refused write"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let is_failed = |span: &Span| span.name == "write" && span.status.is_some();
+    let refused =
+        eventually("a span of the refused write", || receiver.spans().into_iter().find(is_failed));
     assert_eq!(refused.status.unwrap().message, "not_found");
     let metrics = http_get(&server.admin, "/metrics").1;
     assert!(metrics.contains("chancery_trace_exports_total{result=\"failed\"} 0"), "{metrics}");

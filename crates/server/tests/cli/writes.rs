@@ -301,3 +301,27 @@ fn remaining_commands_answer_in_text_and_json() {
     );
     assert_eq!(server.terminate().0, Some(0));
 }
+
+/// A program that reads JSON gets the problems as JSON, with the same fields as over HTTP.
+#[test]
+fn failure_is_json_if_the_output_is_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    let bad = clusters(&["web"], "fast");
+    let done = server.run_with_input(&["apply", "-f", "-", "-o", "json"], &bad);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.err.starts_with("error: "), "{done:?}");
+    let shown: serde_json::Value = serde_json::from_str(&done.out).unwrap();
+    let error = &shown["error"];
+    assert_eq!(error["code"], "INVALID_ARGUMENT", "{shown}");
+    assert_eq!(error["problems"][0]["file"], "-", "{shown}");
+    assert!(error["problems"][0]["line"].as_u64() > Some(0), "{shown}");
+    let missing = server.run(&["node", "nobody", "-o", "json"]);
+    let shown: serde_json::Value = serde_json::from_str(&missing.out).unwrap();
+    assert_eq!((missing.code, &shown["error"]["code"]), (1, &json!("NOT_FOUND")), "{shown}");
+    // A command that has shown its result fails on standard error only.
+    let unconfirmed = server
+        .run_with_input(&["apply", "-f", "-", "--wait", "-o", "json"], &clusters(&["web"], "1s"));
+    let shown: serde_json::Value = serde_json::from_str(&unconfirmed.out).unwrap();
+    assert_eq!((unconfirmed.code, &shown["revision"]), (3, &json!(1)), "{shown}");
+}

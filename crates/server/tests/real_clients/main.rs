@@ -23,6 +23,7 @@ mod envoy_on_demand;
 mod envoy_order;
 mod envoy_references;
 mod envoy_renames;
+mod envoy_resolve;
 mod envoy_rest;
 mod envoy_restart;
 mod envoy_routes;

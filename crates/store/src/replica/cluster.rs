@@ -120,6 +120,8 @@ pub struct MachineReport {
     pub clock_offset_ms: i64,
     /// The address and the certificate of each port.
     pub ports: Vec<PortReport>,
+    /// Whether an operator drains the replica.
+    pub is_drained: bool,
 }
 
 /// The report of a replica about one of its ports.
@@ -153,6 +155,7 @@ impl MachineReport {
             disk_full: Some(machine.disk_full).filter(|full| !full.is_empty()),
             clock_offset_ms: i64::try_from(offset).unwrap_or(i64::MAX),
             ports: machine.ports.into_iter().map(port).collect(),
+            is_drained: machine.drained,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The parts of a running replica, which its handle, its server and its tasks share.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, atomic::AtomicBool};
 
 use crate::{
     Config, OpenError, OwnPort,
@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) address: String,
     /// The other ports of this replica, as soon as they are known.
     pub(crate) ports: OnceLock<Vec<OwnPort>>,
+    /// Whether an operator drains the replica.
+    pub(crate) is_drained: AtomicBool,
     pub(crate) storage: Storage,
     pub(crate) node: Arc<RaftNode>,
     pub(crate) calls: Calls,
@@ -111,6 +113,7 @@ impl Core {
             process,
             address,
             ports: OnceLock::new(),
+            is_drained: AtomicBool::new(false),
             storage,
             node,
             calls,

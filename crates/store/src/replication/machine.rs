@@ -1,6 +1,9 @@
 //! The report of a replica about its machine: disk space, clock and ports.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::atomic::Ordering,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use chancery_raft_proto::v1 as pb;
 use chancery_tls::PortTls;
@@ -35,5 +38,6 @@ pub(crate) fn report(core: &Core) -> pb::Machine {
         disk_full: space.full().map(|full| full.to_string()).unwrap_or_default(),
         time_ms: time_ms(),
         ports: raft.into_iter().chain(own).collect(),
+        drained: core.is_drained.load(Ordering::Relaxed),
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use super::{lab::Lab, scenario::NOTHING};
 use crate::{
     demo::{ENVOY, log_tail},
-    package::http,
+    http,
     proc::{self, Guard, leashed},
 };
 

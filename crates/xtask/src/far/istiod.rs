@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     demo::{log, log_tail},
-    package::http,
+    http,
     proc::{self, Guard, leashed},
     setup::{self, Istio},
 };

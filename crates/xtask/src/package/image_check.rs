@@ -13,8 +13,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{http, image, release::Release};
+use super::{image, release::Release};
 use crate::{
+    http,
     paths::Paths,
     proc::{self, Guard},
     say::say,

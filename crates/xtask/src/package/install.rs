@@ -10,8 +10,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use super::{http, machine::Machine};
-use crate::{bare, paths::Paths, proc, say::say};
+use super::machine::Machine;
+use crate::{bare, http, paths::Paths, proc, say::say};
 
 const PAGE: &str = "docs/install-systemd.md";
 /// The addresses of the page, and those that take their place.

@@ -43,6 +43,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("chancery-admission", &["chancery-lb-policy", "chancery-model", "chancery-proto"]),
+    ("chancery-resolve", &["chancery-model", "chancery-proto"]),
     (
         "chancery-mcp",
         &[
@@ -92,6 +93,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "chancery-fanout",
             "chancery-load",
             "chancery-mcp",
+            "chancery-resolve",
             "chancery-trace",
         ],
     ),

@@ -12,7 +12,7 @@ use chancery_model::{
     Transaction, TypeUrl, Upsert, canonical_name, types::CLUSTER,
 };
 use chancery_protocol::{
-    Config, DeltaRequest, Interest, Protocol, Request, Response, Session, StreamKind,
+    Config, DeltaRequest, InterestChange, Protocol, Request, Response, Session, StreamKind,
 };
 use chancery_view::{Differ, View, changed_collections};
 
@@ -103,11 +103,11 @@ impl Walk {
             for interest in self.session.interest() {
                 let steps = (0..delta.n_steps()).flat_map(|step| delta.subscribed_at(step));
                 match interest {
-                    Interest::Wildcard(url) => self.session.on_change(&url, None),
-                    Interest::Name(url, name) => steps
+                    InterestChange::Wildcard(url) => self.session.on_change(&url, None),
+                    InterestChange::Name(url, name) => steps
                         .filter(|(key, _)| **key == name)
                         .for_each(|(_, name)| self.session.on_change(&url, Some(name))),
-                    Interest::NoName(..) | Interest::NoWildcard(_) => {}
+                    InterestChange::NoName(..) | InterestChange::NoWildcard(_) => {}
                 }
             }
         }

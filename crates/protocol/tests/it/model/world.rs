@@ -10,7 +10,7 @@ use chancery_model::{
     Assignment, AssignmentOp, Incarnation, Node, NodeMatcher, ResourceDraft, ResourceKey,
     ResourceName, ScopeName, ScopeTemplate, State, Transaction, TypeUrl, Upsert,
 };
-use chancery_protocol::{Config, Interest, Request, Response, Session, StreamKind};
+use chancery_protocol::{Config, InterestChange, Request, Response, Session, StreamKind};
 use chancery_view::{Differ, View, changed_collections};
 
 use crate::model::{
@@ -371,10 +371,10 @@ impl<'a> World<'a> {
     fn take_interest(&mut self) -> Law {
         for interest in self.session.drain_interest() {
             match interest {
-                Interest::Name(t, name) => drop(self.interest.insert((t, Some(name)))),
-                Interest::NoName(t, name) => drop(self.interest.remove(&(t, Some(name)))),
-                Interest::Wildcard(t) => drop(self.interest.insert((t, None))),
-                Interest::NoWildcard(t) => drop(self.interest.remove(&(t, None))),
+                InterestChange::Name(t, name) => drop(self.interest.insert((t, Some(name)))),
+                InterestChange::NoName(t, name) => drop(self.interest.remove(&(t, Some(name)))),
+                InterestChange::Wildcard(t) => drop(self.interest.insert((t, None))),
+                InterestChange::NoWildcard(t) => drop(self.interest.remove(&(t, None))),
             }
         }
         let mut wanted = BTreeSet::new();

@@ -13,8 +13,8 @@ use chancery_model::{
     Transaction, TypeUrl, Upsert, Version, types,
 };
 use chancery_protocol::{
-    Config, ContentsReader, DeltaRequest, EndpointLists, ErrorDetail, Interest, LifetimeSupport,
-    Protocol, Request, Response, ResumeState, Session, SotwRequest, StreamKind,
+    Config, ContentsReader, DeltaRequest, EndpointLists, ErrorDetail, InterestChange,
+    LifetimeSupport, Protocol, Request, Response, ResumeState, Session, SotwRequest, StreamKind,
 };
 use chancery_view::{Differ, View};
 
@@ -348,10 +348,10 @@ impl World {
             for Stream { session, .. } in self.streams.values_mut() {
                 for interest in session.interest() {
                     match interest {
-                        Interest::Wildcard(t) if t == *delta.type_url() => {
+                        InterestChange::Wildcard(t) if t == *delta.type_url() => {
                             session.on_change(&t, None);
                         }
-                        Interest::Name(t, n) if t == *delta.type_url() => {
+                        InterestChange::Name(t, n) if t == *delta.type_url() => {
                             let changed = names.iter().filter(|(key, _)| **key == n);
                             changed.for_each(|(_, name)| session.on_change(&t, Some(name)));
                         }

@@ -216,7 +216,7 @@ pub(super) async fn run(
     if is_standard_output(&backup.file) {
         // Standard output carries the backup, so the summary goes to standard error.
         let mut out = io::stderr();
-        let answer = &mut Answer { out: &mut out, output: answer.output };
+        let answer = &mut Answer::new(&mut out, answer.output);
         return show(&info, bytes, backup, &[], answer);
     }
     let (deleted, problems) = match (series, backup.keep) {

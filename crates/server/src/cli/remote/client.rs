@@ -260,13 +260,13 @@ pub(crate) fn refusal(status: &Status) -> Failure {
         if problems.omitted > 0 {
             lines.push(format!("and {} more", problems.omitted));
         }
-        return Failure::lines(lines);
+        return Failure::lines(lines).with_problems(code_name(status.code()), problems.problems);
     }
     // A status from the connection has a source; a status from the server has none.
     if let Some(source) = status.source() {
         return broken(source, status.message());
     }
-    match (status.code(), status.message()) {
+    let failure = match (status.code(), status.message()) {
         (Code::Unimplemented, said) => {
             let said = if said.is_empty() { String::new() } else { format!(": {said}") };
             Failure::of_server(format_args!(
@@ -284,6 +284,30 @@ pub(crate) fn refusal(status: &Status) -> Failure {
             Failure::new(format_args!("the server could not answer: {message}"))
         }
         (_, message) => Failure::new(message),
+    };
+    failure.with_problems(code_name(status.code()), Vec::new())
+}
+
+/// Returns the name of a status code, as errors of the HTTP API have it.
+fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
 

@@ -10,7 +10,7 @@ use super::{client::refusal, connector::Channel};
 use crate::cli::{answer::Answer, failure::Failure, help::examples, table::Table, text::plain};
 
 /// Returns the parser of a replica ID.
-fn replica_id() -> RangedU64ValueParser<u64> {
+pub(super) fn replica_id() -> RangedU64ValueParser<u64> {
     RangedU64ValueParser::new().range(1..=REPLICA_ID_MAX)
 }
 
@@ -191,6 +191,7 @@ fn write_status(status: &pb::ClusterStatus, out: &mut dyn Write) -> io::Result<(
             role,
             match member.up {
                 true if is_diverged(member) => "DIVERGED",
+                true if member.drained => "drained",
                 true => "up",
                 false => "DOWN",
             }

@@ -3,12 +3,14 @@
 use clap::Subcommand;
 
 use super::{
-    access, apply, assignments, backup, can_i, client::Servers, cluster, conformance, delete,
-    describe, explain, get, health, history, import, keys, lb_policy, load, log, mcp, mirror, node,
-    nodes, quota, settings::Settings, token, version, wait, watch, whoami,
+    access, analyze, apply, assignments, backup, can_i, client::Servers, cluster, conformance,
+    delete, describe, disconnect, drain, explain, get, health, history, import, keys, lb_policy,
+    load, log, mcp, mirror, node, nodes, quota, resolve, settings::Settings, token, version, wait,
+    watch, whoami,
 };
 use crate::cli::{
     answer::Answer,
+    exit,
     failure::Failure,
     help::{examples, no_address, no_output, output_with_wide, write_help},
 };
@@ -34,6 +36,22 @@ pub(crate) enum Command {
     Nodes(nodes::Nodes),
     /// Show one node: its streams to all replicas, subscriptions, versions and rejections
     Node(node::Node),
+    /// End all streams of a node on all replicas; the client reconnects
+    ///
+    /// The streams end with UNAVAILABLE. The exit code is 1 if no replica has a stream of the node, and 4 if a replica
+    /// did not answer.
+    #[command(after_help = examples(&["disconnect envoy-1"]))]
+    Disconnect(disconnect::Disconnect),
+    /// Move the clients of a replica to the others, before work on its machine
+    ///
+    /// The streams of the replica end one connection after the other, evenly spread over the time, with GOAWAY and
+    /// UNAVAILABLE. The replica accepts no streams and no polls, and /readyz fails, until `chancery undrain` or its
+    /// restart. Replication, votes and the admin port continue.
+    #[command(after_help = examples(&["drain 2", "drain 2 --over 10m"]))]
+    Drain(drain::Drain),
+    /// Let a drained replica accept streams again
+    #[command(after_help = examples(&["undrain 2"]))]
+    Undrain(drain::Undrain),
     /// Wait until the sessions of all replicas have acknowledged a revision
     ///
     /// Succeeds if enough sessions have acknowledged everything up to the revision, and all replicas have answered.
@@ -46,12 +64,37 @@ pub(crate) enum Command {
     /// command covers all resources of TYPE; without TYPE, all types.
     #[command(after_help = examples(&["explain envoy-1 cluster web"]))]
     Explain(explain::Explain),
+    /// Find unused resources, routes that never match and dangling references
+    ///
+    /// Analyzes what is stored: resources to which nothing refers, routes that an earlier route covers, and scopes that
+    /// no assignment gives. Also finds references to missing resources in the views of nodes. Names only what the
+    /// caller may read. `docs/references.md` lists the rules.
+    #[command(after_help = format!("{}\n\n{}", examples(&[
+        "analyze",
+        "analyze --scope edge -o json",
+    ]), exit::table_of_analyze()))]
+    Analyze(analyze::Analyze),
     /// Show what happens in the cluster: revisions, clients and members, until you interrupt it
     ///
     /// Resumes after a lost connection, on any of the servers of --server, without losing or repeating a revision.
     /// With `-o json`, each event is one line, and an event without content shows up to which revision all was shown.
     #[command(after_help = examples(&["watch", "watch --kind revisions --after 41 -o json"]))]
     Watch(watch::Watch),
+    /// Show where a request to a node ends: its route, cluster and endpoints
+    ///
+    /// Follows the request through the resources that the node has acknowledged, as Envoy does: listener,
+    /// filter chain, virtual host, route, cluster, endpoints. Shows which candidates do not match, and why.
+    /// Conditions that depend on more than the request, such as a fraction of the traffic or a Lua filter,
+    /// are listed as not decided.
+    ///
+    /// The exit code is 0 if the request reaches a cluster with endpoints, a redirect or a direct response, and
+    /// 1 otherwise.
+    #[command(after_help = examples(&[
+        "resolve edge-1 --url https://shop.example/cart",
+        "resolve edge-1 --url http://shop.example:8080/cart --method POST --header 'x-user: anna'",
+        "resolve edge-1 --url http://10.0.0.7/ --header host:shop.example --listener main -o json",
+    ]))]
+    Resolve(resolve::Resolve),
     /// Publish the static resources of an Envoy bootstrap
     ///
     /// Publishes the clusters, listeners and secrets of `static_resources`. Rejects unknown top-level
@@ -173,9 +216,20 @@ impl Command {
             Self::Describe(describe) => describe::run(describe, connect.await?, answer).await,
             Self::Nodes(nodes) => nodes::run(nodes, servers, answer).await,
             Self::Node(node) => node::run(node, connect.await?, answer).await,
+            Self::Disconnect(node) => {
+                disconnect::run(node, servers.any_channel().await?, answer).await
+            }
+            Self::Drain(drain) => drain.run(servers.any_channel().await?, answer).await,
+            Self::Undrain(undrain) => undrain.run(servers.any_channel().await?, answer).await,
             Self::Watch(watch) => watch::run(watch, servers, answer).await,
             Self::Wait(wait) => wait::run(wait, connect.await?, answer).await,
             Self::Explain(explain) => explain::run(explain, connect.await?, answer).await,
+            Self::Analyze(analyze) => {
+                analyze::run(analyze, servers.any_channel().await?, answer).await
+            }
+            Self::Resolve(resolve) => {
+                resolve::run(resolve, servers.any_channel().await?, answer).await
+            }
             Self::Import(import) => import::run(import, servers, answer).await,
             Self::Mirror(mirror) => mirror::run(mirror, servers.security(), answer).await,
             Self::Load(load) => load::run(load, servers.any_channel().await?, answer).await,

@@ -6,6 +6,7 @@ mod check;
 mod cluster;
 mod date;
 mod local;
+mod nodes;
 mod ports;
 mod replica;
 mod server;
@@ -29,8 +30,8 @@ use crate::cli::{
 use chancery_admin_proto::v1 as pb;
 
 /// The checks of a server and of the cluster, which need settings and a server that answers.
-const OF_CLUSTER: [&str; 8] =
-    ["leader", "quorum", "replicas", "lag", "readiness", "disk", "clocks", "ports"];
+const OF_CLUSTER: [&str; 9] =
+    ["leader", "quorum", "replicas", "lag", "readiness", "disk", "clocks", "ports", "nodes"];
 
 /// The arguments of `doctor`.
 #[derive(Debug, Args)]
@@ -141,6 +142,7 @@ async fn of_cluster(server: &str, channel: Channel) -> Vec<Check> {
             let status = status.into_inner();
             let mut checks = cluster::checks(&status);
             checks.push(ports::check(&status, local::unix_time()));
+            checks.push(nodes::check(&mut client).await);
             return checks;
         }
         Ok(Err(status)) => {

@@ -1,6 +1,7 @@
 //! The commands that connect to a replica.
 
 mod access;
+mod analyze;
 mod apply;
 mod assignments;
 mod backup;
@@ -15,7 +16,9 @@ mod credential;
 mod debug_bundle;
 mod delete;
 mod describe;
+mod disconnect;
 mod doctor;
+mod drain;
 mod explain;
 mod fleet;
 mod get;
@@ -40,6 +43,7 @@ mod parameters;
 mod quota;
 mod read;
 mod references;
+mod resolve;
 mod settings;
 mod stream;
 mod token;

@@ -281,8 +281,9 @@ enum Again {
 
 impl Refused {
     fn input(response: &pb::WriteResponse) -> Self {
-        let failure =
-            Failure::lines(problem_lines(&response.problems)).with_notes(clients_lines(response));
+        let failure = Failure::lines(problem_lines(&response.problems))
+            .with_notes(clients_lines(response))
+            .with_problems("INVALID_ARGUMENT", response.problems.clone());
         Self { failure, written: Written::No, again: Again::Nowhere }
     }
 }

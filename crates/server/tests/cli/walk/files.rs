@@ -4,13 +4,13 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::Stdio,
 };
 
 use chancery_admission::{FileEncoding, manifest_of_file};
 
 use super::content::{Held, TYPES, admitted, followed, is_bad, is_named, short};
-use crate::support::chancery;
+use crate::support::{KillOnDrop, chancery};
 
 /// The encodings, with their names on the command line, which are the extensions.
 pub(super) const ENCODINGS: [(&str, FileEncoding); 4] = [
@@ -25,7 +25,7 @@ pub(super) const ENCODINGS: [(&str, FileEncoding); 4] = [
 pub(super) struct Files {
     address: String,
     dir: PathBuf,
-    child: Child,
+    child: KillOnDrop,
     encoding: usize,
     included: BTreeSet<String>,
     /// The accepted resources.
@@ -35,7 +35,7 @@ pub(super) struct Files {
     pub(super) n_started: usize,
 }
 
-fn mirror(address: &str, dir: &Path, encoding: &str, included: &BTreeSet<String>) -> Child {
+fn mirror(address: &str, dir: &Path, encoding: &str, included: &BTreeSet<String>) -> KillOnDrop {
     let mut command = chancery();
     command.args(["mirror", "--node", "n", "--pause", "1ms", "--xds", address, "--dir"]).arg(dir);
     command.args(["--encoding", encoding]);
@@ -45,7 +45,7 @@ fn mirror(address: &str, dir: &Path, encoding: &str, included: &BTreeSet<String>
     let log = fs::File::options().create(true).append(true).open(dir.with_extension("log"));
     let log = log.unwrap();
     command.stdout(log.try_clone().unwrap()).stderr(Stdio::from(log));
-    command.spawn().unwrap()
+    KillOnDrop(command.spawn().unwrap())
 }
 
 impl Files {
@@ -65,15 +65,11 @@ impl Files {
 
     /// Kills the mirror, and starts it again on the same directory.
     pub(super) fn restart(&mut self, encoding: usize, included: &BTreeSet<String>) {
-        self.stop();
+        drop(self.child.kill());
+        drop(self.child.wait());
         (self.encoding, self.included) = (encoding, included.clone());
         self.child = mirror(&self.address, &self.dir, ENCODINGS[encoding].0, included);
         self.n_started += 1;
-    }
-
-    fn stop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 
     /// Lets the client of the files forget everything that it has read.
@@ -131,11 +127,5 @@ impl Files {
         let text = fs::read_to_string(self.dir.with_extension("log")).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        self.stop();
     }
 }

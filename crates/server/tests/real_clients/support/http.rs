@@ -19,8 +19,18 @@ const TIMEOUT: Duration = STEP;
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
+    /// The headers, with names in lower case.
+    headers: Vec<(String, String)>,
     /// Whether the server closes the connection after the response.
     pub(crate) closes: bool,
+}
+
+impl Answer {
+    /// Returns the first value of a header.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut values = self.headers.iter().filter(|(known, _)| known == name);
+        values.next().map(|(_, value)| value.as_str())
+    }
 }
 
 /// The parts of a request that decide where Envoy routes it.
@@ -42,6 +52,11 @@ impl Request {
     pub(crate) fn post(path: &str) -> Self {
         let headers = "content-length: 0\r\n".into();
         Self { method: "POST", headers, ..Self::new(path) }
+    }
+
+    /// A request with all its parts. `headers` are complete lines.
+    pub(crate) fn of(method: &'static str, host: &str, path: &str, headers: String) -> Self {
+        Self { method, host: host.into(), path: path.into(), headers }
     }
 
     pub(crate) fn to_host(host: &str) -> Self {
@@ -90,17 +105,19 @@ impl Connection {
             .and_then(|status| status.parse().ok())
             .ok_or_else(|| anyhow!("no status in {line:?}"))?;
         let (mut length, mut closes, mut chunked) = (None, false, false);
+        let mut headers = Vec::new();
         loop {
             line.clear();
             self.0.read_line(&mut line).context("read a header")?;
-            let header = line.trim_end().to_ascii_lowercase();
-            let Some((name, value)) = header.split_once(": ") else { break };
-            match name {
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            let (name, value) = (name.to_ascii_lowercase(), value.trim().to_owned());
+            match name.as_str() {
                 "content-length" => length = Some(value.parse::<usize>()?),
-                "connection" => closes = value == "close",
-                "transfer-encoding" => chunked = value == "chunked",
+                "connection" => closes = value.eq_ignore_ascii_case("close"),
+                "transfer-encoding" => chunked = value.eq_ignore_ascii_case("chunked"),
                 _ => (),
             }
+            headers.push((name, value));
         }
         let body = match length {
             Some(length) => self.exactly(length)?,
@@ -108,7 +125,7 @@ impl Connection {
             None => bail!("the answer has no length"),
         };
         let body = String::from_utf8(body).context("read the body")?;
-        Ok(Some(Answer { status, body, closes }))
+        Ok(Some(Answer { status, body, headers, closes }))
     }
 
     fn exactly(&mut self, length: usize) -> Result<Vec<u8>> {

@@ -9,12 +9,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use chancery_testing::KillOnDrop;
 
 /// A child process. It is killed when it is dropped. Through `setpriv`, the kernel kills it when
 /// the test process dies.
 #[derive(Debug)]
 pub(crate) struct Process {
-    child: Child,
+    child: KillOnDrop,
     name: String,
 }
 
@@ -26,7 +27,7 @@ impl Process {
         let mut leashed = leashed(command);
         leashed.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = leashed.spawn().with_context(|| format!("start {name}"))?;
-        Ok(Self { child, name: name.to_owned() })
+        Ok(Self { child: KillOnDrop(child), name: name.to_owned() })
     }
 
     /// Starts a process with pipes for its input and output. Standard error goes to
@@ -36,7 +37,7 @@ impl Process {
         let mut leashed = leashed(command);
         leashed.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let child = leashed.spawn().with_context(|| format!("start {name}"))?;
-        Ok(Self { child, name: name.to_owned() })
+        Ok(Self { child: KillOnDrop(child), name: name.to_owned() })
     }
 
     /// Returns the child, which has the pipes.
@@ -80,14 +81,6 @@ impl Process {
             thread::sleep(Duration::from_millis(10));
         }
         bail!("{} still runs {timeout:?} after SIGTERM", self.name)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both calls fail only if the process has already ended.
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 

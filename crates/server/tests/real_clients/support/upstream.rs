@@ -1,4 +1,4 @@
-//! The services behind Envoy. Each answers with its name, or with a header of the request.
+//! The services behind Envoy. Each answers with its name, or with a header or the path of the request.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -14,6 +14,8 @@ enum Says {
     Name(&'static str),
     /// The value of this header (in lower case), or `none`.
     Header(&'static str),
+    /// The path of the request.
+    Path,
 }
 
 /// Starts an HTTP/1.1 server that answers every request with `name`, and returns its port. The
@@ -25,6 +27,11 @@ pub(crate) fn spawn(name: &'static str) -> Result<u16> {
 /// Starts a server that answers with the value of this header of the request.
 pub(crate) fn spawn_echo(header: &'static str) -> Result<u16> {
     start(Says::Header(header))
+}
+
+/// Starts a server that answers with the path of the request.
+pub(crate) fn spawn_path() -> Result<u16> {
+    start(Says::Path)
 }
 
 fn start(says: Says) -> Result<u16> {
@@ -51,12 +58,15 @@ fn serve(stream: TcpStream, says: Says) -> Result<()> {
         {
             told = Some(value.to_owned());
         }
+        if let (Says::Path, true) = (says, line.trim_end().ends_with(" HTTP/1.1")) {
+            told = line.split(' ').nth(1).map(str::to_owned);
+        }
         // An empty line ends a request, because the requests have no body.
         if line == "\r\n" {
             let told = told.take();
             let body = match says {
                 Says::Name(name) => name,
-                Says::Header(_) => told.as_deref().unwrap_or("none"),
+                Says::Header(_) | Says::Path => told.as_deref().unwrap_or("none"),
             };
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
             writer.write_all((head + body).as_bytes())?;
