@@ -172,17 +172,7 @@ impl Fanout {
             Arc::clone(&held_polls).follow(state.clone(), Arc::clone(&differ), cancel.clone());
         tracker.spawn(follow);
         let shards = (0..config.n_shards()).map(|n| {
-            let (updates, inbox) = mpsc::channel(config.inbox_events);
-            let (bulk, bulk_inbox) = mpsc::channel(config.inbox_events);
-            let ready_list = Arc::new(ReadyList::default());
-            let inputs = Inputs {
-                _end: ShardEnd::new(n, Arc::clone(&ready_list)),
-                inbox,
-                bulk_inbox,
-                ready_list: Arc::clone(&ready_list),
-                state: state.clone(),
-                start,
-            };
+            let (handle, inputs) = ShardHandle::open(n, config.inbox_events, state.clone(), start);
             let now = Arc::clone(&state.borrow());
             let placement = Placement::new(
                 Arc::clone(&config),
@@ -205,7 +195,7 @@ impl Fanout {
             };
             let shard = Shard::new(Service::new(parts, placement, offload), Arc::clone(&arrivals));
             tracker.spawn(shard.run(inputs, cancel.clone()));
-            ShardHandle { inboxes: Inboxes { updates, bulk }, ready_list }
+            handle
         });
         let shards = shards.collect();
         let streams = Streams::default();
@@ -512,6 +502,27 @@ impl Fanout {
 }
 
 impl ShardHandle {
+    /// Opens the inboxes of shard number `n`. Returns its ends of them, too.
+    fn open(
+        n: usize,
+        inbox_events: usize,
+        state: watch::Receiver<Arc<State>>,
+        start: Instant,
+    ) -> (Self, Inputs) {
+        let (updates, inbox) = mpsc::channel(inbox_events);
+        let (bulk, bulk_inbox) = mpsc::channel(inbox_events);
+        let ready_list = Arc::new(ReadyList::default());
+        let inputs = Inputs {
+            _end: ShardEnd::new(n, Arc::clone(&ready_list)),
+            inbox,
+            bulk_inbox,
+            ready_list: Arc::clone(&ready_list),
+            state,
+            start,
+        };
+        (Self { inboxes: Inboxes { updates, bulk }, ready_list }, inputs)
+    }
+
     fn n_streams(&self) -> usize {
         self.ready_list.load.load(Ordering::Relaxed)
     }

@@ -25,9 +25,16 @@ pub(crate) struct Failure {
     /// the address of the server, which is not known where the failure is created.
     of_server: Option<String>,
     pub(crate) exit: Exit,
-    /// The name of the gRPC status code with which the server refused the request; empty for other failures.
+    /// The answer of the server that refused the request.
+    refusal: Option<Box<Refusal>>,
+}
+
+/// The answer of a server that refused a request.
+#[derive(Debug, PartialEq)]
+struct Refusal {
+    /// The name of the gRPC status code.
     code: &'static str,
-    /// The problems of the input that the server has found.
+    /// The problems of the input.
     problems: Vec<pb::Problem>,
 }
 
@@ -47,14 +54,13 @@ impl Failure {
             notes,
             of_server: None,
             exit: Exit::Failed,
-            code: "",
-            problems: Vec::new(),
+            refusal: None,
         }
     }
 
     /// Adds the code with which the server refused the request, and the problems of the input.
     pub(crate) fn with_problems(self, code: &'static str, problems: Vec<pb::Problem>) -> Self {
-        Self { code, problems, ..self }
+        Self { refusal: Some(Box::new(Refusal { code, problems })), ..self }
     }
 
     /// Returns whether the work of the command is done, and only its result needs attention.
@@ -64,10 +70,11 @@ impl Failure {
 
     /// Returns the failure in the form of an error of the HTTP API.
     pub(crate) fn to_json(&self) -> Value {
+        let refusal = self.refusal.as_deref();
         let error = pb::Error {
-            code: self.code.to_owned(),
+            code: refusal.map_or("", |refusal| refusal.code).to_owned(),
             message: self.lines.join("; "),
-            problems: self.problems.clone(),
+            problems: refusal.map(|refusal| refusal.problems.clone()).unwrap_or_default(),
             ..pb::Error::default()
         };
         pb::ErrorResponse { error: Some(error) }.to_json()

@@ -5,7 +5,7 @@ use std::{
     process::{Child, Stdio},
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{Receiver, channel},
+        mpsc::{Receiver, sync_channel},
     },
     thread,
 };
@@ -30,7 +30,7 @@ impl Watcher {
         command.args(["watch", "-o", "json", "--server", servers]).args(args);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (sender, events) = channel();
+        let (sender, events) = sync_channel(10_000);
         thread::spawn(move || {
             // A killed process may leave a part of a line.
             for event in
