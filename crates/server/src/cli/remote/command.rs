@@ -34,7 +34,7 @@ pub(crate) enum Command {
     /// The exit code is 4 if a replica did not answer: the list may lack nodes.
     #[command(after_help = examples(&["nodes --state rejected", "nodes --behind 42", "nodes --watch"]))]
     Nodes(nodes::Nodes),
-    /// Show one node: its streams to all replicas, subscriptions, versions and rejections
+    /// Show one node: its streams to all replicas, versions and rejections
     Node(node::Node),
     /// End all streams of a node on all replicas; the client reconnects
     ///
@@ -74,7 +74,7 @@ pub(crate) enum Command {
         "analyze --scope edge -o json",
     ]), exit::table_of_analyze()))]
     Analyze(analyze::Analyze),
-    /// Show what happens in the cluster: revisions, clients and members, until you interrupt it
+    /// Show revisions and events of clients and members, until you interrupt it
     ///
     /// Resumes after a lost connection, on any of the servers of --server, without losing or repeating a revision.
     /// With `-o json`, each event is one line, and an event without content shows up to which revision all was shown.

@@ -31,7 +31,7 @@ pub(crate) struct History {
     /// The hash may come from an earlier --verify, or from another replica.
     #[arg(long, value_name = "REVISION:HASH", requires = "verify")]
     expect_head: Option<HistoryHead>,
-    /// Then show each new revision with its changes by scope and type, until you interrupt it
+    /// Then show each new revision with its changes, until you interrupt it
     #[arg(long, conflicts_with = "verify")]
     follow: bool,
     #[command(flatten)]

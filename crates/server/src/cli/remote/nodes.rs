@@ -36,7 +36,9 @@ pub(crate) struct Nodes {
     /// Show only nodes that have not acknowledged this revision
     #[arg(long, value_name = "REVISION")]
     behind: Option<u64>,
-    /// Then show events of nodes, until you interrupt it: streams that open and end, rejections and their ends
+    /// Then show events of nodes, until you interrupt it
+    ///
+    /// The events are streams that open and end, rejections, and the ends of rejections.
     #[arg(long, conflicts_with_all = ["id", "state", "behind"])]
     watch: bool,
     #[command(flatten)]
