@@ -24,7 +24,7 @@ pub(crate) struct Resolve {
     /// Method of the request
     #[arg(long, value_name = "METHOD", default_value = "GET")]
     method: String,
-    /// Header of the request; `host:NAME` replaces the host of the URL [repeatable]
+    /// Header of the request; `host:NAME` replaces the host of the URL (repeatable)
     #[arg(long = "header", value_name = "NAME:VALUE")]
     headers: Vec<String>,
     /// Name of the listener [default: the listeners with the port of the URL]
