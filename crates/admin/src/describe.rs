@@ -220,7 +220,7 @@ impl World<'_> {
     }
 
     /// Returns the lists of scopes with this scope: those of connected nodes, and those of assignments
-    /// without variables. If there are none, returns the scope alone.
+    /// without variables. If no such list has the scope, returns the scope alone.
     fn views_with(&self, scope: &ScopeName) -> ScopeViews {
         let rules = &self.state.assignments.rules;
         let of_rules = rules.iter().filter_map(fixed_scopes);

@@ -35,7 +35,7 @@ const SAVE_PAUSE: Duration = Duration::from_secs(30);
 /// The settings of the list of recent nodes.
 #[derive(Debug, Clone, Default)]
 pub struct RecentNodesSettings {
-    /// The time for which a node without streams stays in the list. Zero lists only connected nodes.
+    /// The time for which a node without streams stays in the list. With zero, the list has only connected nodes.
     pub keep: Duration,
     /// The file that keeps the list through a restart, in a directory of this replica; `None` keeps none.
     pub file: Option<PathBuf>,

@@ -377,7 +377,7 @@ impl Placement {
         let earlier = self.config.access.authorize(&state, identity, placed.node()).ok()?;
         let (_, scopes) = earlier.assigned?;
         let view = View::resolve(&state, &scopes);
-        // Of the removed resources in a held version, those of earlier states are not known.
+        // This replica does not know the removed resources that a held version had in earlier states.
         let shown = view.of_type(type_url).version();
         let has_version = shown.to_string() == version || shown.is_held_in(version);
         if !has_version || !self.may_resume(slot, placed, &scopes) {

@@ -414,7 +414,7 @@ impl Replica {
     }
 
     /// Returns the changes of a revision by scope and type, if this replica has applied it since its start and it is one
-    /// of the newest 1024. At most 256 scopes and types are kept.
+    /// of the newest 1024. The replica keeps at most 256 scopes and types of each revision.
     #[must_use]
     pub fn changes_of(&self, revision: Revision) -> Option<Arc<[ScopeChange]>> {
         self.0.core.storage.published.changes().of(revision)

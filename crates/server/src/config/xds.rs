@@ -74,7 +74,7 @@ section! {
             Span::new(Duration::from_millis(session.ack_close_after_ms.unwrap_or_default())),
             time(10 * SECOND, 24 * HOUR).or_zero();
         /// The time for which a node without streams stays in the list of nodes, also through a restart
-        /// of the replica. 0s lists only connected nodes.
+        /// of the replica. With 0s, the list has only connected nodes.
         disconnected_keep: Span = Span::new(Duration::from_secs(600)), time(SECOND, 24 * HOUR).or_zero();
         /// If this replica has had no contact to the majority of the replicas for this time, it no
         /// longer renews the ttl of resources. Clients then drop these resources.
