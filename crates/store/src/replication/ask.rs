@@ -109,7 +109,13 @@ impl Asker {
         let client = self.calls.client(address, Lane::Questions);
         let client = client.map_err(|error| refusal(&error, limits))?;
         let client = client.max_decoding_message_size(limits.page_bytes_max + MESSAGE_BYTES_MORE);
-        let pages = self.pages(client, id, question, limits, deadline);
+        let pages = async {
+            match self.pages(client.clone(), id, question, limits, deadline).await {
+                // The connection may be one that broke before, and the next one says how the replica is now.
+                Err(NoAnswer::Down(_)) => self.pages(client, id, question, limits, deadline).await,
+                answer => answer,
+            }
+        };
         let answer = tokio::time::timeout_at(deadline.into(), pages).await;
         let answer = answer.unwrap_or_else(|_| Err(NoAnswer::TimedOut(timeout)));
         let mut silent = self.silent.lock();

@@ -21,6 +21,7 @@ use futures::{
 };
 use hyper::{Request, Response, body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{net::TcpListener, sync::Notify};
 
 use crate::{
     cluster::{DEADLINE, eventually, member_config, three, voters},
@@ -173,27 +174,44 @@ async fn replica_without_an_answer_says_why() {
     end(&replicas[1..]).await;
 }
 
-/// A release without questions refuses the call with UNIMPLEMENTED.
-#[tokio::test(flavor = "multi_thread")]
-async fn earlier_release_counts_as_not_asked() {
-    let dir = memory_dir();
-    let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let earlier = tokio::spawn(async move {
-        let unimplemented = |_: Request<Incoming>| async {
+/// Serves the calls of other replicas as a release without questions does, with UNIMPLEMENTED. Breaks the connection of
+/// the first `n_broken` questions instead.
+async fn earlier_release(listener: TcpListener, n_broken: usize) {
+    let n_questions = Arc::new(AtomicUsize::new(0));
+    while let Ok((stream, _)) = listener.accept().await {
+        let (n_questions, broken) = (Arc::clone(&n_questions), Arc::new(Notify::new()));
+        let breaks = Arc::clone(&broken);
+        let answer = service_fn(move |request: Request<Incoming>| {
+            let is_question = request.uri().path().ends_with("/Ask");
+            if is_question && n_questions.fetch_add(1, Ordering::Relaxed) < n_broken {
+                breaks.notify_one();
+            }
             let response = Response::builder()
                 .header("content-type", "application/grpc")
                 .header("grpc-status", "12");
-            Ok::<_, Infallible>(response.body(String::new()).unwrap())
-        };
-        while let Ok((stream, _)) = listener.accept().await {
-            let server = http2::Builder::new(TokioExecutor::new());
-            let connection =
-                server.serve_connection(TokioIo::new(stream), service_fn(unimplemented));
-            tokio::spawn(async move { drop(connection.await) });
-        }
-    });
+            async move { Ok::<_, Infallible>(response.body(String::new()).unwrap()) }
+        });
+        let server = http2::Builder::new(TokioExecutor::new());
+        let connection = server.serve_connection(TokioIo::new(stream), answer);
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = broken.notified() => {}
+                _ = connection => {}
+            }
+        });
+    }
+}
+
+/// A release without questions refuses the call. A connection that breaks says nothing about the replica, so the
+/// question is asked again on the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn earlier_release_counts_as_not_asked_after_a_broken_connection_too() {
+    let dir = memory_dir();
+    let replica = Replica::open(member_config(dir.path(), 1, &[])).await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let earlier = tokio::spawn(earlier_release(listener, 1));
     let add = MemberChange::Add { replica_id: 2, address: address.clone(), learner: true };
     replica.change_members(add).await.unwrap();
     eventually("the learner is a member", async || replica.status().learners == [2]).await;
