@@ -87,10 +87,11 @@ macro_rules! operations {
             #[doc = "Fails if the caller has no right to the operation, or if the operation fails."]
             pub(crate) async fn $method(call: &Call, $request: pb::$message) -> Result<$reply, AdminError> {
                 let record = Record::new(call, or!([$($operation)?] None));
-                record.$how(async {
+                // The future of an operation is large, and each layer around it would copy it.
+                record.$how(Box::pin(async {
                     let $ctx = &record.permit($access)?;
                     $run
-                }).await
+                })).await
             }
         )+)+
 

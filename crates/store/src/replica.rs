@@ -14,6 +14,7 @@ use std::{
 
 use chancery_model::{Outcome, Revision, State, Transaction};
 use chancery_secrets::Secrets;
+use futures::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::watch;
@@ -290,7 +291,7 @@ impl Replica {
             return Err(TransactError::ShutDown);
         }
         core.forwarder.catch_up_for_write(deadline).await?;
-        let transaction = sealing::seal(core, transaction, self.create_keys()).await?;
+        let transaction = sealing::seal(core, transaction, || self.create_keys()).await?;
         let since = core.storage.published.state().revision;
         let digest = content.map(digest_of_content);
         let command = command_of(id, since, digest, transaction).await?;
@@ -561,9 +562,12 @@ impl Replica {
     }
 
     /// Creates the keys of the cluster, unless another replica does.
-    async fn create_keys(&self) -> Result<(), TransactError> {
-        let transaction = sealing::keys_creation(self.secrets()).await?;
-        Box::pin(self.transact(transaction)).await.map(drop)
+    fn create_keys(&self) -> BoxFuture<'_, Result<(), TransactError>> {
+        let create = async {
+            let transaction = sealing::keys_creation(self.secrets()).await?;
+            self.transact(transaction).await.map(drop)
+        };
+        create.boxed()
     }
 
     /// Stops the replica and releases its directory. Writes in flight may or may not be committed.

@@ -19,6 +19,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// The time for which a state is kept after the next state has replaced it.
 pub(crate) const KEEP: Duration = Duration::from_secs(60);
+/// The minimum time between two states that are added. States that are replaced within it are left out, so that the cost
+/// does not grow with the rate of writes.
+const SPACING: Duration = Duration::from_millis(10);
 /// The maximum number of states. Beyond it the oldest is dropped.
 const STATES_MAX: usize = 1024;
 /// The maximum of what the states keep in memory beside the newest one. Beyond it the oldest is dropped.
@@ -46,7 +49,7 @@ struct Replaced {
 }
 
 impl RecentStates {
-    /// Starts a task that adds each published state until `cancel`. It skips states that are replaced immediately.
+    /// Starts a task that adds the published states until `cancel`, at most one every 10 ms.
     pub(crate) fn follow(
         state: watch::Receiver<Arc<State>>,
         tracker: &TaskTracker,
@@ -76,10 +79,14 @@ impl RecentStates {
                     None => std::future::pending().await,
                 }
             };
+            let next = async {
+                sleep_until(now + SPACING).await;
+                state.changed().await
+            };
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = expires => {}
-                changed = state.changed() => if changed.is_err() { return },
+                changed = next => if changed.is_err() { return },
             }
         }
     }

@@ -7,6 +7,7 @@ use std::{
 
 use chancery_model::{Keys, Transaction, TransactionMeta, Upsert};
 use chancery_secrets::{KeysError, Secrets};
+use futures::future::BoxFuture;
 
 use crate::{
     TransactError,
@@ -35,10 +36,10 @@ fn keys(core: &Core) -> Arc<Keys> {
 
 /// Seals the bodies with secrets that are not sealed yet. Costs nothing if the cluster seals nothing. `create_keys` runs
 /// only if the cluster has no keys.
-pub(super) async fn seal(
+pub(super) async fn seal<'a>(
     core: &Core,
     transaction: Transaction,
-    create_keys: impl Future<Output = Result<(), TransactError>>,
+    create_keys: impl FnOnce() -> BoxFuture<'a, Result<(), TransactError>>,
 ) -> Result<Transaction, TransactError> {
     let (cluster_keys, secrets) = (keys(core), &core.config.secrets);
     if transaction.upserts.is_empty() || !secrets.may_seal(&cluster_keys) {
@@ -51,9 +52,10 @@ pub(super) async fn seal(
     }
     // The first secret of the cluster, or a key that another replica has just added.
     if !keys(core).exist() {
-        create_keys.await?;
+        create_keys().await?;
     }
-    secrets.refresh(&keys(core)).await;
+    // Almost no write needs this future, and all would move it.
+    Box::pin(secrets.refresh(&keys(core))).await;
     let (transaction, sealed) = seal_with(secrets, keys(core), transaction).await?;
     sealed.map(|()| transaction).map_err(|error| failed(&error))
 }

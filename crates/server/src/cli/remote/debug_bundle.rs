@@ -129,7 +129,7 @@ async fn of_servers(flags: &ConnectionFlags, waits_for: &RefCell<BTreeSet<String
         let directory = format!("server-{}", index + 1);
         waits_for.borrow_mut().insert(server.to_owned());
         let parts = match channel(server, security).await {
-            Ok(channel) => server::parts(&directory, server, channel).await,
+            Ok(channel) => Box::pin(server::parts(&directory, server, channel)).await,
             Err(failure) => server::missing(&directory, &failure.lines.join("; ")),
         };
         waits_for.borrow_mut().remove(server);

@@ -164,7 +164,7 @@ mod tests {
         // From here on, the paused clock advances whenever nothing else happens.
         tokio::time::pause();
         let start = Instant::now();
-        let parts = parts("server-1", &address, channel).await;
+        let parts = Box::pin(parts("server-1", &address, channel)).await;
         assert!(start.elapsed() <= TIMEOUT + Duration::from_secs(1), "{:?}", start.elapsed());
         assert!(parts.len() == NAMES.len() && parts.iter().all(|part| part.content.is_err()));
     }
