@@ -99,23 +99,37 @@ pub(crate) fn authorize_write(
     Ok(())
 }
 
+/// Removes all differences from a change, and their numbers.
+macro_rules! hide {
+    ($message:ident, $change:expr) => {
+        *$change = pb::$message {
+            differences: Vec::new(),
+            differences_omitted: 0,
+            unified: String::new(),
+            unified_lines_omitted: 0,
+            ..std::mem::take($change)
+        }
+    };
+}
+
 /// Removes the differences of what the caller may not read from the answer to a dry run.
 pub(crate) fn hide_differences(ctx: &Ctx, response: &mut pb::WriteResponse) {
-    for change in response.changes.iter_mut().filter(|one| !one.differences.is_empty()) {
+    for change in &mut response.changes {
         let key = (ScopeName::new(&change.scope), TypeUrl::new(&change.type_url));
         let (Ok(scope), Ok(type_url)) = key else { continue };
         if !ctx.may(Verb::Get, Target::Type(&scope, &type_url)) {
-            change.differences.clear();
+            hide!(Change, change);
         }
     }
     if !ctx.may(Verb::Assignments, Target::Cluster) {
-        let changes = &mut response.assignment_changes;
-        changes.iter_mut().for_each(|change| change.differences.clear());
+        for change in &mut response.assignment_changes {
+            hide!(AssignmentChange, change);
+        }
     }
     for change in &mut response.access_changes {
         let verb = if change.object == "token" { Verb::Tokens } else { Verb::AccessRead };
         if !ctx.may(verb, Target::Cluster) {
-            change.differences.clear();
+            hide!(AccessChange, change);
         }
     }
 }

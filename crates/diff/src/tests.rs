@@ -7,15 +7,8 @@ use super::*;
 
 /// Returns the unified lines, each after its sign.
 fn show(before: &Value, after: &Value) -> String {
-    let lines = unified(&diff(before, after), 1000).lines.into_iter().map(|line| {
-        let sign = match line.sign {
-            Sign::Context => ' ',
-            Sign::Removed => '-',
-            Sign::Added => '+',
-            Sign::Moved => '~',
-        };
-        format!("{sign} {}\n", line.text)
-    });
+    let lines = unified(&diff(before, after), 1000).lines;
+    let lines = lines.iter().map(|line| format!("{line}\n"));
     lines.collect()
 }
 

@@ -1,5 +1,7 @@
 //! Differences as lines of YAML, with the fields and items around them.
 
+use std::fmt;
+
 use serde_json::Value;
 use similar::ChangeTag;
 
@@ -34,6 +36,21 @@ pub struct Unified {
     pub lines: Vec<Line>,
     /// The number of further lines.
     pub omitted: usize,
+}
+
+// === impl Line ===
+
+impl fmt::Display for Line {
+    /// Writes the line after its sign and a space.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self.sign {
+            Sign::Context => ' ',
+            Sign::Removed => '-',
+            Sign::Added => '+',
+            Sign::Moved => '~',
+        };
+        write!(f, "{sign} {}", self.text)
+    }
 }
 
 /// Returns differences as lines, at most `lines_max`.

@@ -66,30 +66,22 @@ fn headed(head: &str, lines: Vec<String>) -> Vec<String> {
 
 /// Returns a string as a plain scalar, if YAML reads that as the same string, and else in double quotes.
 pub(crate) fn string(text: &str) -> String {
-    let is_word = |c: char| c.is_ascii_alphanumeric() || "_-./@".contains(c);
-    let starts_as_word =
-        text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '_');
-    let is_time_or_plain = text.chars().all(is_word) && (starts_as_word || is_measure(text));
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./@:".contains(c);
+    let starts_as_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || "/_".contains(c));
     let is_reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"]
         .iter()
         .any(|word| text.eq_ignore_ascii_case(word));
-    let is_address = starts_as_word || text.starts_with(|c: char| c.is_ascii_digit());
-    let has_port = is_address
-        && text.rsplit_once(':').is_some_and(|(host, port)| {
-            host.contains('.')
-                && host.chars().all(is_word)
-                && port.bytes().all(|b| b.is_ascii_digit())
-        });
-    if !is_reserved && (is_time_or_plain || has_port) {
+    let is_word = starts_as_word && !text.ends_with(':') && !is_reserved || is_measure(text);
+    if is_word && text.chars().all(is_plain) {
         text.to_owned()
     } else {
-        serde_json::Value::from(text).to_string()
+        Value::from(text).to_string()
     }
 }
 
-/// Returns whether a text is a number with a unit, or an IPv4 address.
+/// Returns whether a text is a duration, or an IPv4 address with or without a port.
 fn is_measure(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
-        && (text.ends_with('s') && text.trim_end_matches('s').parse::<f64>().is_ok()
+        && (text.strip_suffix('s').is_some_and(|number| number.parse::<f64>().is_ok())
             || text.split('.').count() == 4)
 }

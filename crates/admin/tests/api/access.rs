@@ -662,19 +662,32 @@ async fn dry_run_shows_each_rule_and_quota_field_by_field() {
     });
     let uri = "/v1/apply?dry_run=true";
     let tried = done(&server, Who::Admin, "POST", uri, &changed.to_string()).await;
-    let field = |path: &str, before: &str, after: &str| json!({"path": path, "before": before, "after": after});
-    let change = |object: &str, name: &str, kind: &str, differences: Value| json!({"object": object, "name": name, "id": "", "kind": kind, "differences": differences});
+    let field = |path: &str, before: &str, after: &str| json!({"path": path, "before": before, "after": after, "kind": "added"});
+    let change = |object: &str, name: &str, kind: &str, differences: Value, unified: &str| json!({"object": object, "name": name, "id": "", "kind": kind, "differences": differences, "differences_omitted": 0, "unified": unified, "unified_lines_omitted": 0});
     let identities = field("identities", "", "[\"token:y\"]");
     assert_eq!(
         tried["access_changes"],
         json!([
-            change("rule", "new", "added", json!([identities, field("refuse", "", "true")])),
-            change("rule", "teams", "updated", json!([field("read", "", "[\"mesh\"]")])),
+            change(
+                "rule",
+                "new",
+                "added",
+                json!([identities, field("refuse", "", "true")]),
+                "+ identities: [token:y]\n+ refuse: true\n"
+            ),
+            change(
+                "rule",
+                "teams",
+                "updated",
+                json!([field("read", "", "[\"mesh\"]")]),
+                "+ read: [mesh]\n"
+            ),
             change(
                 "quota",
                 "q",
                 "added",
-                json!([field("max_resources", "", "7"), field("scopes", "", "[\"team/*\"]")])
+                json!([field("max_resources", "", "7"), field("scopes", "", "[\"team/*\"]")]),
+                "+ max_resources: 7\n+ scopes: [\"team/*\"]\n"
             ),
         ]),
         "{tried}"

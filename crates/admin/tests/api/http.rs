@@ -50,8 +50,16 @@ async fn applied_resources_can_be_read_changed_pruned_and_deleted() {
         .map(|change| change["kind"].as_str().unwrap())
         .collect();
     assert_eq!(kinds, ["updated", "removed", "added"]);
-    let expected = json!([{"path": "connect_timeout", "before": "\"1s\"", "after": "\"2s\""}]);
+    let expected = json!([
+        {"path": "connect_timeout", "before": "\"1s\"", "after": "\"2s\"", "kind": "changed"},
+    ]);
     assert_eq!(dry["changes"][0]["differences"], expected);
+    assert_eq!(dry["changes"][0]["unified"], "- connect_timeout: 1s\n+ connect_timeout: 2s\n");
+    for (n, sign) in [(1, '-'), (2, '+')] {
+        let unified = dry["changes"][n]["unified"].as_str().unwrap();
+        assert!(unified.lines().all(|line| line.starts_with(sign)), "{dry}");
+        assert!(unified.contains("connect_timeout"), "{dry}");
+    }
     let list = server.done("GET", "/v1/resources?type=cds&name=a", "").await;
     assert_eq!(list["revision"], 1, "a dry run writes nothing");
 
@@ -312,8 +320,8 @@ async fn assignments_and_cluster_and_version_are_shown() {
     assert_eq!(
         dry["assignment_changes"][1]["differences"],
         json!([
-            {"path": "match.locality.region", "before": "\"eu\"", "after": "\"us\""},
-            {"path": "priority", "before": "10", "after": "7"},
+            {"path": "match.locality.region", "before": "\"eu\"", "after": "\"us\"", "kind": "changed"},
+            {"path": "priority", "before": "10", "after": "7", "kind": "changed"},
         ])
     );
     let dry = server.done("DELETE", "/v1/assignments?name=edge&dry_run", "").await;

@@ -1,5 +1,10 @@
 //! Words and names for output.
 
+use std::{
+    env,
+    io::{self, IsTerminal},
+};
+
 use chancery_model::{Printable, TypeUrl, is_unprintable, types};
 
 /// Returns the first alias of a type, its message name, or the whole name of a collection.
@@ -20,6 +25,11 @@ pub(crate) fn priority(priority: i64) -> String {
 /// Returns a number with a noun: `1 node`, `2 nodes`.
 pub(crate) fn count(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Returns whether the output has colors: on a terminal, unless `NO_COLOR` is set (no-color.org).
+pub(crate) fn has_colors() -> bool {
+    io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Returns foreign text as one line, with escapes for characters that could control the terminal.

@@ -19,7 +19,8 @@ use super::{
     parameters::{shortened, with_variant},
     wait_result::{in_words, not_all_asked, unsettled_lines},
     write_effects::{
-        access_object, write_access_changes, write_access_effects, write_differences, write_guards,
+        Differences, access_object, write_access_changes, write_access_effects, write_differences,
+        write_guards,
     },
 };
 use crate::{
@@ -390,17 +391,24 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         writeln!(out, "… {n} {more}{}", if n == 1 { "change" } else { "changes" })?;
     }
     let shown = response.changes.iter().take(CHANGES_SHOWN_MAX);
-    for change in shown.filter(|change| !change.differences.is_empty()) {
+    for change in shown {
         let type_name = short_type(&change.type_url);
         let name = with_variant(&format!("{:?}", change.name), &change.variant);
-        writeln!(out, "{type_name} {} in {}:", plain(&name), change.scope)?;
-        write_differences(&change.differences, out)?;
+        let object = format!("{type_name} {} in {}", plain(&name), change.scope);
+        let differences = Differences {
+            unified: &change.unified,
+            lines_omitted: change.unified_lines_omitted,
+            fields: &change.differences,
+        };
+        write_differences(&object, &differences, out)?;
     }
     for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
-        if !change.differences.is_empty() {
-            writeln!(out, "assignment {:?}:", change.name)?;
-            write_differences(&change.differences, out)?;
-        }
+        let differences = Differences {
+            unified: &change.unified,
+            lines_omitted: change.unified_lines_omitted,
+            fields: &change.differences,
+        };
+        write_differences(&format!("assignment {:?}", change.name), &differences, out)?;
     }
     write_access_changes(response, CHANGES_SHOWN_MAX, out)?;
     write_access_effects(response, out)?;
@@ -483,11 +491,8 @@ mod tests {
                     type_url: chancery_model::types::CLUSTER.into(),
                     name: "web".into(),
                     kind: "updated".into(),
-                    differences: vec![pb::FieldDifference {
-                        path: "connect_timeout".into(),
-                        before: String::new(),
-                        after: "\"1s\"".into(),
-                    }],
+                    unified: "+ connect_timeout: 1s\n".into(),
+                    unified_lines_omitted: 1,
                     ..Default::default()
                 },
                 pb::Change {
@@ -506,7 +511,9 @@ mod tests {
                     path: "priority".into(),
                     before: "1".into(),
                     after: "2".into(),
+                    kind: "changed".into(),
                 }],
+                ..Default::default()
             }],
             ..Default::default()
         };
@@ -519,7 +526,8 @@ mod tests {
              removed  a.B         x     default\n\
              updated  assignment  edge  -\n\
              cluster \"web\" in default:\n\
-             \x20 connect_timeout: (nothing) -> \"1s\"\n\
+             + connect_timeout: 1s\n\
+             \x20 … 1 more line\n\
              assignment \"edge\":\n\
              \x20 priority: 1 -> 2\n\
              dry run, nothing written; revision 4: 1 changed, 1 removed, 2 unchanged, 1 assignment\n"

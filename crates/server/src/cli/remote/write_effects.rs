@@ -4,7 +4,7 @@ use std::io;
 
 use chancery_admin_proto::v1 as pb;
 
-use crate::cli::text::{count, plain};
+use crate::cli::text::{count, has_colors, plain};
 
 /// The maximum number of nodes that are shown.
 const NODES_SHOWN_MAX: usize = 100;
@@ -68,12 +68,40 @@ pub(super) fn access_object(change: &pb::AccessChange) -> &str {
     }
 }
 
-/// Writes the fields that differ, one per line.
+/// The differences of one object in the answer to a write.
+pub(super) struct Differences<'a> {
+    pub(super) unified: &'a str,
+    pub(super) lines_omitted: u64,
+    /// What a server of an earlier release has instead of lines.
+    pub(super) fields: &'a [pb::FieldDifference],
+}
+
+/// Writes the differences of an object after a line with its name, if there are any.
 pub(super) fn write_differences(
-    differences: &[pb::FieldDifference],
+    object: &str,
+    differences: &Differences<'_>,
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
-    for difference in differences {
+    let Differences { unified, lines_omitted, fields } = differences;
+    if unified.is_empty() && fields.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "{object}:")?;
+    let colors = has_colors();
+    for line in unified.lines() {
+        let color = match line.as_bytes().first() {
+            Some(b'-') if colors => "\x1b[31m",
+            Some(b'+') if colors => "\x1b[32m",
+            Some(b'~') if colors => "\x1b[33m",
+            _ => "",
+        };
+        let reset = if color.is_empty() { "" } else { "\x1b[0m" };
+        writeln!(out, "{color}{}{reset}", plain(line))?;
+    }
+    if *lines_omitted > 0 {
+        writeln!(out, "  … {}", count(*lines_omitted, "more line"))?;
+    }
+    for difference in fields.iter().filter(|_| unified.is_empty()) {
         let side =
             |text: &String| if text.is_empty() { "(nothing)".to_owned() } else { plain(text) };
         let (before, after) = (side(&difference.before), side(&difference.after));
@@ -89,10 +117,13 @@ pub(super) fn write_access_changes(
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
     for change in response.access_changes.iter().take(n_shown_max) {
-        if !change.differences.is_empty() {
-            writeln!(out, "{} {:?}:", access_object(change), change.name)?;
-            write_differences(&change.differences, out)?;
-        }
+        let object = format!("{} {:?}", access_object(change), change.name);
+        let differences = Differences {
+            unified: &change.unified,
+            lines_omitted: change.unified_lines_omitted,
+            fields: &change.differences,
+        };
+        write_differences(&object, &differences, out)?;
     }
     Ok(())
 }
