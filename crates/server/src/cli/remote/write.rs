@@ -52,7 +52,7 @@ pub(crate) struct Write {
     /// --dry-run.
     ///
     /// The command asks the sessions that the write concerns, and lists those that have not
-    /// acknowledged. It asks only sessions of the contacted replica.
+    /// acknowledged. It asks the sessions of all replicas.
     ///
     /// A write concerns a session that subscribes to a changed resource, if its node sees the resource or
     /// saw it immediately before the write. The subscription may be by name or by wildcard. A write that
