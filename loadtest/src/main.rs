@@ -42,6 +42,7 @@ mod metrics;
 mod nemesis;
 mod pressure;
 mod process;
+mod questions;
 mod random;
 mod report;
 mod resource;
@@ -117,6 +118,8 @@ enum Command {
     Nemesis(nemesis::Args),
     /// Queue more deliveries than clients take and check leadership and writes
     Pressure(pressure::Args),
+    /// Ask three replicas about all nodes, and measure the answers and pushes to others
+    Questions(questions::Args),
     /// Reconnect thousands of clients at once and measure pushes to others and writes
     Storm(storm::Args),
     /// Compare mutual TLS with plaintext: CPU per delivery, memory per idle client, reconnects
@@ -166,6 +169,7 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Idle(args) => args.pinning()?,
         Command::Tls(args) => args.pinning()?,
         Command::Access(_)
+        | Command::Questions(_)
         | Command::Attack(_)
         | Command::Bulk(_)
         | Command::Crash(_)
@@ -199,6 +203,7 @@ impl Command {
     async fn run(&self, common: &Common, dir: &Path) -> Result<Findings> {
         match self {
             Self::Access(args) => args.run(common, dir).await,
+            Self::Questions(args) => args.run(common, dir).await,
             Self::Attack(args) => args.run(common, dir).await,
             Self::Bulk(args) => args.run(common, dir).await,
             Self::Fanout(args) => args.run(common, dir).await,

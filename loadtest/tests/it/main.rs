@@ -284,6 +284,28 @@ fn changes_of_access_rules_are_measured_under_idle_streams() {
     assert!(parts.iter().all(|part| part["pushes"].as_u64().unwrap() > 0), "{report:#}");
 }
 
+/// The long form is `loadtest questions`. Every answer covers the nodes of all replicas.
+#[test]
+fn questions_about_all_nodes_are_measured() {
+    let (code, report) = loadtest(&[
+        "questions",
+        "--nodes=12",
+        "--streams-per-connection=3",
+        "--established=2",
+        "--resources=5",
+        "--part-seconds=3",
+        "--rounds=1",
+        "--ratio-max=1e9",
+        "--answer-ms-max=1e-9",
+        "--growth-mb-max=1e9",
+    ]);
+    let slowest = "milliseconds until the slowest answer";
+    assert_eq!((code, broken(&report)), (Some(1), vec![slowest]), "{report:#}");
+    let parts = report["findings"]["parts"].as_array().unwrap();
+    let answers: Vec<_> = parts[1]["answers"].as_array().unwrap().iter().collect();
+    assert!(answers.len() == 3 && answers.iter().all(|one| one["n"] == 3), "{report:#}");
+}
+
 /// The long form is `loadtest coldstart`.
 #[test]
 fn cold_start_is_measured_with_existing_data() {
