@@ -69,6 +69,7 @@ mod openapi;
 mod operation_log;
 mod operations;
 mod origin;
+mod page;
 mod params;
 mod probes;
 mod readiness;
