@@ -61,6 +61,7 @@ mod log_service;
 mod mcp;
 mod members;
 mod metrics;
+mod node_counts;
 mod node_groups;
 mod node_list;
 mod node_state;
@@ -163,10 +164,14 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     let background = Arc::clone(&service);
     let background = async move {
         background.replica.answer_with(Arc::downgrade(&background.answerer));
-        let recent = background.recent_nodes.clone().run(background.fanout.clone());
+        // Without a time to keep nodes, the list of recent ones has nothing to do.
+        let nodes = async {
+            let recent = background.recent_nodes.clone().run(background.fanout.clone());
+            tokio::join!(recent, node_counts::run(background.fanout.clone()));
+        };
         tokio::select! {
             () = write_check::update_references(&background) => {}
-            () = recent => {}
+            () = nodes => {}
         }
     };
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);
