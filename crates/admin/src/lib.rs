@@ -130,6 +130,8 @@ pub use external::settings::{ExternalInput, ExternalValidator};
 pub use http::http_paths;
 pub use log_filter::{LogFilter, LogFilterState};
 pub use metrics::METRICS;
+pub use node_state::NODE_STATES;
+pub use nodes::unanswered;
 pub use probes::{Liveness, RenderMetrics};
 pub use readiness::{NotReady, NotReadyReason, Readiness};
 pub use recent_nodes::RecentNodesSettings;

@@ -21,7 +21,7 @@ use crate::{
     ctx::{Access, Ctx},
     fleet::{self, Elsewhere, FleetRequest},
     node_counts,
-    node_state::{DISCONNECTED, NodeState, STATES},
+    node_state::{DISCONNECTED, NODE_STATES, NodeState},
     nodes::{check_answered, merged, selected_streams, show_node},
 };
 
@@ -63,10 +63,9 @@ impl Selection {
             word => match NodeState::parse(word) {
                 Some(state) => Some(StateFilter::Connected(state)),
                 None => {
-                    let known: Vec<&str> = STATES.iter().map(|state| state.word()).collect();
                     return Err(AdminError::Parameter(format!(
-                        "{word:?} is not a state of a node; the states are {}, {DISCONNECTED}",
-                        known.join(", ")
+                        "{word:?} is not a state of a node; the states are {}",
+                        NODE_STATES.join(", ")
                     )));
                 }
             },
