@@ -17,6 +17,7 @@ use crate::{
     ctx::Ctx,
     deps::Freshness,
     found_node::find_node,
+    page::Page,
     record::Operation,
     resources::parse_type,
     times::millis,
@@ -107,9 +108,11 @@ pub(crate) async fn list_access(
     ctx: &Ctx,
     request: pb::ListAccessRequest,
 ) -> Result<pb::ListAccessResponse, AdminError> {
+    let page = Page::parse_or_all("access", request.limit, &request.cursor)?;
     let state = ctx.deps.state(Freshness::of(request.stale)).await?;
-    let rules = state.access.rules.iter().map(show_rule).collect();
-    Ok(pb::ListAccessResponse { revision: state.revision.0, rules })
+    let (rules, next) = page.of(&state.access.rules, |rule| rule.name.to_string());
+    let rules = rules.into_iter().map(show_rule).collect();
+    Ok(pb::ListAccessResponse { revision: state.revision.0, rules, next })
 }
 
 /// Returns the record of [`delete_access`].
@@ -137,9 +140,11 @@ pub(crate) async fn list_quotas(
     ctx: &Ctx,
     request: pb::ListQuotasRequest,
 ) -> Result<pb::ListQuotasResponse, AdminError> {
+    let page = Page::parse_or_all("quotas", request.limit, &request.cursor)?;
     let state = ctx.deps.state(Freshness::of(request.stale)).await?;
-    let quotas = state.quotas.iter().map(|(quota, used)| show_quota(quota, used)).collect();
-    Ok(pb::ListQuotasResponse { revision: state.revision.0, quotas })
+    let (quotas, next) = page.of(state.quotas.iter(), |(quota, _)| quota.name.to_string());
+    let quotas = quotas.into_iter().map(|(quota, used)| show_quota(quota, used)).collect();
+    Ok(pb::ListQuotasResponse { revision: state.revision.0, quotas, next })
 }
 
 /// Returns the record of [`delete_quota`].
@@ -262,9 +267,12 @@ pub(crate) async fn list_tokens(
     ctx: &Ctx,
     request: pb::ListTokensRequest,
 ) -> Result<pb::ListTokensResponse, AdminError> {
+    let page = Page::parse_or_all("tokens", request.limit, &request.cursor)?;
     let state = ctx.deps.state(Freshness::of(request.stale)).await?;
-    let tokens = state.access.tokens.iter().map(show_token).collect();
-    Ok(pb::ListTokensResponse { tokens })
+    let key = |token: &&Token| (token.name.to_string(), id_of(&token.digest));
+    let (tokens, next) = page.of(&state.access.tokens, key);
+    let tokens = tokens.into_iter().map(show_token).collect();
+    Ok(pb::ListTokensResponse { tokens, next, revision: state.revision.0 })
 }
 
 /// Deletes tokens.

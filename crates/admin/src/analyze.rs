@@ -27,6 +27,7 @@ pub(crate) async fn analyze(
     ctx: &Ctx,
     request: pb::AnalyzeRequest,
 ) -> Result<pb::AnalyzeResponse, AdminError> {
+    let mut findings = Findings::new(&request)?;
     let only = (!request.scope.is_empty()).then(|| ScopeName::new(&request.scope)).transpose()?;
     let (whole, visible) = ctx.states(Freshness::of(request.stale)).await?;
     let world = Arc::new(World::new(whole, visible, only));
@@ -39,7 +40,6 @@ pub(crate) async fn analyze(
         (Arc::clone(&ctx.deps.references), Arc::clone(&ctx.deps.reference_settings));
     let of = Arc::clone(&world);
     let stored = move || {
-        let mut findings = Findings::default();
         if sees_assignments {
             assignments::find(&of, &mut findings);
         }

@@ -1,23 +1,29 @@
 //! Operations on the replica, the history and the assignments.
 
-use chancery_admin_proto::v1 as pb;
-use chancery_model::{Assignment, Glob};
-use chancery_store::{HISTORY_MAX, HistoryEntry, StateDigest};
+use std::cmp::Reverse;
 
-use crate::{AdminError, ctx::Ctx, deps::Freshness, members};
+use chancery_admin_proto::v1 as pb;
+use chancery_model::{Assignment, Glob, Revision};
+use chancery_store::{HistoryEntry, StateDigest};
+
+use crate::{AdminError, ctx::Ctx, deps::Freshness, members, page::Page};
 
 /// The default number of history entries.
-const HISTORY_DEFAULT: u32 = 20;
+const HISTORY_DEFAULT: usize = 20;
 
 /// Returns the assignments in the order in which they are tried.
 pub(crate) async fn list_assignments(
     ctx: &Ctx,
     request: pb::ListAssignmentsRequest,
 ) -> Result<pb::ListAssignmentsResponse, AdminError> {
+    let page = Page::parse_or_all("assignments", request.limit, &request.cursor)?;
     let state = ctx.deps.state(Freshness::of(request.stale)).await?;
+    let key = |rule: &&Assignment| (Reverse(rule.priority), rule.name.to_string());
+    let (rules, next) = page.of(&state.assignments.rules, key);
     Ok(pb::ListAssignmentsResponse {
         revision: state.revision.0,
-        assignments: state.assignments.rules.iter().map(show_assignment).collect(),
+        assignments: rules.into_iter().map(show_assignment).collect(),
+        next,
     })
 }
 
@@ -26,20 +32,13 @@ pub(crate) async fn list_history(
     ctx: &Ctx,
     request: pb::ListHistoryRequest,
 ) -> Result<pb::ListHistoryResponse, AdminError> {
-    let limit = match request.limit {
-        0 => HISTORY_DEFAULT,
-        limit if usize::try_from(limit).is_ok_and(|limit| limit > HISTORY_MAX) => {
-            let reason =
-                format!("the limit is {limit}; at most {HISTORY_MAX} revisions are listed");
-            return Err(AdminError::Parameter(reason));
-        }
-        limit => limit,
-    };
+    let page = Page::parse("history", request.limit, &request.cursor, HISTORY_DEFAULT)?;
     ctx.deps.catch_up(Freshness::of(request.stale)).await?;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let entries = ctx.deps.replica.history(limit);
-    let entries = entries.iter().map(|entry| show_entry(entry));
-    Ok(pb::ListHistoryResponse { entries: entries.collect() })
+    let before = page.after().map_or(Revision(u64::MAX), |Reverse(revision)| Revision(*revision));
+    let newest = ctx.deps.replica.history_before(before, page.limit() + 1);
+    let (entries, next) = page.of(&newest, |entry| Reverse(entry.revision.0));
+    let entries = entries.into_iter().map(|entry| show_entry(entry));
+    Ok(pb::ListHistoryResponse { entries: entries.collect(), next })
 }
 
 /// Converts a revision of the history to a message.

@@ -90,7 +90,8 @@ impl JsonMessage for pb::ListResourcesResponse {
     const NAME: &'static str = "chancery.admin.v1.ListResourcesResponse";
 
     fn to_json(&self) -> Value {
-        let mut json = plain(&Self { revision: self.revision, resources: Vec::new() });
+        let next = self.next.clone();
+        let mut json = plain(&Self { revision: self.revision, resources: Vec::new(), next });
         json["resources"] = self.resources.iter().map(JsonMessage::to_json).collect();
         json
     }
@@ -193,7 +194,11 @@ mod tests {
             }),
             ..Default::default()
         };
-        let list = pb::ListResourcesResponse { revision: 3, resources: vec![resource] };
+        let list = pb::ListResourcesResponse {
+            revision: 3,
+            resources: vec![resource],
+            ..Default::default()
+        };
         assert_eq!(
             list.to_json()["resources"][0]["body"],
             json!({"@type": "example.com/unknown.Type", "value": "/wA="})

@@ -61,6 +61,7 @@ mod log_service;
 mod mcp;
 mod members;
 mod metrics;
+mod node_counts;
 mod node_groups;
 mod node_list;
 mod node_state;
@@ -69,6 +70,7 @@ mod openapi;
 mod operation_log;
 mod operations;
 mod origin;
+mod page;
 mod params;
 mod probes;
 mod readiness;
@@ -128,6 +130,8 @@ pub use external::settings::{ExternalInput, ExternalValidator};
 pub use http::http_paths;
 pub use log_filter::{LogFilter, LogFilterState};
 pub use metrics::METRICS;
+pub use node_state::NODE_STATES;
+pub use nodes::unanswered;
 pub use probes::{Liveness, RenderMetrics};
 pub use readiness::{NotReady, NotReadyReason, Readiness};
 pub use recent_nodes::RecentNodesSettings;
@@ -162,10 +166,14 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     let background = Arc::clone(&service);
     let background = async move {
         background.replica.answer_with(Arc::downgrade(&background.answerer));
-        let recent = background.recent_nodes.clone().run(background.fanout.clone());
+        // Without a time to keep nodes, the list of recent ones has nothing to do.
+        let nodes = async {
+            let recent = background.recent_nodes.clone().run(background.fanout.clone());
+            tokio::join!(recent, node_counts::run(background.fanout.clone()));
+        };
         tokio::select! {
             () = write_check::update_references(&background) => {}
-            () = recent => {}
+            () = nodes => {}
         }
     };
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);

@@ -14,12 +14,11 @@ use crate::{
     ctx::{Access, Ctx},
     fleet::{self, FleetRequest},
     load_sum,
+    page::{LIMIT_MAX, Page},
 };
 
 /// The default number of clusters in an answer.
-const CLUSTERS_DEFAULT: u32 = 1000;
-/// The maximum number of clusters in an answer.
-const CLUSTERS_MAX: u32 = 10_000;
+const CLUSTERS_DEFAULT: usize = 1000;
 
 /// Returns the load that clients have reported to all replicas.
 pub(crate) async fn get_load(
@@ -27,23 +26,28 @@ pub(crate) async fn get_load(
     request: pb::GetLoadRequest,
 ) -> Result<pb::LoadStatus, AdminError> {
     reports_of(ctx)?;
-    let limit = match request.limit {
-        0 => CLUSTERS_DEFAULT,
-        limit if limit > CLUSTERS_MAX => {
-            let text = format!("the limit is {limit}; at most {CLUSTERS_MAX} clusters are shown");
-            return Err(AdminError::Parameter(text));
-        }
-        limit => limit,
-    };
+    let page = page(&request)?;
     let is_local = request.local;
+    let limit = u32::try_from(page.limit()).unwrap_or(u32::MAX);
     let request = pb::GetLoadRequest { local: true, limit, ..request };
     let here = load_here(ctx, request.clone());
     let (here, there) = tokio::join!(here, fleet::ask_unless(is_local, ctx, &request));
     let (n_answered, n_not_asked) = (there.n_answered(), there.n_not_asked);
     let not_asked = there.not_asked.clone();
     let mut status = here?;
-    there.into_replies().for_each(|reply| load_sum::add(&mut status, reply));
-    load_sum::limit(&mut status, usize::try_from(limit).unwrap_or(usize::MAX));
+    let mut end = load_sum::end(&status);
+    for mut reply in there.into_replies() {
+        // A replica of an older release lists the clusters from the first one.
+        reply.clusters.retain(|one| page.after().is_none_or(|after| load_sum::key(one) > *after));
+        end = end.into_iter().chain(load_sum::end(&reply)).min();
+        load_sum::add(&mut status, reply);
+    }
+    load_sum::limit(&mut status, end.as_ref(), page.limit());
+    if status.clusters_omitted > 0
+        && let Some(last) = status.clusters.last()
+    {
+        status.next = page.cursor(&load_sum::key(last));
+    }
     status.replicas = n_answered + 1;
     status.replicas_not_asked = n_not_asked;
     status.not_asked = not_asked;
@@ -57,18 +61,25 @@ impl FleetRequest for pb::GetLoadRequest {
     type Reply = pb::LoadStatus;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::LoadStatus, AdminError> {
-        let limit = self.limit.clamp(1, CLUSTERS_MAX);
+        let limit = self.limit.clamp(1, LIMIT_MAX);
         load_here(ctx, Self { limit, ..self }).await
     }
+}
+
+/// Returns the page of clusters that a request asks for.
+fn page(request: &pb::GetLoadRequest) -> Result<Page<load_sum::Key>, AdminError> {
+    Page::parse("load", request.limit, &request.cursor, CLUSTERS_DEFAULT)
 }
 
 /// Returns the load that clients have reported to this replica.
 async fn load_here(ctx: &Ctx, request: pb::GetLoadRequest) -> Result<pb::LoadStatus, AdminError> {
     let reports = reports_of(ctx)?;
+    let page = page(&request)?;
     let query = Query {
         cluster: request.cluster,
         endpoints: request.endpoints,
-        clusters_max: usize::try_from(request.limit).unwrap_or(usize::MAX),
+        clusters_max: page.limit(),
+        after: page.after().cloned(),
     };
     let mut status = reports.show(query).await;
     status.replica_id = ctx.deps.replica.id();

@@ -9,17 +9,33 @@ pub(crate) fn add(to: &mut pb::LoadStatus, other: pb::LoadStatus) {
     to.reports += other.reports;
     add_sum(&mut to.total, other.total);
     to.clusters_omitted += other.clusters_omitted;
-    let key = |one: &pb::ClusterLoad| (one.cluster_name.clone(), one.cluster_service_name.clone());
     merge(&mut to.clusters, other.clusters, key, add_cluster);
     let key = |one: &pb::OmittedLoad| one.kind.clone();
     merge(&mut to.omitted, other.omitted, key, |to, other| to.count += other.count);
 }
 
-/// Leaves at most `max` clusters, and counts the others.
-pub(crate) fn limit(status: &mut pb::LoadStatus, max: usize) {
-    let n_more = status.clusters.len().saturating_sub(max);
+/// The key by which clusters are ordered: the name and the service name.
+pub(crate) type Key = (String, String);
+
+/// Returns the key of a cluster.
+pub(crate) fn key(cluster: &pb::ClusterLoad) -> Key {
+    (cluster.cluster_name.clone(), cluster.cluster_service_name.clone())
+}
+
+/// Returns the last cluster of a replica that has more clusters.
+pub(crate) fn end(status: &pb::LoadStatus) -> Option<Key> {
+    status.clusters.last().filter(|_| status.clusters_omitted > 0).map(key)
+}
+
+/// Leaves the clusters up to `end`, at most `max`, and counts those after them. After `end`, the load of some replica is
+/// missing.
+pub(crate) fn limit(status: &mut pb::LoadStatus, end: Option<&Key>, max: usize) {
+    let n = status.clusters.len();
+    if let Some(end) = end {
+        status.clusters.retain(|cluster| key(cluster) <= *end);
+    }
     status.clusters.truncate(max);
-    status.clusters_omitted += n_more as u64;
+    status.clusters_omitted += (n - status.clusters.len()) as u64;
 }
 
 /// Adds items to a list. Items with the same key become one. The list is then ordered by key.
@@ -135,7 +151,11 @@ mod tests {
             .map(|one| (one.address.as_str(), one.issued))
             .collect();
         assert_eq!(endpoints, [("a", 12), ("b", 3)]);
-        limit(&mut all, 1);
+        let mut ended = pb::LoadStatus { clusters_omitted: 7, ..all.clone() };
+        assert_eq!((end(&all), end(&ended)), (None, Some(("web".to_owned(), String::new()))));
+        limit(&mut ended, Some(&("tea".to_owned(), String::new())), 5);
+        assert_eq!((ended.clusters.len(), ended.clusters_omitted), (1, 8));
+        limit(&mut all, None, 1);
         assert_eq!((all.clusters.len(), all.clusters_omitted), (1, 1));
     }
 }

@@ -18,6 +18,13 @@ pub const METRICS: &[Metric] = &[
         MetricKind::Histogram,
         "Duration of a write, without the wait for clients",
     ),
+    Metric::new(
+        "chancery_xds_nodes",
+        MetricKind::Gauge,
+        "Nodes with a stream to this replica, by the worst state of their streams: synced, waiting, pending, silent, \
+         rejected, unassigned, as `chancery nodes` shows it. Counted every 5 s, with more than about 100,000 nodes less \
+         often",
+    ),
 ];
 
 /// The handles of the metrics.

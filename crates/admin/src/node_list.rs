@@ -4,7 +4,7 @@
 //! fleet.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     pin::Pin,
     sync::Arc,
 };
@@ -20,7 +20,8 @@ use crate::{
     AdminError,
     ctx::{Access, Ctx},
     fleet::{self, Elsewhere, FleetRequest},
-    node_state::{DISCONNECTED, NodeState, STATES, node_state},
+    node_counts,
+    node_state::{DISCONNECTED, NODE_STATES, NodeState},
     nodes::{check_answered, merged, selected_streams, show_node},
 };
 
@@ -62,10 +63,9 @@ impl Selection {
             word => match NodeState::parse(word) {
                 Some(state) => Some(StateFilter::Connected(state)),
                 None => {
-                    let known: Vec<&str> = STATES.iter().map(|state| state.word()).collect();
                     return Err(AdminError::Parameter(format!(
-                        "{word:?} is not a state of a node; the states are {}, {DISCONNECTED}",
-                        known.join(", ")
+                        "{word:?} is not a state of a node; the states are {}",
+                        NODE_STATES.join(", ")
                     )));
                 }
             },
@@ -134,12 +134,8 @@ async fn count(
 /// Counts the connected nodes of this replica by state.
 async fn count_here(ctx: &Ctx, selection: Selection) -> Result<pb::ListNodesResponse, AdminError> {
     let since = Instant::now();
-    let mut by_id: HashMap<String, NodeState> = HashMap::new();
-    let take = |stream: StreamStatus| {
-        let worst = by_id.entry(stream.node.id.clone()).or_default();
-        *worst = (*worst).max(node_state([&stream]));
-    };
-    ctx.deps.fanout.for_each_stream_of(Arc::new(move |node| selection.has(&node.id)), take).await;
+    let select = Arc::new(move |node: &Node| selection.has(&node.id));
+    let by_id = node_counts::states(&ctx.deps.fanout, select).await;
     check_answered(ctx, since)?;
     let mut counts = BTreeMap::new();
     for state in by_id.into_values() {
@@ -321,19 +317,18 @@ async fn filtered_nodes(
         Some(revision) => Some(nodes_behind(ctx, revision).await),
     };
     let selected = selection.clone();
-    let mut states: BTreeMap<String, NodeState> = BTreeMap::new();
-    let take = |stream: StreamStatus| {
-        let worst = states.entry(stream.node.id.clone()).or_default();
-        *worst = (*worst).max(node_state([&stream]));
-    };
-    ctx.deps.fanout.for_each_stream_of(Arc::new(move |node| selected.has(&node.id)), take).await;
+    let select = Arc::new(move |node: &Node| selected.has(&node.id));
+    let states = node_counts::states(&ctx.deps.fanout, select).await;
     check_answered(ctx, since)?;
     let is_selected = |(id, state): &(String, NodeState)| {
         selection.state.is_none_or(|filter| filter == StateFilter::Connected(*state))
             && behind.as_ref().is_none_or(|behind| behind.contains(id))
     };
-    let ids = states.into_iter().filter(is_selected).take(limit).map(|(id, _)| id);
-    let ids: BTreeSet<String> = ids.collect();
+    let mut ids: BTreeSet<String> =
+        states.into_iter().filter(is_selected).map(|(id, _)| id).collect();
+    while ids.len() > limit {
+        ids.pop_last();
+    }
     let mut by_id = ById::new();
     let select = Arc::new(move |node: &Node| ids.contains(&node.id));
     for stream in selected_streams(ctx, select).await? {

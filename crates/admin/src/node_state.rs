@@ -36,9 +36,20 @@ pub(crate) const STATES: [NodeState; 6] = [
 /// The state of a node without streams, which no stream has.
 pub(crate) const DISCONNECTED: &str = "disconnected";
 
+/// The words of all states of a node in [`pb::Condition`], the worst first.
+pub const NODE_STATES: [&str; 7] = [
+    STATES[0].word(),
+    STATES[1].word(),
+    STATES[2].word(),
+    STATES[3].word(),
+    STATES[4].word(),
+    STATES[5].word(),
+    DISCONNECTED,
+];
+
 impl NodeState {
     /// Returns the word in [`pb::Condition`].
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::Unassigned => "unassigned",
             Self::Rejected => "rejected",

@@ -82,7 +82,8 @@ pub(crate) fn extent<T>(there: &Elsewhere<T>) -> String {
 }
 
 /// Returns the replicas that have not answered, each with its reason.
-pub(crate) fn unanswered(missing: &[pb::ReplicaNotAsked]) -> String {
+#[must_use]
+pub fn unanswered(missing: &[pb::ReplicaNotAsked]) -> String {
     let replicas = missing.iter().map(|one| format!("replica {} {}", one.replica_id, one.message));
     replicas.collect::<Vec<_>>().join(", ")
 }
@@ -95,18 +96,15 @@ pub(crate) async fn get_node(
     let pb::GetNodeRequest { id, local } = request;
     let forwarded = pb::GetNodeRequest { id: id.clone(), local: true };
     let here = node_here(ctx, &id);
-    let (here, there) = tokio::join!(here, fleet::ask_unless(local, ctx, &forwarded));
+    let (here, mut there) = tokio::join!(here, fleet::ask_unless(local, ctx, &forwarded));
     let here = match here {
         Err(AdminError::NotFound(_)) => None,
         other => Some(other?),
     };
-    let (replicas_not_asked, missing) = (there.n_not_asked, there.not_asked.clone());
-    let Some(node) =
-        merged(here.into_iter().chain(there.replies.iter().map(|(_, node)| node.clone())))
-    else {
-        return Err(not_connected(&id, &there));
-    };
-    Ok(pb::NodeStatus { replicas_not_asked, not_asked: missing, ..node })
+    let replies = std::mem::take(&mut there.replies).into_iter().map(|(_, node)| node);
+    let node = merged(here.into_iter().chain(replies)).ok_or_else(|| not_connected(&id, &there))?;
+    let Elsewhere { not_asked, n_not_asked: replicas_not_asked, .. } = there;
+    Ok(pb::NodeStatus { replicas_not_asked, not_asked, ..node })
 }
 
 /// Returns a node with its streams to this replica.

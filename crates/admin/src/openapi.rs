@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     ctx::Access,
     operations::{Described, OPERATIONS},
+    page::LIMIT_MAX,
 };
 
 /// The message of errors.
@@ -111,18 +112,29 @@ fn parameter(name: &str, kind: &str) -> Value {
     let (place, schema) = match kind {
         "path" => ("path", json!({"type": "string"})),
         "flag" | "optional_flag" => ("query", json!({"type": "boolean"})),
-        "number" | "number_or_zero" | "limit" => {
-            ("query", json!({"type": "integer", "format": "int64", "minimum": 0}))
-        }
+        "limit" => ("query", json!({"type": "integer", "minimum": 0, "maximum": LIMIT_MAX})),
+        "number" | "number_or_zero" => (
+            "query",
+            json!({"type": "integer", "format": "uint64", "minimum": 0, "maximum": u64::MAX}),
+        ),
         "list" | "texts" => ("query", json!({"type": "array", "items": {"type": "string"}})),
         "pairs" => {
             let pair = json!({"type": "string", "pattern": "^[^=]+=", "examples": ["key=value"]});
             ("query", json!({"type": "array", "items": pair}))
         }
-        "millis" => ("query", json!({"type": "string", "examples": ["500ms", "10s", "2m"]})),
+        "millis" => {
+            let examples = ["500ms", "10s", "2m"];
+            let pattern = "^[0-9]+(ms|s|m|h)$";
+            ("query", json!({"type": "string", "pattern": pattern, "examples": examples}))
+        }
         _ => ("query", json!({"type": "string"})),
     };
-    json!({"name": name, "in": place, "required": place == "path", "schema": schema})
+    let mut described =
+        json!({"name": name, "in": place, "required": place == "path", "schema": schema});
+    if schema["type"] == "boolean" {
+        described["allowEmptyValue"] = json!(true);
+    }
+    described
 }
 
 fn reference(name: &str) -> Value {

@@ -224,6 +224,8 @@ operations! {
                 without_body: flag("without_body"),
                 stale: flag("stale"),
                 dynamic_parameters: pairs("parameter"),
+                limit: limit("limit"),
+                cursor: text("cursor"),
             },
             run: resources::list_resources(ctx, request).await,
         }
@@ -300,7 +302,7 @@ operations! {
         list_assignments(ctx, request: ListAssignmentsRequest) -> pb::ListAssignmentsResponse {
             needs: Cluster(Verb::Assignments),
             record: read,
-            http: GET "/v1/assignments" { stale: flag("stale") },
+            http: GET "/v1/assignments" { stale: flag("stale"), limit: limit("limit"), cursor: text("cursor") },
             run: cluster::list_assignments(ctx, request).await,
         }
 
@@ -368,7 +370,7 @@ operations! {
         list_history(ctx, request: ListHistoryRequest) -> pb::ListHistoryResponse {
             needs: Cluster(Verb::History),
             record: read,
-            http: GET "/v1/history" { limit: limit("limit"), stale: flag("stale") },
+            http: GET "/v1/history" { limit: limit("limit"), stale: flag("stale"), cursor: text("cursor") },
             run: cluster::list_history(ctx, request).await,
         }
 
@@ -408,7 +410,7 @@ operations! {
         list_access(ctx, request: ListAccessRequest) -> pb::ListAccessResponse {
             needs: Cluster(Verb::AccessRead),
             record: read,
-            http: GET "/v1/access" { stale: flag("stale") },
+            http: GET "/v1/access" { stale: flag("stale"), limit: limit("limit"), cursor: text("cursor") },
             run: access::list_access(ctx, request).await,
         }
 
@@ -443,7 +445,7 @@ operations! {
         list_tokens(ctx, request: ListTokensRequest) -> pb::ListTokensResponse {
             needs: Cluster(Verb::Tokens),
             record: read,
-            http: GET "/v1/tokens" { stale: flag("stale") },
+            http: GET "/v1/tokens" { stale: flag("stale"), limit: limit("limit"), cursor: text("cursor") },
             run: access::list_tokens(ctx, request).await,
         }
 
@@ -459,7 +461,7 @@ operations! {
         list_quotas(ctx, request: ListQuotasRequest) -> pb::ListQuotasResponse {
             needs: Cluster(Verb::AccessRead),
             record: read,
-            http: GET "/v1/quotas" { stale: flag("stale") },
+            http: GET "/v1/quotas" { stale: flag("stale"), limit: limit("limit"), cursor: text("cursor") },
             run: access::list_quotas(ctx, request).await,
         }
 
@@ -477,7 +479,12 @@ operations! {
         analyze(ctx, request: AnalyzeRequest) -> pb::AnalyzeResponse {
             needs: Somewhere(Verb::Get),
             record: read,
-            http: GET "/v1/analyze" { scope: text("scope"), stale: flag("stale") },
+            http: GET "/v1/analyze" {
+                scope: text("scope"),
+                stale: flag("stale"),
+                limit: limit("limit"),
+                cursor: text("cursor"),
+            },
             run: analyze::analyze(ctx, request).await,
         }
     }
@@ -541,6 +548,7 @@ operations! {
                 endpoints: flag("endpoints"),
                 limit: limit("limit"),
                 local: flag("local"),
+                cursor: text("cursor"),
             },
             run: load::get_load(ctx, request).await,
         }

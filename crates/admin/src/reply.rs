@@ -67,7 +67,9 @@ impl HttpReply for Listing {
     const NAME: &'static str = <pb::ListResourcesResponse as JsonMessage>::NAME;
 
     fn into_http(self) -> Response {
-        let head = format!("{{\"revision\":{},\"resources\":[", self.revision());
+        let pb::ListResourcesResponse { revision, next, .. } = self.head();
+        // A cursor has no character that JSON escapes.
+        let head = format!("{{\"revision\":{revision},\"next\":\"{next}\",\"resources\":[");
         json_pieces(head, self.into_stream().map(|piece| piece.resources))
     }
 }

@@ -15,6 +15,7 @@ use crate::{
     ctx::Ctx,
     deps::Freshness,
     found_node::{FoundNode, find_node},
+    page::Page,
     record::{SecretsRead, record_secrets_read},
 };
 
@@ -136,6 +137,8 @@ pub(crate) fn given(text: &str) -> Option<&str> {
 #[derive(Debug)]
 pub(crate) struct Listing {
     revision: u64,
+    /// The cursor of the next page.
+    next: String,
     body: Body,
     pieces: Vec<Piece>,
     /// The index in `pieces`.
@@ -159,9 +162,10 @@ const PIECE_BYTES_MAX: usize = 256 << 10;
 const PIECE_RESOURCES_MAX: usize = 200;
 
 impl Listing {
-    /// Returns the revision of the listed state.
-    pub(crate) fn revision(&self) -> u64 {
-        self.revision
+    /// Returns a piece without resources.
+    pub(crate) fn head(&self) -> pb::ListResourcesResponse {
+        let (revision, next) = (self.revision, self.next.clone());
+        pb::ListResourcesResponse { revision, resources: Vec::new(), next }
     }
 
     /// Returns the pieces as a stream. Each piece is created when the client can receive it, and
@@ -182,7 +186,7 @@ impl Listing {
             let n_left = PIECE_RESOURCES_MAX - resources.len();
             let (scope, type_url) = piece.scope_and_type();
             let after = self.after.take();
-            for resource in piece.after(after.as_ref()).take(n_left) {
+            for resource in piece.after(after.as_ref().map(ResourceName::as_str)).take(n_left) {
                 bytes += resource.body_len();
                 resources.push(show(scope, type_url, resource, self.body));
                 self.after = Some(resource.name().clone());
@@ -200,8 +204,47 @@ impl Listing {
             return None;
         }
         self.is_started = true;
-        Some(pb::ListResourcesResponse { revision: self.revision, resources })
+        Some(pb::ListResourcesResponse { resources, ..self.head() })
     }
+}
+
+/// The key of a resource in a list: its scope, its type, and its name inside the server.
+type Key = (String, String, String);
+
+/// Returns the resources of a page, and the cursor of the next one.
+fn page_of(pieces: Vec<Piece>, page: &Page<Key>) -> (Vec<Piece>, String) {
+    let (mut left, mut next) = (page.limit(), String::new());
+    let mut of_page: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        let (scope, type_url) = piece.scope_and_type();
+        let place = (scope.as_str(), type_url.as_str());
+        let after = page
+            .after()
+            .map(|(scope, type_url, name)| ((scope.as_str(), type_url.as_str()), name.as_str()));
+        let after = match after {
+            Some((last, _)) if place < last => continue,
+            Some((last, name)) if place == last => Some(name),
+            _ => None,
+        };
+        if after.is_none() && piece.len() <= left {
+            left -= piece.len();
+            of_page.push(piece);
+            continue;
+        }
+        let mut rest = piece.after(after);
+        let resources: Vec<Arc<Resource>> = rest.by_ref().take(left).cloned().collect();
+        left -= resources.len();
+        let is_end = rest.next().is_none();
+        drop(rest);
+        if !resources.is_empty() {
+            of_page.push(Piece::Some(scope.clone(), type_url.clone(), resources));
+        }
+        if !is_end {
+            next = of_page.last().map(|last| page.cursor(&last.last_key())).unwrap_or_default();
+            break;
+        }
+    }
+    (of_page, next)
 }
 
 /// Returns the error for a body that is sealed and that this replica cannot open.
@@ -214,6 +257,17 @@ pub(crate) fn unopened(scope: &ScopeName, type_url: &TypeUrl) -> AdminError {
 }
 
 impl Piece {
+    /// Returns the key of the last resource.
+    fn last_key(&self) -> Key {
+        let (scope, type_url) = self.scope_and_type();
+        let name = match self {
+            Self::All(collection) => collection.resources.get_max().map(|(name, _)| name),
+            Self::Some(_, _, resources) => resources.last().map(|one| one.name()),
+        };
+        let name = name.map(|name| name.as_str().to_owned()).unwrap_or_default();
+        (scope.to_string(), type_url.to_string(), name)
+    }
+
     fn len(&self) -> usize {
         match self {
             Self::All(collection) => collection.resources.len(),
@@ -241,18 +295,18 @@ impl Piece {
     /// Returns the resources after the given name, sorted by name.
     fn after<'a>(
         &'a self,
-        name: Option<&'a ResourceName>,
+        name: Option<&'a str>,
     ) -> Box<dyn Iterator<Item = &'a Arc<Resource>> + 'a> {
         use std::ops::Bound::{Excluded, Unbounded};
         match (self, name) {
             (Self::All(collection), None) => Box::new(collection.resources.values()),
             (Self::All(collection), Some(name)) => {
-                let rest = collection.resources.range((Excluded(name.clone()), Unbounded));
+                let rest = collection.resources.range::<_, str>((Excluded(name), Unbounded));
                 Box::new(rest.map(|(_, resource)| resource))
             }
             (Self::Some(_, _, resources), None) => Box::new(resources.iter()),
             (Self::Some(_, _, resources), Some(name)) => {
-                let start = resources.partition_point(|resource| resource.name() <= name);
+                let start = resources.partition_point(|resource| resource.name().as_str() <= name);
                 Box::new(resources[start..].iter())
             }
         }
@@ -264,6 +318,7 @@ pub(crate) async fn list_resources(
     ctx: &Ctx,
     request: pb::ListResourcesRequest,
 ) -> Result<Listing, AdminError> {
+    let page = Page::parse_or_all("resources", request.limit, &request.cursor)?;
     let type_url = given(&request.r#type).map(parse_type).transpose()?;
     let parameters = request.dynamic_parameters;
     if request.name.is_empty() && !parameters.is_empty() {
@@ -300,6 +355,7 @@ pub(crate) async fn list_resources(
             return Err(AdminError::NotFound(reason));
         }
     }
+    let (pieces, next) = page_of(pieces, &page);
     let body = if request.without_body { Body::LeftOut } else { Body::Shown };
     if body == Body::Shown {
         pieces.iter().try_for_each(Piece::check_opened)?;
@@ -316,7 +372,8 @@ pub(crate) async fn list_resources(
         };
         record_secrets_read(ctx, read).await?;
     }
-    Ok(Listing { revision: state.revision.0, body, pieces, at: 0, after: None, is_started: false })
+    let revision = state.revision.0;
+    Ok(Listing { revision, next, body, pieces, at: 0, after: None, is_started: false })
 }
 
 /// Returns the name of the resource that an operator means: its canonical form, or the given text if a

@@ -40,7 +40,7 @@ pub fn load_report(message: &[u8], decoded: &dyn Fn()) {
         assert_eq!(table.clusters.len(), 0, "nothing of a malformed report counts");
         return;
     }
-    let query = Query { cluster: String::new(), endpoints: true, clusters_max: 8 };
+    let query = Query { cluster: String::new(), endpoints: true, clusters_max: 8, after: None };
     drop(show::status(&table, &query, now));
     decoded();
     if let Ok(expected) = LoadStatsRequest::decode(message) {

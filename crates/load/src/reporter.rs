@@ -258,7 +258,8 @@ mod tests {
         // The report goes on after its stream has given up.
         drop(tokio::time::timeout(Duration::ZERO, stream.report(large)).await);
         drop(stream);
-        let query = Query { cluster: String::new(), endpoints: false, clusters_max: 1 };
+        let query =
+            Query { cluster: String::new(), endpoints: false, clusters_max: 1, after: None };
         let status = reports.show(query).await;
         assert_eq!((status.reports, status.streams), (1, 0));
         assert_eq!((status.clusters.len(), status.clusters_omitted), (1, 4999));
@@ -274,7 +275,8 @@ mod tests {
         for identity in ["token:a", "token:b"] {
             let stream = reports.open(identity, "n");
             stream.report(report_of(identity, 8)).await.unwrap();
-            let query = Query { cluster: String::new(), endpoints: false, clusters_max: 8 };
+            let query =
+                Query { cluster: String::new(), endpoints: false, clusters_max: 8, after: None };
             n_clusters.push(reports.show(query).await.clusters.len());
         }
         assert_eq!(n_clusters, [4, 6], "each identity can use half of what is left");

@@ -28,6 +28,8 @@ pub struct Query {
     pub endpoints: bool,
     /// The maximum number of clusters.
     pub clusters_max: usize,
+    /// The name and service name of the last cluster that is left out, with all before it.
+    pub after: Option<(String, String)>,
 }
 
 /// Returns the settings as a message of the admin API.
@@ -43,14 +45,19 @@ pub fn show_settings(settings: &Settings) -> pb::LoadSettings {
 pub(crate) fn status(table: &Table, query: &Query, now: Instant) -> pb::LoadStatus {
     let glob = Glob::new(if query.cluster.is_empty() { "*" } else { &query.cluster });
     let (mut clusters, mut left, mut clusters_omitted) = (Vec::new(), ANSWER_BYTES_MAX, 0);
-    for (key, sum) in table.clusters.iter().filter(|(key, _)| glob.matches(&key.name)) {
+    let after = query.after.as_ref().map(|(name, service)| (name.as_str(), service.as_str()));
+    let is_selected = |key: &ClusterKey| {
+        glob.matches(&key.name) && after.is_none_or(|after| (&*key.name, &*key.service) > after)
+    };
+    for (key, sum) in table.clusters.iter().filter(|(key, _)| is_selected(key)) {
+        // The list ends before the first cluster that does not fit, so that the next page begins with it.
         let rest = left.checked_sub(n_bytes(key, sum, query.endpoints));
-        match rest.filter(|_| clusters.len() < query.clusters_max) {
-            Some(rest) => {
-                left = rest;
-                clusters.push(cluster(key, sum, query.endpoints, now));
-            }
-            None => clusters_omitted += 1,
+        let fits = rest.is_some() || clusters.is_empty();
+        if clusters_omitted == 0 && fits && clusters.len() < query.clusters_max {
+            left = rest.unwrap_or_default();
+            clusters.push(cluster(key, sum, query.endpoints, now));
+        } else {
+            clusters_omitted += 1;
         }
     }
     let totals = &table.totals;

@@ -391,7 +391,17 @@ impl Replica {
     /// revisions.
     #[must_use]
     pub fn history(&self, limit: usize) -> Vec<Arc<HistoryEntry>> {
-        self.0.core.storage.published.newest().history.iter().rev().take(limit).cloned().collect()
+        self.history_before(Revision(u64::MAX), limit)
+    }
+
+    /// Returns the newest `limit` revisions before `revision`, newest first.
+    #[must_use]
+    pub fn history_before(&self, revision: Revision, limit: usize) -> Vec<Arc<HistoryEntry>> {
+        let image = self.0.core.storage.published.newest();
+        let end = image.history.binary_search_by(|entry| entry.revision.cmp(&revision));
+        let end = end.unwrap_or_else(|at| at);
+        let start = end.saturating_sub(limit);
+        image.history.iter().skip(start).take(end - start).rev().cloned().collect()
     }
 
     /// Returns the revisions of the history after `revision`, oldest first, at most `limit`. Returns the oldest revision

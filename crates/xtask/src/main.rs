@@ -29,6 +29,7 @@ mod http;
 mod metrics_page;
 mod mixin;
 mod mutants;
+mod openapi;
 mod package;
 mod page;
 mod paths;
@@ -96,6 +97,8 @@ usage: cargo xtask <command>
   far-clients [--program PATH] [CLIENT..]
                          run istiod and istio-agent with an Envoy, Kitex, Armeria and grpc-java with a debug build or
                          a program: updates, removals, a restart and traffic; compiles istiod once (30 minutes)
+  openapi                send requests that schemathesis generates from /v1/openapi.json to a debug build, and check the
+                         answers (about 3 minutes)
   fuzz [TARGET..]        search with libFuzzer for inputs that break a decoder, for 60 s per target;
                          --runs N tries N inputs, --seconds N searches for N seconds; --minimize
                          replaces the corpora by minimal ones with the same coverage
@@ -172,6 +175,7 @@ fn run() -> Result<ExitCode> {
         ["packages"] => package::check_files(&paths)?,
         ["corpus", rest @ ..] => corpus::run(&paths, rest)?,
         ["far-clients", rest @ ..] => far_clients(&paths, rest)?,
+        ["openapi"] => openapi::run(&paths, &given_or_built(&paths)?)?,
         ["fuzz", rest @ ..] => fuzz::run(&paths, rest)?,
         ["bare"] => bare::run(&paths, bare::Machine::Bare)?,
         ["bare", "--quick"] => bare::run(&paths, bare::Machine::Quick)?,

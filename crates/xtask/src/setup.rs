@@ -137,6 +137,12 @@ pub(crate) fn file_checkers(paths: &Paths) -> Result<FileCheckers> {
     packaging::file_checkers(paths)
 }
 
+/// Installs schemathesis, and returns the program.
+pub(crate) fn schemathesis(paths: &Paths) -> Result<PathBuf> {
+    let _one_at_a_time = lock(paths)?;
+    packaging::schemathesis(paths)
+}
+
 /// Installs the dependencies of `cargo xtask bare`. Fails without root permissions.
 pub(crate) fn bare_needs() -> Result<()> {
     ensure!(is_root()?, "`cargo xtask bare` needs root to mount and chroot; run it as root");

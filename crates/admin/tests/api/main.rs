@@ -17,6 +17,7 @@ mod load;
 mod mcp;
 mod nodes;
 mod openapi;
+mod pages;
 mod profiles;
 mod quotas;
 mod references;

@@ -49,7 +49,7 @@ fn add(table: &mut Table, stream: u64, clusters: Vec<ClusterStats>) {
 }
 
 fn shown(table: &Table) -> pb::LoadStatus {
-    let query = Query { cluster: String::new(), endpoints: true, clusters_max: 1000 };
+    let query = Query { cluster: String::new(), endpoints: true, clusters_max: 1000, after: None };
     show::status(table, &query, Instant::now())
 }
 

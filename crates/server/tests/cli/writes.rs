@@ -325,3 +325,27 @@ fn failure_is_json_if_the_output_is_json() {
     let shown: serde_json::Value = serde_json::from_str(&unconfirmed.out).unwrap();
     assert_eq!((unconfirmed.code, &shown["revision"]), (3, &json!(1)), "{shown}");
 }
+
+/// The pages of `get` are the list, in each form of output.
+#[test]
+fn get_shows_a_list_in_pages() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&directory.path().join("data"));
+    server.json(&["apply", "-f", "-"], &clusters(&["a", "b", "c"], "1s"));
+    let whole = server.json(&["get", "cds"], "");
+    assert_eq!(whole["next"], "", "{whole}");
+    let first = server.json(&["get", "cds", "--limit", "2"], "");
+    let next = first["next"].as_str().unwrap();
+    let rest = server.json(&["get", "cds", "--cursor", next], "");
+    let both = [&first, &rest].map(|page| page["resources"].as_array().unwrap().clone());
+    assert_eq!(both.concat(), *whole["resources"].as_array().unwrap());
+    assert_eq!(rest["next"], "");
+    let table = server.run(&["get", "cds", "-n", "2"]).out;
+    assert!(table.ends_with(&format!("\nmore resources: --cursor {next}\n")), "{table}");
+    let yaml = server.run(&["get", "cds", "-n", "2", "-o", "yaml"]).out;
+    assert!(yaml.ends_with(&format!("\n# more resources: --cursor {next}\n")), "{yaml}");
+    assert_eq!(server.json(&["apply", "-f", "-"], &yaml)["unchanged"], 2);
+    let refused = server.run(&["get", "--cursor", "abc"]);
+    assert_eq!(refused.code, 1);
+    assert!(refused.err.contains("the cursor is invalid: no list has made it"), "{}", refused.err);
+}

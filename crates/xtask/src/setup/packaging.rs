@@ -1,5 +1,5 @@
 //! The tools that check packages: skopeo, umoci and runc for the image, systemd for the unit, and checkers of the Dockerfile
-//! and of the Compose file.
+//! and of the Compose file. Also the checker of the HTTP API.
 //!
 //! Invariant: setup writes the stamp last, and the stamp contains the pinned versions with their checksums.
 
@@ -13,8 +13,9 @@ use super::{
 };
 use crate::{paths::Paths, proc, say::say};
 
-/// The file with the exact versions and checksums, which no other file contains.
+/// The files with the exact versions and checksums, which no other file contains.
 const PINS: &str = "crates/xtask/src/setup/packaging/requirements.txt";
+const API_PINS: &str = "crates/xtask/src/openapi/requirements.txt";
 
 const SKOPEO: Need = Need::program("skopeo", "skopeo");
 const UMOCI: Need = Need::program("umoci", "umoci");
@@ -43,24 +44,38 @@ pub(crate) struct FileCheckers {
 
 /// Installs the checkers of files. The caller holds the lock.
 pub(super) fn file_checkers(paths: &Paths) -> Result<FileCheckers> {
-    let pins = paths.root.join(PINS);
+    let [hadolint, check_jsonschema] =
+        python_tools(paths, PINS, "packaging-tools", ["hadolint", "check-jsonschema"])?;
+    Ok(FileCheckers { hadolint, check_jsonschema })
+}
+
+/// Installs schemathesis, which checks the HTTP API. The caller holds the lock.
+pub(super) fn schemathesis(paths: &Paths) -> Result<PathBuf> {
+    let [tool] = python_tools(paths, API_PINS, "api-tools", ["schemathesis"])?;
+    Ok(tool)
+}
+
+/// Installs programs of Python into a directory of the cache. `pins` has their exact versions.
+fn python_tools<const N: usize>(
+    paths: &Paths,
+    pins: &str,
+    name: &str,
+    tools: [&str; N],
+) -> Result<[PathBuf; N]> {
+    let pins = paths.root.join(pins);
     let wanted = read(&pins)?;
-    let dir = paths.cache.join("packaging-tools");
-    let bin = dir.join("bin");
-    let tools = FileCheckers {
-        hadolint: bin.join("hadolint"),
-        check_jsonschema: bin.join("check-jsonschema"),
-    };
+    let dir = paths.cache.join(name);
+    let programs = tools.map(|tool| dir.join("bin").join(tool));
     let stamp = dir.join("complete");
     if is_stamped(&stamp, &wanted) {
-        return Ok(tools);
+        return Ok(programs);
     }
-    say!("installing hadolint and check-jsonschema into {}", dir.display());
+    say!("installing {} into {}", tools.join(" and "), dir.display());
     let python = create_venv(&dir)?;
     proc::run(pip(&python, "install").args(["--require-hashes", "-r"]).arg(&pins))?;
-    for tool in [&tools.hadolint, &tools.check_jsonschema] {
-        proc::output(Command::new(tool).arg("--version"))?;
+    for program in &programs {
+        proc::output(Command::new(program).arg("--version"))?;
     }
     write(&stamp, &wanted)?;
-    Ok(tools)
+    Ok(programs)
 }

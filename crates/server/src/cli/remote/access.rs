@@ -92,7 +92,8 @@ pub(super) async fn run(
 }
 
 async fn list(mut client: Client, read: Read, answer: &mut Answer<'_>) -> Result<(), Failure> {
-    let response = client.list_access(pb::ListAccessRequest { stale: read.stale }).await;
+    let response =
+        client.list_access(pb::ListAccessRequest { stale: read.stale, ..Default::default() }).await;
     let list = response.map_err(|status| refusal(&status))?.into_inner();
     if answer.output == Output::Yaml {
         // The output is a manifest that can be applied again.

@@ -38,8 +38,11 @@ pub(super) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let mut client = AnalysisServiceClient::new(channel).max_decoding_message_size(usize::MAX);
-    let request =
-        AnalyzeRequest { scope: analyze.scope.unwrap_or_default(), stale: analyze.read.stale };
+    let request = AnalyzeRequest {
+        scope: analyze.scope.unwrap_or_default(),
+        stale: analyze.read.stale,
+        ..Default::default()
+    };
     let response = client.analyze(request).await.map_err(|status| refusal(&status))?.into_inner();
     answer.show(&response, |out| write_findings(&response, out))?;
     if response.warnings > 0 {

@@ -59,7 +59,9 @@ async fn list(
     mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let response = client.list_assignments(pb::ListAssignmentsRequest { stale: read.stale }).await;
+    let response = client
+        .list_assignments(pb::ListAssignmentsRequest { stale: read.stale, ..Default::default() })
+        .await;
     let list = response.map_err(|status| refusal(&status))?.into_inner();
     if answer.output == Output::Yaml {
         // The output is a manifest that can be applied again.

@@ -21,9 +21,7 @@ pub(super) fn check_complete(not_asked: &[pb::ReplicaNotAsked]) -> Result<(), Fa
     Err(Failure::with_exit(Exit::NotAllAsked, format!("incomplete: {}", unanswered(not_asked))))
 }
 
-/// Returns the replicas that have not answered, each with the reason.
+/// Returns the replicas that have not answered, each with the reason, for a terminal.
 pub(super) fn unanswered(not_asked: &[pb::ReplicaNotAsked]) -> String {
-    let replicas =
-        not_asked.iter().map(|one| format!("replica {} {}", one.replica_id, plain(&one.message)));
-    replicas.collect::<Vec<_>>().join(", ")
+    plain(&chancery_admin::unanswered(not_asked))
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use chancery_admin::json::JsonMessage;
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
+use serde_json::json;
 
 use super::{
     client::refusal,
@@ -17,7 +18,7 @@ use crate::cli::{
     answer::{Answer, Output},
     failure::Failure,
     table::Table,
-    text::{labels, printable_json, short_type},
+    text::{labels, plain, printable_json, short_type},
 };
 
 /// The arguments of `get`.
@@ -37,6 +38,16 @@ pub(crate) struct Get {
     node: Option<String>,
     #[command(flatten)]
     parameters: Parameters,
+    /// Show at most N resources [default: all]
+    ///
+    /// They are ordered by scope, then type, then name. If there are more, the output ends with the cursor for --cursor.
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    limit: Option<u32>,
+    /// Show the resources after those of an earlier command with --limit [default: from the first]
+    ///
+    /// The server reads the newest revision for each command. Resources that exist all the time are shown once.
+    #[arg(long, value_name = "CURSOR")]
+    cursor: Option<String>,
     #[command(flatten)]
     read: Read,
 }
@@ -60,13 +71,15 @@ pub(super) async fn run(
         without_body: is_table,
         stale: get.read.stale,
         dynamic_parameters: get.parameters.into_map()?,
+        limit: get.limit.unwrap_or_default(),
+        cursor: get.cursor.unwrap_or_default(),
     };
     let response = client.list_resources(request).await.map_err(|status| refusal(&status))?;
     let mut pieces = response.into_inner();
     let mut list = pb::ListResourcesResponse::default();
-    while let Some(piece) = pieces.message().await.map_err(|status| refusal(&status))? {
-        list.revision = piece.revision;
-        list.resources.extend(piece.resources);
+    while let Some(mut piece) = pieces.message().await.map_err(|status| refusal(&status))? {
+        list.resources.append(&mut piece.resources);
+        list = pb::ListResourcesResponse { resources: list.resources, ..piece };
     }
     if named && list.resources.is_empty() {
         return Err(Failure::new(what));
@@ -76,7 +89,10 @@ pub(super) async fn run(
         Output::Text if is_table => answer.text(|out| write_table(&list, shortened, out))?,
         Output::Wide if is_table => answer.text(|out| write_table(&list, str::to_owned, out))?,
         Output::Text | Output::Wide | Output::Yaml => {
-            answer.out.write_all(manifest(&list.resources)?.as_bytes())?
+            answer.out.write_all(manifest(&list.resources)?.as_bytes())?;
+            if !list.next.is_empty() {
+                writeln!(answer.out, "# more resources: --cursor {}", list.next)?;
+            }
         }
     }
     Ok(())
@@ -96,7 +112,8 @@ fn not_found(get: &Get) -> String {
 /// Writes JSON with one resource per line. A list of 100,000 resources is thus written without a
 /// second copy in memory.
 fn write_json(list: &pb::ListResourcesResponse, out: &mut dyn Write) -> io::Result<()> {
-    write!(out, "{{\"revision\": {}, \"resources\": [", list.revision)?;
+    let next = json!(list.next);
+    write!(out, "{{\"revision\": {}, \"next\": {next}, \"resources\": [", list.revision)?;
     for (index, resource) in list.resources.iter().enumerate() {
         let separator = if index == 0 { "" } else { "," };
         write!(out, "{separator}\n{}", printable_json(&resource.to_json().to_string()))?;
@@ -124,5 +141,9 @@ fn write_table(
             labels(&resource.labels),
         ]);
     }
-    table.write(out, "")
+    table.write(out, "")?;
+    match list.next.as_str() {
+        "" => Ok(()),
+        next => writeln!(out, "more resources: --cursor {}", plain(next)),
+    }
 }

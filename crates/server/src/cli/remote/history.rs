@@ -46,7 +46,7 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     let mut client = servers.connect_any().await?;
     let limit = if history.verify { HISTORY_MAX } else { history.limit };
-    let request = pb::ListHistoryRequest { limit, stale: history.read.stale };
+    let request = pb::ListHistoryRequest { limit, stale: history.read.stale, ..Default::default() };
     let response = client.list_history(request).await.map_err(|status| refusal(&status))?;
     let expected = history.expect_head;
     let (is_check, follows) = (history.verify, history.follow);

@@ -92,6 +92,7 @@ pub(super) async fn run(
         endpoints: load.endpoints,
         limit: load.limit,
         local: load.extent.local,
+        ..GetLoadRequest::default()
     };
     let response = client.get_load(request).await.map_err(|status| refusal(&status))?;
     let status = response.into_inner();

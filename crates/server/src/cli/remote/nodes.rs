@@ -5,6 +5,7 @@ use std::{
     io::{self, Write},
 };
 
+use chancery_admin::NODE_STATES;
 use chancery_admin_proto::v1 as pb;
 use clap::{Args, ValueEnum};
 
@@ -67,17 +68,9 @@ enum State {
 }
 
 impl State {
-    /// Returns the name of the state in the admin API.
+    /// Returns the name of the state in the admin API, which has the states in the same order.
     fn name(self) -> &'static str {
-        match self {
-            Self::Unassigned => "unassigned",
-            Self::Rejected => "rejected",
-            Self::Silent => "silent",
-            Self::Pending => "pending",
-            Self::Waiting => "waiting",
-            Self::Synced => "synced",
-            Self::Disconnected => "disconnected",
-        }
+        NODE_STATES[self as usize]
     }
 }
 
@@ -133,7 +126,8 @@ fn write_list(list: &pb::ListNodesResponse, now: u64, out: &mut dyn Write) -> io
         let pb::DisconnectedNode { id, cluster, since_ms, replica_id, .. } = node;
         let (id, cluster, since) = (id.clone(), cluster.clone(), age(*since_ms, now));
         let none = String::new;
-        let (state, replica) = ("disconnected".to_owned(), replica_id.to_string());
+        let state = State::Disconnected.name().to_owned();
+        let replica = replica_id.to_string();
         table.row([id, cluster, state, since, replica, none(), none(), none(), none()]);
     }
     table.write(out, "")?;
@@ -164,8 +158,7 @@ fn rows(node: &pb::NodeStatus, now: u64, table: &mut Table) {
 
 /// Returns the place of a state in the order of states, the worst first.
 fn rank(state: &str) -> usize {
-    let states = State::value_variants().iter();
-    states.map(|one| one.name()).position(|name| name == state).unwrap_or(usize::MAX)
+    NODE_STATES.iter().position(|name| *name == state).unwrap_or(usize::MAX)
 }
 
 fn row(
@@ -239,6 +232,14 @@ fn type_in_words(subscription: &pb::SubscriptionStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_of_the_flag_are_those_of_the_admin_api() {
+        let value = |state: &State| state.to_possible_value().unwrap().get_name().to_owned();
+        let values: Vec<String> = State::value_variants().iter().map(value).collect();
+        assert_eq!(values, NODE_STATES);
+        assert_eq!(State::Waiting.name(), "waiting");
+    }
 
     #[test]
     fn node_table_shows_problems_of_each_node() {

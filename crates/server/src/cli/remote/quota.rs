@@ -39,7 +39,9 @@ pub(super) async fn run(
     let mut client = AccessServiceClient::new(channel).max_decoding_message_size(usize::MAX);
     match command {
         Quota::List { read } => {
-            let response = client.list_quotas(pb::ListQuotasRequest { stale: read.stale }).await;
+            let response = client
+                .list_quotas(pb::ListQuotasRequest { stale: read.stale, ..Default::default() })
+                .await;
             show(&response.map_err(|status| refusal(&status))?.into_inner(), answer)
         }
         Quota::Delete { name } => {

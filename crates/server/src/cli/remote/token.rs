@@ -90,7 +90,9 @@ pub(super) async fn run(
             answer.show(&created, |out| writeln!(out, "{}", created.token))
         }
         Token::List { read } => {
-            let listed = client.list_tokens(pb::ListTokensRequest { stale: read.stale }).await;
+            let listed = client
+                .list_tokens(pb::ListTokensRequest { stale: read.stale, ..Default::default() })
+                .await;
             let list = listed.map_err(|status| refusal(&status))?.into_inner();
             answer.show(&list, |out| {
                 if list.tokens.is_empty() {

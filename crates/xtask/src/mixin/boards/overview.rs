@@ -54,6 +54,9 @@ pub(super) const BOARD: Board = Board {
         Row {
             title: "Clients",
             panels: &[
+                lines("Nodes by state", "short", "Connected nodes, by the worst state of their streams, as `chancery nodes` shows it.", &[(
+                    "sum by (state) (chancery_xds_nodes)", "{{state}}",
+                )]),
                 lines("Time until clients have a change", "s", "From the arrival of a change at the replica to the acknowledgment of the client.", &[
                     ("histogram_quantile(0.5, sum by (le) (rate(chancery_xds_convergence_seconds_bucket[$__rate_interval])))", "median"),
                     ("histogram_quantile(0.99, sum by (le) (rate(chancery_xds_convergence_seconds_bucket[$__rate_interval])))", "slowest 1%"),

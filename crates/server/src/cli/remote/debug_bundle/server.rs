@@ -58,7 +58,7 @@ pub(super) async fn parts(directory: &str, server: &str, channel: Channel) -> Ve
     };
     let history_of = async {
         // Without a leader, the history of this replica says more than an error.
-        let request = pb::ListHistoryRequest { limit: HISTORY, stale: true };
+        let request = pb::ListHistoryRequest { limit: HISTORY, stale: true, ..Default::default() };
         let response = client().list_history(request).await;
         response.map(|done| done.into_inner().to_json()).map_err(|status| said(&status))
     };
