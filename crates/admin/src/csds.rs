@@ -285,7 +285,8 @@ impl Builder {
         nack: Option<&UpdateFailureState>,
         protocol: Protocol,
     ) -> GenericXdsConfig {
-        let ResourceStatus { name, state, resource, version, sent_ms_ago, is_reported } = status;
+        let ResourceStatus { name, state, resource, version, sent_ms_ago, is_reported, .. } =
+            status;
         let missing = is_reported.then(|| UpdateFailureState {
             details: format!("NOT_FOUND: {NOT_FOUND_TEXT}"),
             ..UpdateFailureState::default()

@@ -201,6 +201,7 @@ fn question(change: &Change, timeout: Duration) -> pb::WaitQuestion {
         scope: change.scope().map(ToString::to_string).unwrap_or_default(),
         timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
         left: Vec::new(),
+        includes_earlier: change.includes_earlier(),
     }
 }
 
@@ -215,7 +216,9 @@ fn change(question: &pb::WaitQuestion) -> Result<Change, AdminError> {
         let names = names.collect::<Result<BTreeSet<_>, _>>()?;
         touched.insert((ScopeName::new(&one.scope)?, type_url), names);
     }
-    let change = if question.anything {
+    let change = if question.includes_earlier {
+        Change::everything(revision)
+    } else if question.anything {
         Change::anything(revision)
     } else {
         Change::new(revision, touched, question.assignments)
@@ -339,7 +342,7 @@ pub(crate) async fn wait(
     request: pb_admin::WaitRequest,
 ) -> Result<pb_admin::WaitResult, AdminError> {
     const DEFAULT: Duration = Duration::from_secs(30);
-    let change = Change::anything(Revision(request.revision));
+    let change = Change::everything(Revision(request.revision));
     let change = match request.scope.as_str() {
         "" => change,
         scope => change.of_scope(ScopeName::new(scope)?),
@@ -427,6 +430,7 @@ mod tests {
         for sent in [
             Change::new(Revision(3), touched, true),
             Change::anything(Revision(4)),
+            Change::everything(Revision(4)),
             Change::anything(Revision(4)).of_scope(ScopeName::new("edge").unwrap()),
         ] {
             assert_eq!(change(&question(&sent, Duration::from_secs(1))).unwrap(), sent);

@@ -339,7 +339,7 @@ async fn filtered_nodes(
 
 /// Returns the nodes of this replica that have not acknowledged a revision.
 async fn nodes_behind(ctx: &Ctx, revision: Revision) -> BTreeSet<String> {
-    let change = Arc::new(Change::anything(revision));
+    let change = Arc::new(Change::everything(revision));
     let unsettled = ctx.deps.fanout.settlement(&change).await.unsettled;
     unsettled.into_iter().map(|one| one.node).collect()
 }

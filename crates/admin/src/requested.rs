@@ -68,7 +68,16 @@ pub(crate) async fn states_of(
         match status.state {
             ResourceState::Rejected => {
                 let reason = nack.map(|text| format!(": {text}")).unwrap_or_default();
-                rejected.push(format!("The client rejects {name} in version {version}{reason}"));
+                match &status.unchanged_since {
+                    Some(acked) => others.push(format!(
+                        "{name} has not changed since version {acked}, which the client has acknowledged. The client \
+                         rejects the response with {name} in version {version}{reason}"
+                    )),
+                    None => {
+                        rejected
+                            .push(format!("The client rejects {name} in version {version}{reason}"));
+                    }
+                }
             }
             ResourceState::Synced => {
                 others.push(format!("The client has acknowledged {name} in version {version}."));

@@ -367,7 +367,7 @@ impl Placement {
             return Some(present);
         }
         // The removed resources are not known. The session keeps them without (`resumes_held`).
-        if shown.is_held_in(version) {
+        if shown.is_held_in_part(version) {
             return None;
         }
         let revision = TypeVersion::revision_of(version, self.state().incarnation)?;
@@ -379,7 +379,7 @@ impl Placement {
         let view = View::resolve(&state, &scopes);
         // This replica does not know the removed resources that a held version had in earlier states.
         let shown = view.of_type(type_url).version();
-        let has_version = shown.to_string() == version || shown.is_held_in(version);
+        let has_version = shown.to_string() == version || shown.is_held_in_part(version);
         if !has_version || !self.may_resume(slot, placed, &scopes) {
             return None;
         }

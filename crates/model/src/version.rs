@@ -145,7 +145,7 @@ impl TypeVersion {
         let tag = held.fold(Tag::default(), |tag, (name, version)| {
             tag.field(name.as_str().as_bytes()).field(version.to_string().as_bytes())
         });
-        let part = if is_whole { "" } else { "-part" };
+        let part = if is_whole { "" } else { PART };
         Self { label: Some(format!("{HELD}{:08x}{part}", tag.finish()).into()), ..self }
     }
 
@@ -153,9 +153,20 @@ impl TypeVersion {
     /// for the whole state, whatever the removed resources.
     #[must_use]
     pub fn is_held_in(&self, text: &str) -> bool {
+        self.held_tag(text).is_some_and(|tag| tag.len() == TAG_DIGITS)
+    }
+
+    /// Does the same, also for a part of the state.
+    #[must_use]
+    pub fn is_held_in_part(&self, text: &str) -> bool {
+        let tag = self.held_tag(text);
+        tag.is_some_and(|tag| tag.strip_suffix(PART).unwrap_or(tag).len() == TAG_DIGITS)
+    }
+
+    /// Returns the end of a version that [`holding`](Self::holding) made of this version.
+    fn held_tag<'a>(&self, text: &'a str) -> Option<&'a str> {
         let state = Self { label: None, ..self.clone() }.to_string();
-        let label = text.strip_prefix(&state).and_then(|rest| rest.strip_prefix('-'));
-        label.and_then(|label| label.strip_prefix(HELD)).is_some_and(|tag| tag.len() == 8)
+        text.strip_prefix(&state)?.strip_prefix('-')?.strip_prefix(HELD)
     }
 }
 
@@ -171,6 +182,10 @@ impl fmt::Display for TypeVersion {
 
 /// The start of the label of a version that [`TypeVersion::holding`] made.
 const HELD: &str = "held-";
+/// The end of such a label, if the client subscribes to a part of the state.
+const PART: &str = "-part";
+/// The number of digits between them.
+const TAG_DIGITS: usize = 8;
 
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
@@ -263,12 +278,20 @@ mod tests {
         let (held, part) = (held(true).to_string(), held(false).to_string());
         assert!(version.is_held_in(&held) && plain.is_held_in(&held), "{held}");
         assert!(!version.is_held_in(&part), "{part}");
-        for other in ["11-10", "11-10-4fe1", "11-10-held-", "11-11-held-01234567", "", "11-10held-"]
-        {
-            assert!(!version.is_held_in(other), "{other:?}");
+        assert!(version.is_held_in_part(&held) && plain.is_held_in_part(&part), "{part}");
+        for other in [
+            "11-10",
+            "11-10-4fe1",
+            "11-10-held-",
+            "11-10-held--part",
+            "11-11-held-01234567",
+            "",
+            "11-10held-",
+        ] {
+            assert!(!version.is_held_in(other) && !version.is_held_in_part(other), "{other:?}");
         }
         let later = TypeVersion { revision: Revision(38), ..version };
-        assert!(!later.is_held_in(&held));
+        assert!(!later.is_held_in(&held) && !later.is_held_in_part(&part));
         for foreign in ["11-11", "", "11", "-10", "x y-10", "11-"] {
             assert_eq!(revision(foreign), None, "{foreign:?}");
         }

@@ -43,6 +43,9 @@ pub struct ResourceStatus {
     pub sent_ms_ago: Option<u64>,
     /// Whether the client is sent the error `NOT_FOUND` for the name (ERR-01).
     pub is_reported: bool,
+    /// SotW types with full states: the last acknowledged version, if the resource has not changed since. A rejection
+    /// concerns the whole response, and thus also resources that the client has accepted before.
+    pub unchanged_since: Option<String>,
 }
 
 /// One page of the resources of a type, with the responses on their way.
@@ -91,6 +94,8 @@ pub(crate) struct Item {
     /// The time since that response in milliseconds, if known.
     pub(crate) sent_ms_ago: Option<u64>,
     pub(crate) is_rejected: bool,
+    /// The last acknowledged full state, if the resource has not changed since.
+    pub(crate) unchanged_since: Option<TypeVersion>,
 }
 
 impl ContentsPage {
@@ -160,8 +165,10 @@ impl ContentsReader {
         }
         let protocol = page.protocol;
         let statuses = page.items.into_iter().map(|item| {
+            let unchanged_since = item.unchanged_since.as_ref().map(ToString::to_string);
             let mut status = self.status(item, protocol);
             status.is_reported = page.sends_errors && status.state == ResourceState::Unknown;
+            status.unchanged_since = unchanged_since;
             status
         });
         statuses.collect()
@@ -189,7 +196,7 @@ impl ContentsReader {
     }
 
     fn status(&self, item: Item, protocol: Protocol) -> ResourceStatus {
-        let Item { name, current, planned, claimed, sent_in, sent_ms_ago, is_rejected } = item;
+        let Item { name, current, planned, claimed, sent_in, sent_ms_ago, is_rejected, .. } = item;
         let is_sotw = protocol == Protocol::Sotw;
         let new = |state, resource: Option<Arc<Resource>>, version: Option<String>, ms_ago| {
             let own = |resource: &Arc<Resource>| resource.version().to_string();
@@ -197,8 +204,16 @@ impl ContentsReader {
                 _ if !is_sotw => resource.as_ref().map(own).unwrap_or_default(),
                 version => version.unwrap_or_default(),
             };
-            let sent_ms_ago = ms_ago;
-            ResourceStatus { name, state, resource, version, sent_ms_ago, is_reported: false }
+            let (sent_ms_ago, is_reported, unchanged_since) = (ms_ago, false, None);
+            ResourceStatus {
+                name,
+                state,
+                resource,
+                version,
+                sent_ms_ago,
+                is_reported,
+                unchanged_since,
+            }
         };
         let is_unsent = |resource: &Arc<Resource>| {
             self.unsent.get(resource.name()) == Some(&resource.version())

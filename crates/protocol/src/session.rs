@@ -357,6 +357,14 @@ impl Session {
         self.subscriptions.iter().map(move |s| (s.type_url(), s.acceptance(revision, &[])))
     }
 
+    /// Does the same for all changes up to `revision`: the rejection of an earlier one counts while it applies.
+    pub fn acceptance_until(
+        &self,
+        revision: Revision,
+    ) -> impl Iterator<Item = (&TypeUrl, Acceptance<'_>)> {
+        self.subscriptions.iter().map(move |s| (s.type_url(), s.acceptance_until(revision)))
+    }
+
     /// Returns what is known about the client's acceptance of these resources of one type, as they
     /// were at `revision`. The result is more exact than that of [`acceptance`](Self::acceptance).
     #[must_use]

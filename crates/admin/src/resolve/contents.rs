@@ -105,9 +105,15 @@ fn doubt(status: &ResourceStatus) -> String {
         ResourceState::Stale => {
             format!("version {version:?} was sent, and the node has not acknowledged it")
         }
-        ResourceState::Rejected => {
-            format!("the node rejected version {version:?}, and keeps an older one, or none")
-        }
+        ResourceState::Rejected => match &status.unchanged_since {
+            Some(acked) => format!(
+                "the node rejected version {version:?} as a whole; the resource has not changed since version {acked:?}, \
+                 which the node acknowledged"
+            ),
+            None => {
+                format!("the node rejected version {version:?}, and keeps an older one, or none")
+            }
+        },
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Change {
     pub(crate) moved_since: Option<Revision>,
     /// If set, only sessions whose nodes receive this scope are concerned.
     pub(crate) scope: Option<ScopeName>,
+    /// Whether the rejection of an earlier change counts while it applies.
+    pub(crate) includes_earlier: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,14 +68,22 @@ impl Change {
             names: names.into_iter().collect(),
         };
         let touched = names.into_iter().map(touched).collect();
-        Self { revision, touched, moved_since: assignments.then_some(revision), scope: None }
+        let (moved_since, scope) = (assignments.then_some(revision), None);
+        Self { revision, touched, moved_since, scope, includes_earlier: false }
     }
 
     /// Creates a change that stands for all changes up to `revision`. It concerns every session with a
     /// view.
     #[must_use]
     pub fn anything(revision: Revision) -> Self {
-        Self { revision, touched: Vec::new(), moved_since: Some(Revision(0)), scope: None }
+        let (touched, moved_since, scope) = (Vec::new(), Some(Revision(0)), None);
+        Self { revision, touched, moved_since, scope, includes_earlier: false }
+    }
+
+    /// Does the same. A session that still rejects an earlier change has not acknowledged it.
+    #[must_use]
+    pub fn everything(revision: Revision) -> Self {
+        Self { includes_earlier: true, ..Self::anything(revision) }
     }
 
     /// Limits the change to the sessions whose nodes receive a scope.
@@ -92,6 +102,12 @@ impl Change {
     #[must_use]
     pub fn is_anything(&self) -> bool {
         self.moved_since == Some(Revision(0))
+    }
+
+    /// Returns whether the rejection of an earlier change counts while it applies.
+    #[must_use]
+    pub fn includes_earlier(&self) -> bool {
+        self.includes_earlier
     }
 
     /// Returns whether the change has changed assignments.

@@ -38,7 +38,8 @@ pub(crate) fn concerned_page(
     change: &Change,
     mut position: QueryPosition,
 ) -> Page<Concerned, QueryPosition> {
-    let Change { revision, touched, moved_since, scope } = change;
+    let Change { revision, touched, moved_since, scope, includes_earlier } = change;
+    let what = if *includes_earlier { What::AllBefore } else { What::AllTypes };
     if reached < *revision {
         return Page { behind: Some(reached), ..Page::last(Vec::new()) };
     }
@@ -60,7 +61,7 @@ pub(crate) fn concerned_page(
         };
         let moved = |entry: &&Entry| has_moved(entry) && has_view(entry) && receives(entry);
         let entry = sessions.get(position.key).filter(moved);
-        items.extend(entry.and_then(|entry| concerned(entry, *revision, None)));
+        items.extend(entry.and_then(|entry| concerned(entry, *revision, what)));
         position.key += 1;
     }
     let index = sessions.index();
@@ -94,8 +95,8 @@ pub(crate) fn concerned_page(
             if entry.is_some_and(|entry| entry.standing().is_rejecting()) {
                 budget.spend(cost_of(names.len()));
             }
-            let changed = Some((type_url, names));
-            items.extend(entry.and_then(|entry| concerned(entry, *revision, changed)));
+            let what = What::Names(type_url, names);
+            items.extend(entry.and_then(|entry| concerned(entry, *revision, what)));
             // Checked last, so that each page has at least one session.
             if budget.is_spent() {
                 break;
@@ -109,28 +110,29 @@ pub(crate) fn concerned_page(
     Page::last(items)
 }
 
-/// Returns the progress of a session with `revision`, for the changed names of one type or for all types. `None` if its
-/// stream has ended.
-fn concerned(
-    entry: &Entry,
-    revision: Revision,
-    changed: Option<(&TypeUrl, &[ResourceName])>,
-) -> Option<Concerned> {
-    let unsettled = unsettled(entry, revision, changed)?;
+/// The changes that a session has to acknowledge.
+#[derive(Clone, Copy)]
+enum What<'a> {
+    /// Those of one revision to these names of one type.
+    Names(&'a TypeUrl, &'a [ResourceName]),
+    /// Those of one revision.
+    AllTypes,
+    /// Those of one revision, and the earlier ones that the client still rejects.
+    AllBefore,
+}
+
+/// Returns the progress of a session with `revision`. `None` if its stream has ended.
+fn concerned(entry: &Entry, revision: Revision, what: What<'_>) -> Option<Concerned> {
+    let unsettled = unsettled(entry, revision, what)?;
     Some(Concerned { id: entry.id(), node: Arc::clone(entry.placed().node()), unsettled })
 }
 
 /// Returns the types for which the client is not known to have acknowledged `revision`. `None` if the stream has
-/// ended. The shard must have reached that revision. `changed` has the changed names of one type; `None` means all
-/// types.
+/// ended. The shard must have reached that revision.
 ///
 /// A node without a view receives nothing, so it cannot acknowledge anything. A session that is away
 /// has not acknowledged, because its answers wait until it is back.
-fn unsettled(
-    entry: &Entry,
-    revision: Revision,
-    changed: Option<(&TypeUrl, &[ResourceName])>,
-) -> Option<Vec<Unacknowledged>> {
+fn unsettled(entry: &Entry, revision: Revision, what: What<'_>) -> Option<Vec<Unacknowledged>> {
     if entry.presence().away().is_some_and(Away::has_ended) {
         return None;
     }
@@ -143,7 +145,10 @@ fn unsettled(
         return Some(vec![unacknowledged(None, UnacknowledgedState::Unassigned)]);
     }
     let Some(session) = entry.presence().session() else {
-        let type_url = changed.map(|(type_url, _)| type_url);
+        let type_url = match what {
+            What::Names(type_url, _) => Some(type_url),
+            What::AllTypes | What::AllBefore => None,
+        };
         return Some(vec![unacknowledged(type_url, UnacknowledgedState::Pending)]);
     };
     let open = |(type_url, acceptance)| {
@@ -154,11 +159,12 @@ fn unsettled(
         };
         Some(unacknowledged(Some(type_url), state))
     };
-    Some(match changed {
-        Some((type_url, names)) => {
+    Some(match what {
+        What::Names(type_url, names) => {
             let acceptance = session.acceptance_of(revision, type_url, names);
             open((type_url, acceptance)).into_iter().collect()
         }
-        None => session.acceptance(revision).filter_map(open).collect(),
+        What::AllTypes => session.acceptance(revision).filter_map(open).collect(),
+        What::AllBefore => session.acceptance_until(revision).filter_map(open).collect(),
     })
 }

@@ -50,6 +50,16 @@ impl<'a> Answers<'a> {
         if rejected.may_be_rejected(revision) { Acceptance::Unknown } else { Acceptance::Accepted }
     }
 
+    /// Does the same for all changes up to `revision`: the rejection of an earlier one counts while it applies.
+    pub(super) fn acceptance_until(self, revision: Revision) -> Acceptance<'a> {
+        match (self.acceptance(revision, &[]), self.rejections.nack()) {
+            (Acceptance::Accepted, Some(nack)) if nack.version.revision <= revision => {
+                Acceptance::Rejected(&nack.message)
+            }
+            (acceptance, _) => acceptance,
+        }
+    }
+
     /// Returns whether changes of `revision` are not sent or not answered.
     fn is_open(self, revision: Revision) -> bool {
         let delivery = self.delivery;

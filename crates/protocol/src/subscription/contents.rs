@@ -114,6 +114,12 @@ impl Contents<'_> {
             _ => None,
         };
         let last_sent_at = self.delivery.last_sent_at().filter(|_| self.kind.is_full_state());
+        let is_sotw_state = self.kind.is_full_state() && self.kind.protocol == Protocol::Sotw;
+        let acked = self.delivery.acked_version().filter(|_| is_sotw_state);
+        let is_old = |acked: &&TypeVersion| {
+            planned.as_ref().is_some_and(|planned| planned.version().revision <= acked.revision)
+        };
+        let unchanged_since = acked.filter(is_old).cloned();
         Item {
             current: view.get(name.as_str()).cloned(),
             claimed: match entry {
@@ -124,6 +130,7 @@ impl Contents<'_> {
             sent_in,
             sent_ms_ago: last_sent_at.map(|at| now.saturating_sub(at)),
             is_rejected,
+            unchanged_since,
             name: self.interest.spellings().spell(name),
         }
     }

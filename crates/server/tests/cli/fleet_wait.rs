@@ -149,17 +149,7 @@ fn every_replica_knows_which_client_has_not_acknowledged() {
         );
     }
     for replica in &replicas {
-        let explained = replica.json(&["explain", "b", "cluster", "third"]);
-        let first = explained["conclusions"][0].as_str().unwrap();
-        assert!(
-            first.starts_with("The client rejects third ") && first.ends_with(": bad port"),
-            "{explained}"
-        );
-        let explained = replica.json(&["explain", "a", "cluster", "third"]);
-        assert!(
-            explained["conclusions"].to_string().contains("The client has acknowledged third"),
-            "{explained}"
-        );
+        check_explained(replica);
         let done = replica.run(&["doctor"], "");
         assert!(done.code == 1 && done.out.contains("1 node rejected (b)"), "{done:?}");
     }
@@ -171,6 +161,25 @@ fn every_replica_knows_which_client_has_not_acknowledged() {
     assert!(done.code == 1 && done.err.contains("replica 3 cannot be reached"), "{done:?}");
     let listed = replicas[0].run(&["nodes"], "");
     assert_eq!(listed.code, 4, "{listed:?}");
+}
+
+/// The client `b` has rejected a full state with a new cluster. It has accepted the other clusters before.
+fn check_explained(replica: &Replica) {
+    let explain = |node: &str, name: &str| {
+        replica.json(&["explain", node, "cluster", name])["conclusions"].clone()
+    };
+    let rejected = explain("b", "third");
+    let first = rejected[0].as_str().unwrap();
+    assert!(
+        first.starts_with("The client rejects third ") && first.ends_with(": bad port"),
+        "{rejected}"
+    );
+    let unchanged = explain("b", "second");
+    let text = unchanged.to_string();
+    assert!(text.contains("second has not changed since version "), "{unchanged}");
+    assert!(!text.contains("The client rejects second"), "{unchanged}");
+    let accepted = explain("a", "third");
+    assert!(accepted.to_string().contains("The client has acknowledged third"), "{accepted}");
 }
 
 /// A client that does not answer is named by every form of a wait.

@@ -20,16 +20,16 @@ pub(crate) const LRS: &str = "/envoy.service.load_stats.v3.LoadReportingService/
 const LRS_V2: &str = "/envoy.service.load_stats.v2.LoadReportingService/StreamLoadStats";
 const SENDS_ALL: &str = "envoy.lrs.supports_send_all_clusters";
 
-type Lrs = Client<LoadStatsRequest, LoadStatsResponse>;
+pub(crate) type Lrs = Client<LoadStatsRequest, LoadStatsResponse>;
 
 /// A server that asks for load reports.
-struct Reporting {
-    server: Server,
+pub(crate) struct Reporting {
+    pub(crate) server: Server,
     reports: LoadReports,
 }
 
 impl Reporting {
-    async fn start(clusters: &[&str]) -> Self {
+    pub(crate) async fn start(clusters: &[&str]) -> Self {
         Self::with(clusters, chancery_xds::Config::default(), fanout_config()).await
     }
 
@@ -47,7 +47,7 @@ impl Reporting {
         Self { server: Server::measured_with(meter, config, fanout).await, reports }
     }
 
-    async fn open(&self) -> Lrs {
+    pub(crate) async fn open(&self) -> Lrs {
         Client::open(self.server.channel().await, LRS).await.unwrap()
     }
 
@@ -81,7 +81,7 @@ fn node_of(agent: &str, features: &[&str]) -> Option<Bytes> {
 }
 
 /// Returns the first request of a client.
-fn hello(agent: &str, features: &[&str]) -> LoadStatsRequest {
+pub(crate) fn hello(agent: &str, features: &[&str]) -> LoadStatsRequest {
     LoadStatsRequest { node: node_of(agent, features), cluster_stats: vec![] }
 }
 

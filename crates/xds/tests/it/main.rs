@@ -19,6 +19,7 @@ mod lrs;
 mod mcp;
 mod never_ack;
 mod node_binding;
+mod ordered_drain;
 mod refusal_delays;
 mod requests;
 mod resource_errors;

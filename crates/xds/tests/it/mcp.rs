@@ -20,7 +20,7 @@ const VIRTUAL_SERVICE: &str = "networking.istio.io/v1alpha3/VirtualService";
 const GATEWAY: &str = "networking.istio.io/v1alpha3/Gateway";
 const MCP_RESOURCE: &str = "type.googleapis.com/istio.mcp.v1alpha1.Resource";
 
-type Sink = Client<RequestResources, Resources>;
+pub(crate) type Sink = Client<RequestResources, Resources>;
 
 async fn sink(server: &Server) -> Sink {
     Client::open(server.channel().await, SOURCE).await.unwrap()
@@ -44,7 +44,7 @@ fn publish(server: &Server, collection: &str, resources: &[(&str, &str)]) {
 }
 
 /// Returns the first request of a sink for its only collection.
-fn request(id: &str) -> RequestResources {
+pub(crate) fn request(id: &str) -> RequestResources {
     RequestResources {
         sink_node: Some(pb::SinkNode { id: id.to_owned(), ..pb::SinkNode::default() }),
         collection: SERVICES.to_owned(),
@@ -53,7 +53,7 @@ fn request(id: &str) -> RequestResources {
     }
 }
 
-fn ack(response: &Resources) -> RequestResources {
+pub(crate) fn ack(response: &Resources) -> RequestResources {
     let response_nonce = response.nonce.clone();
     RequestResources { sink_node: None, response_nonce, ..request("") }
 }

@@ -209,6 +209,28 @@ fn rejection_does_not_concern_writes_of_other_resources() {
     assert_eq!(states(&mut harness, &of_b), []);
 }
 
+/// A wait for everything up to a revision does not end well while the client rejects an earlier one.
+#[test]
+fn standing_rejection_concerns_everything_after_it() {
+    let mut harness = ShardHarness::new();
+    harness.put("default", CLUSTER, &[("a", "1"), ("b", "1")]);
+    let mut client = harness.subscribe("n1", CLUSTER, &[]);
+    take(&mut harness, &mut client);
+    let before = harness.state.revision;
+    harness.put("default", CLUSTER, &[("a", "bad")]);
+    let response = harness.read(&mut client);
+    harness.nack(&client, &response[0], "no");
+    harness.put("default", CLUSTER, &[("b", "2")]);
+    take(&mut harness, &mut client);
+    let later = harness.state.revision;
+    assert_eq!(states(&mut harness, &Change::anything(later)), []);
+    assert_eq!(states(&mut harness, &Change::everything(later)), rejected("no"));
+    assert_eq!(states(&mut harness, &Change::everything(before)), []);
+    harness.put("default", CLUSTER, &[("a", "3")]);
+    take(&mut harness, &mut client);
+    assert_eq!(states(&mut harness, &Change::everything(later)), []);
+}
+
 /// A name that the client adds after its type was acknowledged is part of the same write.
 #[test]
 fn acknowledgment_of_name_added_later_settles_the_write() {

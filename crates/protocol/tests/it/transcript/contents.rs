@@ -65,7 +65,8 @@ fn rejected_resources_show_the_rejected_content() {
     );
 }
 
-/// CSDS-07: a wildcard stores nothing per resource, and still knows the state of each.
+/// CSDS-07: a wildcard stores nothing per resource, and still knows the state of each. A rejected full state also has
+/// resources that have not changed since the client acknowledged a state.
 #[test]
 fn wildcard_resources_are_known_from_the_views() {
     check(
@@ -103,7 +104,7 @@ fn wildcard_resources_are_known_from_the_views() {
         <- CDS a=1 b=2 v=Y
         nack CDS
         contents CDS
-        = CDS a=1:rejected@Y b=2:rejected@Y
+        = CDS a=1:rejected@Y,same@X b=2:rejected@Y
         ",
     );
 }

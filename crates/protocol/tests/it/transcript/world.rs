@@ -14,7 +14,8 @@ use chancery_model::{
 };
 use chancery_protocol::{
     Config, ContentsReader, DeltaRequest, EndpointLists, ErrorDetail, InterestChange,
-    LifetimeSupport, Protocol, Request, Response, ResumeState, Session, SotwRequest, StreamKind,
+    LifetimeSupport, Protocol, Request, ResourceState, Response, ResumeState, Session, SotwRequest,
+    StreamKind,
 };
 use chancery_view::{Differ, View};
 
@@ -494,6 +495,12 @@ impl World {
         self.outcome(text)
     }
 
+    /// Returns the name that the transcript gave to a version.
+    fn name_of_version<'a>(&'a self, version: &'a str) -> &'a str {
+        let named = self.named_versions.iter().find(|(_, of)| *of == version);
+        named.map_or(version, |(name, _)| name)
+    }
+
     /// Returns the resources that the session reports for a type, read in pages of two names.
     fn contents(&mut self, text: &str) -> Outcome {
         let (type_url, now) = (type_url(text), self.now);
@@ -521,8 +528,11 @@ impl World {
                     let own = one.resource.as_ref().map(|r| r.version().to_string());
                     assert_eq!(one.version, own.unwrap_or_default(), "CSDS-10");
                 } else if !one.version.is_empty() {
-                    let named = self.named_versions.iter().find(|(_, of)| **of == one.version);
-                    write!(text, "@{}", named.map_or(&one.version, |(name, _)| name)).unwrap();
+                    write!(text, "@{}", self.name_of_version(&one.version)).unwrap();
+                }
+                let same = one.unchanged_since.filter(|_| one.state == ResourceState::Rejected);
+                if let Some(version) = same {
+                    write!(text, ",same@{}", self.name_of_version(&version)).unwrap();
                 }
             }
             if after.is_none() {

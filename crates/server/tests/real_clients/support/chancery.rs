@@ -4,7 +4,7 @@ use std::{
     fs,
     io::Write as _,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -40,6 +40,8 @@ pub(crate) struct Chancery {
     dir: PathBuf,
     pub(crate) at: Addresses,
     settings: Vec<(String, String)>,
+    /// Further arguments of each start.
+    arguments: Vec<String>,
     process: Option<Process>,
 }
 
@@ -51,15 +53,54 @@ impl Chancery {
     /// Starts a replica with configuration keys from environment variables (`CHANCERY_XDS_...`), and from the file
     /// `chancery.toml` of the directory, if there is one.
     pub(crate) fn start_with(dir: &Path, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut chancery = Self::new(dir, settings)?;
+        chancery.start_again()?;
+        Ok(chancery)
+    }
+
+    fn new(dir: &Path, settings: &[(&str, &str)]) -> Result<Self> {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let mut chancery = Self {
+        Ok(Self {
             dir: dir.to_owned(),
             at: Addresses::free()?,
             settings: settings.iter().map(own).collect(),
+            arguments: Vec::new(),
             process: None,
-        };
-        chancery.start_again()?;
-        Ok(chancery)
+        })
+    }
+
+    /// Starts three replicas in directories of their own. The first forms a cluster, and the others join it.
+    pub(crate) fn start_three(dir: &Path, settings: &[(&str, &str)]) -> Result<[Self; 3]> {
+        let [one, two, three] = [1, 2, 3].map(|id| {
+            let own = dir.join(format!("replica-{id}"));
+            fs::create_dir(&own)?;
+            let mut replica = Self::new(&own, settings)?;
+            replica.arguments = vec!["--replica-id".to_owned(), id.to_string()];
+            Ok::<_, anyhow::Error>(replica)
+        });
+        let mut replicas = [one?, two?, three?];
+        let first = format!("127.0.0.1:{}", replicas[0].at.raft);
+        for (at, replica) in replicas.iter_mut().enumerate() {
+            let as_member = replica.arguments.clone();
+            if at > 0 {
+                replica.arguments.extend(["--join".to_owned(), first.clone()]);
+            }
+            replica.start_again()?;
+            replica.arguments = as_member;
+        }
+        replicas[2].wait_for_voters(3)?;
+        Ok(replicas)
+    }
+
+    /// Waits until the replica knows the leader, and `n` voters answer it.
+    pub(crate) fn wait_for_voters(&self, n: u64) -> Result<()> {
+        wait_for(&format!("{n} voters"), STEP, || {
+            let status = self.cli(&["cluster", "status"], "")?;
+            if status["voters_up"] == n && status["leader"].is_u64() {
+                return Ok(Some(()));
+            }
+            bail!("it is {status}")
+        })
     }
 
     /// Starts the replica with its existing data on the same ports.
@@ -79,6 +120,7 @@ impl Chancery {
             "--raft",
             &loopback(self.at.raft),
         ]);
+        serve.args(&self.arguments);
         // Most tests take away what their clients use. Tests of guards override the key.
         serve.env("CHANCERY_GUARDS_OFF", "all");
         serve.envs(self.settings.iter().map(|(name, value)| (name, value)));
@@ -111,8 +153,27 @@ impl Chancery {
         Ok(())
     }
 
+    /// Sends SIGSTOP. The replica keeps its connections and does nothing.
+    pub(crate) fn freeze(&self) -> Result<()> {
+        self.process.as_ref().context("the server does not run")?.signal("STOP")
+    }
+
+    /// Sends SIGCONT.
+    pub(crate) fn thaw(&self) -> Result<()> {
+        self.process.as_ref().context("the server does not run")?.signal("CONT")
+    }
+
     /// Runs a command of the command line and returns its JSON. `input` is its standard input.
     pub(crate) fn cli(&self, args: &[&str], input: &str) -> Result<Value> {
+        let Done { status, json, errors } = self.ask(args, input)?;
+        if !status.success() {
+            bail!("chancery {} failed: {status}: {errors}", args.join(" "));
+        }
+        Ok(json)
+    }
+
+    /// Runs a command whatever its exit status is.
+    pub(crate) fn ask(&self, args: &[&str], input: &str) -> Result<Done> {
         let shown = format!("chancery {}", args.join(" "));
         let output = self.dir.join("cli.out");
         let errors = self.dir.join("cli.err");
@@ -141,12 +202,17 @@ impl Chancery {
             }
             thread::sleep(Duration::from_millis(5));
         };
-        if !status.success() {
-            bail!("{shown} failed: {status}: {}", fs::read_to_string(&errors)?.trim_end());
-        }
-        written.with_context(|| format!("write to {shown}"))?;
+        let errors = fs::read_to_string(&errors)?.trim_end().to_owned();
         let output = fs::read_to_string(&output)?;
-        serde_json::from_str(&output).with_context(|| format!("{shown} printed {output:?}"))
+        // A command that fails may print no answer, and may not read its input.
+        let json = match serde_json::from_str(&output) {
+            Err(_) if !status.success() => Value::Null,
+            json => json.with_context(|| format!("{shown} printed {output:?}"))?,
+        };
+        if status.success() {
+            written.with_context(|| format!("write to {shown}"))?;
+        }
+        Ok(Done { status, json, errors })
     }
 
     /// Publishes one transaction, after which the scope `default` contains exactly these resources.
@@ -247,6 +313,15 @@ impl Chancery {
         let page = http::get(self.at.admin, "/metrics")?;
         sum_of_metric(&page, name, label)
     }
+}
+
+/// The result of a command.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) status: ExitStatus,
+    /// The answer, or null if there is none.
+    pub(crate) json: Value,
+    pub(crate) errors: String,
 }
 
 fn sum_of_metric(page: &str, name: &str, label: &str) -> Result<f64> {

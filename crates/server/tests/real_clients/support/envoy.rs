@@ -132,7 +132,7 @@ pub(crate) fn binary() -> Result<PathBuf> {
 #[derive(Debug)]
 pub(crate) struct Envoy {
     process: Process,
-    admin: u16,
+    pub(crate) admin: u16,
 }
 
 impl Envoy {

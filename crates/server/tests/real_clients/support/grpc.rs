@@ -470,6 +470,8 @@ pub(crate) struct ResourceStatus {
     pub(crate) type_url: String,
     #[prost(string, tag = "2")]
     pub(crate) name: String,
+    #[prost(string, tag = "3")]
+    pub(crate) version_info: String,
     /// `ClientResourceStatus`: 3 is ACKED, 4 is NACKED.
     #[prost(int32, tag = "7")]
     client_status: i32,

@@ -13,10 +13,12 @@ use anyhow::{Context as _, Result, bail};
 pub(crate) mod chancery;
 pub(crate) mod envoy;
 pub(crate) mod grpc;
+pub(crate) mod held;
 pub(crate) mod http;
 pub(crate) mod load;
 pub(crate) mod manifests;
 pub(crate) mod process;
+pub(crate) mod switch;
 pub(crate) mod tap;
 pub(crate) mod tls;
 pub(crate) mod upstream;
@@ -51,11 +53,13 @@ pub(crate) fn in_directory(test: impl FnOnce(&Path) -> Result<()>) -> Result<()>
     let dir = tempfile::Builder::new().prefix("chancery-e2e-").tempdir()?;
     let result = test(dir.path());
     if result.is_err() {
-        let mut logs: Vec<_> = fs::read_dir(dir.path())?
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
-            .collect();
+        let entries = |dir: &Path| Ok::<_, std::io::Error>(fs::read_dir(dir)?.flatten());
+        let mut logs: Vec<_> = entries(dir.path())?.map(|entry| entry.path()).collect();
+        // Each of several replicas has a directory of its own.
+        for dir in logs.clone().iter().filter(|path| path.is_dir()) {
+            logs.extend(entries(dir)?.map(|entry| entry.path()));
+        }
+        logs.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
         logs.sort();
         for log in logs {
             let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();

@@ -82,6 +82,30 @@ fn client_with_removed_resources_keeps_what_is_removed_later() {
     assert_eq!(first(&mut world, "anonymous", &before), ["one/new", "one/second"]);
 }
 
+/// ADS-08: the same for a client that names its clusters, as gRPC clients do. It has already dropped the removed one.
+#[test]
+fn client_of_named_clusters_keeps_what_is_removed_later() {
+    let mut world = World::new(AccessControl::Off);
+    world.assign("all", "*", &["one"]);
+    let before = swap(&mut world);
+    let open = |world: &mut World, names: &[&str], before: &Before| {
+        let stream = world.open(Protocol::Sotw, "anonymous", "n");
+        world.request(&stream, CLUSTER, names, &before.clusters);
+        world.request(&stream, ROUTE, &["r"], &before.routes);
+        stream
+    };
+    let mut stream = open(&mut world, &["new", "old"], &before);
+    assert_eq!(world.take(&mut stream), ["one/new", "one/old"]);
+    let clusters = stream.versions[CLUSTER].clone();
+    assert!(clusters.ends_with("-part"), "{clusters}");
+    let before = Before { clusters, routes: world.version(ROUTE, &["one"]) };
+    world.put("one", CLUSTER, "next");
+    world.put("one", ROUTE, "r");
+    world.delete("one", CLUSTER, "new");
+    let mut stream = open(&mut world, &["new"], &before);
+    assert_eq!(world.take(&mut stream), ["one/new"]);
+}
+
 /// The first response has the present state only if the client reports a version that its node had in no recent state.
 #[test]
 fn client_with_an_unknown_version_gets_the_present_state_alone() {
