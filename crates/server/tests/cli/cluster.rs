@@ -144,7 +144,7 @@ impl Replica {
     }
 }
 
-fn run_at(servers: &str, args: &[&str], input: &str) -> Done {
+pub(crate) fn run_at(servers: &str, args: &[&str], input: &str) -> Done {
     let mut command = chancery();
     command.args(args).env("CHANCERY_SERVER", servers);
     run(command, input)

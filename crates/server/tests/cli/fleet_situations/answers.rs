@@ -1,0 +1,338 @@
+//! The answers of the replicas, compared with the clients.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+    time::Duration,
+};
+
+use chancery_model::types::CLUSTER;
+use serde_json::Value;
+
+use crate::{
+    scripted::{Client, Record},
+    support::Done,
+};
+
+use super::World;
+
+/// The states of a client that have one word at any time. Near 10 s, a client that does not answer has either.
+const SILENT_FROM: Duration = Duration::from_secs(12);
+const PENDING_TO: Duration = Duration::from_secs(9);
+
+/// The states in the order from good to bad.
+const STATES: [&str; 6] = ["synced", "waiting", "pending", "silent", "rejected", "unassigned"];
+
+/// The truth about one stream.
+struct Stream {
+    id: String,
+    /// The number of the replica.
+    replica_id: usize,
+    state: &'static str,
+    /// Whether the client has not acknowledged everything.
+    is_behind: bool,
+    record: Record,
+}
+
+/// The truth about the fleet.
+struct Truth {
+    streams: Vec<Stream>,
+    disconnected: BTreeSet<String>,
+    /// The numbers of the replicas that do not answer.
+    missing: BTreeSet<usize>,
+}
+
+fn is_unassigned(world: &World, client: &Client) -> bool {
+    client.id.starts_with(world.unassigned)
+}
+
+/// Returns the state of a client, as the client itself knows it.
+fn state(world: &World, client: &Client, record: &Record) -> &'static str {
+    if is_unassigned(world, client) {
+        return "unassigned";
+    }
+    let of_type = |(type_url, names): &(&'static str, Vec<&'static str>)| {
+        let held = record.held.get(type_url);
+        let has = |name: &&&str| held.is_some_and(|held| held.contains_key(**name));
+        if let Some(received) = record.unanswered.get(type_url) {
+            match received.at.map(|at| at.elapsed()) {
+                Some(age) if age > SILENT_FROM => "silent",
+                Some(age) if age > PENDING_TO => "pending or silent",
+                _ => "pending",
+            }
+        } else if record.rejected.contains_key(type_url) {
+            "rejected"
+        } else if names.iter().filter(has).count() < names.len() {
+            "waiting"
+        } else {
+            "synced"
+        }
+    };
+    let rank = |state: &&str| STATES.iter().position(|one| one == state).unwrap_or(2);
+    client.types.iter().map(of_type).max_by_key(rank).unwrap_or("synced")
+}
+
+impl Truth {
+    fn of(world: &World) -> Self {
+        let (mut streams, mut known) = (Vec::new(), BTreeSet::new());
+        for client in world.clients.values() {
+            let record = client.record().clone();
+            if record.visited.iter().any(|at| !world.missing.contains(at)) {
+                known.insert(client.id.clone());
+            }
+            let Some(at) = record.connected.filter(|at| !world.missing.contains(at)) else {
+                continue;
+            };
+            let is_assigned = !is_unassigned(world, client);
+            streams.push(Stream {
+                id: client.id.clone(),
+                replica_id: at + 1,
+                state: state(world, client, &record),
+                is_behind: is_assigned
+                    && !(record.unanswered.is_empty() && record.rejected.is_empty()),
+                record,
+            });
+        }
+        for stream in &streams {
+            known.remove(&stream.id);
+        }
+        let missing = world.missing.iter().map(|at| at + 1).collect();
+        Self { streams, disconnected: known, missing }
+    }
+
+    fn of_node<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Stream> {
+        self.streams.iter().filter(move |stream| stream.id == id)
+    }
+
+    fn ids(&self, select: impl Fn(&Stream) -> bool) -> BTreeSet<String> {
+        self.streams.iter().filter(|stream| select(stream)).map(|one| one.id.clone()).collect()
+    }
+}
+
+/// The answer to a command.
+struct Answer {
+    done: Done,
+    json: Value,
+}
+
+/// Returns the first difference between the truth and the answers of the replicas that run.
+pub(super) fn difference(world: &World, subject: (&str, &str)) -> Option<String> {
+    let (id, name) = subject;
+    let revision = world.revision.to_string();
+    let commands: [&[&str]; 6] = [
+        &["nodes"],
+        &["node", id],
+        &["nodes", "--behind", &revision],
+        &["wait", &revision, "--timeout", "500ms"],
+        &["explain", id, "cds", name],
+        &["describe", "cds", name],
+    ];
+    let truth = Truth::of(world);
+    let asked = (0..3).filter(|at| !world.missing.contains(at));
+    let answers: Vec<(usize, Vec<Answer>)> = thread::scope(|scope| {
+        let asking: Vec<_> = asked
+            .map(|at| {
+                let run = move |args: &&[&str]| {
+                    let args = [args, &["-o", "json"][..]].concat();
+                    let done = world.fleet.replicas[at].run(&args, "");
+                    let json = serde_json::from_str(&done.out).unwrap_or_default();
+                    Answer { done, json }
+                };
+                (at, scope.spawn(move || commands.iter().map(run).collect()))
+            })
+            .collect();
+        asking.into_iter().map(|(at, asking)| (at, asking.join().unwrap())).collect()
+    });
+    answers.iter().find_map(|(at, answers)| {
+        let [nodes, node, behind, wait, explain, describe] = answers.as_slice() else {
+            unreachable!("one answer for each command")
+        };
+        let checked = check_nodes(&truth, nodes)
+            .and_then(|()| check_node(&truth, id, node))
+            .and_then(|()| check_behind(&truth, behind))
+            .and_then(|()| check_wait(&truth, wait))
+            .and_then(|()| check_explain(world, &truth, subject, explain))
+            .and_then(|()| check_describe(world, &truth, name, describe));
+        checked.err().map(|text| format!("replica {}: {text}", at + 1))
+    })
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    answer: &Answer,
+    shown: &T,
+    truth: &T,
+) -> Result<(), String> {
+    if shown == truth {
+        return Ok(());
+    }
+    Err(format!("{what}: {shown:?} instead of {truth:?}: {:?}", answer.done))
+}
+
+fn texts(list: &Value, field: &str) -> BTreeSet<String> {
+    let texts = list.as_array().into_iter().flatten().filter_map(|one| one[field].as_str());
+    texts.map(str::to_owned).collect()
+}
+
+fn numbers(list: &Value, field: &str) -> BTreeSet<usize> {
+    let numbers = list.as_array().into_iter().flatten().filter_map(|one| one[field].as_u64());
+    numbers.map(|n| usize::try_from(n).unwrap()).collect()
+}
+
+/// Compares what an answer says about its completeness.
+fn check_complete(truth: &Truth, answer: &Answer, code: i32) -> Result<(), String> {
+    let named = numbers(&answer.json["not_asked"], "replica_id");
+    same("not asked", answer, &named, &truth.missing)?;
+    let expected = if truth.missing.is_empty() { code } else { 4 };
+    same("exit code", answer, &answer.done.code, &expected)
+}
+
+fn check_nodes(truth: &Truth, answer: &Answer) -> Result<(), String> {
+    check_complete(truth, answer, 0)?;
+    let nodes = &answer.json["nodes"];
+    same("nodes", answer, &texts(nodes, "id"), &truth.ids(|_| true))?;
+    same("disconnected", answer, &texts(&answer.json["disconnected"], "id"), &truth.disconnected)?;
+    for node in nodes.as_array().unwrap() {
+        check_streams(truth, node, answer)?;
+    }
+    Ok(())
+}
+
+/// Compares the streams of a node.
+fn check_streams(truth: &Truth, node: &Value, answer: &Answer) -> Result<(), String> {
+    let id = node["id"].as_str().unwrap_or_default();
+    let rank = |stream: &&Stream| STATES.iter().position(|one| *one == stream.state).unwrap_or(2);
+    let Some(worst) = truth.of_node(id).max_by_key(rank) else {
+        return Err(format!("node {id} is not connected: {node}"));
+    };
+    let shown = node["condition"]["state"].as_str().unwrap_or_default();
+    if !worst.state.split(" or ").any(|state| state == shown) {
+        return Err(format!("the state of {id} is {:?}: {node}", worst.state));
+    }
+    let n = truth.of_node(id).count();
+    let n_duplicates = if n > 1 { n } else { 0 };
+    same("duplicates", answer, &node["duplicates"], &n_duplicates.into())?;
+    let streams = node["streams"].as_array().cloned().unwrap_or_default();
+    same("streams", answer, &streams.len(), &n)?;
+    for shown in streams {
+        let is_it = |stream: &&Stream| shown["replica_id"] == stream.replica_id;
+        let Some(stream) = truth.of_node(id).find(is_it) else {
+            return Err(format!("no stream of {id} to that replica: {shown}"));
+        };
+        for subscription in shown["subscriptions"].as_array().into_iter().flatten() {
+            let type_url = subscription["type_url"].as_str().unwrap_or_default();
+            let accepted = stream.record.accepted.get(type_url).cloned().unwrap_or_default();
+            if subscription["acked_version"] != accepted {
+                return Err(format!("{id} has accepted {accepted:?}: {subscription}"));
+            }
+            let is_rejected = subscription["nack_message"] != "";
+            if is_rejected != stream.record.rejected.contains_key(type_url) {
+                return Err(format!("the rejections of {id} are others: {subscription}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_node(truth: &Truth, id: &str, answer: &Answer) -> Result<(), String> {
+    if truth.of_node(id).next().is_some() {
+        check_complete(truth, answer, 0)?;
+        return check_streams(truth, &answer.json, answer);
+    }
+    if truth.disconnected.contains(id) {
+        check_complete(truth, answer, 0)?;
+        return same("state", answer, &answer.json["condition"]["state"], &"disconnected".into());
+    }
+    same("an unknown node", answer, &answer.done.code, &1)
+}
+
+fn check_behind(truth: &Truth, answer: &Answer) -> Result<(), String> {
+    check_complete(truth, answer, 0)?;
+    let shown = texts(&answer.json["nodes"], "id");
+    same("nodes behind", answer, &shown, &truth.ids(|stream| stream.is_behind))
+}
+
+fn check_wait(truth: &Truth, answer: &Answer) -> Result<(), String> {
+    let assigned = || truth.streams.iter().filter(|one| one.state != "unassigned");
+    let (asked, n_behind) = (assigned().count(), assigned().filter(|one| one.is_behind).count());
+    let code = match (asked, n_behind) {
+        _ if n_behind > 0 => 1,
+        _ if !truth.missing.is_empty() => 4,
+        (0, _) => 3,
+        _ => 0,
+    };
+    same("exit code of the wait", answer, &answer.done.code, &code)?;
+    let wait = &answer.json;
+    same("asked", answer, &wait["asked"], &asked.into())?;
+    same("acknowledged", answer, &wait["acknowledged"], &(asked - n_behind).into())?;
+    let open = truth.ids(|one| one.is_behind && one.state != "unassigned");
+    same("unsettled", answer, &texts(&wait["unsettled"], "node"), &open)?;
+    same("not asked", answer, &numbers(&wait["not_asked"], "replica_id"), &truth.missing)
+}
+
+/// Compares the cluster that a node sees with the one that its client holds.
+fn check_explain(
+    world: &World,
+    truth: &Truth,
+    (id, name): (&str, &str),
+    answer: &Answer,
+) -> Result<(), String> {
+    let explained = &answer.json;
+    let named = numbers(&explained["not_asked"], "replica_id");
+    same("not asked", answer, &named, &truth.missing)?;
+    let streams: Vec<&Stream> = truth.of_node(id).collect();
+    same("connected", answer, &explained["connected"], &(!streams.is_empty()).into())?;
+    let [stream] = streams.as_slice() else { return Ok(()) };
+    let seen = explained["scopes"].as_array().into_iter().flatten().find(|scope| {
+        scope["version"] != "" && scope["shadowed_by"] == "" && scope["unknown"] == false
+    });
+    let key =
+        |scope: &Value| (scope["scope"].as_str().unwrap_or_default().to_owned(), name.to_owned());
+    let mark = seen.and_then(|scope| world.published.get(&key(scope)).copied());
+    let held = stream.record.mark(name);
+    let conclusions = explained["conclusions"].to_string();
+    let is_acknowledged = conclusions.contains(&format!("The client has acknowledged {name} "));
+    let has_all = ["synced", "waiting"].contains(&stream.state);
+    if has_all {
+        same("mark", answer, &mark, &held)?;
+        same("acknowledged", answer, &is_acknowledged, &held.is_some())?;
+    }
+    if is_acknowledged && stream.state != "unassigned" {
+        same("acknowledged mark", answer, &mark, &held)?;
+    }
+    let is_rejected = conclusions.contains(&format!("The client rejects {name} "));
+    if is_rejected != (stream.state == "rejected" && held != mark && mark.is_some()) {
+        return Err(format!("the rejection of {id} is another: {explained}"));
+    }
+    Ok(())
+}
+
+/// Compares the nodes that see a cluster with the clients that hold it.
+fn check_describe(world: &World, truth: &Truth, name: &str, answer: &Answer) -> Result<(), String> {
+    let of_name = world.published.iter().filter(|((_, one), _)| one == name);
+    let marks: BTreeMap<&str, i64> =
+        of_name.map(|((scope, _), mark)| (scope.as_str(), *mark)).collect();
+    if marks.is_empty() {
+        return same("an unknown cluster", answer, &answer.done.code, &1);
+    }
+    check_complete(truth, answer, 0)?;
+    let scopes = answer.json["scopes"].as_array().cloned().unwrap_or_default();
+    let shown: BTreeSet<&str> =
+        scopes.iter().filter_map(|one| one["resource"]["scope"].as_str()).collect();
+    same("scopes", answer, &shown, &marks.keys().copied().collect())?;
+    let settled = truth.ids(|one| ["synced", "waiting"].contains(&one.state));
+    let unsettled = truth.ids(|one| !["synced", "waiting"].contains(&one.state));
+    let settled: BTreeSet<String> = settled.difference(&unsettled).cloned().collect();
+    for one in &scopes {
+        let mark = marks[one["resource"]["scope"].as_str().unwrap_or_default()];
+        let nodes = one["nodes"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let nodes: BTreeSet<String> =
+            nodes.filter(|id| settled.contains(*id)).map(str::to_owned).collect();
+        let holds = |stream: &Stream| {
+            settled.contains(&stream.id)
+                && stream.record.held.get(CLUSTER).and_then(|held| held.get(name)) == Some(&mark)
+        };
+        same("the nodes that see it", answer, &nodes, &truth.ids(holds))?;
+    }
+    Ok(())
+}

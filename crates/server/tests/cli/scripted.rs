@@ -1,0 +1,370 @@
+//! Scripted xDS clients, which record what they hold and what they have answered: the truth about a fleet.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use chancery_model::types::{CLUSTER, LISTENER};
+use chancery_proto::{
+    discovery::{Any, DiscoveryRequest, DiscoveryResponse, Status},
+    node::Node,
+};
+use prost::Message;
+use tokio::{
+    runtime::Handle,
+    sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Streaming, transport::Channel};
+
+const SOTW: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+/// The message of each rejection.
+pub(crate) const REJECTION: &str = "bad port";
+/// The pause before a client tries the next replica.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// The addresses of the discovery services by replica. A replica that restarts has a new one.
+pub(crate) type Addresses = Arc<Mutex<[String; 3]>>;
+
+/// The answer of a client to a response.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) enum Manner {
+    #[default]
+    Accept,
+    Reject,
+    /// Does not answer.
+    Silent,
+    /// Accepts after a time.
+    Delay(Duration),
+    /// Ends the stream without an answer, and does not return.
+    Leave,
+    /// Ends the stream without an answer, and connects to another replica with another manner.
+    Move(usize, Box<Manner>),
+}
+
+/// A response, as far as the tests read it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Received {
+    pub(crate) version: String,
+    nonce: String,
+    /// The marks of the resources by name.
+    resources: BTreeMap<String, i64>,
+    pub(crate) at: Option<Instant>,
+}
+
+/// What a client holds, and what it has done.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Record {
+    pub(crate) manner: Manner,
+    /// The replica to which the client has a stream.
+    pub(crate) connected: Option<usize>,
+    /// The replicas to which the client has had streams.
+    pub(crate) visited: BTreeSet<usize>,
+    /// The accepted resources by type and name, with their marks.
+    pub(crate) held: BTreeMap<&'static str, BTreeMap<String, i64>>,
+    /// The accepted version of each type.
+    pub(crate) accepted: BTreeMap<&'static str, String>,
+    /// The responses that are not answered, by type.
+    pub(crate) unanswered: BTreeMap<&'static str, Received>,
+    /// The types of which the client has rejected the latest response that it has answered.
+    pub(crate) rejected: BTreeMap<&'static str, String>,
+    /// The times at which the client accepted marks of clusters first.
+    pub(crate) marks: BTreeMap<i64, Instant>,
+}
+
+impl Record {
+    /// Accepts the latest response of a type. The record is earlier than the request.
+    fn accept(&mut self, type_url: &'static str, received: Received) {
+        let held = self.held.entry(type_url).or_default();
+        // A response has all clusters and listeners. Of other types it has what the client asks for.
+        if [CLUSTER, LISTENER].contains(&type_url) {
+            held.clear();
+        }
+        if type_url == CLUSTER {
+            for mark in received.resources.values() {
+                self.marks.entry(*mark).or_insert_with(Instant::now);
+            }
+        }
+        held.extend(received.resources);
+        self.accepted.insert(type_url, received.version);
+        self.rejected.remove(type_url);
+    }
+
+    /// Returns the mark of a cluster that the client holds.
+    pub(crate) fn mark(&self, name: &str) -> Option<i64> {
+        self.held.get(CLUSTER)?.get(name).copied()
+    }
+}
+
+/// An instruction to a running client.
+#[derive(Debug)]
+enum Order {
+    /// Answers everything that is unanswered.
+    Answer,
+    /// Ends the stream, and connects to another replica.
+    Move(usize),
+    /// Ends the stream for good.
+    Close,
+}
+
+/// A client that subscribes to all clusters, and to names of other types.
+pub(crate) struct Client {
+    pub(crate) id: String,
+    /// The names by type. Without names, the client asks for all resources.
+    pub(crate) types: Vec<(&'static str, Vec<&'static str>)>,
+    /// Whether the client connects to the next replica when it loses its stream.
+    pub(crate) returns: bool,
+    record: Arc<Mutex<Record>>,
+    orders: Option<UnboundedSender<Order>>,
+}
+
+impl Client {
+    pub(crate) fn new(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            types: vec![(CLUSTER, Vec::new())],
+            returns: false,
+            record: Arc::default(),
+            orders: None,
+        }
+    }
+
+    pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap()
+    }
+
+    /// Connects to a replica, with the versions that the client has.
+    pub(crate) fn connect(&mut self, runtime: &Handle, addresses: &Addresses, at: usize) {
+        let (orders, inbox) = unbounded_channel();
+        let task = Task {
+            id: self.id.clone(),
+            types: self.types.clone(),
+            returns: self.returns,
+            record: Arc::clone(&self.record),
+            addresses: Arc::clone(addresses),
+            orders: orders.clone(),
+            inbox,
+        };
+        self.close();
+        self.orders = Some(orders);
+        runtime.spawn(task.run(at));
+    }
+
+    fn order(&self, order: Order) {
+        // A client that has left reads no orders.
+        drop(self.orders.as_ref().map(|orders| orders.send(order)));
+    }
+
+    /// Answers the responses that are not answered.
+    pub(crate) fn answer(&self, manner: Manner) {
+        self.record().manner = manner;
+        self.order(Order::Answer);
+    }
+
+    pub(crate) fn move_to(&self, at: usize) {
+        self.order(Order::Move(at));
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.order(Order::Close);
+        self.orders = None;
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The reason why a stream has ended.
+enum End {
+    Lost,
+    Closed,
+    Moved(usize),
+}
+
+struct Task {
+    id: String,
+    types: Vec<(&'static str, Vec<&'static str>)>,
+    returns: bool,
+    record: Arc<Mutex<Record>>,
+    addresses: Addresses,
+    orders: UnboundedSender<Order>,
+    inbox: UnboundedReceiver<Order>,
+}
+
+impl Task {
+    async fn run(mut self, mut at: usize) {
+        loop {
+            let end = self.stream(at).await;
+            self.record.lock().unwrap().connected = None;
+            match end {
+                End::Closed => return,
+                End::Moved(to) => at = to,
+                End::Lost if self.returns => {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                    at = (at + 1) % 3;
+                }
+                End::Lost => return,
+            }
+        }
+    }
+
+    /// Keeps a stream to a replica until it ends.
+    async fn stream(&mut self, at: usize) -> End {
+        let address = self.addresses.lock().unwrap()[at].clone();
+        // A replica that hangs accepts connections, and does not answer.
+        let opened = tokio::time::timeout(Duration::from_secs(1), open(&address, self.first()));
+        let Ok(Some((requests, mut responses))) = opened.await else { return End::Lost };
+        {
+            let mut record = self.record.lock().unwrap();
+            record.connected = Some(at);
+            record.visited.insert(at);
+            record.unanswered.clear();
+        }
+        loop {
+            let order = tokio::select! {
+                order = self.inbox.recv() => order,
+                response = responses.message() => match response {
+                    Ok(Some(response)) => self.receive(response),
+                    _ => return End::Lost,
+                },
+            };
+            match order {
+                Some(Order::Answer) => {
+                    for request in self.answers() {
+                        if requests.send(request).await.is_err() {
+                            return End::Lost;
+                        }
+                    }
+                }
+                Some(Order::Move(to)) => return End::Moved(to),
+                Some(Order::Close) => return End::Closed,
+                None => {}
+            }
+        }
+    }
+
+    /// Returns the first request of each type. They have the versions that the client has accepted.
+    fn first(&self) -> Vec<DiscoveryRequest> {
+        let node = Node { id: self.id.clone(), user_agent_name: "envoy".into(), ..Node::default() };
+        let record = self.record.lock().unwrap();
+        let request = |(type_url, names): &(&'static str, Vec<&'static str>)| DiscoveryRequest {
+            node: Some(node.encode_to_vec().into()),
+            type_url: (*type_url).to_owned(),
+            version_info: record.accepted.get(type_url).cloned().unwrap_or_default(),
+            resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..DiscoveryRequest::default()
+        };
+        self.types.iter().map(request).collect()
+    }
+
+    /// Notes a response. Returns what to do with it.
+    fn receive(&self, response: DiscoveryResponse) -> Option<Order> {
+        let (type_url, _) = *self.types.iter().find(|(url, _)| *url == response.type_url)?;
+        let received = Received {
+            version: response.version_info,
+            nonce: response.nonce,
+            resources: response.resources.iter().map(|any| named(any, type_url)).collect(),
+            at: Some(Instant::now()),
+        };
+        let mut record = self.record.lock().unwrap();
+        record.unanswered.insert(type_url, received);
+        match record.manner.clone() {
+            Manner::Accept | Manner::Reject => Some(Order::Answer),
+            Manner::Silent => None,
+            Manner::Delay(time) => {
+                let orders = self.orders.clone();
+                tokio::spawn(async move {
+                    // A client that is slow to accept.
+                    tokio::time::sleep(time).await;
+                    drop(orders.send(Order::Answer));
+                });
+                None
+            }
+            Manner::Leave => Some(Order::Close),
+            Manner::Move(to, manner) => {
+                record.manner = *manner;
+                Some(Order::Move(to))
+            }
+        }
+    }
+
+    /// Answers everything that is unanswered, in the records first.
+    fn answers(&self) -> Vec<DiscoveryRequest> {
+        let mut record = self.record.lock().unwrap();
+        let rejects = record.manner == Manner::Reject;
+        let mut requests = Vec::new();
+        for (type_url, received) in mem::take(&mut record.unanswered) {
+            let nonce = received.nonce.clone();
+            if rejects {
+                record.rejected.insert(type_url, received.version);
+            } else {
+                record.accept(type_url, received);
+            }
+            let status = Status { code: 3, message: REJECTION.to_owned(), details: Vec::new() };
+            let of_type = self.types.iter().find(|(url, _)| *url == type_url);
+            let names = of_type.into_iter().flat_map(|(_, names)| names);
+            requests.push(DiscoveryRequest {
+                type_url: type_url.to_owned(),
+                resource_names: names.map(|name| (*name).to_owned()).collect(),
+                version_info: record.accepted.get(type_url).cloned().unwrap_or_default(),
+                response_nonce: nonce,
+                error_detail: rejects.then_some(status),
+                ..DiscoveryRequest::default()
+            });
+        }
+        requests
+    }
+}
+
+/// Opens a stream, and sends the first requests.
+async fn open(
+    address: &str,
+    first: Vec<DiscoveryRequest>,
+) -> Option<(Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>)> {
+    let transport =
+        Channel::from_shared(format!("http://{address}")).unwrap().connect().await.ok()?;
+    let mut client = tonic::client::Grpc::new(transport);
+    client.ready().await.ok()?;
+    let (requests, stream) = channel(16);
+    for request in first {
+        requests.send(request).await.ok()?;
+    }
+    let codec = tonic_prost::ProstCodec::default();
+    let path = http::uri::PathAndQuery::from_static(SOTW);
+    let stream = Request::new(ReceiverStream::new(stream));
+    let responses = client.streaming(stream, path, codec).await.ok()?.into_inner();
+    Some((requests, responses))
+}
+
+/// A cluster, of which only the name and the timeout are read.
+#[derive(Message)]
+struct NamedCluster {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "4")]
+    connect_timeout: Option<prost_types::Duration>,
+}
+
+/// Another resource, of which only the name is read.
+#[derive(Message)]
+struct Named {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
+/// Returns the name of a resource, and its mark: the seconds of the timeout of a cluster.
+fn named(any: &Any, type_url: &str) -> (String, i64) {
+    if type_url == CLUSTER {
+        let cluster = NamedCluster::decode(any.value.clone()).unwrap();
+        (cluster.name, cluster.connect_timeout.map_or(0, |timeout| timeout.seconds))
+    } else {
+        (Named::decode(any.value.clone()).unwrap().name, 0)
+    }
+}
