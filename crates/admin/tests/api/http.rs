@@ -84,7 +84,7 @@ async fn applied_resources_can_be_read_changed_pruned_and_deleted() {
     let deleted = server.done("DELETE", &uri, "").await;
     assert_eq!((&deleted["revision"], &deleted["removed"]), (&json!(3), &json!(1)));
     let list = server.done("GET", "/v1/resources", "").await;
-    assert_eq!(list, json!({"revision": 3, "resources": []}));
+    assert_eq!(list, json!({"revision": 3, "next": "", "resources": []}));
 
     let history = server.done("GET", "/v1/history?limit=10", "").await;
     let entries = history["entries"].as_array().unwrap();

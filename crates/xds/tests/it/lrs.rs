@@ -52,7 +52,8 @@ impl Reporting {
     }
 
     async fn status(&self) -> pb::LoadStatus {
-        let query = Query { cluster: String::new(), endpoints: true, clusters_max: 100 };
+        let query =
+            Query { cluster: String::new(), endpoints: true, clusters_max: 100, after: None };
         self.reports.show(query).await
     }
 
