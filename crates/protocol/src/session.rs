@@ -357,6 +357,15 @@ impl Session {
         self.subscriptions.iter().map(move |s| (s.type_url(), s.acceptance(revision, &[])))
     }
 
+    /// Iterates over the types with what is known about the client's acceptance of everything up to `revision`. Unlike
+    /// [`acceptance`](Self::acceptance), it considers earlier revisions that the client has not answered or still rejects.
+    pub fn acceptance_up_to(
+        &self,
+        revision: Revision,
+    ) -> impl Iterator<Item = (&TypeUrl, Acceptance<'_>)> {
+        self.subscriptions.iter().map(move |s| (s.type_url(), s.acceptance_up_to(revision)))
+    }
+
     /// Returns what is known about the client's acceptance of these resources of one type, as they
     /// were at `revision`. The result is more exact than that of [`acceptance`](Self::acceptance).
     #[must_use]

@@ -556,6 +556,11 @@ impl Subscription {
         self.answers().acceptance(revision, names)
     }
 
+    /// Returns whether the client has accepted everything up to `revision`.
+    pub(crate) fn acceptance_up_to(&self, revision: Revision) -> Acceptance<'_> {
+        self.answers().acceptance_up_to(revision)
+    }
+
     /// Returns one page of the resources: at most `max` names after `after`.
     pub(crate) fn contents(
         &self,

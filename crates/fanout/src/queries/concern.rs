@@ -28,6 +28,17 @@ use crate::{
     turn::budget::{Budget, cost_of},
 };
 
+/// The part of a change that a session has to acknowledge.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    /// Everything up to the revision.
+    UpToRevision,
+    /// What the revision changed, of all types.
+    OfRevision,
+    /// The changed names of one type.
+    Names(&'a TypeUrl, &'a [ResourceName]),
+}
+
 /// Returns one page of the sessions that `change` concerns. A session may occur more than once. The shard has reached
 /// the revision `reached`, and `max` is the number of steps for the page.
 pub(crate) fn concerned_page(
@@ -42,6 +53,7 @@ pub(crate) fn concerned_page(
     if reached < *revision {
         return Page { behind: Some(reached), ..Page::last(Vec::new()) };
     }
+    let whole = if change.is_anything() { Part::UpToRevision } else { Part::OfRevision };
     let mut items = Vec::new();
     let mut budget = Budget::new(max);
     while let Some(since) = *moved_since
@@ -60,7 +72,7 @@ pub(crate) fn concerned_page(
         };
         let moved = |entry: &&Entry| has_moved(entry) && has_view(entry) && receives(entry);
         let entry = sessions.get(position.key).filter(moved);
-        items.extend(entry.and_then(|entry| concerned(entry, *revision, None)));
+        items.extend(entry.and_then(|entry| concerned(entry, *revision, whole)));
         position.key += 1;
     }
     let index = sessions.index();
@@ -94,8 +106,8 @@ pub(crate) fn concerned_page(
             if entry.is_some_and(|entry| entry.standing().is_rejecting()) {
                 budget.spend(cost_of(names.len()));
             }
-            let changed = Some((type_url, names));
-            items.extend(entry.and_then(|entry| concerned(entry, *revision, changed)));
+            let part = Part::Names(type_url, names);
+            items.extend(entry.and_then(|entry| concerned(entry, *revision, part)));
             // Checked last, so that each page has at least one session.
             if budget.is_spent() {
                 break;
@@ -109,28 +121,18 @@ pub(crate) fn concerned_page(
     Page::last(items)
 }
 
-/// Returns the progress of a session with `revision`, for the changed names of one type or for all types. `None` if its
-/// stream has ended.
-fn concerned(
-    entry: &Entry,
-    revision: Revision,
-    changed: Option<(&TypeUrl, &[ResourceName])>,
-) -> Option<Concerned> {
-    let unsettled = unsettled(entry, revision, changed)?;
+/// Returns the progress of a session with a part of `revision`. `None` if its stream has ended.
+fn concerned(entry: &Entry, revision: Revision, part: Part<'_>) -> Option<Concerned> {
+    let unsettled = unsettled(entry, revision, part)?;
     Some(Concerned { id: entry.id(), node: Arc::clone(entry.placed().node()), unsettled })
 }
 
-/// Returns the types for which the client is not known to have acknowledged `revision`. `None` if the stream has
-/// ended. The shard must have reached that revision. `changed` has the changed names of one type; `None` means all
-/// types.
+/// Returns the types for which the client is not known to have acknowledged a part of `revision`. `None` if the stream has
+/// ended. The shard must have reached that revision.
 ///
 /// A node without a view receives nothing, so it cannot acknowledge anything. A session that is away
 /// has not acknowledged, because its answers wait until it is back.
-fn unsettled(
-    entry: &Entry,
-    revision: Revision,
-    changed: Option<(&TypeUrl, &[ResourceName])>,
-) -> Option<Vec<Unacknowledged>> {
+fn unsettled(entry: &Entry, revision: Revision, part: Part<'_>) -> Option<Vec<Unacknowledged>> {
     if entry.presence().away().is_some_and(Away::has_ended) {
         return None;
     }
@@ -143,7 +145,10 @@ fn unsettled(
         return Some(vec![unacknowledged(None, UnacknowledgedState::Unassigned)]);
     }
     let Some(session) = entry.presence().session() else {
-        let type_url = changed.map(|(type_url, _)| type_url);
+        let type_url = match part {
+            Part::Names(type_url, _) => Some(type_url),
+            Part::UpToRevision | Part::OfRevision => None,
+        };
         return Some(vec![unacknowledged(type_url, UnacknowledgedState::Pending)]);
     };
     let open = |(type_url, acceptance)| {
@@ -154,11 +159,12 @@ fn unsettled(
         };
         Some(unacknowledged(Some(type_url), state))
     };
-    Some(match changed {
-        Some((type_url, names)) => {
+    Some(match part {
+        Part::Names(type_url, names) => {
             let acceptance = session.acceptance_of(revision, type_url, names);
             open((type_url, acceptance)).into_iter().collect()
         }
-        None => session.acceptance(revision).filter_map(open).collect(),
+        Part::OfRevision => session.acceptance(revision).filter_map(open).collect(),
+        Part::UpToRevision => session.acceptance_up_to(revision).filter_map(open).collect(),
     })
 }

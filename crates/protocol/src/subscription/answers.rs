@@ -50,6 +50,20 @@ impl<'a> Answers<'a> {
         if rejected.may_be_rejected(revision) { Acceptance::Unknown } else { Acceptance::Accepted }
     }
 
+    /// Returns whether the client has accepted everything up to `revision`, even if that revision changed nothing for
+    /// it. An earlier rejection counts while it applies. The caller must have marked all changes up to `revision`.
+    pub(super) fn acceptance_up_to(self, revision: Revision) -> Acceptance<'a> {
+        let acceptance = self.acceptance(revision, &[]);
+        if acceptance != Acceptance::Accepted {
+            return acceptance;
+        }
+        if self.interest.is_subscribed() && self.delivery.may_carry_up_to(revision) {
+            return Acceptance::Unknown;
+        }
+        let nack = self.rejections.nack().filter(|nack| nack.version.revision <= revision);
+        nack.map_or(Acceptance::Accepted, |nack| Acceptance::Rejected(&nack.message))
+    }
+
     /// Returns whether changes of `revision` are not sent or not answered.
     fn is_open(self, revision: Revision) -> bool {
         let delivery = self.delivery;
