@@ -312,9 +312,20 @@ async fn filtered_nodes(
     limit: usize,
 ) -> Result<ById, AdminError> {
     let since = Instant::now();
-    let behind = match selection.behind {
+    let progress = match selection.behind {
         None => None,
-        Some(revision) => Some(nodes_behind(ctx, revision).await),
+        Some(revision) => {
+            Some(ctx.deps.fanout.settlement(&Arc::new(Change::everything(revision))).await)
+        }
+    };
+    let behind: Option<BTreeSet<&str>> = progress
+        .as_ref()
+        .map(|progress| progress.unsettled.iter().map(|one| one.node.as_str()).collect());
+    // No client of a shard that has not reached the revision can have acknowledged it.
+    let is_none_known = progress.as_ref().is_some_and(|progress| progress.is_behind);
+    let is_behind = |id: &str, state: NodeState| {
+        behind.as_ref().is_none_or(|behind| behind.contains(id))
+            || is_none_known && state != NodeState::Unassigned
     };
     let selected = selection.clone();
     let select = Arc::new(move |node: &Node| selected.has(&node.id));
@@ -322,7 +333,7 @@ async fn filtered_nodes(
     check_answered(ctx, since)?;
     let is_selected = |(id, state): &(String, NodeState)| {
         selection.state.is_none_or(|filter| filter == StateFilter::Connected(*state))
-            && behind.as_ref().is_none_or(|behind| behind.contains(id))
+            && is_behind(id, *state)
     };
     let mut ids: BTreeSet<String> =
         states.into_iter().filter(is_selected).map(|(id, _)| id).collect();
@@ -335,13 +346,6 @@ async fn filtered_nodes(
         by_id.entry(stream.node.id.clone()).or_default().push(stream);
     }
     Ok(by_id)
-}
-
-/// Returns the nodes of this replica that have not acknowledged a revision.
-async fn nodes_behind(ctx: &Ctx, revision: Revision) -> BTreeSet<String> {
-    let change = Arc::new(Change::everything(revision));
-    let unsettled = ctx.deps.fanout.settlement(&change).await.unsettled;
-    unsettled.into_iter().map(|one| one.node).collect()
 }
 
 /// Merges the first nodes of all replicas. The list ends where the list of a replica ends that has more.

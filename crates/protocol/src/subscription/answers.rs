@@ -50,14 +50,19 @@ impl<'a> Answers<'a> {
         if rejected.may_be_rejected(revision) { Acceptance::Unknown } else { Acceptance::Accepted }
     }
 
-    /// Does the same for all changes up to `revision`: the rejection of an earlier one counts while it applies.
+    /// Returns whether the client has accepted everything up to `revision`, even if that revision changed nothing for
+    /// it. The rejection of an earlier one counts while it applies. The caller must have marked all changes up to
+    /// `revision`.
     pub(super) fn acceptance_until(self, revision: Revision) -> Acceptance<'a> {
-        match (self.acceptance(revision, &[]), self.rejections.nack()) {
-            (Acceptance::Accepted, Some(nack)) if nack.version.revision <= revision => {
-                Acceptance::Rejected(&nack.message)
-            }
-            (acceptance, _) => acceptance,
+        let acceptance = self.acceptance(revision, &[]);
+        if acceptance != Acceptance::Accepted {
+            return acceptance;
         }
+        if self.interest.is_subscribed() && self.delivery.may_carry_up_to(revision) {
+            return Acceptance::Unknown;
+        }
+        let nack = self.rejections.nack().filter(|nack| nack.version.revision <= revision);
+        nack.map_or(Acceptance::Accepted, |nack| Acceptance::Rejected(&nack.message))
     }
 
     /// Returns whether changes of `revision` are not sent or not answered.

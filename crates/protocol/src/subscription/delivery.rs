@@ -384,6 +384,13 @@ impl Delivery {
         carried.any(|carried| carried.may_carry(revision))
     }
 
+    /// Returns whether a response that is not sent or not answered may carry changes of `revision` or of an earlier one.
+    pub(crate) fn may_carry_up_to(&self, revision: Revision) -> bool {
+        let pending = self.pending.iter().map(|pending| pending.carried);
+        let mut carried = pending.chain(self.unanswered.iter().map(|sent| sent.carried));
+        carried.any(|carried| carried.possibly_after < revision.min(carried.up_to))
+    }
+
     /// Returns the revision up to which the client has acknowledged everything; 0 while a resource is sent again that
     /// was removed without a message to the client.
     pub(crate) fn settled(&self) -> Revision {

@@ -193,11 +193,10 @@ struct Situation {
 fn answers_are_the_truth_in_every_situation() {
     let root = tempfile::tempdir().unwrap();
     let mut world = World::start(Fleet::start(root.path()));
-    for Situation { name, change, subject } in TABLE.into_iter().flatten() {
-        let begun = std::time::Instant::now();
+    for (n, Situation { name, change, subject }) in TABLE.into_iter().flatten().enumerate() {
         change(&mut world);
         let mut last = String::new();
-        eventually(name, || match difference(&world, *subject) {
+        eventually(name, || match difference(&world, *subject, n) {
             None => Some(()),
             Some(text) => {
                 if text != last {
@@ -207,6 +206,6 @@ fn answers_are_the_truth_in_every_situation() {
                 None
             }
         });
-        eprintln!("{name}: {:?}", begun.elapsed());
+        eprintln!("{name}: the answers are right");
     }
 }

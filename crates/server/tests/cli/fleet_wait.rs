@@ -206,6 +206,7 @@ fn check_pending(replicas: &[Replica; 3], runtime: &Runtime, clients: &mut [Clie
         let none = replica.run(&["wait", &revision, "--scope", "nobody", "--timeout", "1s"], "");
         assert_eq!(none.code, 3, "{none:?}");
     }
+    check_later(replicas, &revision);
     runtime.block_on(clients[1].answer(Ok(())));
     let all = replicas[2].run(&["wait", &revision, "--timeout", "10s"], "");
     assert_eq!(all.code, 0, "{all:?}");
@@ -213,6 +214,24 @@ fn check_pending(replicas: &[Replica; 3], runtime: &Runtime, clients: &mut [Clie
         let list = replicas[2].json(&["nodes", "--behind", &revision]);
         ids(&list).is_empty().then_some(())
     });
+}
+
+/// A later revision that concerns no client does not hide that one has not acknowledged an earlier one. No client has
+/// acknowledged a revision of the future.
+fn check_later(replicas: &[Replica; 3], revision: &str) {
+    let nobody = format!("scope: nobody\n{}", clusters(&["web"], "1s"));
+    let done = replicas[1].run(&["apply", "-f", "-", "-o", "json"], &nobody);
+    let written: Value = serde_json::from_str(&done.out).unwrap();
+    let later = written["revision"].as_u64().unwrap();
+    assert_ne!(later.to_string(), revision);
+    for replica in replicas {
+        let list = replica.json(&["nodes", "--behind", &later.to_string()]);
+        assert_eq!(ids(&list), ["b"], "{list}");
+        let all = replica.run(&["wait", &later.to_string(), "--timeout", "500ms"], "");
+        assert!(all.code == 1 && all.err.contains("node \"b\" on replica 2 has not"), "{all:?}");
+        let list = replica.json(&["nodes", "--behind", &(later + 1).to_string()]);
+        assert_eq!(ids(&list), ["a", "b", "c"], "{list}");
+    }
 }
 
 /// Two Envoys with one node ID were one row.

@@ -10,8 +10,9 @@ use chancery_model::types::CLUSTER;
 use serde_json::Value;
 
 use crate::{
+    cluster::Replica,
     scripted::{Client, Record},
-    support::Done,
+    support::http_get,
 };
 
 use super::World;
@@ -109,36 +110,76 @@ impl Truth {
     }
 }
 
-/// The answer to a command.
+/// The answer to a command, or to the same question over HTTP.
 struct Answer {
-    done: Done,
+    /// The exit code; `None` for an answer over HTTP, which does not have one.
+    code: Option<i32>,
     json: Value,
+    text: String,
 }
 
-/// Returns the first difference between the truth and the answers of the replicas that run.
-pub(super) fn difference(world: &World, subject: (&str, &str)) -> Option<String> {
-    let (id, name) = subject;
-    let revision = world.revision.to_string();
-    let commands: [&[&str]; 6] = [
-        &["nodes"],
-        &["node", id],
-        &["nodes", "--behind", &revision],
-        &["wait", &revision, "--timeout", "500ms"],
-        &["explain", id, "cds", name],
-        &["describe", "cds", name],
+impl Answer {
+    fn of_command(replica: &Replica, args: &[&str]) -> Self {
+        let done = replica.run(&[args, &["-o", "json"]].concat(), "");
+        let json = serde_json::from_str(&done.out).unwrap_or_default();
+        Self { code: Some(done.code), json, text: format!("{done:?}") }
+    }
+
+    fn of_http(replica: &Replica, path: &str) -> Self {
+        let (status, body) = http_get(&replica.admin, path);
+        let json = serde_json::from_str(&body).unwrap_or_default();
+        let code = (status != 200).then_some(1);
+        Self { code, json, text: format!("{path}: {status}: {body}") }
+    }
+}
+
+/// Asks a replica six questions, with commands or over HTTP.
+fn ask(
+    replica: &Replica,
+    is_by_command: bool,
+    revision: u64,
+    (id, name): (&str, &str),
+) -> Vec<Answer> {
+    if is_by_command {
+        let revision = revision.to_string();
+        let commands: [&[&str]; 6] = [
+            &["nodes"],
+            &["node", id],
+            &["nodes", "--behind", &revision],
+            &["wait", &revision, "--timeout", "500ms"],
+            &["explain", id, "cds", name],
+            &["describe", "cds", name],
+        ];
+        return commands.map(|args| Answer::of_command(replica, args)).into();
+    }
+    let paths = [
+        "/v1/nodes".to_owned(),
+        format!("/v1/nodes/{id}"),
+        format!("/v1/nodes?behind={revision}"),
+        format!("/v1/wait?revision={revision}&timeout=500ms"),
+        format!("/v1/explain?node={id}&type=cds&name={name}"),
+        format!("/v1/describe?type=cds&name={name}"),
     ];
+    paths.map(|path| Answer::of_http(replica, &path)).into()
+}
+
+/// Returns the first difference between the truth and the answers of the replicas that run. One replica after another
+/// is asked with commands, which are slow to start, and the others over HTTP.
+pub(super) fn difference(
+    world: &World,
+    subject: (&str, &str),
+    by_command: usize,
+) -> Option<String> {
+    let (id, name) = subject;
     let truth = Truth::of(world);
-    let asked = (0..3).filter(|at| !world.missing.contains(at));
+    let asked: Vec<usize> = (0..3).filter(|at| !world.missing.contains(at)).collect();
+    let by_command = asked[by_command % asked.len()];
     let answers: Vec<(usize, Vec<Answer>)> = thread::scope(|scope| {
         let asking: Vec<_> = asked
-            .map(|at| {
-                let run = move |args: &&[&str]| {
-                    let args = [args, &["-o", "json"][..]].concat();
-                    let done = world.fleet.replicas[at].run(&args, "");
-                    let json = serde_json::from_str(&done.out).unwrap_or_default();
-                    Answer { done, json }
-                };
-                (at, scope.spawn(move || commands.iter().map(run).collect()))
+            .iter()
+            .map(|&at| {
+                let replica = &world.fleet.replicas[at];
+                (at, scope.spawn(move || ask(replica, at == by_command, world.revision, subject)))
             })
             .collect();
         asking.into_iter().map(|(at, asking)| (at, asking.join().unwrap())).collect()
@@ -166,7 +207,12 @@ fn same<T: PartialEq + std::fmt::Debug>(
     if shown == truth {
         return Ok(());
     }
-    Err(format!("{what}: {shown:?} instead of {truth:?}: {:?}", answer.done))
+    Err(format!("{what}: {shown:?} instead of {truth:?}: {}", answer.text))
+}
+
+/// Compares an exit code, if the answer has one.
+fn same_code(what: &str, answer: &Answer, expected: i32) -> Result<(), String> {
+    answer.code.map_or(Ok(()), |code| same(what, answer, &code, &expected))
 }
 
 fn texts(list: &Value, field: &str) -> BTreeSet<String> {
@@ -184,7 +230,7 @@ fn check_complete(truth: &Truth, answer: &Answer, code: i32) -> Result<(), Strin
     let named = numbers(&answer.json["not_asked"], "replica_id");
     same("not asked", answer, &named, &truth.missing)?;
     let expected = if truth.missing.is_empty() { code } else { 4 };
-    same("exit code", answer, &answer.done.code, &expected)
+    same_code("exit code", answer, expected)
 }
 
 fn check_nodes(truth: &Truth, answer: &Answer) -> Result<(), String> {
@@ -243,7 +289,7 @@ fn check_node(truth: &Truth, id: &str, answer: &Answer) -> Result<(), String> {
         check_complete(truth, answer, 0)?;
         return same("state", answer, &answer.json["condition"]["state"], &"disconnected".into());
     }
-    same("an unknown node", answer, &answer.done.code, &1)
+    same("an unknown node", answer, &answer.code, &Some(1))
 }
 
 fn check_behind(truth: &Truth, answer: &Answer) -> Result<(), String> {
@@ -261,7 +307,7 @@ fn check_wait(truth: &Truth, answer: &Answer) -> Result<(), String> {
         (0, _) => 3,
         _ => 0,
     };
-    same("exit code of the wait", answer, &answer.done.code, &code)?;
+    same_code("exit code of the wait", answer, code)?;
     let wait = &answer.json;
     same("asked", answer, &wait["asked"], &asked.into())?;
     same("acknowledged", answer, &wait["acknowledged"], &(asked - n_behind).into())?;
@@ -313,7 +359,7 @@ fn check_describe(world: &World, truth: &Truth, name: &str, answer: &Answer) -> 
     let marks: BTreeMap<&str, i64> =
         of_name.map(|((scope, _), mark)| (scope.as_str(), *mark)).collect();
     if marks.is_empty() {
-        return same("an unknown cluster", answer, &answer.done.code, &1);
+        return same("an unknown cluster", answer, &answer.code, &Some(1));
     }
     check_complete(truth, answer, 0)?;
     let scopes = answer.json["scopes"].as_array().cloned().unwrap_or_default();

@@ -86,10 +86,15 @@ const WRITES: &[Situation] = &[
         subject: ("edge-3", "db"),
     },
     Situation {
+        name: "a revision for another node while a client is silent",
+        change: |world| publish_to(world, 0, "node/edge-2", "own", &["edge-2"]),
+        subject: ("edge-3", "db"),
+    },
+    Situation {
         name: "a late acknowledgement",
         change: |world| {
             world.client("edge-3").answer(Manner::Accept);
-            let mark = world.mark;
+            let mark = world.published[&("shared".to_owned(), "db".to_owned())];
             world.until_held("edge-3", "db", mark);
         },
         subject: ("edge-3", "db"),
