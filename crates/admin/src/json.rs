@@ -158,7 +158,8 @@ mod tests {
                 "dry_run": false,
                 "changes": [{
                     "scope": "default", "type_url": "t", "name": "web", "kind": "added", "version": "",
-                    "differences": [], "variant": ""
+                    "differences": [], "variant": "",
+                    "differences_omitted": 0, "unified": "", "unified_lines_omitted": 0
                 }],
                 "changes_omitted": 0,
                 "problems": [],

@@ -59,7 +59,7 @@ impl<K: Serialize + DeserializeOwned + Ord> Page<K> {
         self.after.as_ref()
     }
 
-    /// Returns the items of the page, and the cursor of the next page; empty if there is none. `items` are ordered by
+    /// Returns the items of the page, and the cursor of the next page; empty after the last page. `items` are ordered by
     /// `key`.
     pub(crate) fn of<T>(
         &self,

@@ -31,7 +31,7 @@ pub struct Difference<'a> {
     pub edit: Edit<'a>,
 }
 
-/// What differs at a place.
+/// The difference at a place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Edit<'a> {
     /// The value is new.

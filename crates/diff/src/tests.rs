@@ -119,7 +119,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Applies differences: the first value becomes the second one, if nothing is missing from them.
+/// Adds the paths of the leaves of a value, each with the leaf. Items have no index.
 fn leaves(value: &Value, path: &str, out: &mut Vec<String>) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -140,7 +140,7 @@ proptest! {
         prop_assert!(diff(&before, &before.clone()).is_empty());
     }
 
-    /// What is removed and added explains the leaves of the second value: no difference is missing, and none is too
+    /// The removed and added parts explain the leaves of the second value: no difference is missing, and none is too
     /// much.
     #[test]
     fn differences_turn_the_first_value_into_the_second(before in value(), after in value()) {

@@ -56,7 +56,7 @@ pub(crate) struct Received {
     pub(crate) at: Option<Instant>,
 }
 
-/// What a client holds, and what it has done.
+/// The resources that a client holds, and its actions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Record {
     pub(crate) manner: Manner,

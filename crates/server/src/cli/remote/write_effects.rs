@@ -72,7 +72,7 @@ pub(super) fn access_object(change: &pb::AccessChange) -> &str {
 pub(super) struct Differences<'a> {
     pub(super) unified: &'a str,
     pub(super) lines_omitted: u64,
-    /// What a server of an earlier release has instead of lines.
+    /// The fields that differ, which a server of an earlier release has instead of lines.
     pub(super) fields: &'a [pb::FieldDifference],
 }
 

@@ -319,7 +319,7 @@ impl Chancery {
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) status: ExitStatus,
-    /// The answer, or null if there is none.
+    /// The answer, or null without an answer.
     pub(crate) json: Value,
     pub(crate) errors: String,
 }

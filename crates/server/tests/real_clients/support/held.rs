@@ -10,7 +10,7 @@ use super::{
     manifests::{CLUSTER, LISTENER, ROUTE},
 };
 
-/// What an Envoy holds, as its admin port shows it.
+/// The resources of an Envoy, as its admin port shows them.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Held {
     /// The resources in use, by type and name.
