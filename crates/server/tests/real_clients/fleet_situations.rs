@@ -18,7 +18,7 @@ use crate::support::{
     envoy::{Envoy, Mode},
     grpc::{GrpcClient, GrpcServer, Kind},
     held::Held,
-    in_directory,
+    http, in_directory,
     manifests::{CLUSTER, LISTENER, ROUTE, cluster, endpoints, listener, route, service},
     report,
     switch::Switch,
@@ -140,6 +140,9 @@ impl Fleet {
     /// Asks every live replica about everything, and compares the answers with the clients. Nodes without an unusual
     /// condition are synced.
     fn check(&mut self, situation: &str, unusual: &[(&str, Condition<'_>)]) -> Result<()> {
+        for proxy in &self.proxies {
+            ensure!(http::get(proxy.port, "/")? == "web", "{} does not serve", proxy.id);
+        }
         for at in self.live.clone() {
             let asked = format!("{situation}: replica {} answers", at + 1);
             self.check_replica(at, unusual).context(asked)?;
@@ -262,7 +265,7 @@ impl Fleet {
             let known = [CLUSTER, LISTENER, ROUTE].into_iter().find(|one| Some(*one) == type_url);
             let (Some(type_url), Some(name)) = (known, name) else { continue };
             let key = (type_url, name.to_owned());
-            self.check_explained(replica, proxy, held, &key)
+            self.check_explained(replica, (proxy, node), held, &key)
                 .with_context(|| format!("explain {name}"))?;
             let is_rejected = type_url == LISTENER && held.rejected.contains_key(name);
             if !is_rejected && !held.warming.contains(&key) {
@@ -277,7 +280,7 @@ impl Fleet {
     fn check_explained(
         &self,
         replica: &Chancery,
-        proxy: &Proxy,
+        (proxy, node): (&Proxy, &Value),
         held: &Held,
         key: &(&'static str, String),
     ) -> Result<()> {
@@ -292,8 +295,7 @@ impl Fleet {
             return Ok(());
         }
         // With delta, each resource has its own version, and Envoy shows it.
-        let node = replica.ask(&["node", &proxy.id], "")?.json;
-        let acked = subscription_of(&node, type_url)?["acked_version"].as_str().map(str::to_owned);
+        let acked = subscription_of(node, type_url)?["acked_version"].as_str().map(str::to_owned);
         let version = match proxy.mode {
             Mode::DeltaAds => held.version_of.get(key).cloned(),
             _ => acked,
