@@ -144,8 +144,16 @@ impl World {
         self.fleet.leader(self.asked())
     }
 
+    /// Returns a follower. It is not the first replica, which the situations of lost replicas ask.
     fn follower(&self) -> usize {
-        (self.leader() + 1) % 3
+        let leader = self.leader();
+        (1..3).find(|at| *at != leader).unwrap()
+    }
+
+    /// Makes a replica the leader.
+    fn lead(&mut self, at: usize) {
+        self.write(0, &["cluster", "transfer-leader", &(at + 1).to_string()], "");
+        eventually("the replica leads", || (self.leader() == at).then_some(()));
     }
 
     fn hang(&mut self, at: usize) {

@@ -68,6 +68,8 @@ pub(crate) struct Record {
     pub(crate) held: BTreeMap<&'static str, BTreeMap<String, i64>>,
     /// The accepted version of each type.
     pub(crate) accepted: BTreeMap<&'static str, String>,
+    /// The types of which the client has accepted a response on its stream.
+    pub(crate) accepted_here: BTreeSet<&'static str>,
     /// The responses that are not answered, by type.
     pub(crate) unanswered: BTreeMap<&'static str, Received>,
     /// The types of which the client has rejected the latest response that it has answered.
@@ -91,6 +93,7 @@ impl Record {
         }
         held.extend(received.resources);
         self.accepted.insert(type_url, received.version);
+        self.accepted_here.insert(type_url);
         self.rejected.remove(type_url);
     }
 
@@ -226,6 +229,7 @@ impl Task {
             record.connected = Some(at);
             record.visited.insert(at);
             record.unanswered.clear();
+            record.accepted_here.clear();
         }
         loop {
             let order = tokio::select! {

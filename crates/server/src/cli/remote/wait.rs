@@ -34,6 +34,7 @@ pub(super) async fn run(
     mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
+    let is_all = wait.sessions == "all";
     let request = pb::WaitRequest {
         revision: wait.revision,
         wait_ms: Some(wait.timeout.millis()),
@@ -42,17 +43,21 @@ pub(super) async fn run(
     };
     let result = client.wait(request).await.map_err(|status| refusal(&status))?.into_inner();
     answer.show(&result, |out| write_result(&result, out))?;
-    verdict(wait.revision, &result)
+    verdict(wait.revision, is_all, &result)
 }
 
 fn write_result(result: &pb::WaitResult, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{} after {} ms", wait_result::in_words(result), result.waited_ms)
 }
 
-/// Succeeds only if enough sessions are known to have acknowledged.
-fn verdict(revision: u64, result: &pb::WaitResult) -> Result<(), Failure> {
+/// Succeeds only if enough sessions are known to have acknowledged. A session that has not acknowledged decides a wait
+/// for all sessions, even if a replica did not answer.
+fn verdict(revision: u64, is_all: bool, result: &pb::WaitResult) -> Result<(), Failure> {
     if result.enough && result.asked > 0 {
         return Ok(());
+    }
+    if is_all && !result.settled {
+        return Err(Failure::lines(wait_result::unsettled_lines(result)));
     }
     if result.replicas_not_asked > 0 {
         return Err(wait_result::not_all_asked(&format!("revision {revision}"), result));
@@ -65,4 +70,35 @@ fn verdict(revision: u64, result: &pb::WaitResult) -> Result<(), Failure> {
         return Err(wait_result::not_all_asked(&format!("revision {revision}"), result));
     }
     Err(Failure::lines(wait_result::unsettled_lines(result)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::exit::Exit;
+
+    /// The wait said that the outcome was unknown, and did not name the session.
+    #[test]
+    fn session_that_has_not_acknowledged_decides_although_a_replica_is_missing() {
+        let unsettled = pb::Unsettled {
+            node: "edge-1".into(),
+            state: "nacked".into(),
+            message: "bad port".into(),
+            ..Default::default()
+        };
+        let result = pb::WaitResult {
+            asked: 2,
+            acknowledged: 1,
+            unsettled: vec![unsettled],
+            replicas_not_asked: 1,
+            not_asked: vec![pb::ReplicaNotAsked { replica_id: 3, ..Default::default() }],
+            ..Default::default()
+        };
+        let failure = verdict(7, true, &result).unwrap_err();
+        assert_eq!(failure.exit, Exit::Failed, "{failure:?}");
+        assert!(failure.lines[0].contains("edge-1"), "{failure:?}");
+        assert!(failure.lines[1].contains("replica 3"), "{failure:?}");
+        // The sessions of the missing replica may be enough for a percentage.
+        assert_eq!(verdict(7, false, &result).unwrap_err().exit, Exit::NotAllAsked);
+    }
 }

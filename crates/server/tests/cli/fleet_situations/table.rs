@@ -371,8 +371,7 @@ const REPLICAS: &[Situation] = &[
     Situation {
         name: "another replica leads",
         change: |world| {
-            let to = (world.follower() + 1).to_string();
-            world.write(0, &["cluster", "transfer-leader", &to], "");
+            world.lead(world.follower());
             publish_to(world, 0, "shared", "web", &EDGE);
         },
         subject: ("edge-1", "web"),
@@ -446,14 +445,14 @@ const REPLICAS: &[Situation] = &[
     Situation {
         name: "the leader is killed, and a client rejects meanwhile",
         change: |world| {
-            let leader = world.leader();
-            world.kill(leader);
-            let rest = EDGE.into_iter().find(|key| world.client(key).record().connected.is_some());
-            let key = rest.unwrap();
-            world.manner(key, Manner::Reject);
-            world.fleet.wait_leader(world.asked());
-            world.publish(world.asked(), "shared", &["web"]);
-            world.until_rejected(key);
+            if world.leader() == 0 {
+                world.lead(1);
+            }
+            world.kill(world.leader());
+            world.manner("edge-1", Manner::Reject);
+            world.fleet.wait_leader(0);
+            world.publish(0, "shared", &["web"]);
+            world.until_rejected("edge-1");
         },
         subject: ("edge-1", "web"),
     },
