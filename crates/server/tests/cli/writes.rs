@@ -70,7 +70,12 @@ fn applied_resources_can_be_listed_changed_and_pruned() {
              updated  cluster  a     default\n\
              removed  cluster  b     default\n\
              cluster \"a\" in default:\n\
-             \x20 connect_timeout: \"1s\" -> \"2s\"\n\
+             - connect_timeout: 1s\n\
+             + connect_timeout: 2s\n\
+             cluster \"b\" in default:\n\
+             - \"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\n\
+             - connect_timeout: 1s\n\
+             - name: b\n\
              dry run, nothing written; revision 1: 1 changed, 1 removed, 0 unchanged\n"
         )
     );
