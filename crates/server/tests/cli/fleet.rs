@@ -336,7 +336,8 @@ fn check_unasked(fleet: &Fleet, missing: usize, reason: &str, text: &str) {
         let not_asked = &answer["not_asked"];
         assert_eq!(
             (&not_asked[0]["replica_id"], &not_asked[0]["reason"]),
-            (&id.into(), &reason.into())
+            (&id.into(), &reason.into()),
+            "{not_asked}"
         );
         let guards = answer["guards"].as_array().unwrap();
         assert_eq!(guards.len(), 1, "{answer}");

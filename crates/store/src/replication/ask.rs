@@ -37,6 +37,8 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 const SILENT_TIMEOUT: Duration = Duration::from_millis(200);
 /// The maximum number of pages of an answer. A page may be empty, so that the bytes do not limit it.
 const PAGES_MAX: usize = 1000;
+/// The maximum number of broken connections for one answer. A channel may report the same one twice.
+const BROKEN_MAX: usize = 3;
 /// The bytes by which a message exceeds the page in it.
 const MESSAGE_BYTES_MORE: usize = 64 << 10;
 
@@ -109,13 +111,7 @@ impl Asker {
         let client = self.calls.client(address, Lane::Questions);
         let client = client.map_err(|error| refusal(&error, limits))?;
         let client = client.max_decoding_message_size(limits.page_bytes_max + MESSAGE_BYTES_MORE);
-        let pages = async {
-            match self.pages(client.clone(), id, question, limits, deadline).await {
-                // The connection may be one that broke before, and the next one says how the replica is now.
-                Err(NoAnswer::Down(_)) => self.pages(client, id, question, limits, deadline).await,
-                answer => answer,
-            }
-        };
+        let pages = self.pages(client, id, question, limits, deadline);
         let answer = tokio::time::timeout_at(deadline.into(), pages).await;
         let answer = answer.unwrap_or_else(|_| Err(NoAnswer::TimedOut(timeout)));
         let mut silent = self.silent.lock();
@@ -137,6 +133,7 @@ impl Asker {
         deadline: Instant,
     ) -> Result<Vec<Bytes>, NoAnswer> {
         let (mut pages, mut n_bytes, mut cursor) = (Vec::new(), 0, Bytes::new());
+        let mut n_broken = 0;
         while pages.len() < PAGES_MAX {
             let left = deadline.saturating_duration_since(Instant::now()).as_millis();
             let request = pb::AskRequest {
@@ -145,11 +142,17 @@ impl Asker {
                 question: question.body.clone(),
                 revision: question.revision.0,
                 timeout_ms: u32::try_from(left).unwrap_or(u32::MAX),
-                cursor,
+                cursor: cursor.clone(),
                 bytes_max: limits.page_bytes_max as u64,
             };
-            let answer = client.ask(request).await;
-            let answer = answer.map_err(|status| refusal(&status, limits))?;
+            let answer = match client.ask(request).await {
+                // The connection may have broken long ago, and the next one says how the replica is now.
+                Err(status) if is_broken(&status) && n_broken < BROKEN_MAX => {
+                    n_broken += 1;
+                    continue;
+                }
+                answer => answer.map_err(|status| refusal(&status, limits))?,
+            };
             let page = match answer.into_inner().result {
                 Some(Answered::Page(page)) => page,
                 Some(Answered::NoAnswer(reason)) => {
@@ -169,6 +172,18 @@ impl Asker {
         }
         Err(NoAnswer::Failed(format!("the answer has more than {PAGES_MAX} pages")))
     }
+}
+
+/// Returns whether a call failed because its connection broke. A connection that was not possible has another error.
+fn is_broken(status: &Status) -> bool {
+    let mut source = status.source();
+    while let Some(error) = source {
+        if error.is::<hyper::Error>() {
+            return true;
+        }
+        source = error.source();
+    }
+    false
 }
 
 /// Returns the reason for a call that failed.
