@@ -363,6 +363,31 @@ fn report_warnings(warnings: &[pb::Problem]) {
     }
 }
 
+/// Writes the differences of the first resources and assignments.
+fn write_changes(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
+    let shown = response.changes.iter().take(CHANGES_SHOWN_MAX);
+    for change in shown {
+        let type_name = short_type(&change.type_url);
+        let name = with_variant(&format!("{:?}", change.name), &change.variant);
+        let object = format!("{type_name} {} in {}", plain(&name), change.scope);
+        let differences = Differences {
+            unified: &change.unified,
+            lines_omitted: change.unified_lines_omitted,
+            fields: &change.differences,
+        };
+        write_differences(&object, &differences, out)?;
+    }
+    for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
+        let differences = Differences {
+            unified: &change.unified,
+            lines_omitted: change.unified_lines_omitted,
+            fields: &change.differences,
+        };
+        write_differences(&format!("assignment {:?}", change.name), &differences, out)?;
+    }
+    Ok(())
+}
+
 fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
     let mut table = Table::new(["CHANGE", "TYPE", "NAME", "SCOPE"]);
     for change in response.changes.iter().take(CHANGES_SHOWN_MAX) {
@@ -390,26 +415,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         let n = hidden + response.changes_omitted;
         writeln!(out, "… {n} {more}{}", if n == 1 { "change" } else { "changes" })?;
     }
-    let shown = response.changes.iter().take(CHANGES_SHOWN_MAX);
-    for change in shown {
-        let type_name = short_type(&change.type_url);
-        let name = with_variant(&format!("{:?}", change.name), &change.variant);
-        let object = format!("{type_name} {} in {}", plain(&name), change.scope);
-        let differences = Differences {
-            unified: &change.unified,
-            lines_omitted: change.unified_lines_omitted,
-            fields: &change.differences,
-        };
-        write_differences(&object, &differences, out)?;
-    }
-    for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
-        let differences = Differences {
-            unified: &change.unified,
-            lines_omitted: change.unified_lines_omitted,
-            fields: &change.differences,
-        };
-        write_differences(&format!("assignment {:?}", change.name), &differences, out)?;
-    }
+    write_changes(response, out)?;
     write_access_changes(response, CHANGES_SHOWN_MAX, out)?;
     write_access_effects(response, out)?;
     write_guards(response, out)?;
