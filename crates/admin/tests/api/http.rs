@@ -55,10 +55,8 @@ async fn applied_resources_can_be_read_changed_pruned_and_deleted() {
     ]);
     assert_eq!(dry["changes"][0]["differences"], expected);
     assert_eq!(dry["changes"][0]["unified"], "- connect_timeout: 1s\n+ connect_timeout: 2s\n");
-    for (n, sign) in [(1, '-'), (2, '+')] {
-        let unified = dry["changes"][n]["unified"].as_str().unwrap();
-        assert!(unified.lines().all(|line| line.starts_with(sign)), "{dry}");
-        assert!(unified.contains("connect_timeout"), "{dry}");
+    for (n, line) in [(1, "- connect_timeout: 1s\n"), (2, "+ connect_timeout: 2s\n")] {
+        assert!(dry["changes"][n]["unified"].as_str().unwrap().contains(line), "{dry}");
     }
     let list = server.done("GET", "/v1/resources?type=cds&name=a", "").await;
     assert_eq!(list["revision"], 1, "a dry run writes nothing");

@@ -15,7 +15,7 @@ use chancery_proto::{
 use prost::Message;
 use tokio::{
     runtime::Handle,
-    sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel},
+    sync::mpsc::{Receiver, Sender, channel, error::TrySendError},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming, transport::Channel};
@@ -24,6 +24,8 @@ const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// The message of each rejection.
 pub(crate) const REJECTION: &str = "bad port";
+/// The maximum number of orders that a client has not read yet.
+const ORDERS_MAX: usize = 64;
 /// The pause before a client tries the next replica.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -122,7 +124,7 @@ pub(crate) struct Client {
     /// Whether the client connects to the next replica when it loses its stream.
     pub(crate) returns: bool,
     record: Arc<Mutex<Record>>,
-    orders: Option<UnboundedSender<Order>>,
+    orders: Option<Sender<Order>>,
 }
 
 impl Client {
@@ -142,7 +144,7 @@ impl Client {
 
     /// Connects to a replica, with the versions that the client has.
     pub(crate) fn connect(&mut self, runtime: &Handle, addresses: &Addresses, at: usize) {
-        let (orders, inbox) = unbounded_channel();
+        let (orders, inbox) = channel(ORDERS_MAX);
         let task = Task {
             id: self.id.clone(),
             types: self.types.clone(),
@@ -159,7 +161,9 @@ impl Client {
 
     fn order(&self, order: Order) {
         // A client that has left reads no orders.
-        drop(self.orders.as_ref().map(|orders| orders.send(order)));
+        if let Some(orders) = &self.orders {
+            assert!(!matches!(orders.try_send(order), Err(TrySendError::Full(_))), "{}", self.id);
+        }
     }
 
     /// Answers the responses that are not answered.
@@ -197,8 +201,8 @@ struct Task {
     returns: bool,
     record: Arc<Mutex<Record>>,
     addresses: Addresses,
-    orders: UnboundedSender<Order>,
-    inbox: UnboundedReceiver<Order>,
+    orders: Sender<Order>,
+    inbox: Receiver<Order>,
 }
 
 impl Task {
@@ -287,7 +291,7 @@ impl Task {
                 tokio::spawn(async move {
                     // A client that is slow to accept.
                     tokio::time::sleep(time).await;
-                    drop(orders.send(Order::Answer));
+                    drop(orders.send(Order::Answer).await);
                 });
                 None
             }

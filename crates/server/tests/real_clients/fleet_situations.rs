@@ -111,8 +111,8 @@ impl Fleet {
             proxies.push(Proxy { id, mode, at, port, switch, envoy });
         }
         let mut clients = Vec::new();
-        for at in 0..CLIENTS {
-            let (id, switch) = (format!("grpc-{at}"), Switch::start(replicas[at].at.xds)?);
+        for (at, replica) in replicas.iter().take(CLIENTS).enumerate() {
+            let (id, switch) = (format!("grpc-{at}"), Switch::start(replica.at.xds)?);
             let mut client = GrpcClient::start(dir, Kind::Python, &id, switch.port, SERVICE)?;
             client.wait_for_only("a")?;
             clients.push((id, at, switch, client));
