@@ -44,8 +44,18 @@ const LOST_AND_FOUND: &str = "lost+found";
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// Held open for its lock.
-    _lock: File,
+    /// The locked file.
+    lock: File,
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a process that this one starts at the moment shares the
+        // open file, with its lock, until it executes its program.
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, path = %self.path.display(), "cannot unlock the data directory");
+        }
+    }
 }
 
 /// The purpose of a new directory.
@@ -113,7 +123,7 @@ impl Directory {
         inspect(path, replica_id)?;
         let lock = lock(path)?;
         let found = inspect(path, replica_id)?;
-        Ok((Self { path: path.to_owned(), _lock: lock }, found))
+        Ok((Self { path: path.to_owned(), lock }, found))
     }
 
     /// Takes the directory of a stopped replica for this process.
@@ -129,7 +139,7 @@ impl Directory {
         replica(inspect(path, None)?)?;
         let lock = lock(path)?;
         let identity = replica(inspect(path, None)?)?;
-        Ok((Self { path: path.to_owned(), _lock: lock }, identity))
+        Ok((Self { path: path.to_owned(), lock }, identity))
     }
 
     /// Returns the reason why the replica must not start again with this data; `None` if it may.
@@ -365,4 +375,22 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         tracing::warn!(%error, path = %name.display(), "cannot write the process ID to the lock file");
     }
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process between `fork` and `exec` has such a copy.
+    #[test]
+    fn directory_is_free_once_dropped_although_a_copy_of_its_lock_file_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let (directory, _) = Directory::open(dir.path(), None).unwrap();
+        let copy = directory.lock.try_clone().unwrap();
+        let refused = Directory::open(dir.path(), None).unwrap_err();
+        assert!(matches!(refused, OpenError::InUse { .. }), "{refused}");
+        drop(directory);
+        Directory::open(dir.path(), None).unwrap();
+        drop(copy);
+    }
 }
