@@ -104,6 +104,16 @@ impl Collection {
         self.resources.insert(resource.name().clone(), resource);
     }
 
+    /// Sets or removes a resource, without its aliases.
+    pub(crate) fn set(&mut self, name: &ResourceName, resource: Option<Arc<Resource>>) {
+        if let Some(old) = self.resources.remove(name) {
+            self.drop_from_indexes(&old);
+        }
+        if let Some(resource) = resource {
+            self.add_stored(resource);
+        }
+    }
+
     /// Replaces resources by other forms of them. Each alias refers to the same resource as before.
     pub(crate) fn replace_forms(&mut self, resources: Vec<Resource>) {
         let aliases = self.aliases.clone();

@@ -145,6 +145,24 @@ impl State {
         self.scopes.insert(scope.clone(), new.into());
     }
 
+    /// Returns the state with other resources at some keys; `None` removes a resource. Everything else stays, also aliases
+    /// and revisions: the result is for comparisons, and no client receives it.
+    #[must_use]
+    pub fn with_resources<'a>(
+        &self,
+        changed: impl IntoIterator<Item = (&'a ScopeName, &'a ResourceKey, Option<Arc<Resource>>)>,
+    ) -> Self {
+        let mut state = self.clone();
+        for (scope, key, resource) in changed {
+            let types = &mut Arc::make_mut(state.scopes.entry(scope.clone()).or_default()).types;
+            let type_url = &key.type_url;
+            let empty = || Arc::new(Collection::new(scope.clone(), type_url.clone()));
+            let collection = types.entry(type_url.clone()).or_insert_with(empty);
+            Arc::make_mut(collection).set(&key.name, resource);
+        }
+        state
+    }
+
     /// Applies a transaction atomically, under one new revision.
     ///
     /// A transaction that changes nothing creates no revision. The function is total: no input

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 use chancery_secrets::Secrets;
 use chancery_tls::{ClientCertificates, MinVersion, TlsError, TlsPort, check_server_name};
 
+use crate::{HISTORY_MAX, Retention};
+
 /// The maximum ID of a replica, which is the maximum integer in a configuration file.
 pub const REPLICA_ID_MAX: u64 = (1 << 63) - 1;
 
@@ -45,6 +47,8 @@ pub struct Config {
     pub log_entries_keep: u64,
     /// The maximum size of entries that a purge leaves in the log, in bytes.
     pub log_bytes_keep: u64,
+    /// How much of the content that revisions replaced the history keeps. The setting of the leader counts.
+    pub retention: Retention,
     /// The free space of the file system of the data directory, in bytes, that a leader keeps. A leader
     /// refuses writes that would use it, and transfers leadership to a voter with more space. A
     /// follower writes what the leader sends until the disk is full. It then accepts no writes until
@@ -136,6 +140,7 @@ impl Default for Config {
             snapshot_log_bytes: 64 << 20,
             log_entries_keep: 10_000,
             log_bytes_keep: 32 << 20,
+            retention: Retention::default(),
             free_bytes_min: 256 << 20,
             transaction_bytes_max: 64 << 20,
             in_flight_bytes_max: 256 << 20,
@@ -182,6 +187,9 @@ impl Config {
         check(bytes > 0, "snapshot_log_bytes", bytes, "at least 1")?;
         let keep = self.log_bytes_keep;
         check(keep <= bytes, "log_bytes_keep", keep, "at most snapshot_log_bytes")?;
+        let (revisions, max) = (self.retention.revisions, HISTORY_MAX as u64);
+        let rule = "between 1 and 10000, the number of revisions in the history";
+        check((1..=max).contains(&revisions), "history_revisions", revisions, rule)?;
         let free = self.free_bytes_min;
         check(
             free == 0 || free >= Self::FREE_BYTES_LEAST,
@@ -230,6 +238,8 @@ mod tests {
         assert_eq!(key(|c| c.snapshot_log_entries = 0), "snapshot_log_entries");
         assert_eq!(key(|c| c.snapshot_log_bytes = 0), "snapshot_log_bytes");
         assert_eq!(key(|c| c.log_bytes_keep = u64::MAX), "log_bytes_keep");
+        assert_eq!(key(|c| c.retention.revisions = 0), "history_revisions");
+        assert_eq!(key(|c| c.retention.revisions = 10_001), "history_revisions");
         assert_eq!(key(|c| c.free_bytes_min = (64 << 20) - 1), "free_bytes_min");
         assert_eq!(key(|c| c.transaction_bytes_max = 0), "transaction_bytes_max");
         assert_eq!(key(|c| c.in_flight_bytes_max = 1), "in_flight_bytes_max");

@@ -44,11 +44,13 @@ pub use disk::{
     apply_times::ApplyTime,
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
     database::table_files_max,
+    past::{Differing, Part, PartChange, Past, PastError, Selection},
     recent_changes::ScopeChange,
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };
 pub use error::{ChangeError, OpenError, ReadError, ShutdownError, TransactError};
 pub use format::{
+    content::Retention,
     history::{HISTORY_MAX, HistoryEntry},
     history_chain::HistoryHash,
     request_id::{RequestId, RequestIdError},

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use crate::{
     ApplyTime, Backup, BackupError, BackupSource, ChangeError, Config, HistoryEntry, OpenError,
     OpenProgress, OwnPort, ReadError, RequestId, ScopeChange, ShutdownError, Status, TransactError,
-    disk::{directory::DirectoryPurpose, image::Image, parts::Start},
+    disk::{directory::DirectoryPurpose, image::Image, parts::Start, past::Past},
     format::{
         codec::{Command, command_to_proto, digest_of_content},
         identity::Identity,
@@ -360,7 +360,7 @@ impl Replica {
     }
 
     fn backup_of(&self, image: Image, source: BackupSource) -> Result<Backup, BackupError> {
-        Backup::of(image, self.0.core.id(), source)
+        Backup::of(image, self.0.core.storage.content.clone(), self.0.core.id(), source)
     }
 
     /// Returns the newest applied state.
@@ -422,6 +422,14 @@ impl Replica {
         let at = image.history.binary_search_by(|entry| entry.revision.cmp(&revision));
         let at = at.map_or_else(|at| at, |at| at + 1);
         Ok(image.history.iter().skip(at).take(limit).cloned().collect())
+    }
+
+    /// Returns a reader of the stored content and of that of earlier revisions. Waits until everything that this replica
+    /// has applied is stored.
+    pub async fn past(&self) -> Past {
+        let storage = &self.0.core.storage;
+        let image = storage.published.stored_at(storage.published.applied()).await;
+        Past::new(image, storage.content.clone(), self.secrets().clone())
     }
 
     /// Returns the changes of a revision by scope and type, if this replica has applied it since its start and it is one

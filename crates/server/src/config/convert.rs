@@ -27,6 +27,11 @@ pub(crate) fn store(config: &Config) -> chancery_store::Config {
         snapshot_log_bytes: config.store.snapshot_log_bytes.bytes(),
         log_bytes_keep: defaults.log_bytes_keep.min(config.store.snapshot_log_bytes.bytes()),
         free_bytes_min: config.store.free_bytes_min.bytes(),
+        retention: chancery_store::Retention {
+            revisions: config.store.history_revisions,
+            bytes: config.store.history_bytes.bytes(),
+            age: config.store.history_age.duration(),
+        },
         transaction_bytes_max,
         in_flight_bytes_max: defaults.in_flight_bytes_max.max(transaction_bytes_max),
         transact_timeout: config.store.transact_timeout.duration(),

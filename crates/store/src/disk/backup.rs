@@ -23,12 +23,15 @@ use prost::Message;
 use crate::{
     ClusterId, OpenError, ReadError,
     disk::{
+        database::Database,
         directory::{Directory, damaged},
         high_water::HighWater,
         image::Image,
         parts::read_mark,
+        past::ContentReader,
+        published::Published,
         recovery,
-        snapshot::{Decoder, Kind, SnapshotData, SnapshotError, pieces},
+        snapshot::{Contents, Decoder, Kind, SnapshotData, SnapshotError, pieces},
     },
     format::{
         codec::cluster_id_from_proto,
@@ -124,12 +127,15 @@ impl From<SnapshotError> for BackupError {
 pub struct Backup {
     info: BackupInfo,
     data: SnapshotData,
+    /// The database of a stopped replica, kept open for the content of earlier revisions.
+    _database: Option<Arc<Database>>,
 }
 
 impl Backup {
     /// Makes a backup of an image.
     pub(crate) fn of(
         image: Image,
+        content: ContentReader,
         replica_id: u64,
         source: BackupSource,
     ) -> Result<Self, BackupError> {
@@ -148,7 +154,8 @@ impl Backup {
             position: (position.term, position.index),
             diverged: None,
         };
-        Ok(Self { info, data: SnapshotData(Arc::new(image)) })
+        let data = SnapshotData { image: Arc::new(image), content: Some(content) };
+        Ok(Self { info, data, _database: None })
     }
 
     /// Reads the directory of a stopped replica. Changes nothing in the directory except its lock.
@@ -165,10 +172,14 @@ impl Backup {
         let mark = read_mark(&directory, identity, HighWater::open_read_only)?.mark();
         let (database, recovered) = recovery::read(&directory, identity, mark)?;
         let mut image = recovered.image;
-        recovery::apply_rest(path, &database, &mut image)?;
+        let replaced = recovery::apply_rest(path, &database, &mut image)?;
+        let database = Arc::new(database);
+        let content =
+            ContentReader::new(&database, Published::new(image.clone())).with_unstored(replaced);
         let source = BackupSource::Directory;
-        let mut backup = Self::of(image, identity.replica_id, source)
+        let mut backup = Self::of(image, content, identity.replica_id, source)
             .map_err(|error| damaged(path, "the state", error))?;
+        backup._database = Some(database);
         backup.info.diverged = directory.diverged()?;
         Ok(backup)
     }
@@ -183,7 +194,7 @@ impl Backup {
     pub fn pieces(&self) -> impl Iterator<Item = Bytes> + '_ {
         let header = frame(Kind::Backup as u8, &self.info.to_proto());
         let first = [Bytes::from_static(MAGIC), header];
-        pieces(first.into_iter().chain(self.data.encode()), PIECE_BYTES)
+        pieces(first.into_iter().chain(self.data.encode(Contents::Include)), PIECE_BYTES)
     }
 }
 
@@ -242,7 +253,7 @@ impl BackupInfo {
 
 /// Checks the bytes of a backup as they arrive, without keeping them.
 #[derive(Debug)]
-pub struct BackupCheck(Reader);
+pub struct BackupCheck(Reader<fn(Frames) -> Decoder>);
 
 impl Default for BackupCheck {
     fn default() -> Self {
@@ -281,19 +292,9 @@ impl BackupCheck {
 
 /// Reads a whole backup.
 pub(crate) fn read(file: &mut File) -> Result<(BackupInfo, SnapshotData), BackupError> {
-    let mut reader = Reader::new(Decoder::after);
-    let mut piece = vec![0; PIECE_BYTES];
-    loop {
-        match file.read(&mut piece) {
-            Ok(0) => break,
-            Ok(n) => reader.push(&piece[..n])?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let (info, decoder) = reader.whole()?;
+    let (info, decoder) = read_with(file, Decoder::after)?;
     let data = decoder.finish()?;
-    let image = &data.0;
+    let image = &data.image;
     let found = (image.cluster_id.map(ClusterId), image.state.revision, image.n_resources);
     let stated = (Some(info.cluster_id), info.revision, info.n_resources);
     if found != stated {
@@ -303,10 +304,35 @@ pub(crate) fn read(file: &mut File) -> Result<(BackupInfo, SnapshotData), Backup
     Ok((info, data))
 }
 
+/// Writes the content of earlier revisions in a backup, which [`read`] has read, to a database.
+pub(crate) fn copy_content(file: &mut File, database: &Arc<Database>) -> Result<(), BackupError> {
+    let database = Arc::downgrade(database);
+    let decoder = move |frames| Decoder::checking_after(frames).writing_to(database.clone());
+    let (_, decoder) = read_with(file, decoder)?;
+    Ok(decoder.check()?)
+}
+
+fn read_with(
+    file: &mut File,
+    decoder: impl Fn(Frames) -> Decoder,
+) -> Result<(BackupInfo, Decoder), BackupError> {
+    let mut reader = Reader::new(decoder);
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => break,
+            Ok(n) => reader.push(&piece[..n])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    reader.whole()
+}
+
 #[derive(Debug)]
-struct Reader {
+struct Reader<D> {
     stage: Stage,
-    decoder: fn(Frames) -> Decoder,
+    decoder: D,
 }
 
 #[derive(Debug)]
@@ -316,8 +342,8 @@ enum Stage {
     Snapshot(Box<(BackupInfo, Decoder)>),
 }
 
-impl Reader {
-    fn new(decoder: fn(Frames) -> Decoder) -> Self {
+impl<D: Fn(Frames) -> Decoder> Reader<D> {
+    fn new(decoder: D) -> Self {
         Self { stage: Stage::Magic(Frames::default()), decoder }
     }
 

@@ -76,6 +76,12 @@ pub(crate) enum Deleted {
 #[derive(Default)]
 pub(crate) struct Batch(WriteBatch);
 
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("bytes", &self.0.size_in_bytes()).finish()
+    }
+}
+
 fn io_error(error: rocksdb::Error) -> io::Error {
     let kind = match error.kind() {
         _ if error.as_ref().contains("No space left on device") => io::ErrorKind::StorageFull,
@@ -131,7 +137,12 @@ fn family_options(family: Family, cache: &Cache) -> Options {
             options.set_write_buffer_size(8 * MIB);
             options.set_compression_type(DBCompressionType::Lz4);
         }
-        Family::Index | Family::History | Family::Meta => {
+        Family::History => {
+            table.set_bloom_filter(10.0, false);
+            options.set_write_buffer_size(4 * MIB);
+            options.set_compression_type(DBCompressionType::Lz4);
+        }
+        Family::Index | Family::Meta => {
             options.set_write_buffer_size(4 * MIB);
             options.set_compression_type(DBCompressionType::Lz4);
         }

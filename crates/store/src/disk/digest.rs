@@ -49,7 +49,7 @@ struct Kept {
 /// Returns the digest of a state, or `None` before the first entry.
 pub(crate) fn digest_of(image: &Image) -> Option<StateDigest> {
     let State { incarnation, revision, .. } = image.state;
-    Some(digest_at(image.applied.as_ref()?, incarnation, revision, image.tally))
+    Some(digest_at(image.applied.as_ref()?, incarnation, revision, image.computed.tally))
 }
 
 /// Returns the digest of the state after an entry.
@@ -135,9 +135,10 @@ mod tests {
         let state = image(2, 10);
         let digest = digest_of(&state).unwrap();
         assert_eq!(digest_of(&image(2, 10)), Some(digest), "the same state");
-        let mut others = vec![image(3, 10); 5];
-        others[1] = Image { tally: Tally { records: 1, sum: 0 }, ..image(2, 10) };
-        others[2] = Image { tally: Tally { records: 0, sum: 1 }, ..image(2, 10) };
+        let mut others = vec![image(2, 10); 5];
+        others[0] = image(3, 10);
+        others[1].computed.tally = Tally { records: 1, sum: 0 };
+        others[2].computed.tally = Tally { records: 0, sum: 1 };
         others[3] = image(2, 10);
         others[3].state.revision = Revision(1);
         others[4] = image(2, 10);

@@ -10,13 +10,19 @@ use imbl::{OrdMap, ordmap::DiffItem};
 
 use crate::{
     disk::{
+        kept::KeptContent,
         records::{
-            Record, access_records, alias_record, assignments_record, collection_record,
-            history_record, keys_record, quota_records, scope_record, seal_resource,
+            ASSIGNMENTS_KEY, QUOTA_PREFIX, RULE_PREFIX, Record, access_records, alias_record,
+            assignments_record, collection_record, history_record, keys_record, quota_records,
+            scope_record, seal_resource,
         },
         tally::Tally,
     },
-    format::{history::HistoryEntry, record::Family},
+    format::{
+        content::{ABSENT, Replaced, Retention, put_record_key, revision_key},
+        history::HistoryEntry,
+        record::Family,
+    },
 };
 
 /// The effect of an entry.
@@ -37,6 +43,8 @@ pub(crate) struct Changed {
     /// The changed resources, sorted by scope, type and name, each once.
     pub(crate) changes: Vec<Change>,
     pub(crate) history: Remembered,
+    /// How long the history keeps the replaced records.
+    pub(crate) retention: Retention,
     /// The remains of the transaction. Freeing them takes long, so they are freed with this effect.
     #[expect(dead_code, reason = "it is held, and freed later")]
     pub(crate) spent: Option<Box<PreparedTransaction>>,
@@ -52,10 +60,29 @@ pub(crate) struct Remembered {
 /// A record to write or to delete.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Edit<'a> {
+    pub(crate) place: Place,
     pub(crate) family: Family,
     pub(crate) key: &'a [u8],
     /// The new record; `None` deletes it.
     pub(crate) record: Option<&'a [u8]>,
+}
+
+/// The part of the database that an edit changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The records of the state.
+    State,
+    /// The records that revisions replaced ([`crate::format::content`]).
+    Content,
+}
+
+/// The values that are computed from the records of an image, once these are encoded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Computed {
+    /// The tally of the records.
+    pub(crate) tally: Tally,
+    /// The revisions whose replaced records are kept.
+    pub(crate) kept: KeptContent,
 }
 
 impl From<Changed> for Effect {
@@ -82,9 +109,20 @@ impl Effect {
     }
 
     /// Passes the records to write and to delete to `write`, and counts them.
-    pub(crate) fn edit(&self, tally: &mut Tally, write: &mut dyn FnMut(Edit<'_>)) {
+    pub(crate) fn edit(&self, computed: &mut Computed, write: &mut dyn FnMut(Edit<'_>)) {
         if let Self::Changed(changed) = self {
-            changed.edit(&mut Editor { tally, write });
+            let replaced = changed.history.added.as_deref().map(|entry| Replaced {
+                revision: entry.revision,
+                records: 0,
+                bytes: 0,
+                time_ms: entry.meta.time_ms,
+            });
+            let tally = &mut computed.tally;
+            let mut editor = Editor { tally, write, replaced, content_key: Vec::new() };
+            changed.edit(&mut editor);
+            if let Some(replaced) = editor.end() {
+                computed.kept.add(replaced, &changed.retention);
+            }
         }
     }
 }
@@ -92,7 +130,14 @@ impl Effect {
 impl Changed {
     /// Returns the effect of replacing one state by another, without changed resources.
     pub(crate) fn new(before: Option<State>, after: State) -> Self {
-        Self { before, after, changes: Vec::new(), history: Remembered::default(), spent: None }
+        Self {
+            before,
+            after,
+            changes: Vec::new(),
+            history: Remembered::default(),
+            retention: Retention::default(),
+            spent: None,
+        }
     }
 
     fn edit(&self, editor: &mut Editor<'_>) {
@@ -136,23 +181,52 @@ impl Changed {
 struct Editor<'a> {
     tally: &'a mut Tally,
     write: &'a mut dyn FnMut(Edit<'_>),
+    /// The records that were replaced so far; `None` if the effect makes no revision.
+    replaced: Option<Replaced>,
+    content_key: Vec<u8>,
 }
 
 impl Editor<'_> {
+    /// Keeps the record that a change replaces; `None` if there was no record.
+    fn keep(&mut self, family: Family, key: &[u8], before: Option<&[u8]>) {
+        let Some(replaced) = &mut self.replaced else { return };
+        put_record_key(&mut self.content_key, replaced.revision, family, key);
+        let record = before.unwrap_or(ABSENT);
+        replaced.records += 1;
+        replaced.bytes += (key.len() + record.len()) as u64;
+        let (place, family, key) = (Place::Content, Family::History, &self.content_key);
+        (self.write)(Edit { place, family, key, record: Some(record) });
+    }
+
+    /// Writes the size of the kept records, and returns it.
+    fn end(self) -> Option<Replaced> {
+        let replaced = self.replaced?;
+        let (key, record) = (revision_key(replaced.revision), replaced.seal());
+        let (place, family) = (Place::Content, Family::History);
+        (self.write)(Edit { place, family, key: &key, record: Some(&record) });
+        Some(replaced)
+    }
+
     /// Replaces the records of resources. One transaction may change very many of them, so they share buffers.
     fn replace_resources(&mut self, before: &State, changes: &[Change]) {
         let (mut key, mut record) = (Vec::new(), Vec::new());
         for Change { scope, key: of, resource, .. } in changes {
-            if let Some(old) = before.get(scope, of) {
+            let old = before.get(scope, of);
+            if let Some(old) = old {
                 seal_resource(&mut key, &mut record, scope, &of.type_url, old);
                 self.tally.remove(&record);
+                self.keep(Family::Resources, &key, Some(&record));
             }
             let new = resource.as_ref().map(|new| {
                 seal_resource(&mut key, &mut record, scope, &of.type_url, new);
                 self.tally.add(&record);
                 &record[..]
             });
-            (self.write)(Edit { family: Family::Resources, key: &key, record: new });
+            if old.is_none() {
+                self.keep(Family::Resources, &key, None);
+            }
+            let (place, family) = (Place::State, Family::Resources);
+            (self.write)(Edit { place, family, key: &key, record: new });
         }
     }
 
@@ -165,7 +239,10 @@ impl Editor<'_> {
         }
         let record = new.as_ref().map(|new| &new.record[..]);
         if let Some(Record { family, key, .. }) = new.as_ref().or(old.as_ref()) {
-            (self.write)(Edit { family: *family, key, record });
+            if *family == Family::Index && can_be_restored(key) {
+                self.keep(*family, key, old.as_ref().map(|old| &old.record[..]));
+            }
+            (self.write)(Edit { place: Place::State, family: *family, key, record });
         }
     }
 
@@ -227,10 +304,17 @@ impl Editor<'_> {
     }
 }
 
+/// Returns whether an author can restore the record of the index at a key: assignments, access rules and quotas. Tokens
+/// that were deleted must not become valid again.
+fn can_be_restored(key: &[u8]) -> bool {
+    key == ASSIGNMENTS_KEY || matches!(key.first(), Some(&(RULE_PREFIX | QUOTA_PREFIX)))
+}
+
 /// An [`Edit`] that outlives its effect.
 #[cfg(test)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OwnedEdit {
+    pub(crate) place: Place,
     pub(crate) family: Family,
     pub(crate) key: Vec<u8>,
     pub(crate) record: Option<Vec<u8>>,
@@ -238,7 +322,7 @@ pub(crate) struct OwnedEdit {
 
 #[cfg(test)]
 impl From<Edit<'_>> for OwnedEdit {
-    fn from(Edit { family, key, record }: Edit<'_>) -> Self {
-        Self { family, key: key.to_vec(), record: record.map(<[u8]>::to_vec) }
+    fn from(Edit { place, family, key, record }: Edit<'_>) -> Self {
+        Self { place, family, key: key.to_vec(), record: record.map(<[u8]>::to_vec) }
     }
 }

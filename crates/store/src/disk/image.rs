@@ -21,12 +21,11 @@ use openraft::EntryPayload;
 
 use crate::{
     disk::{
-        effect::{Changed, Effect, Remembered},
+        effect::{Changed, Computed, Edit, Effect, Remembered},
         records::{
             Record, access_records, alias_record, assignments_record, collection_record,
             history_record, keys_record, quota_records, resource_record, scope_record,
         },
-        tally::Tally,
     },
     format::{
         codec::{Command, Request, decode_command},
@@ -57,8 +56,8 @@ pub(crate) struct Image {
     pub(crate) applied: Option<LogId>,
     /// The membership at that entry.
     pub(crate) membership: StoredMembership,
-    /// The tally of the image's records.
-    pub(crate) tally: Tally,
+    /// The values that are computed from the image's records.
+    pub(crate) computed: Computed,
     /// The number of resources in the state.
     pub(crate) n_resources: u64,
     /// The number of sealed resources in the state.
@@ -98,21 +97,26 @@ impl Image {
             history_anchor: None,
             applied: None,
             membership: StoredMembership::default(),
-            tally: Tally::default(),
+            computed: Computed::default(),
             n_resources: 0,
             n_sealed: 0,
             unopened: OrdSet::new(),
         }
     }
 
-    /// Applies an entry of the log, including the tally. Changes nothing if the command cannot be decoded.
-    pub(crate) fn apply_entry(&mut self, entry: Entry) -> Result<Response, RecordError> {
+    /// Applies an entry of the log, including the computed values. Changes nothing if the command cannot be decoded.
+    /// Passes the records to write and to delete to `write`.
+    pub(crate) fn apply_entry(
+        &mut self,
+        entry: Entry,
+        write: &mut dyn FnMut(Edit<'_>),
+    ) -> Result<Response, RecordError> {
         let (response, effect) = self.advance(entry)?;
-        effect.edit(&mut self.tally, &mut |_| {});
+        effect.edit(&mut self.computed, write);
         Ok(response)
     }
 
-    /// Applies an entry of the log, except that the tally stays that of the image before. Changes nothing if the
+    /// Applies an entry of the log, except that the computed values stay those of the image before. Changes nothing if the
     /// command cannot be decoded.
     pub(crate) fn advance(&mut self, entry: Entry) -> Result<(Response, Effect), RecordError> {
         let id = entry.log_id;
@@ -131,13 +135,13 @@ impl Image {
         Ok(done)
     }
 
-    /// Applies a prepared entry of the log, except that the tally stays that of the image before.
+    /// Applies a prepared entry of the log, except that the computed values stay those of the image before.
     pub(crate) fn advance_prepared(&mut self, id: LogId, prepared: Prepared) -> (Response, Effect) {
         self.applied = Some(id);
         self.run_prepared(prepared)
     }
 
-    /// Applies a command, except that the tally stays that of the image before. Total.
+    /// Applies a command, except that the computed values stay those of the image before. Total.
     pub(crate) fn run(&mut self, ask: Command) -> (Response, Effect) {
         match ask {
             Command::Form { cluster_id, incarnation } => {
@@ -150,27 +154,29 @@ impl Image {
                 self.state = State::new(incarnation);
                 (Response::Done, Changed::new(None, self.state.clone()).into())
             }
-            Command::Transact { transaction, request } => match self.seen(request.as_ref()) {
-                Some(response) => (response, Effect::None),
-                None => {
-                    let applied = self.state.apply(&transaction);
-                    let (response, changed) = self.take(applied, &transaction.meta, request);
-                    (response, changed.into())
+            Command::Transact { transaction, request, retention } => {
+                match self.seen(request.as_ref()) {
+                    Some(response) => (response, Effect::None),
+                    None => {
+                        let applied = self.state.apply(&transaction);
+                        let (response, changed) = self.take(applied, &transaction.meta, request);
+                        (response, Changed { retention, ..changed }.into())
+                    }
                 }
-            },
+            }
         }
     }
 
     /// Applies a prepared transaction as [`Image::run`] applies one, with the same result.
     fn run_prepared(&mut self, prepared: Prepared) -> (Response, Effect) {
-        let Prepared { mut transaction, request } = prepared;
+        let Prepared { mut transaction, request, retention } = prepared;
         if let Some(response) = self.seen(request.as_ref()) {
             return (response, Effect::None);
         }
         let applied = self.state.apply_prepared(&mut transaction);
         let (response, changed) = self.take(applied, &transaction.transaction().meta, request);
         // Freeing what remains of a large transaction takes long.
-        (response, Changed { spent: Some(transaction), ..changed }.into())
+        (response, Changed { spent: Some(transaction), retention, ..changed }.into())
     }
 
     /// Makes the result of a transaction the state of this image.
@@ -309,7 +315,7 @@ impl Image {
             hash: None,
         });
         let changed = Changed { history, ..Changed::new(Some(before), self.state.clone()) };
-        Effect::from(changed).edit(&mut self.tally, &mut |_| {});
+        Effect::from(changed).edit(&mut self.computed, &mut |_| {});
     }
 
     fn drop_tokens(&mut self) {
@@ -386,26 +392,27 @@ impl Image {
             cluster_id: self.cluster_id.map(|id| id.to_vec().into()).unwrap_or_default(),
             incarnation: self.state.incarnation.0,
             revision: self.state.revision.0,
-            records: self.tally.records,
-            records_sum: self.tally.sum,
+            records: self.computed.tally.records,
+            records_sum: self.computed.tally.sum,
             generation,
             history_anchor: HistoryHash::to_bytes(self.history_anchor).into(),
             history_head: HistoryHash::to_bytes(self.history_head()).into(),
             staged: false,
+            content_from: self.computed.kept.from().0,
         }
     }
 }
 
 #[cfg(test)]
 impl Image {
-    /// Applies a command, including the tally; adds the records to write to `edits`.
+    /// Applies a command, including the computed values; adds the records to write to `edits`.
     pub(crate) fn apply(
         &mut self,
         ask: Command,
         edits: &mut Vec<crate::disk::effect::OwnedEdit>,
     ) -> Response {
         let (response, effect) = self.run(ask);
-        effect.edit(&mut self.tally, &mut |edit| edits.push(edit.into()));
+        effect.edit(&mut self.computed, &mut |edit| edits.push(edit.into()));
         response
     }
 }

@@ -4,23 +4,26 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{
-    Access, Assignments, Collection, Incarnation, Keys, Quota, Resource, ResourceKey, ResourceName,
-    Revision, Scope, ScopeName, State, TypeUrl,
+    Access, Assignments, Collection, Incarnation, Keys, Quota, ResourceKey, ResourceName, Revision,
+    Scope, ScopeName, State, TypeUrl,
 };
 use chancery_raft_proto::v1 as pb;
 
 use crate::{
     disk::{
+        effect::Computed,
         image::Image,
+        kept::KeptContent,
         records::{
             ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, KEYS_KEY, QUOTA_PREFIX,
-            RULE_PREFIX, SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX,
+            RULE_PREFIX, SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX, resource_of_record,
         },
         tally::Tally,
     },
     format::{
         access_codec::{rule_from_proto, token_from_proto},
-        codec::{assignment_from_proto, cluster_id_from_proto, draft_of, version_from_proto},
+        codec::{assignment_from_proto, cluster_id_from_proto},
+        content::Replaced,
         history::{HISTORY_MAX, History, HistoryEntry},
         history_chain::HistoryHash,
         keys_codec::keys_from_proto,
@@ -68,6 +71,8 @@ pub(crate) struct Loader {
     /// The collection of the last resource, taken out of `collections`.
     current: Option<(Vec<u8>, Collection)>,
     history: BTreeMap<Revision, Arc<HistoryEntry>>,
+    /// The sizes of what revisions replaced, ordered by revision.
+    replaced: Vec<Replaced>,
     n_resources: u64,
     /// Each alias: the prefix of its collection, the alias, and the name.
     aliases: Vec<(Vec<u8>, ResourceName, ResourceName)>,
@@ -91,6 +96,11 @@ impl Loader {
         result.map_err(|source| LoadError::Record { family, key: key.to_vec(), source })
     }
 
+    /// Adds the size of what a revision replaced, in the order of the revisions.
+    pub(crate) fn add_replaced(&mut self, replaced: Replaced) {
+        self.replaced.push(replaced);
+    }
+
     fn add_resource(&mut self, key: &[u8], record: Bytes) -> Result<(), RecordError> {
         let (prefix, name) = split_resource_key(key)?;
         if self.current.as_ref().is_none_or(|(current, _)| current != prefix) {
@@ -99,14 +109,12 @@ impl Loader {
         }
         let (_, collection) =
             self.current.as_mut().ok_or_else(|| content("its collection is not in the index"))?;
-        let message: pb::ResourceRecord = record::open(Family::Resources, key, record)?;
-        let key = ResourceKey { type_url: collection.type_url.clone(), name };
-        let version = version_from_proto(&message.version.unwrap_or_default());
-        let draft = draft_of(key, message.content, message.sealed)?;
-        if draft.sealed.is_some() {
-            self.sealed.push((collection.scope.clone(), draft.key.clone()));
+        let of = ResourceKey { type_url: collection.type_url.clone(), name };
+        let resource = resource_of_record(of.clone(), key, record)?;
+        if resource.sealed().is_some() {
+            self.sealed.push((collection.scope.clone(), of));
         }
-        collection.add_stored(Arc::new(Resource::with_version(&draft, version)));
+        collection.add_stored(Arc::new(resource));
         self.n_resources += 1;
         Ok(())
     }
@@ -199,6 +207,8 @@ impl Loader {
         let history_anchor = HistoryHash::from_bytes(&applied.history_anchor);
         let head = HistoryHash::from_bytes(&applied.history_head);
         let history = chained(self.take_history(revision)?, history_anchor, head)?;
+        let replaced = std::mem::take(&mut self.replaced);
+        let kept = KeptContent::load(&history, replaced, Revision(applied.content_from));
         let mut state = State { revision, ..State::new(Incarnation(applied.incarnation)) };
         if let Some(assignments) = self.assignments.take() {
             state.assignments = Arc::new(assignments);
@@ -242,7 +252,7 @@ impl Loader {
             history_anchor,
             applied: applied.id.as_ref().map(log_id_from_proto),
             membership: stored_membership_from_proto(membership).map_err(whole)?,
-            tally: expected,
+            computed: Computed { tally: expected, kept },
             n_resources: self.n_resources,
             n_sealed: self.sealed.len() as u64,
             unopened: self.sealed.into_iter().collect(),

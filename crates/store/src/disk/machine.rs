@@ -35,6 +35,7 @@ use crate::{
         database::Database,
         digest::Digests,
         image::Image,
+        past::ContentReader,
         persister::{Job, LARGE_BYTES, Parts, Persister},
         progress::Progress,
         published::{ImageNumber, Published},
@@ -60,6 +61,7 @@ struct Inner {
     #[cfg(test)]
     database: Arc<Database>,
     published: Published,
+    content: ContentReader,
     ahead: Ahead,
     digests: Arc<Digests>,
     /// The progress of installing snapshots.
@@ -107,6 +109,7 @@ impl Machine {
         digests.note(&image);
         let has_snapshot = AtomicBool::new(image.applied.is_some());
         let published = Published::new(image);
+        let content = ContentReader::new(&database, published.clone());
         let parts = Parts {
             published: published.clone(),
             digests: Arc::clone(&digests),
@@ -117,6 +120,7 @@ impl Machine {
         let inner = Inner {
             #[cfg(test)]
             database,
+            content,
             digests,
             has_snapshot,
             ahead: Ahead::new(published.clone(), secrets.clone()),
@@ -141,6 +145,11 @@ impl Machine {
     /// Returns the published state.
     pub(crate) fn published(&self) -> Published {
         self.0.published.clone()
+    }
+
+    /// Returns a reader of the content of earlier revisions.
+    pub(crate) fn content(&self) -> ContentReader {
+        self.0.content.clone()
     }
 
     /// Returns the value that applies large entries early.
@@ -321,7 +330,8 @@ impl Machine {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let data = SnapshotData(Arc::new(self.0.published.stored()));
+        let image = Arc::new(self.0.published.stored());
+        let data = SnapshotData { image, content: Some(self.content()) };
         Snapshot { meta: data.meta(), snapshot: data }
     }
 }
@@ -372,7 +382,7 @@ impl RaftStateMachine<Types> for Machine {
         meta: &SnapshotMeta,
         snapshot: SnapshotData,
     ) -> io::Result<()> {
-        let mut image = Image::clone(&snapshot.0);
+        let mut image = Image::clone(&snapshot.image);
         image.applied = meta.last_log_id;
         image.membership = meta.last_membership.clone();
         // Installing a large image takes seconds, and the threads of the runtime must answer

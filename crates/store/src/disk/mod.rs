@@ -10,6 +10,7 @@
 //! | `image`, `effect` | the state as one value, and the effect of an entry |
 //! | `records`, `tally`, `loader` | the records of the state |
 //! | `opening` | the opening of sealed resources in memory |
+//! | `kept`, `past`, `earlier_content` | the records that revisions replaced: how long they are kept, how they are read, and their copies in snapshots |
 //! | `snapshot`, `digest` | the encoding of a state, and its digest |
 //! | `recovery`, `parts` | what is read and checked before Raft runs |
 //! | `entry_check` | comparison of received entries with those in the log |
@@ -23,17 +24,20 @@ pub(crate) mod backup;
 pub(crate) mod database;
 pub(crate) mod digest;
 pub(crate) mod directory;
+pub(crate) mod earlier_content;
 pub(crate) mod effect;
 pub(crate) mod entry_check;
 pub(crate) mod flusher;
 pub(crate) mod high_water;
 pub(crate) mod image;
+pub(crate) mod kept;
 pub(crate) mod loader;
 pub(crate) mod log;
 pub(crate) mod log_size;
 pub(crate) mod machine;
 pub(crate) mod opening;
 pub(crate) mod parts;
+pub(crate) mod past;
 pub(crate) mod persister;
 pub(crate) mod preparer;
 pub(crate) mod probe;

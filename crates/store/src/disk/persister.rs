@@ -66,7 +66,7 @@ struct Waiting {
 
 /// Applied entries whose records are written together.
 pub(crate) struct Job {
-    /// The image after the entries, except for its tally.
+    /// The image after the entries, except for its computed values.
     pub(crate) image: Image,
     pub(crate) steps: Vec<Step>,
     /// The size of the changes.
@@ -166,7 +166,7 @@ impl Persister {
     fn write(&self, job: Job) -> io::Result<()> {
         let Job { mut image, steps, is_large, .. } = job;
         let Parts { published, digests, .. } = &self.0.parts;
-        image.tally = published.stored().tally;
+        image.computed = published.stored().computed;
         let pieces = if is_large { Pieces::Several } else { Pieces::One };
         self.0.writer.write(&mut image, &steps, pieces, digests)?;
         published.set_stored(image);

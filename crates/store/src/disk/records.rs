@@ -1,18 +1,19 @@
 //! The records of a state: their keys and their content.
 
+use bytes::Bytes;
 use chancery_model::{
-    Access, Assignments, Collection, Keys, Quotas, Resource, ResourceName, Revision, Scope,
-    ScopeName, TypeUrl,
+    Access, Assignments, Collection, Keys, Quotas, Resource, ResourceKey, ResourceName, Revision,
+    Scope, ScopeName, TypeUrl,
 };
 use chancery_raft_proto::v1 as pb;
 
 use crate::format::{
     access_codec::{rule_to_proto, token_to_proto},
-    codec::{assignment_to_proto, resource_to_proto},
+    codec::{assignment_to_proto, draft_of, resource_to_proto, version_from_proto},
     history::{HistoryEntry, history_key},
     keys_codec::keys_to_proto,
     quota_codec::quota_to_proto,
-    record::{self, Family},
+    record::{self, Family, RecordError},
 };
 
 /// A record with its family and key.
@@ -61,6 +62,28 @@ pub(crate) fn seal_resource(
     key.clear();
     put_resource_key(key, scope, type_url, resource.name());
     record::seal_into(record, Family::Resources, key, &resource_to_proto(resource));
+}
+
+/// Returns the beginning of the keys of resources in a scope, of one type or of all.
+pub(crate) fn resources_prefix(scope: &ScopeName, type_url: Option<&TypeUrl>) -> Vec<u8> {
+    let mut prefix = Vec::new();
+    for part in [Some(scope.as_str()), type_url.map(TypeUrl::as_str)].into_iter().flatten() {
+        prefix.extend_from_slice(part.as_bytes());
+        prefix.push(SEPARATOR);
+    }
+    prefix
+}
+
+/// Decodes the record of a resource at its stored key.
+pub(crate) fn resource_of_record(
+    of: ResourceKey,
+    key: &[u8],
+    record: Bytes,
+) -> Result<Resource, RecordError> {
+    let message: pb::ResourceRecord = record::open(Family::Resources, key, record)?;
+    let version = version_from_proto(&message.version.unwrap_or_default());
+    let draft = draft_of(of, message.content, message.sealed)?;
+    Ok(Resource::with_version(&draft, version))
 }
 
 fn put_resource_key(key: &mut Vec<u8>, scope: &ScopeName, type_url: &TypeUrl, name: &ResourceName) {

@@ -12,9 +12,10 @@
 //!
 //! Entries beyond the high-water mark were never acknowledged. A power cut may lose them.
 
-use std::{io, path::Path};
+use std::{collections::BTreeMap, io, path::Path};
 
 use bytes::Bytes;
+use chancery_model::Revision;
 use chancery_raft_proto::v1 as pb;
 use prost::Message;
 
@@ -23,6 +24,7 @@ use crate::{
     disk::{
         database::{Access, Database, Deleted},
         directory::{Directory, damaged},
+        effect::{Edit, Place},
         high_water::Mark,
         image::Image,
         loader::Loader,
@@ -33,6 +35,7 @@ use crate::{
         wal::{self, WrongType},
     },
     format::{
+        content::{CONTENT, Replaced, revision_key},
         identity::Identity,
         keys::{APPLIED_KEY, PURGED_KEY, VOTE_KEY, state_key},
         raft::{LogId, Vote, term_of},
@@ -107,15 +110,17 @@ pub(crate) fn read_reporting(
     Ok((database, recovered))
 }
 
-/// Applies the log entries beyond the applied position to an image, only in memory.
+/// Applies the log entries beyond the applied position to an image, only in memory. Returns the records that their
+/// revisions replaced, by key.
 pub(crate) fn apply_rest(
     root: &Path,
     database: &Database,
     image: &mut Image,
-) -> Result<(), OpenError> {
+) -> Result<BTreeMap<Bytes, Bytes>, OpenError> {
     let wrong = |index: u64, error: &dyn std::fmt::Display| {
         damaged(root, "the log", format!("entry {index}: {error}"))
     };
+    let mut replaced = BTreeMap::new();
     let first = image.applied.map_or(0, |id| id.index + 1);
     // The log has no gaps: it was checked before.
     let from = log_key(first);
@@ -123,9 +128,15 @@ pub(crate) fn apply_rest(
     for (index, item) in (first..).zip(entries) {
         let (_, record) = item.map_err(|error| wrong(index, &error))?;
         let entry = entry_from_stored(index, record).map_err(|error| wrong(index, &error))?;
-        image.apply_entry(entry).map_err(|error| wrong(index, &error))?;
+        let mut keep = |edit: Edit<'_>| {
+            if let (Place::Content, Some(record)) = (edit.place, edit.record) {
+                let [key, record] = [edit.key, record].map(Bytes::copy_from_slice);
+                replaced.insert(key, record);
+            }
+        };
+        image.apply_entry(entry, &mut keep).map_err(|error| wrong(index, &error))?;
     }
-    Ok(())
+    Ok(replaced)
 }
 
 fn open(root: &Path, path: &Path, access: Access) -> Result<Database, OpenError> {
@@ -214,7 +225,7 @@ impl Reader<'_> {
         let image = self.read_state(applied)?;
         // The first entries of a log precede the entry that names the cluster. They leave no
         // records.
-        let is_unnamed = image.cluster_id.is_none() && image.tally == Tally::default();
+        let is_unnamed = image.cluster_id.is_none() && image.computed.tally == Tally::default();
         if !is_unnamed
             && (image.cluster_id != Some(identity.cluster_id)
                 || image.state.incarnation != identity.incarnation)
@@ -396,7 +407,22 @@ impl Reader<'_> {
                 self.progress.on_read();
             }
         }
+        self.read_replaced(&mut loader, Revision(applied.content_from))?;
         loader.finish(applied).map_err(|error| self.damaged(what, error))
+    }
+
+    /// Reads the sizes of what revisions after `from` replaced. The records themselves are read when they are needed.
+    fn read_replaced(&self, loader: &mut Loader, from: Revision) -> Result<(), OpenError> {
+        let what = "the content of earlier revisions";
+        let [from, end] =
+            [Revision(from.0.saturating_add(1)), Revision(u64::MAX)].map(revision_key);
+        let (from, end) = (state_key(CONTENT, &from), state_key(CONTENT, &end));
+        for item in self.database.scan(Family::History, &from, Some(&end), Deleted::Skip) {
+            let (key, record) = item.map_err(|error| self.damaged(what, error))?;
+            let replaced = Replaced::open(&key[size_of_val(&CONTENT)..], record);
+            loader.add_replaced(replaced.map_err(|error| self.damaged(what, error))?);
+        }
+        Ok(())
     }
 }
 

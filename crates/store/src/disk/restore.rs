@@ -11,8 +11,9 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io,
+    io::{self, Seek},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use chancery_model::{Incarnation, Revision, TransactionMeta};
@@ -32,6 +33,7 @@ use crate::{
         state_writer::BATCH_BYTES,
     },
     format::{
+        content::{CONTENT, revision_key},
         identity::Identity,
         keys::{APPLIED_KEY, PURGED_KEY, VOTE_KEY, state_key},
         raft::{LogId, Membership, Peer, StoredMembership, Vote, log_id},
@@ -153,9 +155,9 @@ pub fn restore(from: &Path, options: &RestoreOptions) -> Result<Restored, Restor
         });
     }
     let identity = new_identity(path, options.replica_id)?;
-    let mut image = Image::clone(&data.0);
+    let mut image = Image::clone(&data.image);
     image.restore(restored_identity(identity, revision), meta(options, &info));
-    let made = make(&directory, identity, &image);
+    let made = make(&directory, identity, &image, &mut file);
     if let Err(error) = made {
         // The first error says more than an error of the cleanup.
         if directory.abandon(DirectoryPurpose::Restore).is_ok() && !existed {
@@ -205,7 +207,12 @@ fn last_entry() -> LogId {
     log_id(TERM, 1)
 }
 
-fn make(directory: &Directory, identity: Identity, image: &Image) -> Result<(), OpenError> {
+fn make(
+    directory: &Directory,
+    identity: Identity,
+    image: &Image,
+    backup: &mut File,
+) -> Result<(), OpenError> {
     directory.begin(identity, DirectoryPurpose::Restore)?;
     let vote = Vote::new_committed(TERM, identity.replica_id);
     let mark = Mark { last: Some(last_entry()), vote: Some(vote) };
@@ -214,14 +221,16 @@ fn make(directory: &Directory, identity: Identity, image: &Image) -> Result<(), 
         .and_then(|mut high_water| high_water.write(mark).and_then(|()| high_water.sync()));
     made.map_err(|source| OpenError::Io { what: "write", path, source })?;
     let path = directory.database();
-    write(&path, vote, image).map_err(|source| OpenError::Io {
+    write(&path, vote, image, backup).map_err(|source| OpenError::Io {
         what: "write the database in",
         path,
         source,
     })?;
     let (database, found) = recovery::read(directory, identity, mark)?;
     drop(database);
-    if found.image.tally != image.tally || found.image.state.revision != image.state.revision {
+    if found.image.computed.tally != image.computed.tally
+        || found.image.state.revision != image.state.revision
+    {
         return Err(damaged(
             directory.path(),
             "the database",
@@ -231,9 +240,11 @@ fn make(directory: &Directory, identity: Identity, image: &Image) -> Result<(), 
     directory.finish(DirectoryPurpose::Restore)
 }
 
-fn write(path: &Path, vote: Vote, image: &Image) -> io::Result<()> {
+fn write(path: &Path, vote: Vote, image: &Image, backup: &mut File) -> io::Result<()> {
     const GENERATION: u32 = 0;
-    let database = Database::open(path, Access::Create)?;
+    let database = Arc::new(Database::open(path, Access::Create)?);
+    backup.rewind()?;
+    backup::copy_content(backup, &database).map_err(io::Error::other)?;
     let mut batch = Batch::default();
     let mut bytes = 0;
     for Record { family, key, record } in image.records() {
@@ -243,6 +254,11 @@ fn write(path: &Path, vote: Vote, image: &Image) -> io::Result<()> {
             database.write(std::mem::take(&mut batch))?;
             bytes = 0;
         }
+    }
+    // The revision of the restore itself replaced nothing.
+    if let Some(restore) = image.computed.kept.revisions().last() {
+        let key = state_key(CONTENT, &revision_key(restore.revision));
+        database.put(&mut batch, Family::History, &key, &restore.seal());
     }
     let purged = pb::PurgedRecord { id: Some(log_id_to_proto(&last_entry())) };
     let meta = [

@@ -4,24 +4,36 @@
 //! sequence of frames, which are encoded one at a time:
 //!
 //! ```text
-//! "CHYSNAP1" │ frame: SnapshotHeader │ frame: SnapshotRecord … │ frame: SnapshotTrailer
+//! "CHYSNAP1" │ frame: SnapshotHeader │ frame: SnapshotRecord … │ frame: SnapshotContent … │ frame: SnapshotTrailer
 //! ```
+//!
+//! The content of earlier revisions is not in the image. The sender reads it from its database while it encodes, and the
+//! receiver writes it to its own while it decodes. Both may drop old revisions meanwhile, so the trailer says from which
+//! revision on the content is complete.
 
-use std::sync::Arc;
+use std::{
+    io,
+    sync::{Arc, Weak},
+};
 
 use bytes::{Bytes, BytesMut};
+use chancery_model::Revision;
 use chancery_raft_proto::v1 as pb;
 use openraft::alias::SnapshotOf;
 use prost::Message;
 
 use crate::{
     disk::{
+        database::Database,
+        earlier_content::{ContentError, ContentRecords, EarlierContent},
         image::Image,
         loader::{LoadError, Loader},
+        past::ContentReader,
         records::Record,
         tally::Tally,
     },
     format::{
+        content::Replaced,
         frames::{FrameError, Frames, frame},
         raft::{SnapshotMeta, Types},
         raft_codec::{log_id_to_proto, stored_membership_to_proto},
@@ -31,7 +43,18 @@ use crate::{
 
 /// The content of a snapshot.
 #[derive(Debug, Clone)]
-pub(crate) struct SnapshotData(pub(crate) Arc<Image>);
+pub(crate) struct SnapshotData {
+    pub(crate) image: Arc<Image>,
+    /// The content of earlier revisions; `None` in a snapshot that was received, whose content is in the database.
+    pub(crate) content: Option<ContentReader>,
+}
+
+/// Whether a snapshot is encoded with the content of earlier revisions. An older release cannot decode it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Contents {
+    Include,
+    Omit,
+}
 
 /// A snapshot with Raft's description.
 pub(crate) type Snapshot = SnapshotOf<Types, SnapshotData>;
@@ -46,6 +69,7 @@ pub(crate) enum Kind {
     Trailer = 3,
     /// Occurs only before a snapshot: the header of a backup.
     Backup = 4,
+    Content = 5,
 }
 
 /// The reason why bytes are not a snapshot.
@@ -87,17 +111,37 @@ pub(crate) enum SnapshotError {
     /// The records do not form an image.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The content of an earlier revision is not complete.
+    #[error("it has {found} of the {expected} records that revision {revision} replaced")]
+    Content {
+        /// The revision.
+        revision: Revision,
+        /// The number of records.
+        found: u64,
+        /// The number of records that the revision replaced.
+        expected: u64,
+    },
+    /// The content of earlier revisions cannot be written.
+    #[error("cannot write the content of earlier revisions: {0}")]
+    Write(#[source] io::Error),
 }
 
 impl SnapshotData {
     /// Returns Raft's description of the snapshot.
     pub(crate) fn meta(&self) -> SnapshotMeta {
-        SnapshotMeta { last_log_id: self.0.applied, last_membership: self.0.membership.clone() }
+        let Image { applied, membership, .. } = &*self.image;
+        SnapshotMeta { last_log_id: *applied, last_membership: membership.clone() }
+    }
+
+    /// Creates a snapshot without the content of earlier revisions.
+    #[cfg(test)]
+    pub(crate) fn without_content(image: Image) -> Self {
+        Self { image: Arc::new(image), content: None }
     }
 
     /// Returns the encoding, frame by frame.
-    pub(crate) fn encode(&self) -> impl Iterator<Item = Bytes> + '_ {
-        let image = &*self.0;
+    pub(crate) fn encode(&self, contents: Contents) -> impl Iterator<Item = Bytes> + '_ {
+        let image = &*self.image;
         let applied = image.applied_to_proto(0);
         let header = pb::SnapshotHeader {
             cluster_id: applied.cluster_id,
@@ -107,16 +151,29 @@ impl SnapshotData {
             membership: Some(stored_membership_to_proto(&image.membership)),
             history_anchor: applied.history_anchor,
         };
-        let trailer =
-            pb::SnapshotTrailer { records: image.tally.records, records_sum: image.tally.sum };
         let records = image.records().map(|Record { family, key, record }| {
             let (key, value) = (Bytes::from(key), Bytes::from(record));
             frame(Kind::Record as u8, &pb::SnapshotRecord { family: family as u32, key, value })
         });
+        let reader = self.content.as_ref().filter(|_| contents == Contents::Include);
+        let mut content = reader.map(|reader| ContentRecords::new(reader, image));
+        let mut trailer = Some(pb::SnapshotTrailer {
+            records: applied.records,
+            records_sum: applied.records_sum,
+            content_from: 0,
+        });
+        let rest = std::iter::from_fn(move || {
+            if let Some((key, value)) = content.as_mut().and_then(ContentRecords::next) {
+                return Some(frame(Kind::Content as u8, &pb::SnapshotContent { key, value }));
+            }
+            let content_from = content.as_ref().map_or(0, |content| content.complete_from().0);
+            let trailer = pb::SnapshotTrailer { content_from, ..trailer.take()? };
+            Some(frame(Kind::Trailer as u8, &trailer))
+        });
         [Bytes::from_static(MAGIC), frame(Kind::Header as u8, &header)]
             .into_iter()
             .chain(records)
-            .chain(std::iter::once_with(move || frame(Kind::Trailer as u8, &trailer)))
+            .chain(rest)
     }
 }
 
@@ -145,7 +202,16 @@ pub(crate) struct Decoder {
     begun: bool,
     header: Option<pb::SnapshotHeader>,
     content: Content,
+    earlier: EarlierContent,
     trailer: Option<pb::SnapshotTrailer>,
+}
+
+/// The parts of a complete snapshot.
+struct Whole {
+    header: pb::SnapshotHeader,
+    trailer: pb::SnapshotTrailer,
+    content: Content,
+    replaced: Vec<Replaced>,
 }
 
 /// The destination of the records.
@@ -172,6 +238,11 @@ impl Decoder {
     /// Creates a decoder that keeps nothing, for [`Decoder::check`] alone.
     pub(crate) fn checking_after(frames: Frames) -> Self {
         Self { frames, content: Content::Check(Tally::default()), ..Self::default() }
+    }
+
+    /// Writes the content of earlier revisions to `database`.
+    pub(crate) fn writing_to(self, database: Weak<Database>) -> Self {
+        Self { earlier: EarlierContent::writing_to(database), ..self }
     }
 
     /// Decodes the next bytes.
@@ -211,6 +282,13 @@ impl Decoder {
                 Content::Load(loader) => loader.add(family, &record.key, record.value)?,
                 Content::Check(tally) => tally.add(&record.value),
             }
+        } else if kind == Kind::Content as u8 {
+            let pb::SnapshotContent { key, value } =
+                pb::SnapshotContent::decode(message).map_err(|e| damaged(&e))?;
+            self.earlier.add(&key, value).map_err(|error| match error {
+                ContentError::Invalid(error) => damaged(&error).into(),
+                ContentError::Write(error) => SnapshotError::Write(error),
+            })?;
         } else if kind == Kind::Trailer as u8 {
             self.trailer = Some(pb::SnapshotTrailer::decode(message).map_err(|e| damaged(&e))?);
         } else {
@@ -220,17 +298,25 @@ impl Decoder {
     }
 
     /// Returns header, trailer and content if the snapshot is complete.
-    fn whole(self) -> Result<(pb::SnapshotHeader, pb::SnapshotTrailer, Content), SnapshotError> {
+    fn whole(self) -> Result<Whole, SnapshotError> {
         let (frames, offset) = (self.frames.n_frames(), self.frames.offset());
-        match (self.header, self.trailer) {
-            (Some(header), Some(trailer)) => Ok((header, trailer, self.content)),
-            _ => Err(SnapshotError::Short { frames, offset }),
+        let (Some(header), Some(trailer)) = (self.header, self.trailer) else {
+            return Err(SnapshotError::Short { frames, offset });
+        };
+        let replaced = self.earlier.finish().map_err(SnapshotError::Write)?;
+        for (Replaced { revision, records: expected, .. }, found) in &replaced {
+            if revision.0 > trailer.content_from && found != expected {
+                let (revision, found, expected) = (*revision, *found, *expected);
+                return Err(SnapshotError::Content { revision, found, expected });
+            }
         }
+        let replaced = replaced.into_iter().map(|(replaced, _)| replaced).collect();
+        Ok(Whole { header, trailer, content: self.content, replaced })
     }
 
     /// Returns the snapshot if it is complete.
     pub(crate) fn finish(self) -> Result<SnapshotData, SnapshotError> {
-        let (header, trailer, content) = self.whole()?;
+        let Whole { header, trailer, content, replaced } = self.whole()?;
         let applied = pb::AppliedRecord {
             id: header.last_log_id,
             membership: header.membership,
@@ -243,18 +329,20 @@ impl Decoder {
             history_anchor: header.history_anchor,
             history_head: Bytes::new(),
             staged: false,
+            content_from: trailer.content_from,
         };
-        let loader = match content {
+        let mut loader = match content {
             Content::Load(loader) => *loader,
             // A checking decoder keeps no records, so loading fails for lack of records.
             Content::Check(_) => Loader::default(),
         };
-        Ok(SnapshotData(Arc::new(loader.finish(applied)?)))
+        replaced.into_iter().for_each(|replaced| loader.add_replaced(replaced));
+        Ok(SnapshotData { image: Arc::new(loader.finish(applied)?), content: None })
     }
 
     /// Checks that the snapshot is complete.
     pub(crate) fn check(self) -> Result<(), SnapshotError> {
-        let (_, trailer, content) = self.whole()?;
+        let Whole { trailer, content, .. } = self.whole()?;
         let written = Tally { records: trailer.records, sum: trailer.records_sum };
         match content {
             Content::Check(found) if found != written => {

@@ -25,17 +25,20 @@ use std::{
 use bytes::Bytes;
 use chancery_model::{Incarnation, Revision};
 use chancery_raft_proto::v1 as pb;
+use parking_lot::Mutex;
 
 use crate::{
     disk::{
         database::{Batch, Database, Deleted},
         digest::{Digests, digest_at},
-        effect::{Edit, Effect},
+        effect::{Edit, Effect, Place},
         image::Image,
+        kept::KeptContent,
         progress::Progress,
         records::Record,
     },
     format::{
+        content::{CONTENT, records_key, revision_key, tables},
         keys::{APPLIED_KEY, purged_record, put_state_key, state_key},
         raft::LogId,
         record::{self, Family},
@@ -46,7 +49,10 @@ use crate::{
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
 /// The size of a piece of a large change, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
-/// The generation of staged records. The records of a state never have this generation.
+/// The number of dropped revisions, and the size of their records in bytes, from which their content is deleted.
+const DELETED_REVISIONS: u64 = 256;
+const DELETED_BYTES: u64 = 16 << 20;
+/// The generation of staged records. The records of a state have neither this generation nor [`CONTENT`].
 const STAGING: u32 = u32::MAX;
 /// The families of the records of the state.
 const FAMILIES: [Family; 3] = [Family::Resources, Family::Index, Family::History];
@@ -75,6 +81,15 @@ pub(crate) struct StateWriter {
     generation: AtomicU32,
     /// Whether it is known that no staged records have to be copied. `false` after a start.
     is_settled: AtomicBool,
+    /// The dropped content that was deleted.
+    deleted: Mutex<DeletedContent>,
+}
+
+/// The content that was deleted since the start: up to a revision, and its size in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+struct DeletedContent {
+    upto: Revision,
+    bytes: u64,
 }
 
 /// The staged records, by family and key.
@@ -95,7 +110,8 @@ pub(crate) fn staged(
 impl StateWriter {
     /// Creates a writer for a database whose records of the state are those of `generation`.
     pub(crate) fn new(database: Arc<Database>, generation: u32) -> Self {
-        Self { database, generation: generation.into(), is_settled: AtomicBool::new(false) }
+        let (generation, is_settled) = (generation.into(), AtomicBool::new(false));
+        Self { database, generation, is_settled, deleted: Mutex::default() }
     }
 
     fn generation(&self) -> u32 {
@@ -103,7 +119,7 @@ impl StateWriter {
     }
 
     /// Writes the effects of entries, and the applied position. `image` is the image after the entries, except that
-    /// its tally is still the previous one. This function updates the tally.
+    /// its computed values are still those of the stored image. This function updates them.
     pub(crate) fn write(
         &self,
         image: &mut Image,
@@ -121,9 +137,10 @@ impl StateWriter {
             // An interrupted attempt may have left records.
             clear(&self.database, &mut output.batch, STAGING);
         }
+        self.delete_dropped(&mut output.batch, &image.computed.kept);
         for Step { applied, incarnation, revision, effect } in steps {
-            effect.edit(&mut image.tally, &mut |edit| output.add(edit));
-            digests.note_digest(digest_at(applied, *incarnation, *revision, image.tally));
+            effect.edit(&mut image.computed, &mut |edit| output.add(edit));
+            digests.note_digest(digest_at(applied, *incarnation, *revision, image.computed.tally));
         }
         let mut batch = output.finish()?;
         let staged = pieces == Pieces::Several;
@@ -133,6 +150,20 @@ impl StateWriter {
         );
         self.is_settled.store(!staged, Ordering::Release);
         self.database.write(batch)
+    }
+
+    /// Deletes the content that the stored image has dropped. A range deletion makes later reads slower, so that it
+    /// deletes much at once. A reader that finds its revision in the stored image afterwards has missed nothing.
+    fn delete_dropped(&self, batch: &mut Batch, stored: &KeptContent) {
+        let mut deleted = self.deleted.lock();
+        let now = DeletedContent { upto: stored.from(), bytes: stored.dropped_bytes() };
+        let revisions = now.upto.0.saturating_sub(deleted.upto.0);
+        if revisions >= DELETED_REVISIONS
+            || now.bytes.saturating_sub(deleted.bytes) >= DELETED_BYTES
+        {
+            delete_content(&self.database, batch, now.upto);
+            *deleted = now;
+        }
     }
 
     fn put_applied(&self, batch: &mut Batch, applied: pb::AppliedRecord) {
@@ -154,7 +185,7 @@ impl StateWriter {
             for item in staged(&self.database) {
                 let (family, key, record) = item?;
                 let record = (!record.is_empty()).then_some(&record[..]);
-                output.add(Edit { family, key: &key, record });
+                output.add(Edit { place: Place::State, family, key: &key, record });
             }
             let mut batch = output.finish()?;
             clear(&self.database, &mut batch, STAGING);
@@ -169,7 +200,7 @@ impl StateWriter {
     /// and deletes the previous one.
     pub(crate) fn install(&self, image: &Image, progress: &Progress) -> io::Result<()> {
         let old = self.generation();
-        let new = if old + 1 < STAGING { old + 1 } else { 0 };
+        let new = if old + 1 < CONTENT { old + 1 } else { 0 };
         let database = &self.database;
         let mut batch = Batch::default();
         let mut bytes = 0;
@@ -196,6 +227,7 @@ impl StateWriter {
         database.write(batch)?;
         progress.add(bytes);
         database.sync()?;
+        *self.deleted.lock() = DeletedContent::default();
         self.generation.store(new, Ordering::Release);
         self.is_settled.store(true, Ordering::Release);
         Ok(())
@@ -212,6 +244,15 @@ fn clear(database: &Database, batch: &mut Batch, generation: u32) {
     };
     for family in FAMILIES {
         database.delete_range(batch, family, &from, &to);
+    }
+}
+
+/// Deletes the records that revisions up to `upto` replaced.
+fn delete_content(database: &Database, batch: &mut Batch, upto: Revision) {
+    let next = Revision(upto.0.saturating_add(1));
+    for (from, to) in tables().into_iter().zip([revision_key(next), records_key(next)]) {
+        let (from, to) = (state_key(CONTENT, &from), state_key(CONTENT, &to));
+        database.delete_range(batch, Family::History, &from, &to);
     }
 }
 
@@ -241,12 +282,17 @@ impl<'a> Output<'a> {
         }
     }
 
-    fn add(&mut self, Edit { family, key, record }: Edit<'_>) {
-        put_state_key(&mut self.key, self.generation, key);
+    /// Content is never staged: writing it again, after a crash, changes nothing.
+    fn add(&mut self, Edit { place, family, key, record }: Edit<'_>) {
+        let generation = match place {
+            Place::State => self.generation,
+            Place::Content => CONTENT,
+        };
+        put_state_key(&mut self.key, generation, key);
         let batch = &mut self.batch;
         match record {
             Some(record) => self.database.put(batch, family, &self.key, record),
-            None if self.generation == STAGING => self.database.put(batch, family, &self.key, &[]),
+            None if generation == STAGING => self.database.put(batch, family, &self.key, &[]),
             None => self.database.delete(batch, family, &self.key),
         }
         self.bytes += self.key.len() + record.map_or(0, <[u8]>::len);

@@ -1,6 +1,9 @@
 //! The storage of a running replica: log, state machine, and the thread that writes the log.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, Weak},
+};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -16,6 +19,7 @@ use crate::{
         log_size::LogSize,
         machine::Machine,
         opening::Opener,
+        past::ContentReader,
         preparer::Preparer,
         progress::Progress,
         published::Published,
@@ -31,6 +35,9 @@ use crate::{
 #[derive(Clone)]
 pub(crate) struct Storage {
     pub(crate) published: Published,
+    pub(crate) content: ContentReader,
+    /// The database, to which snapshots write the content of earlier revisions.
+    pub(crate) database: Weak<Database>,
     /// The digests of the newest applied positions.
     pub(crate) digests: Arc<Digests>,
     pub(crate) preparer: Preparer,
@@ -77,6 +84,8 @@ impl Storage {
         let opener = Opener { machine: machine.clone(), secrets: secrets(), has_tried };
         let storage = Self {
             published: machine.published(),
+            content: machine.content(),
+            database: Arc::downgrade(database),
             digests: machine.digests(),
             preparer: Preparer::new(machine.published(), secrets()),
             log: log.downgrade(),

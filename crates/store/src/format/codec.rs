@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::format::{
     access_codec::{access_op_from_proto, access_op_to_proto},
+    content::Retention,
     keys_codec::{
         key_op_from_proto, key_op_to_proto, keys_refusal_from_proto, keys_refusal_to_proto,
         sealed_from_proto, sealed_to_proto,
@@ -44,6 +45,8 @@ pub(crate) enum Command {
         /// The request that made the transaction. A transaction without a request cannot be retried
         /// safely.
         request: Option<Request>,
+        /// How long the history keeps what the transactions up to this one replaced.
+        retention: Retention,
     },
 }
 
@@ -79,7 +82,8 @@ pub(crate) fn command_from_proto(command: pb::Command) -> Result<Command, Record
         pb::command::Command::Transaction(transaction) => {
             let request = command.request.map(request_from_proto).transpose()?;
             let transaction = Box::new(transaction_from_proto(transaction)?);
-            Ok(Command::Transact { transaction, request })
+            let retention = retention_from_proto(command.retention);
+            Ok(Command::Transact { transaction, request, retention })
         }
     }
 }
@@ -99,7 +103,7 @@ pub(crate) fn decode_command(command: &Bytes) -> Result<Command, RecordError> {
     let Some((others, upserts)) = split_field(&transaction, UPSERTS_FIELD) else {
         return command_from_proto(pb::Command::decode(command.clone())?);
     };
-    let pb::Command { command: kind, request } = pb::Command::decode(rest.freeze())?;
+    let pb::Command { command: kind, request, retention } = pb::Command::decode(rest.freeze())?;
     if kind.is_some() {
         return command_from_proto(pb::Command::decode(command.clone())?);
     }
@@ -110,7 +114,14 @@ pub(crate) fn decode_command(command: &Bytes) -> Result<Command, RecordError> {
         upsert_from_proto(pb::Upsert::decode(transaction.slice_ref(upsert))?, &mut scope)
     });
     let upserts = upserts.collect::<Result<_, _>>()?;
-    Ok(Command::Transact { transaction: Box::new(Transaction { upserts, ..others }), request })
+    let transaction = Box::new(Transaction { upserts, ..others });
+    let retention = retention_from_proto(retention);
+    Ok(Command::Transact { transaction, request, retention })
+}
+
+/// Entries of older releases have no retention.
+fn retention_from_proto(retention: Option<pb::Retention>) -> Retention {
+    retention.map(Retention::from_proto).unwrap_or_default()
 }
 
 /// The number of the field `transaction` in a command.
@@ -154,11 +165,13 @@ pub(crate) fn command_to_proto(ask: &Command) -> pb::Command {
             pb::command::Command::Transaction(transaction_to_proto(transaction))
         }
     };
-    let request = match ask {
-        Command::Transact { request: Some(request), .. } => Some(request_to_proto(request)),
-        _ => None,
+    let (request, retention) = match ask {
+        Command::Transact { request, retention, .. } => {
+            (request.as_ref().map(request_to_proto), Some(retention.to_proto()))
+        }
+        Command::Form { .. } => (None, None),
     };
-    pb::Command { command: Some(command), request }
+    pb::Command { command: Some(command), request, retention }
 }
 
 /// Encodes a request.

@@ -88,7 +88,8 @@ impl HistoryEntry {
     }
 
     /// Returns the previous revision: one less, unless a restore skipped revisions.
-    pub(crate) fn previous(&self) -> Revision {
+    #[must_use]
+    pub fn previous(&self) -> Revision {
         self.restored_from.unwrap_or(Revision(self.revision.0.saturating_sub(1)))
     }
 }

@@ -4,6 +4,7 @@
 
 pub(crate) mod access_codec;
 pub(crate) mod codec;
+pub(crate) mod content;
 pub(crate) mod frames;
 pub(crate) mod history;
 pub(crate) mod history_chain;

@@ -8,7 +8,10 @@ use bytes::Bytes;
 use chancery_model::{PreparedTransaction, Revision, Upsert};
 use parking_lot::{Condvar, Mutex};
 
-use crate::format::codec::{Command, Request, decode_command};
+use crate::format::{
+    codec::{Command, Request, decode_command},
+    content::Retention,
+};
 
 /// The minimum length of a command that is prepared, in bytes. A shorter command takes at most about a millisecond
 /// to apply.
@@ -19,6 +22,7 @@ pub(crate) const PREPARED_BYTES_MIN: usize = 128 << 10;
 pub(crate) struct Prepared {
     pub(crate) transaction: Box<PreparedTransaction>,
     pub(crate) request: Option<Request>,
+    pub(crate) retention: Retention,
 }
 
 /// The preparation of one command: in progress, done, lent, or empty.
@@ -47,12 +51,13 @@ impl Prepared {
         revision: Revision,
         open: impl FnOnce(&mut [Upsert]),
     ) -> Option<Self> {
-        let Ok(Command::Transact { mut transaction, request }) = decode_command(command) else {
+        let Ok(Command::Transact { mut transaction, request, retention }) = decode_command(command)
+        else {
             return None;
         };
         open(&mut transaction.upserts);
         let transaction = Box::new(PreparedTransaction::new(*transaction, revision));
-        Some(Self { transaction, request })
+        Some(Self { transaction, request, retention })
     }
 }
 

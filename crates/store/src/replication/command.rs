@@ -38,6 +38,7 @@ pub(crate) async fn command_of(
         pb::Command {
             command: Some(pb::command::Command::Transaction(transaction)),
             request: Some(request_to_proto(&request)),
+            retention: None,
         }
     })
     .await

@@ -31,6 +31,7 @@ use crate::{
     },
     failure::Failure,
     format::{
+        content::Retention,
         packed::pack,
         prepared::{PREPARED_BYTES_MIN, Preparation},
         raft::{EncodedCommand, Response},
@@ -79,6 +80,8 @@ pub(crate) struct Forwarder {
     metrics: StoreMetrics,
     data_dir: PathBuf,
     transact_timeout: Duration,
+    /// What the history keeps while this replica leads.
+    retention: Retention,
     /// The bytes of writes in flight, in units of [`UNIT_BYTES`].
     in_flight: Arc<Semaphore>,
     /// Writes for a leader on another replica.
@@ -107,6 +110,7 @@ impl Forwarder {
             metrics,
             data_dir: config.data_dir.clone(),
             transact_timeout: config.transact_timeout,
+            retention: config.retention,
             in_flight: Arc::new(Semaphore::new(units(config.in_flight_bytes_max) as usize)),
             outbox,
             has_refused: AtomicBool::new(false),
@@ -141,6 +145,7 @@ impl Forwarder {
             let mut interval = RETRY_INTERVAL;
             let attempt = match &leader {
                 Some(Leader::Here) => {
+                    command.retention = Some(self.retention.to_proto());
                     let encoded;
                     (encoded, command) = command::encode(command).await?;
                     self.propose_local(encoded, deadline).await
@@ -339,8 +344,9 @@ impl Forwarder {
     }
 
     /// Handles a write that another replica forwarded.
-    pub(crate) async fn answer(&self, command: pb::Command) -> pb::WriteResult {
+    pub(crate) async fn answer(&self, mut command: pb::Command) -> pb::WriteResult {
         use pb::write_result::Result;
+        command.retention = Some(self.retention.to_proto());
         let refused = |error| pb::WriteResult { result: Some(Result::Error(error)) };
         let command = match command::encode_checked(command).await {
             Ok(Some(command)) => command,

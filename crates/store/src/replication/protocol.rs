@@ -11,11 +11,18 @@ use chancery_raft_proto::v1 as pb;
 /// The oldest version that this program supports.
 const OLDEST: u32 = 1;
 /// The newest version that this program supports.
-const NEWEST: u32 = 1;
+const NEWEST: u32 = 2;
+/// The version from which a replica accepts the content of earlier revisions in a snapshot.
+const CONTENT: u32 = 2;
 
 /// Returns the versions that this program supports.
 pub(crate) fn own() -> pb::Protocol {
     pb::Protocol { oldest: OLDEST, newest: NEWEST }
+}
+
+/// Returns whether a replica with these versions accepts the content of earlier revisions in a snapshot.
+pub(crate) fn accepts_content(other: &pb::Protocol) -> bool {
+    other.newest >= CONTENT
 }
 
 /// Checks that another replica has a version in common with this one.

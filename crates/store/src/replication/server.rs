@@ -224,7 +224,7 @@ impl Replication for Service {
         let core = Arc::clone(self.checked(first.header.as_ref())?);
         let vote = first.vote.as_ref().map(vote_from_proto);
         let vote = vote.ok_or_else(|| Status::invalid_argument("the vote is missing"))?;
-        let mut decoder = Decoder::default();
+        let mut decoder = Decoder::default().writing_to(core.storage.database.clone());
         let damaged = |error| Status::data_loss(format!("the snapshot is damaged: {error}"));
         let mut data: Bytes = std::mem::take(&mut first.data);
         loop {
@@ -239,7 +239,7 @@ impl Replication for Service {
         let snapshot = tokio::task::spawn_blocking(|| decoder.finish()).await.map_err(stopped)?;
         let snapshot = snapshot.map_err(damaged)?;
         let expected = core.identity.cluster_id;
-        if snapshot.0.cluster_id.is_some_and(|found| found != expected) {
+        if snapshot.image.cluster_id.is_some_and(|found| found != expected) {
             return Err(Status::failed_precondition("the snapshot is from another cluster"));
         }
         let snapshot = Snapshot { meta: snapshot.meta(), snapshot };

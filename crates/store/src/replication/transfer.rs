@@ -20,13 +20,13 @@ use tonic::Request;
 use crate::{
     disk::{
         progress::Progress,
-        snapshot::{self, SnapshotData},
+        snapshot::{self, Contents, SnapshotData},
     },
     format::{
         raft::{Types, Vote},
         raft_codec::{vote_from_proto, vote_to_proto},
     },
-    replication::{codec, peers::Lane, target::Target},
+    replication::{codec, peers::Lane, protocol, target::Target},
 };
 
 /// The length of a piece in bytes.
@@ -49,10 +49,14 @@ pub(super) async fn send(
     snapshot: SnapshotData,
     stall: Duration,
 ) -> Result<Vote, Unreachable<Types>> {
+    let contents = match ask(target).await.and_then(|hello| hello.protocol) {
+        Some(protocol) if protocol::accepts_content(&protocol) => Contents::Include,
+        _ => Contents::Omit,
+    };
     let taken = Progress::default();
     let mut first = Some((header, vote_to_proto(vote)));
     let counted = taken.clone();
-    let requests = pieces_of(snapshot).map(move |data| {
+    let requests = pieces_of(snapshot, contents).map(move |data| {
         counted.add(data.len());
         let (header, vote) = first.take().unzip();
         pb::InstallRequest { header, vote, data }
@@ -89,7 +93,11 @@ async fn stalls(target: &Target, taken: &Progress, limit: Duration) {
         checks.tick().await;
         let sent = taken.bytes();
         // While the connection takes pieces, the receiver need not be asked.
-        let received = if sent == last.0 { ask_progress(target).await } else { Some(last.1) };
+        let received = if sent == last.0 {
+            ask(target).await.map(|hello| hello.snapshot_progress)
+        } else {
+            Some(last.1)
+        };
         if received.is_some() {
             answered = Instant::now();
         }
@@ -102,20 +110,22 @@ async fn stalls(target: &Target, taken: &Progress, limit: Duration) {
     }
 }
 
-async fn ask_progress(target: &Target) -> Option<u64> {
+async fn ask(target: &Target) -> Option<pb::HelloResponse> {
     let mut client = target.client(Lane::Control).ok()?;
     let call = client.hello(codec::hello(target.identity()));
-    let hello = tokio::time::timeout(HELLO_TIMEOUT, call).await.ok()?.ok()?.into_inner();
-    Some(hello.snapshot_progress)
+    Some(tokio::time::timeout(HELLO_TIMEOUT, call).await.ok()?.ok()?.into_inner())
 }
 
 /// Returns the pieces of a snapshot, encoded while they are sent. Encoding begins when the connection requests the first
 /// piece, so attempts to reach a replica that is down encode nothing.
-fn pieces_of(snapshot: SnapshotData) -> impl futures::Stream<Item = Bytes> + Send + 'static {
+fn pieces_of(
+    snapshot: SnapshotData,
+    contents: Contents,
+) -> impl futures::Stream<Item = Bytes> + Send + 'static {
     let pieces = async move {
         let (sender, receiver) = mpsc::channel(PIECES_WAITING);
         tokio::task::spawn_blocking(move || {
-            for piece in snapshot::pieces(snapshot.encode(), PIECE_BYTES) {
+            for piece in snapshot::pieces(snapshot.encode(contents), PIECE_BYTES) {
                 if sender.blocking_send(piece).is_err() {
                     // The sender has given up.
                     return;

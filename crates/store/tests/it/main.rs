@@ -12,6 +12,7 @@ mod golden;
 mod kill;
 mod log;
 mod members;
+mod past;
 mod questions;
 mod quotas;
 mod raw_calls;

@@ -98,6 +98,7 @@ fn forged(name: &str, author: &str, request: u8) -> pb::Command {
     pb::Command {
         command: Some(pb::command::Command::Transaction(transaction)),
         request: Some(request),
+        retention: None,
     }
 }
 

@@ -228,6 +228,8 @@ fn value_out_of_its_range_is_rejected_with_the_range() {
     for (section, key, value, rule) in [
         ("store", "snapshot_log_bytes", "\"1KiB\"", "must be from 64KiB to 64GiB"),
         ("store", "free_bytes_min", "\"1MiB\"", "must be 0, or from 64MiB to 1048576GiB"),
+        ("store", "history_revisions", "0", "must be from 1 to 10000"),
+        ("store", "history_age", "\"1s\"", "must be 0s, or from 1m to 87600h"),
         ("store", "transact_timeout", "\"0s\"", "must be from 100ms to 10m"),
         ("raft", "connections_max", "255", "must be from 256 to 65536"),
         ("raft", "catch_up_timeout", "\"0s\"", "must be from 100ms to 10m"),

@@ -31,7 +31,7 @@ use crate::{
         log::{Ends, LogStore},
         log_size::LogSize,
         machine::Machine,
-        snapshot::{Decoder, Snapshot, SnapshotData},
+        snapshot::{Contents, Decoder, Snapshot, SnapshotData},
     },
     failpoint::Point,
     failure::Failure,
@@ -104,7 +104,7 @@ fn works_elsewhere(database: &Database, future: Pin<&mut impl Future>) -> bool {
 #[tokio::test]
 async fn snapshot_installation_does_not_block_runtime_threads() {
     let (_guard, _log, mut machine) = build();
-    let data = SnapshotData(Arc::new(Image { applied: Some(log_id(1, 1)), ..Image::new() }));
+    let data = SnapshotData::without_content(Image { applied: Some(log_id(1, 1)), ..Image::new() });
     let meta = data.meta();
     let database = machine.database();
     let mut install = Box::pin(machine.install_snapshot(&meta, data));
@@ -211,8 +211,9 @@ impl RaftStateMachine<Types> for Remote {
         meta: &SnapshotMeta,
         data: SnapshotData,
     ) -> io::Result<()> {
-        let mut decoder = Decoder::default();
-        for frame in data.encode() {
+        let database = Arc::downgrade(&self.0.database());
+        let mut decoder = Decoder::default().writing_to(database);
+        for frame in data.encode(Contents::Include) {
             // Pieces that do not align with frames.
             for piece in frame.chunks(7) {
                 decoder.push(piece).map_err(io::Error::other)?;

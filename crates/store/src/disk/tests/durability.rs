@@ -174,7 +174,14 @@ pub(super) fn key(name: &str) -> ResourceKey {
 }
 
 pub(super) fn transacting(index: u64, transaction: Transaction) -> Entry {
-    asking(index, &Command::Transact { transaction: Box::new(transaction), request: None })
+    asking(
+        index,
+        &Command::Transact {
+            transaction: Box::new(transaction),
+            request: None,
+            retention: crate::Retention::default(),
+        },
+    )
 }
 
 pub(super) fn put(index: u64, name: &str, body: &'static str) -> Entry {
@@ -212,7 +219,7 @@ async fn start_reports_every_record_that_it_reads() {
     let (directory, identity) = Directory::open_existing(dir.path()).unwrap();
     assert_eq!(progress.stage(), OpenStage::Opening);
     let (_, recovered) = recovery::read_reporting(&directory, identity, mark, &progress).unwrap();
-    let records = recovered.image.tally.records;
+    let records = recovered.image.computed.tally.records;
     assert!(records > 4, "resources, index and history");
     let total = records + 4;
     assert_eq!(progress.stage(), OpenStage::Reading { read: total, total });

@@ -1,9 +1,6 @@
 //! Unit tests of internal equivalences: images, records and snapshots represent the same state.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use chancery_model::{
@@ -17,10 +14,11 @@ use prost::Message;
 
 use crate::{
     disk::{
+        effect::Place,
         image::{Image, RestoredIdentity},
         loader::{LoadError, Loader},
         records::Record,
-        snapshot::{Decoder, SnapshotData, SnapshotError},
+        snapshot::{Contents, Decoder, SnapshotData, SnapshotError},
     },
     format::{
         codec::{
@@ -52,7 +50,7 @@ fn formed() -> (Image, Records) {
 fn apply(image: &mut Image, records: &mut Records, ask: Command) -> Response {
     let mut edits = Vec::new();
     let response = image.apply(ask, &mut edits);
-    for edit in edits {
+    for edit in edits.into_iter().filter(|edit| edit.place == Place::State) {
         match edit.record {
             Some(record) => drop(records.insert((edit.family, edit.key), record)),
             None => {
@@ -65,7 +63,11 @@ fn apply(image: &mut Image, records: &mut Records, ask: Command) -> Response {
 }
 
 fn ask(transaction: Transaction) -> Command {
-    Command::Transact { transaction: Box::new(transaction), request: None }
+    Command::Transact {
+        transaction: Box::new(transaction),
+        request: None,
+        retention: crate::Retention::default(),
+    }
 }
 
 fn all_records(image: &Image) -> Records {
@@ -119,10 +121,10 @@ proptest! {
         let loaded = load(&image, &records);
         prop_assert_eq!(&all_records(&loaded), &records);
         let mut decoder = Decoder::default();
-        for frame in SnapshotData(Arc::new(image.clone())).encode() {
+        for frame in SnapshotData::without_content(image.clone()).encode(Contents::Omit) {
             decoder.push(&frame).unwrap();
         }
-        let received = decoder.finish().unwrap().0;
+        let received = decoder.finish().unwrap().image;
         prop_assert_eq!(&all_records(&received), &records);
         for other in [&loaded, &*received] {
             prop_assert_eq!(other.state.revision, image.state.revision);
@@ -152,10 +154,10 @@ proptest! {
             apply(&mut image, &mut records, ask(transaction));
         }
         let mut decoder = Decoder::default();
-        for frame in SnapshotData(Arc::new(image.clone())).encode() {
+        for frame in SnapshotData::without_content(image.clone()).encode(Contents::Omit) {
             decoder.push(&frame).unwrap();
         }
-        let mut others = [load(&image, &records), Image::clone(&decoder.finish().unwrap().0)];
+        let mut others = [load(&image, &records), Image::clone(&decoder.finish().unwrap().image)];
         for transaction in after {
             let command = ask(transaction);
             let outcome = apply(&mut image, &mut records, command.clone());
@@ -261,10 +263,10 @@ fn chain_survives_truncation_snapshot_restore_and_upgrade() {
     let loaded = load(&image, &records);
     assert_eq!((&loaded.history, loaded.history_anchor), (&image.history, image.history_anchor));
     let mut decoder = Decoder::default();
-    for frame in SnapshotData(Arc::new(image.clone())).encode() {
+    for frame in SnapshotData::without_content(image.clone()).encode(Contents::Omit) {
         decoder.push(&frame).unwrap();
     }
-    let mut received = Image::clone(&decoder.finish().unwrap().0);
+    let mut received = Image::clone(&decoder.finish().unwrap().image);
     assert_eq!(received.history, image.history);
     let newest = image.history.back().unwrap().hash;
     received.restore(
@@ -297,7 +299,8 @@ fn chain_survives_truncation_snapshot_restore_and_upgrade() {
 /// The format of the first release is readable forever.
 #[test]
 fn snapshot_format_of_first_release_is_unchanged() {
-    let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
+    let bytes: Vec<u8> =
+        SnapshotData::without_content(small_image()).encode(Contents::Omit).flatten().collect();
     let golden = include_str!("../golden/snapshot.hex");
     let golden: String = golden.split_whitespace().collect();
     assert_eq!(hex::encode(bytes), golden);
@@ -305,7 +308,8 @@ fn snapshot_format_of_first_release_is_unchanged() {
 
 #[test]
 fn a_changed_or_shortened_snapshot_is_refused() {
-    let bytes: Vec<u8> = SnapshotData(Arc::new(small_image())).encode().flatten().collect();
+    let bytes: Vec<u8> =
+        SnapshotData::without_content(small_image()).encode(Contents::Omit).flatten().collect();
     let decode = |bytes: &[u8]| -> Result<SnapshotData, SnapshotError> {
         let mut decoder = Decoder::default();
         decoder.push(bytes)?;
@@ -391,7 +395,11 @@ fn a_repeated_request_takes_effect_once() {
         let transaction = Transaction { assignments, ..Transaction::default() };
         let (id, since, digest) = (RequestId([id; 16]), Revision(since), 0);
         let request = Request { id, repeated, since, digest };
-        Command::Transact { transaction: Box::new(transaction), request: Some(request) }
+        Command::Transact {
+            transaction: Box::new(transaction),
+            request: Some(request),
+            retention: crate::Retention::default(),
+        }
     };
     let first = apply(&mut image, &mut records, write(1, 1, false, 0));
     apply(&mut image, &mut records, write(2, 2, false, 1));
@@ -465,7 +473,11 @@ fn request_id_reused_for_different_write_is_rejected() {
         let Command::Transact { transaction, .. } = ask_put(n) else { unreachable!() };
         let (id, since) = (RequestId([1; 16]), Revision(0));
         let request = Request { id, repeated: false, since, digest };
-        Command::Transact { transaction, request: Some(request) }
+        Command::Transact {
+            transaction,
+            request: Some(request),
+            retention: crate::Retention::default(),
+        }
     };
     let first = apply(&mut image, &mut records, write(1, 11));
     let before = records.clone();

@@ -13,7 +13,7 @@ use crate::{
     disk::{
         database::Batch,
         directory::Directory,
-        effect::OwnedEdit,
+        effect::{OwnedEdit, Place},
         high_water::HighWater,
         recovery::{self, Recovered},
     },
@@ -37,8 +37,14 @@ fn tamper(dir: &Path, replica_id: u64, name: &str) {
     let Recovered { mut image, generation, .. } = recovered;
     let (mut edits, mut batch) = (Vec::new(), Batch::default());
     let transaction = Box::new(put(name));
-    image.apply(Command::Transact { transaction, request: None }, &mut edits);
-    for OwnedEdit { family, key, record } in edits {
+    image.apply(
+        Command::Transact { transaction, request: None, retention: crate::Retention::default() },
+        &mut edits,
+    );
+    for OwnedEdit { place, family, key, record } in edits {
+        if place == Place::Content {
+            continue;
+        }
         let record = record.expect("nothing is removed");
         database.put(&mut batch, family, &state_key(generation, &key), &record);
     }

@@ -146,7 +146,7 @@ async fn leader_that_lost_its_unsynced_tail_does_not_lead_in_its_old_term() {
         replica.transact(put(&format!("after-{at}"))).await.unwrap();
     }
     until("five resources everywhere", || replicas.iter().all(|one| one.state().len() == 5)).await;
-    let contents = replicas.iter().map(|one| one.core().storage.published.stored().tally);
+    let contents = replicas.iter().map(|one| one.core().storage.published.stored().computed.tally);
     let contents: Vec<_> = contents.collect();
     assert!(contents.iter().all(|one| *one == contents[0]), "replicas differ: {contents:?}");
     assert!(replicas.iter().all(|one| one.status().term > term));

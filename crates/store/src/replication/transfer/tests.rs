@@ -157,8 +157,11 @@ fn snapshot() -> SnapshotData {
     let transaction = Box::new(Transaction { upserts, ..Transaction::default() });
     let (mut image, mut edits) = (Image::new(), Vec::new());
     image.apply(Command::Form { cluster_id: [9; 16], incarnation: Incarnation(1) }, &mut edits);
-    image.apply(Command::Transact { transaction, request: None }, &mut edits);
-    SnapshotData(Arc::new(image))
+    image.apply(
+        Command::Transact { transaction, request: None, retention: crate::Retention::default() },
+        &mut edits,
+    );
+    SnapshotData::without_content(image)
 }
 
 /// Sends a snapshot to a receiver, and returns the result and the duration.
@@ -186,7 +189,7 @@ async fn send_to(habit: Behavior) -> (Result<Vote, Unreachable<Types>>, Duration
 /// panic if encoding began before the first piece is requested.
 #[test]
 fn snapshot_is_not_encoded_before_the_first_piece_is_requested() {
-    drop(pieces_of(SnapshotData(Arc::new(Image::new()))));
+    drop(pieces_of(SnapshotData::without_content(Image::new()), Contents::Include));
 }
 
 /// A snapshot arrives even if it takes many times the stall timeout, with a slow network and with a slow
