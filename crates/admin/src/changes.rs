@@ -41,7 +41,18 @@ pub(crate) fn list(
     effect: Effect,
     response: pb::WriteResponse,
 ) -> pb::WriteResponse {
-    let Applied { state, changes, .. } = applied;
+    list_changes(before, &applied.state, &applied.changes, effect, response)
+}
+
+/// Adds the changes from one state to another to the answer, with the number of omitted changes. `changes` are those of
+/// resources.
+pub(crate) fn list_changes(
+    before: &State,
+    state: &State,
+    changes: &[Change],
+    effect: Effect,
+    response: pb::WriteResponse,
+) -> pb::WriteResponse {
     let mut lines_left = LINES_MAX;
     let mut assignments =
         list_assignments(&before.assignments.rules, &state.assignments.rules, &mut lines_left);

@@ -3,13 +3,10 @@
 use std::cmp::Reverse;
 
 use chancery_admin_proto::v1 as pb;
-use chancery_model::{Assignment, Glob, Revision};
+use chancery_model::{Assignment, Glob};
 use chancery_store::{HistoryEntry, StateDigest};
 
 use crate::{AdminError, ctx::Ctx, deps::Freshness, members, page::Page};
-
-/// The default number of history entries.
-const HISTORY_DEFAULT: usize = 20;
 
 /// Returns the assignments in the order in which they are tried.
 pub(crate) async fn list_assignments(
@@ -25,20 +22,6 @@ pub(crate) async fn list_assignments(
         assignments: rules.into_iter().map(show_assignment).collect(),
         next,
     })
-}
-
-/// Returns the newest revisions.
-pub(crate) async fn list_history(
-    ctx: &Ctx,
-    request: pb::ListHistoryRequest,
-) -> Result<pb::ListHistoryResponse, AdminError> {
-    let page = Page::parse("history", request.limit, &request.cursor, HISTORY_DEFAULT)?;
-    ctx.deps.catch_up(Freshness::of(request.stale)).await?;
-    let before = page.after().map_or(Revision(u64::MAX), |Reverse(revision)| Revision(*revision));
-    let newest = ctx.deps.replica.history_before(before, page.limit() + 1);
-    let (entries, next) = page.of(&newest, |entry| Reverse(entry.revision.0));
-    let entries = entries.into_iter().map(|entry| show_entry(entry));
-    Ok(pb::ListHistoryResponse { entries: entries.collect(), next })
 }
 
 /// Converts a revision of the history to a message.

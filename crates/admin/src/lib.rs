@@ -49,6 +49,7 @@ mod found_node;
 #[doc(hidden)]
 pub mod fuzz;
 mod health;
+mod history;
 mod http;
 pub mod json;
 mod keys;
@@ -68,10 +69,13 @@ mod node_state;
 mod nodes;
 mod openapi;
 mod operation_log;
+#[macro_use]
+mod operation_rows;
 mod operations;
 mod origin;
 mod page;
 mod params;
+mod past;
 mod probes;
 mod readiness;
 mod recent_nodes;
@@ -83,6 +87,8 @@ mod request_ids;
 mod requested;
 mod resolve;
 mod resources;
+mod revisions;
+mod rollback;
 mod routes;
 mod times;
 mod trial;
@@ -109,10 +115,10 @@ use chancery_admin_proto::{
     v1::{
         access_service_server::AccessServiceServer, admin_server::AdminServer,
         analysis_service_server::AnalysisServiceServer, backup_service_server::BackupServiceServer,
-        keys_service_server::KeysServiceServer, load_service_server::LoadServiceServer,
-        log_service_server::LogServiceServer, mcp_service_server::McpServiceServer,
-        resolve_service_server::ResolveServiceServer, streams_service_server::StreamsServiceServer,
-        watch_service_server::WatchServiceServer,
+        history_service_server::HistoryServiceServer, keys_service_server::KeysServiceServer,
+        load_service_server::LoadServiceServer, log_service_server::LogServiceServer,
+        mcp_service_server::McpServiceServer, resolve_service_server::ResolveServiceServer,
+        streams_service_server::StreamsServiceServer, watch_service_server::WatchServiceServer,
     },
 };
 use chancery_model::{ResourceDraft, ScopeName, types};
@@ -191,6 +197,7 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
     let routes = Routes::new(admin)
         .add_service(AccessServiceServer::new(operations.clone()))
         .add_service(AnalysisServiceServer::new(operations.clone()))
+        .add_service(HistoryServiceServer::new(operations.clone()))
         .add_service(BackupServiceServer::new(operations.clone()))
         .add_service(KeysServiceServer::new(operations.clone()))
         .add_service(csds::GrpcCsds(Arc::clone(&service)))

@@ -9,8 +9,9 @@ use std::{convert::identity, sync::Arc};
 use axum::routing::MethodFilter;
 use chancery_admin_proto::v1::{
     self as pb, access_service_server, admin_server, analysis_service_server,
-    backup_service_server, keys_service_server, load_service_server, log_service_server,
-    mcp_service_server, resolve_service_server, streams_service_server, watch_service_server,
+    backup_service_server, history_service_server, keys_service_server, load_service_server,
+    log_service_server, mcp_service_server, resolve_service_server, streams_service_server,
+    watch_service_server,
 };
 use chancery_model::Verb;
 use tonic::{Request, Response, Status};
@@ -24,13 +25,15 @@ use crate::{
         Call,
     },
     deps::Deps,
-    describe, disconnect, drain, explain, fleet_wait, keys, load, log_service, mcp, members,
+    describe, disconnect, drain, explain, fleet_wait, history, keys, load, log_service, mcp,
+    members,
     node_list::{self, NodePages},
     nodes,
     record::{Operation, Record},
     reply::{HttpReply, Reply, problems_in},
     resolve,
     resources::{self, Listing},
+    revisions, rollback,
     routes::{self, Input, Routes},
     watch::{self, WatchEvents},
     write,
@@ -55,130 +58,6 @@ pub(crate) struct Described {
 /// The gRPC services of the operations.
 #[derive(Clone)]
 pub(crate) struct Grpc(pub(crate) Arc<Deps>);
-
-/// The parts of a row:
-/// - `(ctx, request: Message) -> Reply`: the names that the row uses, the message of the request, and the reply. A
-///   reply in pieces has the name of the stream in the gRPC service.
-/// - `needs`: the right without which the operation does not run;
-/// - `record`: `read`, `act` with the record in the audit log, or `write` with the record of a write;
-/// - `http`: the method and path, and each field of the request with its parameter; or a function that reads the
-///   request, whether it reads the body, and the parameters;
-/// - `problems_in_answer`: whether the answer of gRPC has the problems of rejected input;
-/// - `run`: the operation.
-macro_rules! operations {
-    ($(
-        service $service:ident in $server:ident {
-            $(
-                #[doc = $doc:literal]
-                $method:ident($ctx:ident, $request:ident: $message:ident) -> $reply:ty $(, as $stream:ident)? {
-                    needs: $access:expr,
-                    record: $how:ident $(($operation:expr))?,
-                    $(http: $verb:ident $path:literal $form:tt,)?
-                    $(problems_in_answer: $inside:expr,)?
-                    run: $run:expr $(,)?
-                }
-            )+
-        }
-    )+) => {
-        $($(
-            #[doc = $doc]
-            #[doc = ""]
-            #[doc = "# Errors"]
-            #[doc = "Fails if the caller has no right to the operation, or if the operation fails."]
-            pub(crate) async fn $method(call: &Call, $request: pb::$message) -> Result<$reply, AdminError> {
-                let record = Record::new(call, or!([$($operation)?] None));
-                // The future of an operation is large, and each layer around it would copy it.
-                record.$how(Box::pin(async {
-                    let $ctx = &record.permit($access)?;
-                    $run
-                })).await
-            }
-        )+)+
-
-        $(
-            #[tonic::async_trait]
-            impl $server::$service for Grpc {
-                $(
-                    $(type $stream = <$reply as Reply>::Message;)?
-
-                    async fn $method(
-                        &self,
-                        request: Request<pb::$message>,
-                    ) -> Result<Response<<$reply as Reply>::Message>, Status> {
-                        let call = Call::of(&self.0, request.extensions());
-                        let $request = request.into_inner();
-                        let adapt = or!([$(problems_in($inside))?] identity);
-                        let reply = adapt($method(&call, $request).await)?;
-                        Ok(Response::new(reply.into_message()))
-                    }
-                )+
-            }
-        )+
-
-        /// The operations that HTTP has.
-        pub(crate) const OPERATIONS: &[Described] = &[$($($(
-            Described {
-                id: stringify!($method),
-                method: stringify!($verb),
-                path: $path,
-                summary: $doc,
-                needs: $access,
-                reads_body: parameters!(@body $form),
-                parameters: parameters!($form),
-                reply: <$reply as HttpReply>::NAME,
-                content_type: <$reply as HttpReply>::CONTENT_TYPE,
-            },
-        )?)+)+];
-
-        /// Adds the HTTP routes of the operations.
-        pub(crate) fn add_routes(to: &mut Routes) {
-            $($($(
-                let run = |call, request| async move { $method(&call, request).await };
-                to.add($path, MethodFilter::$verb, bind!($message $form), run);
-            )?)+)+
-        }
-    };
-}
-
-/// Returns the first value, if the row has it.
-macro_rules! or {
-    ([] $default:expr) => {
-        $default
-    };
-    ([$given:expr] $default:expr) => {
-        $given
-    };
-}
-
-/// Returns the function that reads a request.
-macro_rules! bind {
-    ($message:ident { $($field:ident: $kind:ident($($param:literal)?)),* $(,)? }) => {
-        |mut input: Input| async move {
-            let request = pb::$message { $($field: input.params.$kind($($param)?)?),* };
-            input.params.finish()?;
-            Ok(request)
-        }
-    };
-    ($message:ident ($bind:path, $body:literal, [$($parameters:tt)*])) => {
-        $bind
-    };
-}
-
-/// Returns the parameters of a request, and whether it has a body.
-macro_rules! parameters {
-    (@body ($bind:path, $body:literal, [$($parameters:tt)*])) => {
-        $body
-    };
-    (@body $fields:tt) => {
-        false
-    };
-    (($bind:path, $body:literal, [$($name:literal $kind:ident),* $(,)?])) => {
-        &[$(($name, stringify!($kind))),*]
-    };
-    ({ $($field:ident: $kind:ident($($param:literal)?)),* $(,)? }) => {
-        &[$((or!([$($param)?] ""), stringify!($kind))),*]
-    };
-}
 
 operations! {
     service Admin in admin_server {
@@ -226,6 +105,7 @@ operations! {
                 dynamic_parameters: pairs("parameter"),
                 limit: limit("limit"),
                 cursor: text("cursor"),
+                revision: number("revision"),
             },
             run: resources::list_resources(ctx, request).await,
         }
@@ -370,8 +250,40 @@ operations! {
         list_history(ctx, request: ListHistoryRequest) -> pb::ListHistoryResponse {
             needs: Cluster(Verb::History),
             record: read,
-            http: GET "/v1/history" { limit: limit("limit"), stale: flag("stale"), cursor: text("cursor") },
-            run: cluster::list_history(ctx, request).await,
+            http: GET "/v1/history" {
+                limit: limit("limit"),
+                stale: flag("stale"),
+                cursor: text("cursor"),
+                scope: text("scope"),
+                r#type: text("type"),
+                name: text("name"),
+                author: text("author"),
+                since_ms: number_or_zero("since_ms"),
+            },
+            run: history::list_history(ctx, request).await,
+        }
+
+        /// Makes a resource, a scope or everything what it was at an earlier revision.
+        rollback(ctx, request: RollbackRequest) -> pb::WriteResponse {
+            needs: AnyWrite,
+            record: write(rollback::record_rollback(&request)),
+            http: POST "/v1/rollback" {
+                to: number_or_zero("to"),
+                scope: text("scope"),
+                all: flag("all"),
+                r#type: text("type"),
+                name: text("name"),
+                options: options(),
+            },
+            run: rollback::rollback(ctx, request).await,
+        }
+
+        /// Takes back what one revision changed.
+        undo(ctx, request: UndoRequest) -> pb::WriteResponse {
+            needs: AnyWrite,
+            record: write(rollback::record_undo(&request)),
+            http: POST "/v1/undo" { revision: number_or_zero("revision"), options: options() },
+            run: rollback::undo(ctx, request).await,
         }
 
         /// Returns the version of the program.
@@ -380,6 +292,51 @@ operations! {
             record: read,
             http: GET "/v1/version" {},
             run: Ok(cluster::version(ctx)),
+        }
+    }
+
+    service HistoryService in history_service_server {
+        /// Returns a revision and what it changed.
+        get_revision(ctx, request: GetRevisionRequest) -> pb::RevisionChanges {
+            needs: Cluster(Verb::History),
+            record: read,
+            http: GET "/v1/history/{revision}" {
+                revision: path_number("revision"),
+                limit: limit("limit"),
+                cursor: text("cursor"),
+                stale: flag("stale"),
+            },
+            run: revisions::get_revision(ctx, request).await,
+        }
+
+        /// Compares the content at two revisions.
+        compare_revisions(ctx, request: CompareRevisionsRequest) -> pb::RevisionComparison {
+            needs: Cluster(Verb::History),
+            record: read,
+            http: GET "/v1/diff" {
+                from: number_or_zero("from"),
+                to: number("to"),
+                scope: text("scope"),
+                r#type: text("type"),
+                name: text("name"),
+                limit: limit("limit"),
+                cursor: text("cursor"),
+                stale: flag("stale"),
+            },
+            run: revisions::compare_revisions(ctx, request).await,
+        }
+
+        /// Says which revision last set each line of a resource.
+        blame(ctx, request: BlameRequest) -> pb::BlameResponse {
+            needs: Cluster(Verb::History),
+            record: read,
+            http: GET "/v1/blame" {
+                r#type: text("type"),
+                name: text("name"),
+                scope: text("scope"),
+                stale: flag("stale"),
+            },
+            run: revisions::blame(ctx, request).await,
         }
     }
 

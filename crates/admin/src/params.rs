@@ -123,6 +123,16 @@ impl Params {
         Ok(self.number(name)?.unwrap_or_default())
     }
 
+    /// Returns a part of the path that is a whole number.
+    pub(crate) fn path_number(&mut self, name: &'static str) -> Result<u64, AdminError> {
+        let text = self.path(name)?;
+        text.parse().map_err(|_| {
+            AdminError::Parameter(format!(
+                "the {name} is {text:?}; it must be a whole number from 0"
+            ))
+        })
+    }
+
     /// Returns the maximum number of items, or 0 if the parameter is missing.
     pub(crate) fn limit(&mut self, name: &'static str) -> Result<u32, AdminError> {
         Ok(u32::try_from(self.number_or_zero(name)?).unwrap_or(u32::MAX))

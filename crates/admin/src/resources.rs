@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{
-    Collection, DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, Target,
-    TypeUrl, Verb, show_parameters, types,
+    Collection, DynamicParameters, Resource, ResourceKey, ResourceName, Revision, ScopeName, State,
+    Target, TypeUrl, Verb, show_parameters, types,
 };
+use chancery_store::Selection;
 use chancery_view::View;
 use futures::{Stream, stream};
 
@@ -16,6 +17,7 @@ use crate::{
     deps::Freshness,
     found_node::{FoundNode, find_node},
     page::Page,
+    past,
     record::{SecretsRead, record_secrets_read},
 };
 
@@ -313,6 +315,27 @@ impl Piece {
     }
 }
 
+/// Returns the state that a request lists, as far as the caller may read it.
+async fn state_to_list(
+    ctx: &Ctx,
+    request: &pb::ListResourcesRequest,
+    scope: Option<&ScopeName>,
+    type_url: Option<&TypeUrl>,
+) -> Result<Arc<State>, AdminError> {
+    let freshness = Freshness::of(request.stale);
+    let Some(revision) = request.revision.map(Revision) else {
+        return ctx.visible_state(freshness).await;
+    };
+    if !request.view_of_node.is_empty() {
+        let text = "the view of a node is known only for the newest revision";
+        return Err(AdminError::Parameter(text.to_owned()));
+    }
+    ctx.authorize(Verb::History, Target::Cluster)?;
+    let (scope, type_url) = (scope.cloned(), type_url.cloned());
+    let selection = Selection { scope, type_url, name: None };
+    Ok(ctx.visible(&past::state_at(ctx, revision, selection, freshness).await?))
+}
+
 /// Starts a list of resources.
 pub(crate) async fn list_resources(
     ctx: &Ctx,
@@ -320,7 +343,7 @@ pub(crate) async fn list_resources(
 ) -> Result<Listing, AdminError> {
     let page = Page::parse_or_all("resources", request.limit, &request.cursor)?;
     let type_url = given(&request.r#type).map(parse_type).transpose()?;
-    let parameters = request.dynamic_parameters;
+    let parameters = request.dynamic_parameters.clone();
     if request.name.is_empty() && !parameters.is_empty() {
         return Err(AdminError::Parameter("parameters need a name".to_owned()));
     }
@@ -333,7 +356,7 @@ pub(crate) async fn list_resources(
         }
         (Some(_), None) => return Err(AdminError::Parameter("a name needs a type".to_owned())),
     };
-    let state = ctx.visible_state(Freshness::of(request.stale)).await?;
+    let state = state_to_list(ctx, &request, scope.as_ref(), type_url.as_ref()).await?;
     let name = named.map(|(name, url)| stored_name(&state, scope.as_ref(), url, name));
     let name = name.transpose()?;
     let name = name.as_ref().map(|name| (name, &parameters));

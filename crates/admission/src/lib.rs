@@ -59,6 +59,7 @@ mod omitted;
 mod positions;
 mod problem;
 mod profile;
+mod published_again;
 mod quotas;
 mod references;
 mod render;
@@ -93,6 +94,7 @@ pub use problem::{Problem, Severity};
 pub use profile::{
     ClientKind, ClientProfile, ClientVersion, ConnectedClients, ProfileSource, Profiles,
 };
+pub use published_again::check_again;
 pub use references::{FieldPath, Reference, for_each_reference, may_refer};
 pub use render::{body_to_json, canonical_json};
 pub use resource_origin::ResourceOrigin;

@@ -18,8 +18,9 @@ use std::{borrow::Cow, fmt};
 use serde_json::Value;
 
 pub use crate::{
-    text::words,
+    text::{common_lines, words},
     unified::{Line, Sign, Unified, unified},
+    yaml::field_lines,
 };
 
 /// One difference.

@@ -177,3 +177,23 @@ proptest! {
         prop_assert_eq!(got, expected);
     }
 }
+
+#[test]
+fn each_field_has_a_line_of_its_own() {
+    let value = json!({"name": "web", "hosts": [{"address": "a", "port": 1}, "b"], "none": {}});
+    let lines = field_lines(&value);
+    assert_eq!(
+        lines,
+        ["name: web", "hosts:", "  - address: a", "    port: 1", "  - b", "none: {}"]
+    );
+}
+
+#[test]
+fn common_lines_are_in_the_order_of_both_texts() {
+    let lines = |text: &str| text.chars().map(String::from).collect::<Vec<_>>();
+    let common = |old: &str, new: &str| common_lines(&lines(old), &lines(new));
+    assert_eq!(common("abcd", "abcd"), [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    assert_eq!(common("abcd", "axcyd"), [(0, 0), (2, 2), (3, 4)]);
+    assert_eq!(common("", "ab"), []);
+    assert_eq!(common("aa", "aaa").len(), 2);
+}

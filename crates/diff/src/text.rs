@@ -4,7 +4,7 @@ use similar::{Algorithm, ChangeTag, DiffOp, TextDiff, capture_diff_slices};
 
 /// The maximum length of a text that is shown in full, in bytes.
 const FULL_MAX: usize = 60;
-/// The maximum number of differing words that are compared with each other.
+/// The maximum number of differing words or lines that are compared with each other.
 const WORDS_MAX: usize = 4000;
 /// The number of equal bytes that are shown around a difference.
 const CONTEXT: usize = 12;
@@ -63,6 +63,27 @@ pub(crate) fn lines<'a>(before: &'a str, after: &'a str) -> Vec<Option<TextLine<
         }
     }
     shown
+}
+
+/// Returns the indexes of the lines that two texts have in common, in both.
+#[must_use]
+pub fn common_lines(before: &[String], after: &[String]) -> Vec<(usize, usize)> {
+    let (old, new) = (before.len(), after.len());
+    let prefix = before.iter().zip(after).take_while(|(old, new)| old == new).count();
+    let rest = before[prefix..].iter().rev().zip(after[prefix..].iter().rev());
+    let suffix = rest.take_while(|(old, new)| old == new).count();
+    let (old_middle, new_middle) = (&before[prefix..old - suffix], &after[prefix..new - suffix]);
+    let mut common: Vec<(usize, usize)> = (0..prefix).map(|at| (at, at)).collect();
+    if old_middle.len() + new_middle.len() <= WORDS_MAX {
+        for op in capture_diff_slices(Algorithm::Myers, old_middle, new_middle) {
+            if let DiffOp::Equal { old_index, new_index, len } = op {
+                let (old, new) = (prefix + old_index, prefix + new_index);
+                common.extend((0..len).map(|at| (old + at, new + at)));
+            }
+        }
+    }
+    common.extend((0..suffix).rev().map(|at| (old - 1 - at, new - 1 - at)));
+    common
 }
 
 /// Splits a text into words, and the characters between words.

@@ -23,11 +23,22 @@ pub(crate) fn flow(value: &Value) -> String {
 
 /// Returns the lines of a value that follows `head`: `name: ` or `- `. The first line starts with the head.
 pub(crate) fn block(head: &str, value: &Value) -> Vec<String> {
+    block_within(FLOW_MAX, head, value)
+}
+
+/// Returns the lines of a value, each with one field.
+#[must_use]
+pub fn field_lines(value: &Value) -> Vec<String> {
+    block_within(0, "", value)
+}
+
+/// Returns the lines of a value. Lists and objects of at most `flow_max` bytes are on one line.
+fn block_within(flow_max: usize, head: &str, value: &Value) -> Vec<String> {
     let on_one_line = flow(value);
     let fields = match value {
         Value::Object(fields) if !fields.is_empty() => fields,
-        Value::Array(items) if !items.is_empty() && head.len() + on_one_line.len() > FLOW_MAX => {
-            let items = items.iter().flat_map(|item| block("- ", item));
+        Value::Array(items) if !items.is_empty() && head.len() + on_one_line.len() > flow_max => {
+            let items = items.iter().flat_map(|item| block_within(flow_max, "- ", item));
             return headed(head, items.collect());
         }
         Value::String(text) if text.trim_end().contains('\n') => {
@@ -37,11 +48,12 @@ pub(crate) fn block(head: &str, value: &Value) -> Vec<String> {
         }
         _ => return vec![format!("{head}{on_one_line}")],
     };
-    if head.len() + on_one_line.len() <= FLOW_MAX {
+    if head.len() + on_one_line.len() <= flow_max {
         return vec![format!("{head}{on_one_line}")];
     }
-    let lines =
-        fields.iter().flat_map(|(name, value)| block(&format!("{}: ", string(name)), value));
+    let lines = fields
+        .iter()
+        .flat_map(|(name, value)| block_within(flow_max, &format!("{}: ", string(name)), value));
     headed(head, lines.collect())
 }
 

@@ -44,7 +44,7 @@ pub use disk::{
     apply_times::ApplyTime,
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
     database::table_files_max,
-    past::{Differing, Part, PartChange, Past, PastError, Selection},
+    past::{Differing, Part, PartChange, Past, PastError, ResourceChange, Selection},
     recent_changes::ScopeChange,
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };

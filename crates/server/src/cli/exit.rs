@@ -19,12 +19,19 @@ pub(crate) enum Exit {
     NotAllAsked = 4,
     /// Clients would reject what `lint` has read, or `analyze` has found something wrong.
     Findings = 5,
+    /// `diff` and `--dry-run`: there are changes. As in `terraform plan -detailed-exitcode`, the code is that of wrong
+    /// usage.
+    #[value(skip)]
+    Changes,
 }
 
 impl Exit {
     /// Returns the exit code.
     pub(crate) fn code(self) -> u8 {
-        self as u8
+        match self {
+            Self::Changes => Self::Usage as u8,
+            other => other as u8,
+        }
     }
 
     /// Returns the lines of the help.
@@ -40,7 +47,8 @@ impl Exit {
                 "With --wait also: written, but a session rejected it, did not answer in time, or",
                 "no longer has an assignment.",
             ],
-            Self::Usage => &[USAGE],
+            Self::Usage => &[USAGE, "For `diff` and --dry-run also: there are changes."],
+            Self::Changes => &[],
             Self::NoSessionConcerned => &[
                 "Only with --wait and `wait`: the write took effect or changed nothing, but it",
                 "concerns no session of the cluster.",

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use super::{exit::Exit, text::plain};
 
-/// The failure of a command. Each line is printed after `error: ` or `warning: `. Without lines,
-/// the reader of standard output has closed the pipe, and nothing is printed.
+/// The end of a command other than success. Each line is printed after `error: ` or `warning: `. There are no lines if
+/// the reader of standard output has closed the pipe, which is not a failure, and if a command has shown changes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Failure {
     pub(crate) lines: Vec<String>,
@@ -97,6 +97,15 @@ impl Failure {
         Self { exit, ..Self::new(line) }
     }
 
+    /// Creates the end of a command that has shown changes. It prints nothing.
+    pub(crate) fn changes() -> Self {
+        Self::silent(Exit::Changes)
+    }
+
+    fn silent(exit: Exit) -> Self {
+        Self { exit, ..Self::lines([] as [&str; 0]) }
+    }
+
     /// Prints the failure on standard error. Returns the exit code of the command.
     pub(crate) fn report(&self) -> ExitCode {
         let mut stderr = io::stderr().lock();
@@ -111,8 +120,7 @@ impl Failure {
         for note in &self.notes {
             drop(writeln!(stderr, "note: {note}"));
         }
-        // Without lines, the reader of standard output has closed the pipe, which is not a failure.
-        if self.lines.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(self.exit.code()) }
+        ExitCode::from(self.exit.code())
     }
 
     /// Creates a failure of a server, whose address [`Failure::at`] adds. `did` is the predicate of
@@ -140,7 +148,7 @@ impl Failure {
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::lines(Vec::<String>::new());
+            return Self::silent(Exit::Success);
         }
         Self::new(format_args!("cannot write the output: {error}"))
     }

@@ -144,7 +144,7 @@ impl Fleet {
 
     /// Returns the answer to a dry run at a replica.
     fn dry_run(&self, at: usize, args: &[&str], input: &str) -> Value {
-        let args = [args, &["--dry-run", "-o", "json"]].concat();
+        let args = [args, &["--dry-run", "--exit-zero", "-o", "json"]].concat();
         serde_json::from_str(&self.write(at, &args, input).out).unwrap()
     }
 
@@ -271,7 +271,7 @@ fn check_collections(fleet: &mut Fleet) {
         url("v1")
     );
     for at in 0..3 {
-        let args = ["apply", "-f", "-", "--dry-run"];
+        let args = ["apply", "-f", "-", "--dry-run", "--exit-zero"];
         let done = fleet.write(at, &args, &resource("v1alpha3"));
         assert!(done.err.contains(&text), "replica {}: {done:?}", at + 1);
         let done = fleet.write(at, &args, &resource("v1"));
@@ -300,7 +300,7 @@ fn check_collections(fleet: &mut Fleet) {
 fn check_references(fleet: &Fleet) {
     let input = manifest("node/envoy-3", &[route("other", "gone")]);
     for at in 0..3 {
-        let done = fleet.write(at, &["apply", "-f", "-", "--dry-run"], &input);
+        let done = fleet.write(at, &["apply", "-f", "-", "--dry-run", "--exit-zero"], &input);
         let view = "refers to Cluster \"gone\", which is missing in 1 view: node/envoy-3+base (1 node); publish it";
         assert!(done.err.contains(view), "replica {}: {done:?}", at + 1);
     }

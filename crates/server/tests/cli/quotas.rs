@@ -24,7 +24,7 @@ fn quota_limits_a_tenant_and_shows_its_use() {
     ]})
     .to_string();
     let done = apply(&server, &["--dry-run"], &quotas);
-    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(done.code, 2, "{done:?}");
     let done = apply(&server, &[], &quotas);
     assert!(done.code == 0 && done.out.ends_with(", 2 access rules or quotas\n"), "{done:?}");
     let done = apply(&server, &["--scope", "team/pay"], &clusters(&["a", "b"], "1s"));

@@ -101,7 +101,7 @@ fn published_secret_is_nowhere_on_disk() {
     publish(&server, &cluster_with_header("route", FIRST));
     let mut texts = Vec::new();
     for args in [
-        ["apply", "-f", "-", "--dry-run"].as_slice(),
+        ["apply", "-f", "-", "--dry-run", "--exit-zero"].as_slice(),
         &["apply", "-f", "-"],
         &["get", "-o", "yaml"],
         &["describe", "secret", "token"],

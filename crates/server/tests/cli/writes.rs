@@ -65,7 +65,7 @@ fn applied_resources_can_be_listed_changed_and_pruned() {
     assert_eq!(
         (dry.code, dry.out.as_str()),
         (
-            0,
+            2,
             "CHANGE   TYPE     NAME  SCOPE\n\
              updated  cluster  a     default\n\
              removed  cluster  b     default\n\

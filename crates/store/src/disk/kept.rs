@@ -63,7 +63,8 @@ impl KeptContent {
     /// Adds the newest revision, and drops the oldest ones as `retention` says.
     pub(crate) fn add(&mut self, replaced: Replaced, retention: &Retention) {
         let age_ms = u64::try_from(retention.age.as_millis()).unwrap_or(u64::MAX);
-        let revisions_max = retention.revisions.clamp(1, HISTORY_MAX as u64) as usize;
+        let revisions_max = usize::try_from(retention.revisions).unwrap_or(HISTORY_MAX);
+        let revisions_max = revisions_max.min(HISTORY_MAX);
         self.bytes += replaced.bytes;
         self.revisions.push_back(replaced);
         while self.revisions.len() > 1
@@ -101,6 +102,11 @@ mod tests {
         let sum: u64 = kept.revisions.iter().map(|one| one.bytes).sum();
         assert_eq!((kept.bytes, kept.dropped_bytes), (sum, 10 * revisions - sum));
         (kept.from.0, kept.revisions.len())
+    }
+
+    #[test]
+    fn by_default_all_revisions_of_the_history_are_kept() {
+        assert_eq!(Retention::default().revisions, HISTORY_MAX as u64);
     }
 
     #[test]

@@ -136,6 +136,15 @@ pub struct PartChange {
     pub after: Part,
 }
 
+/// The change of a resource by a revision.
+#[derive(Debug, Clone)]
+pub struct ResourceChange {
+    /// The revision.
+    pub revision: Revision,
+    /// The resource before; `None` if it did not exist.
+    pub before: Option<Arc<Resource>>,
+}
+
 /// The parts of the content that a reader selects: all resources with these properties. Without any, also assignments,
 /// access rules and quotas.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -457,12 +466,12 @@ impl Past {
         &self,
         scope: &ScopeName,
         key: &ResourceKey,
-    ) -> Result<Vec<(Revision, Option<Arc<Resource>>)>, PastError> {
+    ) -> Result<Vec<ResourceChange>, PastError> {
         let of = resource_content_key(scope, key);
         let (mut changes, mut after) = (Vec::new(), self.oldest());
         while let Some((revision, before)) = self.next_replaced(after, &of)? {
-            if let Part::Resource { resource, .. } = before {
-                changes.push((revision, resource));
+            if let Part::Resource { resource: before, .. } = before {
+                changes.push(ResourceChange { revision, before });
             }
             after = revision;
         }

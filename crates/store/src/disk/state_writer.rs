@@ -227,9 +227,9 @@ impl StateWriter {
         database.write(batch)?;
         progress.add(bytes);
         database.sync()?;
-        *self.deleted.lock() = DeletedContent::default();
         self.generation.store(new, Ordering::Release);
         self.is_settled.store(true, Ordering::Release);
+        *self.deleted.lock() = DeletedContent::default();
         Ok(())
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn command_from_proto(command: pb::Command) -> Result<Command, Record
         pb::command::Command::Transaction(transaction) => {
             let request = command.request.map(request_from_proto).transpose()?;
             let transaction = Box::new(transaction_from_proto(transaction)?);
-            let retention = retention_from_proto(command.retention);
+            let retention = Retention::of_command(command.retention);
             Ok(Command::Transact { transaction, request, retention })
         }
     }
@@ -115,13 +115,8 @@ pub(crate) fn decode_command(command: &Bytes) -> Result<Command, RecordError> {
     });
     let upserts = upserts.collect::<Result<_, _>>()?;
     let transaction = Box::new(Transaction { upserts, ..others });
-    let retention = retention_from_proto(retention);
+    let retention = Retention::of_command(retention);
     Ok(Command::Transact { transaction, request, retention })
-}
-
-/// Entries of older releases have no retention.
-fn retention_from_proto(retention: Option<pb::Retention>) -> Retention {
-    retention.map(Retention::from_proto).unwrap_or_default()
 }
 
 /// The number of the field `transaction` in a command.

@@ -15,10 +15,7 @@ use std::time::Duration;
 use chancery_model::Revision;
 use chancery_raft_proto::v1 as pb;
 
-use crate::format::{
-    history::HISTORY_MAX,
-    record::{self, Family, RecordError},
-};
+use crate::format::record::{self, Family, RecordError};
 
 /// The prefix of the keys, in place of a generation.
 pub(crate) const CONTENT: u32 = u32::MAX - 1;
@@ -41,11 +38,7 @@ pub struct Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self {
-            revisions: HISTORY_MAX as u64,
-            bytes: 1 << 30,
-            age: Duration::from_secs(30 * 24 * 60 * 60),
-        }
+        Self { revisions: 10_000, bytes: 1 << 30, age: Duration::from_secs(30 * 24 * 60 * 60) }
     }
 }
 
@@ -55,8 +48,11 @@ impl Retention {
         pb::Retention { revisions: self.revisions, bytes: self.bytes, age_ms }
     }
 
-    pub(crate) fn from_proto(message: pb::Retention) -> Self {
-        let pb::Retention { revisions, bytes, age_ms } = message;
+    /// Reads the retention of a command. Entries of older releases have none.
+    pub(crate) fn of_command(message: Option<pb::Retention>) -> Self {
+        let Some(pb::Retention { revisions, bytes, age_ms }) = message else {
+            return Self::default();
+        };
         Self { revisions, bytes, age: Duration::from_millis(age_ms) }
     }
 }

@@ -80,7 +80,7 @@ pub(crate) struct Forwarder {
     metrics: StoreMetrics,
     data_dir: PathBuf,
     transact_timeout: Duration,
-    /// What the history keeps while this replica leads.
+    /// How much the history keeps while this replica leads.
     retention: Retention,
     /// The bytes of writes in flight, in units of [`UNIT_BYTES`].
     in_flight: Arc<Semaphore>,

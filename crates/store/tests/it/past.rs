@@ -160,15 +160,15 @@ async fn content_of_each_revision_is_found_again() {
             let expected = state.get(&scope, &key).map(|one| rendered(one));
             assert_eq!(at.map(|one| rendered(&one)), expected, "{key} at {revision}");
             let changes = past.changes_to(&scope, &key).unwrap();
-            let next = changes.iter().find(|(changed, _)| changed.0 > revision);
-            if let Some((_, before)) = next {
-                assert_eq!(before.as_deref().map(rendered), expected, "{key} at {revision}");
+            let next = changes.iter().find(|change| change.revision.0 > revision);
+            if let Some(next) = next {
+                assert_eq!(next.before.as_deref().map(rendered), expected, "{key} at {revision}");
             }
         }
     }
 }
 
-/// What a revision replaced is listed in pages, and a limit bounds what is read.
+/// The changes of a revision are listed in pages, and a limit bounds how much is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn replaced_content_is_listed_in_pages() {
     let dir = memory_dir();

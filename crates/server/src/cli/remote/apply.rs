@@ -77,6 +77,29 @@ pub(crate) struct Apply {
     write: Write,
 }
 
+impl Apply {
+    /// Returns the arguments of a dry run.
+    pub(super) fn dry_run(
+        files: Vec<PathBuf>,
+        scope: Option<String>,
+        prune: bool,
+        only_name: OnlyName,
+        validate: Validate,
+        stale: bool,
+    ) -> Self {
+        Self {
+            files,
+            watch: None,
+            settle: None,
+            scope: scope.unwrap_or_else(|| "default".to_owned()),
+            prune,
+            only_name,
+            validate,
+            write: Write { dry_run: true, stale, ..Write::default() },
+        }
+    }
+}
+
 /// Publishes manifests.
 pub(super) async fn run(
     apply: Apply,

@@ -3,10 +3,10 @@
 use clap::Subcommand;
 
 use super::{
-    access, analyze, apply, assignments, backup, can_i, client::Servers, cluster, conformance,
-    delete, describe, disconnect, drain, explain, get, health, history, import, keys, lb_policy,
-    load, log, mcp, mirror, node, nodes, quota, resolve, settings::Settings, token, version, wait,
-    watch, whoami,
+    access, analyze, apply, assignments, backup, blame, can_i, client::Servers, cluster,
+    conformance, delete, describe, diff, disconnect, drain, explain, get, health, history, import,
+    keys, lb_policy, load, log, mcp, mirror, node, nodes, quota, resolve, rollback,
+    settings::Settings, token, version, wait, watch, whoami,
 };
 use crate::cli::{
     answer::Answer,
@@ -156,9 +156,35 @@ pub(crate) enum Command {
     /// The exit code is 0 if the caller may use it, and 1 if not. `chancery whoami` lists the verbs that it may use.
     #[command(after_help = examples(&["can-i apply mesh cluster web", "can-i members --as token:ci"]))]
     CanI(can_i::CanI),
-    /// Show the newest revisions, or check their hashes
-    #[command(after_help = examples(&["history -n 5", "history --follow", "history --verify"]))]
+    /// Show revisions and what they changed, or check their hashes
+    #[command(after_help = examples(&[
+        "history -n 5",
+        "history --scope edge --author token:ci",
+        "history show 42",
+        "history --follow",
+        "history --verify",
+    ]))]
     History(history::History),
+    /// Show what differs between two revisions, or between manifests and the newest content
+    ///
+    /// The exit code is 0 if nothing differs, 2 if something does, and 1 if the comparison failed or `apply` would be
+    /// refused.
+    #[command(after_help = examples(&["diff --from 41", "diff --from 41 --to 42 --scope edge", "diff -f web.yaml"]))]
+    Diff(diff::Diff),
+    /// Show which revision last set each line of a resource
+    #[command(after_help = examples(&["blame cluster web --scope edge"]))]
+    Blame(blame::Blame),
+    /// Restore the content of an earlier revision, in one atomic transaction
+    ///
+    /// The rollback is a write like any other: it makes a new revision, validation and guards apply, and it is refused
+    /// if another write changes the scope meanwhile. Resources that are not restored stay as they are.
+    #[command(after_help = write_help(&["rollback edge --to 41 --dry-run", "rollback edge cluster web --to 41", "rollback --all --to 41"]))]
+    Rollback(rollback::Rollback),
+    /// Take back what one revision changed, and keep what later ones changed
+    ///
+    /// Refused, with the later revisions, if one of them changed the same resource to something else.
+    #[command(after_help = write_help(&["undo 42 --dry-run", "undo 42 --wait=10s"]))]
+    Undo(rollback::Undo),
     /// Show and change the members of the cluster
     #[command(subcommand)]
     Cluster(cluster::Cluster),
@@ -248,6 +274,10 @@ impl Command {
                 can_i::run(question, servers.any_channel().await?, answer).await
             }
             Self::History(history) => history::run(history, servers, answer).await,
+            Self::Diff(diff) => diff::run(diff, servers, answer).await,
+            Self::Blame(blame) => blame::run(blame, servers, answer).await,
+            Self::Rollback(args) => rollback::rollback(args, servers, answer).await,
+            Self::Undo(args) => rollback::undo(args, servers, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,
             Self::Conformance(kit) => conformance::run(kit, servers, answer).await,
             Self::Health(health) => health::run(&health, servers, answer).await,

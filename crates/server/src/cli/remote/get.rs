@@ -36,6 +36,9 @@ pub(crate) struct Get {
     /// Show only what this connected node sees
     #[arg(long, value_name = "ID")]
     node: Option<String>,
+    /// Show the resources as they were at this revision [default: the newest]
+    #[arg(long, value_name = "REVISION", conflicts_with = "node")]
+    revision: Option<u64>,
     #[command(flatten)]
     parameters: Parameters,
     /// Show at most N resources [default: all]
@@ -73,6 +76,7 @@ pub(super) async fn run(
         dynamic_parameters: get.parameters.into_map()?,
         limit: get.limit.unwrap_or_default(),
         cursor: get.cursor.unwrap_or_default(),
+        revision: get.revision,
     };
     let response = client.list_resources(request).await.map_err(|status| refusal(&status))?;
     let mut pieces = response.into_inner();

@@ -1,22 +1,57 @@
 //! The command `history`.
 
-use chancery_admin_proto::v1 as pb;
-use clap::Args;
+use std::{
+    str::FromStr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use chancery_admin_proto::v1::{self as pb, history_service_client::HistoryServiceClient};
+use clap::{Args, Subcommand};
 
 use super::{
     client::{Servers, refusal},
     history_check::{self, HistoryHead},
     read::Read,
     watch::{Kind, follow_kinds},
+    write::write_all_changes,
 };
-use crate::cli::{answer::Answer, failure::Failure, table::Table, time::timestamp};
+use crate::{
+    cli::{
+        answer::Answer,
+        failure::Failure,
+        table::Table,
+        text::{count, plain},
+        time::timestamp,
+    },
+    config::Span,
+};
 
 /// The number of revisions that a history has at most.
 const HISTORY_MAX: u32 = 10_000;
 
 /// The arguments of `history`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct History {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Show only revisions that changed this scope [default: all]
+    ///
+    /// With --scope, --type or --name, the list ends at the oldest revision whose content is kept.
+    #[arg(long, conflicts_with = "verify")]
+    scope: Option<String>,
+    /// Show only revisions that changed a resource of this type [default: all]
+    #[arg(long = "type", value_name = "TYPE", conflicts_with = "verify")]
+    type_name: Option<String>,
+    /// Show only revisions that changed a resource of this name [default: all]
+    #[arg(long, conflicts_with = "verify")]
+    name: Option<String>,
+    /// Show only revisions whose author contains this text [default: all]
+    #[arg(long, conflicts_with = "verify")]
+    author: Option<String>,
+    /// Show only revisions of this time: 30m, 24h or 7d back from now [default: all]
+    #[arg(long, value_name = "TIME", conflicts_with = "verify")]
+    since: Option<Age>,
     /// Show at most N revisions, the newest first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
@@ -38,15 +73,117 @@ pub(crate) struct History {
     read: Read,
 }
 
+/// The commands under `history`.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show a revision: its author, reason and changes
+    Show(Show),
+}
+
+/// The arguments of `history show`.
+#[derive(Debug, Args)]
+struct Show {
+    /// Revision to show
+    #[arg(value_name = "REVISION")]
+    revision: u64,
+    /// Show at most N changes
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    limit: u32,
+    /// Show the changes after those of an earlier command [default: from the first]
+    #[arg(long, value_name = "CURSOR")]
+    cursor: Option<String>,
+    #[command(flatten)]
+    read: Read,
+}
+
+/// A time before now.
+#[derive(Debug, Clone, Copy)]
+struct Age(Duration);
+
+impl FromStr for Age {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+        if let Some(days) = days {
+            return Ok(Self(Duration::from_secs(u64::from(days) * 24 * 60 * 60)));
+        }
+        text.parse::<Span>().map(|span| Self(span.duration())).map_err(|error| error.to_string())
+    }
+}
+
+impl Age {
+    /// Returns the time in milliseconds since 1970.
+    fn since_ms(self) -> u64 {
+        let since = SystemTime::now().checked_sub(self.0).unwrap_or(UNIX_EPOCH);
+        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+async fn show(show: Show, servers: &Servers, answer: &mut Answer<'_>) -> Result<(), Failure> {
+    let Show { revision, limit, cursor, read } = show;
+    let cursor = cursor.unwrap_or_default();
+    let request = pb::GetRevisionRequest { revision, limit, cursor, stale: read.stale };
+    let channel = servers.any_channel().await?;
+    let mut client = HistoryServiceClient::new(channel).max_decoding_message_size(usize::MAX);
+    let response = client.get_revision(request).await.map_err(|status| refusal(&status))?;
+    let shown = response.into_inner();
+    answer.show(&shown, |out| {
+        let entry = shown.entry.clone().unwrap_or_default();
+        let fields = [
+            ("revision", entry.revision.to_string()),
+            ("time", timestamp(entry.time_ms)),
+            ("author", entry.author),
+            ("source", entry.source),
+            ("reason", entry.reason),
+            ("label", entry.label),
+            ("validation", entry.validation),
+            ("confirmed", entry.confirmed.join(",")),
+            ("restored from", entry.restored_from.map(|from| from.to_string()).unwrap_or_default()),
+            ("hash", entry.hash),
+        ];
+        for (name, value) in fields.iter().filter(|(_, value)| !value.is_empty()) {
+            writeln!(out, "{:<14} {}", format!("{name}:"), plain(value))?;
+        }
+        if !shown.not_kept.is_empty() {
+            return writeln!(out, "changes:       {}", plain(&shown.not_kept));
+        }
+        let changes = pb::WriteResponse {
+            changes: shown.changes.clone(),
+            assignment_changes: shown.assignment_changes.clone(),
+            access_changes: shown.access_changes.clone(),
+            ..pb::WriteResponse::default()
+        };
+        write_all_changes(&changes, out)?;
+        if shown.hidden > 0 {
+            writeln!(out, "{} that you may not read", count(shown.hidden, "change"))?;
+        }
+        if shown.next.is_empty() { Ok(()) } else { writeln!(out, "more: --cursor {}", shown.next) }
+    })
+}
+
 /// Shows the newest revisions.
 pub(super) async fn run(
     history: History,
     servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
+    if let Some(Command::Show(args)) = history.command {
+        return show(args, servers, answer).await;
+    }
     let mut client = servers.connect_any().await?;
     let limit = if history.verify { HISTORY_MAX } else { history.limit };
-    let request = pb::ListHistoryRequest { limit, stale: history.read.stale, ..Default::default() };
+    let request = pb::ListHistoryRequest {
+        limit,
+        stale: history.read.stale,
+        cursor: String::new(),
+        scope: history.scope.unwrap_or_default(),
+        r#type: history.type_name.unwrap_or_default(),
+        name: history.name.unwrap_or_default(),
+        author: history.author.unwrap_or_default(),
+        since_ms: history.since.map(Age::since_ms).unwrap_or_default(),
+    };
     let response = client.list_history(request).await.map_err(|status| refusal(&status))?;
     let expected = history.expect_head;
     let (is_check, follows) = (history.verify, history.follow);

@@ -38,8 +38,13 @@ use crate::{
 #[derive(Debug, Args, Clone, Default)]
 pub(crate) struct Write {
     /// Show what would change, and write nothing
+    ///
+    /// Ends with 0 if nothing would change, with 2 if something would, and with 1 if the write would be refused.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// End a dry run with 0 also if there would be changes, or a guard would reject the write
+    #[arg(long, requires = "dry_run")]
+    pub(crate) exit_zero: bool,
     /// Compute the dry run from the replica's own state, which may be outdated
     ///
     /// Without this flag, the replica first asks the leader for its commit index, and applies all
@@ -139,6 +144,7 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct Request {
     id: RequestId,
     dry_run: bool,
+    exit_zero: bool,
     body: Body,
 }
 
@@ -148,6 +154,8 @@ pub(super) enum Body {
     Import(pb::ImportRequest),
     Delete(pb::DeleteRequest),
     DeleteAssignment(pb::DeleteAssignmentRequest),
+    Rollback(pb::RollbackRequest),
+    Undo(pb::UndoRequest),
 }
 
 impl Request {
@@ -163,7 +171,8 @@ impl Request {
                 Failure::new(format_args!("cannot generate a request ID: {error}"))
             })?,
         };
-        Ok(Self { id, dry_run: write.dry_run, body: body(Some(options(write, id))) })
+        let Write { dry_run, exit_zero, .. } = *write;
+        Ok(Self { id, dry_run, exit_zero, body: body(Some(options(write, id))) })
     }
 }
 
@@ -174,6 +183,8 @@ impl Body {
             Self::Import(request) => client.import(request.clone()).await,
             Self::Delete(request) => client.delete(request.clone()).await,
             Self::DeleteAssignment(request) => client.delete_assignment(request.clone()).await,
+            Self::Rollback(request) => client.rollback(request.clone()).await,
+            Self::Undo(request) => client.undo(request.clone()).await,
         };
         response.map(tonic::Response::into_inner)
     }
@@ -182,7 +193,7 @@ impl Body {
 impl Request {
     /// Sends the write and shows the result.
     pub(super) async fn run(
-        self,
+        &self,
         servers: &Servers,
         answer: &mut Answer<'_>,
     ) -> Result<(), Failure> {
@@ -193,6 +204,7 @@ impl Request {
         answer.show(&response, |out| write_text(&response, out))?;
         match &response.wait {
             Some(wait) => verdict(&response, wait),
+            None if response.dry_run && !self.exit_zero => dry_run_verdict(&response),
             None => Ok(()),
         }
     }
@@ -388,7 +400,11 @@ fn write_changes(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::R
     Ok(())
 }
 
-fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
+/// Writes a table of the first changes, and their differences.
+pub(super) fn write_all_changes(
+    response: &pb::WriteResponse,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
     let mut table = Table::new(["CHANGE", "TYPE", "NAME", "SCOPE"]);
     for change in response.changes.iter().take(CHANGES_SHOWN_MAX) {
         let (kind, scope) = (change.kind.clone(), change.scope.clone());
@@ -416,7 +432,11 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         writeln!(out, "… {n} {more}{}", if n == 1 { "change" } else { "changes" })?;
     }
     write_changes(response, out)?;
-    write_access_changes(response, CHANGES_SHOWN_MAX, out)?;
+    write_access_changes(response, CHANGES_SHOWN_MAX, out)
+}
+
+fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
+    write_all_changes(response, out)?;
     write_access_effects(response, out)?;
     write_guards(response, out)?;
     let assignments = match response.assignments {
@@ -444,13 +464,25 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     }
 }
 
+/// Succeeds only if a dry run would change nothing.
+fn dry_run_verdict(response: &pb::WriteResponse) -> Result<(), Failure> {
+    if response.guards.iter().any(|finding| !finding.confirmed) {
+        return Err(Failure::new("a guard would reject the write"));
+    }
+    if n_changes(response) == 0 { Ok(()) } else { Err(Failure::changes()) }
+}
+
+/// Returns the number of changes of a write.
+fn n_changes(response: &pb::WriteResponse) -> u64 {
+    response.changed + response.removed + response.assignments + response.access
+}
+
 /// Succeeds only if every session of the cluster is known to have acknowledged.
 fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Failure> {
     if !wait.settled {
         return Err(Failure::lines(unsettled_lines(wait)));
     }
-    let has_changed =
-        response.changed + response.removed + response.assignments + response.access > 0;
+    let has_changed = n_changes(response) > 0;
     let done = if has_changed { "written" } else { "nothing changed" };
     if wait.left > 0 || wait.replicas_not_asked > 0 {
         return Err(not_all_asked(done, wait));

@@ -1,0 +1,44 @@
+//! Readers of the content of earlier revisions.
+
+use std::sync::Arc;
+
+use chancery_model::{Revision, State};
+use chancery_store::{Past, PastError, Selection};
+
+use crate::{AdminError, ctx::Ctx, deps::Freshness, work::Size};
+
+/// The maximum number of records that one answer reads.
+pub(crate) const RECORDS_MAX: usize = 1_000_000;
+
+impl From<PastError> for AdminError {
+    fn from(error: PastError) -> Self {
+        let text = error.to_string();
+        match error {
+            PastError::Forgotten { .. } | PastError::TooMany { .. } => Self::Precondition(text),
+            PastError::Future { .. } => Self::NotFound(text),
+            PastError::Unreadable { .. } => Self::Internal(text),
+            PastError::Stopped => Self::Unavailable(text),
+        }
+    }
+}
+
+/// Returns a reader of earlier content, at least as new as the cluster was when it was called.
+pub(crate) async fn past(ctx: &Ctx, freshness: Freshness) -> Result<Past, AdminError> {
+    ctx.deps.catch_up(freshness).await?;
+    Ok(ctx.deps.replica.past().await)
+}
+
+/// Returns the state at a revision, as far as a selection needs it.
+pub(crate) async fn state_at(
+    ctx: &Ctx,
+    revision: Revision,
+    selection: Selection,
+    freshness: Freshness,
+) -> Result<Arc<State>, AdminError> {
+    let past = past(ctx, freshness).await?;
+    let read = move || {
+        let differing = past.differing(revision, &selection, RECORDS_MAX)?;
+        Ok::<_, PastError>(Arc::new(past.state_at(revision, &differing)))
+    };
+    Ok(ctx.deps.work.run(Size::Large, read).await??)
+}

@@ -1,0 +1,298 @@
+//! The content of earlier revisions: what a revision changed, what differs between two, and who set a line.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use chancery_admin_proto::v1 as pb;
+use chancery_diff::{common_lines, field_lines};
+use chancery_model::{
+    Change, ChangeKind, Resource, ResourceKey, Revision, ScopeName, State, Target, TypeUrl, Verb,
+};
+use chancery_store::{
+    Differing, HistoryEntry, Part, PartChange, Past, PastError, ResourceChange, Selection,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    AdminError,
+    changes::{self, Effect},
+    cluster::show_entry,
+    ctx::Ctx,
+    deps::Freshness,
+    page::Page,
+    past::{RECORDS_MAX, past},
+    resources::{Body, given, parse_type, show, stored_name},
+    work::Size,
+};
+
+/// The default number of changes in an answer.
+const CHANGES_DEFAULT: usize = 100;
+/// Two revisions of the content, and what differs.
+pub(crate) struct Compared {
+    pub(crate) before: State,
+    pub(crate) after: State,
+    /// The resources that differ, sorted by scope, type and name.
+    pub(crate) changes: Vec<Change>,
+}
+
+/// Compares the content at two revisions. Blocks.
+pub(crate) fn compare(
+    past: &Past,
+    [from, to]: [Revision; 2],
+    selection: &Selection,
+) -> Result<Compared, PastError> {
+    let differing = |revision| past.differing(revision, selection, RECORDS_MAX);
+    let (old, new) = (differing(from)?, differing(to)?);
+    let (before, after) = (past.state_at(from, &old), past.state_at(to, &new));
+    let keys: BTreeSet<_> = old.resources.keys().chain(new.resources.keys()).collect();
+    let changes = keys.into_iter().filter_map(|(scope, key)| {
+        let (old, new) = (before.get(scope, key), after.get(scope, key));
+        let kind = kind_of(old.map(|old| &**old), new.map(|new| &**new))?;
+        Some(Change { scope: scope.clone(), key: key.clone(), kind, resource: new.cloned() })
+    });
+    let changes = changes.collect();
+    Ok(Compared { before, after, changes })
+}
+
+/// Returns how a resource differs; `None` if it does not.
+pub(crate) fn kind_of(before: Option<&Resource>, after: Option<&Resource>) -> Option<ChangeKind> {
+    let (old, new) = match (before, after) {
+        (None, None) => return None,
+        (None, Some(_)) => return Some(ChangeKind::Added),
+        (Some(_), None) => return Some(ChangeKind::Removed),
+        (Some(old), Some(new)) => (old, new),
+    };
+    let is_same_body = match (old.sealed(), new.sealed()) {
+        (Some(old), Some(new)) => old.mac == new.mac,
+        _ => old.body() == new.body(),
+    };
+    if !is_same_body || old.ttl() != new.ttl() || old.aliases() != new.aliases() {
+        return Some(ChangeKind::Updated);
+    }
+    let is_same = old.labels().eq(new.labels()) && old.children() == new.children();
+    (!is_same).then_some(ChangeKind::Relabeled)
+}
+
+/// The key of a changed resource in a list: its scope, its type, and its name inside the server.
+type ChangeKey = (String, String, String);
+
+fn change_key(change: &Change) -> ChangeKey {
+    let ResourceKey { type_url, name } = &change.key;
+    (change.scope.to_string(), type_url.to_string(), name.as_str().to_owned())
+}
+
+/// Returns the changes that the caller may read, and the number of the others.
+fn visible(ctx: &Ctx, changes: Vec<Change>) -> (Vec<Change>, u64) {
+    let n = changes.len();
+    let mut changes = changes;
+    changes.retain(|one| {
+        ctx.may(Verb::Get, Target::Resource(&one.scope, &one.key.type_url, &one.key.name))
+    });
+    let hidden = n - changes.len();
+    (changes, hidden as u64)
+}
+
+/// The place in the list of a revision's changes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct RecordKey(Vec<u8>);
+
+/// Returns a revision and what it changed.
+pub(crate) async fn get_revision(
+    ctx: &Ctx,
+    request: pb::GetRevisionRequest,
+) -> Result<pb::RevisionChanges, AdminError> {
+    let page: Page<RecordKey> =
+        Page::parse("changes", request.limit, &request.cursor, CHANGES_DEFAULT)?;
+    let past = past(ctx, Freshness::of(request.stale)).await?;
+    let revision = Revision(request.revision);
+    let entry = entry_of(ctx, revision)?;
+    let (limit, after) = (page.limit(), page.after().cloned());
+    let read = move || {
+        let (parts, last) =
+            past.changes_of(revision, after.as_ref().map(|RecordKey(key)| &key[..]), limit)?;
+        Ok::<_, PastError>((with_parts(past.state(), parts), last))
+    };
+    let compared = match ctx.deps.work.run(Size::Large, read).await? {
+        Err(error @ PastError::Forgotten { .. }) => {
+            let entry = Some(show_entry(&entry));
+            return Ok(pb::RevisionChanges {
+                entry,
+                not_kept: error.to_string(),
+                ..Default::default()
+            });
+        }
+        compared => compared?,
+    };
+    let (compared, last) = compared;
+    let (shown, hidden) = list(ctx, compared).await?;
+    Ok(pb::RevisionChanges {
+        entry: Some(show_entry(&entry)),
+        changes: shown.changes,
+        assignment_changes: shown.assignment_changes,
+        access_changes: shown.access_changes,
+        next: last.map(|key| page.cursor(&RecordKey(key.to_vec()))).unwrap_or_default(),
+        not_kept: String::new(),
+        hidden,
+    })
+}
+
+/// Returns the entry of the history.
+fn entry_of(ctx: &Ctx, revision: Revision) -> Result<Arc<HistoryEntry>, AdminError> {
+    let next = Revision(revision.0.saturating_add(1));
+    let found = ctx.deps.replica.history_before(next, 1).pop();
+    found.filter(|entry| entry.revision == revision).ok_or_else(|| {
+        let oldest = ctx.deps.replica.history_after(Revision(0), 1);
+        let first = oldest.map_or_else(|first| first.0 + 1, |_| 1);
+        let newest = ctx.deps.replica.state().revision;
+        AdminError::NotFound(format!(
+            "the history has no revision {revision}; it has the revisions {first} to {newest}"
+        ))
+    })
+}
+
+/// Returns states with the parts before and after a revision. Everything else in them is as in `newest`.
+fn with_parts(newest: &State, parts: Vec<PartChange>) -> Compared {
+    let [mut old, mut new] = [Differing::default(), Differing::default()];
+    let mut changes = Vec::new();
+    for PartChange { before, after } in parts {
+        if let (Part::Resource { scope, key, resource: old }, Part::Resource { resource: new, .. }) =
+            (&before, &after)
+            && let Some(kind) = kind_of(old.as_deref(), new.as_deref())
+        {
+            let (scope, key) = (scope.clone(), key.clone());
+            changes.push(Change { scope, key, kind, resource: new.clone() });
+        }
+        old.add(before);
+        new.add(after);
+    }
+    changes.sort_by_key(change_key);
+    let [before, after] = [(&old, 0), (&new, 1)]
+        .map(|(differing, number)| differing.applied_to(newest, Revision(number)));
+    Compared { before, after, changes }
+}
+
+/// Shows what differs, as far as the caller may read it.
+async fn list(ctx: &Ctx, compared: Compared) -> Result<(pb::WriteResponse, u64), AdminError> {
+    let Compared { before, after, changes } = compared;
+    let (changes, hidden) = visible(ctx, changes);
+    let show = move || {
+        changes::list_changes(&before, &after, &changes, Effect::DryRun, Default::default())
+    };
+    let mut shown = ctx.deps.work.run(Size::Large, show).await?;
+    crate::write_access::hide_differences(ctx, &mut shown);
+    Ok((shown, hidden))
+}
+
+/// Compares the content at two revisions.
+pub(crate) async fn compare_revisions(
+    ctx: &Ctx,
+    request: pb::CompareRevisionsRequest,
+) -> Result<pb::RevisionComparison, AdminError> {
+    let page: Page<ChangeKey> =
+        Page::parse("differences", request.limit, &request.cursor, CHANGES_DEFAULT)?;
+    let scope = given(&request.scope).map(ScopeName::new).transpose()?;
+    let type_url = given(&request.r#type).map(parse_type).transpose()?;
+    if type_url.is_none() && !request.name.is_empty() {
+        return Err(AdminError::Parameter("a name needs a type".to_owned()));
+    }
+    let past = past(ctx, Freshness::of(request.stale)).await?;
+    let from = Revision(request.from);
+    let to = request.to.map_or(past.state().revision, Revision);
+    let name = match (&type_url, given(&request.name)) {
+        (Some(type_url), Some(name)) => {
+            Some(stored_name(past.state(), scope.as_ref(), type_url, name)?)
+        }
+        _ => None,
+    };
+    let selection = Selection { scope, type_url, name };
+    let read = move || compare(&past, [from, to], &selection);
+    let mut compared = ctx.deps.work.run(Size::Large, read).await??;
+    if page.after().is_some() {
+        // The first page has everything beside the resources.
+        compared.after.assignments = Arc::clone(&compared.before.assignments);
+        compared.after.access = Arc::clone(&compared.before.access);
+        compared.after.quotas = Arc::clone(&compared.before.quotas);
+    }
+    let (changes, hidden) = visible(ctx, std::mem::take(&mut compared.changes));
+    let total = changes.len();
+    let (of_page, next) = page.of(changes, change_key);
+    let (shown, _) = list(ctx, Compared { changes: of_page, ..compared }).await?;
+    let beside = shown.assignment_changes.len() + shown.access_changes.len();
+    Ok(pb::RevisionComparison {
+        from: from.0,
+        to: to.0,
+        changes: shown.changes,
+        assignment_changes: shown.assignment_changes,
+        access_changes: shown.access_changes,
+        next,
+        total: (total + beside) as u64,
+        hidden,
+    })
+}
+
+/// Says which revision last set each line of a resource.
+pub(crate) async fn blame(
+    ctx: &Ctx,
+    request: pb::BlameRequest,
+) -> Result<pb::BlameResponse, AdminError> {
+    let scope = ScopeName::new(given(&request.scope).unwrap_or("default"))?;
+    let type_url = parse_type(&request.r#type)?;
+    let past = past(ctx, Freshness::of(request.stale)).await?;
+    let name = stored_name(past.state(), Some(&scope), &type_url, &request.name)?;
+    let key = ResourceKey { type_url, name };
+    ctx.authorize(Verb::Get, Target::Resource(&scope, &key.type_url, &key.name))?;
+    let Some(resource) = past.state().get(&scope, &key).cloned() else {
+        return Err(AdminError::NotFound(format!("{key} does not exist in scope {scope:?}")));
+    };
+    let read = move || {
+        let changes = past.changes_to(&scope, &key)?;
+        let lines = blamed(&scope, &key.type_url, &resource, &changes);
+        Ok::<_, PastError>((lines, past.oldest()))
+    };
+    let (lines, oldest) = ctx.deps.work.run(Size::Large, read).await??;
+    let revisions: BTreeSet<u64> = lines.iter().map(|line| line.revision).collect();
+    let revisions = revisions.into_iter().rev().filter(|revision| *revision > 0);
+    let entries = revisions.filter_map(|revision| entry_of(ctx, Revision(revision)).ok());
+    let revisions = entries.map(|entry| show_entry(&entry)).collect();
+    Ok(pb::BlameResponse { lines, revisions, oldest: oldest.0 })
+}
+
+/// Returns the lines of a resource, each with the revision that last set it. `changes` are the revisions that changed the
+/// resource, oldest first, each with the resource before it.
+fn blamed(
+    scope: &ScopeName,
+    type_url: &TypeUrl,
+    resource: &Resource,
+    changes: &[ResourceChange],
+) -> Vec<pb::BlameLine> {
+    let lines = |resource: &Resource| {
+        use crate::json::JsonMessage;
+        let mut json = show(scope, type_url, resource, Body::Shown).to_json();
+        field_lines(&json["body"].take())
+    };
+    let newest = lines(resource);
+    // The lines that no later revision has set, by their index in the newest resource and in the one at hand.
+    let mut open: BTreeMap<usize, usize> = (0..newest.len()).map(|at| (at, at)).collect();
+    let mut revisions = vec![0; newest.len()];
+    let mut at_hand = newest.clone();
+    for ResourceChange { revision, before } in changes.iter().rev() {
+        let old = before.as_deref().map(lines).unwrap_or_default();
+        let kept: BTreeMap<usize, usize> =
+            common_lines(&old, &at_hand).into_iter().map(|(old, new)| (new, old)).collect();
+        open.retain(|newest, at| match kept.get(at) {
+            Some(old) => {
+                *at = *old;
+                true
+            }
+            None => {
+                revisions[*newest] = revision.0;
+                false
+            }
+        });
+        at_hand = old;
+    }
+    let lines = newest.into_iter().zip(revisions);
+    lines.map(|(text, revision)| pb::BlameLine { revision, text }).collect()
+}

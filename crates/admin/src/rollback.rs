@@ -1,0 +1,313 @@
+//! The ways back: to an earlier revision, or from one change.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chancery_admin_proto::v1 as pb;
+use chancery_admission::{Problem, check_again};
+use chancery_model::{
+    AccessOp, AssignmentOp, Change, Precondition, Resource, ResourceDraft, ResourceKey, Revision,
+    ScopeName, State, Transaction, Upsert,
+};
+use chancery_store::{Past, Selection};
+use prost::Message;
+
+use crate::{
+    AdminError,
+    ctx::Ctx,
+    deps::Freshness,
+    past::past,
+    record::Operation,
+    resources::{given, parse_type, stored_name},
+    revisions::{Compared, compare, kind_of},
+    work::Size,
+    write::{self, transaction},
+    write_input::Input,
+    write_options::{Checked, check},
+    write_profiles::{refused, validation_of},
+};
+
+/// The maximum number of conflicts in an error.
+const CONFLICTS_MAX: usize = 20;
+
+/// Returns the record of [`rollback`].
+pub(crate) fn record_rollback(request: &pb::RollbackRequest) -> Operation {
+    Operation::write("rollback", &request.scope, request.options.as_ref())
+        .target(&request.r#type, request.name.as_str())
+        .detail("to", request.to)
+        .detail("all", request.all)
+}
+
+/// Makes a resource, a scope or everything what it was at an earlier revision.
+pub(crate) async fn rollback(
+    ctx: &Ctx,
+    request: pb::RollbackRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let content = content(&pb::RollbackRequest { options: None, ..request.clone() });
+    let pb::RollbackRequest { to, scope, all, r#type, name, options } = request;
+    let refuse = |text: &str| Err(AdminError::Parameter(text.to_owned()));
+    match (scope.is_empty(), all, r#type.is_empty(), name.is_empty()) {
+        (true, false, _, _) => return refuse("name the scope to roll back, or all scopes (--all)"),
+        (false, true, _, _) => return refuse("name either a scope or all scopes (--all)"),
+        (_, true, false, _) => return refuse("a type needs a scope"),
+        (_, _, true, false) => return refuse("a name needs a type"),
+        _ => {}
+    }
+    let mut checked = check(options, ctx.source())?;
+    checked.content = Some(content);
+    let scope = given(&scope).map(ScopeName::new).transpose()?;
+    let type_url = given(&r#type).map(parse_type).transpose()?;
+    let past = past(ctx, Freshness::Current).await?;
+    let name = match (&type_url, given(&name)) {
+        (Some(type_url), Some(name)) => {
+            Some(stored_name(past.state(), scope.as_ref(), type_url, name)?)
+        }
+        _ => None,
+    };
+    let what = match (&scope, &type_url) {
+        (None, _) => "everything".to_owned(),
+        (Some(scope), None) => format!("scope {scope}"),
+        (Some(scope), Some(type_url)) => match &name {
+            Some(name) => format!("{} in scope {scope}", key_of(type_url, name)),
+            None => format!("all resources of {} in scope {scope}", type_url.shown_name()),
+        },
+    };
+    set_reason(&mut checked, &format!("rollback of {what} to revision {to}"));
+    let empty = transaction(&checked);
+    let read = move || {
+        let selection = Selection { scope, type_url, name };
+        let newest = past.state().revision;
+        let compared = compare(&past, [newest, Revision(to)], &selection)?;
+        restoring(empty, &past, &compared)
+    };
+    let transaction = ctx.deps.work.run(Size::Large, read).await??;
+    commit(ctx, transaction, checked).await
+}
+
+fn key_of(type_url: &chancery_model::TypeUrl, name: &chancery_model::ResourceName) -> ResourceKey {
+    ResourceKey { type_url: type_url.clone(), name: name.clone() }
+}
+
+/// Returns the record of [`undo`].
+pub(crate) fn record_undo(request: &pb::UndoRequest) -> Operation {
+    Operation::write("undo", "", request.options.as_ref()).detail("revision", request.revision)
+}
+
+/// Takes back what one revision changed, and keeps what later ones changed.
+pub(crate) async fn undo(
+    ctx: &Ctx,
+    request: pb::UndoRequest,
+) -> Result<pb::WriteResponse, AdminError> {
+    let content = content(&pb::UndoRequest { options: None, ..request.clone() });
+    let mut checked = check(request.options, ctx.source())?;
+    checked.content = Some(content);
+    let revision = Revision(request.revision);
+    let past = past(ctx, Freshness::Current).await?;
+    let history = ctx.deps.replica.history_before(Revision(revision.0.saturating_add(1)), 1);
+    let Some(entry) = history.first().filter(|entry| entry.revision == revision) else {
+        return Err(AdminError::NotFound(format!("the history has no revision {revision}")));
+    };
+    let previous = entry.previous();
+    set_reason(&mut checked, &format!("undo of revision {revision}"));
+    let empty = transaction(&checked);
+    let read = move || {
+        let compared = compare(&past, [revision, previous], &Selection::default())?;
+        let compared = without_conflicts(&past, revision, compared)?;
+        restoring(empty, &past, &compared)
+    };
+    let transaction = ctx.deps.work.run(Size::Large, read).await??;
+    commit(ctx, transaction, checked).await
+}
+
+/// Identifies a retry: the transaction of the request depends on the state.
+fn content(request: &impl Message) -> Vec<u8> {
+    request.encode_to_vec()
+}
+
+/// The history names what a revision restored.
+fn set_reason(checked: &mut Checked, what: &str) {
+    let given = std::mem::take(&mut checked.meta.reason);
+    checked.meta.reason =
+        if given.is_empty() { what.to_owned() } else { format!("{what}: {given}") };
+}
+
+/// Checks the resources of a transaction again, and commits it.
+async fn commit(
+    ctx: &Ctx,
+    transaction: Transaction,
+    checked: Checked,
+) -> Result<pb::WriteResponse, AdminError> {
+    let validation = validation_of(ctx, checked.validation).await;
+    let check = move || {
+        let found = check_again(&transaction.upserts, &validation);
+        found.map(|warnings| (transaction, warnings)).map_err(|all| refused(&validation, all))
+    };
+    let (transaction, warnings): (Transaction, Vec<Problem>) =
+        ctx.deps.work.run(Size::Large, check).await??;
+    write::commit(ctx, transaction, checked, Input { warnings, ..Input::default() }).await
+}
+
+/// Returns the transaction that makes the newest content what it is after a comparison. It takes effect only if no later
+/// revision has changed a scope of it.
+fn restoring(
+    mut transaction: Transaction,
+    past: &Past,
+    compared: &Compared,
+) -> Result<Transaction, AdminError> {
+    let Compared { before, after, changes } = compared;
+    for Change { scope, key, resource, .. } in changes {
+        match resource {
+            None => transaction.deletes.push((scope.clone(), key.clone())),
+            Some(resource) => {
+                let draft = draft_of(scope, key, resource)?;
+                transaction.upserts.push(Upsert { scope: scope.clone(), draft });
+            }
+        }
+    }
+    let assignments = named(&before.assignments.rules, &after.assignments.rules, |rule| &rule.name);
+    transaction.assignments = assignments
+        .into_iter()
+        .map(|(name, (_, new))| match new {
+            Some(new) => AssignmentOp::Put(new.clone()),
+            None => AssignmentOp::Delete(name),
+        })
+        .collect();
+    let rules = named(&before.access.rules, &after.access.rules, |rule| &rule.name);
+    let rules = rules.into_iter().map(|(name, (_, new))| match new {
+        Some(new) => AccessOp::PutRule(Box::new(new.clone())),
+        None => AccessOp::DeleteRule(name),
+    });
+    let quotas = named(&before.quotas.rules, &after.quotas.rules, |quota| &quota.name);
+    let quotas = quotas.into_iter().map(|(name, (_, new))| match new {
+        Some(new) => AccessOp::PutQuota(Box::new(new.clone())),
+        None => AccessOp::DeleteQuota(name),
+    });
+    transaction.access = rules.chain(quotas).collect();
+    transaction.preconditions.push(Precondition::Revision(past.state().revision));
+    Ok(transaction)
+}
+
+/// Returns the draft that publishes a resource again.
+fn draft_of(
+    scope: &ScopeName,
+    key: &ResourceKey,
+    resource: &Resource,
+) -> Result<ResourceDraft, AdminError> {
+    let body = resource.body().ok_or_else(|| {
+        AdminError::Precondition(format!(
+            "{key} in scope {scope:?} is sealed with a key that this replica does not have"
+        ))
+    })?;
+    let labels = resource.labels().map(|(label, value)| (label.to_owned(), value.to_owned()));
+    Ok(ResourceDraft {
+        aliases: resource.aliases().to_vec(),
+        ttl: resource.ttl(),
+        labels: labels.collect(),
+        children: resource.children().to_vec(),
+        ..ResourceDraft::new(key.clone(), body)
+    })
+}
+
+/// An item before and after.
+type Sides<'a, T> = (Option<&'a T>, Option<&'a T>);
+
+/// Returns the items that differ, by name.
+fn named<'a, T: PartialEq>(
+    before: &'a [T],
+    after: &'a [T],
+    name: impl Fn(&T) -> &Arc<str>,
+) -> BTreeMap<Arc<str>, Sides<'a, T>> {
+    let mut items: BTreeMap<Arc<str>, Sides<'a, T>> = BTreeMap::new();
+    for old in before {
+        items.entry(name(old).clone()).or_default().0 = Some(old);
+    }
+    for new in after {
+        items.entry(name(new).clone()).or_default().1 = Some(new);
+    }
+    items.retain(|_, (old, new)| old != new);
+    items
+}
+
+/// Returns a comparison from the newest content, with only the changes of `compared` back from `revision`.
+///
+/// # Errors
+/// Fails with all parts that a later revision has changed to something else.
+fn without_conflicts(
+    past: &Past,
+    revision: Revision,
+    compared: Compared,
+) -> Result<Compared, AdminError> {
+    let Compared { before: then, after: wanted, changes } = compared;
+    let newest = past.state();
+    let mut conflicts = Vec::new();
+    let mut kept = Vec::new();
+    for change in changes {
+        let Change { scope, key, resource, .. } = &change;
+        let now = newest.get(scope, key).map(|now| &**now);
+        let of_revision = then.get(scope, key).map(|then| &**then);
+        if kind_of(of_revision, now).is_none() {
+            kept.push(change);
+        } else if kind_of(resource.as_deref(), now).is_some() {
+            let later = past.changes_to(scope, key)?;
+            let later = later.iter().map(|one| one.revision).find(|later| *later > revision);
+            let by = later.map_or_else(String::new, |later| format!(" (revision {later})"));
+            conflicts.push(format!("{key} in scope {scope:?}{by}"));
+        }
+    }
+    let mut after = State { scopes: newest.scopes.clone(), ..newest.clone() };
+    undo_items(&mut after, newest, &then, &wanted, &mut conflicts);
+    if conflicts.is_empty() {
+        return Ok(Compared { before: newest.clone(), after, changes: kept });
+    }
+    let n = conflicts.len();
+    conflicts.truncate(CONFLICTS_MAX);
+    if n > conflicts.len() {
+        conflicts.push(format!("and {} more", n - CONFLICTS_MAX));
+    }
+    Err(AdminError::Precondition(format!(
+        "revision {revision} cannot be undone, because later revisions changed the same: {}; roll back instead, or undo \
+         the later revisions first",
+        conflicts.join(", ")
+    )))
+}
+
+/// Takes back the changes of assignments, access rules and quotas from `wanted` to `then`.
+fn undo_items(
+    after: &mut State,
+    newest: &State,
+    then: &State,
+    wanted: &State,
+    conflicts: &mut Vec<String>,
+) {
+    let mut assignments = newest.assignments.rules.clone();
+    let [of_then, of_wanted] = [then, wanted].map(|state| &state.assignments.rules[..]);
+    undo_list("assignment", &mut assignments, of_then, of_wanted, |one| &one.name, conflicts);
+    let changed = newest.revision;
+    after.assignments = chancery_model::Assignments { changed, rules: assignments }.into();
+    let mut access = chancery_model::Access::clone(&newest.access);
+    let [of_then, of_wanted] = [then, wanted].map(|state| &state.access.rules[..]);
+    undo_list("access rule", &mut access.rules, of_then, of_wanted, |one| &one.name, conflicts);
+    after.access = access.into();
+    let mut quotas = Vec::clone(&newest.quotas.rules);
+    let [of_then, of_wanted] = [then, wanted].map(|state| &state.quotas.rules[..]);
+    undo_list("quota", &mut quotas, of_then, of_wanted, |one| &one.name, conflicts);
+    after.load_quotas(quotas);
+}
+
+fn undo_list<T: PartialEq + Clone>(
+    what: &str,
+    items: &mut Vec<T>,
+    then: &[T],
+    wanted: &[T],
+    name: impl Fn(&T) -> &Arc<str>,
+    conflicts: &mut Vec<String>,
+) {
+    for (of, (then, wanted)) in named(then, wanted, &name) {
+        let now = items.iter().find(|item| *name(item) == of);
+        if now == then {
+            items.retain(|item| *name(item) != of);
+            items.extend(wanted.cloned());
+        } else if now != wanted {
+            conflicts.push(format!("the {what} {of:?}"));
+        }
+    }
+}

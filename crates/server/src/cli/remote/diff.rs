@@ -1,0 +1,98 @@
+//! The command `diff`.
+
+use std::path::PathBuf;
+
+use chancery_admin_proto::v1::{self as pb, history_service_client::HistoryServiceClient};
+use clap::{ArgGroup, Args};
+
+use super::{
+    apply::Apply,
+    client::{Servers, refusal},
+    only_name::OnlyName,
+    read::Read,
+    write::{Validate, write_all_changes},
+};
+use crate::cli::{answer::Answer, failure::Failure, text::count};
+
+/// The arguments of `diff`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["files", "from"]))]
+pub(crate) struct Diff {
+    /// Type of the only resources to compare: an alias or a type URL
+    #[arg(value_name = "TYPE", requires = "from")]
+    type_name: Option<String>,
+    /// Name of the only resource to compare
+    #[arg(id = "resource", value_name = "NAME")]
+    name: Option<String>,
+    /// Compare manifests (YAML or JSON) with the newest content; a file, a directory or -; repeatable
+    #[arg(short, long = "file", value_name = "FILE|DIR|-", conflicts_with = "from")]
+    files: Vec<PathBuf>,
+    /// Compare the content at this revision
+    #[arg(long, value_name = "REVISION")]
+    from: Option<u64>,
+    /// Compare with the content at this revision [default: the newest]
+    #[arg(long, value_name = "REVISION", requires = "from")]
+    to: Option<u64>,
+    /// With --from, compare only this scope [default: everything]. With -f, use this scope for documents that do not
+    /// name one [default: default]
+    #[arg(long)]
+    scope: Option<String>,
+    /// With -f, also show the resources that `apply --prune` would delete
+    #[arg(long, requires = "files")]
+    prune: bool,
+    /// With --from, show at most N changes
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    limit: u32,
+    /// With --from, show the changes after those of an earlier command [default: from the first]
+    #[arg(long, value_name = "CURSOR", requires = "from")]
+    cursor: Option<String>,
+    #[command(flatten)]
+    only_name: OnlyName,
+    #[command(flatten)]
+    validate: Validate,
+    #[command(flatten)]
+    read: Read,
+}
+
+/// Shows what differs. Fails with [`Exit::Changes`](crate::cli::exit::Exit) if something does.
+pub(super) async fn run(
+    diff: Diff,
+    servers: &Servers,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let Some(from) = diff.from else {
+        let Diff { files, scope, prune, only_name, validate, read, .. } = diff;
+        let apply = Apply::dry_run(files, scope, prune, only_name, validate, read.stale);
+        return super::apply::run(apply, servers, answer).await;
+    };
+    let request = pb::CompareRevisionsRequest {
+        from,
+        to: diff.to,
+        scope: diff.scope.unwrap_or_default(),
+        r#type: diff.type_name.unwrap_or_default(),
+        name: diff.name.unwrap_or_default(),
+        limit: diff.limit,
+        cursor: diff.cursor.unwrap_or_default(),
+        stale: diff.read.stale,
+    };
+    let channel = servers.any_channel().await?;
+    let mut client = HistoryServiceClient::new(channel).max_decoding_message_size(usize::MAX);
+    let response = client.compare_revisions(request).await.map_err(|status| refusal(&status))?;
+    let compared = response.into_inner();
+    answer.show(&compared, |out| {
+        let shown = pb::WriteResponse {
+            changes: compared.changes.clone(),
+            assignment_changes: compared.assignment_changes.clone(),
+            access_changes: compared.access_changes.clone(),
+            ..pb::WriteResponse::default()
+        };
+        write_all_changes(&shown, out)?;
+        if compared.hidden > 0 {
+            writeln!(out, "{} that you may not read", count(compared.hidden, "change"))?;
+        }
+        let pb::RevisionComparison { from, to, total, next, .. } = &compared;
+        writeln!(out, "from revision {from} to {to}: {}", count(*total, "change"))?;
+        if next.is_empty() { Ok(()) } else { writeln!(out, "more: --cursor {next}") }
+    })?;
+    if compared.total + compared.hidden == 0 { Ok(()) } else { Err(Failure::changes()) }
+}

@@ -1,0 +1,77 @@
+//! The commands `rollback` and `undo`.
+
+use chancery_admin_proto::v1 as pb;
+use clap::{ArgGroup, Args};
+
+use super::{
+    client::Servers,
+    write::{Body, Request, Validate, Write},
+};
+use crate::cli::{answer::Answer, failure::Failure};
+
+/// The arguments of `rollback`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).args(["scope", "all"]))]
+pub(crate) struct Rollback {
+    /// Scope to roll back
+    #[arg(value_name = "SCOPE")]
+    scope: Option<String>,
+    /// Type of the only resources to roll back: an alias or a type URL
+    #[arg(value_name = "TYPE", requires = "scope")]
+    type_name: Option<String>,
+    /// Name of the only resource to roll back
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Roll back all scopes, the assignments, the access rules and the quotas
+    ///
+    /// Tokens stay as they are: a deleted token does not become valid again.
+    #[arg(long, conflicts_with = "scope")]
+    all: bool,
+    /// Restore the content of this revision
+    #[arg(long, value_name = "REVISION")]
+    to: u64,
+    #[command(flatten)]
+    validate: Validate,
+    #[command(flatten)]
+    write: Write,
+}
+
+/// Goes back to an earlier revision.
+pub(super) async fn rollback(
+    rollback: Rollback,
+    servers: &Servers,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let Rollback { scope, type_name, name, all, to, validate, write } = rollback;
+    let body = |options| {
+        let options = validate.add_to(options);
+        let (r#type, name) = (type_name.unwrap_or_default(), name.unwrap_or_default());
+        let scope = scope.unwrap_or_default();
+        Body::Rollback(pb::RollbackRequest { to, scope, all, r#type, name, options })
+    };
+    Request::new(&write, body)?.run(servers, answer).await
+}
+
+/// The arguments of `undo`.
+#[derive(Debug, Args)]
+pub(crate) struct Undo {
+    /// Revision to take back
+    #[arg(value_name = "REVISION")]
+    revision: u64,
+    #[command(flatten)]
+    validate: Validate,
+    #[command(flatten)]
+    write: Write,
+}
+
+/// Takes back one revision.
+pub(super) async fn undo(
+    undo: Undo,
+    servers: &Servers,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let Undo { revision, validate, write } = undo;
+    let body =
+        |options| Body::Undo(pb::UndoRequest { revision, options: validate.add_to(options) });
+    Request::new(&write, body)?.run(servers, answer).await
+}

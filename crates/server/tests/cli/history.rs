@@ -1,0 +1,187 @@
+//! Tests of the history and of the ways back, on three replicas.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use serde_json::Value;
+
+use crate::{
+    cluster::{Replica, joined},
+    support::{Done, clusters},
+};
+
+fn ok(done: &Done) -> &str {
+    assert_eq!(done.code, 0, "{done:?}");
+    &done.out
+}
+
+/// Runs a command that writes, and returns its revision.
+fn write(replica: &Replica, args: &[&str], input: &str) -> u64 {
+    let args = [args, ["-o", "json"].as_slice()].concat();
+    let done = replica.run(&args, input);
+    let json: Value = serde_json::from_str(ok(&done)).unwrap();
+    json["revision"].as_u64().unwrap()
+}
+
+/// Returns the bodies of the resources of a scope, by type and name.
+fn content(replica: &Replica, scope: &str) -> BTreeMap<String, Value> {
+    let list = replica.json(&["get", "--scope", scope]);
+    let resources = list["resources"].as_array().unwrap().iter();
+    let key = |one: &Value| format!("{} {}", one["type_url"], one["name"]);
+    resources.map(|one| (key(one), one["body"].clone())).collect()
+}
+
+/// Each replica shows what a revision changed, compares revisions, and leads back to one.
+#[test]
+fn every_replica_leads_back_to_an_earlier_revision() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    let apply = ["apply", "-f", "-", "--scope", "edge", "--author", "ann", "--prune"];
+    let first = write(&replicas[0], &apply, &clusters(&["a", "b"], "1s"));
+    let then = content(&replicas[0], "edge");
+    let second = write(&replicas[1], &apply, &clusters(&["b", "c"], "2s"));
+    let other = ["apply", "-f", "-", "--author", "bob", "--reason", "why not"];
+    let third = write(&replicas[2], &other, &clusters(&["b"], "3s"));
+    for replica in &replicas {
+        let show = replica.run(&["history", "show", &second.to_string()], "");
+        let shown = ok(&show);
+        for text in [
+            "author:        ann",
+            "removed  cluster  a",
+            "added    cluster  c",
+            "- connect_timeout: 1s",
+        ] {
+            assert!(shown.contains(text), "{text}: {shown}");
+        }
+        let revisions = |args: &[&str]| -> Vec<u64> {
+            let list = replica.json(&[&["history"], args].concat());
+            let entries = list["entries"].as_array().unwrap().iter();
+            entries.map(|entry| entry["revision"].as_u64().unwrap()).collect()
+        };
+        assert_eq!(revisions(&["--scope", "edge"]), [second, first]);
+        assert_eq!(revisions(&["--type", "cluster", "--name", "b"]), [third, second, first]);
+        assert_eq!(revisions(&["--name", "c"]), [second]);
+        assert_eq!(revisions(&["--author", "bob"]), [third]);
+        assert_eq!(revisions(&["--since", "1h"]).len(), 3);
+        let (from, to) = (first.to_string(), second.to_string());
+        let differs = replica.run(&["diff", "--from", &from, "--to", &to], "");
+        assert_eq!(differs.code, 2, "{differs:?}");
+        assert!(differs.out.contains("3 changes"), "{}", differs.out);
+        let equal = replica.run(&["diff", "--from", &to, "--scope", "edge"], "");
+        assert_eq!(equal.code, 0, "{equal:?}");
+    }
+    let back = ["rollback", "edge", "--to", &first.to_string()];
+    let dry = replicas[2].run(&[&back[..], &["--dry-run"]].concat(), "");
+    assert_eq!(dry.code, 2, "{dry:?}");
+    let zero = replicas[2].run(&[&back[..], &["--dry-run", "--exit-zero"]].concat(), "");
+    assert_eq!((zero.code, &zero.out), (0, &dry.out));
+    let restoring = write(&replicas[2], &back, "");
+    assert_eq!(restoring, third + 1);
+    replicas[1].kill();
+    replicas[1].start_and_wait(&[]);
+    for replica in &replicas {
+        assert_eq!(content(replica, "edge"), then);
+        let entry = replica.json(&["history", "-n", "1"])["entries"][0].clone();
+        let reason = format!("rollback of scope edge to revision {first}");
+        assert_eq!(
+            (entry["revision"].as_u64(), entry["reason"].as_str()),
+            (Some(restoring), Some(&*reason))
+        );
+        let dry = replica.run(&[&back[..], &["--dry-run"]].concat(), "");
+        assert_eq!(dry.code, 0, "{dry:?}");
+        let blame = replica.run(&["blame", "cluster", "b", "--scope", "edge"], "");
+        let line = ok(&blame).lines().find(|line| line.contains("connect_timeout")).unwrap();
+        assert!(line.starts_with(&restoring.to_string()), "{blame:?}");
+        let line = blame.out.lines().find(|line| line.contains("name: b")).unwrap();
+        assert!(line.starts_with(&first.to_string()), "{blame:?}");
+    }
+}
+
+/// `undo` keeps what later revisions changed, and names the one with which it conflicts.
+#[test]
+fn undo_takes_back_one_revision_or_names_the_conflict() {
+    let root = tempfile::tempdir().unwrap();
+    let replicas = joined(root.path());
+    let apply = ["apply", "-f", "-"];
+    write(&replicas[0], &apply, &clusters(&["a", "b", "c"], "1s"));
+    let changed = write(&replicas[1], &apply, &clusters(&["a", "b"], "2s"));
+    let later = write(&replicas[2], &apply, &clusters(&["b"], "3s"));
+    write(&replicas[0], &apply, &clusters(&["c"], "4s"));
+    let refused = replicas[1].run(&["undo", &changed.to_string()], "");
+    assert_eq!(refused.code, 1, "{refused:?}");
+    let conflict = format!("Cluster \"b\" in scope \"default\" (revision {later})");
+    assert!(refused.err.contains(&conflict) && !refused.err.contains("\"a\""), "{refused:?}");
+    write(&replicas[1], &["undo", &later.to_string()], "");
+    write(&replicas[2], &["undo", &changed.to_string()], "");
+    let timeouts: Vec<Value> = content(&replicas[0], "default")
+        .into_values()
+        .map(|body| body["connect_timeout"].clone())
+        .collect();
+    assert_eq!(timeouts, ["1s", "1s", "4s"]);
+    let nothing = replicas[0].run(&["undo", &changed.to_string(), "--dry-run"], "");
+    assert_eq!(nothing.code, 0, "{nothing:?}");
+    let unknown = replicas[0].run(&["undo", "999"], "");
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+}
+
+/// Random histories, each in a scope of its own, with restarts and crashes: a rollback gives the content of then, and all
+/// replicas have it. 10 histories, or 200 with `CHANCERY_TEST_LONG`.
+#[test]
+fn random_histories_lead_back() {
+    let is_long = std::env::var_os("CHANCERY_TEST_LONG").is_some();
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = [1, 2, 3].map(|id| Replica::new(root.path(), id));
+    for replica in &mut replicas {
+        // Replicas that were down receive snapshots.
+        replica.environment.push(("CHANCERY_STORE_SNAPSHOT_LOG_ENTRIES", "50".to_owned()));
+    }
+    let first = replicas[0].raft.clone();
+    replicas[0].start_and_wait(&[]);
+    for replica in &mut replicas[1..] {
+        replica.start(&["--join", &first]);
+    }
+    for replica in &mut replicas[1..] {
+        replica.wait_ready();
+    }
+    replicas[2].wait_voters(3);
+    for seed in 0..if is_long { 200 } else { 10 } {
+        history_leads_back(&mut replicas, seed);
+    }
+}
+
+fn history_leads_back(replicas: &mut [Replica; 3], seed: u64) {
+    let mut random = Rng::with_seed(seed);
+    let scope = format!("s{seed}");
+    let mut states = Vec::new();
+    for _ in 0..random.usize(4..10) {
+        let names: Vec<String> =
+            (0..random.usize(1..5)).map(|_| format!("c{}", random.usize(0..6))).collect();
+        let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        let timeout = format!("{}s", random.usize(1..4));
+        let prune: &[&str] = if random.bool() { &["--prune"] } else { &[] };
+        let args = [&["apply", "-f", "-", "--scope", &scope, "--confirm", "all"], prune].concat();
+        let writer = &replicas[random.usize(0..3)];
+        let revision = write(writer, &args, &clusters(&names, &timeout));
+        states.push((revision, content(writer, &scope)));
+        if random.usize(0..8) == 0 {
+            let fallen = random.usize(0..3);
+            replicas[fallen].kill();
+            replicas[fallen].start_and_wait(&[]);
+            replicas[fallen].wait_voters(3);
+        }
+    }
+    let (revision, then) = &states[random.usize(0..states.len())];
+    let back = ["rollback", &scope, "--to", &revision.to_string(), "--confirm", "all"];
+    let restoring = write(&replicas[random.usize(0..3)], &back, "");
+    assert!(restoring >= states.last().unwrap().0, "seed {seed}");
+    for replica in replicas.iter() {
+        assert_eq!(content(replica, &scope), *then, "seed {seed}, revision {revision}");
+    }
+    let from: Vec<u64> = replicas
+        .iter()
+        .map(|replica| replica.json(&["history"])["content_from"].as_u64().unwrap())
+        .collect();
+    assert_eq!(from, [0, 0, 0], "seed {seed}");
+}
