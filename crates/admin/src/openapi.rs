@@ -113,8 +113,8 @@ fn parameter(name: &str, kind: &str) -> Value {
         "path" => ("path", json!({"type": "string"})),
         "flag" | "optional_flag" => ("query", json!({"type": "boolean"})),
         "limit" => ("query", json!({"type": "integer", "minimum": 0, "maximum": LIMIT_MAX})),
-        "number" | "number_or_zero" => (
-            "query",
+        "number" | "number_or_zero" | "path_number" => (
+            if kind == "path_number" { "path" } else { "query" },
             json!({"type": "integer", "format": "uint64", "minimum": 0, "maximum": u64::MAX}),
         ),
         "list" | "texts" => ("query", json!({"type": "array", "items": {"type": "string"}})),

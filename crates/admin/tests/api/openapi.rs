@@ -54,7 +54,7 @@ async fn answers_are_as_the_description_says() {
             n_paths += 1;
             let method = method.to_uppercase();
             let at = format!("{method} {path}");
-            let uri = path.replace("{id}", "n");
+            let uri = path.replace("{id}", "n").replace("{revision}", "1");
             let (status, _, text) =
                 server.refused(&method, &format!("{uri}?unheard_of=1"), "").await;
             assert_eq!(status, 400, "{at}: {text}");
@@ -75,7 +75,9 @@ async fn answers_are_as_the_description_says() {
                 continue;
             }
             let query = match path.as_str() {
-                "/v1/describe" => "?type=cds&name=a",
+                "/v1/describe" | "/v1/blame" => "?type=cds&name=a",
+                "/v1/rollback" => "?all=true&to=1",
+                "/v1/undo" => "?revision=1",
                 "/v1/access/check" => "?verb=nodes",
                 "/v1/access/explain" => "?identity=token:x",
                 _ => "",
