@@ -56,6 +56,43 @@ pub(crate) fn compare(
     Ok(Compared { before, after, changes })
 }
 
+impl Compared {
+    /// Checks that the selection had a resource at one of the two revisions: its names may be misspelled.
+    ///
+    /// # Errors
+    /// Fails if it had none.
+    pub(crate) fn check_found(&self, selection: &Selection) -> Result<(), AdminError> {
+        let Selection { scope, type_url, name } = selection;
+        let is_of = |resource: &Resource| {
+            name.as_ref().is_none_or(|name| resource.base_name().as_str() == name.base())
+        };
+        let has_any = |state: &State| {
+            let scopes = state.scopes.iter();
+            let scopes = scopes.filter(|(of, _)| scope.as_ref().is_none_or(|scope| scope == *of));
+            let mut collections = scopes.flat_map(|(_, scope)| scope.types.values());
+            collections.any(|one| {
+                type_url.as_ref().is_none_or(|of| *of == one.type_url)
+                    && one.resources.values().any(|resource| is_of(resource))
+            })
+        };
+        if *selection == Selection::default() || has_any(&self.before) || has_any(&self.after) {
+            return Ok(());
+        }
+        let what = match (type_url, name) {
+            (Some(type_url), Some(name)) => {
+                ResourceKey { type_url: type_url.clone(), name: name.clone() }.to_string()
+            }
+            (Some(type_url), None) => format!("resource of {}", type_url.shown_name()),
+            _ => "resource".to_owned(),
+        };
+        let place = scope.as_ref().map_or_else(String::new, |scope| format!(" in scope {scope:?}"));
+        let [from, to] = [&self.before, &self.after].map(|state| state.revision);
+        Err(AdminError::NotFound(format!(
+            "there is no {what}{place}, neither at revision {from} nor at revision {to}"
+        )))
+    }
+}
+
 /// Returns how a resource differs; `None` if it does not.
 pub(crate) fn kind_of(before: Option<&Resource>, after: Option<&Resource>) -> Option<ChangeKind> {
     let (old, new) = match (before, after) {
@@ -207,7 +244,11 @@ pub(crate) async fn compare_revisions(
         _ => None,
     };
     let selection = Selection { scope, type_url, name };
-    let read = move || compare(&past, [from, to], &selection);
+    let read = move || {
+        let compared = compare(&past, [from, to], &selection)?;
+        compared.check_found(&selection)?;
+        Ok::<_, AdminError>(compared)
+    };
     let mut compared = ctx.deps.work.run(Size::Large, read).await??;
     if page.after().is_some() {
         // The first page has everything beside the resources.

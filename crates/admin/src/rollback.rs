@@ -77,6 +77,7 @@ pub(crate) async fn rollback(
         let selection = Selection { scope, type_url, name };
         let newest = past.state().revision;
         let compared = compare(&past, [newest, Revision(to)], &selection)?;
+        compared.check_found(&selection)?;
         restoring(empty, &past, &compared)
     };
     let transaction = ctx.deps.work.run(Size::Large, read).await??;

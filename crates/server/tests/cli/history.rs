@@ -120,6 +120,15 @@ fn undo_takes_back_one_revision_or_names_the_conflict() {
     assert_eq!(timeouts, ["1s", "1s", "4s"]);
     let nothing = replicas[0].run(&["undo", &changed.to_string(), "--dry-run"], "");
     assert_eq!(nothing.code, 0, "{nothing:?}");
+    let misspelled = [
+        &["rollback", "nowhere", "--to", "1"][..],
+        &["rollback", "default", "cluster", "nothing", "--to", "1"],
+        &["diff", "--from", "1", "--scope", "nowhere"],
+    ];
+    for args in misspelled {
+        let done = replicas[2].run(args, "");
+        assert!(done.code == 1 && done.err.contains("neither at revision"), "{args:?}: {done:?}");
+    }
     let unknown = replicas[0].run(&["undo", "999"], "");
     assert_eq!(unknown.code, 1, "{unknown:?}");
 }

@@ -108,7 +108,8 @@ impl FromStr for Age {
         if let Some(days) = days {
             return Ok(Self(Duration::from_secs(u64::from(days) * 24 * 60 * 60)));
         }
-        text.parse::<Span>().map(|span| Self(span.duration())).map_err(|error| error.to_string())
+        let span = text.parse::<Span>().map_err(|_| "is not a time such as 30m, 24h or 7d")?;
+        Ok(Self(span.duration()))
     }
 }
 
