@@ -41,15 +41,20 @@ pub(crate) fn list(
     effect: Effect,
     response: pb::WriteResponse,
 ) -> pb::WriteResponse {
-    list_changes(before, &applied.state, &applied.changes, effect, response)
+    list_first(CHANGES_MAX, before, (&applied.state, &applied.changes), effect, response)
 }
 
-/// Adds the changes from one state to another to the answer, with the number of omitted changes. `changes` are those of
-/// resources.
-pub(crate) fn list_changes(
+/// Returns all changes from one state to another. `changes` are those of resources.
+pub(crate) fn list_all(before: &State, after: &State, changes: &[Change]) -> pb::WriteResponse {
+    let response = pb::WriteResponse::default();
+    list_first(usize::MAX, before, (after, changes), Effect::DryRun, response)
+}
+
+/// Adds the first `max` changes of each kind to the answer, with the number of omitted changes.
+fn list_first(
+    max: usize,
     before: &State,
-    state: &State,
-    changes: &[Change],
+    (state, changes): (&State, &[Change]),
     effect: Effect,
     response: pb::WriteResponse,
 ) -> pb::WriteResponse {
@@ -58,11 +63,11 @@ pub(crate) fn list_changes(
         list_assignments(&before.assignments.rules, &state.assignments.rules, &mut lines_left);
     let mut access = access_changes::list(before, state);
     let n_changes = changes.len() + assignments.len() + access.len();
-    assignments.truncate(CHANGES_MAX);
-    access.truncate(CHANGES_MAX);
+    assignments.truncate(max);
+    access.truncate(max);
     let access: Vec<pb::AccessChange> =
         access.into_iter().map(|changed| show_access(changed, &mut lines_left)).collect();
-    let listed = changes.iter().take(CHANGES_MAX);
+    let listed = changes.iter().take(max);
     let listed: Vec<pb::Change> =
         listed.map(|change| show(before, change, effect, &mut lines_left)).collect();
     pb::WriteResponse {

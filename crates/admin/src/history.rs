@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{ResourceName, Revision, ScopeName};
-use chancery_store::{HistoryEntry, Selection};
+use chancery_store::{HISTORY_MAX, HistoryEntry, PastError, Selection};
 
 use crate::{
     AdminError,
@@ -12,7 +12,7 @@ use crate::{
     ctx::Ctx,
     deps::Freshness,
     page::Page,
-    past::past,
+    past::{RECORDS_MAX, past},
     resources::{given, parse_type},
     work::Size,
 };
@@ -31,29 +31,47 @@ pub(crate) async fn list_history(
         type_url: given(&request.r#type).map(parse_type).transpose()?,
         name: given(&request.name).map(ResourceName::canonical).transpose()?,
     };
-    let past = past(ctx, Freshness::of(request.stale)).await?;
-    let content_from = past.oldest().0;
+    let freshness = Freshness::of(request.stale);
     let before = page.after().map_or(Revision(u64::MAX), |Reverse(revision)| Revision(*revision));
-    let matches = move |entry: &HistoryEntry| {
+    let matches = |entry: &HistoryEntry| {
         entry.meta.time_ms >= request.since_ms && entry.meta.author.contains(&request.author)
     };
-    let is_filtered = filter != Selection::default();
-    let limit = page.limit() + 1;
-    let replica = ctx.deps.replica.clone();
+    if filter == Selection::default() {
+        ctx.deps.catch_up(freshness).await?;
+        let newest = ctx.deps.replica.history_before(before, HISTORY_MAX);
+        let newest = newest.iter().filter(|entry| matches(entry));
+        let (entries, next) = page.of(newest, |entry| Reverse(entry.revision.0));
+        let entries = entries.into_iter().map(|entry| show_entry(entry)).collect();
+        let content_from = ctx.deps.replica.content_from().0;
+        return Ok(pb::ListHistoryResponse { entries, next, content_from });
+    }
+    let past = past(ctx, freshness).await?;
+    let content_from = past.oldest().0;
+    let mut candidates = ctx.deps.replica.history_before(before, HISTORY_MAX);
+    candidates.retain(|entry| matches(entry) && entry.revision.0 > content_from);
+    let limit = page.limit();
     let read = move || {
-        let mut found = Vec::new();
-        for entry in replica.history_before(before, usize::MAX) {
+        let (mut found, mut records_left) = (Vec::new(), RECORDS_MAX);
+        let mut last = None;
+        for entry in candidates {
             if found.len() == limit {
-                break;
+                return Ok((found, last));
             }
-            if matches(&entry) && (!is_filtered || past.has_changed(entry.revision, &filter)?) {
-                found.push(entry);
+            match past.has_changed(entry.revision, &filter, &mut records_left)? {
+                Some(true) => found.push(show_entry(&entry)),
+                Some(false) => {}
+                // A revision that alone is too large cannot be searched.
+                None if last.is_none() => {
+                    let (revision, max) = (entry.revision, RECORDS_MAX);
+                    return Err(PastError::TooMany { revision, max });
+                }
+                None => return Ok((found, last)),
             }
+            last = Some(Reverse(entry.revision.0));
         }
-        Ok::<_, AdminError>(found)
+        Ok::<_, PastError>((found, None))
     };
-    let newest = ctx.deps.work.run(Size::of(!is_filtered), read).await??;
-    let (entries, next) = page.of(&newest, |entry| Reverse(entry.revision.0));
-    let entries = entries.into_iter().map(|entry| show_entry(entry));
-    Ok(pb::ListHistoryResponse { entries: entries.collect(), next, content_from })
+    let (entries, last) = ctx.deps.work.run(Size::Large, read).await??;
+    let next = last.map(|last| page.cursor(&last)).unwrap_or_default();
+    Ok(pb::ListHistoryResponse { entries, next, content_from })
 }

@@ -263,12 +263,12 @@ operations! {
             run: history::list_history(ctx, request).await,
         }
 
-        /// Makes a resource, a scope or everything what it was at an earlier revision.
+        /// Restores a resource, a scope or everything from an earlier revision.
         rollback(ctx, request: RollbackRequest) -> pb::WriteResponse {
             needs: AnyWrite,
             record: write(rollback::record_rollback(&request)),
             http: POST "/v1/rollback" {
-                to: number_or_zero("to"),
+                to: number("to"),
                 scope: text("scope"),
                 all: flag("all"),
                 r#type: text("type"),
@@ -278,7 +278,7 @@ operations! {
             run: rollback::rollback(ctx, request).await,
         }
 
-        /// Takes back what one revision changed.
+        /// Undoes the changes of one revision.
         undo(ctx, request: UndoRequest) -> pb::WriteResponse {
             needs: AnyWrite,
             record: write(rollback::record_undo(&request)),
@@ -314,7 +314,7 @@ operations! {
             needs: Cluster(Verb::History),
             record: read,
             http: GET "/v1/diff" {
-                from: number_or_zero("from"),
+                from: number("from"),
                 to: number("to"),
                 scope: text("scope"),
                 r#type: text("type"),

@@ -1,6 +1,6 @@
 //! Readers of the content of earlier revisions.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chancery_model::{Revision, State};
 use chancery_store::{Past, PastError, Selection};
@@ -9,15 +9,18 @@ use crate::{AdminError, ctx::Ctx, deps::Freshness, work::Size};
 
 /// The maximum number of records that one answer reads.
 pub(crate) const RECORDS_MAX: usize = 1_000_000;
+/// The maximum time until the newest changes are stored.
+const STORED_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl From<PastError> for AdminError {
     fn from(error: PastError) -> Self {
         let text = error.to_string();
         match error {
-            PastError::Forgotten { .. } | PastError::TooMany { .. } => Self::Precondition(text),
+            PastError::Forgotten { .. }
+            | PastError::ChangesForgotten { .. }
+            | PastError::TooMany { .. } => Self::Precondition(text),
             PastError::Future { .. } => Self::NotFound(text),
             PastError::Unreadable { .. } => Self::Internal(text),
-            PastError::Stopped => Self::Unavailable(text),
         }
     }
 }
@@ -25,10 +28,16 @@ impl From<PastError> for AdminError {
 /// Returns a reader of earlier content, at least as new as the cluster was when it was called.
 pub(crate) async fn past(ctx: &Ctx, freshness: Freshness) -> Result<Past, AdminError> {
     ctx.deps.catch_up(freshness).await?;
-    Ok(ctx.deps.replica.past().await)
+    let past = tokio::time::timeout(STORED_TIMEOUT, ctx.deps.replica.past()).await;
+    past.map_err(|_| {
+        AdminError::Unavailable(
+            "this replica has not stored the newest changes yet; try again, or use another replica"
+                .to_owned(),
+        )
+    })
 }
 
-/// Returns the state at a revision, as far as a selection needs it.
+/// Returns the state at a revision, as far as a selection needs it, with the present access rules.
 pub(crate) async fn state_at(
     ctx: &Ctx,
     revision: Revision,
@@ -38,7 +47,8 @@ pub(crate) async fn state_at(
     let past = past(ctx, freshness).await?;
     let read = move || {
         let differing = past.differing(revision, &selection, RECORDS_MAX)?;
-        Ok::<_, PastError>(Arc::new(past.state_at(revision, &differing)))
+        let access = Arc::clone(&past.state().access);
+        Ok::<_, PastError>(Arc::new(State { access, ..past.state_at(revision, &differing) }))
     };
     Ok(ctx.deps.work.run(Size::Large, read).await??)
 }

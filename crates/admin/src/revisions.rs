@@ -16,17 +16,19 @@ use chancery_store::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AdminError,
-    changes::{self, Effect},
+    AdminError, changes,
     cluster::show_entry,
     ctx::Ctx,
     deps::Freshness,
     page::Page,
     past::{RECORDS_MAX, past},
-    resources::{Body, given, parse_type, show, stored_name},
+    resources::{Body, all_variants, given, parse_type, show, stored_name},
     work::Size,
+    write_access::hide_differences,
 };
 
+/// The maximum number of versions of a resource that `blame` compares.
+const VERSIONS_MAX: usize = 1000;
 /// The default number of changes in an answer.
 const CHANGES_DEFAULT: usize = 100;
 /// Two revisions of the content, and what differs.
@@ -57,12 +59,38 @@ pub(crate) fn compare(
 }
 
 impl Compared {
-    /// Checks that the selection had a resource at one of the two revisions: its names may be misspelled.
+    /// Removes the changes of resources that the caller may not read, and returns their number.
+    fn hide(&mut self, ctx: &Ctx) -> u64 {
+        let n = self.changes.len();
+        self.changes.retain(|one| {
+            ctx.may(Verb::Get, Target::Resource(&one.scope, &one.key.type_url, &one.key.name))
+        });
+        (n - self.changes.len()) as u64
+    }
+
+    /// Lists all changes, with differences as far as the caller may read them.
+    fn list(&self, ctx: &Ctx) -> pb::WriteResponse {
+        let mut shown = changes::list_all(&self.before, &self.after, &self.changes);
+        hide_differences(ctx, &mut shown);
+        shown
+    }
+
+    /// Checks that the selection had a resource at one of the two revisions: its names may be misspelled. A caller that may
+    /// not read the selection does not learn that.
     ///
     /// # Errors
     /// Fails if it had none.
-    pub(crate) fn check_found(&self, selection: &Selection) -> Result<(), AdminError> {
+    pub(crate) fn check_found(&self, ctx: &Ctx, selection: &Selection) -> Result<(), AdminError> {
         let Selection { scope, type_url, name } = selection;
+        let target = match (scope, type_url, name) {
+            (Some(scope), Some(type_url), Some(name)) => Target::Resource(scope, type_url, name),
+            (Some(scope), Some(type_url), None) => Target::Type(scope, type_url),
+            (Some(scope), None, _) => Target::Scope(scope),
+            (None, ..) => Target::Cluster,
+        };
+        if !ctx.caller().may_everything() && !ctx.may(Verb::Get, target) {
+            return Ok(());
+        }
         let is_of = |resource: &Resource| {
             name.as_ref().is_none_or(|name| resource.base_name().as_str() == name.base())
         };
@@ -82,13 +110,13 @@ impl Compared {
             (Some(type_url), Some(name)) => {
                 ResourceKey { type_url: type_url.clone(), name: name.clone() }.to_string()
             }
-            (Some(type_url), None) => format!("resource of {}", type_url.shown_name()),
-            _ => "resource".to_owned(),
+            (Some(type_url), None) => format!("a resource of {}", type_url.shown_name()),
+            _ => "a resource".to_owned(),
         };
         let place = scope.as_ref().map_or_else(String::new, |scope| format!(" in scope {scope:?}"));
         let [from, to] = [&self.before, &self.after].map(|state| state.revision);
         Err(AdminError::NotFound(format!(
-            "there is no {what}{place}, neither at revision {from} nor at revision {to}"
+            "{what}{place} does not exist at revision {from} or {to}; check the names"
         )))
     }
 }
@@ -120,17 +148,6 @@ fn change_key(change: &Change) -> ChangeKey {
     (change.scope.to_string(), type_url.to_string(), name.as_str().to_owned())
 }
 
-/// Returns the changes that the caller may read, and the number of the others.
-fn visible(ctx: &Ctx, changes: Vec<Change>) -> (Vec<Change>, u64) {
-    let n = changes.len();
-    let mut changes = changes;
-    changes.retain(|one| {
-        ctx.may(Verb::Get, Target::Resource(&one.scope, &one.key.type_url, &one.key.name))
-    });
-    let hidden = n - changes.len();
-    (changes, hidden as u64)
-}
-
 /// The place in the list of a revision's changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct RecordKey(Vec<u8>);
@@ -145,38 +162,34 @@ pub(crate) async fn get_revision(
     let past = past(ctx, Freshness::of(request.stale)).await?;
     let revision = Revision(request.revision);
     let entry = entry_of(ctx, revision)?;
-    let (limit, after) = (page.limit(), page.after().cloned());
+    let (reader, shown) = (ctx.clone(), show_entry(&entry));
     let read = move || {
-        let (parts, last) =
-            past.changes_of(revision, after.as_ref().map(|RecordKey(key)| &key[..]), limit)?;
-        Ok::<_, PastError>((with_parts(past.state(), parts), last))
+        let after = page.after().map(|RecordKey(key)| &key[..]);
+        let (parts, last) = match past.changes_of(revision, after, page.limit()) {
+            Err(error @ PastError::ChangesForgotten { .. }) => {
+                let (entry, not_kept) = (Some(shown), error.to_string());
+                return Ok(pb::RevisionChanges { entry, not_kept, ..Default::default() });
+            }
+            found => found?,
+        };
+        let mut compared = with_parts(past.state(), parts);
+        let hidden = compared.hide(&reader);
+        let listed = compared.list(&reader);
+        Ok::<_, AdminError>(pb::RevisionChanges {
+            entry: Some(shown),
+            changes: listed.changes,
+            assignment_changes: listed.assignment_changes,
+            access_changes: listed.access_changes,
+            next: last.map(|key| page.cursor(&RecordKey(key.to_vec()))).unwrap_or_default(),
+            not_kept: String::new(),
+            hidden,
+        })
     };
-    let compared = match ctx.deps.work.run(Size::Large, read).await? {
-        Err(error @ PastError::Forgotten { .. }) => {
-            let entry = Some(show_entry(&entry));
-            return Ok(pb::RevisionChanges {
-                entry,
-                not_kept: error.to_string(),
-                ..Default::default()
-            });
-        }
-        compared => compared?,
-    };
-    let (compared, last) = compared;
-    let (shown, hidden) = list(ctx, compared).await?;
-    Ok(pb::RevisionChanges {
-        entry: Some(show_entry(&entry)),
-        changes: shown.changes,
-        assignment_changes: shown.assignment_changes,
-        access_changes: shown.access_changes,
-        next: last.map(|key| page.cursor(&RecordKey(key.to_vec()))).unwrap_or_default(),
-        not_kept: String::new(),
-        hidden,
-    })
+    ctx.deps.work.run(Size::Large, read).await?
 }
 
 /// Returns the entry of the history.
-fn entry_of(ctx: &Ctx, revision: Revision) -> Result<Arc<HistoryEntry>, AdminError> {
+pub(crate) fn entry_of(ctx: &Ctx, revision: Revision) -> Result<Arc<HistoryEntry>, AdminError> {
     let next = Revision(revision.0.saturating_add(1));
     let found = ctx.deps.replica.history_before(next, 1).pop();
     found.filter(|entry| entry.revision == revision).ok_or_else(|| {
@@ -210,18 +223,6 @@ fn with_parts(newest: &State, parts: Vec<PartChange>) -> Compared {
     Compared { before, after, changes }
 }
 
-/// Shows what differs, as far as the caller may read it.
-async fn list(ctx: &Ctx, compared: Compared) -> Result<(pb::WriteResponse, u64), AdminError> {
-    let Compared { before, after, changes } = compared;
-    let (changes, hidden) = visible(ctx, changes);
-    let show = move || {
-        changes::list_changes(&before, &after, &changes, Effect::DryRun, Default::default())
-    };
-    let mut shown = ctx.deps.work.run(Size::Large, show).await?;
-    crate::write_access::hide_differences(ctx, &mut shown);
-    Ok((shown, hidden))
-}
-
 /// Compares the content at two revisions.
 pub(crate) async fn compare_revisions(
     ctx: &Ctx,
@@ -235,7 +236,9 @@ pub(crate) async fn compare_revisions(
         return Err(AdminError::Parameter("a name needs a type".to_owned()));
     }
     let past = past(ctx, Freshness::of(request.stale)).await?;
-    let from = Revision(request.from);
+    let Some(from) = request.from.map(Revision) else {
+        return Err(AdminError::Parameter("name the revision to compare (from)".to_owned()));
+    };
     let to = request.to.map_or(past.state().revision, Revision);
     let name = match (&type_url, given(&request.name)) {
         (Some(type_url), Some(name)) => {
@@ -244,33 +247,34 @@ pub(crate) async fn compare_revisions(
         _ => None,
     };
     let selection = Selection { scope, type_url, name };
+    let reader = ctx.clone();
     let read = move || {
-        let compared = compare(&past, [from, to], &selection)?;
-        compared.check_found(&selection)?;
-        Ok::<_, AdminError>(compared)
+        let mut compared = compare(&past, [from, to], &selection)?;
+        compared.check_found(&reader, &selection)?;
+        if page.after().is_some() {
+            // The first page has everything beside the resources.
+            compared.after.assignments = Arc::clone(&compared.before.assignments);
+            compared.after.access = Arc::clone(&compared.before.access);
+            compared.after.quotas = Arc::clone(&compared.before.quotas);
+        }
+        let hidden = compared.hide(&reader);
+        let total = compared.changes.len();
+        let (of_page, next) = page.of(std::mem::take(&mut compared.changes), change_key);
+        compared.changes = of_page;
+        let listed = compared.list(&reader);
+        let beside = listed.assignment_changes.len() + listed.access_changes.len();
+        Ok::<_, AdminError>(pb::RevisionComparison {
+            from: from.0,
+            to: to.0,
+            changes: listed.changes,
+            assignment_changes: listed.assignment_changes,
+            access_changes: listed.access_changes,
+            next,
+            total: (total + beside) as u64,
+            hidden,
+        })
     };
-    let mut compared = ctx.deps.work.run(Size::Large, read).await??;
-    if page.after().is_some() {
-        // The first page has everything beside the resources.
-        compared.after.assignments = Arc::clone(&compared.before.assignments);
-        compared.after.access = Arc::clone(&compared.before.access);
-        compared.after.quotas = Arc::clone(&compared.before.quotas);
-    }
-    let (changes, hidden) = visible(ctx, std::mem::take(&mut compared.changes));
-    let total = changes.len();
-    let (of_page, next) = page.of(changes, change_key);
-    let (shown, _) = list(ctx, Compared { changes: of_page, ..compared }).await?;
-    let beside = shown.assignment_changes.len() + shown.access_changes.len();
-    Ok(pb::RevisionComparison {
-        from: from.0,
-        to: to.0,
-        changes: shown.changes,
-        assignment_changes: shown.assignment_changes,
-        access_changes: shown.access_changes,
-        next,
-        total: (total + beside) as u64,
-        hidden,
-    })
+    ctx.deps.work.run(Size::Large, read).await?
 }
 
 /// Says which revision last set each line of a resource.
@@ -285,12 +289,25 @@ pub(crate) async fn blame(
     let key = ResourceKey { type_url, name };
     ctx.authorize(Verb::Get, Target::Resource(&scope, &key.type_url, &key.name))?;
     let Some(resource) = past.state().get(&scope, &key).cloned() else {
-        return Err(AdminError::NotFound(format!("{key} does not exist in scope {scope:?}")));
+        let variants = all_variants(past.state(), Some(&scope), &key);
+        let text = match variants.len() {
+            0 => format!("{key} does not exist in scope {scope:?}"),
+            n => format!("{key} has {n} variants in scope {scope:?}, which have no common lines"),
+        };
+        return Err(AdminError::NotFound(text));
     };
     let read = move || {
-        let changes = past.changes_to(&scope, &key)?;
+        let changes = past.changes_to(&scope, &key, VERSIONS_MAX)?;
+        if let Some(sealed) = changes.iter().find(|one| !one.is_opened()) {
+            let revision = sealed.revision;
+            return Err(AdminError::Precondition(format!(
+                "{key} before revision {revision} is sealed, and this replica cannot decrypt it; use another replica"
+            )));
+        }
         let lines = blamed(&scope, &key.type_url, &resource, &changes);
-        Ok::<_, PastError>((lines, past.oldest()))
+        let is_cut = changes.len() == VERSIONS_MAX;
+        let cut = changes.first().filter(|_| is_cut).map(|oldest| oldest.revision);
+        Ok((lines, cut.unwrap_or(past.oldest())))
     };
     let (lines, oldest) = ctx.deps.work.run(Size::Large, read).await??;
     let revisions: BTreeSet<u64> = lines.iter().map(|line| line.revision).collect();

@@ -1,14 +1,15 @@
-//! The ways back: to an earlier revision, or from one change.
+//! Rollback to an earlier revision, and undo of one revision.
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use bytes::Bytes;
 use chancery_admin_proto::v1 as pb;
 use chancery_admission::{Problem, check_again};
 use chancery_model::{
     AccessOp, AssignmentOp, Change, Precondition, Resource, ResourceDraft, ResourceKey, Revision,
     ScopeName, State, Transaction, Upsert,
 };
-use chancery_store::{Past, Selection};
+use chancery_store::{Past, PastError, Selection};
 use prost::Message;
 
 use crate::{
@@ -18,9 +19,10 @@ use crate::{
     past::past,
     record::Operation,
     resources::{given, parse_type, stored_name},
-    revisions::{Compared, compare, kind_of},
+    revisions::{Compared, compare, entry_of, kind_of},
     work::Size,
-    write::{self, transaction},
+    write::{self, external_findings, took_effect, transaction},
+    write_access::authorize_write,
     write_input::Input,
     write_options::{Checked, check},
     write_profiles::{refused, validation_of},
@@ -33,11 +35,11 @@ const CONFLICTS_MAX: usize = 20;
 pub(crate) fn record_rollback(request: &pb::RollbackRequest) -> Operation {
     Operation::write("rollback", &request.scope, request.options.as_ref())
         .target(&request.r#type, request.name.as_str())
-        .detail("to", request.to)
+        .detail("to", request.to.unwrap_or_default())
         .detail("all", request.all)
 }
 
-/// Makes a resource, a scope or everything what it was at an earlier revision.
+/// Restores a resource, a scope or everything from an earlier revision.
 pub(crate) async fn rollback(
     ctx: &Ctx,
     request: pb::RollbackRequest,
@@ -52,6 +54,7 @@ pub(crate) async fn rollback(
         (_, _, true, false) => return refuse("a name needs a type"),
         _ => {}
     }
+    let Some(to) = to.map(Revision) else { return refuse("name the revision to restore (to)") };
     let mut checked = check(options, ctx.source())?;
     checked.content = Some(content);
     let scope = given(&scope).map(ScopeName::new).transpose()?;
@@ -72,16 +75,21 @@ pub(crate) async fn rollback(
         },
     };
     set_reason(&mut checked, &format!("rollback of {what} to revision {to}"));
-    let empty = transaction(&checked);
+    let caller = ctx.clone();
     let read = move || {
-        let selection = Selection { scope, type_url, name };
-        let newest = past.state().revision;
-        let compared = compare(&past, [newest, Revision(to)], &selection)?;
-        compared.check_found(&selection)?;
-        restoring(empty, &past, &compared)
+        let plan = |checked: &Checked| {
+            let selection = Selection { scope, type_url, name };
+            let newest = past.state().revision;
+            let compared = compare(&past, [newest, to], &selection)?;
+            authorize(&caller, checked, &compared)?;
+            compared.check_found(&caller, &selection)?;
+            restoring(transaction(checked), &past, &compared)
+        };
+        let planned = plan(&checked);
+        (planned, checked)
     };
-    let transaction = ctx.deps.work.run(Size::Large, read).await??;
-    commit(ctx, transaction, checked).await
+    let (planned, checked) = ctx.deps.work.run(Size::Large, read).await?;
+    commit(ctx, planned, checked).await
 }
 
 fn key_of(type_url: &chancery_model::TypeUrl, name: &chancery_model::ResourceName) -> ResourceKey {
@@ -93,7 +101,7 @@ pub(crate) fn record_undo(request: &pb::UndoRequest) -> Operation {
     Operation::write("undo", "", request.options.as_ref()).detail("revision", request.revision)
 }
 
-/// Takes back what one revision changed, and keeps what later ones changed.
+/// Undoes the changes of one revision, and keeps later changes.
 pub(crate) async fn undo(
     ctx: &Ctx,
     request: pb::UndoRequest,
@@ -103,28 +111,55 @@ pub(crate) async fn undo(
     checked.content = Some(content);
     let revision = Revision(request.revision);
     let past = past(ctx, Freshness::Current).await?;
-    let history = ctx.deps.replica.history_before(Revision(revision.0.saturating_add(1)), 1);
-    let Some(entry) = history.first().filter(|entry| entry.revision == revision) else {
-        return Err(AdminError::NotFound(format!("the history has no revision {revision}")));
-    };
-    let previous = entry.previous();
+    let previous = entry_of(ctx, revision)?.previous();
     set_reason(&mut checked, &format!("undo of revision {revision}"));
-    let empty = transaction(&checked);
+    let caller = ctx.clone();
     let read = move || {
-        let compared = compare(&past, [revision, previous], &Selection::default())?;
-        let compared = without_conflicts(&past, revision, compared)?;
-        restoring(empty, &past, &compared)
+        let plan = |checked: &Checked| {
+            let compared = compare(&past, [revision, previous], &Selection::default());
+            let compared = compared.map_err(|error| match error {
+                PastError::TooMany { .. } => AdminError::Precondition(format!(
+                    "cannot undo revision {revision}: later revisions changed too much; use `chancery rollback SCOPE`"
+                )),
+                error => error.into(),
+            })?;
+            authorize(&caller, checked, &compared)?;
+            let compared = without_conflicts(&past, revision, compared)?;
+            restoring(transaction(checked), &past, &compared)
+        };
+        let planned = plan(&checked);
+        (planned, checked)
     };
-    let transaction = ctx.deps.work.run(Size::Large, read).await??;
-    commit(ctx, transaction, checked).await
+    let (planned, checked) = ctx.deps.work.run(Size::Large, read).await?;
+    commit(ctx, planned, checked).await
 }
 
-/// Identifies a retry: the transaction of the request depends on the state.
+/// Checks whether the caller may write all changes of a comparison. Errors about them may then name them.
+fn authorize(ctx: &Ctx, checked: &Checked, compared: &Compared) -> Result<(), AdminError> {
+    if ctx.caller().may_everything() {
+        return Ok(());
+    }
+    let mut needed = restoring_items(transaction(checked), compared);
+    for Change { scope, key, resource, .. } in &compared.changes {
+        let scope = scope.clone();
+        match resource {
+            None => needed.deletes.push((scope, key.clone())),
+            Some(resource) => {
+                let draft = ResourceDraft::new(key.clone(), Bytes::new());
+                let draft = ResourceDraft { aliases: resource.aliases().to_vec(), ..draft };
+                needed.upserts.push(Upsert { scope, draft });
+            }
+        }
+    }
+    authorize_write(ctx, &mut needed, checked)
+}
+
+/// Returns the bytes that identify a retry. The transaction cannot, because it depends on the state.
 fn content(request: &impl Message) -> Vec<u8> {
     request.encode_to_vec()
 }
 
-/// The history names what a revision restored.
+/// Puts the operation before the reason of the caller.
 fn set_reason(checked: &mut Checked, what: &str) {
     let given = std::mem::take(&mut checked.meta.reason);
     checked.meta.reason =
@@ -134,28 +169,39 @@ fn set_reason(checked: &mut Checked, what: &str) {
 /// Checks the resources of a transaction again, and commits it.
 async fn commit(
     ctx: &Ctx,
-    transaction: Transaction,
+    planned: Result<Transaction, AdminError>,
     checked: Checked,
 ) -> Result<pb::WriteResponse, AdminError> {
+    let transaction = match planned {
+        Err(_) if took_effect(ctx, &checked).await? => transaction(&checked),
+        planned => planned?,
+    };
+    let access = ctx.deps.replica.state().access.changed;
+    let is_old = |one: &Precondition| matches!(one, Precondition::Access(read) if *read < access);
+    if transaction.preconditions.iter().any(is_old) {
+        let text = "the access rules have changed meanwhile; nothing was written, try again";
+        return Err(AdminError::Precondition(text.to_owned()));
+    }
     let validation = validation_of(ctx, checked.validation).await;
     let check = move || {
         let found = check_again(&transaction.upserts, &validation);
         found.map(|warnings| (transaction, warnings)).map_err(|all| refused(&validation, all))
     };
-    let (transaction, warnings): (Transaction, Vec<Problem>) =
+    let (mut transaction, mut warnings): (Transaction, Vec<Problem>) =
         ctx.deps.work.run(Size::Large, check).await??;
+    warnings.extend(external_findings(ctx, &mut transaction, &checked).await?);
     write::commit(ctx, transaction, checked, Input { warnings, ..Input::default() }).await
 }
 
-/// Returns the transaction that makes the newest content what it is after a comparison. It takes effect only if no later
-/// revision has changed a scope of it.
+/// Returns the transaction that applies the differences of a comparison. It takes effect only if its scopes have not
+/// changed since `past` was read.
 fn restoring(
-    mut transaction: Transaction,
+    transaction: Transaction,
     past: &Past,
     compared: &Compared,
 ) -> Result<Transaction, AdminError> {
-    let Compared { before, after, changes } = compared;
-    for Change { scope, key, resource, .. } in changes {
+    let mut transaction = restoring_items(transaction, compared);
+    for Change { scope, key, resource, .. } in &compared.changes {
         match resource {
             None => transaction.deletes.push((scope.clone(), key.clone())),
             Some(resource) => {
@@ -164,6 +210,16 @@ fn restoring(
             }
         }
     }
+    transaction.preconditions.push(Precondition::Revision(past.state().revision));
+    if !transaction.access.is_empty() {
+        transaction.preconditions.push(Precondition::Access(past.state().access.changed));
+    }
+    Ok(transaction)
+}
+
+/// Adds the operations on assignments, access rules and quotas that a comparison needs.
+fn restoring_items(mut transaction: Transaction, compared: &Compared) -> Transaction {
+    let Compared { before, after, .. } = compared;
     let assignments = named(&before.assignments.rules, &after.assignments.rules, |rule| &rule.name);
     transaction.assignments = assignments
         .into_iter()
@@ -183,8 +239,7 @@ fn restoring(
         None => AccessOp::DeleteQuota(name),
     });
     transaction.access = rules.chain(quotas).collect();
-    transaction.preconditions.push(Precondition::Revision(past.state().revision));
-    Ok(transaction)
+    transaction
 }
 
 /// Returns the draft that publishes a resource again.
@@ -195,7 +250,8 @@ fn draft_of(
 ) -> Result<ResourceDraft, AdminError> {
     let body = resource.body().ok_or_else(|| {
         AdminError::Precondition(format!(
-            "{key} in scope {scope:?} is sealed with a key that this replica does not have"
+            "cannot restore {key} in scope {scope:?}: this replica cannot decrypt it; check `chancery keys status`, or use \
+             another replica"
         ))
     })?;
     let labels = resource.labels().map(|(label, value)| (label.to_owned(), value.to_owned()));
@@ -228,7 +284,7 @@ fn named<'a, T: PartialEq>(
     items
 }
 
-/// Returns a comparison from the newest content, with only the changes of `compared` back from `revision`.
+/// Returns the changes that undo a revision on top of the newest content.
 ///
 /// # Errors
 /// Fails with all parts that a later revision has changed to something else.
@@ -248,8 +304,9 @@ fn without_conflicts(
         if kind_of(of_revision, now).is_none() {
             kept.push(change);
         } else if kind_of(resource.as_deref(), now).is_some() {
-            let later = past.changes_to(scope, key)?;
-            let later = later.iter().map(|one| one.revision).find(|later| *later > revision);
+            // A lookup takes long.
+            let is_listed = conflicts.len() < CONFLICTS_MAX;
+            let later = if is_listed { past.next_change(revision, scope, key)? } else { None };
             let by = later.map_or_else(String::new, |later| format!(" (revision {later})"));
             conflicts.push(format!("{key} in scope {scope:?}{by}"));
         }
@@ -265,13 +322,13 @@ fn without_conflicts(
         conflicts.push(format!("and {} more", n - CONFLICTS_MAX));
     }
     Err(AdminError::Precondition(format!(
-        "revision {revision} cannot be undone, because later revisions changed the same: {}; roll back instead, or undo \
-         the later revisions first",
+        "cannot undo revision {revision}: later revisions changed {}; undo those first, or use `chancery rollback`, which \
+         also discards later changes",
         conflicts.join(", ")
     )))
 }
 
-/// Takes back the changes of assignments, access rules and quotas from `wanted` to `then`.
+/// Undoes the changes of assignments, access rules and quotas from `wanted` to `then`.
 fn undo_items(
     after: &mut State,
     newest: &State,

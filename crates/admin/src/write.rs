@@ -145,7 +145,7 @@ pub(crate) async fn apply(
 
 /// Asks the external validator, if the caller may write the transaction. Returns the findings that do
 /// not refuse it.
-async fn external_findings(
+pub(crate) async fn external_findings(
     ctx: &Ctx,
     transaction: &mut Transaction,
     checked: &Checked,
@@ -161,7 +161,7 @@ async fn external_findings(
 
 /// Returns whether an earlier attempt of a request took effect. The store then returns the result of
 /// that attempt, and the checks of this one do not matter.
-async fn took_effect(ctx: &Ctx, checked: &Checked) -> Result<bool, AdminError> {
+pub(crate) async fn took_effect(ctx: &Ctx, checked: &Checked) -> Result<bool, AdminError> {
     if !checked.may_be_repeated {
         return Ok(false);
     }

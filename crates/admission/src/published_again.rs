@@ -10,10 +10,10 @@ use crate::{
     validate,
 };
 
-/// Checks resources as if a manifest published them. Returns the findings that do not refuse them.
+/// Checks resources as if a manifest published them. Returns the warnings.
 ///
 /// # Errors
-/// Returns the findings that refuse them.
+/// Returns the errors.
 pub fn check_again(
     upserts: &[Upsert],
     validation: &Validation,

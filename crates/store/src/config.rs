@@ -47,7 +47,7 @@ pub struct Config {
     pub log_entries_keep: u64,
     /// The maximum size of entries that a purge leaves in the log, in bytes.
     pub log_bytes_keep: u64,
-    /// How much of the content that revisions replaced the history keeps. The setting of the leader counts.
+    /// The limits of the replaced records that the history keeps. The settings of the leader count.
     pub retention: Retention,
     /// The free space of the file system of the data directory, in bytes, that a leader keeps. A leader
     /// refuses writes that would use it, and transfers leadership to a voter with more space. A

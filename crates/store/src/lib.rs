@@ -44,7 +44,8 @@ pub use disk::{
     apply_times::ApplyTime,
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
     database::table_files_max,
-    past::{Differing, Part, PartChange, Past, PastError, ResourceChange, Selection},
+    part::{Differing, Part, PartChange},
+    past::{Past, PastError, ResourceChange, Selection},
     recent_changes::ScopeChange,
     restore::{RestoreError, RestoreOptions, Restored, restore},
 };

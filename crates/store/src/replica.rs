@@ -424,8 +424,14 @@ impl Replica {
         Ok(image.history.iter().skip(at).take(limit).cloned().collect())
     }
 
+    /// Returns the oldest revision that can be read.
+    #[must_use]
+    pub fn content_from(&self) -> Revision {
+        self.0.core.storage.content.oldest()
+    }
+
     /// Returns a reader of the stored content and of that of earlier revisions. Waits until everything that this replica
-    /// has applied is stored.
+    /// has applied is stored. Waits forever if it cannot be stored.
     pub async fn past(&self) -> Past {
         let storage = &self.0.core.storage;
         let image = storage.published.stored_at(storage.published.applied()).await;

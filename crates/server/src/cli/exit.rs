@@ -19,8 +19,8 @@ pub(crate) enum Exit {
     NotAllAsked = 4,
     /// Clients would reject what `lint` has read, or `analyze` has found something wrong.
     Findings = 5,
-    /// `diff` and `--dry-run`: there are changes. As in `terraform plan -detailed-exitcode`, the code is that of wrong
-    /// usage.
+    /// `diff` and `--dry-run`: there are changes. The code is 2, as in `terraform plan -detailed-exitcode`, and that of
+    /// [`Exit::Usage`].
     #[value(skip)]
     Changes,
 }

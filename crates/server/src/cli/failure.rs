@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{exit::Exit, text::plain};
 
-/// The end of a command other than success. Each line is printed after `error: ` or `warning: `. There are no lines if
+/// The outcome of a command that stops early or has another exit code than 0. Each line is printed after `error: ` or `warning: `. There are no lines if
 /// the reader of standard output has closed the pipe, which is not a failure, and if a command has shown changes.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Failure {

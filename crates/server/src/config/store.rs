@@ -24,12 +24,13 @@ section! {
         /// transfers leadership to a voter with more space. 0 disables the check.
         free_bytes_min: ByteSize = ByteSize::new(store.free_bytes_min),
             bytes(64 * MIB, 1024 * 1024 * GIB).or_zero();
-        /// The history keeps the content that the newest revisions replaced: at most this number of revisions. The
-        /// settings of the leader count, and all replicas keep the same.
+        /// The history keeps what the newest revisions replaced: at most this number of revisions. The settings of the
+        /// leader count, and all replicas keep the same.
         history_revisions: u64 = store.retention.revisions, count(1, 10_000);
-        /// The maximum size of this content. The content of the newest revision is always kept.
+        /// The maximum size of what they replaced, before compression. What the newest revision replaced is always
+        /// kept.
         history_bytes: ByteSize = ByteSize::new(store.retention.bytes), bytes(0, 1024 * 1024 * GIB);
-        /// The maximum age of a revision whose replaced content is kept. 0 disables the limit.
+        /// The maximum age of such a revision, checked at each new revision. 0 disables the limit.
         history_age: Span = Span::new(store.retention.age), time(MINUTE, 10 * 365 * 24 * HOUR).or_zero();
         /// The maximum size of a transaction: the sum of its encoded resources. All replicas need
         /// the same value; raise it on all of them before a larger transaction is sent.

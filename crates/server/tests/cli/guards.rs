@@ -29,7 +29,8 @@ fn guarded_write_is_rejected_until_confirmed() {
          nothing was written; to write it anyway, pass `--confirm empty-endpoints` (HTTP: confirm=empty-endpoints)\n"
     );
     let dry_run = apply(&["--dry-run"], 0);
-    assert_eq!((dry_run.code, &*dry_run.err), (1, "error: a guard would reject the write\n"));
+    let would = "error: guard `empty-endpoints` would reject the write; to write it anyway, pass `--confirm empty-endpoints`\n";
+    assert_eq!((dry_run.code, &*dry_run.err), (1, would));
     assert_eq!(apply(&["--dry-run", "--exit-zero"], 0).code, 0);
     assert!(
         dry_run.out.ends_with(

@@ -127,7 +127,10 @@ fn undo_takes_back_one_revision_or_names_the_conflict() {
     ];
     for args in misspelled {
         let done = replicas[2].run(args, "");
-        assert!(done.code == 1 && done.err.contains("neither at revision"), "{args:?}: {done:?}");
+        assert!(
+            done.code == 1 && done.err.contains("does not exist at revision"),
+            "{args:?}: {done:?}"
+        );
     }
     let unknown = replicas[0].run(&["undo", "999"], "");
     assert_eq!(unknown.code, 1, "{unknown:?}");

@@ -97,6 +97,7 @@ fn published_secret_is_nowhere_on_disk() {
         [("CHANCERY_SECRETS_KEY_FILE", key.to_str().unwrap()), ("CHANCERY_LOG_LEVEL", "trace")];
     let server = Server::start_with(&dir.path().join("data"), &trace);
     publish(&server, &secret("token", FIRST));
+    let first = server.json(&["history", "-n", "1"], "")["entries"][0]["revision"].to_string();
     publish(&server, &clusters(&[PLAIN], "1s"));
     publish(&server, &cluster_with_header("route", FIRST));
     let mut texts = Vec::new();
@@ -112,6 +113,18 @@ fn published_secret_is_nowhere_on_disk() {
     ] {
         let done = server.run_with_input(args, &secret("token", SECOND));
         assert_eq!(done.code, 0, "{args:?}: {done:?}");
+        texts.push(format!("{}{}", done.out, done.err));
+    }
+    for args in [
+        ["history", "show", &first].as_slice(),
+        &["diff", "--from", &first, "-o", "json"],
+        &["blame", "secret", "token"],
+        &["get", "secret", "--revision", &first, "-o", "yaml"],
+        &["rollback", "default", "--to", &first, "--dry-run"],
+        &["undo", &first, "--dry-run", "-o", "json"],
+    ] {
+        let done = server.run(args);
+        assert!([0, 2].contains(&done.code) || args[0] == "undo", "{args:?}: {done:?}");
         texts.push(format!("{}{}", done.out, done.err));
     }
     let mut client = Client::open(&server.xds, None);
@@ -130,6 +143,10 @@ fn published_secret_is_nowhere_on_disk() {
     // Another start writes its log and reads everything.
     let server = start(dir.path(), &key);
     assert!(contains(&Client::open(&server.xds, None).get(SECRET, "token"), SECOND));
+    let back = server.run(&["rollback", "default", "secret", "token", "--to", &first]);
+    assert_eq!(back.code, 0, "{back:?}");
+    assert!(contains(&Client::open(&server.xds, None).get(SECRET, "token"), FIRST));
+    texts.push(format!("{}{}", back.out, back.err));
     drop(server);
     assert!(!files_with(dir.path(), PLAIN).is_empty(), "the search finds what is there");
     for value in [FIRST, SECOND] {

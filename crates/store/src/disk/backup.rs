@@ -23,12 +23,12 @@ use prost::Message;
 use crate::{
     ClusterId, OpenError, ReadError,
     disk::{
+        content_reader::ContentReader,
         database::Database,
         directory::{Directory, damaged},
         high_water::HighWater,
         image::Image,
         parts::read_mark,
-        past::ContentReader,
         published::Published,
         recovery,
         snapshot::{Contents, Decoder, Kind, SnapshotData, SnapshotError, pieces},

@@ -50,8 +50,8 @@ pub(crate) struct Directory {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // Closing the file is not enough: a process that this one starts at the moment shares the
-        // open file, with its lock, until it executes its program.
+        // Closing the file is not enough: a child process shares the open file and its lock between
+        // `fork` and `exec`.
         if let Err(error) = self.lock.unlock() {
             tracing::warn!(%error, path = %self.path.display(), "cannot unlock the data directory");
         }

@@ -11,9 +11,10 @@ use chancery_model::Revision;
 
 use crate::{
     disk::{
+        content_reader::{ContentReader, Scanned},
         database::{Batch, Database},
         image::Image,
-        past::{ContentReader, before_of},
+        part::before_of,
     },
     format::{
         content::{CONTENT, Replaced, revision_key, split_record_key},
@@ -62,12 +63,15 @@ impl<'a> ContentRecords<'a> {
             }
             if let Some((revision, after)) = self.current.take() {
                 match self.reader.records(revision, after.as_deref(), READ_RECORDS) {
-                    Ok(records) => {
+                    Ok(Scanned { records, .. }) => {
                         self.current = records.last().map(|(key, _)| (revision, Some(key.clone())));
                         self.records = records.into();
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "a snapshot lacks the content of earlier revisions");
+                        tracing::warn!(
+                            %error,
+                            "cannot read the content of earlier revisions; a snapshot omits it"
+                        );
                         self.has_failed = true;
                         return None;
                     }

@@ -95,9 +95,14 @@ impl From<Changed> for Effect {
 const RECORD_BYTES: usize = 256;
 
 impl Effect {
-    /// Estimates the length of the records that change, in bytes: a short command may delete many resources.
+    /// Estimates the length of the records to write, in bytes: a short command may delete many resources, whose bodies the
+    /// history keeps.
     pub(crate) fn len_estimate(&self) -> usize {
-        self.changes().len() * RECORD_BYTES
+        let Self::Changed(changed) = self else { return 0 };
+        let Some(before) = &changed.before else { return 0 };
+        let old = |change: &Change| before.get(&change.scope, &change.key);
+        let bodies = changed.changes.iter().filter_map(old).map(|old| old.body_len());
+        changed.changes.len() * RECORD_BYTES + bodies.sum::<usize>()
     }
 
     /// Returns the changed resources.

@@ -8,7 +8,7 @@
 //! detects a record that was lost, or that reverted to an earlier version, even if the record
 //! itself is intact.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chancery_model::{
     Access, Applied, Change, ChangeKind, Incarnation, Outcome, Resource, ResourceKey, Revision,
@@ -29,6 +29,7 @@ use crate::{
     },
     format::{
         codec::{Command, Request, decode_command},
+        content::Retention,
         history::{HISTORY_MAX, History, HistoryEntry},
         history_chain::HistoryHash,
         prepared::Prepared,
@@ -314,7 +315,10 @@ impl Image {
             previous_hash: None,
             hash: None,
         });
-        let changed = Changed { history, ..Changed::new(Some(before), self.state.clone()) };
+        // The restored cluster drops revisions by its own settings, with its next write.
+        let retention = Retention { bytes: u64::MAX, age: Duration::ZERO, ..Retention::default() };
+        let changed =
+            Changed { history, retention, ..Changed::new(Some(before), self.state.clone()) };
         Effect::from(changed).edit(&mut self.computed, &mut |_| {});
     }
 

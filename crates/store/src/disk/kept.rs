@@ -14,7 +14,7 @@ use crate::format::{
 /// The revisions whose replaced records are kept, without the records. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct KeptContent {
-    /// The content of this revision and of later ones can be found.
+    /// The oldest revision that can be read.
     from: Revision,
     /// The revisions after `from`, oldest first.
     revisions: Vector<Replaced>,
@@ -25,8 +25,8 @@ pub(crate) struct KeptContent {
 }
 
 impl KeptContent {
-    /// Returns the kept revisions of a history, of which a replica has `found`, ordered by revision. `from` is the
-    /// bound that the replica has stored.
+    /// Returns the newest revisions of a history without a gap in `found`, the sizes in a database, ordered by revision.
+    /// Revisions up to `from` were dropped.
     pub(crate) fn load(history: &History, found: Vec<Replaced>, from: Revision) -> Self {
         let newest = history.back().map_or(Revision(0), |newest| newest.revision);
         // A snapshot that was not installed may have left later ones.

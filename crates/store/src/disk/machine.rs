@@ -32,10 +32,10 @@ use parking_lot::Mutex;
 use crate::{
     disk::{
         ahead::{Ahead, AppliedAhead},
+        content_reader::ContentReader,
         database::Database,
         digest::Digests,
         image::Image,
-        past::ContentReader,
         persister::{Job, LARGE_BYTES, Parts, Persister},
         progress::Progress,
         published::{ImageNumber, Published},

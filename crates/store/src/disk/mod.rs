@@ -10,7 +10,7 @@
 //! | `image`, `effect` | the state as one value, and the effect of an entry |
 //! | `records`, `tally`, `loader` | the records of the state |
 //! | `opening` | the opening of sealed resources in memory |
-//! | `kept`, `past`, `earlier_content` | the records that revisions replaced: how long they are kept, how they are read, and their copies in snapshots |
+//! | `kept`, `content_reader`, `part`, `past`, `earlier_content` | the records that revisions replaced: how long they are kept, how they are read, and their copies in snapshots |
 //! | `snapshot`, `digest` | the encoding of a state, and its digest |
 //! | `recovery`, `parts` | what is read and checked before Raft runs |
 //! | `entry_check` | comparison of received entries with those in the log |
@@ -21,6 +21,7 @@
 pub(crate) mod ahead;
 pub(crate) mod apply_times;
 pub(crate) mod backup;
+pub(crate) mod content_reader;
 pub(crate) mod database;
 pub(crate) mod digest;
 pub(crate) mod directory;
@@ -36,6 +37,7 @@ pub(crate) mod log;
 pub(crate) mod log_size;
 pub(crate) mod machine;
 pub(crate) mod opening;
+pub(crate) mod part;
 pub(crate) mod parts;
 pub(crate) mod past;
 pub(crate) mod persister;

@@ -1,66 +1,49 @@
 //! Reads the content of earlier revisions.
 //!
 //! Each revision keeps the records that it replaced ([`crate::format::content`]). The content at a revision is that of
-//! the stored image, except for the records that later revisions replaced: of these, the oldest counts.
+//! the stored image, except for the records that later revisions replaced: of each, the oldest copy counts.
 //!
 //! Invariant: the store deletes only content that the stored image no longer keeps. A reader that finds its revision in
 //! the newest stored image after it has read has therefore missed nothing.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    ops::{
-        Bound::{Excluded, Included},
-        ControlFlow,
-    },
-    sync::{Arc, Weak},
-};
+use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
 
 use bytes::Bytes;
-use chancery_model::{
-    Access, AccessRule, Assignment, Assignments, Quota, Resource, ResourceKey, ResourceName,
-    Revision, ScopeName, State, TypeUrl,
-};
-use chancery_raft_proto::v1 as pb;
+use chancery_model::{Resource, ResourceKey, ResourceName, Revision, ScopeName, State, TypeUrl};
 use chancery_secrets::Secrets;
 
 use crate::{
     disk::{
-        database::{Database, Deleted},
+        content_reader::{ContentReader, Scanned},
         image::Image,
-        published::Published,
-        records::{
-            ASSIGNMENTS_KEY, QUOTA_PREFIX, RULE_PREFIX, SEPARATOR, resource_of_record,
-            resources_prefix,
-        },
+        part::{Differing, Part, PartChange, before_of, split_resource_key},
+        records::resources_prefix,
     },
     format::{
-        access_codec::rule_from_proto,
-        codec::assignment_from_proto,
-        content::{ABSENT, CONTENT, Replaced, put_record_key, records_key, split_record_key},
-        keys::state_key,
-        quota_codec::quota_from_proto,
-        record::{self, Family, RecordError},
+        content::{Replaced, put_record_key, records_key, split_record_key},
+        record::{Family, RecordError},
     },
 };
-
-/// Reads the records that revisions replaced. Does not keep the database open. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct ContentReader {
-    database: Weak<Database>,
-    published: Published,
-    /// The records that revisions replaced whose change is not stored.
-    unstored: Arc<BTreeMap<Bytes, Bytes>>,
-}
 
 /// The reason why the content of a revision cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PastError {
     /// The content is no longer kept.
     #[error(
-        "the content of revision {revision} is not kept; the oldest revision with content is {oldest}"
+        "cannot read revision {revision}: its content is no longer kept; the oldest revision that can be read is {oldest}"
     )]
     Forgotten {
+        /// The revision.
+        revision: Revision,
+        /// The oldest revision whose content can be found.
+        oldest: Revision,
+    },
+    /// The records that the revision replaced are no longer kept.
+    #[error(
+        "cannot show the changes of revision {revision}: they are no longer kept; the oldest revision with changes \
+         follows revision {oldest}"
+    )]
+    ChangesForgotten {
         /// The revision.
         revision: Revision,
         /// The oldest revision whose content can be found.
@@ -74,14 +57,15 @@ pub enum PastError {
         /// The newest revision.
         newest: Revision,
     },
-    /// More content than the caller accepts has changed since the revision.
+    /// Later revisions replaced more than one answer reads.
     #[error(
-        "more than {max} changes were made after revision {revision}; select a scope or a type"
+        "cannot read revision {revision}: an answer reads at most {max} records of 256 MiB that later revisions replaced; \
+         select a scope and a type"
     )]
     TooMany {
         /// The revision.
         revision: Revision,
-        /// The maximum number of changes.
+        /// The maximum number of records.
         max: usize,
     },
     /// A record is damaged or cannot be read.
@@ -92,48 +76,6 @@ pub enum PastError {
         /// The reason.
         reason: String,
     },
-    /// The replica has stopped.
-    #[error("the replica has stopped")]
-    Stopped,
-}
-
-/// A part of the content.
-#[derive(Debug, Clone)]
-pub enum Part {
-    /// A resource; `None` if it did not exist.
-    Resource {
-        /// The scope.
-        scope: ScopeName,
-        /// The key.
-        key: ResourceKey,
-        /// The resource.
-        resource: Option<Arc<Resource>>,
-    },
-    /// All assignments, in evaluation order.
-    Assignments(Vec<Assignment>),
-    /// An access rule; `None` if it did not exist.
-    Rule {
-        /// The name.
-        name: Arc<str>,
-        /// The rule.
-        rule: Option<Box<AccessRule>>,
-    },
-    /// A quota; `None` if it did not exist.
-    Quota {
-        /// The name.
-        name: Arc<str>,
-        /// The quota.
-        quota: Option<Box<Quota>>,
-    },
-}
-
-/// A part of the content before and after a revision.
-#[derive(Debug, Clone)]
-pub struct PartChange {
-    /// The part before.
-    pub before: Part,
-    /// The part after.
-    pub after: Part,
 }
 
 /// The change of a resource by a revision.
@@ -143,6 +85,14 @@ pub struct ResourceChange {
     pub revision: Revision,
     /// The resource before; `None` if it did not exist.
     pub before: Option<Arc<Resource>>,
+}
+
+impl ResourceChange {
+    /// Returns whether the resource before is not sealed, or could be opened.
+    #[must_use]
+    pub fn is_opened(&self) -> bool {
+        self.before.as_ref().is_none_or(|before| before.is_opened())
+    }
 }
 
 /// The parts of the content that a reader selects: all resources with these properties. Without any, also assignments,
@@ -158,7 +108,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns the beginning of the keys of what a revision replaced of the selection. Other keys may have it, too.
+    /// Returns a prefix of the keys of all selected records that a revision replaced. Other records may share it.
     fn prefix(&self, revision: Revision) -> Vec<u8> {
         let mut key = records_key(revision).to_vec();
         if let Some(scope) = &self.scope {
@@ -181,19 +131,6 @@ impl Selection {
     }
 }
 
-/// The content at a revision, as far as it differs from the newest content: what later revisions replaced.
-#[derive(Debug, Clone, Default)]
-pub struct Differing {
-    /// The resources; `None` for a resource that did not exist.
-    pub resources: BTreeMap<(ScopeName, ResourceKey), Option<Arc<Resource>>>,
-    /// The assignments in evaluation order, if they were changed.
-    pub assignments: Option<Vec<Assignment>>,
-    /// The access rules; `None` for a rule that did not exist.
-    pub rules: BTreeMap<Arc<str>, Option<Box<AccessRule>>>,
-    /// The quotas; `None` for a quota that did not exist.
-    pub quotas: BTreeMap<Arc<str>, Option<Box<Quota>>>,
-}
-
 /// The newest content, and that of earlier revisions. Reading blocks.
 #[derive(Clone)]
 pub struct Past {
@@ -202,66 +139,27 @@ pub struct Past {
     secrets: Secrets,
 }
 
-impl ContentReader {
-    /// Creates a reader of the content of a database.
-    pub(crate) fn new(database: &Arc<Database>, published: Published) -> Self {
-        Self { database: Arc::downgrade(database), published, unstored: Arc::default() }
-    }
-
-    /// Adds the records that revisions replaced whose change is not stored, by key.
-    pub(crate) fn with_unstored(self, unstored: BTreeMap<Bytes, Bytes>) -> Self {
-        Self { unstored: Arc::new(unstored), ..self }
-    }
-
-    /// Returns the oldest revision whose content can be found now.
-    pub(crate) fn oldest(&self) -> Revision {
-        self.published.stored().computed.kept.from()
-    }
-
-    /// Returns at most `limit` of the records that a revision replaced, with their keys, after the key `after`.
-    pub(crate) fn records(
-        &self,
-        revision: Revision,
-        after: Option<&[u8]>,
-        limit: usize,
-    ) -> io::Result<Vec<(Bytes, Bytes)>> {
-        let begin = records_key(revision);
-        let from = match after {
-            Some(after) => [after, &[0]].concat(),
-            None => begin.to_vec(),
-        };
-        let end = records_key(Revision(revision.0 + 1));
-        self.scan(&from, &end, limit)
-    }
-
-    fn scan(&self, from: &[u8], end: &[u8], limit: usize) -> io::Result<Vec<(Bytes, Bytes)>> {
-        // A revision is either stored as a whole, or not.
-        let unstored = self.unstored.range::<[u8], _>((Included(from), Excluded(end)));
-        let unstored: Vec<(Bytes, Bytes)> =
-            unstored.take(limit).map(|(key, record)| (key.clone(), record.clone())).collect();
-        if !unstored.is_empty() {
-            return Ok(unstored);
-        }
-        let stopped = || io::Error::other("the database is closed");
-        let database = self.database.upgrade().ok_or_else(stopped)?;
-        let (from, end) = (state_key(CONTENT, from), state_key(CONTENT, end));
-        let found = database.scan(Family::History, &from, Some(&end), Deleted::Skip);
-        let found = found.take(limit).map(|item| {
-            let (key, record) = item?;
-            Ok((key.slice(size_of_val(&CONTENT)..), record))
-        });
-        found.collect()
-    }
-}
-
-impl std::fmt::Debug for ContentReader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ContentReader").finish_non_exhaustive()
-    }
-}
-
 /// The number of records that one scan reads.
 const SCAN_RECORDS: usize = 1024;
+/// The maximum number of lookups for one page of changes, after which the page ends.
+const LOOKUPS_MAX: usize = 1_000_000;
+/// The maximum size of the records that one answer reads, in bytes.
+const BYTES_MAX: usize = 256 << 20;
+
+/// The records that an answer may still read.
+struct Budget {
+    records: usize,
+    bytes: usize,
+}
+
+impl Budget {
+    /// Takes a record. Returns whether the budget permits it.
+    fn take(&mut self, key: &[u8], record: &[u8]) -> bool {
+        let left =
+            self.records.checked_sub(1).zip(self.bytes.checked_sub(key.len() + record.len()));
+        left.map(|(records, bytes)| *self = Self { records, bytes }).is_some()
+    }
+}
 
 impl Past {
     /// Creates a reader of a stored image and of the content before it, which opens sealed resources with `secrets`.
@@ -294,7 +192,7 @@ impl Past {
     }
 
     /// Returns at most `limit` parts of the content that a revision replaced, in the order of their keys, after the key
-    /// `after`. The second value is the last key, if there are more.
+    /// `after`. The page may be shorter. The second value is the last key, if there are more.
     ///
     /// # Errors
     /// See [`PastError`].
@@ -304,31 +202,37 @@ impl Past {
         after: Option<&[u8]>,
         limit: usize,
     ) -> Result<(Vec<PartChange>, Option<Bytes>), PastError> {
-        self.check_exists(revision)?;
-        if self.kept(revision).is_none() {
-            return Err(self.forgotten(revision));
+        let newest = self.image.state.revision;
+        if revision > newest {
+            return Err(PastError::Future { revision, newest });
         }
-        let records = self.reader.records(revision, after, limit + 1);
-        let mut records = records.map_err(|error| unreadable(revision, &error))?;
-        let has_more = records.len() > limit;
-        records.truncate(limit);
-        let last = records.last().filter(|_| has_more).map(|(key, _)| key.clone());
-        let mut changes = Vec::with_capacity(records.len());
+        if self.kept(revision).is_none() {
+            return Err(PastError::ChangesForgotten { revision, oldest: self.oldest() });
+        }
+        let scanned = self.reader.records(revision, after, limit);
+        let Scanned { records, mut has_more } =
+            scanned.map_err(|error| unreadable(revision, &error))?;
+        let (mut changes, mut last, mut lookups) = (Vec::with_capacity(records.len()), None, 0);
         for (key, record) in &records {
+            if lookups > LOOKUPS_MAX {
+                has_more = true;
+                break;
+            }
             let before = before_of(key, record).map_err(|error| unreadable(revision, &error))?;
             let before = self.opened_part(before);
-            let after = match self.next_replaced(revision, key)? {
+            let after = match self.next_replaced(revision, key, &mut lookups)? {
                 Some((_, after)) => after,
                 None => self.newest(&before),
             };
             changes.push(PartChange { before, after });
+            last = Some(key.clone());
         }
         self.check_kept(revision)?;
-        Ok((changes, last))
+        Ok((changes, last.filter(|_| has_more)))
     }
 
-    /// Returns the selected content at a revision, as far as later revisions replaced it. Fails if they replaced more
-    /// than `max` records.
+    /// Returns the selected content at a revision, as far as later revisions replaced it. Fails if that takes more than
+    /// `max` records, or more than 256 MiB.
     ///
     /// # Errors
     /// See [`PastError`].
@@ -340,20 +244,19 @@ impl Past {
     ) -> Result<Differing, PastError> {
         self.check_exists(revision)?;
         let mut differing = Differing::default();
-        let mut n_records = 0;
+        let mut budget = Budget { records: max, bytes: BYTES_MAX };
         for replaced in self.image.computed.kept.revisions() {
             if replaced.revision <= revision {
                 continue;
             }
-            self.each(replaced.revision, selection, |key, record| {
-                n_records += 1;
-                if n_records > max {
-                    return Err(PastError::TooMany { revision, max });
-                }
+            let on = |key: &[u8], record: &Bytes| {
                 let part = before_of(key, record);
                 differing.add(part.map_err(|error| unreadable(replaced.revision, &error))?);
                 Ok(ControlFlow::Continue(()))
-            })?;
+            };
+            if !self.each(replaced.revision, selection, &mut budget, on)? {
+                return Err(PastError::TooMany { revision, max });
+            }
         }
         self.check_kept(revision)?;
         for ((scope, key), before) in &mut differing.resources {
@@ -362,7 +265,8 @@ impl Past {
         Ok(differing)
     }
 
-    /// Returns whether a revision changed something of a selection; `false` if its content is not kept.
+    /// Returns whether a revision changed something of a selection; `false` if its changes are not kept, and `None` if
+    /// that takes more than `records_left` records. Subtracts those that were read.
     ///
     /// # Errors
     /// See [`PastError`].
@@ -370,41 +274,50 @@ impl Past {
         &self,
         revision: Revision,
         selection: &Selection,
-    ) -> Result<bool, PastError> {
+        records_left: &mut usize,
+    ) -> Result<Option<bool>, PastError> {
         if self.kept(revision).is_none() {
-            return Ok(false);
+            return Ok(Some(false));
         }
         let mut any = false;
-        self.each(revision, selection, |_, _| {
+        let mut budget = Budget { records: *records_left, bytes: usize::MAX };
+        let on = |_: &[u8], _: &Bytes| {
             any = true;
             Ok(ControlFlow::Break(()))
-        })?;
-        Ok(any)
+        };
+        let is_done = self.each(revision, selection, &mut budget, on)?;
+        *records_left = budget.records;
+        Ok(is_done.then_some(any))
     }
 
-    /// Passes the records of a selection that a revision replaced, with their keys, in the order of their keys.
+    /// Passes the records of a selection that a revision replaced, with their keys, in the order of their keys. Returns
+    /// `false` if the budget ends before.
     fn each(
         &self,
         revision: Revision,
         selection: &Selection,
+        budget: &mut Budget,
         mut on: impl FnMut(&[u8], &Bytes) -> Result<ControlFlow<()>, PastError>,
-    ) -> Result<(), PastError> {
+    ) -> Result<bool, PastError> {
         let mut from = selection.prefix(revision);
         let end = after_prefix(&from);
         loop {
-            let found = self.reader.scan(&from, &end, SCAN_RECORDS);
-            let found = found.map_err(|error| unreadable(revision, &error))?;
-            for (key, record) in &found {
+            let scanned = self.reader.scan(&from, &end, SCAN_RECORDS);
+            let scanned = scanned.map_err(|error| unreadable(revision, &error))?;
+            for (key, record) in &scanned.records {
+                if !budget.take(key, record) {
+                    return Ok(false);
+                }
                 let included = selection.includes(key);
                 if included.map_err(|error| unreadable(revision, &error))?
                     && on(key, record)?.is_break()
                 {
-                    return Ok(());
+                    return Ok(true);
                 }
             }
-            match found.last() {
-                Some((last, _)) if found.len() == SCAN_RECORDS => from = [last, &[0][..]].concat(),
-                _ => return Ok(()),
+            match scanned.records.last() {
+                Some((last, _)) if scanned.has_more => from = [last, &[0][..]].concat(),
+                _ => return Ok(true),
             }
         }
     }
@@ -450,7 +363,7 @@ impl Past {
         key: &ResourceKey,
     ) -> Result<Option<Arc<Resource>>, PastError> {
         self.check_exists(revision)?;
-        let found = self.next_replaced(revision, &resource_content_key(scope, key))?;
+        let found = self.next_replaced(revision, &resource_content_key(scope, key), &mut 0)?;
         self.check_kept(revision)?;
         match found {
             Some((_, Part::Resource { resource, .. })) => Ok(resource),
@@ -458,7 +371,21 @@ impl Past {
         }
     }
 
-    /// Returns the kept revisions that changed a resource, oldest first, each with the resource before it.
+    /// Returns the first revision after another that changed a resource.
+    ///
+    /// # Errors
+    /// See [`PastError`].
+    pub fn next_change(
+        &self,
+        after: Revision,
+        scope: &ScopeName,
+        key: &ResourceKey,
+    ) -> Result<Option<Revision>, PastError> {
+        let next = self.next_replaced(after, &resource_content_key(scope, key), &mut 0)?;
+        Ok(next.map(|(revision, _)| revision))
+    }
+
+    /// Returns the newest `max` kept revisions that changed a resource, oldest first, each with the resource before it.
     ///
     /// # Errors
     /// See [`PastError`].
@@ -466,27 +393,31 @@ impl Past {
         &self,
         scope: &ScopeName,
         key: &ResourceKey,
+        max: usize,
     ) -> Result<Vec<ResourceChange>, PastError> {
         let of = resource_content_key(scope, key);
-        let (mut changes, mut after) = (Vec::new(), self.oldest());
-        while let Some((revision, before)) = self.next_replaced(after, &of)? {
+        let (mut changes, mut after) = (VecDeque::new(), self.oldest());
+        while let Some((revision, before)) = self.next_replaced(after, &of, &mut 0)? {
             if let Part::Resource { resource: before, .. } = before {
-                changes.push(ResourceChange { revision, before });
+                changes.push_back(ResourceChange { revision, before });
+            }
+            if changes.len() > max {
+                changes.pop_front();
             }
             after = revision;
         }
         self.check_kept(self.oldest())?;
-        Ok(changes)
+        Ok(changes.into())
     }
 
     /// Returns the first revision after another that replaced a part, and the part before it. `of` is the key of the part
-    /// in any revision.
+    /// in any revision. Counts the lookups.
     fn next_replaced(
         &self,
         after: Revision,
         of: &[u8],
+        lookups: &mut usize,
     ) -> Result<Option<(Revision, Part)>, PastError> {
-        let database = self.reader.database.upgrade().ok_or(PastError::Stopped)?;
         let mut key = of.to_vec();
         let revisions = self.image.computed.kept.revisions();
         let first = revisions.binary_search_by(|one| one.revision.cmp(&after));
@@ -494,7 +425,8 @@ impl Past {
         for Replaced { revision, .. } in revisions.iter().skip(first) {
             let begin = records_key(*revision);
             key[..begin.len()].copy_from_slice(&begin);
-            let found = database.get(Family::History, &state_key(CONTENT, &key));
+            *lookups += 1;
+            let found = self.reader.get(&key);
             if let Some(record) = found.map_err(|error| unreadable(*revision, &error))? {
                 let before = before_of(&key, &record);
                 let before = before.map_err(|error| unreadable(*revision, &error))?;
@@ -550,62 +482,6 @@ impl std::fmt::Debug for Past {
     }
 }
 
-impl Differing {
-    /// Returns a state with the parts in place of those that it has, as if `revision` had made it. The revisions of scopes,
-    /// the aliases, the use of quotas and the tokens stay those of the state.
-    #[must_use]
-    pub fn applied_to(&self, state: &State, revision: Revision) -> State {
-        let changed = self.resources.iter();
-        let changed = changed.map(|((scope, key), before)| (scope, key, before.clone()));
-        let mut state = State { revision, ..state.with_resources(changed) };
-        if let Some(rules) = &self.assignments {
-            let rules = rules.clone();
-            state.assignments = Arc::new(Assignments { changed: revision, rules });
-        }
-        if !self.rules.is_empty() {
-            let mut access = Access::clone(&state.access);
-            access.changed = revision;
-            replace(&mut access.rules, &self.rules, |rule| &rule.name);
-            state.access = Arc::new(access);
-        }
-        if !self.quotas.is_empty() {
-            let mut quotas = Vec::clone(&state.quotas.rules);
-            replace(&mut quotas, &self.quotas, |quota| &quota.name);
-            state.load_quotas(quotas);
-        }
-        state
-    }
-
-    /// Adds a part, unless there is one with this key.
-    pub fn add(&mut self, part: Part) {
-        match part {
-            Part::Resource { scope, key, resource } => {
-                self.resources.entry((scope, key)).or_insert(resource);
-            }
-            Part::Assignments(rules) => {
-                self.assignments.get_or_insert(rules);
-            }
-            Part::Rule { name, rule } => {
-                self.rules.entry(name).or_insert(rule);
-            }
-            Part::Quota { name, quota } => {
-                self.quotas.entry(name).or_insert(quota);
-            }
-        }
-    }
-}
-
-/// Replaces items by name; `None` removes an item.
-fn replace<T: Clone>(
-    items: &mut Vec<T>,
-    by: &BTreeMap<Arc<str>, Option<Box<T>>>,
-    name: impl Fn(&T) -> &Arc<str>,
-) {
-    items.retain(|item| !by.contains_key(name(item)));
-    items.extend(by.values().flatten().map(|item| T::clone(item)));
-    items.sort_by(|a, b| name(a).cmp(name(b)));
-}
-
 fn unreadable(revision: Revision, error: &dyn std::fmt::Display) -> PastError {
     PastError::Unreadable { revision, reason: error.to_string() }
 }
@@ -629,54 +505,4 @@ fn after_prefix(prefix: &[u8]) -> Vec<u8> {
         }
     }
     end
-}
-
-/// Decodes a record that a revision replaced.
-pub(crate) fn before_of(key: &[u8], record: &Bytes) -> Result<Part, RecordError> {
-    let invalid = || RecordError::Content("its key is not that of replaced content".to_owned());
-    let (_, family, key) = split_record_key(key).ok_or_else(invalid)?;
-    let record = Some(record).filter(|record| record[..] != *ABSENT).cloned();
-    match (family, key.split_first()) {
-        (Family::Resources, _) => resource_before(key, record),
-        (Family::Index, _) if key == ASSIGNMENTS_KEY => {
-            let record = record.ok_or_else(invalid)?;
-            let message: pb::AssignmentsRecord = record::open(Family::Index, key, record)?;
-            let rules = message.rules.into_iter().map(assignment_from_proto);
-            Ok(Part::Assignments(rules.collect::<Result<_, _>>()?))
-        }
-        (Family::Index, Some((&RULE_PREFIX, name))) => {
-            let rule = record.map(|record| record::open(Family::Index, key, record)).transpose()?;
-            let rule = rule.map(rule_from_proto).transpose()?.map(Box::new);
-            Ok(Part::Rule { name: text(name)?, rule })
-        }
-        (Family::Index, Some((&QUOTA_PREFIX, name))) => {
-            let quota =
-                record.map(|record| record::open(Family::Index, key, record)).transpose()?;
-            let quota = quota.map(quota_from_proto).transpose()?.map(Box::new);
-            Ok(Part::Quota { name: text(name)?, quota })
-        }
-        _ => Err(invalid()),
-    }
-}
-
-fn split_resource_key(key: &[u8]) -> Result<(ScopeName, ResourceKey), RecordError> {
-    let invalid = |error: &dyn std::fmt::Display| RecordError::Content(error.to_string());
-    let mut parts = key.splitn(3, |byte| *byte == SEPARATOR).map(text);
-    let mut part = || parts.next().unwrap_or_else(|| Err(invalid(&"its key is too short")));
-    let scope = ScopeName::new(&part()?).map_err(|error| invalid(&error))?;
-    let type_url = TypeUrl::new(&part()?).map_err(|error| invalid(&error))?;
-    let name = ResourceName::stored(&part()?).map_err(|error| invalid(&error))?;
-    Ok((scope, ResourceKey { type_url, name }))
-}
-
-fn resource_before(key: &[u8], record: Option<Bytes>) -> Result<Part, RecordError> {
-    let (scope, of) = split_resource_key(key)?;
-    let resource = record.map(|record| resource_of_record(of.clone(), key, record)).transpose()?;
-    Ok(Part::Resource { scope, key: of, resource: resource.map(Arc::new) })
-}
-
-fn text(bytes: &[u8]) -> Result<Arc<str>, RecordError> {
-    let text = str::from_utf8(bytes);
-    let text = text.map_err(|_| RecordError::Content("its key is not text".to_owned()))?;
-    Ok(text.into())
 }

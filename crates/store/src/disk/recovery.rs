@@ -354,14 +354,14 @@ impl Reader<'_> {
         Ok((ends, size))
     }
 
-    /// Reads deleted records, which nobody needs. An unreadable block would stop the replica at a
-    /// later compaction.
+    /// Reads records that the state does not need: deleted ones, and what revisions replaced. An unreadable block would
+    /// stop the replica at a later compaction.
     fn check_dead(&self, family: Family, from: &[u8], to: Option<&[u8]>) -> Result<(), OpenError> {
         for item in self.database.scan(family, from, to, Deleted::Read) {
             item.map_err(|error| {
                 self.damaged(
                     "the database",
-                    format!("the deleted records of {}: {error}", family.name()),
+                    format!("the records of {} beside the state: {error}", family.name()),
                 )
             })?;
         }
@@ -411,7 +411,8 @@ impl Reader<'_> {
         loader.finish(applied).map_err(|error| self.damaged(what, error))
     }
 
-    /// Reads the sizes of what revisions after `from` replaced. The records themselves are read when they are needed.
+    /// Reads the sizes of what revisions after `from` replaced. The checksums of the records themselves are verified when
+    /// the records are needed.
     fn read_replaced(&self, loader: &mut Loader, from: Revision) -> Result<(), OpenError> {
         let what = "the content of earlier revisions";
         let [from, end] =

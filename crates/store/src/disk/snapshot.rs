@@ -24,11 +24,11 @@ use prost::Message;
 
 use crate::{
     disk::{
+        content_reader::ContentReader,
         database::Database,
         earlier_content::{ContentError, ContentRecords, EarlierContent},
         image::Image,
         loader::{LoadError, Loader},
-        past::ContentReader,
         records::Record,
         tally::Tally,
     },

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::{
     Config,
     disk::{
+        content_reader::ContentReader,
         database::Database,
         digest::Digests,
         flusher::Flusher,
@@ -19,7 +20,6 @@ use crate::{
         log_size::LogSize,
         machine::Machine,
         opening::Opener,
-        past::ContentReader,
         preparer::Preparer,
         progress::Progress,
         published::Published,

@@ -25,7 +25,7 @@ pub(crate) const ABSENT: &[u8] = &[0];
 const REVISIONS: u8 = 0;
 const RECORDS: u8 = 1;
 
-/// How much of the content that revisions replaced the history keeps. It always keeps that of the newest revision.
+/// The limits of the replaced records that the history keeps. It always keeps those of the newest revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// The maximum number of revisions.
@@ -100,7 +100,7 @@ pub(crate) fn tables() -> [[u8; 1]; 2] {
     [[REVISIONS], [RECORDS]]
 }
 
-/// Writes the key of a record that a revision replaced in place of the content of `to`, without the prefix.
+/// Overwrites `to` with the key of a record that a revision replaced, without the prefix.
 pub(crate) fn put_record_key(to: &mut Vec<u8>, revision: Revision, family: Family, key: &[u8]) {
     to.clear();
     to.extend_from_slice(&records_key(revision));

@@ -49,7 +49,10 @@ pub(super) async fn send(
     snapshot: SnapshotData,
     stall: Duration,
 ) -> Result<Vote, Unreachable<Types>> {
-    let contents = match ask(target).await.and_then(|hello| hello.protocol) {
+    let Some(hello) = ask(target).await else {
+        return Err(target.unreachable("it does not answer before a snapshot"));
+    };
+    let contents = match hello.protocol {
         Some(protocol) if protocol::accepts_content(&protocol) => Contents::Include,
         _ => Contents::Omit,
     };

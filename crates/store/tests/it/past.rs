@@ -159,7 +159,7 @@ async fn content_of_each_revision_is_found_again() {
             let at = past.resource_at(Revision(revision), &scope, &key).unwrap();
             let expected = state.get(&scope, &key).map(|one| rendered(one));
             assert_eq!(at.map(|one| rendered(&one)), expected, "{key} at {revision}");
-            let changes = past.changes_to(&scope, &key).unwrap();
+            let changes = past.changes_to(&scope, &key, 1000).unwrap();
             let next = changes.iter().find(|change| change.revision.0 > revision);
             if let Some(next) = next {
                 assert_eq!(next.before.as_deref().map(rendered), expected, "{key} at {revision}");

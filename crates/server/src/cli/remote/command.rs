@@ -165,10 +165,10 @@ pub(crate) enum Command {
         "history --verify",
     ]))]
     History(history::History),
-    /// Show what differs between two revisions, or between manifests and the newest content
+    /// Compare two revisions, or manifests with the newest revision
     ///
     /// The exit code is 0 if nothing differs, 2 if something does, and 1 if the comparison failed or `apply` would be
-    /// refused.
+    /// rejected.
     #[command(after_help = examples(&["diff --from 41", "diff --from 41 --to 42 --scope edge", "diff -f web.yaml"]))]
     Diff(diff::Diff),
     /// Show which revision last set each line of a resource
@@ -176,13 +176,14 @@ pub(crate) enum Command {
     Blame(blame::Blame),
     /// Restore the content of an earlier revision, in one atomic transaction
     ///
-    /// The rollback is a write like any other: it makes a new revision, validation and guards apply, and it is refused
-    /// if another write changes the scope meanwhile. Resources that are not restored stay as they are.
+    /// A rollback is a normal write: it makes a new revision, and validation, guards, quotas and access rules apply. It
+    /// deletes resources that did not exist at REVISION. The server rejects it if one of its scopes, or the
+    /// assignments, change before it commits.
     #[command(after_help = write_help(&["rollback edge --to 41 --dry-run", "rollback edge cluster web --to 41", "rollback --all --to 41"]))]
     Rollback(rollback::Rollback),
-    /// Take back what one revision changed, and keep what later ones changed
+    /// Undo the changes of one revision, and keep later changes
     ///
-    /// Refused, with the later revisions, if one of them changed the same resource to something else.
+    /// The server rejects it if a later revision changed the same object, and names the conflicts.
     #[command(after_help = write_help(&["undo 42 --dry-run", "undo 42 --wait=10s"]))]
     Undo(rollback::Undo),
     /// Show and change the members of the cluster

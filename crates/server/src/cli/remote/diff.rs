@@ -12,38 +12,39 @@ use super::{
     read::Read,
     write::{Validate, write_all_changes},
 };
-use crate::cli::{answer::Answer, failure::Failure, text::count};
+use crate::cli::{answer::Answer, exit::Exit, failure::Failure, text::count};
 
 /// The arguments of `diff`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["files", "from"]))]
 pub(crate) struct Diff {
-    /// Type of the only resources to compare: an alias or a type URL
+    /// Compare only resources of this type: an alias or a type URL
     #[arg(value_name = "TYPE", requires = "from")]
     type_name: Option<String>,
-    /// Name of the only resource to compare
+    /// Compare only the resource of this name
     #[arg(id = "resource", value_name = "NAME")]
     name: Option<String>,
-    /// Compare manifests (YAML or JSON) with the newest content; a file, a directory or -; repeatable
+    /// Compare manifests with the newest revision; a file, directory or -; repeatable
     #[arg(short, long = "file", value_name = "FILE|DIR|-", conflicts_with = "from")]
     files: Vec<PathBuf>,
-    /// Compare the content at this revision
+    /// Old revision
     #[arg(long, value_name = "REVISION")]
     from: Option<u64>,
-    /// Compare with the content at this revision [default: the newest]
+    /// New revision [default: the newest]
     #[arg(long, value_name = "REVISION", requires = "from")]
     to: Option<u64>,
-    /// With --from, compare only this scope [default: everything]. With -f, use this scope for documents that do not
-    /// name one [default: default]
+    /// Compare only this scope; with -f, the scope of documents without one
+    ///
+    /// Without it, --from compares everything, and -f uses the scope "default".
     #[arg(long)]
     scope: Option<String>,
     /// With -f, also show the resources that `apply --prune` would delete
     #[arg(long, requires = "files")]
     prune: bool,
-    /// With --from, show at most N changes
+    /// With --from, show at most N changes per page
     #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
-    /// With --from, show the changes after those of an earlier command [default: from the first]
+    /// With --from, continue after the page of an earlier command
     #[arg(long, value_name = "CURSOR", requires = "from")]
     cursor: Option<String>,
     #[command(flatten)]
@@ -54,19 +55,23 @@ pub(crate) struct Diff {
     read: Read,
 }
 
-/// Shows what differs. Fails with [`Exit::Changes`](crate::cli::exit::Exit) if something does.
+/// Shows what differs. Fails with [`Exit::Changes`] if something does.
 pub(super) async fn run(
     diff: Diff,
     servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
+    let has_name = !diff.only_name.to_text().is_empty();
+    if diff.from.is_some() && (has_name || diff.validate.validation.is_some()) {
+        return Err(Failure::with_exit(Exit::Usage, "--name and --validation need -f"));
+    }
     let Some(from) = diff.from else {
         let Diff { files, scope, prune, only_name, validate, read, .. } = diff;
         let apply = Apply::dry_run(files, scope, prune, only_name, validate, read.stale);
         return super::apply::run(apply, servers, answer).await;
     };
     let request = pb::CompareRevisionsRequest {
-        from,
+        from: Some(from),
         to: diff.to,
         scope: diff.scope.unwrap_or_default(),
         r#type: diff.type_name.unwrap_or_default(),
@@ -86,7 +91,7 @@ pub(super) async fn run(
             access_changes: compared.access_changes.clone(),
             ..pb::WriteResponse::default()
         };
-        write_all_changes(&shown, out)?;
+        write_all_changes(&shown, usize::MAX, out)?;
         if compared.hidden > 0 {
             writeln!(out, "{} that you may not read", count(compared.hidden, "change"))?;
         }

@@ -5,11 +5,14 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use chancery_admin_proto::v1::{self as pb, history_service_client::HistoryServiceClient};
+use chancery_admin_proto::v1::{
+    self as pb, admin_client::AdminClient, history_service_client::HistoryServiceClient,
+};
 use clap::{Args, Subcommand};
 
 use super::{
     client::{Servers, refusal},
+    connector::Channel,
     history_check::{self, HistoryHead},
     read::Read,
     watch::{Kind, follow_kinds},
@@ -37,7 +40,7 @@ pub(crate) struct History {
     command: Option<Command>,
     /// Show only revisions that changed this scope [default: all]
     ///
-    /// With --scope, --type or --name, the list ends at the oldest revision whose content is kept.
+    /// With --scope, --type or --name, the list has only revisions whose changes are kept.
     #[arg(long, conflicts_with = "verify")]
     scope: Option<String>,
     /// Show only revisions that changed a resource of this type [default: all]
@@ -49,7 +52,7 @@ pub(crate) struct History {
     /// Show only revisions whose author contains this text [default: all]
     #[arg(long, conflicts_with = "verify")]
     author: Option<String>,
-    /// Show only revisions of this time: 30m, 24h or 7d back from now [default: all]
+    /// Show only revisions newer than this age, such as 30m, 24h or 7d [default: all]
     #[arg(long, value_name = "TIME", conflicts_with = "verify")]
     since: Option<Age>,
     /// Show at most N revisions, the newest first
@@ -67,7 +70,7 @@ pub(crate) struct History {
     #[arg(long, value_name = "REVISION:HASH", requires = "verify")]
     expect_head: Option<HistoryHead>,
     /// Then show each new revision with its changes, until you interrupt it
-    #[arg(long, conflicts_with = "verify")]
+    #[arg(long, conflicts_with_all = ["verify", "scope", "type_name", "name", "author", "since"])]
     follow: bool,
     #[command(flatten)]
     read: Read,
@@ -156,12 +159,33 @@ async fn show(show: Show, servers: &Servers, answer: &mut Answer<'_>) -> Result<
             access_changes: shown.access_changes.clone(),
             ..pb::WriteResponse::default()
         };
-        write_all_changes(&changes, out)?;
+        write_all_changes(&changes, usize::MAX, out)?;
         if shown.hidden > 0 {
             writeln!(out, "{} that you may not read", count(shown.hidden, "change"))?;
         }
         if shown.next.is_empty() { Ok(()) } else { writeln!(out, "more: --cursor {}", shown.next) }
     })
+}
+
+/// Returns the revisions of a request. A page of the server may be shorter than asked for.
+async fn list(
+    client: &mut AdminClient<Channel>,
+    mut request: pb::ListHistoryRequest,
+) -> Result<pb::ListHistoryResponse, Failure> {
+    let limit = request.limit;
+    let mut listed = pb::ListHistoryResponse::default();
+    loop {
+        let response = client.list_history(request.clone()).await;
+        let mut page = response.map_err(|status| refusal(&status))?.into_inner();
+        listed.entries.append(&mut page.entries);
+        listed = pb::ListHistoryResponse { entries: listed.entries, ..page };
+        let n = u32::try_from(listed.entries.len()).unwrap_or(limit);
+        request.limit = limit.saturating_sub(n);
+        request.cursor.clone_from(&listed.next);
+        if request.limit == 0 || listed.next.is_empty() {
+            return Ok(listed);
+        }
+    }
 }
 
 /// Shows the newest revisions.
@@ -185,10 +209,9 @@ pub(super) async fn run(
         author: history.author.unwrap_or_default(),
         since_ms: history.since.map(Age::since_ms).unwrap_or_default(),
     };
-    let response = client.list_history(request).await.map_err(|status| refusal(&status))?;
     let expected = history.expect_head;
     let (is_check, follows) = (history.verify, history.follow);
-    let history = response.into_inner();
+    let history = list(&mut client, request).await?;
     if is_check {
         return history_check::run(&history.entries, expected.as_ref(), answer);
     }

@@ -16,10 +16,10 @@ pub(crate) struct Rollback {
     /// Scope to roll back
     #[arg(value_name = "SCOPE")]
     scope: Option<String>,
-    /// Type of the only resources to roll back: an alias or a type URL
+    /// Roll back only resources of this type: an alias or a type URL
     #[arg(value_name = "TYPE", requires = "scope")]
     type_name: Option<String>,
-    /// Name of the only resource to roll back
+    /// Roll back only the resource of this name
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Roll back all scopes, the assignments, the access rules and the quotas
@@ -36,7 +36,7 @@ pub(crate) struct Rollback {
     write: Write,
 }
 
-/// Goes back to an earlier revision.
+/// Restores the content of an earlier revision.
 pub(super) async fn rollback(
     rollback: Rollback,
     servers: &Servers,
@@ -47,6 +47,7 @@ pub(super) async fn rollback(
         let options = validate.add_to(options);
         let (r#type, name) = (type_name.unwrap_or_default(), name.unwrap_or_default());
         let scope = scope.unwrap_or_default();
+        let to = Some(to);
         Body::Rollback(pb::RollbackRequest { to, scope, all, r#type, name, options })
     };
     Request::new(&write, body)?.run(servers, answer).await
@@ -55,7 +56,7 @@ pub(super) async fn rollback(
 /// The arguments of `undo`.
 #[derive(Debug, Args)]
 pub(crate) struct Undo {
-    /// Revision to take back
+    /// Revision to undo
     #[arg(value_name = "REVISION")]
     revision: u64,
     #[command(flatten)]
@@ -64,7 +65,7 @@ pub(crate) struct Undo {
     write: Write,
 }
 
-/// Takes back one revision.
+/// Undoes one revision.
 pub(super) async fn undo(
     undo: Undo,
     servers: &Servers,

@@ -39,10 +39,10 @@ use crate::{
 pub(crate) struct Write {
     /// Show what would change, and write nothing
     ///
-    /// Ends with 0 if nothing would change, with 2 if something would, and with 1 if the write would be refused.
+    /// The exit code is 0 without changes, 2 with changes, and 1 if the write would be rejected.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// End a dry run with 0 also if there would be changes, or a guard would reject the write
+    /// Exit with 0 even if the dry run has changes, or a guard would reject the write
     #[arg(long, requires = "dry_run")]
     pub(crate) exit_zero: bool,
     /// Compute the dry run from the replica's own state, which may be outdated
@@ -376,8 +376,12 @@ fn report_warnings(warnings: &[pb::Problem]) {
 }
 
 /// Writes the differences of the first resources and assignments.
-fn write_changes(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
-    let shown = response.changes.iter().take(CHANGES_SHOWN_MAX);
+fn write_changes(
+    response: &pb::WriteResponse,
+    shown_max: usize,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let shown = response.changes.iter().take(shown_max);
     for change in shown {
         let type_name = short_type(&change.type_url);
         let name = with_variant(&format!("{:?}", change.name), &change.variant);
@@ -389,7 +393,7 @@ fn write_changes(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::R
         };
         write_differences(&object, &differences, out)?;
     }
-    for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
+    for change in response.assignment_changes.iter().take(shown_max) {
         let differences = Differences {
             unified: &change.unified,
             lines_omitted: change.unified_lines_omitted,
@@ -400,29 +404,30 @@ fn write_changes(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::R
     Ok(())
 }
 
-/// Writes a table of the first changes, and their differences.
+/// Writes a table of the first `shown_max` changes of each kind, and their differences.
 pub(super) fn write_all_changes(
     response: &pb::WriteResponse,
+    shown_max: usize,
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
     let mut table = Table::new(["CHANGE", "TYPE", "NAME", "SCOPE"]);
-    for change in response.changes.iter().take(CHANGES_SHOWN_MAX) {
+    for change in response.changes.iter().take(shown_max) {
         let (kind, scope) = (change.kind.clone(), change.scope.clone());
         let name = with_variant(&change.name, &shortened(&change.variant));
         table.row([kind, short_type(&change.type_url), name, scope]);
     }
-    for change in response.assignment_changes.iter().take(CHANGES_SHOWN_MAX) {
+    for change in response.assignment_changes.iter().take(shown_max) {
         let kind = change.kind.clone();
         table.row([kind, "assignment".to_owned(), change.name.clone(), String::new()]);
     }
-    for change in response.access_changes.iter().take(CHANGES_SHOWN_MAX) {
+    for change in response.access_changes.iter().take(shown_max) {
         let (kind, name) = (change.kind.clone(), change.name.clone());
         table.row([kind, access_object(change).to_owned(), name, String::new()]);
     }
     if !table.is_empty() {
         table.write(out, "")?;
     }
-    let beyond = |n: usize| n.saturating_sub(CHANGES_SHOWN_MAX) as u64;
+    let beyond = |n: usize| n.saturating_sub(shown_max) as u64;
     let hidden = beyond(response.changes.len())
         + beyond(response.assignment_changes.len())
         + beyond(response.access_changes.len());
@@ -431,12 +436,12 @@ pub(super) fn write_all_changes(
         let n = hidden + response.changes_omitted;
         writeln!(out, "… {n} {more}{}", if n == 1 { "change" } else { "changes" })?;
     }
-    write_changes(response, out)?;
-    write_access_changes(response, CHANGES_SHOWN_MAX, out)
+    write_changes(response, shown_max, out)?;
+    write_access_changes(response, shown_max, out)
 }
 
 fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Result<()> {
-    write_all_changes(response, out)?;
+    write_all_changes(response, CHANGES_SHOWN_MAX, out)?;
     write_access_effects(response, out)?;
     write_guards(response, out)?;
     let assignments = match response.assignments {
@@ -466,8 +471,13 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
 
 /// Succeeds only if a dry run would change nothing.
 fn dry_run_verdict(response: &pb::WriteResponse) -> Result<(), Failure> {
-    if response.guards.iter().any(|finding| !finding.confirmed) {
-        return Err(Failure::new("a guard would reject the write"));
+    let guards = response.guards.iter().filter(|finding| !finding.confirmed);
+    let guards: Vec<&str> = guards.map(|finding| finding.guard.as_str()).collect();
+    if !guards.is_empty() {
+        let names = guards.join(",");
+        return Err(Failure::new(format_args!(
+            "guard `{names}` would reject the write; to write it anyway, pass `--confirm {names}`"
+        )));
     }
     if n_changes(response) == 0 { Ok(()) } else { Err(Failure::changes()) }
 }
