@@ -11,6 +11,7 @@ mod external;
 mod golden;
 mod grpc;
 mod guards;
+mod history;
 mod http;
 mod listeners;
 mod load;

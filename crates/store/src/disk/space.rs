@@ -75,16 +75,17 @@ impl Space {
         Some(Full { free, needed: self.reserve.saturating_add(AMPLIFICATION) })
     }
 
-    /// Reserves space for `len` more bytes. Deducts them from the last measurement, so that a burst
-    /// between two measurements cannot use up the reserve.
-    pub(crate) fn take(&self, len: u64) -> Result<(), Full> {
+    /// Reserves space for `len` more bytes, and for `replaced` bytes that the history keeps. Deducts them from the last
+    /// measurement, so that a burst between two measurements cannot use up the reserve.
+    pub(crate) fn take(&self, len: u64, replaced: u64) -> Result<(), Full> {
         let Some(free) = self.free() else { return Ok(()) };
-        let needed = self.reserve.saturating_add(len.saturating_mul(AMPLIFICATION));
+        let taken = len.saturating_mul(AMPLIFICATION).saturating_add(replaced);
+        let needed = self.reserve.saturating_add(taken);
         if free < needed {
             return Err(Full { free, needed });
         }
         if let Some((_, free)) = self.measured.lock().as_mut() {
-            *free = free.saturating_sub(len.saturating_mul(AMPLIFICATION));
+            *free = free.saturating_sub(taken);
         }
         Ok(())
     }

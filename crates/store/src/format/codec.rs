@@ -502,7 +502,10 @@ fn ref_to_proto(scope: &ScopeName, key: &ResourceKey) -> pb::ResourceRef {
     pb::ResourceRef { scope: scope.to_string(), key: Some(key_to_proto(key)) }
 }
 
-fn ref_from_proto(message: pb::ResourceRef) -> Result<(ScopeName, ResourceKey), RecordError> {
+/// Decodes the scope and the key of a resource.
+pub(crate) fn ref_from_proto(
+    message: pb::ResourceRef,
+) -> Result<(ScopeName, ResourceKey), RecordError> {
     let scope = ScopeName::new(&message.scope).map_err(|error| invalid("a reference", error))?;
     let key = message.key.ok_or_else(|| missing("the key of a reference"))?;
     Ok((scope, key_from_proto(&key)?))

@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use chancery_model::ScopeName;
 use chancery_raft_proto::v1 as pb;
 use openraft::{
     async_runtime::WatchReceiver,
@@ -31,6 +32,7 @@ use crate::{
     },
     failure::Failure,
     format::{
+        codec::ref_from_proto,
         content::Retention,
         packed::pack,
         prepared::{PREPARED_BYTES_MIN, Preparation},
@@ -146,9 +148,10 @@ impl Forwarder {
             let attempt = match &leader {
                 Some(Leader::Here) => {
                     command.retention = Some(self.retention.to_proto());
+                    let replaced = self.replaced_len(&command);
                     let encoded;
                     (encoded, command) = command::encode(command).await?;
-                    self.propose_local(encoded, deadline).await
+                    self.propose_local(encoded, replaced, deadline).await
                 }
                 Some(there @ Leader::There { id, .. }) => {
                     let (answer, answered) = oneshot::channel();
@@ -253,10 +256,31 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Proposes a command as the leader.
-    async fn propose_local(&self, command: Bytes, deadline: Instant) -> Attempt {
+    /// Returns the size of the bodies that a command deletes and the history keeps, in bytes. A short command may delete
+    /// much. Bodies that it replaces are about as large as the command.
+    fn replaced_len(&self, command: &pb::Command) -> u64 {
+        let Some(pb::command::Command::Transaction(transaction)) = &command.command else {
+            return 0;
+        };
+        if transaction.deletes.is_empty() && transaction.prune.is_empty() {
+            return 0;
+        }
+        let state = self.published.state();
+        let scopes = transaction.prune.iter().filter_map(|scope| {
+            let scope = state.scopes.get(&ScopeName::new(scope).ok()?)?;
+            Some(scope.types.values().map(|collection| collection.body_bytes).sum::<u64>())
+        });
+        let deleted = transaction.deletes.iter().filter_map(|one| {
+            let (scope, key) = ref_from_proto(one.clone()).ok()?;
+            Some(state.get(&scope, &key)?.body_len() as u64)
+        });
+        scopes.sum::<u64>() + deleted.sum::<u64>()
+    }
+
+    /// Proposes a command as the leader. `replaced` is the size of the bodies that it deletes, in bytes.
+    async fn propose_local(&self, command: Bytes, replaced: u64, deadline: Instant) -> Attempt {
         let len = command.len() as u64;
-        if let Err(Full { free, needed }) = self.space.take(len) {
+        if let Err(Full { free, needed }) = self.space.take(len, replaced) {
             self.has_refused.store(true, Ordering::Relaxed);
             let path = self.data_dir.clone();
             return Attempt::Full(TransactError::DiskFull { path, free, needed });
@@ -347,6 +371,7 @@ impl Forwarder {
     pub(crate) async fn answer(&self, mut command: pb::Command) -> pb::WriteResult {
         use pb::write_result::Result;
         command.retention = Some(self.retention.to_proto());
+        let replaced = self.replaced_len(&command);
         let refused = |error| pb::WriteResult { result: Some(Result::Error(error)) };
         let command = match command::encode_checked(command).await {
             Ok(Some(command)) => command,
@@ -358,7 +383,7 @@ impl Forwarder {
             Err(error) => return refused(write_error_to_proto(&error)),
         };
         let deadline = Instant::now() + self.transact_timeout;
-        let result = match self.propose_local(command, deadline).await {
+        let result = match self.propose_local(command, replaced, deadline).await {
             Attempt::Done(Ok(response)) => Result::Written(pb::Written {
                 // The state at this index includes the write.
                 index: self.published.applied(),
