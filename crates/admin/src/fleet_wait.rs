@@ -84,13 +84,21 @@ struct Sessions {
     /// The number of further sessions of such replicas.
     n_lost_more: u64,
     not_asked: Vec<pb_admin::ReplicaNotAsked>,
-    /// The nodes whose sessions have ended, and that have a session elsewhere.
+    /// The nodes whose sessions have ended, and about which the other replicas were asked.
+    asked_about: BTreeSet<String>,
+    /// Those of them that have a session elsewhere.
     returned: BTreeSet<String>,
 }
 
 impl Sessions {
-    /// Takes the answers of one round.
-    fn update(&mut self, own: (u64, pb::WaitAnswer), there: Elsewhere<pb::WaitAnswer>) {
+    /// Takes the answers of one round, in which the other replicas were asked about nodes.
+    fn update(
+        &mut self,
+        asked_about: BTreeSet<String>,
+        own: (u64, pb::WaitAnswer),
+        there: Elsewhere<pb::WaitAnswer>,
+    ) {
+        self.asked_about = asked_about;
         self.not_asked = there.not_asked;
         self.returned.clear();
         for (replica_id, answer) in there.replies.into_iter().chain([own]) {
@@ -114,6 +122,26 @@ impl Sessions {
         left.filter(|node| !self.returned.contains(*node)).cloned().collect()
     }
 
+    /// Returns the nodes whose sessions have ended, with or without an answer.
+    fn ended(&self) -> BTreeSet<String> {
+        let gone = self.answers.values().flat_map(|answer| &answer.gone).cloned();
+        self.left().into_iter().chain(gone).take(LEFT_MAX).collect()
+    }
+
+    /// Returns the number of sessions that acknowledged before they ended, and do not count: their nodes count elsewhere,
+    /// or may do so.
+    fn n_elsewhere(&self) -> u64 {
+        if self.answers.len() == 1 && self.not_asked.is_empty() {
+            return 0;
+        }
+        let is_elsewhere =
+            |node: &&String| !self.asked_about.contains(*node) || self.returned.contains(*node);
+        let of_replica = |answer: &pb::WaitAnswer| {
+            answer.gone.iter().filter(is_elsewhere).count() as u64 + answer.gone_omitted
+        };
+        self.answers.values().map(of_replica).sum()
+    }
+
     fn n_left(&self) -> u64 {
         let omitted: u64 = self.answers.values().map(|answer| answer.left_omitted).sum();
         self.left().len() as u64 + omitted + self.n_lost_more
@@ -128,7 +156,8 @@ impl Sessions {
     }
 
     fn n_acknowledged(&self) -> u64 {
-        self.answers.values().map(|answer| answer.acknowledged).sum()
+        let acknowledged: u64 = self.answers.values().map(|answer| answer.acknowledged).sum();
+        acknowledged.saturating_sub(self.n_elsewhere())
     }
 
     /// Returns the number of sessions that were asked. One that returned to another replica counts there.
@@ -136,7 +165,7 @@ impl Sessions {
         let listed: u64 = self.answers.values().map(|answer| answer.left.len() as u64).sum();
         let omitted: u64 = self.answers.values().map(|answer| answer.left_omitted).sum();
         let asked: u64 = self.answers.values().map(|answer| answer.asked).sum();
-        asked - listed.min(asked) - omitted.min(asked - listed.min(asked)) + self.n_left()
+        asked.saturating_sub(listed + omitted + self.n_elsewhere()) + self.n_left()
     }
 }
 
@@ -155,10 +184,10 @@ pub(crate) async fn wait_for(
     // The time since which no further answer is expected.
     let mut unanswered_since = None;
     loop {
-        let left = sessions.left();
-        question.left = left.iter().take(LEFT_MAX).cloned().collect();
-        let (here, there) = tokio::join!(own.progress(&left), fleet::ask(ctx, &question));
-        sessions.update((own_id, here), there);
+        let ended = sessions.ended();
+        question.left = ended.iter().cloned().collect();
+        let (here, there) = tokio::join!(own.progress(&ended), fleet::ask(ctx, &question));
+        sessions.update(ended, (own_id, here), there);
         let passed = start.elapsed();
         let n_queries = sessions.n_queries();
         let is_done = sessions.is_final()
@@ -169,7 +198,9 @@ pub(crate) async fn wait_for(
         let is_alone = sessions.answers.len() == 1 && sessions.not_asked.is_empty();
         let is_confirmed = first_final.is_some_and(|first| is_alone || n_queries > first);
         // A client that has lost its replica soon connects to another one.
-        let is_known = sessions.not_asked.is_empty() && sessions.n_left() == 0;
+        let is_known = sessions.not_asked.is_empty()
+            && sessions.n_left() == 0
+            && sessions.ended().is_subset(&sessions.asked_about);
         let is_given_up = unanswered_since.is_some_and(|since| passed - since >= UNANSWERED_MAX);
         let is_over = passed >= timeout || ctx.deps.drain.is_cancelled();
         if is_confirmed && (is_known || is_given_up) || is_over {
@@ -379,7 +410,26 @@ mod tests {
         let replies: Vec<(u64, pb::WaitAnswer)> = other.into_iter().map(|one| (2, one)).collect();
         let answered = replies.iter().map(|(id, _)| *id).collect();
         let there = Elsewhere { replies, answered, not_asked: Vec::new(), n_not_asked: 0 };
-        sessions.update((1, own), there);
+        let asked_about = sessions.ended();
+        sessions.update(asked_about, (1, own), there);
+    }
+
+    /// A client that acknowledges on one replica, and then on another, counts once.
+    #[test]
+    fn node_that_moves_after_its_acknowledgment_counts_once() {
+        let gone = |answer: pb::WaitAnswer| pb::WaitAnswer { gone: vec!["a".to_owned()], ..answer };
+        let mut sessions = Sessions::default();
+        round(&mut sessions, answer(7, 1, &["b"], &[]), Some(answer(8, 1, &[], &[])));
+        assert_eq!((sessions.n_acknowledged(), sessions.n_asked()), (2, 3));
+        // Replica 2 has not been asked about the node yet, so it may have the node.
+        round(&mut sessions, gone(answer(7, 1, &["b"], &[])), Some(answer(8, 1, &[], &[])));
+        assert_eq!((sessions.n_acknowledged(), sessions.n_asked()), (1, 2));
+        let here = pb::WaitAnswer { here: vec!["a".to_owned()], ..answer(8, 1, &[], &[]) };
+        round(&mut sessions, gone(answer(7, 1, &["b"], &[])), Some(here));
+        assert_eq!((sessions.n_acknowledged(), sessions.n_asked()), (1, 2));
+        // Without a session elsewhere, its acknowledgment counts.
+        round(&mut sessions, gone(answer(7, 1, &["b"], &[])), Some(answer(8, 0, &[], &[])));
+        assert_eq!((sessions.n_acknowledged(), sessions.n_asked()), (1, 2));
     }
 
     /// A session that ends on one replica and begins on another counts once.

@@ -52,6 +52,8 @@ pub(crate) struct Waited {
     pub(crate) left: Vec<Arc<Node>>,
     /// The number of all these sessions.
     pub(crate) n_left: usize,
+    /// The nodes of the sessions that ended after they had acknowledged, and have not returned to this replica.
+    pub(crate) gone: Vec<Arc<Node>>,
     /// The nodes of the sessions that the change concerns now.
     pub(crate) present: Vec<Arc<Node>>,
     pub(crate) time: Duration,
@@ -132,6 +134,17 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// Returns the nodes of the sessions that ended after they had acknowledged, if the nodes have not reconnected.
+    fn gone(&self, now: &Progress) -> Vec<Arc<Node>> {
+        let here: BTreeSet<&str> = now.asked.values().map(|asked| asked.node.id.as_str()).collect();
+        let ended = self.asked.iter().filter(|(id, _)| !now.asked.contains_key(*id));
+        let ended = ended.filter(|(_, asked)| asked.has_acknowledged);
+        let nodes = ended.map(|(_, asked)| &asked.node);
+        nodes.filter(|node| !here.contains(node.id.as_str())).cloned().collect()
+    }
+}
+
 impl Waits {
     /// Queries the shards repeatedly for the sessions that have not acknowledged `change`. Ends
     /// when all sessions have acknowledged or rejected the change or have lost their assignment, or
@@ -189,8 +202,10 @@ impl Waited {
     fn new(settlement: &Progress, seen: &Seen, time: Duration) -> Self {
         // For a shard that is behind, it is unknown which sessions have ended.
         let left = if settlement.is_behind { Vec::new() } else { seen.left(settlement) };
-        let n_acknowledged = seen.asked.values().filter(|asked| asked.has_acknowledged).count();
-        let n_open = settlement.asked.values().filter(|asked| !asked.has_acknowledged).count();
+        let gone = seen.gone(settlement);
+        let n_here = settlement.asked.values().filter(|asked| asked.has_acknowledged).count();
+        let n_acknowledged = n_here + gone.len();
+        let n_open = settlement.asked.len() - n_here;
         let (mut n_unsettled, mut n_rejected, mut unsettled) = (0, 0, Vec::new());
         for one in seen.unsettled(settlement) {
             n_unsettled += 1;
@@ -208,6 +223,7 @@ impl Waited {
             n_acknowledged,
             n_left: left.len(),
             left: left.into_iter().take(LISTED_MAX).cloned().collect(),
+            gone,
             present: settlement.asked.values().map(|asked| Arc::clone(&asked.node)).collect(),
             time,
         }
@@ -346,6 +362,12 @@ mod tests {
         assert_eq!(seen.left(&Progress::default()).len(), 1);
         seen.update(&asked(2, true));
         assert_eq!(seen.left(&asked(2, true)).len(), 0);
+        // Nor does it count twice if the first session had acknowledged.
+        seen.update(&asked(3, true));
+        let waited = Waited::new(&asked(3, true), &seen, Duration::ZERO);
+        assert_eq!((waited.n_asked, waited.n_acknowledged, waited.gone.len()), (1, 1, 0));
+        let waited = Waited::new(&Progress::default(), &seen, Duration::ZERO);
+        assert_eq!(waited.n_acknowledged, waited.gone.len());
     }
 
     /// The rejection of a session that ends during the wait is reported, even if its node reconnects.

@@ -17,7 +17,7 @@ use chancery_raft_proto::v1 as pb;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 
-use crate::wait::{Waited, Waits};
+use crate::wait::{LISTED_MAX, Waited, Waits};
 
 /// The maximum number of waits of other replicas.
 const WAITS_MAX: usize = 1024;
@@ -58,7 +58,7 @@ impl SessionWait {
     }
 
     /// Returns the progress, as soon as the sessions have been asked once. `left` are nodes whose sessions on other
-    /// replicas have ended without an answer.
+    /// replicas have ended.
     pub(crate) async fn progress(&self, left: &BTreeSet<String>) -> pb::WaitAnswer {
         *self.asked_at.lock() = Instant::now();
         let mut progress = self.progress.clone();
@@ -82,6 +82,8 @@ impl SessionWait {
             left: waited.left.iter().map(|node| node.id.clone()).collect(),
             left_omitted: (waited.n_left - waited.left.len()) as u64,
             here: here.into_iter().map(str::to_owned).collect(),
+            gone: waited.gone.iter().take(LISTED_MAX).map(|node| node.id.clone()).collect(),
+            gone_omitted: waited.gone.len().saturating_sub(LISTED_MAX) as u64,
         }
     }
 }
