@@ -269,10 +269,10 @@ operations! {
             record: write(rollback::record_rollback(&request)),
             http: POST "/v1/rollback" {
                 to: number("to"),
-                scope: text("scope"),
+                scope: given_text("scope"),
                 all: flag("all"),
-                r#type: text("type"),
-                name: text("name"),
+                r#type: given_text("type"),
+                name: given_text("name"),
                 options: options(),
             },
             run: rollback::rollback(ctx, request).await,

@@ -84,6 +84,17 @@ impl Params {
         Ok(self.one(name)?.unwrap_or_default())
     }
 
+    /// Returns a text, or an empty text if the parameter is missing. An empty value is an error: it would select more than
+    /// the caller meant.
+    pub(crate) fn given_text(&mut self, name: &'static str) -> Result<String, AdminError> {
+        match self.one(name)? {
+            Some(text) if text.is_empty() => Err(AdminError::Parameter(format!(
+                "the parameter {name} is empty; omit it to select all"
+            ))),
+            text => Ok(text.unwrap_or_default()),
+        }
+    }
+
     /// Returns a flag: `true`, `1` or an empty value for true, `false` or `0` for false.
     pub(crate) fn flag(&mut self, name: &'static str) -> Result<bool, AdminError> {
         Ok(self.optional_flag(name)?.unwrap_or_default())

@@ -19,7 +19,7 @@ impl From<PastError> for AdminError {
             PastError::Forgotten { .. }
             | PastError::ChangesForgotten { .. }
             | PastError::TooMany { .. } => Self::Precondition(text),
-            PastError::Future { .. } => Self::NotFound(text),
+            PastError::Future { .. } | PastError::Skipped { .. } => Self::NotFound(text),
             PastError::Unreadable { .. } => Self::Internal(text),
         }
     }

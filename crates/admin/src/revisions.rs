@@ -6,6 +6,7 @@ use std::{
 };
 
 use chancery_admin_proto::v1 as pb;
+use chancery_admission::MARK;
 use chancery_diff::{common_lines, field_lines};
 use chancery_model::{
     Change, ChangeKind, Resource, ResourceKey, Revision, ScopeName, State, Target, TypeUrl, Verb,
@@ -80,7 +81,12 @@ impl Compared {
     ///
     /// # Errors
     /// Fails if it had none.
-    pub(crate) fn check_found(&self, ctx: &Ctx, selection: &Selection) -> Result<(), AdminError> {
+    pub(crate) fn check_found(
+        &self,
+        ctx: &Ctx,
+        past: &Past,
+        selection: &Selection,
+    ) -> Result<(), AdminError> {
         let Selection { scope, type_url, name } = selection;
         let target = match (scope, type_url, name) {
             (Some(scope), Some(type_url), Some(name)) => Target::Resource(scope, type_url, name),
@@ -103,7 +109,17 @@ impl Compared {
                     && one.resources.values().any(|resource| is_of(resource))
             })
         };
-        if *selection == Selection::default() || has_any(&self.before) || has_any(&self.after) {
+        let is_known = match (scope, type_url, name) {
+            // A scope that becomes empty remains.
+            (None, None, None) => true,
+            (Some(scope), None, None) => past.state().scopes.contains_key(scope),
+            (Some(scope), Some(type_url), Some(name)) => {
+                let key = ResourceKey { type_url: type_url.clone(), name: name.clone() };
+                past.next_change(past.oldest(), scope, &key)?.is_some()
+            }
+            _ => false,
+        };
+        if is_known || has_any(&self.before) || has_any(&self.after) {
             return Ok(());
         }
         let what = match (type_url, name) {
@@ -143,14 +159,23 @@ pub(crate) fn kind_of(before: Option<&Resource>, after: Option<&Resource>) -> Op
 /// The key of a changed resource in a list: its scope, its type, and its name inside the server.
 type ChangeKey = (String, String, String);
 
+/// The place in a comparison: its revisions, and the key of a change.
+type DifferenceKey = ((u64, u64), ChangeKey);
+
 fn change_key(change: &Change) -> ChangeKey {
     let ResourceKey { type_url, name } = &change.key;
     (change.scope.to_string(), type_url.to_string(), name.as_str().to_owned())
 }
 
-/// The place in the list of a revision's changes.
+/// The place in the list of a revision's changes: the revision, and the key of a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct RecordKey(Vec<u8>);
+struct RecordKey(u64, Vec<u8>);
+
+/// Returns the error of a cursor that belongs to another request.
+fn foreign_cursor() -> AdminError {
+    let text = "the cursor continues the answer to another request; use it with the same revisions";
+    AdminError::Parameter(text.to_owned())
+}
 
 /// Returns a revision and what it changed.
 pub(crate) async fn get_revision(
@@ -159,12 +184,15 @@ pub(crate) async fn get_revision(
 ) -> Result<pb::RevisionChanges, AdminError> {
     let page: Page<RecordKey> =
         Page::parse("changes", request.limit, &request.cursor, CHANGES_DEFAULT)?;
+    if page.after().is_some_and(|RecordKey(revision, _)| *revision != request.revision) {
+        return Err(foreign_cursor());
+    }
     let past = past(ctx, Freshness::of(request.stale)).await?;
     let revision = Revision(request.revision);
     let entry = entry_of(ctx, revision)?;
     let (reader, shown) = (ctx.clone(), show_entry(&entry));
     let read = move || {
-        let after = page.after().map(|RecordKey(key)| &key[..]);
+        let after = page.after().map(|RecordKey(_, key)| &key[..]);
         let (parts, last) = match past.changes_of(revision, after, page.limit()) {
             Err(error @ PastError::ChangesForgotten { .. }) => {
                 let (entry, not_kept) = (Some(shown), error.to_string());
@@ -180,7 +208,9 @@ pub(crate) async fn get_revision(
             changes: listed.changes,
             assignment_changes: listed.assignment_changes,
             access_changes: listed.access_changes,
-            next: last.map(|key| page.cursor(&RecordKey(key.to_vec()))).unwrap_or_default(),
+            next: last
+                .map(|key| page.cursor(&RecordKey(revision.0, key.to_vec())))
+                .unwrap_or_default(),
             not_kept: String::new(),
             hidden,
         })
@@ -228,7 +258,7 @@ pub(crate) async fn compare_revisions(
     ctx: &Ctx,
     request: pb::CompareRevisionsRequest,
 ) -> Result<pb::RevisionComparison, AdminError> {
-    let page: Page<ChangeKey> =
+    let page: Page<DifferenceKey> =
         Page::parse("differences", request.limit, &request.cursor, CHANGES_DEFAULT)?;
     let scope = given(&request.scope).map(ScopeName::new).transpose()?;
     let type_url = given(&request.r#type).map(parse_type).transpose()?;
@@ -239,7 +269,13 @@ pub(crate) async fn compare_revisions(
     let Some(from) = request.from.map(Revision) else {
         return Err(AdminError::Parameter("name the revision to compare (from)".to_owned()));
     };
-    let to = request.to.map_or(past.state().revision, Revision);
+    let begun = page.after().map(|(revisions, _)| *revisions);
+    // All pages compare the same revisions.
+    let to = begun.map_or(past.state().revision, |(_, to)| Revision(to));
+    let to = request.to.map_or(to, Revision);
+    if begun.is_some_and(|revisions| revisions != (from.0, to.0)) {
+        return Err(foreign_cursor());
+    }
     let name = match (&type_url, given(&request.name)) {
         (Some(type_url), Some(name)) => {
             Some(stored_name(past.state(), scope.as_ref(), type_url, name)?)
@@ -250,7 +286,7 @@ pub(crate) async fn compare_revisions(
     let reader = ctx.clone();
     let read = move || {
         let mut compared = compare(&past, [from, to], &selection)?;
-        compared.check_found(&reader, &selection)?;
+        compared.check_found(&reader, &past, &selection)?;
         if page.after().is_some() {
             // The first page has everything beside the resources.
             compared.after.assignments = Arc::clone(&compared.before.assignments);
@@ -259,7 +295,9 @@ pub(crate) async fn compare_revisions(
         }
         let hidden = compared.hide(&reader);
         let total = compared.changes.len();
-        let (of_page, next) = page.of(std::mem::take(&mut compared.changes), change_key);
+        let (of_page, next) = page.of(std::mem::take(&mut compared.changes), |change| {
+            ((from.0, to.0), change_key(change))
+        });
         compared.changes = of_page;
         let listed = compared.list(&reader);
         let beside = listed.assignment_changes.len() + listed.access_changes.len();
@@ -337,6 +375,16 @@ fn blamed(
     let mut at_hand = newest.clone();
     for ResourceChange { revision, before } in changes.iter().rev() {
         let old = before.as_deref().map(lines).unwrap_or_default();
+        if old == at_hand {
+            // Only what is not shown has changed: a secret.
+            open.retain(|newest, at| {
+                let is_secret = at_hand[*at].contains(MARK);
+                if is_secret {
+                    revisions[*newest] = revision.0;
+                }
+                !is_secret
+            });
+        }
         let kept: BTreeMap<usize, usize> =
             common_lines(&old, &at_hand).into_iter().map(|(old, new)| (new, old)).collect();
         open.retain(|newest, at| match kept.get(at) {

@@ -7,7 +7,7 @@ use chancery_admin_proto::v1 as pb;
 use chancery_admission::{Problem, check_again};
 use chancery_model::{
     AccessOp, AssignmentOp, Change, Precondition, Resource, ResourceDraft, ResourceKey, Revision,
-    ScopeName, State, Transaction, Upsert,
+    ScopeName, State, Target, Transaction, Upsert, Verb,
 };
 use chancery_store::{Past, PastError, Selection};
 use prost::Message;
@@ -55,11 +55,12 @@ pub(crate) async fn rollback(
         _ => {}
     }
     let Some(to) = to.map(Revision) else { return refuse("name the revision to restore (to)") };
+    let freshness = Freshness::of(options.as_ref().is_some_and(|options| options.stale));
     let mut checked = check(options, ctx.source())?;
     checked.content = Some(content);
     let scope = given(&scope).map(ScopeName::new).transpose()?;
     let type_url = given(&r#type).map(parse_type).transpose()?;
-    let past = past(ctx, Freshness::Current).await?;
+    let past = past(ctx, freshness).await?;
     let name = match (&type_url, given(&name)) {
         (Some(type_url), Some(name)) => {
             Some(stored_name(past.state(), scope.as_ref(), type_url, name)?)
@@ -82,7 +83,7 @@ pub(crate) async fn rollback(
             let newest = past.state().revision;
             let compared = compare(&past, [newest, to], &selection)?;
             authorize(&caller, checked, &compared)?;
-            compared.check_found(&caller, &selection)?;
+            compared.check_found(&caller, &past, &selection)?;
             restoring(transaction(checked), &past, &compared)
         };
         let planned = plan(&checked);
@@ -107,10 +108,14 @@ pub(crate) async fn undo(
     request: pb::UndoRequest,
 ) -> Result<pb::WriteResponse, AdminError> {
     let content = content(&pb::UndoRequest { options: None, ..request.clone() });
+    if request.revision == 0 {
+        return Err(AdminError::Parameter("name the revision to undo (revision)".to_owned()));
+    }
+    let freshness = Freshness::of(request.options.as_ref().is_some_and(|options| options.stale));
     let mut checked = check(request.options, ctx.source())?;
     checked.content = Some(content);
     let revision = Revision(request.revision);
-    let past = past(ctx, Freshness::Current).await?;
+    let past = past(ctx, freshness).await?;
     let previous = entry_of(ctx, revision)?.previous();
     set_reason(&mut checked, &format!("undo of revision {revision}"));
     let caller = ctx.clone();
@@ -151,7 +156,19 @@ fn authorize(ctx: &Ctx, checked: &Checked, compared: &Compared) -> Result<(), Ad
             }
         }
     }
-    authorize_write(ctx, &mut needed, checked)
+    let Err(denied) = authorize_write(ctx, &mut needed, checked) else { return Ok(()) };
+    // The error names only what the caller may read.
+    let may_read = |one: &Change| {
+        ctx.may(Verb::Get, Target::Resource(&one.scope, &one.key.type_url, &one.key.name))
+    };
+    let n_resources = compared.changes.iter().filter(|one| !may_read(one)).count();
+    let may_read_items = (needed.assignments.is_empty()
+        || ctx.may(Verb::Assignments, Target::Cluster))
+        && (needed.access.is_empty() || ctx.may(Verb::AccessRead, Target::Cluster));
+    if n_resources == 0 && may_read_items {
+        return Err(denied);
+    }
+    Err(ctx.denied("write all that this would restore, which includes what it may not read"))
 }
 
 /// Returns the bytes that identify a retry. The transaction cannot, because it depends on the state.

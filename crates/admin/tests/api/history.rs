@@ -60,7 +60,7 @@ async fn earlier_content_needs_the_present_rights() {
     // The conflict is in scope "b": the missing right is reported, and not the name.
     let uri = format!("/v1/undo?revision={second}");
     let refused = denied(&server, ann, "POST", &uri, "").await;
-    assert!(!refused.contains("revision") && refused.contains("scope \"b\""), "{refused}");
+    assert!(!refused.contains("hidden") && refused.contains("what it may not read"), "{refused}");
     let conflict = send(&server, Who::Admin, "POST", &uri, "").await;
     assert_eq!(conflict.0, 409, "{conflict:?}");
     assert!(conflict.1.to_string().contains("hidden"), "{conflict:?}");
@@ -94,6 +94,11 @@ async fn rollback_is_checked_and_takes_effect_once() {
         ("/v1/rollback?to=1&all=true&scope=default", "name either a scope or all scopes (--all)"),
         ("/v1/rollback?to=1&scope=default&name=web", "a name needs a type"),
         ("/v1/rollback?to=1&all=true&type=cds", "a type needs a scope"),
+        (
+            "/v1/rollback?to=1&scope=default&type=",
+            "the parameter type is empty; omit it to select all",
+        ),
+        ("/v1/undo", "name the revision to undo (revision)"),
     ] {
         let (status, _, message) = server.refused("POST", uri, "").await;
         assert_eq!((status, message.as_str()), (400, text), "{uri}");
@@ -112,6 +117,13 @@ async fn rollback_is_checked_and_takes_effect_once() {
     assert_eq!((&again["revision"], &again["repeated"]), (&json!(3), &json!(true)), "{again}");
     let listed = server.done("GET", "/v1/resources?type=cds", "").await;
     assert_eq!(names(&listed["resources"]), ["default/web"]);
+    // A second rollback to an empty scope changes nothing.
+    for removed in [1, 0] {
+        let done = server.done("POST", "/v1/rollback?scope=default&to=0&confirm=all", "").await;
+        assert_eq!(done["removed"], removed, "{done}");
+    }
+    let named = "/v1/rollback?scope=default&type=cds&name=web&to=0";
+    assert_eq!(server.done("POST", named, "").await["removed"], 0);
     server.stop().await;
 }
 
@@ -123,6 +135,11 @@ async fn pages_of_changes_have_all_of_them() {
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     server.done("POST", "/v1/apply", &clusters(&all[..1500], "1s")).await;
     server.done("POST", "/v1/apply", &clusters(&all[1500..], "1s")).await;
+    let foreign = server.done("GET", "/v1/history/1?limit=1", "").await["next"].clone();
+    let refused = server
+        .refused("GET", &format!("/v1/history/2?cursor={}", foreign.as_str().unwrap()), "")
+        .await;
+    assert!(refused.0 == 400 && refused.2.contains("another request"), "{refused:?}");
     let expected: Vec<String> = all.iter().map(|name| format!("default/{name}")).collect();
     for limit in [700, 5000] {
         for uri in ["/v1/diff?from=0", "/v1/history/1?", "/v1/history/2?"] {

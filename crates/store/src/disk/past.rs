@@ -57,6 +57,12 @@ pub enum PastError {
         /// The newest revision.
         newest: Revision,
     },
+    /// A restore skipped the revision.
+    #[error("revision {revision} does not exist: a restore from a backup skipped it")]
+    Skipped {
+        /// The revision.
+        revision: Revision,
+    },
     /// Later revisions replaced more than one answer reads.
     #[error(
         "cannot read revision {revision}: an answer reads at most {max} records of 256 MiB that later revisions replaced; \
@@ -462,7 +468,11 @@ impl Past {
             return Err(PastError::Future { revision, newest });
         }
         let exists = revision == self.oldest() || self.kept(revision).is_some();
-        if exists { Ok(()) } else { Err(self.forgotten(revision)) }
+        match exists {
+            true => Ok(()),
+            false if revision > self.oldest() => Err(PastError::Skipped { revision }),
+            false => Err(self.forgotten(revision)),
+        }
     }
 
     /// Checks that the content at a revision has been kept until now.

@@ -290,6 +290,8 @@ async fn restore_keeps_the_content_of_earlier_revisions() {
         check(&replica, &states, 0).await;
         commit(&replica, put("after", b"restore")).await;
         check(&replica, &states, 0).await;
+        let skipped = differing(&replica.past().await, 100).unwrap_err();
+        assert!(matches!(skipped, PastError::Skipped { .. }), "{skipped}");
         replica.shutdown().await.unwrap();
         // A backup without its last content is not complete.
         fs::write(&file, &bytes[..bytes.len() - 100]).unwrap();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use chancery_admin_proto::v1::{self as pb, history_service_client::HistoryServiceClient};
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 
 use super::{
     apply::Apply,
@@ -19,10 +19,10 @@ use crate::cli::{answer::Answer, exit::Exit, failure::Failure, text::count};
 #[command(group = ArgGroup::new("what").required(true).args(["files", "from"]))]
 pub(crate) struct Diff {
     /// Compare only resources of this type: an alias or a type URL
-    #[arg(value_name = "TYPE", requires = "from")]
+    #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     type_name: Option<String>,
     /// Compare only the resource of this name
-    #[arg(id = "resource", value_name = "NAME")]
+    #[arg(id = "resource", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Compare manifests with the newest revision; a file, directory or -; repeatable
     #[arg(short, long = "file", value_name = "FILE|DIR|-", conflicts_with = "from")]
@@ -36,7 +36,7 @@ pub(crate) struct Diff {
     /// Compare only this scope; with -f, the scope of documents without one
     ///
     /// Without it, --from compares everything, and -f uses the scope "default".
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     /// With -f, also show the resources that `apply --prune` would delete
     #[arg(long, requires = "files")]
@@ -62,8 +62,17 @@ pub(super) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     let has_name = !diff.only_name.to_text().is_empty();
-    if diff.from.is_some() && (has_name || diff.validate.validation.is_some()) {
-        return Err(Failure::with_exit(Exit::Usage, "--name and --validation need -f"));
+    let misused = match diff.from {
+        Some(_) if has_name || diff.prune || diff.validate.validation.is_some() => {
+            Some("--name, --prune and --validation need -f")
+        }
+        None if diff.to.is_some() || diff.type_name.is_some() || diff.cursor.is_some() => {
+            Some("TYPE, NAME, --to and --cursor need --from")
+        }
+        _ => None,
+    };
+    if let Some(text) = misused {
+        return Err(Failure::with_exit(Exit::Usage, text));
     }
     let Some(from) = diff.from else {
         let Diff { files, scope, prune, only_name, validate, read, .. } = diff;

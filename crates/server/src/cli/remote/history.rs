@@ -8,7 +8,7 @@ use std::{
 use chancery_admin_proto::v1::{
     self as pb, admin_client::AdminClient, history_service_client::HistoryServiceClient,
 };
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, builder::NonEmptyStringValueParser};
 
 use super::{
     client::{Servers, refusal},
@@ -41,13 +41,13 @@ pub(crate) struct History {
     /// Show only revisions that changed this scope [default: all]
     ///
     /// With --scope, --type or --name, the list has only revisions whose changes are kept.
-    #[arg(long, conflicts_with = "verify")]
+    #[arg(long, conflicts_with = "verify", value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     /// Show only revisions that changed a resource of this type [default: all]
-    #[arg(long = "type", value_name = "TYPE", conflicts_with = "verify")]
+    #[arg(long = "type", value_name = "TYPE", conflicts_with = "verify", value_parser = NonEmptyStringValueParser::new())]
     type_name: Option<String>,
     /// Show only revisions that changed a resource of this name [default: all]
-    #[arg(long, conflicts_with = "verify")]
+    #[arg(long, conflicts_with = "verify", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Show only revisions whose author contains this text [default: all]
     #[arg(long, conflicts_with = "verify")]

@@ -1,7 +1,7 @@
 //! The commands `rollback` and `undo`.
 
 use chancery_admin_proto::v1 as pb;
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, builder::NonEmptyStringValueParser};
 
 use super::{
     client::Servers,
@@ -14,13 +14,13 @@ use crate::cli::{answer::Answer, failure::Failure};
 #[command(group = ArgGroup::new("what").required(true).args(["scope", "all"]))]
 pub(crate) struct Rollback {
     /// Scope to roll back
-    #[arg(value_name = "SCOPE")]
+    #[arg(value_name = "SCOPE", value_parser = NonEmptyStringValueParser::new())]
     scope: Option<String>,
     /// Roll back only resources of this type: an alias or a type URL
-    #[arg(value_name = "TYPE", requires = "scope")]
+    #[arg(value_name = "TYPE", requires = "scope", value_parser = NonEmptyStringValueParser::new())]
     type_name: Option<String>,
     /// Roll back only the resource of this name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: Option<String>,
     /// Roll back all scopes, the assignments, the access rules and the quotas
     ///
