@@ -328,7 +328,7 @@ fn without_conflicts(
             conflicts.push(format!("{key} in scope {scope:?}{by}"));
         }
     }
-    let mut after = State { scopes: newest.scopes.clone(), ..newest.clone() };
+    let mut after = newest.clone();
     undo_items(&mut after, newest, &then, &wanted, &mut conflicts);
     if conflicts.is_empty() {
         return Ok(Compared { before: newest.clone(), after, changes: kept });

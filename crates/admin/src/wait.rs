@@ -120,28 +120,18 @@ impl Seen {
         now.unsettled.iter().chain(self.rejections.values().filter(is_new))
     }
 
-    /// Returns the nodes of the sessions that ended without an answer, if the nodes have not reconnected.
-    fn left(&self, now: &Progress) -> Vec<&Arc<Node>> {
-        let has_left = |(id, asked): &(&SessionId, &ConcernedSession)| {
-            !asked.has_acknowledged && !now.asked.contains_key(*id)
+    /// Returns the nodes of the sessions that ended with or without an acknowledgment, if the nodes have not reconnected.
+    fn ended(&self, now: &Progress, has_acknowledged: bool) -> Vec<&Arc<Node>> {
+        let has_ended = |(id, asked): &(&SessionId, &ConcernedSession)| {
+            asked.has_acknowledged == has_acknowledged && !now.asked.contains_key(*id)
         };
-        let mut left = self.asked.iter().filter(has_left).peekable();
-        if left.peek().is_none() {
+        let mut ended = self.asked.iter().filter(has_ended).peekable();
+        if ended.peek().is_none() {
             return Vec::new();
         }
         let here: BTreeSet<&str> = now.asked.values().map(|asked| asked.node.id.as_str()).collect();
-        left.map(|(_, asked)| &asked.node).filter(|node| !here.contains(node.id.as_str())).collect()
-    }
-}
-
-impl Seen {
-    /// Returns the nodes of the sessions that ended after they had acknowledged, if the nodes have not reconnected.
-    fn gone(&self, now: &Progress) -> Vec<Arc<Node>> {
-        let here: BTreeSet<&str> = now.asked.values().map(|asked| asked.node.id.as_str()).collect();
-        let ended = self.asked.iter().filter(|(id, _)| !now.asked.contains_key(*id));
-        let ended = ended.filter(|(_, asked)| asked.has_acknowledged);
         let nodes = ended.map(|(_, asked)| &asked.node);
-        nodes.filter(|node| !here.contains(node.id.as_str())).cloned().collect()
+        nodes.filter(|node| !here.contains(node.id.as_str())).collect()
     }
 }
 
@@ -201,8 +191,8 @@ impl Waits {
 impl Waited {
     fn new(settlement: &Progress, seen: &Seen, time: Duration) -> Self {
         // For a shard that is behind, it is unknown which sessions have ended.
-        let left = if settlement.is_behind { Vec::new() } else { seen.left(settlement) };
-        let gone = seen.gone(settlement);
+        let left = if settlement.is_behind { Vec::new() } else { seen.ended(settlement, false) };
+        let gone = seen.ended(settlement, true);
         let n_here = settlement.asked.values().filter(|asked| asked.has_acknowledged).count();
         let n_acknowledged = n_here + gone.len();
         let n_open = settlement.asked.len() - n_here;
@@ -223,7 +213,7 @@ impl Waited {
             n_acknowledged,
             n_left: left.len(),
             left: left.into_iter().take(LISTED_MAX).cloned().collect(),
-            gone,
+            gone: gone.into_iter().cloned().collect(),
             present: settlement.asked.values().map(|asked| Arc::clone(&asked.node)).collect(),
             time,
         }
@@ -359,9 +349,9 @@ mod tests {
         };
         let mut seen = Seen::default();
         seen.update(&asked(1, false));
-        assert_eq!(seen.left(&Progress::default()).len(), 1);
+        assert_eq!(seen.ended(&Progress::default(), false).len(), 1);
         seen.update(&asked(2, true));
-        assert_eq!(seen.left(&asked(2, true)).len(), 0);
+        assert_eq!(seen.ended(&asked(2, true), false).len(), 0);
         // Nor does it count twice if the first session had acknowledged.
         seen.update(&asked(3, true));
         let waited = Waited::new(&asked(3, true), &seen, Duration::ZERO);
