@@ -111,6 +111,7 @@ impl Asker {
         let client = self.calls.client(address, Lane::Questions);
         let client = client.map_err(|error| refusal(&error, limits))?;
         let client = client.max_decoding_message_size(limits.page_bytes_max + MESSAGE_BYTES_MORE);
+        let limits = AskLimits { timeout, ..limits };
         let pages = self.pages(client, id, question, limits, deadline);
         let answer = tokio::time::timeout_at(deadline.into(), pages).await;
         let answer = answer.unwrap_or_else(|_| Err(NoAnswer::TimedOut(timeout)));
@@ -156,7 +157,11 @@ impl Asker {
             let page = match answer.into_inner().result {
                 Some(Answered::Page(page)) => page,
                 Some(Answered::NoAnswer(reason)) => {
-                    return Err(NoAnswer::from_proto(reason, limits.page_bytes_max));
+                    return Err(NoAnswer::from_proto(
+                        reason,
+                        limits.timeout,
+                        limits.page_bytes_max,
+                    ));
                 }
                 None => return Err(NoAnswer::Failed("the answer is empty".to_owned())),
             };

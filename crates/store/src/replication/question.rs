@@ -165,11 +165,11 @@ impl NoAnswer {
                 message.clone_from(text);
                 Reason::Diverged
             }
-            Self::Down(_)
-            | Self::TimedOut(_)
-            | Self::NotSent
-            | Self::Refused(_)
-            | Self::Failed(_) => {
+            Self::TimedOut(_) => {
+                message = self.to_string();
+                Reason::TimedOut
+            }
+            Self::Down(_) | Self::NotSent | Self::Refused(_) | Self::Failed(_) => {
                 message = self.to_string();
                 Reason::Failed
             }
@@ -177,8 +177,8 @@ impl NoAnswer {
         pb::NoAnswer { reason: reason.into(), message, revision }
     }
 
-    /// Converts the reason of another replica, whose answer may have `bytes_max` bytes.
-    pub(crate) fn from_proto(message: pb::NoAnswer, bytes_max: usize) -> Self {
+    /// Converts the reason of another replica, which had `timeout` for an answer of at most `bytes_max` bytes.
+    pub(crate) fn from_proto(message: pb::NoAnswer, timeout: Duration, bytes_max: usize) -> Self {
         match message.reason() {
             Reason::UnknownQuestion => Self::OldRelease,
             Reason::Behind => Self::Behind(Revision(message.revision)),
@@ -186,6 +186,7 @@ impl NoAnswer {
             Reason::TooLarge => Self::TooLarge(bytes_max),
             Reason::Diverged => Self::Diverged(shortened(&message.message)),
             Reason::Starting => Self::Starting,
+            Reason::TimedOut => Self::TimedOut(timeout),
             Reason::Failed | Reason::Unspecified => Self::Failed(shortened(&message.message)),
         }
     }
@@ -194,4 +195,28 @@ impl NoAnswer {
 /// Returns the beginning of a text from another replica.
 pub(crate) fn shortened(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reason of a callee that ran out of time was "failed", which looks like a fault.
+    #[test]
+    fn reasons_of_another_replica_keep_their_words() {
+        let timeout = Duration::from_millis(200);
+        for reason in [
+            NoAnswer::Starting,
+            NoAnswer::OldRelease,
+            NoAnswer::Busy,
+            NoAnswer::TimedOut(Duration::from_millis(199)),
+            NoAnswer::Behind(Revision(7)),
+            NoAnswer::TooLarge(3),
+            NoAnswer::Diverged("x".to_owned()),
+            NoAnswer::Failed("x".to_owned()),
+        ] {
+            let received = NoAnswer::from_proto(reason.to_proto(), timeout, 5);
+            assert_eq!(received.word(), reason.word());
+        }
+    }
 }
