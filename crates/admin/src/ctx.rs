@@ -167,13 +167,10 @@ impl Ctx {
 
     /// Notes the scopes of a write for its record. A request names a scope only for resources without one of their own.
     pub(crate) fn note_scopes(&self, transaction: &Transaction) {
-        let all = (transaction.upserts.iter().map(|one| &one.scope))
-            .chain(transaction.deletes.iter().map(|(scope, _)| scope))
-            .chain(&transaction.prune);
         let mut scopes = BTreeSet::new();
         let mut last = None;
         // Most transactions name the same scope many times in a row.
-        for scope in all {
+        for scope in transaction.scopes() {
             if last != Some(scope) {
                 last = Some(scope);
                 scopes.insert(scope.clone());
@@ -193,12 +190,12 @@ impl Ctx {
         Ok((state, visible))
     }
 
-    /// Returns the part of the state that the caller may read.
-    pub(crate) async fn visible_state(
-        &self,
-        freshness: Freshness,
-    ) -> Result<Arc<State>, AdminError> {
-        Ok(self.visible(&self.deps.state(freshness).await?))
+    /// Returns the part that the caller may read of what clients receive in a state.
+    pub(crate) fn visible_to_clients(&self, state: &Arc<State>) -> Arc<State> {
+        if state.freezes.is_empty() {
+            return self.visible(state);
+        }
+        self.visible(&Arc::new(state.served()))
     }
 
     /// Checks whether the caller may use an operation.
@@ -275,7 +272,7 @@ impl Ctx {
     /// # Errors
     /// Fails if the caller may not.
     fn authorize_any_write(&self) -> Result<(), AdminError> {
-        let verbs = [Verb::Assign, Verb::AccessWrite, Verb::Prune];
+        let verbs = [Verb::Assign, Verb::AccessWrite, Verb::Prune, Verb::Freeze, Verb::FreezeAll];
         if verbs.into_iter().any(|verb| self.may_somewhere(verb)) {
             return Ok(());
         }

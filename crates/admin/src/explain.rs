@@ -17,6 +17,7 @@ use crate::{
     ctx::{Access, Ctx},
     deps::Freshness,
     fleet::{self, FleetRequest},
+    held_changes::held_sentences,
     nodes,
     nodes::{INLINE_STREAMS_MAX, show_stream},
     references::{self, ReferenceIndex, ReferenceSettings, ReferenceView, Shown},
@@ -119,7 +120,8 @@ async fn explain_here(
     if about.key().is_none() && !parameters.is_empty() {
         return Err(AdminError::Parameter("parameters need a name".to_owned()));
     }
-    let (whole, state) = ctx.states(Freshness::of(request.stale)).await?;
+    let whole = ctx.deps.state(Freshness::of(request.stale)).await?;
+    let state = ctx.visible_to_clients(&whole);
     let about = about.stored_as(&state, &request.name)?;
     let streams = nodes::streams_of_node(ctx, &request.node).await?;
     let (index, settings) =
@@ -129,6 +131,7 @@ async fn explain_here(
     let requested = requested(ctx, &about, &of_node).await;
     let replica_id = ctx.deps.replica.id();
     let collection = about.type_url().filter(|type_url| type_url.is_collection()).cloned();
+    let newest = Arc::clone(&whole);
     let explain = move || {
         let streams: Vec<&StreamStatus> = streams.iter().collect();
         let references = about.key().map(|_| References { index: index.at(&whole), settings });
@@ -141,6 +144,9 @@ async fn explain_here(
     let at = if is_rejected { 0 } else { response.conclusions.len() };
     response.conclusions.splice(at..at, requested);
     response.conclusions.extend(needed_by(&response));
+    let scopes = response.scopes.iter().filter_map(|scope| ScopeName::new(&scope.scope).ok());
+    let scopes: Vec<ScopeName> = scopes.collect();
+    response.conclusions.extend(held_sentences(&newest, &scopes));
     if let Some(collection) = collection.filter(|_| response.streams.is_empty()) {
         let unrequested =
             unrequested_collections::find_unrequested(ctx, BTreeSet::from([collection])).await;

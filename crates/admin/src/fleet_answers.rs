@@ -81,6 +81,9 @@ async fn operation(deps: &Weak<Deps>, question: Bytes) -> Result<Bytes, NoAnswer
         pb::UndrainReplicaRequest::NAME => {
             fleet::answer::<pb::UndrainReplicaRequest>(&deps, question).await
         }
+        pb::ListFreezesRequest::NAME => {
+            fleet::answer::<pb::ListFreezesRequest>(&deps, question).await
+        }
         UsedAssignmentsQuestion::NAME => {
             fleet::answer::<UsedAssignmentsQuestion>(&deps, question).await
         }

@@ -19,7 +19,9 @@ use crate::{
     AdminError,
     ctx::{Access, Ctx},
     fleet::{self, Elsewhere, FleetRequest},
+    held_changes::held_up_to,
     node_list::page_of_all,
+    resources::given,
     wait::LISTED_MAX,
     wait_progress::{SessionWait, random_number},
     write_options::WAIT_MAX,
@@ -317,6 +319,7 @@ async fn result(
         complete: asked > 0 && is_all && n_not_asked == 0,
         enough: n_not_asked == 0 && enough.is_reached(acknowledged, asked),
         not_asked: sessions.not_asked,
+        held: Vec::new(),
     }
 }
 
@@ -374,11 +377,17 @@ pub(crate) async fn wait(
 ) -> Result<pb_admin::WaitResult, AdminError> {
     const DEFAULT: Duration = Duration::from_secs(30);
     let change = Change::everything(Revision(request.revision));
-    let change = match request.scope.as_str() {
-        "" => change,
-        scope => change.of_scope(ScopeName::new(scope)?),
+    let scope = given(&request.scope).map(ScopeName::new).transpose()?;
+    let change = match &scope {
+        None => change,
+        Some(scope) => change.of_scope(scope.clone()),
     };
     let enough = Enough::parse(&request.r#for)?;
+    let state = ctx.deps.replica.state();
+    let held = held_up_to(&state, Revision(request.revision), scope.as_ref());
+    if !held.is_empty() {
+        return Ok(pb_admin::WaitResult { held, ..Default::default() });
+    }
     let timeout = request.wait_ms.map_or(DEFAULT, Duration::from_millis);
     Ok(wait_for(ctx, change, timeout.min(WAIT_MAX), enough).await)
 }

@@ -42,6 +42,7 @@ shapes!(
     DisconnectNodeResponse,
     DrainStatus,
     ErrorResponse,
+    ListFreezesResponse,
     ExplainAccessResponse,
     ExplainResponse,
     KeysStatusResponse,

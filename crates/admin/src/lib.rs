@@ -46,9 +46,11 @@ mod fleet_effects;
 mod fleet_messages;
 mod fleet_wait;
 mod found_node;
+mod freeze;
 #[doc(hidden)]
 pub mod fuzz;
 mod health;
+mod held_changes;
 mod history;
 mod http;
 pub mod json;
@@ -175,7 +177,8 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
         // Without a time to keep nodes, the list of recent ones has nothing to do.
         let nodes = async {
             let recent = background.recent_nodes.clone().run(background.fanout.clone());
-            tokio::join!(recent, node_counts::run(background.fanout.clone()));
+            let ends = freeze::end_freezes(&background);
+            tokio::join!(recent, node_counts::run(background.fanout.clone()), ends);
         };
         tokio::select! {
             () = write_check::update_references(&background) => {}

@@ -16,7 +16,7 @@ use crate::{
 const ERROR: &str = "chancery.admin.v1.ErrorResponse";
 
 /// The parameters of a write, each with its schema.
-const WRITE_OPTIONS: [(&str, &str); 11] = [
+const WRITE_OPTIONS: [(&str, &str); 12] = [
     ("timeout", "text"),
     ("wait", "text"),
     ("dry_run", "flag"),
@@ -28,6 +28,7 @@ const WRITE_OPTIONS: [(&str, &str); 11] = [
     ("stale", "flag"),
     ("confirm", "list"),
     ("validation", "text"),
+    ("override_freeze", "flag"),
 ];
 
 /// Returns the operations with their methods and paths.

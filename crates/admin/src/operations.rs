@@ -25,8 +25,8 @@ use crate::{
         Call,
     },
     deps::Deps,
-    describe, disconnect, drain, explain, fleet_wait, history, keys, load, log_service, mcp,
-    members,
+    describe, disconnect, drain, explain, fleet_wait, freeze, history, keys, load, log_service,
+    mcp, members,
     node_list::{self, NodePages},
     nodes,
     record::{Operation, Record},
@@ -284,6 +284,40 @@ operations! {
             record: write(rollback::record_undo(&request)),
             http: POST "/v1/undo" { revision: number_or_zero("revision"), options: options() },
             run: rollback::undo(ctx, request).await,
+        }
+
+        /// Freezes a scope, or all scopes and the assignments: clients keep what they have.
+        freeze(ctx, request: FreezeRequest) -> pb::WriteResponse {
+            needs: AnyWrite,
+            record: write(freeze::record_freeze(&request)),
+            http: POST "/v1/freeze" {
+                scope: given_text("scope"),
+                all: flag("all"),
+                for_ms: millis("for"),
+                options: options(),
+            },
+            run: freeze::freeze(ctx, request).await,
+        }
+
+        /// Ends a freeze. Clients receive the held changes, or the changes are taken back.
+        thaw(ctx, request: ThawRequest) -> pb::WriteResponse {
+            needs: AnyWrite,
+            record: write(freeze::record_thaw(&request)),
+            http: POST "/v1/thaw" {
+                scope: given_text("scope"),
+                all: flag("all"),
+                discard: flag("discard"),
+                options: options(),
+            },
+            run: freeze::thaw(ctx, request).await,
+        }
+
+        /// Lists the freezes.
+        list_freezes(ctx, request: ListFreezesRequest) -> pb::ListFreezesResponse {
+            needs: Somewhere(Verb::Get),
+            record: read,
+            http: GET "/v1/freezes" { stale: flag("stale") },
+            run: freeze::list_freezes(ctx, request).await,
         }
 
         /// Returns the version of the program.

@@ -183,6 +183,7 @@ impl Params {
             stale: self.flag("stale")?,
             confirm: names(&self.list("confirm")),
             validation: self.text("validation")?,
+            override_freeze: self.flag("override_freeze")?,
         })
     }
 

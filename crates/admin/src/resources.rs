@@ -324,7 +324,9 @@ async fn state_to_list(
 ) -> Result<Arc<State>, AdminError> {
     let freshness = Freshness::of(request.stale);
     let Some(revision) = request.revision.map(Revision) else {
-        return ctx.visible_state(freshness).await;
+        let state = ctx.deps.state(freshness).await?;
+        let is_view = !request.view_of_node.is_empty();
+        return Ok(if is_view { ctx.visible_to_clients(&state) } else { ctx.visible(&state) });
     };
     if !request.view_of_node.is_empty() {
         let text = "the view of a node is known only for the newest revision";

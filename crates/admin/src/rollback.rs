@@ -84,7 +84,7 @@ pub(crate) async fn rollback(
             let compared = compare(&past, [newest, to], &selection)?;
             authorize(&caller, checked, &compared)?;
             compared.check_found(&caller, &past, &selection)?;
-            restoring(transaction(checked), &past, &compared)
+            restoring(transaction(checked), past.state(), &compared)
         };
         let planned = plan(&checked);
         (planned, checked)
@@ -130,7 +130,7 @@ pub(crate) async fn undo(
             })?;
             authorize(&caller, checked, &compared)?;
             let compared = without_conflicts(&past, revision, compared)?;
-            restoring(transaction(checked), &past, &compared)
+            restoring(transaction(checked), past.state(), &compared)
         };
         let planned = plan(&checked);
         (planned, checked)
@@ -177,14 +177,14 @@ fn content(request: &impl Message) -> Vec<u8> {
 }
 
 /// Puts the operation before the reason of the caller.
-fn set_reason(checked: &mut Checked, what: &str) {
+pub(crate) fn set_reason(checked: &mut Checked, what: &str) {
     let given = std::mem::take(&mut checked.meta.reason);
     checked.meta.reason =
         if given.is_empty() { what.to_owned() } else { format!("{what}: {given}") };
 }
 
 /// Checks the resources of a transaction again, and commits it.
-async fn commit(
+pub(crate) async fn commit(
     ctx: &Ctx,
     planned: Result<Transaction, AdminError>,
     checked: Checked,
@@ -210,11 +210,11 @@ async fn commit(
     write::commit(ctx, transaction, checked, Input { warnings, ..Input::default() }).await
 }
 
-/// Returns the transaction that applies the differences of a comparison. It takes effect only if its scopes have not
-/// changed since `past` was read.
-fn restoring(
+/// Returns the transaction that applies the differences of a comparison with the newest state. It takes effect only if its
+/// scopes have not changed since.
+pub(crate) fn restoring(
     transaction: Transaction,
-    past: &Past,
+    newest: &State,
     compared: &Compared,
 ) -> Result<Transaction, AdminError> {
     let mut transaction = restoring_items(transaction, compared);
@@ -227,9 +227,9 @@ fn restoring(
             }
         }
     }
-    transaction.preconditions.push(Precondition::Revision(past.state().revision));
+    transaction.preconditions.push(Precondition::Revision(newest.revision));
     if !transaction.access.is_empty() {
-        transaction.preconditions.push(Precondition::Access(past.state().access.changed));
+        transaction.preconditions.push(Precondition::Access(newest.access.changed));
     }
     Ok(transaction)
 }

@@ -1,6 +1,7 @@
 //! Writes: from the input to a transaction and its result.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,8 +16,8 @@ use chancery_admission::{
 use chancery_audit::truncated;
 use chancery_fanout::Change;
 use chancery_model::{
-    Applied, AssignmentOp, Outcome, Precondition, Refusal, ResourceKey, ResourceName, ScopeName,
-    State, Summary, Transaction, Upsert,
+    AccessOp, Applied, AssignmentOp, Outcome, Precondition, Refusal, ResourceKey, ResourceName,
+    Revision, ScopeName, State, Summary, Transaction, Upsert,
 };
 use chancery_store::{HISTORY_MAX, TransactError};
 use tracing::debug;
@@ -33,6 +34,7 @@ use crate::{
     deps::Freshness,
     fleet_effects,
     fleet_wait::{Enough, wait_for},
+    held_changes::held_by,
     nodes,
     record::Operation,
     request_ids::stored_id,
@@ -106,10 +108,14 @@ pub(crate) async fn apply(
     let try_now = checked.freshness == Freshness::Stale && ctx.deps.external.is_none();
     let state = try_now.then(|| ctx.deps.replica.state());
     let checks = write_check::checks(&ctx.deps, checked.validation);
+    let override_freeze = checked.override_freeze;
     let read = move |stop: &Arc<AtomicBool>| {
         let admitted = chancery_admission::admit_unless(&files, &options, stop);
-        let Admitted { transaction, origins, warnings } =
+        let Admitted { mut transaction, origins, warnings } =
             admitted.map_err(|problems| refused(&options.validation, problems))?;
+        if override_freeze {
+            transaction.access.push(AccessOp::PassFreezes);
+        }
         let clients = checked_clients(&options.validation, &transaction);
         let collections = collections_of(&transaction);
         let content =
@@ -326,6 +332,7 @@ pub(crate) async fn commit(
     checked: Checked,
     input: Input,
 ) -> Result<pb::WriteResponse, AdminError> {
+    checked.mark(&mut transaction);
     write_access::authorize_write(ctx, &mut transaction, &checked)?;
     // A dry run is a read. For a write, the leader decides, and the local state is only for the
     // answer.
@@ -385,6 +392,7 @@ async fn commit_tried(
     let wait = checked.wait;
     let is_awaited = wait.is_some() || ctx.trace().is_some();
     let named = is_awaited.then(|| NamedResources::of(&transaction));
+    let scopes = if is_awaited { awaited_scopes(&transaction, &checked) } else { BTreeSet::new() };
     if checked.effect == Effect::DryRun {
         if let Some(error) = ctx.deps.replica.sealing_refusal(&transaction) {
             return Err(not_committed(&error));
@@ -407,8 +415,9 @@ async fn commit_tried(
     let mut response = with_changes(ctx, response, summary, &before, &tried);
     if let Some(named) = named {
         let now = ctx.deps.replica.state();
+        let held = held_by(&now, &scopes, summary.assignments > 0);
         let find = move || changed_names::change(summary, &named, &before, &tried, &now);
-        response.wait = await_clients(ctx, size, find, wait).await?;
+        response.wait = await_clients(ctx, size, find, (wait, held)).await?;
     }
     response.warnings.extend(nodes::unasked_shards(ctx, started));
     Ok(response)
@@ -435,20 +444,37 @@ fn with_changes(
     response
 }
 
-/// Waits for the clients that a change concerns, if the author asks for that. The trace of the write waits in the
-/// background.
+/// Returns the scopes of a write whose freezes hold it back.
+fn awaited_scopes(transaction: &Transaction, checked: &Checked) -> BTreeSet<ScopeName> {
+    transaction.scopes().filter(|_| !checked.override_freeze).cloned().collect()
+}
+
+/// Waits for the clients that a change concerns, if the author asks for that. A change that freezes hold needs no wait. The
+/// trace of the write waits in the background.
 async fn await_clients(
     ctx: &Ctx,
     size: Size,
     find: impl FnOnce() -> Change + Send + 'static,
-    wait: Option<Duration>,
+    (wait, held): (Option<Duration>, Vec<pb::HeldBy>),
 ) -> Result<Option<pb::WaitResult>, AdminError> {
+    if wait.is_some() && !held.is_empty() {
+        return Ok(Some(pb::WaitResult { held, ..pb::WaitResult::default() }));
+    }
     let change = ctx.deps.work.run(size, find).await?;
     if let Some(trace) = ctx.trace() {
         trace_acknowledgment(&ctx.deps, trace, change.clone());
     }
     let Some(timeout) = wait else { return Ok(None) };
     Ok(Some(wait_for(ctx, change, timeout, Enough::All).await))
+}
+
+/// Waits until all clients have a revision.
+pub(crate) async fn wait_for_all(
+    ctx: &Ctx,
+    revision: Revision,
+    timeout: Duration,
+) -> pb::WaitResult {
+    wait_for(ctx, Change::everything(revision), timeout, Enough::All).await
 }
 
 /// Commits a transaction.

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, iter, sync::Arc};
 
 use chancery_model::{
-    AccessOp, AccessRule, Identity, IdentityPattern, IdentityQuota, Precondition, Principal,
-    ScopeName, Target, Transaction, TypeUrl, Verb,
+    AccessOp, AccessRule, FreezeTarget, Identity, IdentityPattern, IdentityQuota, Precondition,
+    Principal, ScopeName, Target, Transaction, TypeUrl, Verb,
 };
 
 use chancery_admin_proto::v1 as pb;
@@ -42,10 +42,7 @@ pub(crate) fn authorize_write(
             missing.insert(format!("{verb}{}", shown(target)));
         }
     };
-    let touched: BTreeSet<&ScopeName> = (transaction.upserts.iter().map(|one| &one.scope))
-        .chain(transaction.deletes.iter().map(|(scope, _)| scope))
-        .chain(&transaction.prune)
-        .collect();
+    let touched: BTreeSet<&ScopeName> = transaction.scopes().collect();
     for upsert in &transaction.upserts {
         let key = &upsert.draft.key;
         for name in iter::once(&key.name).chain(&upsert.draft.aliases) {
@@ -64,19 +61,7 @@ pub(crate) fn authorize_write(
     if !transaction.assignments.is_empty() {
         need(Verb::Assign, Target::Cluster);
     }
-    for op in &transaction.access {
-        match op {
-            AccessOp::PutRule(_) | AccessOp::DeleteRule(_) => {
-                need(Verb::AccessWrite, Target::Cluster);
-            }
-            AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_) => {
-                need(Verb::AccessWrite, Target::Cluster);
-            }
-            AccessOp::AddToken(_) | AccessOp::DeleteToken(_) => {
-                need(Verb::Tokens, Target::Cluster);
-            }
-        }
-    }
+    transaction.access.iter().for_each(|op| rights_of_op(op, transaction, &touched, &mut need));
     if !transaction.keys.is_empty() {
         need(Verb::KeysWrite, Target::Cluster);
     }
@@ -97,6 +82,32 @@ pub(crate) fn authorize_write(
     transaction.preconditions.push(Precondition::Access(access.changed));
     set_author(ctx, transaction);
     Ok(())
+}
+
+/// Passes the rights that an operation of a transaction needs to `need`. `touched` are the scopes of the transaction.
+fn rights_of_op(
+    op: &AccessOp,
+    transaction: &Transaction,
+    touched: &BTreeSet<&ScopeName>,
+    need: &mut impl FnMut(Verb, Target<'_>),
+) {
+    match op {
+        AccessOp::PutRule(_)
+        | AccessOp::DeleteRule(_)
+        | AccessOp::PutQuota(_)
+        | AccessOp::DeleteQuota(_) => need(Verb::AccessWrite, Target::Cluster),
+        AccessOp::AddToken(_) | AccessOp::DeleteToken(_) => need(Verb::Tokens, Target::Cluster),
+        AccessOp::Freeze { target, .. } | AccessOp::Thaw { target, .. } => match target {
+            FreezeTarget::All => need(Verb::FreezeAll, Target::Cluster),
+            FreezeTarget::Scope(scope) => need(Verb::Freeze, Target::Scope(scope)),
+        },
+        AccessOp::PassFreezes => {
+            touched.iter().for_each(|scope| need(Verb::FreezeOverride, Target::Scope(scope)));
+            if !transaction.assignments.is_empty() {
+                need(Verb::FreezeAll, Target::Cluster);
+            }
+        }
+    }
 }
 
 /// Removes all differences from a change, and their numbers.
@@ -202,6 +213,7 @@ fn escalation(ctx: &Ctx, op: &AccessOp) -> Option<String> {
         AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_) => {
             Some("change quotas (only access.admins may)".to_owned())
         }
+        AccessOp::Freeze { .. } | AccessOp::Thaw { .. } | AccessOp::PassFreezes => None,
         AccessOp::DeleteToken(digest) => {
             let token = access.token(digest)?;
             if is_admin(ctx, &token.name) {

@@ -7,7 +7,7 @@ use std::{
 
 use chancery_admin_proto::v1 as pb;
 use chancery_admission::ValidationMode;
-use chancery_model::{Revision, TransactionMeta};
+use chancery_model::{AccessOp, Revision, Transaction, TransactionMeta};
 use chancery_store::RequestId;
 use tokio::time::Instant;
 
@@ -41,6 +41,8 @@ pub(crate) struct Checked {
     /// The guards that the write may trip.
     pub(crate) confirmed: BTreeSet<Guard>,
     pub(crate) validation: Option<ValidationMode>,
+    /// Whether clients receive the write although its scopes are frozen.
+    pub(crate) override_freeze: bool,
 }
 
 /// Checks the options of a write. `source` is the address of its author.
@@ -100,6 +102,7 @@ pub(crate) fn check(
         content: None,
         freshness: Freshness::of(options.stale || !options.dry_run),
         validation,
+        override_freeze: options.override_freeze,
         meta: TransactionMeta {
             label: (!label.is_empty()).then(|| label.into()),
             author: options.author,
@@ -113,6 +116,14 @@ pub(crate) fn check(
 }
 
 impl Checked {
+    /// Marks a transaction if clients are to receive it although its scopes are frozen.
+    pub(crate) fn mark(&self, transaction: &mut Transaction) {
+        let is_marked = transaction.access.contains(&AccessOp::PassFreezes);
+        if self.override_freeze && !is_marked {
+            transaction.access.push(AccessOp::PassFreezes);
+        }
+    }
+
     /// Returns whether the author overrides guards or validation.
     pub(crate) fn is_forced(&self) -> bool {
         !self.confirmed.is_empty()

@@ -114,14 +114,25 @@ impl Collection {
         }
     }
 
+    /// Finds the resource of each alias again: the one that was published last.
+    pub(crate) fn find_aliases(&mut self) {
+        let has_aliases = |resource: &&Shared| !resource.aliases().is_empty();
+        let mut aliased: Vec<&Shared> = self.resources.values().filter(has_aliases).collect();
+        aliased.sort_by_key(|resource| resource.version().revision);
+        let pairs = aliased.iter().flat_map(|resource| {
+            resource.aliases().iter().map(|alias| (alias.clone(), resource.name().clone()))
+        });
+        self.aliases = pairs.collect();
+    }
+
     /// Replaces resources by other forms of them. Each alias refers to the same resource as before.
-    pub(crate) fn replace_forms(&mut self, resources: Vec<Resource>) {
+    pub(crate) fn set_forms<'a>(&mut self, resources: impl IntoIterator<Item = &'a Arc<Resource>>) {
         let aliases = self.aliases.clone();
         for resource in resources {
             if let Some(old) = self.resources.get(resource.name()).cloned() {
                 self.drop_from_indexes(&old);
             }
-            self.add_stored(resource.into());
+            self.add_stored(Arc::clone(resource));
         }
         self.aliases = aliases;
     }

@@ -17,6 +17,8 @@ mod collection;
 mod constraints;
 mod credentials;
 mod exclusive_keys;
+mod freeze;
+mod freeze_target;
 mod hash;
 mod internal_name;
 mod keys;
@@ -59,6 +61,8 @@ pub use constraints::{
     VARIANTS_MAX, VariantsBudget, check_variants, example, show_parameters,
 };
 pub use credentials::without_credentials;
+pub use freeze::{CollectionKey, Freeze, FreezeMeta, FreezeParts, Freezes, Held, Stamp};
+pub use freeze_target::FreezeTarget;
 pub use internal_name::{
     base_of, base_of_located, encode_resource_name, escaped_len, has_internal_mark, located_name,
     parameters_of,

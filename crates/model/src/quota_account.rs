@@ -98,7 +98,10 @@ fn change(entries: &mut Vec<(Quota, Option<QuotaUse>)>, op: &AccessOp) -> bool {
         AccessOp::PutRule(_)
         | AccessOp::DeleteRule(_)
         | AccessOp::AddToken(_)
-        | AccessOp::DeleteToken(_) => return false,
+        | AccessOp::DeleteToken(_)
+        | AccessOp::Freeze { .. }
+        | AccessOp::Thaw { .. }
+        | AccessOp::PassFreezes => return false,
     }
     true
 }

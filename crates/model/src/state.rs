@@ -8,10 +8,12 @@ use std::{
 use imbl::OrdMap;
 
 use crate::{
-    Access, Assignments, Change, ChangeKind, Collection, DataKeyId, Expectation, Incarnation, Keys,
-    Outcome, Precondition, PreparedTransaction, Quota, QuotaUse, Quotas, Refusal, Reseal, Resource,
-    ResourceKey, ResourceName, Revision, Scope, ScopeName, SealedCounts, Summary, Transaction,
-    TypeUrl, VariantsBudget, access, default_assignment,
+    Access, Assignments, Change, ChangeKind, Collection, CollectionKey, DataKeyId, Expectation,
+    FreezeParts, Freezes, Incarnation, Keys, Outcome, Precondition, PreparedTransaction, Quota,
+    QuotaUse, Quotas, Refusal, Reseal, Resource, ResourceKey, ResourceName, Revision, Scope,
+    ScopeName, SealedCounts, Summary, Transaction, TypeUrl, VariantsBudget, access,
+    default_assignment,
+    freeze::NewestContent,
     prepared::{Group, Plan, Ready},
     quota_account::{self, Counted},
     resource::{Difference, Shared},
@@ -36,6 +38,8 @@ pub struct State {
     pub quotas: Arc<Quotas>,
     /// The keys of sealed resources, each encrypted by a key outside of the state.
     pub keys: Arc<Keys>,
+    /// The freezes.
+    pub freezes: Arc<Freezes>,
 }
 
 /// The result of [`State::apply`].
@@ -64,7 +68,21 @@ impl State {
             access: Arc::default(),
             quotas: Arc::default(),
             keys: Arc::default(),
+            freezes: Arc::default(),
         }
+    }
+
+    /// Returns what clients receive: the state with the frozen content of frozen scopes, in O(freezes).
+    #[must_use]
+    pub fn served(&self) -> Self {
+        let mut served = self.clone();
+        self.freezes.serve(&mut served.scopes, &mut served.assignments);
+        served
+    }
+
+    /// Sets the freezes from their stored parts, in O(held resources). For the loading of a state.
+    pub fn load_freezes(&mut self, parts: Vec<FreezeParts>) {
+        self.freezes = Arc::new(Freezes::load(parts, &self.scopes));
     }
 
     /// Returns whether the state follows an earlier one in the same history, or is equal to it.
@@ -104,10 +122,11 @@ impl State {
         self.scopes.values().all(|scope| scope.is_empty())
     }
 
-    /// Returns the number of resources that a data key encrypts, in O(collections).
+    /// Returns the number of resources that a data key encrypts, in O(collections + resources that freezes hold).
     #[must_use]
     pub fn n_sealed_by(&self, key: DataKeyId) -> u64 {
-        self.sealed_counts().map(|counts| counts.n_of(key)).sum()
+        let n: u64 = self.sealed_counts().map(|counts| counts.n_of(key)).sum();
+        n + self.freezes.n_sealed_by(key)
     }
 
     /// Returns the numbers of sealed and of unopened resources, in O(collections).
@@ -138,11 +157,21 @@ impl State {
     ) {
         let Some(old) = self.scopes.get(scope) else { return };
         let Some(collection) = old.types.get(type_url) else { return };
+        let forms = resources.into_iter().filter_map(|new| {
+            let old = collection.resources.get(new.name())?;
+            Some((Arc::clone(old), Arc::new(new)))
+        });
+        let forms: Vec<_> = forms.collect();
         let mut collection = Collection::clone(collection);
-        collection.replace_forms(resources);
+        collection.set_forms(forms.iter().map(|(_, new)| new));
         let mut new = Scope::clone(old);
         new.types.insert(type_url.clone(), collection.into());
         self.scopes.insert(scope.clone(), new.into());
+        if !self.freezes.is_empty() {
+            let mut freezes = Freezes::clone(&self.freezes);
+            freezes.replace_forms(scope, type_url, &forms);
+            self.freezes = Arc::new(freezes);
+        }
     }
 
     /// Returns the state with other resources at some keys; `None` removes a resource. Everything else stays, also aliases
@@ -210,14 +239,24 @@ impl State {
         if let Some(access) = access {
             state.access = Arc::new(access);
         }
-        let n_access = n_access + n_quotas;
+        let mut n_access = n_access + n_quotas;
         let keys = state.keys.with(&transaction.keys);
         let has_new_keys = keys.is_some();
         if let Some(keys) = keys {
             state.keys = Arc::new(keys);
         }
+        let State { scopes, assignments, .. } = &state;
+        let newest = NewestContent { revision, scopes, assignments };
+        let mut any_passed = false;
+        if let Some(after) = self.freezes.after(transaction, &newest, &changes) {
+            state = state.touched(revision, self.freezes.released_by(&after.freezes), transaction);
+            state.freezes = Arc::new(after.freezes);
+            n_access += after.n_ops;
+            any_passed = after.any_passed;
+        }
         let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
-        let has_changed = !changes.is_empty() || n_assignments > 0 || n_access > 0 || has_new_keys;
+        let has_changed =
+            !changes.is_empty() || n_assignments > 0 || n_access > 0 || has_new_keys || any_passed;
         let state = if has_changed { State { revision, ..state } } else { self.clone() };
         let summary = Summary {
             revision: state.revision,
@@ -229,6 +268,28 @@ impl State {
         };
         let (state, changes) = state.with_reseals(&transaction.reseals, changes);
         Applied { state, outcome: Outcome::Committed(summary), changes }
+    }
+
+    /// Gives collections that a transaction thaws its revision, although it does not change them: clients may have had other
+    /// content at the revision of the newest change, and no version repeats with different content (SOTW-15).
+    fn touched(
+        mut self,
+        revision: Revision,
+        collections: BTreeSet<CollectionKey>,
+        transaction: &Transaction,
+    ) -> Self {
+        for (name, type_url) in collections {
+            let Some(scope) = self.scopes.get(&name) else { continue };
+            let Some(collection) = scope.types.get(&type_url) else { continue };
+            let mut collection = Collection::clone(collection);
+            collection.changed = revision;
+            collection.label = transaction.meta.label.clone();
+            let mut scope = Scope::clone(scope);
+            scope.changed = revision;
+            scope.types.insert(type_url, Arc::new(collection));
+            self.scopes.insert(name, Arc::new(scope));
+        }
+        self
     }
 
     fn refused(&self, refusal: Refusal) -> Applied {
@@ -271,10 +332,8 @@ impl State {
         if expected > self.revision {
             return Some(Refusal::RevisionAhead { expected, current: self.revision });
         }
-        let touched = (transaction.upserts.iter().map(|upsert| &upsert.scope))
-            .chain(transaction.deletes.iter().map(|(scope, _)| scope))
-            .chain(&transaction.prune);
-        let newest = touched
+        let newest = transaction
+            .scopes()
             .filter_map(|name| Some((name, self.scopes.get(name)?.changed)))
             .filter(|(_, changed)| *changed > expected)
             .max_by_key(|(_, changed)| *changed);

@@ -3,8 +3,8 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    AccessLimit, AccessRule, Assignment, KeyOp, KeysRefusal, Quota, QuotaExceeded, Resource,
-    ResourceDraft, ResourceKey, Revision, ScopeName, Sealed, Token, TokenDigest, Version,
+    AccessLimit, AccessRule, Assignment, FreezeTarget, KeyOp, KeysRefusal, Quota, QuotaExceeded,
+    Resource, ResourceDraft, ResourceKey, Revision, ScopeName, Sealed, Token, TokenDigest, Version,
 };
 
 /// The publication of a resource in a scope.
@@ -38,7 +38,7 @@ pub enum AssignmentOp {
     Delete(Arc<str>),
 }
 
-/// A change of an access rule, of a token or of a quota.
+/// A change of an access rule, of a token, of a quota or of a freeze.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccessOp {
     /// Creates the rule, or replaces the rule of the same name.
@@ -53,6 +53,22 @@ pub enum AccessOp {
     PutQuota(Box<Quota>),
     /// Deletes the quota of this name, if it exists.
     DeleteQuota(Arc<str>),
+    /// Freezes the target, or gives its freeze another end, author and reason.
+    Freeze {
+        /// The target.
+        target: FreezeTarget,
+        /// The time at which the leader ends the freeze, in milliseconds since 1970; `None` if it has no end.
+        until_ms: Option<u64>,
+    },
+    /// Ends the freeze of the target, if there is one.
+    Thaw {
+        /// The target.
+        target: FreezeTarget,
+        /// Ends only a freeze with this end.
+        until_ms: Option<u64>,
+    },
+    /// Clients receive the resources of this transaction although their scopes are frozen.
+    PassFreezes,
 }
 
 /// The condition that a precondition places on a resource.
@@ -119,7 +135,7 @@ pub struct Transaction {
     pub upserts: Vec<Upsert>,
     /// The changes of assignments.
     pub assignments: Vec<AssignmentOp>,
-    /// The changes of access rules, tokens and quotas.
+    /// The changes of access rules, tokens, quotas and freezes.
     pub access: Vec<AccessOp>,
     /// The changes of the keys of sealed resources.
     pub keys: Vec<KeyOp>,
@@ -128,6 +144,16 @@ pub struct Transaction {
     pub reseals: Vec<Reseal>,
     /// The author, reason and time.
     pub meta: TransactionMeta,
+}
+
+impl Transaction {
+    /// Iterates over the scopes of the resources that the transaction names, and of those that it prunes. A scope may occur
+    /// several times.
+    pub fn scopes(&self) -> impl Iterator<Item = &ScopeName> {
+        (self.upserts.iter().map(|upsert| &upsert.scope))
+            .chain(self.deletes.iter().map(|(scope, _)| scope))
+            .chain(&self.prune)
+    }
 }
 
 /// The effect of a transaction on one resource.
@@ -171,7 +197,7 @@ pub struct Summary {
     pub unchanged: u64,
     /// The number of assignments that were changed or deleted.
     pub assignments: u64,
-    /// The number of access rules, tokens and quotas that were changed or deleted.
+    /// The number of access rules, tokens, quotas and freezes that were changed or deleted.
     pub access: u64,
 }
 

@@ -376,6 +376,13 @@ impl Replica {
         self.0.core.storage.published.watch()
     }
 
+    /// Returns a receiver of what clients receive, in the order of [`Replica::watch`]: the newest applied state, except
+    /// for the content of frozen scopes. A reader that has waited for a revision finds it in both.
+    #[must_use]
+    pub fn watch_served(&self) -> watch::Receiver<Arc<State>> {
+        self.0.core.storage.published.watch_served()
+    }
+
     /// Remembers when each revision is applied, for [`Replica::apply_time`].
     pub fn remember_apply_times(&self) {
         self.0.core.storage.published.times().turn_on();

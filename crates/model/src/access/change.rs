@@ -17,7 +17,10 @@ pub(crate) fn refusal(access: &Access, ops: &[AccessOp]) -> Option<Refusal> {
         | AccessOp::DeleteRule(_)
         | AccessOp::DeleteToken(_)
         | AccessOp::PutQuota(_)
-        | AccessOp::DeleteQuota(_) => false,
+        | AccessOp::DeleteQuota(_)
+        | AccessOp::Freeze { .. }
+        | AccessOp::Thaw { .. }
+        | AccessOp::PassFreezes => false,
     };
     let limit = if after.rules.len() > RULES_MAX.max(access.rules.len()) {
         AccessLimit::Rules
@@ -69,8 +72,12 @@ fn change(access: &mut Access, revision: Revision, op: &AccessOp) -> bool {
             let at = access.tokens.partition_point(|other| key(other) < key(&token));
             access.tokens.insert(at, token);
         }
-        // Quotas are not a part of the access rules, so that a changed one decides about no stream again.
-        AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_) => return false,
+        // Quotas and freezes are not a part of the access rules, so that a changed one decides about no stream again.
+        AccessOp::PutQuota(_)
+        | AccessOp::DeleteQuota(_)
+        | AccessOp::Freeze { .. }
+        | AccessOp::Thaw { .. }
+        | AccessOp::PassFreezes => return false,
         AccessOp::DeleteToken(digest) => {
             match access.tokens.iter().position(|token| token.digest == *digest) {
                 Some(at) => drop(access.tokens.remove(at)),

@@ -62,6 +62,12 @@ verbs! {
     Assign = "assign", false;
     /// Reads assignments.
     Assignments = "assignments", false;
+    /// Freezes a scope, and ends its freeze.
+    Freeze = "freeze", true;
+    /// Freezes all scopes, and ends that freeze.
+    FreezeAll = "freeze.all", false;
+    /// Writes to clients of a frozen scope.
+    FreezeOverride = "freeze.override", true;
     /// Reads the connected clients, their states and rejections.
     Nodes = "nodes", false;
     /// Ends the streams of a node.

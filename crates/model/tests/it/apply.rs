@@ -1,5 +1,6 @@
 //! Tests of `State::apply`.
 
+mod freezes;
 mod quotas;
 mod sealed;
 

@@ -19,6 +19,8 @@ pub(crate) enum Exit {
     NotAllAsked = 4,
     /// Clients would reject what `lint` has read, or `analyze` has found something wrong.
     Findings = 5,
+    /// A freeze holds the write back from clients.
+    Held = 6,
     /// `diff` and `--dry-run`: there are changes. The code is 2, as in `terraform plan -detailed-exitcode`, and that of
     /// [`Exit::Usage`].
     #[value(skip)]
@@ -63,6 +65,10 @@ impl Exit {
                 "- a replica did not answer.",
             ],
             Self::Findings => &["Only `lint` and `analyze`: there are findings."],
+            Self::Held => &[
+                "Only with --wait and `wait`: the write took effect or changed nothing, but a",
+                "freeze holds it back from clients.",
+            ],
         }
     }
 }

@@ -94,7 +94,15 @@ impl Failure {
 
     /// Creates the failure of a command whose work is done, but whose result needs attention.
     pub(crate) fn with_exit(exit: Exit, line: impl fmt::Display) -> Self {
-        Self { exit, ..Self::new(line) }
+        Self::lines_with_exit(exit, [line])
+    }
+
+    /// Creates a failure with an exit code and several lines.
+    pub(crate) fn lines_with_exit(
+        exit: Exit,
+        lines: impl IntoIterator<Item = impl fmt::Display>,
+    ) -> Self {
+        Self { exit, ..Self::lines(lines) }
     }
 
     /// Creates the end of a command that has shown changes. It prints nothing.

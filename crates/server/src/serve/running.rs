@@ -109,7 +109,7 @@ impl<'a> Running<'a> {
         let auth = open_auth(config, shards, stop_shards)?;
         warn_of_open_ports(config);
         chancery_xds::register_metrics();
-        let state = replica.watch();
+        let state = replica.watch_served();
         let timeout = config.xds.catch_up_timeout.duration();
         let fresh = LeaderReadIndex { replica: replica.clone(), timeout };
         let observer = audit::observe_clients(audit);

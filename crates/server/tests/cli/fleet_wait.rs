@@ -60,6 +60,17 @@ impl Client {
         response.expect("a response arrives").unwrap().unwrap()
     }
 
+    /// Accepts a response.
+    pub(crate) async fn accept(&mut self, response: &DiscoveryResponse) {
+        let answer = DiscoveryRequest {
+            type_url: CLUSTER.to_owned(),
+            response_nonce: response.nonce.clone(),
+            version_info: response.version_info.clone(),
+            ..DiscoveryRequest::default()
+        };
+        self.requests.send(answer).await.unwrap();
+    }
+
     /// Reads a response, and accepts it, or rejects it with a message. `accepted` is the version before.
     async fn answer(&mut self, verdict: Result<(), (&str, &str)>) -> String {
         let response = self.read().await;

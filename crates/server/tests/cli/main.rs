@@ -20,6 +20,7 @@ mod fleet;
 mod fleet_answers;
 mod fleet_situations;
 mod fleet_wait;
+mod freeze;
 mod guards;
 mod history;
 mod identities;

@@ -367,6 +367,11 @@ struct Named {
     name: String,
 }
 
+/// Returns the names and marks of the clusters of a response.
+pub(crate) fn marks(response: &DiscoveryResponse) -> BTreeMap<String, i64> {
+    response.resources.iter().map(|any| named(any, CLUSTER)).collect()
+}
+
 /// Returns the name of a resource, and its mark: the seconds of the timeout of a cluster.
 fn named(any: &Any, type_url: &str) -> (String, i64) {
     if type_url == CLUSTER {

@@ -3,9 +3,14 @@
 //! Encoding the records takes longer than the effect itself. The two are separate, so that later entries can take
 //! effect before the records of a large transaction are encoded and written.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use chancery_model::{Access, Change, PreparedTransaction, Quotas, ScopeName, State, TypeUrl};
+use chancery_model::{
+    Access, Change, Freeze, PreparedTransaction, Quotas, ScopeName, Stamp, State, TypeUrl,
+};
 use imbl::{OrdMap, ordmap::DiffItem};
 
 use crate::{
@@ -13,8 +18,9 @@ use crate::{
         kept::KeptContent,
         records::{
             ASSIGNMENTS_KEY, QUOTA_PREFIX, RULE_PREFIX, Record, access_records, alias_record,
-            assignments_record, collection_record, history_record, keys_record, quota_records,
-            scope_record, seal_resource,
+            assignments_record, collection_record, freeze_records, held_record, history_record,
+            keys_record, quota_records, record_of_freeze, scope_record, seal_resource,
+            stamp_record,
         },
         tally::Tally,
     },
@@ -102,7 +108,10 @@ impl Effect {
         let Some(before) = &changed.before else { return 0 };
         let old = |change: &Change| before.get(&change.scope, &change.key);
         let bodies = changed.changes.iter().filter_map(old).map(|old| old.body_len());
-        changed.changes.len() * RECORD_BYTES + bodies.sum::<usize>()
+        let held =
+            |state: &State| state.freezes.iter().map(|freeze| freeze.parts().held.len()).sum();
+        let (held, still_held): (usize, usize) = (held(before), held(&changed.after));
+        (changed.changes.len() + held.abs_diff(still_held)) * RECORD_BYTES + bodies.sum::<usize>()
     }
 
     /// Returns the changed resources.
@@ -152,18 +161,25 @@ impl Changed {
             return;
         };
         editor.replace_resources(before, &self.changes);
+        let mut collections: BTreeSet<(&ScopeName, &TypeUrl)> = BTreeSet::new();
         let same_type =
             |a: &Change, b: &Change| a.scope == b.scope && a.key.type_url == b.key.type_url;
         for changes in self.changes.chunk_by(same_type) {
             let (scope, type_url) = (&changes[0].scope, &changes[0].key.type_url);
+            editor.replace_aliases(before, &self.after, scope, type_url);
+            collections.insert((scope, type_url));
+        }
+        // The end of a freeze gives collections another revision, although they did not change.
+        let ended = before.freezes.iter().map(|freeze| freeze.parts());
+        let ended = ended.filter(|parts| self.after.freezes.get(&parts.target).is_none());
+        collections.extend(ended.flat_map(|parts| parts.stamps.keys().map(|(s, t)| (s, t))));
+        for (scope, type_url) in &collections {
             let record = |state: &State| {
                 state.collection(scope, type_url).map(|collection| collection_record(collection))
             };
             editor.replace(record(before), record(&self.after));
-            editor.replace_aliases(before, &self.after, scope, type_url);
         }
-        for changes in self.changes.chunk_by(|a, b| a.scope == b.scope) {
-            let name = &changes[0].scope;
+        for name in collections.into_iter().map(|(scope, _)| scope).collect::<BTreeSet<_>>() {
             let record =
                 |state: &State| state.scopes.get(name).map(|scope| scope_record(name, scope));
             editor.replace(record(before), record(&self.after));
@@ -173,6 +189,7 @@ impl Changed {
         }
         editor.replace_access(&before.access, &self.after.access);
         editor.replace_quotas(&before.quotas, &self.after.quotas);
+        editor.replace_freezes(before, &self.after);
         if !Arc::ptr_eq(&before.keys, &self.after.keys) {
             editor.replace(keys_record(&before.keys), keys_record(&self.after.keys));
         }
@@ -266,6 +283,47 @@ impl Editor<'_> {
         }
     }
 
+    /// Replaces the records of freezes, in O(freezes + held resources that changed).
+    fn replace_freezes(&mut self, before: &State, after: &State) {
+        if Arc::ptr_eq(&before.freezes, &after.freezes) {
+            return;
+        }
+        for old in before.freezes.iter() {
+            let target = &old.parts().target;
+            match after.freezes.get(target) {
+                Some(new) => self.replace_freeze(old, new),
+                None => freeze_records(old).for_each(|record| self.replace(Some(record), None)),
+            }
+        }
+        for new in after.freezes.iter() {
+            if before.freezes.get(&new.parts().target).is_none() {
+                freeze_records(new).for_each(|record| self.replace(None, Some(record)));
+            }
+        }
+    }
+
+    fn replace_freeze(&mut self, old: &Arc<Freeze>, new: &Arc<Freeze>) {
+        if Arc::ptr_eq(old, new) {
+            return;
+        }
+        let (before, after) = (record_of_freeze(old), record_of_freeze(new));
+        if before != after {
+            self.replace(Some(before), Some(after));
+        }
+        let (old, new) = (old.parts(), new.parts());
+        let record = |(place, held)| Some(held_record(&new.target, place, held));
+        for item in old.held.diff(&new.held) {
+            let (before, after) = sides(item);
+            self.replace(before.and_then(record), after.and_then(record));
+        }
+        let record =
+            |(of, stamp): (_, &Option<Stamp>)| Some(stamp_record(&new.target, of, stamp.as_ref()));
+        for item in old.stamps.diff(&new.stamps) {
+            let (before, after) = sides(item);
+            self.replace(before.and_then(record), after.and_then(record));
+        }
+    }
+
     fn replace_all(
         &mut self,
         old: impl Iterator<Item = Record>,
@@ -306,6 +364,18 @@ impl Editor<'_> {
                 DiffItem::Remove(alias, name) => self.replace(record((alias, name)), None),
             }
         }
+    }
+}
+
+/// An entry of a map.
+type Entry<'a, K, V> = Option<(&'a K, &'a V)>;
+
+/// Returns the entries of a map before and after a change.
+fn sides<'a, K, V>(item: DiffItem<'a, 'a, K, V>) -> (Entry<'a, K, V>, Entry<'a, K, V>) {
+    match item {
+        DiffItem::Add(key, value) => (None, Some((key, value))),
+        DiffItem::Update { old, new } => (Some(old), Some(new)),
+        DiffItem::Remove(key, value) => (Some((key, value)), None),
     }
 }
 

@@ -11,8 +11,8 @@
 use std::{sync::Arc, time::Duration};
 
 use chancery_model::{
-    Access, Applied, Change, ChangeKind, Incarnation, Outcome, Resource, ResourceKey, Revision,
-    ScopeName, State, Summary, TransactionMeta,
+    Access, Applied, Change, ChangeKind, Freezes, Incarnation, Outcome, Resource, ResourceKey,
+    Revision, ScopeName, State, Summary, TransactionMeta,
 };
 use chancery_raft_proto::v1 as pb;
 use chancery_secrets::Secrets;
@@ -24,7 +24,8 @@ use crate::{
         effect::{Changed, Computed, Edit, Effect, Remembered},
         records::{
             Record, access_records, alias_record, assignments_record, collection_record,
-            history_record, keys_record, quota_records, resource_record, scope_record,
+            freeze_records, history_record, keys_record, quota_records, resource_record,
+            scope_record,
         },
     },
     format::{
@@ -357,6 +358,26 @@ impl Image {
                 any = true;
             }
         }
+        self.open_held(secrets) | any
+    }
+
+    /// Opens the sealed resources that freezes hold. Returns whether any was opened.
+    fn open_held(&mut self, secrets: &Secrets) -> bool {
+        if self.state.freezes.is_empty() {
+            return false;
+        }
+        let mut freezes = Freezes::clone(&self.state.freezes);
+        let mut any = false;
+        for (target, scope, key, resource) in freezes.unopened() {
+            let sealed = resource.sealed();
+            let body = sealed.and_then(|of| secrets.open(&self.state.keys, &scope, &key, of));
+            let Some(body) = body else { continue };
+            freezes.set_opened(&target, &scope, &key, resource.opened(&key.type_url, body));
+            any = true;
+        }
+        if any {
+            self.state.freezes = Arc::new(freezes);
+        }
         any
     }
 
@@ -381,6 +402,7 @@ impl Image {
             .chain(access_records(&self.state.access))
             .chain(keys_record(&self.state.keys))
             .chain(quota_records(&self.state.quotas))
+            .chain(self.state.freezes.iter().flat_map(|freeze| freeze_records(freeze)))
             .chain(collections().map(|collection| collection_record(collection)))
             .chain(aliases)
             .chain(scopes)

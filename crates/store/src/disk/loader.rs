@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{
-    Access, Assignments, Collection, Incarnation, Keys, Quota, ResourceKey, ResourceName, Revision,
-    Scope, ScopeName, State, TypeUrl,
+    Access, Assignments, Collection, CollectionKey, FreezeParts, FreezeTarget, Held, Incarnation,
+    Keys, Quota, ResourceKey, ResourceName, Revision, Scope, ScopeName, Stamp, State, TypeUrl,
 };
 use chancery_raft_proto::v1 as pb;
 
@@ -15,15 +15,20 @@ use crate::{
         image::Image,
         kept::KeptContent,
         records::{
-            ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, KEYS_KEY, QUOTA_PREFIX,
-            RULE_PREFIX, SCOPE_PREFIX, SEPARATOR, TOKEN_PREFIX, resource_of_record,
+            ACCESS_KEY, ALIAS_PREFIX, ASSIGNMENTS_KEY, COLLECTION_PREFIX, FREEZE_PREFIX,
+            HELD_PREFIX, KEYS_KEY, QUOTA_PREFIX, RULE_PREFIX, SCOPE_PREFIX, SEPARATOR,
+            STAMP_PREFIX, TOKEN_PREFIX, resource_of_record,
         },
         tally::Tally,
     },
     format::{
         access_codec::{rule_from_proto, token_from_proto},
-        codec::{assignment_from_proto, cluster_id_from_proto},
+        assignment_codec::assignment_from_proto,
+        codec::cluster_id_from_proto,
         content::Replaced,
+        freeze_codec::{
+            freeze_parts, held_from_proto, split_held_key, split_stamp_key, stamp_from_proto,
+        },
         history::{HISTORY_MAX, History, HistoryEntry},
         history_chain::HistoryHash,
         keys_codec::keys_from_proto,
@@ -65,6 +70,10 @@ pub(crate) struct Loader {
     assignments: Option<Assignments>,
     access: Access,
     quotas: Vec<Quota>,
+    freezes: BTreeMap<FreezeTarget, FreezeParts>,
+    /// The held resources and stamps of the freezes.
+    held: Vec<(FreezeTarget, (ScopeName, ResourceKey), Held)>,
+    stamps: Vec<(FreezeTarget, CollectionKey, Option<Stamp>)>,
     keys: Keys,
     /// The sealed resources.
     sealed: Vec<(ScopeName, ResourceKey)>,
@@ -157,6 +166,9 @@ impl Loader {
                 let message = record::open(Family::Index, key, record)?;
                 self.quotas.push(quota_from_proto(message)?);
             }
+            Some((&FREEZE_PREFIX | &HELD_PREFIX | &STAMP_PREFIX, _)) => {
+                self.add_freeze(key, record)?;
+            }
             Some((&SCOPE_PREFIX, name)) => {
                 let message: pb::ScopeRecord = record::open(Family::Index, key, record)?;
                 let name = ScopeName::new(text(name)?).map_err(content)?;
@@ -181,6 +193,27 @@ impl Loader {
                 self.aliases.push((prefix.to_vec(), alias, name));
             }
             _ => return Err(content("its key has an unknown prefix")),
+        }
+        Ok(())
+    }
+
+    /// Adds a record of a freeze.
+    fn add_freeze(&mut self, key: &[u8], record: Bytes) -> Result<(), RecordError> {
+        match key.split_first() {
+            Some((&HELD_PREFIX, place)) => {
+                let (target, place) = split_held_key(place)?;
+                let held = held_from_proto(&place.1, record::open(Family::Index, key, record)?)?;
+                self.held.push((target, place, held));
+            }
+            Some((&STAMP_PREFIX, of)) => {
+                let (target, of) = split_stamp_key(of)?;
+                let stamp = stamp_from_proto(record::open(Family::Index, key, record)?);
+                self.stamps.push((target, of, stamp));
+            }
+            _ => {
+                let parts = freeze_parts(record::open(Family::Index, key, record)?)?;
+                self.freezes.insert(parts.target.clone(), parts);
+            }
         }
         Ok(())
     }
@@ -216,6 +249,7 @@ impl Loader {
         self.access.sort();
         state.access = Arc::new(std::mem::take(&mut self.access));
         state.keys = Arc::new(std::mem::take(&mut self.keys));
+        let freezes = self.take_freezes()?;
         self.put_back();
         for (prefix, alias, name) in self.aliases.drain(..) {
             let collection = self.collections.get_mut(&prefix).ok_or_else(|| {
@@ -238,6 +272,7 @@ impl Loader {
         }
         state.scopes = scopes.into_iter().map(|(name, scope)| (name, Arc::new(scope))).collect();
         state.load_quotas(self.quotas);
+        state.load_freezes(freezes);
         let cluster_id = match &applied.cluster_id {
             id if id.is_empty() => None,
             id => Some(cluster_id_from_proto(id).map_err(whole)?),
@@ -257,6 +292,23 @@ impl Loader {
             n_sealed: self.sealed.len() as u64,
             unopened: self.sealed.into_iter().collect(),
         })
+    }
+
+    /// Returns the freezes with their held resources and stamps.
+    fn take_freezes(&mut self) -> Result<Vec<FreezeParts>, LoadError> {
+        let mut freezes = std::mem::take(&mut self.freezes);
+        let lost = |target: &FreezeTarget| {
+            LoadError::Whole(format!("the freeze of {target} is not in the index"))
+        };
+        for (target, place, held) in self.held.drain(..) {
+            let parts = freezes.get_mut(&target).ok_or_else(|| lost(&target))?;
+            parts.held.insert(place, held);
+        }
+        for (target, of, stamp) in self.stamps.drain(..) {
+            let parts = freezes.get_mut(&target).ok_or_else(|| lost(&target))?;
+            parts.stamps.insert(of, stamp);
+        }
+        Ok(freezes.into_values().collect())
     }
 
     /// Checks that the history ends at the revision of the state, and that its entries are

@@ -172,6 +172,9 @@ impl Machine {
         metrics.applied_index.set(gauge_value(image.applied.map_or(0, |id| id.index)));
         metrics.revision.set(gauge_value(image.state.revision.0));
         metrics.resources.set(gauge_value(image.n_resources));
+        let freezes = &image.state.freezes;
+        metrics.freezes.set(gauge_value(freezes.iter().count() as u64));
+        metrics.held.set(gauge_value(freezes.n_held() as u64));
         metrics.sealed.set(gauge_value(image.n_sealed));
         metrics.unopened.set(gauge_value(image.unopened.len() as u64));
     }

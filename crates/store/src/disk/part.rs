@@ -13,7 +13,7 @@ use crate::{
     disk::records::{ASSIGNMENTS_KEY, QUOTA_PREFIX, RULE_PREFIX, SEPARATOR, resource_of_record},
     format::{
         access_codec::rule_from_proto,
-        codec::assignment_from_proto,
+        assignment_codec::assignment_from_proto,
         content::{ABSENT, split_record_key},
         quota_codec::quota_from_proto,
         record::{self, Family, RecordError},

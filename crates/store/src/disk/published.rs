@@ -23,6 +23,8 @@ struct Shared {
     /// The newest image that is stored.
     stored: watch::Sender<Image>,
     state: watch::Sender<Arc<State>>,
+    /// The newest state as clients receive it.
+    served: watch::Sender<Arc<State>>,
     /// The tasks that wait for an entry to be applied, by its index. Each is woken once.
     waiting: Mutex<BTreeMap<u64, Vec<oneshot::Sender<()>>>>,
     times: ApplyTimes,
@@ -41,11 +43,13 @@ impl Shared {
 impl Published {
     /// Creates the state that a start has found.
     pub(crate) fn new(image: Image) -> Self {
-        let state = watch::Sender::new(Arc::new(image.state.clone()));
+        let state = Arc::new(image.state.clone());
+        let served = watch::Sender::new(served(&state));
+        let state = watch::Sender::new(state);
         let stored = watch::Sender::new(image.clone());
         let (image, waiting) = (Mutex::new((ImageNumber(0), image)), Mutex::default());
         let (times, changes) = (ApplyTimes::default(), RecentChanges::default());
-        Self(Arc::new(Shared { image, stored, state, waiting, times, changes }))
+        Self(Arc::new(Shared { image, stored, state, served, waiting, times, changes }))
     }
 
     /// Returns when the newest entries were applied.
@@ -135,30 +139,36 @@ impl Published {
         self.0.state.subscribe()
     }
 
+    /// Returns a receiver of what clients receive in the newest state and in later ones.
+    pub(crate) fn watch_served(&self) -> watch::Receiver<Arc<State>> {
+        self.0.served.subscribe()
+    }
+
     /// Returns the newest state.
     pub(crate) fn state(&self) -> Arc<State> {
         self.0.state.borrow().clone()
     }
 
-    /// Publishes an image: to readers of the image and of the state in one step, then to the
-    /// waiters.
+    /// Publishes an image: what clients receive of it, then to readers of the image and of the state in one step, then to
+    /// the waiters.
     pub(crate) fn publish(&self, image: Image) {
-        let state = image.state.clone();
+        let state = Arc::new(image.state.clone());
         let applied = image.applied.map_or(0, |id| id.index);
         let mut replaced = image;
+        let is_new = is_other(&self.0.state.borrow(), &state);
+        if is_new {
+            // A reader that has seen the entry applied must find its effect on clients.
+            self.0.served.send_replace(served(&state));
+        }
         // The image is replaced under the lock of the watched state. A reader that sees one of them
         // in its new form, and then reads the other, sees the new form of both. No code takes the
         // locks in the other order.
         self.0.state.send_if_modified(|published| {
             self.0.exchange(&mut replaced);
-            // Opened and resealed resources are another form of the same revision.
-            let new = published.revision != state.revision
-                || published.incarnation != state.incarnation
-                || !published.scopes.ptr_eq(&state.scopes);
-            if new {
-                *published = Arc::new(state);
+            if is_new {
+                *published = state;
             }
-            new
+            is_new
         });
         let mut waiting = self.0.waiting.lock();
         let later = waiting.split_off(&applied.saturating_add(1));
@@ -167,6 +177,19 @@ impl Published {
             sender.send(()).unwrap_or_default();
         }
     }
+}
+
+/// Returns whether a state is another one. Opened and resealed resources are another form of the same revision.
+fn is_other(old: &State, new: &State) -> bool {
+    old.revision != new.revision
+        || old.incarnation != new.incarnation
+        || !old.scopes.ptr_eq(&new.scopes)
+        || !Arc::ptr_eq(&old.freezes, &new.freezes)
+}
+
+/// Returns what clients receive in a state.
+fn served(state: &Arc<State>) -> Arc<State> {
+    if state.freezes.is_empty() { Arc::clone(state) } else { Arc::new(state.served()) }
 }
 
 #[cfg(test)]

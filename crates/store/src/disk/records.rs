@@ -2,14 +2,16 @@
 
 use bytes::Bytes;
 use chancery_model::{
-    Access, Assignments, Collection, Keys, Quotas, Resource, ResourceKey, ResourceName, Revision,
-    Scope, ScopeName, TypeUrl,
+    Access, Assignments, Collection, CollectionKey, Freeze, FreezeParts, FreezeTarget, Held, Keys,
+    Quotas, Resource, ResourceKey, ResourceName, Revision, Scope, ScopeName, Stamp, TypeUrl,
 };
 use chancery_raft_proto::v1 as pb;
 
 use crate::format::{
     access_codec::{rule_to_proto, token_to_proto},
-    codec::{assignment_to_proto, draft_of, resource_to_proto, version_from_proto},
+    assignment_codec::assignment_to_proto,
+    codec::{resource_from_proto, resource_to_proto},
+    freeze_codec::{freeze_key, freeze_record, held_key, held_to_proto, stamp_key, stamp_to_proto},
     history::{HistoryEntry, history_key},
     keys_codec::keys_to_proto,
     quota_codec::quota_to_proto,
@@ -30,6 +32,9 @@ pub(crate) const KEYS_KEY: &[u8] = b"k";
 pub(crate) const RULE_PREFIX: u8 = b'r';
 pub(crate) const TOKEN_PREFIX: u8 = b't';
 pub(crate) const QUOTA_PREFIX: u8 = b'q';
+pub(crate) const FREEZE_PREFIX: u8 = b'f';
+pub(crate) const HELD_PREFIX: u8 = b'h';
+pub(crate) const STAMP_PREFIX: u8 = b'm';
 pub(crate) const COLLECTION_PREFIX: u8 = b'c';
 pub(crate) const SCOPE_PREFIX: u8 = b's';
 pub(crate) const ALIAS_PREFIX: u8 = b'l';
@@ -80,10 +85,7 @@ pub(crate) fn resource_of_record(
     key: &[u8],
     record: Bytes,
 ) -> Result<Resource, RecordError> {
-    let message: pb::ResourceRecord = record::open(Family::Resources, key, record)?;
-    let version = version_from_proto(&message.version.unwrap_or_default());
-    let draft = draft_of(of, message.content, message.sealed)?;
-    Ok(Resource::with_version(&draft, version))
+    resource_from_proto(of, record::open(Family::Resources, key, record)?)
 }
 
 fn put_resource_key(key: &mut Vec<u8>, scope: &ScopeName, type_url: &TypeUrl, name: &ResourceName) {
@@ -155,6 +157,38 @@ pub(crate) fn quota_records(quotas: &Quotas) -> impl Iterator<Item = Record> {
         let key = [&[QUOTA_PREFIX][..], quota.name.as_bytes()].concat();
         seal(Family::Index, key, &quota_to_proto(quota))
     })
+}
+
+/// Returns the record of a freeze, without its held resources and stamps.
+pub(crate) fn record_of_freeze(freeze: &Freeze) -> Record {
+    let key = freeze_key(FREEZE_PREFIX, &freeze.parts().target);
+    seal(Family::Index, key, &freeze_record(freeze))
+}
+
+/// Returns the record of a held resource.
+pub(crate) fn held_record(
+    target: &FreezeTarget,
+    place: &(ScopeName, ResourceKey),
+    held: &Held,
+) -> Record {
+    seal(Family::Index, held_key(HELD_PREFIX, target, place), &held_to_proto(held))
+}
+
+/// Returns the record of the stamp of a collection.
+pub(crate) fn stamp_record(
+    target: &FreezeTarget,
+    of: &CollectionKey,
+    stamp: Option<&Stamp>,
+) -> Record {
+    seal(Family::Index, stamp_key(STAMP_PREFIX, target, of), &stamp_to_proto(stamp))
+}
+
+/// Returns all records of a freeze.
+pub(crate) fn freeze_records(freeze: &Freeze) -> impl Iterator<Item = Record> + '_ {
+    let FreezeParts { target, held, stamps, .. } = freeze.parts();
+    let held = held.iter().map(|(place, held)| held_record(target, place, held));
+    let stamps = stamps.iter().map(|(of, stamp)| stamp_record(target, of, stamp.as_ref()));
+    std::iter::once(record_of_freeze(freeze)).chain(held).chain(stamps)
 }
 
 pub(crate) fn history_record(entry: &HistoryEntry) -> Record {

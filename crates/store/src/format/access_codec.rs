@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use chancery_model::{
-    AccessOp, AccessRule, Grant, IdentityPattern, IdentityQuota, NodeBinding, PatternError,
-    Revision, SecretsGrant, Template, Token, TokenDigest, TypeUrl, Variables, Verb,
+    AccessOp, AccessRule, FreezeTarget, Grant, IdentityPattern, IdentityQuota, NodeBinding,
+    PatternError, Revision, ScopeName, SecretsGrant, Template, Token, TokenDigest, TypeUrl,
+    Variables, Verb,
 };
 use chancery_raft_proto::v1 as pb;
 
@@ -27,6 +28,9 @@ pub(crate) fn access_op_to_proto(op: &AccessOp) -> pb::AccessOp {
         AccessOp::DeleteToken(digest) => Op::DeleteToken(digest.0.to_vec().into()),
         AccessOp::PutQuota(quota) => Op::PutQuota(quota_to_proto(quota)),
         AccessOp::DeleteQuota(name) => Op::DeleteQuota(name.to_string()),
+        AccessOp::Freeze { target, until_ms } => Op::Freeze(freeze_op_to_proto(target, *until_ms)),
+        AccessOp::Thaw { target, until_ms } => Op::Thaw(freeze_op_to_proto(target, *until_ms)),
+        AccessOp::PassFreezes => Op::PassFreezes(pb::PassFreezes {}),
     };
     pb::AccessOp { op: Some(op) }
 }
@@ -42,7 +46,32 @@ pub(crate) fn access_op_from_proto(message: pb::AccessOp) -> Result<AccessOp, Re
         Op::DeleteToken(digest) => digest_from_proto(&digest).map(AccessOp::DeleteToken),
         Op::PutQuota(quota) => Ok(AccessOp::PutQuota(Box::new(quota_from_proto(quota)?))),
         Op::DeleteQuota(name) => Ok(AccessOp::DeleteQuota(name.into())),
+        Op::Freeze(pb::FreezeOp { scope, until_ms }) => {
+            Ok(AccessOp::Freeze { target: target_from_proto(&scope)?, until_ms })
+        }
+        Op::Thaw(pb::FreezeOp { scope, until_ms }) => {
+            Ok(AccessOp::Thaw { target: target_from_proto(&scope)?, until_ms })
+        }
+        Op::PassFreezes(_) => Ok(AccessOp::PassFreezes),
     }
+}
+
+fn freeze_op_to_proto(target: &FreezeTarget, until_ms: Option<u64>) -> pb::FreezeOp {
+    pb::FreezeOp { scope: target_to_proto(target), until_ms }
+}
+
+/// Encodes the target of a freeze: the scope, or an empty text for all.
+pub(crate) fn target_to_proto(target: &FreezeTarget) -> String {
+    target.scope().map(ToString::to_string).unwrap_or_default()
+}
+
+/// Decodes the target of a freeze.
+pub(crate) fn target_from_proto(scope: &str) -> Result<FreezeTarget, RecordError> {
+    if scope.is_empty() {
+        return Ok(FreezeTarget::All);
+    }
+    let scope = ScopeName::new(scope);
+    scope.map(FreezeTarget::Scope).map_err(|error| RecordError::invalid("a freeze", error))
 }
 
 /// Encodes a token.

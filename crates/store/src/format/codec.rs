@@ -7,9 +7,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use chancery_model::{
-    AccessLimit, Assignment, AssignmentOp, Expectation, Glob, Incarnation, NodeMatcher,
-    Precondition, Refusal, Reseal, Resource, ResourceDraft, ResourceKey, ResourceName, Revision,
-    ScopeName, ScopeTemplate, Sealed, Transaction, TransactionMeta, TypeUrl, Upsert, Version,
+    AccessLimit, Expectation, Incarnation, Precondition, Refusal, Reseal, Resource, ResourceDraft,
+    ResourceKey, ResourceName, Revision, ScopeName, Sealed, Transaction, TransactionMeta, TypeUrl,
+    Upsert, Version,
     wire::{Fields, Token, put_len_field},
 };
 use chancery_raft_proto::v1 as pb;
@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::format::{
     access_codec::{access_op_from_proto, access_op_to_proto},
+    assignment_codec::{assignment_op_from_proto, assignment_op_to_proto},
     content::Retention,
     keys_codec::{
         key_op_from_proto, key_op_to_proto, keys_refusal_from_proto, keys_refusal_to_proto,
@@ -62,19 +63,11 @@ pub(crate) struct Request {
     pub(crate) digest: u64,
 }
 
-fn invalid(what: &str, error: impl std::fmt::Display) -> RecordError {
-    RecordError::Content(format!("{what}: {error}"))
-}
-
-fn missing(what: &str) -> RecordError {
-    RecordError::Content(format!("{what} is missing; a newer release may have written it"))
-}
-
 // === commands ===
 
 /// Decodes a command.
 pub(crate) fn command_from_proto(command: pb::Command) -> Result<Command, RecordError> {
-    match command.command.ok_or_else(|| missing("the kind of the command"))? {
+    match command.command.ok_or_else(|| RecordError::missing("the kind of the command"))? {
         pb::command::Command::Form(form) => Ok(Command::Form {
             cluster_id: cluster_id_from_proto(&form.cluster_id)?,
             incarnation: Incarnation(form.incarnation),
@@ -275,8 +268,9 @@ fn reseal_to_proto(reseal: &Reseal) -> pb::Reseal {
 }
 
 fn reseal_from_proto(message: pb::Reseal) -> Result<Reseal, RecordError> {
-    let resource = message.resource.ok_or_else(|| missing("the resource of a reseal"))?;
-    let version = message.version.ok_or_else(|| missing("the version of a reseal"))?;
+    let resource =
+        message.resource.ok_or_else(|| RecordError::missing("the resource of a reseal"))?;
+    let version = message.version.ok_or_else(|| RecordError::missing("the version of a reseal"))?;
     let (scope, key) = ref_from_proto(resource)?;
     let sealed = sealed_from_proto(message.sealed)?;
     Ok(Reseal { scope, key, version: version_from_proto(&version), sealed })
@@ -284,7 +278,9 @@ fn reseal_from_proto(message: pb::Reseal) -> Result<Reseal, RecordError> {
 
 pub(crate) fn transaction_from_proto(message: pb::Transaction) -> Result<Transaction, RecordError> {
     let mut last = None;
-    let scope = |name: &String| ScopeName::new(name).map_err(|error| invalid("a prune", error));
+    let scope = |name: &String| {
+        ScopeName::new(name).map_err(|error| RecordError::invalid("a prune", error))
+    };
     Ok(Transaction {
         preconditions: collect(message.preconditions, precondition_from_proto)?,
         deletes: collect(message.deletes, ref_from_proto)?,
@@ -312,10 +308,13 @@ fn upsert_from_proto(
 ) -> Result<Upsert, RecordError> {
     let scope = match last {
         Some(last) if last.as_str() == message.scope => last.clone(),
-        _ => ScopeName::new(&message.scope).map_err(|error| invalid("an upsert", error))?,
+        _ => ScopeName::new(&message.scope)
+            .map_err(|error| RecordError::invalid("an upsert", error))?,
     };
     *last = Some(scope.clone());
-    let key = key_from_proto(message.key.as_ref().ok_or_else(|| missing("the key of an upsert"))?)?;
+    let key = key_from_proto(
+        message.key.as_ref().ok_or_else(|| RecordError::missing("the key of an upsert"))?,
+    )?;
     Ok(Upsert { scope, draft: draft_of(key, message.content, message.sealed)? })
 }
 
@@ -350,7 +349,7 @@ fn expected_to_proto(
 
 fn precondition_from_proto(message: pb::Precondition) -> Result<Precondition, RecordError> {
     use pb::precondition;
-    match message.precondition.ok_or_else(|| missing("the kind of a precondition"))? {
+    match message.precondition.ok_or_else(|| RecordError::missing("the kind of a precondition"))? {
         precondition::Precondition::Revision(revision) => {
             Ok(Precondition::Revision(Revision(revision)))
         }
@@ -368,10 +367,12 @@ fn expected_from_proto(
     message: pb::precondition::Resource,
 ) -> Result<(ScopeName, ResourceKey, Expectation), RecordError> {
     use pb::precondition::resource;
-    let resource = message.resource.ok_or_else(|| missing("the resource of a precondition"))?;
+    let resource =
+        message.resource.ok_or_else(|| RecordError::missing("the resource of a precondition"))?;
     let (scope, key) = ref_from_proto(resource)?;
-    let expectation =
-        message.expectation.ok_or_else(|| missing("the expectation of a precondition"))?;
+    let expectation = message
+        .expectation
+        .ok_or_else(|| RecordError::missing("the expectation of a precondition"))?;
     let expectation = match expectation {
         resource::Expectation::Absent(_) => Expectation::Absent,
         resource::Expectation::Present(_) => Expectation::Present,
@@ -439,7 +440,7 @@ pub(crate) fn refusal_to_proto(refusal: &Refusal) -> pb::Refusal {
 /// Decodes a refusal.
 pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, RecordError> {
     use pb::refusal;
-    Ok(match message.refusal.ok_or_else(|| missing("the kind of a refusal"))? {
+    Ok(match message.refusal.ok_or_else(|| RecordError::missing("the kind of a refusal"))? {
         refusal::Refusal::Ahead(refusal::RevisionAhead { expected, current }) => {
             Refusal::RevisionAhead { expected: Revision(expected), current: Revision(current) }
         }
@@ -449,12 +450,13 @@ pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, Record
                 scope: scope
                     .map(|name| ScopeName::new(&name))
                     .transpose()
-                    .map_err(|error| invalid("a refusal", error))?,
+                    .map_err(|error| RecordError::invalid("a refusal", error))?,
                 changed: Revision(changed),
             }
         }
         refusal::Refusal::Resource(refusal::ResourceDiffers { expected, found }) => {
-            let expected = expected.ok_or_else(|| missing("the expectation of a refusal"))?;
+            let expected =
+                expected.ok_or_else(|| RecordError::missing("the expectation of a refusal"))?;
             let (scope, key, expectation) = expected_from_proto(expected)?;
             let found = found.as_ref().map(version_from_proto);
             Refusal::Resource { scope, key, expectation, found }
@@ -469,7 +471,7 @@ pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, Record
                 Limit::Tokens => AccessLimit::Tokens,
                 Limit::TokensPerName => AccessLimit::TokensPerName,
                 Limit::Quotas => AccessLimit::Quotas,
-                Limit::Unspecified => return Err(missing("the limit of a refusal")),
+                Limit::Unspecified => return Err(RecordError::missing("the limit of a refusal")),
             })
         }
         refusal::Refusal::QuotaExceeded(message) => {
@@ -477,9 +479,10 @@ pub(crate) fn refusal_from_proto(message: pb::Refusal) -> Result<Refusal, Record
         }
         refusal::Refusal::Keys(keys) => Refusal::Keys(keys_refusal_from_proto(&keys)?),
         refusal::Refusal::Variants(refusal::VariantsConflict { scope, key, reason }) => {
-            let key = key.ok_or_else(|| missing("the key of a refusal"))?;
+            let key = key.ok_or_else(|| RecordError::missing("the key of a refusal"))?;
             Refusal::Variants {
-                scope: ScopeName::new(&scope).map_err(|error| invalid("a refusal", error))?,
+                scope: ScopeName::new(&scope)
+                    .map_err(|error| RecordError::invalid("a refusal", error))?,
                 key: key_from_proto(&key)?,
                 reason,
             }
@@ -493,8 +496,10 @@ fn key_to_proto(key: &ResourceKey) -> pb::ResourceKey {
 
 fn key_from_proto(message: &pb::ResourceKey) -> Result<ResourceKey, RecordError> {
     Ok(ResourceKey {
-        type_url: TypeUrl::new(&message.type_url).map_err(|error| invalid("a key", error))?,
-        name: ResourceName::stored(&message.name).map_err(|error| invalid("a key", error))?,
+        type_url: TypeUrl::new(&message.type_url)
+            .map_err(|error| RecordError::invalid("a key", error))?,
+        name: ResourceName::stored(&message.name)
+            .map_err(|error| RecordError::invalid("a key", error))?,
     })
 }
 
@@ -506,8 +511,9 @@ fn ref_to_proto(scope: &ScopeName, key: &ResourceKey) -> pb::ResourceRef {
 pub(crate) fn ref_from_proto(
     message: pb::ResourceRef,
 ) -> Result<(ScopeName, ResourceKey), RecordError> {
-    let scope = ScopeName::new(&message.scope).map_err(|error| invalid("a reference", error))?;
-    let key = message.key.ok_or_else(|| missing("the key of a reference"))?;
+    let scope = ScopeName::new(&message.scope)
+        .map_err(|error| RecordError::invalid("a reference", error))?;
+    let key = message.key.ok_or_else(|| RecordError::missing("the key of a reference"))?;
     Ok((scope, key_from_proto(&key)?))
 }
 
@@ -558,7 +564,7 @@ fn content_to_proto<'a>(
 }
 
 /// Builds a draft from its key and its decoded content, of which there is one.
-pub(crate) fn draft_of(
+fn draft_of(
     key: ResourceKey,
     content: Option<pb::Content>,
     sealed: Option<pb::SealedContent>,
@@ -571,15 +577,27 @@ pub(crate) fn draft_of(
             let sealed = Some(sealed_from_proto(sealed.sealed)?);
             Ok(ResourceDraft { sealed, ..draft_from_proto(key, content)? })
         }
-        (None, None) => Err(missing("the content of a resource")),
+        (None, None) => Err(RecordError::missing("the content of a resource")),
         (Some(_), Some(_)) => {
             Err(RecordError::Content("a resource has a plain and a sealed body".to_owned()))
         }
     }
 }
 
+/// Decodes a resource.
+pub(crate) fn resource_from_proto(
+    of: ResourceKey,
+    message: pb::ResourceRecord,
+) -> Result<Resource, RecordError> {
+    let version = version_from_proto(&message.version.unwrap_or_default());
+    let draft = draft_of(of, message.content, message.sealed)?;
+    Ok(Resource::with_version(&draft, version))
+}
+
 fn draft_from_proto(key: ResourceKey, content: pb::Content) -> Result<ResourceDraft, RecordError> {
-    let alias = |name: &String| ResourceName::new(name).map_err(|error| invalid("an alias", error));
+    let alias = |name: &String| {
+        ResourceName::new(name).map_err(|error| RecordError::invalid("an alias", error))
+    };
     let ttl = match content.ttl {
         Some(ttl) if ttl.nanos >= 1_000_000_000 => {
             return Err(RecordError::Content(format!(
@@ -602,73 +620,6 @@ fn draft_from_proto(key: ResourceKey, content: pb::Content) -> Result<ResourceDr
 
 fn labels_from_proto(labels: Vec<pb::Label>) -> BTreeMap<String, String> {
     labels.into_iter().map(|label| (label.key, label.value)).collect()
-}
-
-// === assignments ===
-
-fn assignment_op_to_proto(op: &AssignmentOp) -> pb::AssignmentOp {
-    let op = match op {
-        AssignmentOp::Put(assignment) => {
-            pb::assignment_op::Op::Put(assignment_to_proto(assignment))
-        }
-        AssignmentOp::Delete(name) => pb::assignment_op::Op::Delete(name.to_string()),
-    };
-    pb::AssignmentOp { op: Some(op) }
-}
-
-fn assignment_op_from_proto(message: pb::AssignmentOp) -> Result<AssignmentOp, RecordError> {
-    match message.op.ok_or_else(|| missing("the operation on an assignment"))? {
-        pb::assignment_op::Op::Put(assignment) => {
-            assignment_from_proto(assignment).map(AssignmentOp::Put)
-        }
-        pb::assignment_op::Op::Delete(name) => Ok(AssignmentOp::Delete(name.into())),
-    }
-}
-
-/// Encodes an assignment.
-pub(crate) fn assignment_to_proto(assignment: &Assignment) -> pb::Assignment {
-    let glob = |glob: &Option<Glob>| glob.as_ref().map(|glob| glob.as_str().to_owned());
-    let matcher = &assignment.matcher;
-    let metadata = matcher.metadata.iter();
-    pb::Assignment {
-        name: assignment.name.to_string(),
-        priority: assignment.priority,
-        matcher: Some(pb::NodeMatcher {
-            id: glob(&matcher.id),
-            cluster: glob(&matcher.cluster),
-            region: glob(&matcher.region),
-            zone: glob(&matcher.zone),
-            sub_zone: glob(&matcher.sub_zone),
-            metadata: metadata
-                .map(|(k, v)| pb::Label { key: k.clone(), value: v.as_str().to_owned() })
-                .collect(),
-        }),
-        scopes: assignment.scopes.iter().map(|scope| scope.as_str().to_owned()).collect(),
-    }
-}
-
-/// Decodes an assignment.
-pub(crate) fn assignment_from_proto(message: pb::Assignment) -> Result<Assignment, RecordError> {
-    let glob = |text: Option<String>| text.as_deref().map(Glob::new);
-    let scope = |text: &String| {
-        ScopeTemplate::parse(text)
-            .map_err(|error| invalid(&format!("assignment {:?}", message.name), error))
-    };
-    let matcher = message.matcher.unwrap_or_default();
-    let metadata = matcher.metadata.into_iter();
-    Ok(Assignment {
-        priority: message.priority,
-        matcher: NodeMatcher {
-            id: glob(matcher.id),
-            cluster: glob(matcher.cluster),
-            region: glob(matcher.region),
-            zone: glob(matcher.zone),
-            sub_zone: glob(matcher.sub_zone),
-            metadata: metadata.map(|label| (label.key, Glob::new(&label.value))).collect(),
-        },
-        scopes: message.scopes.iter().map(scope).collect::<Result<_, _>>()?,
-        name: message.name.into(),
-    })
 }
 
 // === metadata ===

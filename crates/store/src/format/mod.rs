@@ -3,9 +3,11 @@
 //! This layer does no I/O. Its messages are in `/proto/chancery/raft/v1`.
 
 pub(crate) mod access_codec;
+pub(crate) mod assignment_codec;
 pub(crate) mod codec;
 pub(crate) mod content;
 pub(crate) mod frames;
+pub(crate) mod freeze_codec;
 pub(crate) mod history;
 pub(crate) mod history_chain;
 pub(crate) mod identity;

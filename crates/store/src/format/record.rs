@@ -87,6 +87,18 @@ pub(crate) enum RecordError {
     Content(String),
 }
 
+impl RecordError {
+    /// Returns the error of a part that is not valid.
+    pub(crate) fn invalid(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::Content(format!("{what}: {error}"))
+    }
+
+    /// Returns the error of a part that is missing.
+    pub(crate) fn missing(what: &str) -> Self {
+        Self::Content(format!("{what} is missing; a newer release may have written it"))
+    }
+}
+
 fn hash(family: Family, key: &[u8], version: u8, message: &[u8]) -> u64 {
     let mut hash = Xxh3::new();
     hash.update(&[family as u8, version]);

@@ -4,8 +4,8 @@ use clap::Subcommand;
 
 use super::{
     access, analyze, apply, assignments, backup, blame, can_i, client::Servers, cluster,
-    conformance, delete, describe, diff, disconnect, drain, explain, get, health, history, import,
-    keys, lb_policy, load, log, mcp, mirror, node, nodes, quota, resolve, rollback,
+    conformance, delete, describe, diff, disconnect, drain, explain, freeze, get, health, history,
+    import, keys, lb_policy, load, log, mcp, mirror, node, nodes, quota, read, resolve, rollback,
     settings::Settings, token, version, wait, watch, whoami,
 };
 use crate::cli::{
@@ -186,6 +186,20 @@ pub(crate) enum Command {
     /// The server rejects it if a later revision changed the same object, and names the conflicts.
     #[command(after_help = write_help(&["undo 42 --dry-run", "undo 42 --wait=10s"]))]
     Undo(rollback::Undo),
+    /// Keep the content of a scope at its clients, whatever is written
+    ///
+    /// Writes commit, and are held back. Clients keep what they have, also if they reconnect, restart or move to another
+    /// replica, and new clients receive the same. `thaw` sends the held changes. A second `freeze` of a scope changes only
+    /// its end, author and reason. Access rules always take effect.
+    #[command(after_help = examples(&["freeze edge --for 1h --reason 'incident 12'", "freeze --all"]))]
+    Freeze(freeze::Freeze),
+    /// End a freeze: send the held changes to clients, or take them back
+    ///
+    /// A dry run shows the changes that clients would receive.
+    #[command(after_help = write_help(&["thaw edge --dry-run", "thaw edge --wait=1m", "thaw edge --discard"]))]
+    Thaw(freeze::Thaw),
+    /// List the freezes and the number of resources that they hold back
+    Freezes(read::Read),
     /// Show and change the members of the cluster
     #[command(subcommand)]
     Cluster(cluster::Cluster),
@@ -279,6 +293,9 @@ impl Command {
             Self::Blame(blame) => blame::run(blame, servers, answer).await,
             Self::Rollback(args) => rollback::rollback(args, servers, answer).await,
             Self::Undo(args) => rollback::undo(args, servers, answer).await,
+            Self::Freeze(args) => freeze::freeze(args, servers, answer).await,
+            Self::Thaw(args) => freeze::thaw(args, servers, answer).await,
+            Self::Freezes(read) => freeze::list(&read, connect.await?, answer).await,
             Self::Cluster(command) => cluster::run(command, connect.await?, answer).await,
             Self::Conformance(kit) => conformance::run(kit, servers, answer).await,
             Self::Health(health) => health::run(&health, servers, answer).await,

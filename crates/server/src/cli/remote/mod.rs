@@ -23,6 +23,7 @@ mod doctor;
 mod drain;
 mod explain;
 mod fleet;
+mod freeze;
 mod get;
 mod health;
 mod history;

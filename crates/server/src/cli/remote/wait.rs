@@ -42,6 +42,10 @@ pub(super) async fn run(
         r#for: wait.sessions,
     };
     let result = client.wait(request).await.map_err(|status| refusal(&status))?.into_inner();
+    if !result.held.is_empty() {
+        answer.show(&result, |_| Ok(()))?;
+        return Err(wait_result::held(&result));
+    }
     answer.show(&result, |out| write_result(&result, out))?;
     verdict(wait.revision, is_all, &result)
 }

@@ -34,6 +34,25 @@ pub(super) fn not_all_asked(done: &str, wait: &pb::WaitResult) -> Failure {
     Failure::with_exit(Exit::NotAllAsked, line)
 }
 
+/// Returns the failure of a wait for changes that freezes hold.
+pub(super) fn held(wait: &pb::WaitResult) -> Failure {
+    let line = |by: &pb::HeldBy| {
+        let pb::HeldBy { scope, revision, author, reason, .. } = by;
+        let (what, thaw) = match scope.as_str() {
+            "" => ("all scopes are".to_owned(), "--all".to_owned()),
+            scope => (format!("scope {scope:?} is"), scope.to_owned()),
+        };
+        let author =
+            if author.is_empty() { String::new() } else { format!(" by {}", plain(author)) };
+        let reason = plain(reason);
+        format!(
+            "held: {what} frozen since revision {revision}{author} ({reason}); clients receive the change after \
+             `chancery thaw {thaw}`"
+        )
+    };
+    Failure::lines_with_exit(Exit::Held, wait.held.iter().map(line))
+}
+
 /// Returns one line for each session that has not acknowledged.
 pub(super) fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
     let mut lines: Vec<String> = wait.unsettled.iter().map(|one| line(one, wait)).collect();

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use chancery_admin::{guard_name, is_surely_not_written, problem_line};
+use chancery_admin::{guard_name, is_surely_not_written};
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::RequestId;
 use clap::{Args, builder::NonEmptyStringValueParser};
@@ -17,10 +17,10 @@ use super::{
     connector::Channel,
     left_out::report_left_out,
     parameters::{shortened, with_variant},
-    wait_result::{in_words, not_all_asked, unsettled_lines},
+    wait_result::{held, in_words, not_all_asked, unsettled_lines},
     write_effects::{
-        Differences, access_object, write_access_changes, write_access_effects, write_differences,
-        write_guards,
+        Differences, access_object, problem_lines, write_access_changes, write_access_effects,
+        write_differences, write_guards,
     },
 };
 use crate::{
@@ -99,6 +99,12 @@ pub(crate) struct Write {
     /// unasked: a replica did not answer whether the write concerns its nodes.
     #[arg(long, value_name = "GUARD[,GUARD]", value_delimiter = ',', value_parser = guard_name, verbatim_doc_comment)]
     pub(crate) confirm: Vec<&'static str>,
+    /// Send the write to clients although a freeze holds their scope
+    ///
+    /// Clients receive the resources that the write names, also those that it does not change. Other held
+    /// changes stay held. Needs the right `freeze.override`.
+    #[arg(long)]
+    pub(crate) override_freeze: bool,
     /// Identify the write by 32 hexadecimal digits [default: random]
     ///
     /// Use the same ID to retry safely when the outcome of the first attempt is unknown: a write
@@ -156,6 +162,8 @@ pub(super) enum Body {
     DeleteAssignment(pb::DeleteAssignmentRequest),
     Rollback(pb::RollbackRequest),
     Undo(pb::UndoRequest),
+    Freeze(pb::FreezeRequest),
+    Thaw(pb::ThawRequest),
 }
 
 impl Request {
@@ -185,6 +193,8 @@ impl Body {
             Self::DeleteAssignment(request) => client.delete_assignment(request.clone()).await,
             Self::Rollback(request) => client.rollback(request.clone()).await,
             Self::Undo(request) => client.undo(request.clone()).await,
+            Self::Freeze(request) => client.freeze(request.clone()).await,
+            Self::Thaw(request) => client.thaw(request.clone()).await,
         };
         response.map(tonic::Response::into_inner)
     }
@@ -349,21 +359,8 @@ fn options(write: &Write, request_id: RequestId) -> pb::WriteOptions {
         stale: write.stale,
         confirm: write.confirm.iter().copied().map(str::to_owned).collect(),
         validation: String::new(),
+        override_freeze: write.override_freeze,
     }
-}
-
-/// The number of problems that are printed.
-const PROBLEMS_SHOWN_MAX: usize = 20;
-
-/// Returns a line for each of the first problems, and the number of the others.
-fn problem_lines(problems: &[pb::Problem]) -> Vec<String> {
-    let mut lines: Vec<String> =
-        problems.iter().take(PROBLEMS_SHOWN_MAX).map(problem_line).collect();
-    match problems.len().saturating_sub(PROBLEMS_SHOWN_MAX) {
-        0 => {}
-        n => lines.push(format!("and {n} more")),
-    }
-    lines
 }
 
 /// Prints the findings that did not refuse the write, on standard error.
@@ -464,6 +461,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         response.revision, response.changed, response.removed, response.unchanged
     )?;
     match &response.wait {
+        Some(wait) if !wait.held.is_empty() => Ok(()),
         Some(wait) => writeln!(out, "{} after {} ms", in_words(wait), wait.waited_ms),
         None => Ok(()),
     }
@@ -489,6 +487,9 @@ fn n_changes(response: &pb::WriteResponse) -> u64 {
 
 /// Succeeds only if every session of the cluster is known to have acknowledged.
 fn verdict(response: &pb::WriteResponse, wait: &pb::WaitResult) -> Result<(), Failure> {
+    if !wait.held.is_empty() {
+        return Err(held(wait));
+    }
     if !wait.settled {
         return Err(Failure::lines(unsettled_lines(wait)));
     }

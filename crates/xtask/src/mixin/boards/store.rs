@@ -86,6 +86,13 @@ pub(super) const BOARD: Board = Board {
                     "max by (instance) (chancery_store_failed)", "{{instance}}",
                 )])
                 .alerts(&["ChanceryStoreFailed"]),
+                lines("Held resources", "short", "Resources that clients have in an earlier form, because their scopes are frozen.", &[(
+                    "max(chancery_held_resources)", "held",
+                )])
+                .alerts(&["ChanceryChangesHeld"]),
+                lines("Freezes", "short", "Freezes of scopes, or of all scopes.", &[(
+                    "max(chancery_freezes)", "freezes",
+                )]),
                 lines("Resources", "short", "Resources in the state.", &[(
                     "max(chancery_store_resources)", "resources",
                 )]),

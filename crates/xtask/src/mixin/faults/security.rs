@@ -33,6 +33,10 @@ resources:
 ";
 
 /// A set with the public key of an issuer: the example in RFC 7517, appendix A.1.
+const HELD: &str = "
+resources:
+- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: held, connect_timeout: 1s}
+";
 const KEYS: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "kid": "1", "alg": "ES256",
 "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4", "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
 
@@ -103,6 +107,18 @@ pub(super) const GROUP: Group = Group {
                 stage.stop("caller");
                 stage.cluster.run(&["token", "create", "old", "--out", "new.token"]).map(drop)
             },
+        },
+        Scenario {
+            alerts: &[alert("ChanceryChangesHeld", &[("severity", "warning")])],
+            also: &[],
+            is_early: false,
+            fault: "an operator freezes a scope, and authors write to it",
+            repair: "the operator thaws the scope",
+            inject: |stage| {
+                stage.cluster.run(&["freeze", "default", "--reason", "incident"])?;
+                stage.cluster.apply(HELD)
+            },
+            recover: |stage| stage.cluster.run(&["thaw", "default"]).map(drop),
         },
         Scenario {
             alerts: &[alert(

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use chancery_model::{
     AccessOp, AccessRule, Assignment, AssignmentOp, Constraints, DataKey, DataKeyId, Expectation,
-    Glob, Grant, IdentityPattern, IdentityQuota, KeyOp, KeyTarget, NodeBinding, NodeMatcher,
-    Precondition, Quota, Reseal, ResourceDraft, ResourceKey, ResourceName, Revision, ScopeName,
-    ScopeTemplate, Sealed, SealingId, SecretsGrant, Template, Token, TokenDigest, Transaction,
-    TransactionMeta, TypeUrl, Upsert, Variables, Verb, Version, WrappedKey,
+    FreezeTarget, Glob, Grant, IdentityPattern, IdentityQuota, KeyOp, KeyTarget, NodeBinding,
+    NodeMatcher, Precondition, Quota, Reseal, ResourceDraft, ResourceKey, ResourceName, Revision,
+    ScopeName, ScopeTemplate, Sealed, SealingId, SecretsGrant, Template, Token, TokenDigest,
+    Transaction, TransactionMeta, TypeUrl, Upsert, Variables, Verb, Version, WrappedKey,
 };
 use proptest::prelude::*;
 
@@ -203,7 +203,16 @@ fn access_ops() -> impl Strategy<Value = AccessOp> {
         digests().prop_map(AccessOp::DeleteToken),
         quotas().prop_map(|quota| AccessOp::PutQuota(Box::new(quota))),
         "[a-c]".prop_map(|name| AccessOp::DeleteQuota(name.into())),
+        (freeze_targets(), prop::option::of(0..3_u64))
+            .prop_map(|(target, until_ms)| AccessOp::Freeze { target, until_ms }),
+        (freeze_targets(), prop::option::of(0..3_u64))
+            .prop_map(|(target, until_ms)| AccessOp::Thaw { target, until_ms }),
+        Just(AccessOp::PassFreezes),
     ]
+}
+
+fn freeze_targets() -> impl Strategy<Value = FreezeTarget> {
+    prop_oneof![Just(FreezeTarget::All), scopes().prop_map(FreezeTarget::Scope)]
 }
 
 fn quotas() -> impl Strategy<Value = Quota> {

@@ -1,0 +1,162 @@
+//! The changes that freezes hold back from clients.
+
+use std::sync::Arc;
+
+use chancery_admin_proto::v1 as pb;
+use chancery_model::{
+    Applied, Change, Freeze, FreezeParts, FreezeTarget, Held, Outcome, Resource, ResourceKey,
+    Revision, ScopeName, State, Summary, Target, Verb,
+};
+
+use crate::{
+    changes::{self, Effect},
+    ctx::Ctx,
+    revisions::{Compared, kind_of},
+    write_access::hide_differences,
+};
+
+/// The changes that a freeze holds: from what clients have to the newest content.
+pub(crate) struct HeldBack<'a> {
+    state: &'a State,
+    parts: &'a FreezeParts,
+    /// The held resources, except for those of scopes with a freeze of their own.
+    held: Vec<(&'a ScopeName, &'a ResourceKey, &'a Held)>,
+}
+
+impl<'a> HeldBack<'a> {
+    /// Finds the changes that a freeze holds.
+    pub(crate) fn of(state: &'a State, freeze: &'a Freeze) -> Self {
+        let parts = freeze.parts();
+        let is_of_this = |scope: &ScopeName| {
+            let of_scope = state.freezes.of_scope(scope);
+            of_scope.is_some_and(|of_scope| of_scope.parts().target == parts.target)
+        };
+        let held = parts.held.iter().filter(|((scope, key), Held(had))| {
+            let now = state.get(scope, key).map(|now| &**now);
+            is_of_this(scope) && kind_of(had.as_deref(), now).is_some()
+        });
+        let held = held.map(|((scope, key), held)| (scope, key, held)).collect();
+        Self { state, parts, held }
+    }
+
+    /// Returns the number of held resources.
+    pub(crate) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Returns whether clients have other assignments than the newest ones.
+    pub(crate) fn has_assignments(&self) -> bool {
+        let had = self.parts.assignments.as_ref();
+        had.is_some_and(|had| had.rules != self.state.assignments.rules)
+    }
+
+    /// Returns the state that clients have, as far as this freeze goes.
+    fn had(&self) -> State {
+        let had = self.held.iter().map(|(scope, key, Held(had))| (*scope, *key, had.clone()));
+        let mut state = self.state.with_resources(had);
+        if let Some(assignments) = &self.parts.assignments {
+            state.assignments = Arc::clone(assignments);
+        }
+        state
+    }
+
+    /// Returns the way back from the newest content to what clients have.
+    pub(crate) fn discarded(&self) -> Compared {
+        let change = |&(scope, key, Held(had)): &(&ScopeName, &ResourceKey, &Held)| {
+            let kind = kind_of(self.state.get(scope, key).map(|now| &**now), had.as_deref())?;
+            Some(Change { scope: scope.clone(), key: key.clone(), kind, resource: had.clone() })
+        };
+        let changes = self.held.iter().filter_map(change).collect();
+        Compared { before: self.state.clone(), after: self.had(), changes }
+    }
+
+    /// Adds the changes that the caller may read to an answer.
+    pub(crate) fn list(&self, ctx: &Ctx, response: pb::WriteResponse) -> pb::WriteResponse {
+        let may_get = |scope, key: &ResourceKey| {
+            ctx.may(Verb::Get, Target::Resource(scope, &key.type_url, &key.name))
+        };
+        let changes = self.held.iter().filter(|(scope, key, _)| may_get(scope, key)).filter_map(
+            |&(scope, key, Held(had))| {
+                let resource = self.state.get(scope, key).cloned();
+                let kind = kind_of(had.as_deref(), resource.as_deref())?;
+                Some(Change { scope: scope.clone(), key: key.clone(), kind, resource })
+            },
+        );
+        let changes: Vec<Change> = changes.collect();
+        let n_hidden = (self.held.len() - changes.len()) as u64;
+        let outcome = Outcome::Committed(Summary::default());
+        let applied = Applied { state: self.state.clone(), outcome, changes };
+        let effect = if response.dry_run { Effect::DryRun } else { Effect::Committed };
+        let mut response = changes::list(&self.had(), &applied, effect, response);
+        let n_removed = self.held.iter().filter(|(s, key, _)| self.state.get(s, key).is_none());
+        response.removed = n_removed.count() as u64;
+        response.changed = self.held.len() as u64 - response.removed;
+        response.assignments = response.assignment_changes.len() as u64;
+        response.changes_omitted += n_hidden;
+        hide_differences(ctx, &mut response);
+        response
+    }
+}
+
+/// Returns the scope of a freeze; empty for all.
+pub(crate) fn name_of(target: &FreezeTarget) -> String {
+    target.scope().map(ToString::to_string).unwrap_or_default()
+}
+
+/// Returns a sentence for each freeze that holds one of the scopes.
+pub(crate) fn held_sentences(state: &State, scopes: &[ScopeName]) -> Vec<String> {
+    let sentence = |by: &pb::HeldBy| {
+        let what = match by.scope.as_str() {
+            "" => "All scopes are".to_owned(),
+            scope => format!("Scope {scope:?} is"),
+        };
+        format!(
+            "{what} frozen since revision {}: clients receive that content until `chancery thaw`.",
+            by.revision
+        )
+    };
+    held_by(state, scopes, true).iter().map(sentence).collect()
+}
+
+/// Returns the freezes of scopes, and that of all scopes if `assignments` is set.
+pub(crate) fn held_by<'a>(
+    state: &State,
+    scopes: impl IntoIterator<Item = &'a ScopeName>,
+    assignments: bool,
+) -> Vec<pb::HeldBy> {
+    let all = || state.freezes.get(&FreezeTarget::All).filter(|_| assignments);
+    let of_scopes = scopes.into_iter().filter_map(|scope| state.freezes.of_scope(scope));
+    let mut found: Vec<&FreezeParts> =
+        of_scopes.chain(all()).map(|freeze| freeze.parts()).collect();
+    found.sort_by(|a, b| a.target.cmp(&b.target));
+    found.dedup_by(|a, b| a.target == b.target);
+    let show = |parts: &FreezeParts| pb::HeldBy {
+        scope: name_of(&parts.target),
+        revision: parts.meta.revision.0,
+        until_ms: parts.meta.until_ms,
+        author: parts.meta.author.clone(),
+        reason: parts.meta.reason.clone(),
+    };
+    found.into_iter().map(show).collect()
+}
+
+/// Returns the freezes that hold back a change up to a revision from clients, in one scope or in all.
+pub(crate) fn held_up_to(
+    state: &State,
+    revision: Revision,
+    scope: Option<&ScopeName>,
+) -> Vec<pb::HeldBy> {
+    let is_asked = |of: &ScopeName| scope.is_none_or(|scope| scope == of);
+    let holds = |freeze: &Freeze| {
+        let held = HeldBack::of(state, freeze);
+        let is_older = |now: &Resource| now.version().revision <= revision;
+        held.held
+            .iter()
+            .any(|(of, key, _)| is_asked(of) && state.get(of, key).is_none_or(|now| is_older(now)))
+            || held.has_assignments() && state.assignments.changed <= revision
+    };
+    let freezes = state.freezes.iter().filter(|freeze| holds(freeze));
+    let targets: Vec<_> = freezes.map(|freeze| freeze.parts().target.clone()).collect();
+    let scopes = targets.iter().filter_map(FreezeTarget::scope);
+    held_by(state, scopes, targets.contains(&FreezeTarget::All))
+}

@@ -1,0 +1,215 @@
+//! Freezes over three replicas: clients keep frozen content, wherever they connect.
+
+use std::collections::BTreeMap;
+
+use chancery_proto::discovery::DiscoveryResponse;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::{
+    cluster::{Replica, eventually, joined},
+    fleet_wait::Client,
+    scripted::marks,
+    support::{Done, clusters},
+};
+
+const RULES: &str =
+    "assignments: [{name: each, priority: 1, match: {id: '*'}, scopes: [edge, base]}]";
+
+/// The timeouts of clusters in seconds, by name.
+type Clusters = BTreeMap<String, i64>;
+
+fn write(replica: &Replica, args: &[&str], input: &str) -> u64 {
+    let done = replica.run(&[args, &["-o", "json"]].concat(), input);
+    assert_eq!(done.code, 0, "{args:?}: {done:?}");
+    serde_json::from_str::<Value>(&done.out).unwrap()["revision"].as_u64().unwrap()
+}
+
+fn apply(replica: &Replica, scope: &str, names: &[&str], timeout: &str) -> u64 {
+    write(replica, &["apply", "-f", "-", "--scope", scope], &clusters(names, timeout))
+}
+
+fn held(done: &Done) -> &str {
+    assert_eq!(done.code, 6, "{done:?}");
+    assert!(done.err.contains("held: scope \"edge\" is frozen since revision"), "{done:?}");
+    &done.err
+}
+
+/// A client of each replica.
+struct Fleet {
+    runtime: Runtime,
+    clients: Vec<Client>,
+    /// The number of markers that were written.
+    n_markers: i64,
+}
+
+impl Fleet {
+    fn connect(&mut self, replicas: &[Replica]) -> Vec<DiscoveryResponse> {
+        self.clients.clear();
+        let mut first = Vec::new();
+        for (n, replica) in replicas.iter().enumerate() {
+            self.runtime.block_on(async {
+                let mut client = Client::resume(replica, &format!("node-{n}"), "").await;
+                let response = client.read().await;
+                client.accept(&response).await;
+                first.push(response);
+                self.clients.push(client);
+            });
+        }
+        first
+    }
+
+    /// Writes a marker to the scope that is not frozen. The next response of each client must have these clusters and the
+    /// marker. So nothing was sent before.
+    fn next_is(&mut self, replica: &Replica, expected: &[(&str, i64)]) {
+        self.n_markers += 1;
+        apply(replica, "base", &["marker"], &format!("{}s", self.n_markers));
+        let mut expected: Clusters =
+            expected.iter().map(|(name, timeout)| ((*name).to_owned(), *timeout)).collect();
+        expected.insert("marker".into(), self.n_markers);
+        for client in &mut self.clients {
+            let received = self.runtime.block_on(async {
+                let response = client.read().await;
+                client.accept(&response).await;
+                marks(&response)
+            });
+            assert_eq!(received, expected);
+        }
+    }
+
+    /// Reads responses until each client has these clusters.
+    fn converge(&mut self, expected: &[(&str, i64)]) {
+        let has = |received: &Clusters| {
+            expected.iter().all(|(name, timeout)| received.get(*name) == Some(timeout))
+        };
+        for client in &mut self.clients {
+            self.runtime.block_on(async {
+                loop {
+                    let response = client.read().await;
+                    client.accept(&response).await;
+                    if has(&marks(&response)) {
+                        return;
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Clients keep frozen content on every replica, also new clients, after kills of all replicas and under a new leader.
+#[test]
+fn frozen_content_stays_at_clients_of_every_replica() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    write(&replicas[0], &["apply", "-f", "-"], RULES);
+    apply(&replicas[0], "edge", &["a"], "1s");
+    apply(&replicas[0], "base", &["marker"], "1s");
+    let mut fleet = Fleet { runtime: Runtime::new().unwrap(), clients: Vec::new(), n_markers: 1 };
+    fleet.connect(&replicas);
+    let frozen = write(&replicas[1], &["freeze", "edge", "--reason", "incident 12"], "");
+    let done = replicas[2]
+        .run(&["apply", "-f", "-", "--scope", "edge", "--wait=30s"], &clusters(&["a", "b"], "2s"));
+    assert!(held(&done).contains(&format!("since revision {frozen}")), "{done:?}");
+    assert!(done.err.contains("incident 12"), "{done:?}");
+    held(&replicas[0].run(&["wait", &(frozen + 1).to_string()], ""));
+    held(&replicas[0].run(&["wait", &(frozen + 1).to_string(), "--scope", "edge"], ""));
+    fleet.next_is(&replicas[2], &[("a", 1)]);
+    let before = replicas[0].json(&["get", "cluster", "--node", "node-0"]);
+    for replica in &mut replicas {
+        replica.kill();
+        replica.start_and_wait(&[]);
+    }
+    eventually("the restarted replicas have a leader", || {
+        (replicas[0].run(&["cluster", "status"], "").code == 0).then_some(())
+    });
+    let first = fleet.connect(&replicas);
+    for response in &first {
+        let expected = Clusters::from([("a".into(), 1), ("marker".into(), 2)]);
+        assert_eq!(marks(response), expected);
+        assert_eq!(response.version_info, first[0].version_info, "versions are equal");
+    }
+    let seen = replicas[1].json(&["get", "cluster", "--node", "node-0"]);
+    assert_eq!(seen["resources"], before["resources"]);
+    fleet.next_is(&replicas[0], &[("a", 1)]);
+    for replica in &replicas {
+        let freezes = replica.json(&["freezes"]);
+        let freeze = &freezes["freezes"][0];
+        assert_eq!(
+            (freeze["scope"].as_str(), freeze["held_resources"].as_u64()),
+            (Some("edge"), Some(2))
+        );
+        let explained = replica.run(&["explain", "node-1", "cluster", "a"], "");
+        assert!(explained.out.contains("frozen since revision"), "{explained:?}");
+    }
+    // An urgent write passes the freeze, and releases nothing else.
+    let urgent = ["apply", "-f", "-", "--scope", "edge", "--override-freeze", "--wait=30s"];
+    let done = thread_scope(&mut fleet, &replicas[1], &urgent, &clusters(&["c"], "3s"));
+    assert_eq!(done.code, 0, "{done:?}");
+    fleet.next_is(&replicas[1], &[("a", 1), ("c", 3)]);
+    let dry = replicas[2].run(&["thaw", "edge", "--dry-run"], "");
+    assert_eq!(dry.code, 2, "{dry:?}");
+    assert!(
+        dry.out.contains("added    cluster  b") && dry.out.contains("updated  cluster  a"),
+        "{dry:?}"
+    );
+    let done = thread_scope(&mut fleet, &replicas[2], &["thaw", "edge", "--wait=30s"], "");
+    assert_eq!(done.code, 0, "{done:?}");
+    fleet.next_is(&replicas[1], &[("a", 2), ("b", 2), ("c", 3)]);
+    let missing = replicas[1].run(&["thaw", "edge"], "");
+    assert!(missing.code == 1 && missing.err.contains("is not frozen"), "{missing:?}");
+}
+
+/// Runs a command that waits for the clients, which read the next response meanwhile.
+fn thread_scope(fleet: &mut Fleet, replica: &Replica, args: &[&str], input: &str) -> Done {
+    std::thread::scope(|scope| {
+        let command = scope.spawn(|| replica.run(args, input));
+        fleet.runtime.block_on(async {
+            for client in &mut fleet.clients {
+                let response = client.read().await;
+                client.accept(&response).await;
+            }
+        });
+        command.join().unwrap()
+    })
+}
+
+/// `thaw --discard` takes held changes back, a freeze ends at its time, and a freeze of all scopes holds assignments and
+/// new scopes.
+#[test]
+fn freezes_are_discarded_and_end_at_their_time() {
+    let root = tempfile::tempdir().unwrap();
+    let replicas = joined(root.path());
+    write(&replicas[0], &["apply", "-f", "-"], RULES);
+    apply(&replicas[0], "edge", &["a"], "1s");
+    let mut fleet = Fleet { runtime: Runtime::new().unwrap(), clients: Vec::new(), n_markers: 0 };
+    fleet.connect(&replicas);
+    write(&replicas[0], &["freeze", "--all"], "");
+    let alone = replicas[1].run(&["freeze", "edge"], "");
+    assert!(alone.code == 1 && alone.err.contains("all scopes are frozen"), "{alone:?}");
+    apply(&replicas[2], "edge", &["a", "b"], "2s");
+    apply(&replicas[2], "base", &["new"], "2s");
+    write(&replicas[2], &["assignments", "delete", "each", "--confirm", "view-change"], "");
+    let listed = replicas[1].run(&["freezes"], "");
+    assert!(
+        listed.out.contains("(all)") && listed.out.contains("3 and the assignments"),
+        "{listed:?}"
+    );
+    let dry = replicas[1].run(&["thaw", "--all", "--discard", "--dry-run"], "");
+    // Taking back is a write, too.
+    assert!(dry.code == 1 && dry.err.contains("view-change"), "{dry:?}");
+    write(&replicas[1], &["thaw", "--all", "--discard", "--confirm", "view-change"], "");
+    fleet.converge(&[("a", 1)]);
+    fleet.next_is(&replicas[0], &[("a", 1)]);
+    let stored = replicas[2].json(&["get", "cluster", "--scope", "edge"]);
+    assert_eq!(stored["resources"].as_array().unwrap().len(), 1, "{stored}");
+    write(&replicas[1], &["freeze", "edge", "--for", "1s"], "");
+    let revision = apply(&replicas[2], "edge", &["a"], "7s");
+    eventually("the freeze ends", || {
+        let freezes = replicas[2].json(&["freezes"]);
+        freezes["freezes"].as_array().is_none_or(Vec::is_empty).then_some(())
+    });
+    fleet.converge(&[("a", 7)]);
+    let last = replicas[0].json(&["history", "-n", "1"])["entries"][0].clone();
+    assert_eq!(last["revision"].as_u64(), Some(revision + 1));
+    assert_eq!(last["reason"], "thaw of scope \"edge\": its time has ended");
+}
