@@ -270,7 +270,7 @@ fn is_empty(value: &Value) -> bool {
 }
 
 fn whole(edit: Edit<'_>) -> Difference<'_> {
-    Difference { path: Path::default(), edit }
+    Difference::new(Path::default(), edit)
 }
 
 fn show_difference(difference: &Difference<'_>) -> pb::FieldDifference {

@@ -2,14 +2,16 @@
 
 use std::{
     borrow::Cow,
+    cmp::Reverse,
     collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
 };
 
 use serde_json::Value;
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
 /// The fields that identify the items of lists in xDS resources and manifests. The first one that all items have, each
-/// with another value, is the key of a list.
+/// with another value, is the key of a list. If there is none, it is the first one that half of the items have so.
 const KEYS: [&str; 16] = [
     "name",
     "endpoint.address",
@@ -29,40 +31,82 @@ const KEYS: [&str; 16] = [
     "@type",
 ];
 /// The maximum product of the numbers of items that are compared with each other.
-const SIMILAR_MAX: usize = 2500;
+const SIMILAR_MAX: usize = 40_000;
+/// The maximum number of their leaves that are compared.
+const LEAVES_MAX: usize = 4_000_000;
 /// The maximum length of a list with equal items for which the longest common subsequence is searched.
 const SUBSEQUENCE_MAX: usize = 2000;
+/// How alike two items must be to be one that changed in its place, in percent, and to be one that also moved.
+const ALIKE_MIN: usize = 50;
+const ALIKE_MOVED_MIN: usize = 75;
 
-/// The items of two lists.
-#[derive(Debug)]
-pub(crate) struct Matched {
-    /// The key of the list.
-    pub(crate) key: Option<&'static str>,
-    /// The items, in the order of the second list. An item that is gone follows the one that it followed before.
-    pub(crate) pairs: Vec<Pair>,
-}
-
-/// An item.
+/// An item of two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) before: Option<usize>,
     pub(crate) after: Option<usize>,
     pub(crate) is_moved: bool,
+    /// The key whose value no other item of the list has.
+    pub(crate) key: Option<&'static str>,
 }
 
-/// Matches the items of two lists.
-pub(crate) fn match_items(old: &[Value], new: &[Value]) -> Matched {
-    let key = KEYS.into_iter().find(|key| is_key(old, key) && is_key(new, key));
+/// Matches the items of two lists, in the order of the second list. An item that is gone follows the one that it
+/// followed before.
+pub(crate) fn match_items(old: &[Value], new: &[Value]) -> Vec<Pair> {
+    let keyed = find_key(old, new, |n_keyed, n| n_keyed == n)
+        .or_else(|| find_key(old, new, |n_keyed, n| n_keyed * 2 >= n));
     // The index of the new item for each old one.
     let mut became: Vec<Option<usize>> = vec![None; old.len()];
-    match key {
-        Some(key) => match_unique(old, new, |item| text_of_key(item, key), &mut became),
-        None => match_equal(old, new, &mut became),
+    if let Some((_, by_old, by_new)) = &keyed {
+        for (key, before) in by_old {
+            became[*before] = by_new.get(key).copied();
+        }
     }
+    match_equal(old, new, &mut became);
     let stays = longest_rising(&became);
     match_similar(old, new, &stays, &mut became);
+    match_moved(old, new, &mut became);
     let stays = longest_rising(&became);
-    Matched { key, pairs: in_order(&became, &stays, new.len()) }
+    let mut pairs = in_order(&became, &stays, new.len());
+    if let Some((key, by_old, by_new)) = keyed {
+        let (by_old, by_new): (HashSet<usize>, HashSet<usize>) =
+            (by_old.into_values().collect(), by_new.into_values().collect());
+        for pair in &mut pairs {
+            let is_keyed = pair.before.map_or_else(
+                || pair.after.is_some_and(|at| by_new.contains(&at)),
+                |at| by_old.contains(&at),
+            );
+            pair.key = is_keyed.then_some(key);
+        }
+    }
+    pairs
+}
+
+/// The index of the only item with each value of a key.
+type ByKey = HashMap<String, usize>;
+
+/// Returns the first key for which enough items of both lists have a value that no other item has.
+fn find_key(
+    old: &[Value],
+    new: &[Value],
+    is_enough: impl Fn(usize, usize) -> bool,
+) -> Option<(&'static str, ByKey, ByKey)> {
+    let by_key = |items: &[Value], key: &str| {
+        let by_key = by_key(items, key);
+        is_enough(by_key.len(), items.len()).then_some(by_key)
+    };
+    KEYS.into_iter().find_map(|key| Some((key, by_key(old, key)?, by_key(new, key)?)))
+}
+
+fn by_key(items: &[Value], key: &str) -> ByKey {
+    let mut found: HashMap<String, Option<usize>> = HashMap::new();
+    for (at, item) in items.iter().enumerate() {
+        if let Some(value) = key_of(item, key) {
+            let only = found.entry(value.to_string());
+            only.and_modify(|only| *only = None).or_insert(Some(at));
+        }
+    }
+    found.into_iter().filter_map(|(value, only)| Some((value, only?))).collect()
 }
 
 /// Returns the value of a key of an item. The value of `endpoint.address` is shown as `IP:PORT`.
@@ -78,54 +122,43 @@ pub(crate) fn key_of<'a>(item: &'a Value, key: &str) -> Option<Cow<'a, Value>> {
     Some(socket.map_or(Cow::Borrowed(value), |text| Cow::Owned(Value::String(text))))
 }
 
-fn text_of_key(item: &Value, key: &str) -> String {
-    key_of(item, key).map(|value| value.to_string()).unwrap_or_default()
-}
-
-fn is_key(items: &[Value], key: &str) -> bool {
-    let mut seen = HashSet::with_capacity(items.len());
-    items.iter().all(|item| key_of(item, key).is_some_and(|value| seen.insert(value.to_string())))
-}
-
-fn match_unique(
-    old: &[Value],
-    new: &[Value],
-    key: impl Fn(&Value) -> String,
-    became: &mut [Option<usize>],
-) {
-    let by_key: HashMap<String, usize> =
-        new.iter().enumerate().map(|(at, item)| (key(item), at)).collect();
-    for (item, became) in old.iter().zip(became) {
-        *became = by_key.get(&key(item)).copied();
-    }
-}
-
 /// Matches equal items: those of a longest common subsequence first, then the rest in their order.
 fn match_equal(old: &[Value], new: &[Value], became: &mut [Option<usize>]) {
+    let (gone, come) = unmatched(became, new.len());
     let mut ids: HashMap<String, usize> = HashMap::new();
     let mut id = |item: &Value| {
         let next = ids.len();
         *ids.entry(item.to_string()).or_insert(next)
     };
-    let old: Vec<usize> = old.iter().map(&mut id).collect();
-    let new: Vec<usize> = new.iter().map(&mut id).collect();
+    let old: Vec<usize> = gone.iter().map(|at| id(&old[*at])).collect();
+    let new: Vec<usize> = come.iter().map(|at| id(&new[*at])).collect();
     let mut is_taken = vec![false; new.len()];
     if old.len().max(new.len()) <= SUBSEQUENCE_MAX {
         for op in capture_diff_slices(Algorithm::Myers, &old, &new) {
             let DiffOp::Equal { old_index, new_index, len } = op else { continue };
             for at in 0..len {
-                became[old_index + at] = Some(new_index + at);
+                became[gone[old_index + at]] = Some(come[new_index + at]);
                 is_taken[new_index + at] = true;
             }
         }
     }
     let mut free: HashMap<usize, Vec<usize>> = HashMap::new();
     for (at, id) in new.iter().enumerate().rev().filter(|(at, _)| !is_taken[*at]) {
-        free.entry(*id).or_default().push(at);
+        free.entry(*id).or_default().push(come[at]);
     }
-    for (id, became) in old.iter().zip(became).filter(|(_, became)| became.is_none()) {
-        *became = free.get_mut(id).and_then(Vec::pop);
+    for (id, before) in old.iter().zip(gone) {
+        if became[before].is_none() {
+            became[before] = free.get_mut(id).and_then(Vec::pop);
+        }
     }
+}
+
+/// Returns the old and the new items that have no match.
+fn unmatched(became: &[Option<usize>], n_new: usize) -> (Vec<usize>, Vec<usize>) {
+    let mut is_taken = vec![false; n_new];
+    became.iter().flatten().for_each(|at| is_taken[*at] = true);
+    let gone = (0..became.len()).filter(|at| became[*at].is_none());
+    (gone.collect(), (0..n_new).filter(|at| !is_taken[*at]).collect())
 }
 
 /// Returns for each old item whether it keeps its place: the most items whose order is the same.
@@ -172,27 +205,51 @@ fn match_similar(old: &[Value], new: &[Value], stays: &[bool], became: &mut [Opt
     }
 }
 
+/// Matches items that are very alike, wherever they are.
+fn match_moved(old: &[Value], new: &[Value], became: &mut [Option<usize>]) {
+    let (gone, come) = unmatched(became, new.len());
+    let Some(likeness) = likeness(old, new, &gone, &come) else { return };
+    let mut pairs: Vec<_> = likeness
+        .into_iter()
+        .enumerate()
+        .filter(|(_, alike)| *alike >= ALIKE_MOVED_MIN)
+        .map(|(at, alike)| (Reverse(alike), gone[at / come.len()], come[at % come.len()]))
+        .collect();
+    pairs.sort_unstable();
+    let mut taken = HashSet::new();
+    for (_, before, after) in pairs {
+        if became[before].is_none() && taken.insert(after) {
+            became[before] = Some(after);
+        }
+    }
+}
+
 /// Returns the pairs of items that are alike, in the order of both lists, with the greatest sum of similarities.
 fn alike(old: &[Value], new: &[Value], gone: &[usize], come: &[usize]) -> Vec<(usize, usize)> {
-    if gone.is_empty() || come.is_empty() || gone.len() * come.len() > SIMILAR_MAX {
-        return Vec::new();
-    }
+    let Some(likeness) = likeness(old, new, gone, come) else {
+        let both =
+            gone.iter().copied().zip(come.iter().copied()).filter(|_| gone.len() == come.len());
+        let leaves = |item: &Value| sorted_leaves(item);
+        return both
+            .filter(|(a, b)| similarity(&leaves(&old[*a]), &leaves(&new[*b])) >= ALIKE_MIN)
+            .collect();
+    };
     let width = come.len() + 1;
-    let mut best = vec![0_u32; (gone.len() + 1) * width];
-    let mut likeness = vec![0_u32; gone.len() * come.len()];
-    for (row, before) in gone.iter().enumerate().rev() {
-        for (column, after) in come.iter().enumerate().rev() {
-            let alike = similarity(&old[*before], &new[*after]);
-            likeness[row * come.len() + column] = alike;
+    let mut best = vec![0; (gone.len() + 1) * width];
+    let alike = |row: usize, column: usize| {
+        Some(likeness[row * come.len() + column]).filter(|alike| *alike >= ALIKE_MIN)
+    };
+    for row in (0..gone.len()).rev() {
+        for column in (0..come.len()).rev() {
             let here = row * width + column;
-            let paired = if alike > 0 { best[here + width + 1] + alike } else { 0 };
+            let paired = alike(row, column).map_or(0, |alike| best[here + width + 1] + alike);
             best[here] = paired.max(best[here + 1]).max(best[here + width]);
         }
     }
     let (mut row, mut column, mut pairs) = (0, 0, Vec::new());
     while row < gone.len() && column < come.len() {
-        let (here, alike) = (row * width + column, likeness[row * come.len() + column]);
-        if alike > 0 && best[here] == best[here + width + 1] + alike {
+        let here = row * width + column;
+        if alike(row, column).is_some_and(|alike| best[here] == best[here + width + 1] + alike) {
             pairs.push((gone[row], come[column]));
             (row, column) = (row + 1, column + 1);
         } else if best[here] == best[here + 1] {
@@ -204,35 +261,65 @@ fn alike(old: &[Value], new: &[Value], gone: &[usize], come: &[usize]) -> Vec<(u
     pairs
 }
 
-/// Returns how alike two items are, in percent; 0 below the half. Only objects and lists are alike without being equal.
-fn similarity(before: &Value, after: &Value) -> u32 {
-    if !(before.is_object() && after.is_object() || before.is_array() && after.is_array()) {
-        return 0;
+/// Returns how alike each of the first items is to each of the second ones, in percent, row by row; nothing if this takes
+/// too long.
+fn likeness(old: &[Value], new: &[Value], gone: &[usize], come: &[usize]) -> Option<Vec<usize>> {
+    if gone.len() * come.len() > SIMILAR_MAX {
+        return None;
     }
-    let (n_before, n_after) = (n_leaves(before), n_leaves(after));
-    let percent = n_equal(before, after) * 100 / n_before.max(n_after).max(1);
-    if percent < 50 { 0 } else { u32::try_from(percent).unwrap_or(100) }
+    let old: Vec<Leaves> = gone.iter().map(|at| sorted_leaves(&old[*at])).collect();
+    let new: Vec<Leaves> = come.iter().map(|at| sorted_leaves(&new[*at])).collect();
+    let n_leaves = |leaves: &[Leaves]| leaves.iter().map(Vec::len).sum::<usize>();
+    if n_leaves(&old) * come.len() + n_leaves(&new) * gone.len() > LEAVES_MAX {
+        return None;
+    }
+    Some(old.iter().flat_map(|old| new.iter().map(|new| similarity(old, new))).collect())
 }
 
-fn n_leaves(value: &Value) -> usize {
-    match value {
-        Value::Object(fields) => fields.values().map(n_leaves).sum(),
-        Value::Array(items) => items.iter().map(n_leaves).sum(),
-        _ => 1,
+/// The hashes of the leaves of an item with their paths, where items of lists have no index. They are sorted.
+type Leaves = Vec<u64>;
+
+/// Returns the leaves of an object or a list. Other items have none: they are not alike without being equal.
+fn sorted_leaves(item: &Value) -> Leaves {
+    fn add(value: &Value, path: &DefaultHasher, leaves: &mut Leaves) {
+        let mut path = path.clone();
+        match value {
+            Value::Object(fields) => {
+                path.write_u8(b'{');
+                for (name, value) in fields {
+                    let mut path = path.clone();
+                    name.hash(&mut path);
+                    add(value, &path, leaves);
+                }
+            }
+            Value::Array(items) => {
+                path.write_u8(b'[');
+                items.iter().for_each(|item| add(item, &path, leaves));
+            }
+            leaf => {
+                leaf.hash(&mut path);
+                leaves.push(path.finish());
+            }
+        }
     }
+    let mut leaves = Vec::new();
+    if item.is_object() || item.is_array() {
+        add(item, &DefaultHasher::new(), &mut leaves);
+    }
+    leaves.sort_unstable();
+    leaves
 }
 
-fn n_equal(before: &Value, after: &Value) -> usize {
-    match (before, after) {
-        (Value::Object(old), Value::Object(new)) => {
-            let both = old.iter().filter_map(|(name, old)| Some((old, new.get(name)?)));
-            both.map(|(old, new)| n_equal(old, new)).sum()
-        }
-        (Value::Array(old), Value::Array(new)) => {
-            old.iter().zip(new).map(|(old, new)| n_equal(old, new)).sum()
-        }
-        _ => usize::from(before == after),
+/// Returns the part of the leaves that two items have in common, in percent.
+fn similarity(before: &Leaves, after: &Leaves) -> usize {
+    let (mut old, mut new, mut n_equal) = (0, 0, 0);
+    while old < before.len() && new < after.len() {
+        let order = before[old].cmp(&after[new]);
+        n_equal += usize::from(order.is_eq());
+        old += usize::from(order.is_le());
+        new += usize::from(order.is_ge());
     }
+    n_equal * 100 / before.len().max(after.len()).max(1)
 }
 
 /// Returns the items in the order of the second list.
@@ -258,10 +345,11 @@ fn in_order(became: &[Option<usize>], stays: &[bool], n_new: usize) -> Vec<Pair>
             before: Some(before),
             after: None,
             is_moved: false,
+            key: None,
         }));
         if let Some(before) = before_of.get(at) {
             let is_moved = before.is_some_and(|before| !stays[before]);
-            pairs.push(Pair { before: *before, after: Some(at), is_moved });
+            pairs.push(Pair { before: *before, after: Some(at), is_moved, key: None });
         }
     }
     pairs

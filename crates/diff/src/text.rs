@@ -1,11 +1,17 @@
 //! The difference between two long texts, by their words.
 
-use similar::{Algorithm, ChangeTag, DiffOp, TextDiff, capture_diff_slices};
+use std::hash::Hash;
+
+use similar::{Algorithm, ChangeTag, DiffOp, capture_diff_slices};
 
 /// The maximum length of a text that is shown in full, in bytes.
 const FULL_MAX: usize = 60;
 /// The maximum number of differing words or lines that are compared with each other.
 const WORDS_MAX: usize = 4000;
+/// The minimum length of a text in Base64 that is not compared by words, and the number of its characters that are shown
+/// from the first one that differs.
+const ENCODED_MIN: usize = 120;
+const ENCODED_SHOWN: usize = 24;
 /// The number of equal bytes that are shown around a difference.
 const CONTEXT: usize = 12;
 
@@ -14,6 +20,9 @@ const CONTEXT: usize = 12;
 pub fn words(before: &str, after: &str) -> (String, String) {
     if before.len().max(after.len()) <= FULL_MAX {
         return (before.to_owned(), after.to_owned());
+    }
+    if is_encoded(before) && is_encoded(after) {
+        return encoded(before, after);
     }
     let (old, new) = (split(before), split(after));
     let prefix = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
@@ -47,19 +56,52 @@ pub fn words(before: &str, after: &str) -> (String, String) {
     (shown_old + &tail, shown_new + &tail)
 }
 
+/// Returns whether a text is long Base64, which has no words.
+fn is_encoded(text: &str) -> bool {
+    let has = |is: fn(&u8) -> bool| text.as_bytes().iter().any(is);
+    text.len() >= ENCODED_MIN
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=-_".contains(&byte))
+        && has(u8::is_ascii_lowercase)
+        && has(u8::is_ascii_uppercase)
+        && has(u8::is_ascii_digit)
+}
+
+/// Returns the first differing characters of two ASCII texts that differ.
+fn encoded(before: &str, after: &str) -> (String, String) {
+    let same = before.bytes().zip(after.bytes()).take_while(|(old, new)| old == new).count();
+    let head = last(&before[..same]);
+    let shown = |text: &str| {
+        let rest = &text[same..];
+        let end = if rest.len() > ENCODED_SHOWN { "…" } else { "" };
+        format!("{head}{}{end}", &rest[..rest.len().min(ENCODED_SHOWN)])
+    };
+    (shown(before), shown(after))
+}
+
 /// A line of a text that differs, or beside one.
 pub(crate) type TextLine<'a> = (ChangeTag, &'a str);
 
 /// Returns the lines that differ, each with one equal line around it. `None` stands for lines that are left out.
 pub(crate) fn lines<'a>(before: &'a str, after: &'a str) -> Vec<Option<TextLine<'a>>> {
-    let compared = TextDiff::configure().diff_lines(before, after);
-    let mut shown = Vec::new();
-    for (at, group) in compared.grouped_ops(1).iter().enumerate() {
-        if at > 0 {
-            shown.push(None);
-        }
-        for change in group.iter().flat_map(|op| compared.iter_changes(op)) {
-            shown.push(Some((change.tag(), change.value().trim_end_matches('\n'))));
+    let old: Vec<&str> = before.split_inclusive('\n').collect();
+    let new: Vec<&str> = after.split_inclusive('\n').collect();
+    let (mut all, mut next_old, mut next_new) = (Vec::new(), 0, 0);
+    let ends = common_lines(&old, &new).into_iter().chain([(old.len(), new.len())]);
+    for (end_old, end_new) in ends {
+        all.extend(old[next_old..end_old].iter().map(|line| (ChangeTag::Delete, *line)));
+        all.extend(new[next_new..end_new].iter().map(|line| (ChangeTag::Insert, *line)));
+        all.extend(new.get(end_new).map(|line| (ChangeTag::Equal, *line)));
+        (next_old, next_new) = (end_old + 1, end_new + 1);
+    }
+    let is_change = |at: usize| all.get(at).is_some_and(|(tag, _)| *tag != ChangeTag::Equal);
+    let (mut shown, mut next) = (Vec::new(), 0);
+    for (at, (tag, line)) in all.iter().enumerate() {
+        if is_change(at) || is_change(at + 1) || at > 0 && is_change(at - 1) {
+            if next < at && !shown.is_empty() {
+                shown.push(None);
+            }
+            shown.push(Some((*tag, line.trim_end_matches('\n'))));
+            next = at + 1;
         }
     }
     shown
@@ -67,7 +109,7 @@ pub(crate) fn lines<'a>(before: &'a str, after: &'a str) -> Vec<Option<TextLine<
 
 /// Returns the indexes of the lines that two texts have in common, in both.
 #[must_use]
-pub fn common_lines(before: &[String], after: &[String]) -> Vec<(usize, usize)> {
+pub fn common_lines<T: Eq + Hash + Ord>(before: &[T], after: &[T]) -> Vec<(usize, usize)> {
     let (old, new) = (before.len(), after.len());
     let prefix = before.iter().zip(after).take_while(|(old, new)| old == new).count();
     let rest = before[prefix..].iter().rev().zip(after[prefix..].iter().rev());

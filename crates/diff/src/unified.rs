@@ -1,11 +1,11 @@
 //! Differences as lines of YAML, with the fields and items around them.
 
-use std::fmt;
+use std::{fmt, ptr};
 
 use serde_json::Value;
 use similar::ChangeTag;
 
-use crate::{Difference, Edit, Segment, text, yaml};
+use crate::{Difference, Edit, Segment, Shown, text, yaml};
 
 /// A line of a difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Sign {
     Removed,
     /// Only the value after has the line.
     Added,
-    /// An item has another place.
+    /// An item has another place, or a field another name.
     Moved,
 }
 
@@ -53,17 +53,27 @@ impl fmt::Display for Line {
     }
 }
 
+/// The maximum length of a key in a comment.
+const NOTE_MAX: usize = 60;
+/// The cost of a line, compared with that of a character.
+const LINE_COST: usize = 20;
+
 /// Returns differences as lines, at most `lines_max`.
 #[must_use]
 pub fn unified(differences: &[Difference<'_>], lines_max: usize) -> Unified {
     let mut writer = Writer { lines: Vec::new(), omitted: 0, lines_max };
-    let mut around: &[Segment<'_>] = &[];
-    for difference in differences {
-        let path = &difference.path.0;
-        let n_shared = around.iter().zip(path).take_while(|(a, b)| a == b).count();
-        around = writer.difference(path, n_shared, difference.edit);
-    }
+    writer.differences(differences, &[]);
     Unified { lines: writer.lines, omitted: writer.omitted }
+}
+
+/// Returns the cost of reading differences at `depth` segments of their path: that of their lines, and of the characters
+/// without indentation.
+pub(crate) fn cost(differences: &[Difference<'_>], depth: usize) -> usize {
+    let Some(first) = differences.first() else { return 0 };
+    let mut writer = Writer { lines: Vec::new(), omitted: 0, lines_max: usize::MAX };
+    writer.differences(differences, &first.path.0[..depth - 1]);
+    let lines = writer.lines.iter();
+    lines.map(|line| line.text.trim().chars().count() + LINE_COST).sum()
 }
 
 struct Writer {
@@ -75,63 +85,112 @@ struct Writer {
 // === impl Writer ===
 
 impl Writer {
-    /// Writes a difference after the fields and items around it, except for the first `n_shared`. Returns what is
-    /// around the next line.
-    fn difference<'p, 'a>(
+    /// Writes differences with the fields and items around them, except for those that are around the first line.
+    fn differences<'p, 'a>(
         &mut self,
-        path: &'p [Segment<'a>],
-        n_shared: usize,
-        edit: Edit<'_>,
-    ) -> &'p [Segment<'a>] {
-        let n_around = match edit {
-            Edit::Moved { .. } => path.len(),
-            _ => path.len().saturating_sub(1),
-        };
-        for depth in n_shared..n_around.min(path.len().saturating_sub(1)) {
-            self.push(Sign::Context, indent(path, depth), &[place(&path[depth])]);
+        differences: &'p [Difference<'a>],
+        mut around: &'p [Segment<'a>],
+    ) {
+        let mut whole = None;
+        for (at, difference) in differences.iter().enumerate() {
+            let (mut path, mut edit) = (&difference.path.0[..], difference.edit);
+            match difference.shown {
+                Shown::Whole { before, .. } if whole.is_some_and(|it| ptr::eq(it, before)) => {
+                    continue;
+                }
+                Shown::Whole { depth, before, after } => {
+                    (path, edit) = (&path[..depth], Edit::Changed(before, after));
+                    whole = Some(before);
+                }
+                Shown::Elsewhere => continue,
+                _ => {}
+            }
+            let n_shared = around.iter().zip(path).take_while(|(a, b)| a == b).count();
+            if let Edit::Moved { from, to } = edit {
+                self.headings(path, n_shared, path.len().saturating_sub(1));
+                let item = moved(path, difference.shown, differences.get(at + 1));
+                let text = format!("{item}  # moved from {from} to {to}");
+                self.push(Sign::Moved, indent(path, path.len().saturating_sub(1)), &[text]);
+                around = path;
+            } else {
+                self.value(path, n_shared, edit, difference.shown);
+                around = &path[..path.len().saturating_sub(1)];
+            }
         }
-        let (depth, last) = (path.len().saturating_sub(1), path.last());
-        let here = indent(path, depth);
-        let head = match last {
+    }
+
+    /// Writes the fields and items around a value, and its lines before and after.
+    fn value(&mut self, path: &[Segment<'_>], n_shared: usize, edit: Edit<'_>, shown: Shown<'_>) {
+        let depth = path.len().saturating_sub(1);
+        let (mut here, mut note) = (indent(path, depth), String::new());
+        let mut head = match path.last() {
             Some(Segment::Field(name)) => format!("{}: ", yaml::string(name)),
             Some(Segment::Item { .. }) => "- ".to_owned(),
             None => String::new(),
         };
-        match edit {
-            Edit::Added(value) => self.push(Sign::Added, here, &yaml::block(&head, value)),
-            Edit::Removed(value) => self.push(Sign::Removed, here, &yaml::block(&head, value)),
-            Edit::Changed(before, after) => self.changed(here, &head, before, after),
-            Edit::Moved { from, to } => {
-                let item = last.map(place).unwrap_or_default();
-                let text = format!("{item}  # moved from {from} to {to}");
+        let item = depth.checked_sub(1).filter(|item| *item >= n_shared);
+        let mark = item.and_then(|item| mark(&path[item..]));
+        match (item, mark, edit) {
+            (Some(item), Some(mark), Edit::Changed(before, after))
+                if one_line(&head, before, after).is_some() =>
+            {
+                self.headings(path, n_shared, item);
+                (here, note, head) = (indent(path, item), mark, format!("- {head}"));
+            }
+            _ => self.headings(path, n_shared, depth),
+        }
+        match (edit, shown) {
+            (Edit::Added(_), Shown::Renamed(name)) => {
+                let name = yaml::string(name);
+                let text = format!("{}  # renamed from {name}", head.trim_end());
                 self.push(Sign::Moved, here, &[text]);
             }
+            (Edit::Added(value), _) => self.push(Sign::Added, here, &yaml::block(&head, value)),
+            (Edit::Removed(value), _) => self.push(Sign::Removed, here, &yaml::block(&head, value)),
+            (Edit::Changed(before, after), _) => self.changed(here, &head, &note, before, after),
+            (Edit::Moved { .. }, _) => {}
         }
-        &path[..n_around]
     }
 
-    fn changed(&mut self, here: usize, head: &str, before: &Value, after: &Value) {
+    /// Writes the fields and items of a path from one depth to another.
+    fn headings(&mut self, path: &[Segment<'_>], from: usize, to: usize) {
+        let mut depth = from;
+        while depth < to {
+            let (here, next) = (indent(path, depth), path.get(depth + 1));
+            let text = match (mark(&path[depth..]), next) {
+                (Some(note), Some(field)) if !note.is_empty() && depth + 1 < to => {
+                    depth += 1;
+                    format!("- {}{note}", place(field))
+                }
+                (Some(note), _) if note.is_empty() => self::note(&path[depth]),
+                _ => place(&path[depth]),
+            };
+            self.push(Sign::Context, here, &[text]);
+            depth += 1;
+        }
+    }
+
+    fn changed(&mut self, here: usize, head: &str, note: &str, before: &Value, after: &Value) {
+        if let Some((old, new)) = one_line(head, before, after) {
+            self.push(Sign::Removed, here, &[format!("{old}{note}")]);
+            self.push(Sign::Added, here, &[new]);
+            return;
+        }
         let (Value::String(old), Value::String(new)) = (before, after) else {
             self.push(Sign::Removed, here, &yaml::block(head, before));
             self.push(Sign::Added, here, &yaml::block(head, after));
             return;
         };
-        if old.trim_end().contains('\n') || new.trim_end().contains('\n') {
-            self.push(Sign::Context, here, &[format!("{head}{}", yaml::literal(new))]);
-            for line in text::lines(old, new) {
-                let (sign, text) = match line {
-                    None => (Sign::Context, "…"),
-                    Some((ChangeTag::Equal, text)) => (Sign::Context, text),
-                    Some((ChangeTag::Delete, text)) => (Sign::Removed, text),
-                    Some((ChangeTag::Insert, text)) => (Sign::Added, text),
-                };
-                self.push(sign, here + 2, &[text.to_owned()]);
-            }
-            return;
+        self.push(Sign::Context, here, &[format!("{head}{}", yaml::literal(new))]);
+        for line in text::lines(old, new) {
+            let (sign, text) = match line {
+                None => (Sign::Context, "…"),
+                Some((ChangeTag::Equal, text)) => (Sign::Context, text),
+                Some((ChangeTag::Delete, text)) => (Sign::Removed, text),
+                Some((ChangeTag::Insert, text)) => (Sign::Added, text),
+            };
+            self.push(sign, here + 2, &[text.to_owned()]);
         }
-        let (old, new) = text::words(old, new);
-        self.push(Sign::Removed, here, &[format!("{head}{}", yaml::string(&old))]);
-        self.push(Sign::Added, here, &[format!("{head}{}", yaml::string(&new))]);
     }
 
     fn push(&mut self, sign: Sign, indent: usize, lines: &[String]) {
@@ -143,6 +202,23 @@ impl Writer {
             }
         }
     }
+}
+
+/// Returns the lines of two values, if each has only one.
+fn one_line(head: &str, before: &Value, after: &Value) -> Option<(String, String)> {
+    if let (Value::String(old), Value::String(new)) = (before, after) {
+        let is_long = |text: &str| text.trim_end().contains('\n');
+        if is_long(old) || is_long(new) {
+            return None;
+        }
+        let (old, new) = text::words(old, new);
+        return Some((
+            format!("{head}{}", yaml::string(&old)),
+            format!("{head}{}", yaml::string(&new)),
+        ));
+    }
+    let one = |value| <[String; 1]>::try_from(yaml::block(head, value)).ok().map(|[line]| line);
+    Some((one(before)?, one(after)?))
 }
 
 /// Returns the number of spaces before a field or an item: two for each field or item around it, except that items have
@@ -159,14 +235,56 @@ fn indent(path: &[Segment<'_>], depth: usize) -> usize {
         * 2
 }
 
+/// Returns the note after the first field of an item on its path, if this field may be on the line of the mark of the
+/// item: nothing if it is the key of the item, and the index if the item has no key.
+fn mark(path: &[Segment<'_>]) -> Option<String> {
+    let fields = path.iter().skip(1).map_while(|segment| match segment {
+        Segment::Field(name) => Some(*name),
+        Segment::Item { .. } => None,
+    });
+    let Segment::Item { index, key } = path.first()? else { return None };
+    let mut fields = fields.peekable();
+    fields.peek()?;
+    match key {
+        Some((key, _)) => key.split('.').zip(fields).all(|(a, b)| a == b).then(String::new),
+        None => Some(format!("  # item {index}")),
+    }
+}
+
 /// Returns the line of a field or an item around a difference.
 fn place(segment: &Segment<'_>) -> String {
     match segment {
         Segment::Field(name) => format!("{}:", yaml::string(name)),
-        Segment::Item { key: Some((field, value)), .. } => {
-            let value = yaml::flow(value);
-            format!("- {}: {value}", yaml::string(field))
+        Segment::Item { key: Some((field, key)), .. } if yaml::is_short(key) => {
+            format!("- {}: {}", yaml::string(field), yaml::flow(key))
+        }
+        Segment::Item { .. } => note(segment),
+    }
+}
+
+/// Returns the line of an item with its key, or else its index, as a comment.
+fn note(item: &Segment<'_>) -> String {
+    match item {
+        Segment::Item { key: Some((field, key)), .. } => {
+            let mut key = yaml::flow(key);
+            if key.len() > NOTE_MAX {
+                key.truncate(key.floor_char_boundary(NOTE_MAX));
+                key.push('…');
+            }
+            format!("- # {}: {key}", yaml::string(field))
         }
         Segment::Item { index, .. } => format!("- # item {index}"),
+        Segment::Field(name) => yaml::string(name),
+    }
+}
+
+/// Returns the line of an item that moved. The path of the next difference may go on inside it.
+fn moved(path: &[Segment<'_>], shown: Shown<'_>, next: Option<&Difference<'_>>) -> String {
+    let depth = path.len().saturating_sub(1);
+    let inside = next.map(|next| &next.path.0[..]).filter(|inside| inside.starts_with(path));
+    match shown {
+        _ if inside.and_then(|inside| mark(&inside[depth..])).is_some() => "-".to_owned(),
+        Shown::Item(value) if yaml::is_short(value) => format!("- {}", yaml::flow(value)),
+        _ => path.last().map(place).unwrap_or_default(),
     }
 }

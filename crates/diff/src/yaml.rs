@@ -21,6 +21,29 @@ pub(crate) fn flow(value: &Value) -> String {
     }
 }
 
+/// Returns whether a value fits on one line, in time that does not depend on its size.
+pub(crate) fn is_short(value: &Value) -> bool {
+    /// Takes at most the length of the value from what is left.
+    fn take(value: &Value, left: &mut usize) -> bool {
+        let own = match value {
+            Value::String(text) => text.len() + 1,
+            Value::Array(_) | Value::Object(_) => 2,
+            _ => 1,
+        };
+        let Some(rest) = left.checked_sub(own) else { return false };
+        *left = rest;
+        match value {
+            Value::Array(items) => items.iter().all(|item| take(item, left)),
+            Value::Object(fields) => fields.iter().all(|(name, value)| {
+                *left = left.saturating_sub(name.len());
+                take(value, left)
+            }),
+            _ => true,
+        }
+    }
+    take(value, &mut { FLOW_MAX }) && block("", value).len() == 1
+}
+
 /// Returns the lines of a value that follows `head`: `name: ` or `- `. The first line starts with the head.
 pub(crate) fn block(head: &str, value: &Value) -> Vec<String> {
     block_within(FLOW_MAX, head, value)
