@@ -11,7 +11,8 @@ use serde_json::Value;
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
 /// The fields that identify the items of lists in xDS resources and manifests. The first one that all items have, each
-/// with another value, is the key of a list. If there is none, it is the first one that half of the items have so.
+/// with another value, is the key of a list. If there is none, the first one that half of the items have so finds these
+/// items, and each item has its own key.
 const KEYS: [&str; 16] = [
     "name",
     "endpoint.address",
@@ -53,8 +54,9 @@ pub(crate) struct Pair {
 /// Matches the items of two lists, in the order of the second list. An item that is gone follows the one that it
 /// followed before.
 pub(crate) fn match_items(old: &[Value], new: &[Value]) -> Vec<Pair> {
-    let keyed = find_key(old, new, |n_keyed, n| n_keyed == n)
-        .or_else(|| find_key(old, new, |n_keyed, n| n_keyed * 2 >= n));
+    let keyed = find_key(old, new, |n_keyed, n| n_keyed == n);
+    let strict = keyed.as_ref().map(|(key, ..)| *key);
+    let keyed = keyed.or_else(|| find_key(old, new, |n_keyed, n| n_keyed * 2 >= n));
     // The index of the new item for each old one.
     let mut became: Vec<Option<usize>> = vec![None; old.len()];
     if let Some((_, by_old, by_new)) = &keyed {
@@ -68,18 +70,25 @@ pub(crate) fn match_items(old: &[Value], new: &[Value]) -> Vec<Pair> {
     match_moved(old, new, &mut became);
     let stays = longest_rising(&became);
     let mut pairs = in_order(&became, &stays, new.len());
-    if let Some((key, by_old, by_new)) = keyed {
-        let (by_old, by_new): (HashSet<usize>, HashSet<usize>) =
-            (by_old.into_values().collect(), by_new.into_values().collect());
-        for pair in &mut pairs {
-            let is_keyed = pair.before.map_or_else(
-                || pair.after.is_some_and(|at| by_new.contains(&at)),
-                |at| by_old.contains(&at),
-            );
-            pair.key = is_keyed.then_some(key);
-        }
+    let (keys_old, keys_new) = (own_keys(old, strict), own_keys(new, strict));
+    for pair in &mut pairs {
+        let key = pair.before.map(|at| keys_old[at]);
+        pair.key = key.or_else(|| pair.after.map(|at| keys_new[at])).flatten();
     }
     pairs
+}
+
+/// Returns the key of each item: that of the list, or else the first one whose value no other item has.
+fn own_keys(items: &[Value], of_list: Option<&'static str>) -> Vec<Option<&'static str>> {
+    let mut keys = vec![of_list; items.len()];
+    if of_list.is_none() {
+        for key in KEYS {
+            for at in by_key(items, key).into_values() {
+                keys[at].get_or_insert(key);
+            }
+        }
+    }
+    keys
 }
 
 /// The index of the only item with each value of a key.
