@@ -13,7 +13,7 @@ mod text;
 mod unified;
 mod yaml;
 
-use std::{borrow::Cow, collections::HashMap, fmt};
+use std::{borrow::Cow, collections::HashMap, fmt, slice};
 
 use serde_json::{Map, Value};
 
@@ -167,7 +167,15 @@ impl<'a> Differences<'a> {
         let whole = Shown::Whole { depth, before, after };
         let path = Path(self.path.clone());
         let whole = Difference { path, edit: Edit::Changed(before, after), shown: whole };
-        if unified::cost(std::slice::from_ref(&whole), depth) < unified::cost(inside, depth) {
+        // The first difference in an item also shows which item it is.
+        let mut around = &self.path[..depth - 1];
+        let last = first.checked_sub(1).map(|last| &self.found[last].path.0);
+        if let (false, [outer @ .., Segment::Item { .. }]) =
+            (last.is_some_and(|last| last.starts_with(around)), around)
+        {
+            around = outer;
+        }
+        if unified::cost(slice::from_ref(&whole), around) < unified::cost(inside, around) {
             self.found[first..].iter_mut().for_each(|inside| inside.shown = whole.shown);
         }
     }

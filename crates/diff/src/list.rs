@@ -65,10 +65,10 @@ pub(crate) fn match_items(old: &[Value], new: &[Value]) -> Vec<Pair> {
         }
     }
     match_equal(old, new, &mut became);
-    let stays = longest_rising(&became);
+    let stays = longest_rising(old, new, &became);
     match_similar(old, new, &stays, &mut became);
     match_moved(old, new, &mut became);
-    let stays = longest_rising(&became);
+    let stays = longest_rising(old, new, &became);
     let mut pairs = in_order(&became, &stays, new.len());
     let (keys_old, keys_new) = (own_keys(old, strict), own_keys(new, strict));
     for pair in &mut pairs {
@@ -170,26 +170,37 @@ fn unmatched(became: &[Option<usize>], n_new: usize) -> (Vec<usize>, Vec<usize>)
     (gone.collect(), (0..n_new).filter(|at| !is_taken[*at]).collect())
 }
 
-/// Returns for each old item whether it keeps its place: the most items whose order is the same.
-fn longest_rising(became: &[Option<usize>]) -> Vec<bool> {
-    let moved: Vec<(usize, usize)> =
-        became.iter().enumerate().filter_map(|(at, after)| Some((at, (*after)?))).collect();
-    // The index in `moved` of the last item of the best sequence of each length, and the item before each.
-    let (mut ends, mut before): (Vec<usize>, Vec<Option<usize>>) = (Vec::new(), Vec::new());
-    for (n, (_, after)) in moved.iter().enumerate() {
-        let len = ends.partition_point(|end| moved[*end].1 < *after);
-        before.push(len.checked_sub(1).map(|at| ends[at]));
-        if len == ends.len() {
-            ends.push(n);
-        } else {
-            ends[len] = n;
+/// Returns for each old item whether it keeps its place: the most items whose order is the same, and among as many the
+/// most that do not change.
+fn longest_rising(old: &[Value], new: &[Value], became: &[Option<usize>]) -> Vec<bool> {
+    // A Fenwick tree. Each node has the best rising sequence that ends at one of its new items: its length and
+    // its number of unchanged items in one number, and its last old item.
+    let mut best: Vec<(usize, Option<usize>)> = vec![(0, None); new.len() + 1];
+    let mut before: Vec<Option<usize>> = vec![None; old.len()];
+    let one = old.len() + 1;
+    let mut whole = (0, None);
+    for (at, after) in became.iter().enumerate() {
+        let Some(after) = *after else { continue };
+        let mut longest = (0, None);
+        let mut node = after;
+        while node > 0 {
+            longest = longest.max(best[node]);
+            node &= node - 1;
+        }
+        before[at] = longest.1;
+        let found = (longest.0 + one + usize::from(old[at] == new[after]), Some(at));
+        whole = whole.max(found);
+        node = after + 1;
+        while node <= new.len() {
+            best[node] = best[node].max(found);
+            node += node & node.wrapping_neg();
         }
     }
-    let mut stays = vec![false; became.len()];
-    let mut next = ends.last().copied();
-    while let Some(n) = next {
-        stays[moved[n].0] = true;
-        next = before[n];
+    let mut stays = vec![false; old.len()];
+    let mut next = whole.1;
+    while let Some(at) = next {
+        stays[at] = true;
+        next = before[at];
     }
     stays
 }
@@ -319,7 +330,7 @@ fn sorted_leaves(item: &Value) -> Leaves {
     leaves
 }
 
-/// Returns the part of the leaves that two items have in common, in percent.
+/// Returns the part of the leaves of two items that both have, in percent.
 fn similarity(before: &Leaves, after: &Leaves) -> usize {
     let (mut old, mut new, mut n_equal) = (0, 0, 0);
     while old < before.len() && new < after.len() {
@@ -328,7 +339,7 @@ fn similarity(before: &Leaves, after: &Leaves) -> usize {
         old += usize::from(order.is_le());
         new += usize::from(order.is_ge());
     }
-    n_equal * 100 / before.len().max(after.len()).max(1)
+    2 * n_equal * 100 / (before.len() + after.len()).max(1)
 }
 
 /// Returns the items in the order of the second list.

@@ -56,7 +56,7 @@ impl fmt::Display for Line {
 /// The maximum length of a key in a comment.
 const NOTE_MAX: usize = 60;
 /// The cost of a line, compared with that of a character.
-const LINE_COST: usize = 20;
+const LINE_COST: usize = 24;
 
 /// Returns differences as lines, at most `lines_max`.
 #[must_use]
@@ -66,12 +66,11 @@ pub fn unified(differences: &[Difference<'_>], lines_max: usize) -> Unified {
     Unified { lines: writer.lines, omitted: writer.omitted }
 }
 
-/// Returns the cost of reading differences at `depth` segments of their path: that of their lines, and of the characters
-/// without indentation.
-pub(crate) fn cost(differences: &[Difference<'_>], depth: usize) -> usize {
-    let Some(first) = differences.first() else { return 0 };
+/// Returns the cost of reading differences after the line of `around`: that of their lines, and of the characters without
+/// indentation.
+pub(crate) fn cost(differences: &[Difference<'_>], around: &[Segment<'_>]) -> usize {
     let mut writer = Writer { lines: Vec::new(), omitted: 0, lines_max: usize::MAX };
-    writer.differences(differences, &first.path.0[..depth - 1]);
+    writer.differences(differences, around);
     let lines = writer.lines.iter();
     lines.map(|line| line.text.trim().chars().count() + LINE_COST).sum()
 }
@@ -86,10 +85,10 @@ struct Writer {
 
 impl Writer {
     /// Writes differences with the fields and items around them, except for those that are around the first line.
-    fn differences<'p, 'a>(
+    fn differences<'p>(
         &mut self,
-        differences: &'p [Difference<'a>],
-        mut around: &'p [Segment<'a>],
+        differences: &'p [Difference<'_>],
+        mut around: &'p [Segment<'p>],
     ) {
         let mut whole = None;
         for (at, difference) in differences.iter().enumerate() {

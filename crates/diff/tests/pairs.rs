@@ -249,7 +249,13 @@ fn is_part(part: &Value, whole: &Value) -> bool {
                 })
         }),
         (Value::Array(parts), Value::Array(items)) => {
-            parts.iter().all(|part| items.iter().any(|item| is_part(part, item)))
+            let mut next = 0;
+            parts.iter().all(|part| {
+                let from_next = (next..items.len()).chain(0..next);
+                let found = from_next.into_iter().find(|at| is_part(part, &items[*at]));
+                next = found.map_or(0, |at| at + 1);
+                found.is_some()
+            })
         }
         (Value::String(part), Value::String(whole)) => {
             let mut rest = whole.as_str();
