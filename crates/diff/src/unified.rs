@@ -5,7 +5,10 @@ use std::{fmt, ptr};
 use serde_json::Value;
 use similar::ChangeTag;
 
-use crate::{Difference, Edit, Segment, Shown, text, yaml};
+use crate::{
+    difference::{Difference, Edit, Segment, Shown},
+    text, yaml,
+};
 
 /// A line of a difference.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! Differences of manifests, compared with the shortest readable ones, which people wrote by hand before the tool ran.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot read its pairs fails")]
+
 use std::{collections::BTreeMap, fs, path::Path};
 
 use chancery_diff::{Difference, Edit, Line, Segment, Sign, diff, unified};
