@@ -17,6 +17,11 @@ impl NamedResources {
         let upserts = upserts.map(|upsert| (upsert.scope.clone(), upsert.draft.key.clone()));
         Self(upserts.chain(transaction.deletes.iter().cloned()).collect())
     }
+
+    /// Iterates over the scopes and keys.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (&ScopeName, &ResourceKey)> {
+        self.0.iter().map(|(scope, key)| (scope, key))
+    }
 }
 
 /// Returns the change that `summary` describes.

@@ -50,12 +50,12 @@ pub(crate) async fn freeze(
     let target = target(&request.scope, request.all)?;
     let time = request.for_ms.map(Duration::from_millis);
     if let Some(time) = time.filter(|time| *time < FOR_MIN || *time > FOR_MAX) {
-        let text = format!("a freeze lasts from {FOR_MIN:?} to {FOR_MAX:?}, not {time:?}");
+        let text = format!("invalid `for`: {time:?} is not from {FOR_MIN:?} to {FOR_MAX:?} (720h)");
         return Err(AdminError::Parameter(text));
     }
     let mut checked = check(request.options, ctx.source())?;
     if checked.effect == Effect::DryRun || checked.wait.is_some() {
-        let text = "a freeze changes nothing for clients: it has no dry run, and does not wait";
+        let text = "`freeze` does not support `dry_run` and `wait`: it changes nothing for clients; remove the option";
         return Err(AdminError::Parameter(text.to_owned()));
     }
     set_reason(&mut checked, &format!("freeze of {target}"));
@@ -67,7 +67,9 @@ pub(crate) async fn freeze(
     check_releases(ctx).await?;
     let response = write::commit(ctx, transaction, checked, Input::default()).await?;
     if response.access == 0 {
-        let text = format!("cannot freeze {target} alone: all scopes are frozen");
+        let text = format!(
+            "cannot freeze {target} alone: all scopes are frozen; run `chancery thaw --all` first"
+        );
         return Err(AdminError::Precondition(text));
     }
     Ok(without_freeze(response))
@@ -85,7 +87,7 @@ async fn check_releases(ctx: &Ctx) -> Result<(), AdminError> {
     let Some(old) = old else { return Ok(()) };
     let id = old.replica_id;
     Err(AdminError::Precondition(format!(
-        "replica {id} runs a release without freezes, and would stop; upgrade all replicas first"
+        "cannot freeze: replica {id} runs a release that does not support freezes, and would stop; upgrade all replicas first"
     )))
 }
 
@@ -160,8 +162,9 @@ fn frozen(state: &State, target: &FreezeTarget) -> Result<Arc<Freeze>, AdminErro
 }
 
 fn not_frozen(target: &FreezeTarget) -> AdminError {
-    let is = if *target == FreezeTarget::All { "are" } else { "is" };
-    AdminError::NotFound(format!("{target} {is} not frozen; `chancery freezes` lists the freezes"))
+    AdminError::NotFound(format!(
+        "cannot thaw {target}: there is no freeze of {target}; `chancery freezes` lists the freezes"
+    ))
 }
 
 fn target(scope: &str, all: bool) -> Result<FreezeTarget, AdminError> {
@@ -222,7 +225,7 @@ impl FleetRequest for pb::ListFreezesRequest {
     }
 }
 
-/// Ends the freezes whose time has come, while this replica is the leader. Does not end by itself.
+/// Ends each freeze at its time while this replica is the leader. Never returns.
 pub(crate) async fn end_freezes(deps: &Deps) {
     let mut ticks = tokio::time::interval(END_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,6 +1,6 @@
 //! The changes that freezes hold back from clients.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{
@@ -111,15 +111,38 @@ pub(crate) fn held_sentences(state: &State, scopes: &[ScopeName]) -> Vec<String>
             scope => format!("Scope {scope:?} is"),
         };
         format!(
-            "{what} frozen since revision {}: clients receive that content until `chancery thaw`.",
+            "{what} frozen since revision {}: clients receive the frozen content until the freeze ends.",
             by.revision
         )
     };
     held_by(state, scopes, true).iter().map(sentence).collect()
 }
 
+/// Returns the freezes that hold a write back from clients. `named` are the resources that the write names, `changes` those
+/// that it changed, and `assignments` says whether it changed assignments.
+pub(crate) fn held_of_write<'a>(
+    state: &State,
+    named: impl Iterator<Item = (&'a ScopeName, &'a ResourceKey)>,
+    changes: &'a [Change],
+    assignments: bool,
+) -> Vec<pb::HeldBy> {
+    if state.freezes.is_empty() {
+        return Vec::new();
+    }
+    let served = state.served();
+    let changed = changes.iter().map(|change| (&change.scope, &change.key));
+    let is_held = |(scope, key): &(&ScopeName, &ResourceKey)| {
+        let [had, now] = [&served, state].map(|of| of.get(scope, key).map(|one| &**one));
+        kind_of(had, now).is_some()
+    };
+    let held: BTreeSet<&ScopeName> =
+        named.chain(changed).filter(is_held).map(|(scope, _)| scope).collect();
+    let assignments = assignments && served.assignments.rules != state.assignments.rules;
+    held_by(state, held, assignments)
+}
+
 /// Returns the freezes of scopes, and that of all scopes if `assignments` is set.
-pub(crate) fn held_by<'a>(
+fn held_by<'a>(
     state: &State,
     scopes: impl IntoIterator<Item = &'a ScopeName>,
     assignments: bool,

@@ -299,7 +299,7 @@ operations! {
             run: freeze::freeze(ctx, request).await,
         }
 
-        /// Ends a freeze. Clients receive the held changes, or the changes are taken back.
+        /// Ends a freeze. Clients receive the held changes, or the server discards the changes.
         thaw(ctx, request: ThawRequest) -> pb::WriteResponse {
             needs: AnyWrite,
             record: write(freeze::record_thaw(&request)),

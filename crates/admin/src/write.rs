@@ -1,7 +1,6 @@
 //! Writes: from the input to a transaction and its result.
 
 use std::{
-    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -34,7 +33,7 @@ use crate::{
     deps::Freshness,
     fleet_effects,
     fleet_wait::{Enough, wait_for},
-    held_changes::held_by,
+    held_changes::held_of_write,
     nodes,
     record::Operation,
     request_ids::stored_id,
@@ -392,7 +391,6 @@ async fn commit_tried(
     let wait = checked.wait;
     let is_awaited = wait.is_some() || ctx.trace().is_some();
     let named = is_awaited.then(|| NamedResources::of(&transaction));
-    let scopes = if is_awaited { awaited_scopes(&transaction, &checked) } else { BTreeSet::new() };
     if checked.effect == Effect::DryRun {
         if let Some(error) = ctx.deps.replica.sealing_refusal(&transaction) {
             return Err(not_committed(&error));
@@ -415,7 +413,7 @@ async fn commit_tried(
     let mut response = with_changes(ctx, response, summary, &before, &tried);
     if let Some(named) = named {
         let now = ctx.deps.replica.state();
-        let held = held_by(&now, &scopes, summary.assignments > 0);
+        let held = held_of_write(&now, named.places(), &tried.changes, summary.assignments > 0);
         let find = move || changed_names::change(summary, &named, &before, &tried, &now);
         response.wait = await_clients(ctx, size, find, (wait, held)).await?;
     }
@@ -442,11 +440,6 @@ fn with_changes(
         response.repeated = response.changes_omitted > 0 && summary.revision <= before.revision;
     }
     response
-}
-
-/// Returns the scopes of a write whose freezes hold it back.
-fn awaited_scopes(transaction: &Transaction, checked: &Checked) -> BTreeSet<ScopeName> {
-    transaction.scopes().filter(|_| !checked.override_freeze).cloned().collect()
 }
 
 /// Waits for the clients that a change concerns, if the author asks for that. A change that freezes hold needs no wait. The

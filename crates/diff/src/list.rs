@@ -10,9 +10,9 @@ use std::{
 use serde_json::Value;
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
-/// The fields that identify the items of lists in xDS resources and manifests. The first one that all items have, each
-/// with another value, is the key of a list. If there is none, the first one that half of the items have so finds these
-/// items, and each item has its own key.
+/// The fields that identify the items of lists in xDS resources and manifests. The key of a list is the
+/// first field that has a different value in each item. If no field does, the first field that identifies at least half
+/// of the items matches those items. Each item then has a key of its own.
 const KEYS: [&str; 16] = [
     "name",
     "endpoint.address",
@@ -37,7 +37,7 @@ const SIMILAR_MAX: usize = 40_000;
 const LEAVES_MAX: usize = 4_000_000;
 /// The maximum length of a list with equal items for which the longest common subsequence is searched.
 const SUBSEQUENCE_MAX: usize = 2000;
-/// How alike two items must be to be one that changed in its place, in percent, and to be one that also moved.
+/// The minimum similarity, in percent, of an item before and after a change: in the same place, and in another place.
 const ALIKE_MIN: usize = 50;
 const ALIKE_MOVED_MIN: usize = 75;
 
@@ -170,8 +170,8 @@ fn unmatched(became: &[Option<usize>], n_new: usize) -> (Vec<usize>, Vec<usize>)
     (gone.collect(), (0..n_new).filter(|at| !is_taken[*at]).collect())
 }
 
-/// Returns for each old item whether it keeps its place: the most items whose order is the same, and among as many the
-/// most that do not change.
+/// Returns for each old item whether it keeps its place. The items that keep their places are a longest common
+/// subsequence. Among several, the function chooses one with the most unchanged items.
 fn longest_rising(old: &[Value], new: &[Value], became: &[Option<usize>]) -> Vec<bool> {
     // A Fenwick tree. Each node has the best rising sequence that ends at one of its new items: its length and
     // its number of unchanged items in one number, and its last old item.
@@ -281,8 +281,8 @@ fn alike(old: &[Value], new: &[Value], gone: &[usize], come: &[usize]) -> Vec<(u
     pairs
 }
 
-/// Returns how alike each of the first items is to each of the second ones, in percent, row by row; nothing if this takes
-/// too long.
+/// Returns the similarity of each old item to each new item, in percent, row by row; `None` if the comparison exceeds
+/// [`SIMILAR_MAX`] or [`LEAVES_MAX`].
 fn likeness(old: &[Value], new: &[Value], gone: &[usize], come: &[usize]) -> Option<Vec<usize>> {
     if gone.len() * come.len() > SIMILAR_MAX {
         return None;
@@ -330,7 +330,7 @@ fn sorted_leaves(item: &Value) -> Leaves {
     leaves
 }
 
-/// Returns the part of the leaves of two items that both have, in percent.
+/// Returns the percentage of leaves that two items share.
 fn similarity(before: &Leaves, after: &Leaves) -> usize {
     let (mut old, mut new, mut n_equal) = (0, 0, 0);
     while old < before.len() && new < after.len() {

@@ -69,8 +69,8 @@ pub fn unified(differences: &[Difference<'_>], lines_max: usize) -> Unified {
     Unified { lines: writer.lines, omitted: writer.omitted }
 }
 
-/// Returns the cost of reading differences after the line of `around`: that of their lines, and of the characters without
-/// indentation.
+/// Returns the cost of reading differences after the line of `around`: [`LINE_COST`] for each line, and 1 for each
+/// character except indentation.
 pub(crate) fn cost(differences: &[Difference<'_>], around: &[Segment<'_>]) -> usize {
     let mut writer = Writer { lines: Vec::new(), omitted: 0, lines_max: usize::MAX };
     writer.differences(differences, around);
@@ -237,8 +237,8 @@ fn indent(path: &[Segment<'_>], depth: usize) -> usize {
         * 2
 }
 
-/// Returns the note after the first field of an item on its path, if this field may be on the line of the mark of the
-/// item: nothing if it is the key of the item, and the index if the item has no key.
+/// Returns the comment after the first field of an item, if the line of the item may also show that field. The comment
+/// is empty if the field is the key of the item, and has the index if the item has no key.
 fn mark(path: &[Segment<'_>]) -> Option<String> {
     let fields = path.iter().skip(1).map_while(|segment| match segment {
         Segment::Field(name) => Some(*name),

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use chancery_diff::{Difference, Edit, Line, Segment, Sign, diff, unified};
 use serde_json::Value;
 
-/// The tool's difference may be this much longer than the one that is written by hand, in percent.
+/// The maximum length of the tool's difference, in percent of the length of the handwritten difference.
 const LONGER_MAX: usize = 120;
 /// The length of a line beside its characters.
 const LINE_LENGTH: usize = 20;
@@ -22,8 +22,8 @@ struct Pair {
 
 /// The issue: "for each the shortest readable difference is written down by hand first, and the tool's is no longer
 /// than 1.2 times that." Two lengths count: the number of lines with a sign, and the length of all lines with the fields
-/// and items around them. The latter is the number of characters without indentation, where each line counts as
-/// [`LINE_LENGTH`] further ones: a reader prefers one short line to two, but two short ones to a very long one.
+/// and items around them. The latter is the number of characters without indentation, plus [`LINE_LENGTH`] for
+/// each line. A reader prefers one short line to two lines, but two short lines to a very long line.
 #[test]
 fn differences_are_at_most_a_fifth_longer_than_the_shortest_readable_ones() {
     let pairs = pairs();

@@ -4,8 +4,8 @@
 //! content of frozen scopes. A freeze keeps each resource that a held write replaces, once.
 //!
 //! Invariants:
-//! - The frozen content of a scope equals its newest content, except for the resources in [`Freeze::held`].
-//! - The collections with held resources are in [`Freeze::stamps`], with the revision and label that clients see.
+//! - The frozen content of a scope equals its newest content, except for the resources in [`FreezeParts::held`].
+//! - [`FreezeParts::stamps`] has each collection with held resources, with the revision and label that clients see.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -136,8 +136,8 @@ impl Freeze {
         Self { parts: FreezeParts { target, meta, assignments, held, stamps }, scopes }
     }
 
-    /// Builds a freeze from its stored parts and the newest scopes, in O(held resources). Collections with aliases take
-    /// O(resources).
+    /// Builds a freeze from its stored parts and the newest scopes, in O(resources of the collections with held
+    /// changes).
     fn load(parts: FreezeParts, newest: &OrdMap<ScopeName, Arc<Scope>>) -> Self {
         let scopes = match &parts.target {
             FreezeTarget::All => newest.clone(),

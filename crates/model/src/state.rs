@@ -80,7 +80,7 @@ impl State {
         served
     }
 
-    /// Sets the freezes from their stored parts, in O(held resources). For the loading of a state.
+    /// Sets the freezes of a loaded state from their stored parts, in O(resources of the collections with held changes).
     pub fn load_freezes(&mut self, parts: Vec<FreezeParts>) {
         self.freezes = Arc::new(Freezes::load(parts, &self.scopes));
     }
@@ -270,8 +270,9 @@ impl State {
         Applied { state, outcome: Outcome::Committed(summary), changes }
     }
 
-    /// Gives collections that a transaction thaws its revision, although it does not change them: clients may have had other
-    /// content at the revision of the newest change, and no version repeats with different content (SOTW-15).
+    /// Sets the revision of collections that a transaction thaws, even if the transaction does not change their resources.
+    /// Clients may have had other content at the revision of the last change. A version must not repeat with different
+    /// content (SOTW-15).
     fn touched(
         mut self,
         revision: Revision,

@@ -124,7 +124,7 @@ pub const METRICS: &[Metric] = &[
     Metric::new(
         "chancery_held_resources",
         MetricKind::Gauge,
-        "Resources that writes have changed in frozen scopes, and that clients receive after the end of the freeze",
+        "Resources that writes have changed in frozen scopes, counted once per freeze, including those that were changed back",
     ),
     Metric::new("chancery_secrets_sealed", MetricKind::Gauge, "Sealed resources in the state"),
     Metric::new(

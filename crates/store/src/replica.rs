@@ -376,8 +376,8 @@ impl Replica {
         self.0.core.storage.published.watch()
     }
 
-    /// Returns a receiver of what clients receive, in the order of [`Replica::watch`]: the newest applied state, except
-    /// for the content of frozen scopes. A reader that has waited for a revision finds it in both.
+    /// Returns a receiver of the served state: the newest applied state with the frozen content of frozen scopes. Once
+    /// [`Replica::watch`] has a revision, this receiver has it, too.
     #[must_use]
     pub fn watch_served(&self) -> watch::Receiver<Arc<State>> {
         self.0.core.storage.published.watch_served()

@@ -107,8 +107,11 @@ fn frozen_content_stays_at_clients_of_every_replica() {
     let mut fleet = Fleet { runtime: Runtime::new().unwrap(), clients: Vec::new(), n_markers: 1 };
     fleet.connect(&replicas);
     let frozen = write(&replicas[1], &["freeze", "edge", "--reason", "incident 12"], "");
-    let done = replicas[2]
-        .run(&["apply", "-f", "-", "--scope", "edge", "--wait=30s"], &clusters(&["a", "b"], "2s"));
+    // Clients have what is written again.
+    let apply_edge = ["apply", "-f", "-", "--scope", "edge", "--wait=30s"];
+    let done = replicas[0].run(&apply_edge, &clusters(&["a"], "1s"));
+    assert_eq!(done.code, 0, "{done:?}");
+    let done = replicas[2].run(&apply_edge, &clusters(&["a", "b"], "2s"));
     assert!(held(&done).contains(&format!("since revision {frozen}")), "{done:?}");
     assert!(done.err.contains("incident 12"), "{done:?}");
     held(&replicas[0].run(&["wait", &(frozen + 1).to_string()], ""));
@@ -143,7 +146,7 @@ fn frozen_content_stays_at_clients_of_every_replica() {
     }
     // An urgent write passes the freeze, and releases nothing else.
     let urgent = ["apply", "-f", "-", "--scope", "edge", "--override-freeze", "--wait=30s"];
-    let done = thread_scope(&mut fleet, &replicas[1], &urgent, &clusters(&["c"], "3s"));
+    let done = run_while_clients_read(&mut fleet, &replicas[1], &urgent, &clusters(&["c"], "3s"));
     assert_eq!(done.code, 0, "{done:?}");
     fleet.next_is(&replicas[1], &[("a", 1), ("c", 3)]);
     let dry = replicas[2].run(&["thaw", "edge", "--dry-run"], "");
@@ -152,15 +155,24 @@ fn frozen_content_stays_at_clients_of_every_replica() {
         dry.out.contains("added    cluster  b") && dry.out.contains("updated  cluster  a"),
         "{dry:?}"
     );
-    let done = thread_scope(&mut fleet, &replicas[2], &["thaw", "edge", "--wait=30s"], "");
+    let done =
+        run_while_clients_read(&mut fleet, &replicas[2], &["thaw", "edge", "--wait=30s"], "");
     assert_eq!(done.code, 0, "{done:?}");
     fleet.next_is(&replicas[1], &[("a", 2), ("b", 2), ("c", 3)]);
     let missing = replicas[1].run(&["thaw", "edge"], "");
-    assert!(missing.code == 1 && missing.err.contains("is not frozen"), "{missing:?}");
+    assert!(
+        missing.code == 1 && missing.err.contains("there is no freeze of scope"),
+        "{missing:?}"
+    );
 }
 
 /// Runs a command that waits for the clients, which read the next response meanwhile.
-fn thread_scope(fleet: &mut Fleet, replica: &Replica, args: &[&str], input: &str) -> Done {
+fn run_while_clients_read(
+    fleet: &mut Fleet,
+    replica: &Replica,
+    args: &[&str],
+    input: &str,
+) -> Done {
     std::thread::scope(|scope| {
         let command = scope.spawn(|| replica.run(args, input));
         fleet.runtime.block_on(async {
@@ -188,6 +200,10 @@ fn freezes_are_discarded_and_end_at_their_time() {
     assert!(alone.code == 1 && alone.err.contains("all scopes are frozen"), "{alone:?}");
     apply(&replicas[2], "edge", &["a", "b"], "2s");
     apply(&replicas[2], "base", &["new"], "2s");
+    let urgent = ["apply", "-f", "-", "--override-freeze", "--wait=30s"];
+    let more = "assignments: [{name: more, priority: 9, match: {id: other}, scopes: [edge]}]";
+    let done = replicas[0].run(&urgent, more);
+    assert_ne!(done.code, 6, "an urgent change of assignments is not held: {done:?}");
     write(&replicas[2], &["assignments", "delete", "each", "--confirm", "view-change"], "");
     let listed = replicas[1].run(&["freezes"], "");
     assert!(

@@ -149,8 +149,8 @@ impl Published {
         self.0.state.borrow().clone()
     }
 
-    /// Publishes an image: what clients receive of it, then to readers of the image and of the state in one step, then to
-    /// the waiters.
+    /// Publishes an image. Publishes the served state first, then the image and the state in one step, and then wakes the
+    /// waiters.
     pub(crate) fn publish(&self, image: Image) {
         let state = Arc::new(image.state.clone());
         let applied = image.applied.map_or(0, |id| id.index);

@@ -203,7 +203,7 @@ mod tests {
 
     /// The reason of a callee that ran out of time was "failed", which looks like a fault.
     #[test]
-    fn reasons_of_another_replica_keep_their_words() {
+    fn reason_for_no_answer_survives_encoding() {
         let timeout = Duration::from_millis(200);
         for reason in [
             NoAnswer::Starting,

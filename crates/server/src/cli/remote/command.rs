@@ -186,16 +186,16 @@ pub(crate) enum Command {
     /// The server rejects it if a later revision changed the same object, and names the conflicts.
     #[command(after_help = write_help(&["undo 42 --dry-run", "undo 42 --wait=10s"]))]
     Undo(rollback::Undo),
-    /// Keep the content of a scope at its clients, whatever is written
+    /// Hold changes of a scope, or of all scopes, back from clients
     ///
     /// Writes commit, and are held back. Clients keep what they have, also if they reconnect, restart or move to another
     /// replica, and new clients receive the same. `thaw` sends the held changes. A second `freeze` of a scope changes only
-    /// its end, author and reason. Access rules always take effect.
+    /// its time, end, author and reason. Access rules always take effect.
     #[command(after_help = examples(&["freeze edge --for 1h --reason 'incident 12'", "freeze --all"]))]
     Freeze(freeze::Freeze),
-    /// End a freeze: send the held changes to clients, or take them back
+    /// End a freeze: send the held changes to clients, or discard them
     ///
-    /// A dry run shows the changes that clients would receive.
+    /// A dry run shows the changes that clients would receive, or with --discard, the changes that would be reverted.
     #[command(after_help = write_help(&["thaw edge --dry-run", "thaw edge --wait=1m", "thaw edge --discard"]))]
     Thaw(freeze::Thaw),
     /// List the freezes and the number of resources that they hold back

@@ -45,7 +45,7 @@ pub(crate) struct Thaw {
     /// End the freeze of all scopes; freezes of single scopes stay
     #[arg(long)]
     all: bool,
-    /// Take the held changes back instead of sending them
+    /// Discard the held changes instead of sending them
     #[arg(long)]
     discard: bool,
     #[command(flatten)]

@@ -46,8 +46,8 @@ pub(super) fn held(wait: &pb::WaitResult) -> Failure {
             if author.is_empty() { String::new() } else { format!(" by {}", plain(author)) };
         let reason = plain(reason);
         format!(
-            "held: {what} frozen since revision {revision}{author} ({reason}); clients receive the change after \
-             `chancery thaw {thaw}`"
+            "held: {what} frozen since revision {revision}{author} ({reason}); clients receive the change \
+             when the freeze ends; to end it now, run `chancery thaw {thaw}`"
         )
     };
     Failure::lines_with_exit(Exit::Held, wait.held.iter().map(line))

@@ -86,7 +86,7 @@ pub(super) const BOARD: Board = Board {
                     "max by (instance) (chancery_store_failed)", "{{instance}}",
                 )])
                 .alerts(&["ChanceryStoreFailed"]),
-                lines("Held resources", "short", "Resources that clients have in an earlier form, because their scopes are frozen.", &[(
+                lines("Held resources", "short", "Resources that writes have changed in frozen scopes, once per freeze.", &[(
                     "max(chancery_held_resources)", "held",
                 )])
                 .alerts(&["ChanceryChangesHeld"]),

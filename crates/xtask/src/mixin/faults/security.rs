@@ -32,11 +32,13 @@ resources:
   generic_secret: {secret: {inline_string: not-in-the-log}}
 ";
 
-/// A set with the public key of an issuer: the example in RFC 7517, appendix A.1.
+/// A manifest whose change the freeze holds.
 const HELD: &str = "
 resources:
 - {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: held, connect_timeout: 1s}
 ";
+
+/// A set with the public key of an issuer: the example in RFC 7517, appendix A.1.
 const KEYS: &str = r#"{"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "kid": "1", "alg": "ES256",
 "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4", "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;
 
