@@ -13,6 +13,7 @@ mod envoy_drain;
 mod envoy_external;
 mod envoy_files;
 mod envoy_filter_chains;
+mod envoy_freeze;
 mod envoy_guards;
 mod envoy_leds;
 mod envoy_life;
