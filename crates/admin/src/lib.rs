@@ -94,6 +94,7 @@ mod rollback;
 mod routes;
 mod times;
 mod trial;
+mod unchanged;
 mod unrequested_collections;
 mod wait;
 mod wait_progress;

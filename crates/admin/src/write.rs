@@ -39,7 +39,7 @@ use crate::{
     request_ids::stored_id,
     resources::parse_type,
     trial::{Attempt, Trial},
-    unrequested_collections,
+    unchanged, unrequested_collections,
     unrequested_collections::collections_of,
     work::Size,
     write_access, write_check,
@@ -110,15 +110,16 @@ pub(crate) async fn apply(
     let override_freeze = checked.override_freeze;
     let read = move |stop: &Arc<AtomicBool>| {
         let admitted = chancery_admission::admit_unless(&files, &options, stop);
-        let Admitted { mut transaction, origins, warnings } =
+        let Admitted { mut transaction, origins, unchanged, warnings } =
             admitted.map_err(|problems| refused(&options.validation, problems))?;
         if override_freeze {
             transaction.access.push(AccessOp::PassFreezes);
         }
         let clients = checked_clients(&options.validation, &transaction);
         let collections = collections_of(&transaction);
-        let content =
-            create_times::lack_times(&transaction).then(|| create_times::content(&files, &options));
+        // What such a write publishes depends on the state.
+        let content = (create_times::lack_times(&transaction) || !unchanged.is_empty())
+            .then(|| create_times::content(&files, &options));
         let input = Input { files, origins, warnings };
         let attempt = match state.filter(|_| content.is_none()) {
             // A small input may become a large transaction.
@@ -127,9 +128,9 @@ pub(crate) async fn apply(
             }
             _ => Attempt::Untried(Box::new(transaction)),
         };
-        Ok::<_, AdminError>((attempt, input, clients, (collections, content)))
+        Ok::<_, AdminError>((attempt, input, clients, (collections, content, unchanged)))
     };
-    let (attempt, mut input, clients, (collections, content)) =
+    let (attempt, mut input, clients, (collections, content, unchanged)) =
         ctx.deps.work.run_while_awaited(size, read).await??;
     let response = match attempt {
         Attempt::Untried(mut transaction) => {
@@ -138,6 +139,14 @@ pub(crate) async fn apply(
                 let size = self::size(&transaction);
                 transaction =
                     create_times::set_create_times(ctx, transaction, &checked, size).await?;
+                let kept =
+                    unchanged::keep_stored(ctx, transaction, &mut input, unchanged, &checked).await;
+                transaction = match kept {
+                    Err(_) if took_effect(ctx, &checked).await? => {
+                        Box::new(self::transaction(&checked))
+                    }
+                    kept => kept?,
+                };
             }
             input.warnings.extend(external_findings(ctx, &mut transaction, &checked).await?);
             commit(ctx, *transaction, checked, input).await

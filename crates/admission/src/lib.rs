@@ -73,6 +73,7 @@ mod source;
 mod text_format;
 mod time;
 mod type_suggestion;
+mod unchanged;
 mod unreachable_routes;
 mod validate;
 mod wellknown;
@@ -100,6 +101,7 @@ pub use render::{body_to_json, canonical_json};
 pub use resource_origin::ResourceOrigin;
 pub use secret_kind::{needed_secret_kind, secret_kind};
 pub use sensitive::{KEY_MARK, MARK, redacted, secret_values};
+pub use unchanged::{Unchanged, is_shown_in_part};
 pub use unreachable_routes::{
     RouteComparisons, UnreachableRoute, for_each_unreachable_route, may_have_routes,
 };

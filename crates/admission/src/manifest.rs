@@ -10,8 +10,8 @@ use std::{
 
 use bytes::Bytes;
 use chancery_model::{
-    AccessOp, AssignmentOp, Precondition, ResourceDraft, Revision, ScopeName, Transaction,
-    TransactionMeta, Upsert, VariantsBudget,
+    AccessOp, AssignmentOp, Expectation, Precondition, ResourceDraft, ResourceKey, Revision,
+    ScopeName, Transaction, TransactionMeta, Upsert, VariantsBudget,
 };
 
 use crate::{
@@ -29,6 +29,7 @@ use crate::{
     resource_origin::ResourceOrigin,
     response_keys,
     source::{self, Document},
+    unchanged::{self, Unchanged},
     validate,
     yaml_scalars::Doubts,
 };
@@ -91,11 +92,13 @@ pub struct Admitted {
     pub transaction: Transaction,
     /// The origin of each resource that the transaction publishes, in the order of `upserts`.
     pub origins: Vec<ResourceOrigin>,
+    /// The entries that keep a stored resource. The transaction requires their versions, and does not publish them.
+    pub unchanged: Vec<Unchanged>,
     /// The findings that do not refuse the transaction.
     pub warnings: Vec<Problem>,
 }
 
-/// Converts manifests to one transaction, or returns all their problems.
+/// Converts manifests to one transaction, or returns all their problems. Leaves out entries that keep a stored resource.
 ///
 /// # Errors
 /// If there is any problem. Nothing is applied in part.
@@ -227,6 +230,8 @@ struct Admission<'a> {
     transaction: Transaction,
     /// The origin of each resource that the transaction publishes.
     origins: Vec<ResourceOrigin>,
+    /// The entries that keep a stored resource.
+    unchanged: Vec<Unchanged>,
     report: Report,
     warnings: Report,
     names: Names<'a>,
@@ -258,6 +263,7 @@ impl<'a> Admission<'a> {
             options,
             transaction: Transaction { meta: options.meta.clone(), ..Transaction::default() },
             origins: Vec::new(),
+            unchanged: Vec::new(),
             report: Report::default(),
             warnings: Report::default(),
             names: Names::default(),
@@ -299,14 +305,24 @@ impl<'a> Admission<'a> {
             return self.report.add(place.problem("", rule));
         }
         let mut faults = response_keys::faults(root);
-        let known = if response_keys::is_response(root) { &response_keys::KEYS[..] } else { &KEYS };
+        let is_list = unchanged::is_list(root);
+        let known = if response_keys::is_response(root) {
+            &response_keys::KEYS[..]
+        } else if is_list {
+            &unchanged::LIST_KEYS[..]
+        } else {
+            &KEYS[..]
+        };
         unknown_keys(root, known, &mut faults);
+        if is_list && self.options.prune == Prune::Prune {
+            faults.extend(unchanged::incomplete(root));
+        }
         self.report.add_faults(&place, faults);
         let scope = self.scope(&place, root);
         let resources = self.list(&place, root, RESOURCES);
         // A document without resources names no scope.
         if let Some(scope) = &scope
-            && (resources.is_some() || root.get("scope").is_some())
+            && (resources.is_some() && !is_list || root.get("scope").is_some())
         {
             self.scopes.insert(scope.clone());
         }
@@ -318,6 +334,7 @@ impl<'a> Admission<'a> {
             let origin = Origin { file, file_index, document, list: RESOURCES, index };
             let node = response_keys::in_collection(root, node);
             match response_keys::type_fault(root, &node) {
+                None if unchanged::is_listed(&node) => self.listed(origin, scope.as_ref(), &node),
                 None => self.resource(origin, scope.as_ref(), &node),
                 Some(fault) => self.refuse(origin, &resource::label(&node), vec![fault]),
             }
@@ -377,12 +394,32 @@ impl<'a> Admission<'a> {
         }
     }
 
+    /// Reads a resource of a list that the server has shown. It has a scope of its own.
+    fn listed(&mut self, origin: Origin<'a>, scope: Option<&ScopeName>, node: &Node) {
+        let own = node.get(unchanged::SCOPE).map(|own| match own.text().map(ScopeName::new) {
+            Some(Ok(scope)) => Ok(scope),
+            Some(Err(error)) => Err(error.to_string()),
+            None => Err(format!("expected text, found {own}")),
+        });
+        match own {
+            None => self.resource(origin, scope, &unchanged::in_manifest(node)),
+            Some(Ok(scope)) => {
+                self.scopes.insert(scope.clone());
+                self.resource(origin, Some(&scope), &unchanged::in_manifest(node));
+            }
+            Some(Err(rule)) => {
+                let fault = Fault::new(rule).within(unchanged::SCOPE);
+                self.refuse(origin, &resource::label(node), vec![fault]);
+            }
+        }
+    }
+
     fn resource(&mut self, origin: Origin<'a>, scope: Option<&ScopeName>, node: &Node) {
         let place_of = || place(origin, &resource::label(node));
         let (node, note) = self.only_name.complete(node, place_of);
         let node = node.as_ref();
         let read = resource::read(node, &mut self.doubts);
-        let (resource::Entry { draft, expectation }, scope) = match (read, scope) {
+        let (resource::Entry { draft, expectation, unchanged }, scope) = match (read, scope) {
             (Ok(entry), Some(scope)) => (entry, scope.clone()),
             // The report has the problem of the scope already.
             (Ok(_), None) => return,
@@ -400,6 +437,12 @@ impl<'a> Admission<'a> {
         if !faults.is_empty() {
             return self.refuse(origin, &resource::label(node), faults);
         }
+        if let Some(version) = unchanged {
+            let (origin, body) = (origin.into(), resource::inner(node).clone());
+            let expectations = [Some(Expectation::Version(version)), expectation];
+            self.expect(&scope, &draft.key, expectations);
+            return self.unchanged.push(Unchanged { scope, draft, version, origin, body });
+        }
         let mode = self.options.validation.mode(&scope);
         let audience = self.options.validation.profiles.audience(&scope);
         let (mut errors, mut warnings) = validate::findings(mode, audience, &draft);
@@ -414,13 +457,23 @@ impl<'a> Admission<'a> {
             let place = place(origin, &resource::label(node));
             return self.report.add_findings(&place, &scope, errors);
         }
-        if let Some(expectation) = expectation {
-            let (scope, key) = (scope.clone(), draft.key.clone());
-            let precondition = Precondition::Resource { scope, key, expectation };
-            self.transaction.preconditions.push(precondition);
-        }
+        self.expect(&scope, &draft.key, [expectation]);
         self.transaction.upserts.push(Upsert { scope, draft });
         self.origins.push(origin.into());
+    }
+
+    /// Adds preconditions on a resource.
+    fn expect(
+        &mut self,
+        scope: &ScopeName,
+        key: &ResourceKey,
+        expectations: impl IntoIterator<Item = Option<Expectation>>,
+    ) {
+        let preconditions = expectations.into_iter().flatten().map(|expectation| {
+            let (scope, key) = (scope.clone(), key.clone());
+            Precondition::Resource { scope, key, expectation }
+        });
+        self.transaction.preconditions.extend(preconditions);
     }
 
     /// Reads an assignment, an access rule or a quota. Reports its faults, and a name that occurs twice.
@@ -492,8 +545,9 @@ impl<'a> Admission<'a> {
             }
         }
         let transaction = self.report.finish(self.transaction)?;
-        let (origins, warnings) = (self.origins, self.warnings.into_problems());
-        Ok(Admitted { transaction, origins, warnings })
+        let (origins, unchanged) = (self.origins, self.unchanged);
+        let warnings = self.warnings.into_problems();
+        Ok(Admitted { transaction, origins, unchanged, warnings })
     }
 }
 

@@ -110,8 +110,12 @@ impl Paths {
         let resource = problem.resource.as_deref().and_then(|text| text.split(' ').next());
         let start = self.add_steps(0, steps(resource.unwrap_or_default()));
         let field = steps(problem.field_path.as_deref().unwrap_or_default());
-        let body = self.add_steps(start, vec![Step::Key("resource".to_owned())]);
-        vec![self.add_steps(start, field.clone()), self.add_steps(body, field)]
+        let mut ends = vec![self.add_steps(start, field.clone())];
+        for key in ["resource", "body"] {
+            let body = self.add_steps(start, vec![Step::Key(key.to_owned())]);
+            ends.push(self.add_steps(body, field.clone()));
+        }
+        ends
     }
 
     fn add_steps(&mut self, start: usize, steps: Vec<Step>) -> usize {

@@ -16,7 +16,7 @@ use crate::{
     node::{Node, shown},
     problem::Fault,
     sensitive::{self, IS_KEY},
-    time,
+    time, unchanged,
     yaml_scalars::Doubts,
 };
 
@@ -27,8 +27,8 @@ const LABELS_MAX: usize = 100;
 /// The maximum length of a label's key and of its value in bytes.
 const LABEL_BYTES_MAX: usize = 1024;
 
-const WRAPPER_KEYS: [&str; 7] =
-    ["resource", "name", "ttl", "labels", "aliases", "expect", constraints::KEY];
+const WRAPPER_KEYS: [&str; 8] =
+    ["resource", "name", "ttl", "labels", "aliases", "expect", constraints::KEY, unchanged::KEY];
 /// The type of a wrapped resource in a `DiscoveryResponse`, and the keys that it may have. Its version has no
 /// effect, because Chancery chooses the versions.
 pub(crate) const DISCOVERY_RESOURCE: &str =
@@ -42,6 +42,8 @@ pub(crate) struct Entry {
     pub(crate) draft: ResourceDraft,
     /// The precondition on the resource, if there is one.
     pub(crate) expectation: Option<Expectation>,
+    /// The version of the stored resource to keep. The draft then has no body.
+    pub(crate) unchanged: Option<Version>,
 }
 
 /// Reads an entry, or returns all its faults. Adds the values that may be ambiguous to `doubts`.
@@ -56,7 +58,11 @@ pub(crate) fn read(node: &Node, doubts: &mut Doubts) -> Result<Entry, Vec<Fault>
         };
     }
     if node.get("@type").is_some() {
-        return body(node, None, doubts).map(|draft| Entry { draft, expectation: None });
+        return body(node, None, doubts).map(|draft| Entry {
+            draft,
+            expectation: None,
+            unchanged: None,
+        });
     }
     match (node, node.get("resource")) {
         (Node::Map(_), Some(inner)) => wrapped(node, inner, &WRAPPER_KEYS, doubts),
@@ -138,8 +144,16 @@ fn wrapped(
     let expectation = node.get("expect").and_then(|node| {
         expectation(node).map_err(|rule| faults.push(Fault::new(rule).within("expect"))).ok()
     });
+    let unchanged = node.get(unchanged::KEY).map(|node| {
+        unchanged::version(node)
+            .map_err(|rule| faults.push(Fault::new(rule).within(unchanged::KEY)))
+    });
     let constraints = constraints::read(node, &mut faults);
-    match body(inner, name, doubts) {
+    let draft = match unchanged {
+        Some(_) => key_only(node),
+        None => body(inner, name, doubts),
+    };
+    match draft {
         Ok(draft) => {
             let key = constraints::variant_key(draft.key, &constraints, &aliases, &mut faults);
             let draft = ResourceDraft { key, ..draft };
@@ -149,7 +163,8 @@ fn wrapped(
             }
             let aliases = stored_aliases(&draft.key.type_url, aliases, &mut faults);
             if faults.is_empty() {
-                Ok(Entry { draft: ResourceDraft { ttl, labels, aliases, ..draft }, expectation })
+                let draft = ResourceDraft { ttl, labels, aliases, ..draft };
+                Ok(Entry { draft, expectation, unchanged: unchanged.and_then(Result::ok) })
             } else {
                 Err(faults)
             }
@@ -159,6 +174,18 @@ fn wrapped(
             Err(faults)
         }
     }
+}
+
+/// Returns the draft of an entry that keeps a stored resource: only its key.
+fn key_only(entry: &Node) -> Result<ResourceDraft, Vec<Fault>> {
+    let Some((type_url, Some(name))) = type_and_name(entry) else {
+        let fault = Fault::new("needs a resource with \"@type\" and a name");
+        return Err(vec![fault.within(unchanged::KEY)]);
+    };
+    let fault = |text: String| vec![Fault::new(text)];
+    let type_url = TypeUrl::new(type_url).map_err(|error| fault(error.to_string()))?;
+    let name = ResourceName::canonical(name).map_err(|error| fault(error.to_string()))?;
+    Ok(ResourceDraft::new(ResourceKey { type_url, name }, Bytes::new()))
 }
 
 fn body(node: &Node, name: Option<&str>, doubts: &mut Doubts) -> Result<ResourceDraft, Vec<Fault>> {
@@ -216,12 +243,12 @@ fn empty_name_field(node: &Node) -> Option<&'static str> {
 
 /// Reads the precondition on a resource.
 fn expectation(node: &Node) -> Result<Expectation, String> {
-    let version = match node.text() {
+    match node.text() {
         Some("absent") => return Ok(Expectation::Absent),
         Some("present") => return Ok(Expectation::Present),
-        text => text.and_then(Version::parse),
-    };
-    version.map(Expectation::Version).ok_or_else(|| {
+        _ => {}
+    }
+    unchanged::wanted_version(node).map(Expectation::Version).ok_or_else(|| {
         format!(
             "expected absent, present or a version like \"1-5e99b8ee\", as `chancery get` shows it; \
              found {node}"

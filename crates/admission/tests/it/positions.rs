@@ -145,7 +145,7 @@ fn field_with_a_long_path_has_its_own_line() {
 fn located(manifests: &[Manifest], name: Option<&str>) -> Vec<String> {
     let scope = ScopeName::new("default").unwrap();
     let options = Options { name: name.map(str::to_owned), ..Options::new(scope) };
-    let Admitted { transaction, origins, warnings } =
+    let Admitted { transaction, origins, warnings, .. } =
         admit_unless(manifests, &options, &Arc::default()).unwrap();
     assert_eq!(origins.len(), transaction.upserts.len());
     let names = transaction.upserts.iter().map(|upsert| upsert.draft.key.name.base().to_owned());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use chancery_admin::json::JsonMessage;
 use chancery_admin_proto::v1 as pb;
+use chancery_admission::is_shown_in_part;
 use chancery_model::{TypeUrl, types};
 use serde_json::{Map, Value, json};
 
@@ -13,7 +14,7 @@ use crate::cli::{failure::Failure, yaml::yaml};
 pub(crate) fn manifest(resources: &[pb::Resource]) -> Result<String, Failure> {
     let mut scopes: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for resource in resources {
-        scopes.entry(&resource.scope).or_default().push(entry(resource));
+        scopes.entry(&resource.scope).or_default().push(entry(resource, Content::Published));
     }
     let documents: Result<Vec<String>, Failure> = scopes
         .into_iter()
@@ -27,14 +28,27 @@ pub(crate) fn manifest(resources: &[pb::Resource]) -> Result<String, Failure> {
     Ok(documents?.join("---\n"))
 }
 
+/// The effect of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The entry publishes its body, unless the body lacks secrets.
+    Published,
+    /// The entry keeps the stored resource.
+    Kept,
+}
+
 /// Returns a resource as an entry of a manifest. The entry is the body, or a wrapper if the
-/// resource has properties that the body does not contain.
-fn entry(resource: &pb::Resource) -> Value {
+/// resource has properties that the body does not contain. If the body lacks secrets, the entry keeps the stored
+/// resource.
+pub(super) fn entry(resource: &pb::Resource, content: Content) -> Value {
     let mut json = resource.to_json();
     let body = json["body"].take();
     let has_name = TypeUrl::new(&resource.type_url)
         .is_ok_and(|type_url| types::properties(&type_url).name_field.is_some());
     let mut wrapper = Map::new();
+    if content == Content::Kept || is_shown_in_part(&body) {
+        wrapper.insert("unchanged".to_owned(), json!(resource.version));
+    }
     if !has_name {
         wrapper.insert("name".to_owned(), json!(resource.name));
     }
@@ -93,7 +107,7 @@ mod tests {
         resource.ttl_ms = 1500;
         resource.labels.insert("team".into(), "shop".into());
         resource.aliases.push("other".into());
-        let entry = entry(&resource);
+        let entry = entry(&resource, Content::Published);
         assert_eq!(entry["ttl"], "1.500s");
         assert_eq!(entry["labels"]["team"], "shop");
         assert_eq!(entry["aliases"][0], "other");
@@ -102,9 +116,21 @@ mod tests {
     }
 
     #[test]
+    fn resource_with_a_secret_is_printed_with_the_version_that_it_keeps() {
+        let mut resource = resource("a", "one");
+        resource.version = "3-5e99b8ee".into();
+        assert_eq!(entry(&resource, Content::Kept)["unchanged"], "3-5e99b8ee");
+        assert_eq!(entry(&resource, Content::Published)["name"], "one");
+        // A field that no release knows.
+        let body = resource.body.as_mut().unwrap();
+        body.value.extend_from_slice(b"\xfa\x7c\x01x");
+        assert_eq!(entry(&resource, Content::Published)["unchanged"], "3-5e99b8ee");
+    }
+
+    #[test]
     fn resource_of_unknown_type_has_its_name_in_the_wrapper() {
         let mut resource = resource("a", "one");
         resource.type_url = "example.com/x.Y".into();
-        assert_eq!(entry(&resource)["name"], "one");
+        assert_eq!(entry(&resource, Content::Published)["name"], "one");
     }
 }
