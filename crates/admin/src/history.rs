@@ -13,8 +13,10 @@ use crate::{
     deps::Freshness,
     page::Page,
     past::{RECORDS_MAX, past},
+    request_ids::stored_id_of,
     resources::{given, parse_type},
     work::Size,
+    write_options::request_id,
 };
 
 /// The default number of history entries.
@@ -33,8 +35,14 @@ pub(crate) async fn list_history(
     };
     let freshness = Freshness::of(request.stale);
     let before = page.after().map_or(Revision(u64::MAX), |Reverse(revision)| Revision(*revision));
+    let selected_id = request.request_id.clone();
+    let written_by = given(&request.request_id)
+        .map(|id| Ok::<_, AdminError>(stored_id_of(request_id(id)?, ctx.caller())))
+        .transpose()?;
     let matches = |entry: &HistoryEntry| {
-        entry.meta.time_ms >= request.since_ms && entry.meta.author.contains(&request.author)
+        (written_by.is_none() || entry.request == written_by)
+            && entry.meta.time_ms >= request.since_ms
+            && entry.meta.author.contains(&request.author)
     };
     if filter == Selection::default() {
         ctx.deps.catch_up(freshness).await?;
@@ -43,7 +51,12 @@ pub(crate) async fn list_history(
         let (entries, next) = page.of(newest, |entry| Reverse(entry.revision.0));
         let entries = entries.into_iter().map(|entry| show_entry(entry)).collect();
         let content_from = ctx.deps.replica.content_from().0;
-        return Ok(pb::ListHistoryResponse { entries, next, content_from });
+        return Ok(pb::ListHistoryResponse {
+            entries,
+            next,
+            content_from,
+            request_id: selected_id,
+        });
     }
     let past = past(ctx, freshness).await?;
     let content_from = past.oldest().0;
@@ -73,5 +86,5 @@ pub(crate) async fn list_history(
     };
     let (entries, last) = ctx.deps.work.run(Size::Large, read).await??;
     let next = last.map(|last| page.cursor(&last)).unwrap_or_default();
-    Ok(pb::ListHistoryResponse { entries, next, content_from })
+    Ok(pb::ListHistoryResponse { entries, next, content_from, request_id: selected_id })
 }

@@ -259,6 +259,7 @@ operations! {
                 name: text("name"),
                 author: text("author"),
                 since_ms: number_or_zero("since_ms"),
+                request_id: text("request_id"),
             },
             run: history::list_history(ctx, request).await,
         }

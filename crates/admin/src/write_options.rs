@@ -132,7 +132,7 @@ impl Checked {
 }
 
 /// Returns the ID of a request, or a random one if the request has none.
-fn request_id(text: &str) -> Result<RequestId, AdminError> {
+pub(crate) fn request_id(text: &str) -> Result<RequestId, AdminError> {
     if text.is_empty() {
         return RequestId::random().map_err(|error| AdminError::Internal(error.to_string()));
     }

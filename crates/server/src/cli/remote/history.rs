@@ -8,6 +8,7 @@ use std::{
 use chancery_admin_proto::v1::{
     self as pb, admin_client::AdminClient, history_service_client::HistoryServiceClient,
 };
+use chancery_store::RequestId;
 use clap::{Args, Subcommand, builder::NonEmptyStringValueParser};
 
 use super::{
@@ -55,6 +56,11 @@ pub(crate) struct History {
     /// Show only revisions newer than this age, such as 30m, 24h or 7d [default: all]
     #[arg(long, value_name = "TIME", conflicts_with = "verify")]
     since: Option<Age>,
+    /// Show only the revision that a write with this --request-id made [default: all]
+    ///
+    /// An empty list does not prove that the write will not take effect: it may still be on its way.
+    #[arg(long, value_name = "HEX", conflicts_with = "verify")]
+    request_id: Option<RequestId>,
     /// Show at most N revisions, the newest first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
@@ -70,7 +76,7 @@ pub(crate) struct History {
     #[arg(long, value_name = "REVISION:HASH", requires = "verify")]
     expect_head: Option<HistoryHead>,
     /// Then show each new revision with its changes, until you interrupt it
-    #[arg(long, conflicts_with_all = ["verify", "scope", "type_name", "name", "author", "since"])]
+    #[arg(long, conflicts_with_all = ["verify", "scope", "type_name", "name", "author", "since", "request_id"])]
     follow: bool,
     #[command(flatten)]
     read: Read,
@@ -208,6 +214,7 @@ pub(super) async fn run(
         name: history.name.unwrap_or_default(),
         author: history.author.unwrap_or_default(),
         since_ms: history.since.map(Age::since_ms).unwrap_or_default(),
+        request_id: history.request_id.map(|id| id.to_string()).unwrap_or_default(),
     };
     let expected = history.expect_head;
     let (is_check, follows) = (history.verify, history.follow);
