@@ -21,6 +21,8 @@ pub(crate) enum Exit {
     Findings = 5,
     /// A freeze holds the write back from clients.
     Held = 6,
+    /// A signal interrupted the command (SIGINT). The code is that of shells: 128 and the number of the signal.
+    Interrupted = 130,
     /// `diff` and `--dry-run`: there are changes. The code is 2, as in `terraform plan -detailed-exitcode`, and that of
     /// [`Exit::Usage`].
     #[value(skip)]
@@ -69,6 +71,9 @@ impl Exit {
                 "Only with --wait and `wait`: the write took effect or changed nothing, but a",
                 "freeze holds it back from clients.",
             ],
+            Self::Interrupted => {
+                &["Interrupted (SIGINT). The message says what is known about a write."]
+            }
         }
     }
 }
@@ -104,11 +109,13 @@ pub(crate) fn table_of_analyze() -> String {
 }
 
 fn rows(exits: impl IntoIterator<Item = (Exit, &'static [&'static str])>) -> String {
+    let exits: Vec<_> = exits.into_iter().collect();
+    let width = exits.iter().map(|(exit, _)| exit.code().to_string().len()).max().unwrap_or(1);
     let mut table = "Exit codes:".to_owned();
     for (exit, meaning) in exits {
         for (index, line) in meaning.iter().enumerate() {
-            let code = if index == 0 { exit.code().to_string() } else { " ".to_owned() };
-            table.push_str(&format!("\n  {code}  {line}"));
+            let code = if index == 0 { exit.code().to_string() } else { String::new() };
+            table.push_str(&format!("\n  {code:<width$}  {line}"));
         }
     }
     table

@@ -65,7 +65,7 @@ impl Failure {
 
     /// Returns whether the work of the command is done, and only its result needs attention.
     pub(crate) fn is_warning(&self) -> bool {
-        !matches!(self.exit, Exit::Failed | Exit::Usage | Exit::Findings)
+        !matches!(self.exit, Exit::Failed | Exit::Usage | Exit::Findings | Exit::Interrupted)
     }
 
     /// Returns the failure in the form of an error of the HTTP API.
@@ -102,6 +102,11 @@ impl Failure {
         exit: Exit,
         lines: impl IntoIterator<Item = impl fmt::Display>,
     ) -> Self {
+        Self { exit, ..Self::lines(lines) }
+    }
+
+    /// Creates the end of a command that a signal ended.
+    pub(crate) fn ended(exit: Exit, lines: impl IntoIterator<Item = String>) -> Self {
         Self { exit, ..Self::lines(lines) }
     }
 

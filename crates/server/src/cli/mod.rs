@@ -9,6 +9,7 @@ mod exit;
 mod failure;
 mod help;
 mod local;
+mod progress;
 mod remote;
 mod table;
 mod text;

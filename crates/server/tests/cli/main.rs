@@ -24,6 +24,7 @@ mod freeze;
 mod guards;
 mod history;
 mod identities;
+mod interruption;
 mod lb_policy;
 mod leaderless;
 mod lifecycle;

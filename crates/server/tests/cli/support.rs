@@ -141,10 +141,13 @@ pub(crate) fn run(mut command: Command, input: &str) -> Done {
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    // Whether a command shows its progress depends on the speed of the machine.
+    let is_result = |line: &&str| !line.starts_with("progress: ");
+    let stderr = String::from_utf8(stderr).unwrap();
     Done {
         code: status.code().unwrap(),
         out: String::from_utf8(stdout).unwrap(),
-        err: String::from_utf8(stderr).unwrap(),
+        err: stderr.split_inclusive('\n').filter(is_result).collect(),
     }
 }
 

@@ -116,7 +116,7 @@ fn help_version_and_completions_exit_with_success() {
         (&["apply", "--help"], "[default: $user, or none if that is unset]"),
         (
             &["--help"],
-            "3  only with --wait and `wait`: the write took effect or changed nothing, but it",
+            "3    only with --wait and `wait`: the write took effect or changed nothing, but it",
         ),
         (
             &["delete", "--help"],

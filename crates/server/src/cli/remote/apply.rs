@@ -14,11 +14,17 @@ use tokio::time::Instant;
 use super::{
     client::Servers,
     input::{self, Input, Snapshot},
+    interrupted::not_written,
     only_name::OnlyName,
     write::{Body, Request, Validate, Write},
 };
 use crate::{
-    cli::{answer::Answer, failure::Failure},
+    cli::{
+        answer::Answer,
+        exit::Exit,
+        failure::Failure,
+        progress::{Progress, Stopped, on_thread},
+    },
     config::Span,
 };
 
@@ -107,8 +113,8 @@ pub(super) async fn run(
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
     match &apply.watch {
-        None => publish(&apply, &apply.files, servers, answer).await,
-        Some(directory) => watch(&apply, directory, servers, answer).await,
+        None => publish(&apply, &apply.files, servers, answer, &mut Progress::new()?).await,
+        Some(directory) => watch(&apply, directory, servers, answer, Progress::new()?).await,
     }
 }
 
@@ -117,25 +123,50 @@ async fn publish(
     paths: &[PathBuf],
     servers: &Servers,
     answer: &mut Answer<'_>,
+    progress: &mut Progress,
 ) -> Result<(), Failure> {
-    let files = manifests(paths, &apply.scope, &apply.only_name)?;
-    if apply.watch.is_some() {
-        let empty = files.iter().filter(|file| file.content.trim().is_empty());
-        let problems: Vec<String> = empty
-            .map(|file| {
-                format!("{}: the file is empty; remove it to remove its resources", file.name)
-            })
-            .collect();
-        if !problems.is_empty() {
-            return Err(Failure::lines(problems));
-        }
-    }
+    let empty = if apply.watch.is_some() { EmptyFiles::Rejected } else { EmptyFiles::Allowed };
+    let (paths, scope) = (paths.to_vec(), apply.scope.clone());
+    let read = read(paths, scope, apply.only_name.clone(), empty, progress).await;
+    let files = read.unwrap_or_else(|stopped| Err(not_written(stopped)))?;
     let (scope, prune, name) = (apply.scope.clone(), apply.prune, apply.only_name.to_text());
     let body = |options| {
         let options = apply.validate.add_to(options);
         Body::Apply(pb::ApplyRequest { files, scope, prune, options, name })
     };
-    Request::new(&apply.write, body)?.run(servers, answer).await
+    Request::new(&apply.write, body)?.run_with(servers, answer, progress).await
+}
+
+/// Whether a file without content is a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EmptyFiles {
+    Allowed,
+    /// A file that is being written may still be empty.
+    Rejected,
+}
+
+/// Reads the manifests, and shows the progress.
+pub(super) async fn read(
+    paths: Vec<PathBuf>,
+    scope: String,
+    only_name: OnlyName,
+    empty: EmptyFiles,
+    progress: &mut Progress,
+) -> Result<Result<Vec<pb::File>, Failure>, Stopped> {
+    progress.stage().begin("reading the input");
+    let read = on_thread(move || {
+        let files = manifests(&paths, &scope, &only_name)?;
+        let empty = files
+            .iter()
+            .filter(|file| empty == EmptyFiles::Rejected && file.content.trim().is_empty());
+        let problems: Vec<String> = empty
+            .map(|file| {
+                format!("{}: the file is empty; remove it to remove its resources", file.name)
+            })
+            .collect();
+        if problems.is_empty() { Ok(files) } else { Err(Failure::lines(problems)) }
+    });
+    progress.run(read).await.map(|read| read.and_then(|files| files))
 }
 
 /// The minimum and the maximum time between two looks at a directory.
@@ -147,12 +178,13 @@ const SETTLE_PRUNE: Duration = Duration::from_secs(5);
 /// The pause after a failure, before the same files are applied again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Publishes the files of a directory after each change. Ends only if the output cannot be written.
+/// Publishes the files of a directory after each change. Ends at a signal, or if the output cannot be written.
 async fn watch(
     apply: &Apply,
     directory: &Path,
     servers: &Servers,
     answer: &mut Answer<'_>,
+    mut progress: Progress,
 ) -> Result<(), Failure> {
     let paths = [directory.to_owned()];
     let settle = match &apply.settle {
@@ -175,10 +207,11 @@ async fn watch(
             (last, since) = (now.clone(), Instant::now());
         }
         if is_due && since.elapsed() >= settle {
-            let done = publish(apply, &paths, servers, answer).await;
+            let done = publish(apply, &paths, servers, answer, &mut progress).await;
             answer.out.flush()?;
             match done {
                 Ok(()) => (applied, failed) = (now.clone(), None),
+                Err(failure) if failure.exit == Exit::Interrupted => return Err(failure),
                 Err(failure) => {
                     let failure = servers.named(failure);
                     if failed.as_ref().is_none_or(|(files, before, _)| {
@@ -190,7 +223,11 @@ async fn watch(
                 }
             }
         }
-        tokio::time::sleep(settle.clamp(POLL_MIN, POLL)).await;
+        let sleep = tokio::time::sleep(settle.clamp(POLL_MIN, POLL));
+        tokio::select! {
+            () = sleep => {}
+            stopped = progress.signal() => return Err(stopped.failure([])),
+        }
     }
 }
 

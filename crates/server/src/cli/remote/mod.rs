@@ -30,6 +30,7 @@ mod history;
 mod history_check;
 mod import;
 pub(super) mod input;
+mod interrupted;
 mod keys;
 mod lb_policy;
 mod left_out;
@@ -57,6 +58,7 @@ mod wait_result;
 mod watch;
 mod whoami;
 mod write;
+mod write_attempt;
 mod write_effects;
 
 pub(crate) use command::Command;

@@ -1,15 +1,28 @@
 //! The command `wait`.
 
-use std::io::{self, Write};
+use std::{
+    convert::Infallible,
+    io::{self, Write},
+    time::Duration,
+};
 
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use clap::Args;
 
 use super::{client::refusal, connector::Channel, wait_result};
 use crate::{
-    cli::{answer::Answer, exit::Exit, failure::Failure},
+    cli::{
+        answer::Answer,
+        exit::Exit,
+        failure::Failure,
+        progress::{Progress, Stage},
+    },
     config::Span,
 };
+
+/// The time between two counts of the sessions that have acknowledged.
+const COUNT_FIRST: Duration = Duration::from_millis(500);
+const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The arguments of `wait`.
 #[derive(Debug, Args)]
@@ -41,13 +54,46 @@ pub(super) async fn run(
         scope: wait.scope.unwrap_or_default(),
         r#for: wait.sessions,
     };
-    let result = client.wait(request).await.map_err(|status| refusal(&status))?.into_inner();
+    let mut progress = Progress::new()?;
+    let stage = progress.stage();
+    stage.begin("waiting for the sessions");
+    let counts = count(client.clone(), &request, &stage);
+    let waited = async {
+        tokio::select! {
+            result = client.wait(request.clone()) => result,
+            never = counts => match never {},
+        }
+    };
+    let result = progress.run(waited).await.map_err(|stopped| {
+        let revision = wait.revision;
+        stopped.failure([format!(
+            "interrupted: not all sessions are known to have acknowledged revision {revision}"
+        )])
+    })?;
+    let result = result.map_err(|status| refusal(&status))?.into_inner();
     if !result.held.is_empty() {
         answer.show(&result, |_| Ok(()))?;
         return Err(wait_result::held(&result));
     }
     answer.show(&result, |out| write_result(&result, out))?;
     verdict(wait.revision, is_all, &result)
+}
+
+/// Counts the sessions now and then, for the progress.
+async fn count(
+    mut client: AdminClient<Channel>,
+    request: &pb::WaitRequest,
+    stage: &Stage,
+) -> Infallible {
+    let request = pb::WaitRequest { wait_ms: Some(0), ..request.clone() };
+    let mut pauses = std::iter::once(COUNT_FIRST).chain(std::iter::repeat(COUNT_INTERVAL));
+    loop {
+        tokio::time::sleep(pauses.next().unwrap_or(COUNT_INTERVAL)).await;
+        if let Ok(result) = client.wait(request.clone()).await {
+            let result = result.into_inner();
+            stage.set(result.acknowledged, result.asked, "sessions");
+        }
+    }
 }
 
 fn write_result(result: &pb::WaitResult, out: &mut dyn Write) -> io::Result<()> {

@@ -1,26 +1,29 @@
 //! The common part of all commands that write: flags, attempts and output.
 
 use std::{
+    cell::Cell,
     io::{self, Write as _},
     time::Duration,
 };
 
-use chancery_admin::{guard_name, is_surely_not_written};
+use chancery_admin::guard_name;
 use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
 use chancery_store::RequestId;
 use clap::{Args, builder::NonEmptyStringValueParser};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::{
-    checked_clients::{clients_lines, report_clients},
-    client::{Servers, refusal},
+    checked_clients::report_clients,
+    client::Servers,
     connector::Channel,
+    interrupted::{self, Sent},
     left_out::report_left_out,
     parameters::{shortened, with_variant},
     wait_result::{held, in_words, not_all_asked, unsettled_lines},
+    write_attempt::{Again, Refused, Written, problem_lines},
     write_effects::{
-        Differences, access_object, problem_lines, write_access_changes, write_access_effects,
-        write_differences, write_guards,
+        Differences, access_object, write_access_changes, write_access_effects, write_differences,
+        write_guards,
     },
 };
 use crate::{
@@ -28,6 +31,7 @@ use crate::{
         answer::Answer,
         exit::Exit,
         failure::Failure,
+        progress::Progress,
         table::Table,
         text::{count, plain, short_type},
     },
@@ -151,6 +155,8 @@ pub(super) struct Request {
     id: RequestId,
     dry_run: bool,
     exit_zero: bool,
+    /// Whether a server may have received the write.
+    is_sent: Cell<bool>,
     body: Body,
 }
 
@@ -180,7 +186,8 @@ impl Request {
             })?,
         };
         let Write { dry_run, exit_zero, .. } = *write;
-        Ok(Self { id, dry_run, exit_zero, body: body(Some(options(write, id))) })
+        let body = body(Some(options(write, id)));
+        Ok(Self { id, dry_run, exit_zero, is_sent: Cell::new(false), body })
     }
 }
 
@@ -207,15 +214,43 @@ impl Request {
         servers: &Servers,
         answer: &mut Answer<'_>,
     ) -> Result<(), Failure> {
-        let response = self.attempts(servers).await?;
-        report_warnings(&response.warnings);
-        report_left_out(&response.left_out);
-        report_clients(&response);
-        answer.show(&response, |out| write_text(&response, out))?;
+        self.run_with(servers, answer, &mut Progress::new()?).await
+    }
+
+    /// [`Request::run`], with the progress of a command that has done something before.
+    pub(super) async fn run_with(
+        &self,
+        servers: &Servers,
+        answer: &mut Answer<'_>,
+        progress: &mut Progress,
+    ) -> Result<(), Failure> {
+        let response = match self.send(servers, progress).await? {
+            Sent::Answered(response) => response,
+            Sent::Interrupted(interrupted) => return interrupted.show(answer),
+        };
+        report_notes(&response);
+        answer.show(response.as_ref(), |out| write_text(&response, out))?;
         match &response.wait {
             Some(wait) => verdict(&response, wait),
             None if response.dry_run && !self.exit_zero => dry_run_verdict(&response),
             None => Ok(()),
+        }
+    }
+
+    /// Sends the write, and shows the progress.
+    pub(super) async fn send(
+        &self,
+        servers: &Servers,
+        progress: &mut Progress,
+    ) -> Result<Sent, Failure> {
+        progress.stage().begin("waiting for the answer of the server");
+        match progress.run(self.attempts(servers)).await {
+            Ok(response) => Ok(Sent::Answered(Box::new(response?))),
+            Err(stopped) => {
+                let may_be_written = self.is_sent.get() && !self.dry_run;
+                let id = may_be_written.then_some(self.id);
+                Ok(Sent::Interrupted(interrupted::find(servers, progress, stopped, id).await))
+            }
         }
     }
 
@@ -227,7 +262,9 @@ impl Request {
         let mut unknown: Option<String> = None;
         let mut attempt = 0;
         loop {
-            let refused = match servers.connect(attempt).await {
+            let connected = servers.connect(attempt).await;
+            self.is_sent.set(self.is_sent.get() || connected.is_ok());
+            let refused = match connected {
                 Ok(client) => match self.body.send(client).await {
                     Ok(response) if response.problems.is_empty() => return Ok(response),
                     Ok(refused) => Refused::input(&refused),
@@ -275,74 +312,6 @@ impl Request {
     }
 }
 
-/// An attempt that did not succeed.
-struct Refused {
-    failure: Failure,
-    written: Written,
-    again: Again,
-}
-
-/// Whether a failed attempt may have been written.
-#[derive(Debug, PartialEq, Eq)]
-enum Written {
-    /// The request did not reach the server, or the server says that it wrote nothing.
-    No,
-    /// The request was sent, and its outcome is unknown.
-    Unknown,
-}
-
-/// The servers at which a retry may succeed.
-#[derive(Debug, PartialEq, Eq)]
-enum Again {
-    /// Any server, because the connection broke or could not be opened.
-    Anywhere,
-    /// Another server, because this one cannot write.
-    Elsewhere,
-    /// No server, because the write was rejected.
-    Nowhere,
-}
-
-impl Refused {
-    fn input(response: &pb::WriteResponse) -> Self {
-        let failure = Failure::lines(problem_lines(&response.problems))
-            .with_notes(clients_lines(response))
-            .with_problems("INVALID_ARGUMENT", response.problems.clone());
-        Self { failure, written: Written::No, again: Again::Nowhere }
-    }
-}
-
-impl From<&Status> for Refused {
-    fn from(status: &Status) -> Self {
-        // A status from the connection has a source; a status from the server has none.
-        let said = std::error::Error::source(status).is_none();
-        let (written, again) = match status.code() {
-            Code::Unavailable if said && is_surely_not_written(status) => {
-                (Written::No, Again::Elsewhere)
-            }
-            // The request ID makes it safe to send the write again, even to the same server.
-            Code::Unavailable if said => (Written::Unknown, Again::Anywhere),
-            Code::Unavailable | Code::Unknown | Code::Cancelled if !said => {
-                (Written::Unknown, Again::Anywhere)
-            }
-            Code::InvalidArgument
-            | Code::NotFound
-            | Code::AlreadyExists
-            | Code::PermissionDenied
-            | Code::Unauthenticated
-            | Code::ResourceExhausted
-            | Code::FailedPrecondition
-            | Code::OutOfRange
-            | Code::Unimplemented
-                if said =>
-            {
-                (Written::No, Again::Nowhere)
-            }
-            _ => (Written::Unknown, Again::Nowhere),
-        };
-        Self { failure: refusal(status), written, again }
-    }
-}
-
 fn options(write: &Write, request_id: RequestId) -> pb::WriteOptions {
     let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     // The local user name. Only an authenticated identity could prove who the user is.
@@ -361,6 +330,13 @@ fn options(write: &Write, request_id: RequestId) -> pb::WriteOptions {
         validation: String::new(),
         override_freeze: write.override_freeze,
     }
+}
+
+/// Prints what the author should know about a write, on standard error.
+pub(super) fn report_notes(response: &pb::WriteResponse) {
+    report_warnings(&response.warnings);
+    report_left_out(&response.left_out);
+    report_clients(response);
 }
 
 /// Prints the findings that did not refuse the write, on standard error.
@@ -441,6 +417,21 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     write_all_changes(response, CHANGES_SHOWN_MAX, out)?;
     write_access_effects(response, out)?;
     write_guards(response, out)?;
+    let what = match (response.dry_run, response.repeated) {
+        (true, _) => "dry run, nothing written; revision",
+        (false, true) => "already written by this request, as revision",
+        (false, false) => "revision",
+    };
+    writeln!(out, "{what} {}: {}", response.revision, counts_in_words(response))?;
+    match &response.wait {
+        Some(wait) if !wait.held.is_empty() => Ok(()),
+        Some(wait) => writeln!(out, "{} after {} ms", in_words(wait), wait.waited_ms),
+        None => Ok(()),
+    }
+}
+
+/// Returns the numbers of a write.
+pub(super) fn counts_in_words(response: &pb::WriteResponse) -> String {
     let assignments = match response.assignments {
         0 => String::new(),
         n => format!(", {}", count(n, "assignment")),
@@ -450,21 +441,8 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
         1 => ", 1 access rule or quota".to_owned(),
         n => format!(", {n} access rules or quotas"),
     };
-    let what = match (response.dry_run, response.repeated) {
-        (true, _) => "dry run, nothing written; revision",
-        (false, true) => "already written by this request, as revision",
-        (false, false) => "revision",
-    };
-    writeln!(
-        out,
-        "{what} {}: {} changed, {} removed, {} unchanged{assignments}{access}",
-        response.revision, response.changed, response.removed, response.unchanged
-    )?;
-    match &response.wait {
-        Some(wait) if !wait.held.is_empty() => Ok(()),
-        Some(wait) => writeln!(out, "{} after {} ms", in_words(wait), wait.waited_ms),
-        None => Ok(()),
-    }
+    let pb::WriteResponse { changed, removed, unchanged, .. } = response;
+    format!("{changed} changed, {removed} removed, {unchanged} unchanged{assignments}{access}")
 }
 
 /// Succeeds only if a dry run would change nothing.
@@ -580,29 +558,6 @@ mod tests {
              assignment \"edge\":\n\
              \x20 priority: 1 -> 2\n\
              dry run, nothing written; revision 4: 1 changed, 1 removed, 2 unchanged, 1 assignment\n"
-        );
-    }
-
-    /// The note says why a rule of gRPC clients applies.
-    #[test]
-    fn refused_input_names_the_clients_for_which_it_was_checked() {
-        let refused = Refused::input(&pb::WriteResponse {
-            problems: vec![pb::Problem { message: "a rule".into(), ..Default::default() }],
-            checked_clients: vec![pb::CheckedClients {
-                scope: "mesh".into(),
-                profiles: vec!["grpc-go@1.85".into()],
-                source: "connected".into(),
-                replicas_not_asked: 2,
-            }],
-            ..Default::default()
-        });
-        assert_eq!(refused.failure.lines, ["a rule"]);
-        assert_eq!(
-            refused.failure.notes,
-            [
-                "scope \"mesh\" was checked for the connected clients grpc-go@1.85; the clients of 2 \
-                 other replicas are not known"
-            ]
         );
     }
 

@@ -2,7 +2,6 @@
 
 use std::io;
 
-use chancery_admin::problem_line;
 use chancery_admin_proto::v1 as pb;
 
 use crate::cli::text::{count, has_colors, plain};
@@ -127,18 +126,4 @@ pub(super) fn write_access_changes(
         write_differences(&object, &differences, out)?;
     }
     Ok(())
-}
-
-/// The number of problems that are printed.
-const PROBLEMS_SHOWN_MAX: usize = 20;
-
-/// Returns a line for each of the first problems, and the number of the others.
-pub(super) fn problem_lines(problems: &[pb::Problem]) -> Vec<String> {
-    let mut lines: Vec<String> =
-        problems.iter().take(PROBLEMS_SHOWN_MAX).map(problem_line).collect();
-    match problems.len().saturating_sub(PROBLEMS_SHOWN_MAX) {
-        0 => {}
-        n => lines.push(format!("and {n} more")),
-    }
-    lines
 }
