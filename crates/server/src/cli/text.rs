@@ -9,11 +9,14 @@ use chancery_model::{Printable, TypeUrl, is_unprintable, types};
 
 /// Returns the first alias of a type, its message name, or the whole name of a collection.
 pub(crate) fn short_type(type_url: &str) -> String {
-    let Ok(type_url) = TypeUrl::new(type_url) else { return type_url.to_owned() };
-    match types::properties(&type_url).aliases.first() {
-        Some(alias) => (*alias).to_owned(),
-        None => type_url.shown_name().to_owned(),
-    }
+    let Ok(url) = TypeUrl::new(type_url) else { return type_url.to_owned() };
+    type_alias(type_url).unwrap_or_else(|| url.shown_name()).to_owned()
+}
+
+/// Returns the first alias of a type, if it has one.
+pub(crate) fn type_alias(type_url: &str) -> Option<&'static str> {
+    let type_url = TypeUrl::new(type_url).ok()?;
+    types::properties(&type_url).aliases.first().copied()
 }
 
 /// Returns the priority of an assignment as text. The initial assignment of a new store has the

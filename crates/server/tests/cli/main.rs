@@ -21,6 +21,7 @@ mod fleet_answers;
 mod fleet_situations;
 mod fleet_wait;
 mod freeze;
+mod gitops;
 mod guards;
 mod history;
 mod identities;

@@ -205,7 +205,7 @@ fn variables_text(variables: &BTreeMap<String, String>) -> String {
 }
 
 /// Returns an access rule as in a manifest.
-fn manifest(rule: &pb::AccessRule) -> Value {
+pub(super) fn manifest(rule: &pb::AccessRule) -> Value {
     let grant = |grant: &pb::Grant| {
         let mut json = json!({"verbs": grant.verbs});
         for (key, texts) in

@@ -4,9 +4,9 @@ use clap::Subcommand;
 
 use super::{
     access, analyze, apply, assignments, backup, blame, can_i, client::Servers, cluster,
-    conformance, delete, describe, diff, disconnect, drain, explain, freeze, get, health, history,
-    import, keys, lb_policy, load, log, mcp, mirror, node, nodes, quota, read, resolve, rollback,
-    settings::Settings, token, version, wait, watch, whoami,
+    conformance, delete, describe, diff, disconnect, drain, explain, export, freeze, get, health,
+    history, import, keys, lb_policy, load, log, mcp, mirror, node, nodes, quota, read, resolve,
+    rollback, settings::Settings, sync, token, version, wait, watch, whoami,
 };
 use crate::cli::{
     answer::Answer,
@@ -24,6 +24,23 @@ pub(crate) enum Command {
     /// Delete resources in one atomic transaction
     #[command(after_help = write_help(&["delete cluster web cart --wait=10s"]))]
     Delete(delete::Delete),
+    /// Write everything to a directory of manifests, one file per scope and type
+    ///
+    /// Writes resources, assignments, access rules and quotas at one revision. Two exports of the same content are
+    /// identical, and `apply --prune -f DIR` of an unchanged export changes nothing. Resources with secrets are
+    /// written with their version instead of their secrets, and keep the stored resource when they are applied.
+    #[command(after_help = examples(&["export config", "export config --scope edge"]))]
+    Export(export::Export),
+    /// Apply a directory, such as a git checkout, once or after each change
+    ///
+    /// Applies the directory like `apply --prune -f DIR`. With --watch, the command also applies it when the
+    /// configuration of the cluster was changed by others.
+    #[command(after_help = write_help(&[
+        "sync --dir config --once --dry-run",
+        "sync --dir config --once --label \"$(git rev-parse --short HEAD)\"",
+        "sync --dir config --watch --interval 30s -o json",
+    ]))]
+    Sync(sync::Sync),
     /// Show resources; `-o yaml` prints a manifest
     #[command(arg = output_with_wide())]
     Get(get::Get),
@@ -253,6 +270,8 @@ impl Command {
         match self {
             Self::Apply(apply) => apply::run(apply, servers, answer).await,
             Self::Delete(delete) => delete::run(delete, servers, answer).await,
+            Self::Export(export) => export::run(export, servers, answer).await,
+            Self::Sync(sync) => sync::run(sync, servers, answer).await,
             Self::Get(get) => get::run(get, connect.await?, answer).await,
             Self::Describe(describe) => describe::run(describe, connect.await?, answer).await,
             Self::Nodes(nodes) => nodes::run(nodes, servers, answer).await,

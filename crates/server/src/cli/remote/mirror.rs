@@ -15,6 +15,8 @@ use chancery_proto::discovery::DeltaDiscoveryRequest;
 use clap::{Args, ValueEnum};
 use tokio::time::Instant;
 
+pub(super) use names::file_name;
+
 use self::{
     names::short,
     node::NodeFlags,

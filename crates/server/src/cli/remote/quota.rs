@@ -88,7 +88,7 @@ fn used(used: u64, limit: Option<u64>) -> String {
 }
 
 /// Returns a quota as in a manifest.
-fn manifest(quota: &pb::QuotaStatus) -> Value {
+pub(super) fn manifest(quota: &pb::QuotaStatus) -> Value {
     let mut json = json!({"name": quota.name, "scopes": quota.scopes});
     for (key, limit) in [
         ("max_resources", quota.max_resources),

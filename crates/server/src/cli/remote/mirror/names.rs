@@ -20,7 +20,7 @@ pub(super) fn short(type_url: &str) -> Option<&'static str> {
 /// Returns the file name of a resource, without its extension. Percent-encodes all bytes except
 /// letters, digits, `_`, `-`, and `.` after the start, so that the name cannot contain a directory.
 /// A long name ends in `~` and a hash.
-pub(super) fn file_name(resource: &str) -> String {
+pub(in crate::cli::remote) fn file_name(resource: &str) -> String {
     let mut name = String::with_capacity(resource.len());
     for (index, byte) in resource.bytes().enumerate() {
         match byte {
