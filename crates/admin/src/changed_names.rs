@@ -4,23 +4,28 @@ use std::sync::Arc;
 
 use chancery_fanout::{Change, TouchedNames};
 use chancery_model::{
-    Applied, ChangeKind, Outcome, Resource, ResourceKey, ResourceName, ScopeName, State,
+    AccessOp, Applied, ChangeKind, Outcome, Resource, ResourceKey, ResourceName, ScopeName, State,
     StructuredName, Summary, Transaction, is_structured,
 };
 
 /// The resources that a transaction names.
-pub(crate) struct NamedResources(Vec<(ScopeName, ResourceKey)>);
+pub(crate) struct NamedResources {
+    places: Vec<(ScopeName, ResourceKey)>,
+    /// Whether clients receive them although their scopes are frozen.
+    pass_freezes: bool,
+}
 
 impl NamedResources {
     pub(crate) fn of(transaction: &Transaction) -> Self {
         let upserts = transaction.upserts.iter();
         let upserts = upserts.map(|upsert| (upsert.scope.clone(), upsert.draft.key.clone()));
-        Self(upserts.chain(transaction.deletes.iter().cloned()).collect())
+        let places = upserts.chain(transaction.deletes.iter().cloned()).collect();
+        Self { places, pass_freezes: transaction.access.contains(&AccessOp::PassFreezes) }
     }
 
     /// Iterates over the scopes and keys.
     pub(crate) fn places(&self) -> impl Iterator<Item = (&ScopeName, &ResourceKey)> {
-        self.0.iter().map(|(scope, key)| (scope, key))
+        self.places.iter().map(|(scope, key)| (scope, key))
     }
 }
 
@@ -31,6 +36,9 @@ impl NamedResources {
 /// this one. In that case all resources that the write names count, except those that `now` shows
 /// to be unchanged. If the write changed nothing, all resources that it names count as well,
 /// because its author waits until they are live.
+///
+/// A write to clients of frozen scopes may change what they have although it changes no resource. Such a write counts as
+/// a change of everything.
 pub(crate) fn change(
     summary: Summary,
     named: &NamedResources,
@@ -38,6 +46,9 @@ pub(crate) fn change(
     tried: &Applied,
     now: &State,
 ) -> Change {
+    if named.pass_freezes && !now.freezes.is_empty() {
+        return Change::everything(summary.revision);
+    }
     let mut touched = ChangedNames::default();
     for change in tried.changes.iter().filter(|change| change.kind != ChangeKind::Relabeled) {
         let (scope, key) = (&change.scope, &change.key);
@@ -49,7 +60,7 @@ pub(crate) fn change(
     if !is_tried {
         let changed_some = summary.changed + summary.removed + summary.assignments > 0;
         let is_older = |resource: &Arc<Resource>| resource.version().revision < summary.revision;
-        for (scope, key) in &named.0 {
+        for (scope, key) in &named.places {
             let resource = now.get(scope, key);
             let knows = changed_some && now.revision >= summary.revision;
             if !(knows && resource.is_some_and(is_older)) {

@@ -230,7 +230,8 @@ impl Ctx {
         if self.may_somewhere(verb) { Ok(()) } else { Err(self.denied(verb.name())) }
     }
 
-    fn may_somewhere(&self, verb: Verb) -> bool {
+    /// Returns whether the caller may use an operation on any target.
+    pub(crate) fn may_somewhere(&self, verb: Verb) -> bool {
         let caller = self.caller();
         let access = &self.deps.replica.state().access;
         caller.may_everything() || access.permits_somewhere(&caller.identity, verb)

@@ -19,7 +19,7 @@ use crate::{
     AdminError,
     ctx::{Access, Ctx},
     fleet::{self, Elsewhere, FleetRequest},
-    held_changes::held_up_to,
+    held_changes::{held_up_to, hide_held},
     node_list::page_of_all,
     resources::given,
     wait::LISTED_MAX,
@@ -383,13 +383,19 @@ pub(crate) async fn wait(
         Some(scope) => change.of_scope(scope.clone()),
     };
     let enough = Enough::parse(&request.r#for)?;
-    let state = ctx.deps.replica.state();
-    let held = held_up_to(&state, Revision(request.revision), scope.as_ref());
-    if !held.is_empty() {
-        return Ok(pb_admin::WaitResult { held, ..Default::default() });
+    let held = || {
+        let state = ctx.deps.replica.state();
+        let mut held = held_up_to(&state, Revision(request.revision), scope.as_ref());
+        hide_held(ctx, &state, &mut held);
+        (!held.is_empty()).then(|| pb_admin::WaitResult { held, ..Default::default() })
+    };
+    if let Some(held) = held() {
+        return Ok(held);
     }
     let timeout = request.wait_ms.map_or(DEFAULT, Duration::from_millis);
-    Ok(wait_for(ctx, change, timeout.min(WAIT_MAX), enough).await)
+    let waited = wait_for(ctx, change, timeout.min(WAIT_MAX), enough).await;
+    // A freeze may have begun meanwhile, or this replica was behind.
+    Ok(held().unwrap_or(waited))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::{
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{
-    AccessOp, Freeze, FreezeParts, FreezeTarget, Revision, ScopeName, State, Target, Transaction,
+    AccessOp, Freeze, FreezeParts, FreezeTarget, Revision, ScopeName, State, Transaction,
     TransactionMeta, Verb,
 };
 use tracing::{info, warn};
@@ -18,7 +18,7 @@ use crate::{
     ctx::{Access, Ctx},
     deps::{Deps, Freshness},
     fleet::{self, FleetRequest},
-    held_changes::{HeldBack, name_of},
+    held_changes::{HeldBack, may_see, name_of},
     record::Operation,
     rollback::{self, restoring, set_reason},
     times::millis,
@@ -123,6 +123,7 @@ pub(crate) async fn thaw(
     };
     if request.discard {
         let compared = HeldBack::of(&state, &freeze).discarded();
+        rollback::authorize(ctx, &checked, &compared)?;
         let planned = restoring(self::transaction(&checked), &state, &compared).map(|planned| {
             let access = [planned.access, vec![thaw]].concat();
             Transaction { access, ..planned }
@@ -187,13 +188,12 @@ pub(crate) async fn list_freezes(
     ctx: &Ctx,
     request: pb::ListFreezesRequest,
 ) -> Result<pb::ListFreezesResponse, AdminError> {
+    let verbs = [Verb::Get, Verb::Freeze, Verb::FreezeAll];
+    if !verbs.into_iter().any(|verb| ctx.may_somewhere(verb)) {
+        return Err(ctx.denied(Verb::Freeze.name()));
+    }
     let (state, visible) = ctx.states(Freshness::of(request.stale)).await?;
-    let may_read = |target: &FreezeTarget| {
-        let scope = target.scope();
-        scope.is_none_or(|scope| {
-            visible.scopes.contains_key(scope) || ctx.may(Verb::Freeze, Target::Scope(scope))
-        })
-    };
+    let may_read = |target: &FreezeTarget| may_see(ctx, &visible, target.scope());
     let freezes = state.freezes.iter().filter(|freeze| may_read(&freeze.parts().target));
     let freezes = freezes.map(|freeze| show(&state, freeze)).collect();
     Ok(pb::ListFreezesResponse { freezes, revision: state.revision.0 })

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{
-    Applied, Change, Freeze, FreezeParts, FreezeTarget, Held, Outcome, Resource, ResourceKey,
-    Revision, ScopeName, State, Summary, Target, Verb,
+    Applied, Change, Freeze, FreezeParts, FreezeTarget, Held, Outcome, ResourceKey, Revision,
+    ScopeName, State, Summary, Target, Verb,
 };
 
 use crate::{
@@ -163,7 +163,8 @@ fn held_by<'a>(
     found.into_iter().map(show).collect()
 }
 
-/// Returns the freezes that hold back a change up to a revision from clients, in one scope or in all.
+/// Returns the freezes that hold back changes up to a revision from clients, in one scope or in all. A freeze that holds
+/// only later changes counts, too, if it began before the revision.
 pub(crate) fn held_up_to(
     state: &State,
     revision: Revision,
@@ -172,14 +173,30 @@ pub(crate) fn held_up_to(
     let is_asked = |of: &ScopeName| scope.is_none_or(|scope| scope == of);
     let holds = |freeze: &Freeze| {
         let held = HeldBack::of(state, freeze);
-        let is_older = |now: &Resource| now.version().revision <= revision;
-        held.held
-            .iter()
-            .any(|(of, key, _)| is_asked(of) && state.get(of, key).is_none_or(|now| is_older(now)))
-            || held.has_assignments() && state.assignments.changed <= revision
+        freeze.parts().meta.revision < revision
+            && (held.held.iter().any(|(of, ..)| is_asked(of)) || held.has_assignments())
     };
     let freezes = state.freezes.iter().filter(|freeze| holds(freeze));
     let targets: Vec<_> = freezes.map(|freeze| freeze.parts().target.clone()).collect();
     let scopes = targets.iter().filter_map(FreezeTarget::scope);
     held_by(state, scopes, targets.contains(&FreezeTarget::All))
+}
+
+/// Hides which scopes are frozen, and why, from a caller that may not read them.
+pub(crate) fn hide_held(ctx: &Ctx, state: &Arc<State>, held: &mut [pb::HeldBy]) {
+    let visible = ctx.visible(state);
+    for by in held {
+        let scope = ScopeName::new(&by.scope).ok();
+        if !may_see(ctx, &visible, scope.as_ref()) {
+            let scope = "(hidden)".to_owned();
+            *by = pb::HeldBy { scope, revision: by.revision, ..pb::HeldBy::default() };
+        }
+    }
+}
+
+/// Returns whether the caller may see the freeze of a scope, or that of all scopes.
+pub(crate) fn may_see(ctx: &Ctx, visible: &State, scope: Option<&ScopeName>) -> bool {
+    scope.is_none_or(|scope| {
+        visible.scopes.contains_key(scope) || ctx.may(Verb::Freeze, Target::Scope(scope))
+    })
 }

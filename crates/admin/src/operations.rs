@@ -315,7 +315,7 @@ operations! {
 
         /// Lists the freezes.
         list_freezes(ctx, request: ListFreezesRequest) -> pb::ListFreezesResponse {
-            needs: Somewhere(Verb::Get),
+            needs: Open,
             record: read,
             http: GET "/v1/freezes" { stale: flag("stale") },
             run: freeze::list_freezes(ctx, request).await,

@@ -140,7 +140,11 @@ pub(crate) async fn undo(
 }
 
 /// Checks whether the caller may write all changes of a comparison. Errors about them may then name them.
-fn authorize(ctx: &Ctx, checked: &Checked, compared: &Compared) -> Result<(), AdminError> {
+pub(crate) fn authorize(
+    ctx: &Ctx,
+    checked: &Checked,
+    compared: &Compared,
+) -> Result<(), AdminError> {
     if ctx.caller().may_everything() {
         return Ok(());
     }

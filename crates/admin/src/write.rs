@@ -84,14 +84,7 @@ pub(crate) async fn apply(
 ) -> Result<pb::WriteResponse, AdminError> {
     let mut checked = check(request.options, ctx.source())?;
     let scope = scope(&request.scope)?;
-    if request.files.is_empty() {
-        return Err(AdminError::Parameter("there is no manifest to apply".to_owned()));
-    }
-    if request.files.len() > FILES_MAX {
-        let n = request.files.len();
-        let text = format!("the request has {n} files, at most {FILES_MAX} are allowed");
-        return Err(AdminError::TooLarge(text));
-    }
+    check_number_of_files(request.files.len())?;
     let files: Vec<Manifest> = request.files.into_iter().map(manifest).collect();
     let options = Options {
         scope,
@@ -155,6 +148,17 @@ pub(crate) async fn apply(
     };
     let response = write_profiles::with_clients(ctx, response?, clients);
     Ok(unrequested_collections::with_unrequested(ctx, response, collections).await)
+}
+
+fn check_number_of_files(n: usize) -> Result<(), AdminError> {
+    if n == 0 {
+        return Err(AdminError::Parameter("there is no manifest to apply".to_owned()));
+    }
+    if n > FILES_MAX {
+        let text = format!("the request has {n} files, at most {FILES_MAX} are allowed");
+        return Err(AdminError::TooLarge(text));
+    }
+    Ok(())
 }
 
 /// Asks the external validator, if the caller may write the transaction. Returns the findings that do

@@ -114,17 +114,6 @@ impl Collection {
         }
     }
 
-    /// Finds the resource of each alias again: the one that was published last.
-    pub(crate) fn find_aliases(&mut self) {
-        let has_aliases = |resource: &&Shared| !resource.aliases().is_empty();
-        let mut aliased: Vec<&Shared> = self.resources.values().filter(has_aliases).collect();
-        aliased.sort_by_key(|resource| resource.version().revision);
-        let pairs = aliased.iter().flat_map(|resource| {
-            resource.aliases().iter().map(|alias| (alias.clone(), resource.name().clone()))
-        });
-        self.aliases = pairs.collect();
-    }
-
     /// Replaces resources by other forms of them. Each alias refers to the same resource as before.
     pub(crate) fn set_forms<'a>(&mut self, resources: impl IntoIterator<Item = &'a Arc<Resource>>) {
         let aliases = self.aliases.clone();

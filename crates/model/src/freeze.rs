@@ -48,18 +48,21 @@ impl PartialEq for Held {
     }
 }
 
-/// The revision and label of a frozen collection that the clients see.
+/// The revision, label and aliases of a frozen collection that the clients see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp {
     /// The last revision that changed the collection.
     pub changed: Revision,
     /// The label of that revision.
     pub label: Option<Arc<str>>,
+    /// The names of resources by alias.
+    pub aliases: OrdMap<ResourceName, ResourceName>,
 }
 
 impl Stamp {
     fn of(collection: &Collection) -> Self {
-        Self { changed: collection.changed, label: collection.label.clone() }
+        let (label, aliases) = (collection.label.clone(), collection.aliases.clone());
+        Self { changed: collection.changed, label, aliases }
     }
 }
 
@@ -102,6 +105,8 @@ pub(crate) struct NewestContent<'a> {
     pub(crate) revision: Revision,
     pub(crate) scopes: &'a OrdMap<ScopeName, Arc<Scope>>,
     pub(crate) assignments: &'a Arc<Assignments>,
+    /// The label of the transaction.
+    pub(crate) label: &'a Option<Arc<str>>,
 }
 
 impl NewestContent<'_> {
@@ -117,6 +122,8 @@ pub(crate) struct FreezesAfter {
     pub(crate) n_ops: u64,
     /// Whether it changed what clients have of frozen scopes.
     pub(crate) any_passed: bool,
+    /// The number of assignments that it changed for clients although they are frozen.
+    pub(crate) n_assignments: u64,
 }
 
 /// All freezes. Cheap to clone.
@@ -136,8 +143,7 @@ impl Freeze {
         Self { parts: FreezeParts { target, meta, assignments, held, stamps }, scopes }
     }
 
-    /// Builds a freeze from its stored parts and the newest scopes, in O(resources of the collections with held
-    /// changes).
+    /// Builds a freeze from its stored parts and the newest scopes, in O(held resources).
     fn load(parts: FreezeParts, newest: &OrdMap<ScopeName, Arc<Scope>>) -> Self {
         let scopes = match &parts.target {
             FreezeTarget::All => newest.clone(),
@@ -165,7 +171,7 @@ impl Freeze {
                 }
                 collection.changed = stamp.changed;
                 collection.label = stamp.label.clone();
-                collection.find_aliases();
+                collection.aliases = stamp.aliases.clone();
             });
         }
         for scope in stamps.keys().map(|(scope, _)| scope).collect::<BTreeSet<_>>() {
@@ -254,7 +260,6 @@ impl Freeze {
         if passed.is_empty() {
             return false;
         }
-        let label = collection.and_then(|collection| collection.label.clone());
         self.edit(scope, type_url, |collection| {
             for (name, new) in passed {
                 collection.set(name, new.clone());
@@ -263,7 +268,7 @@ impl Freeze {
                 }
             }
             collection.changed = newest.revision;
-            collection.label = label;
+            collection.label = newest.label.clone();
         });
         self.edit_scope(scope, |scope| scope.changed = newest.revision);
         self.stamp(of.clone());
@@ -335,6 +340,13 @@ impl Freezes {
         ended.flat_map(|freeze| freeze.parts.stamps.keys().cloned()).collect()
     }
 
+    /// Returns whether clients have had other assignments than the newest ones, by a freeze that `later` lacks.
+    pub(crate) fn releases_assignments(&self, later: &Self, newest: &Assignments) -> bool {
+        let all = self.get(&FreezeTarget::All).filter(|_| later.get(&FreezeTarget::All).is_none());
+        let frozen = all.and_then(|all| all.parts.assignments.as_ref());
+        frozen.is_some_and(|frozen| frozen.changed != newest.changed)
+    }
+
     /// Returns the number of held resources that a data key encrypts.
     pub(crate) fn n_sealed_by(&self, key: DataKeyId) -> u64 {
         let held = self.iter().flat_map(|freeze| freeze.parts.held.values());
@@ -389,9 +401,11 @@ impl Freezes {
         if ops.is_empty() && (self.is_empty() || changes.is_empty()) {
             return None;
         }
-        let mut after = FreezesAfter { freezes: self.clone(), n_ops: 0, any_passed: false };
+        let mut after =
+            FreezesAfter { freezes: self.clone(), n_ops: 0, any_passed: false, n_assignments: 0 };
         if ops.iter().any(|op| matches!(op, AccessOp::PassFreezes)) {
-            after.any_passed = after.freezes.pass(transaction, newest, changes);
+            let passed = after.freezes.pass(transaction, newest, changes);
+            (after.any_passed, after.n_assignments) = passed;
         } else {
             after.freezes.hold(changes);
         }
@@ -440,13 +454,14 @@ impl Freezes {
         });
     }
 
-    /// Passes what a transaction names to clients. Returns whether that changes what they have.
+    /// Passes what a transaction names to clients. Returns whether that changes what they have, and the number of
+    /// assignments that it changes for them.
     fn pass(
         &mut self,
         transaction: &Transaction,
         newest: &NewestContent<'_>,
         changes: &[Change],
-    ) -> bool {
+    ) -> (bool, u64) {
         let mut named: BTreeMap<CollectionKey, BTreeSet<ResourceName>> = BTreeMap::new();
         let mut name = |scope: &ScopeName, key: &ResourceKey| {
             let of = (scope.clone(), key.type_url.clone());
@@ -460,19 +475,20 @@ impl Freezes {
             let pruned = held.filter(|(scope, _)| transaction.prune.contains(scope));
             pruned.for_each(|(scope, key)| name(scope, key));
         }
-        let mut any = false;
-        let all = self.0.get(&FreezeTarget::All);
-        if let Some(all) = all.filter(|_| !transaction.assignments.is_empty()) {
-            let assignments = Some(Arc::clone(newest.assignments));
-            let parts = FreezeParts { assignments, ..all.parts.clone() };
+        let (mut any, mut n_assignments) = (false, 0);
+        if let Some(all) = self.0.get(&FreezeTarget::All)
+            && let Some(frozen) = &all.parts.assignments
+            && let (Some(passed), n) = frozen.with(newest.revision, &transaction.assignments)
+        {
+            let parts = FreezeParts { assignments: Some(Arc::new(passed)), ..all.parts.clone() };
             let all = Freeze { parts, scopes: all.scopes.clone() };
             self.0.insert(FreezeTarget::All, Arc::new(all));
-            any = true;
+            (any, n_assignments) = (true, n);
         }
         for (of, names) in named {
             self.edit_of(&of.0, |freeze| any |= freeze.pass(newest, &of, &names));
         }
-        any
+        (any, n_assignments)
     }
 
     /// Applies an operation. Returns whether it changes something. While all scopes are frozen, no scope can be frozen

@@ -8,11 +8,11 @@ use std::{
 use imbl::OrdMap;
 
 use crate::{
-    Access, Assignments, Change, ChangeKind, Collection, CollectionKey, DataKeyId, Expectation,
-    FreezeParts, Freezes, Incarnation, Keys, Outcome, Precondition, PreparedTransaction, Quota,
-    QuotaUse, Quotas, Refusal, Reseal, Resource, ResourceKey, ResourceName, Revision, Scope,
-    ScopeName, SealedCounts, Summary, Transaction, TypeUrl, VariantsBudget, access,
-    default_assignment,
+    Access, AccessOp, Assignments, Change, ChangeKind, Collection, CollectionKey, DataKeyId,
+    Expectation, FreezeParts, FreezeTarget, Freezes, Incarnation, Keys, Outcome, Precondition,
+    PreparedTransaction, Quota, QuotaUse, Quotas, Refusal, Reseal, Resource, ResourceKey,
+    ResourceName, Revision, Scope, ScopeName, SealedCounts, Summary, Transaction, TypeUrl,
+    VariantsBudget, access, default_assignment,
     freeze::NewestContent,
     prepared::{Group, Plan, Ready},
     quota_account::{self, Counted},
@@ -229,7 +229,7 @@ impl State {
             Ok((quotas, n_quotas)) => (Arc::new(quotas), n_quotas),
             Err(refusal) => return self.refused(refusal),
         };
-        let (assignments, n_assignments) =
+        let (assignments, mut n_assignments) =
             state.assignments.with(revision, &transaction.assignments);
         let (access, n_access) = access::with(&state.access, revision, &transaction.access);
         let mut state = State { quotas, ..state };
@@ -246,12 +246,18 @@ impl State {
             state.keys = Arc::new(keys);
         }
         let State { scopes, assignments, .. } = &state;
-        let newest = NewestContent { revision, scopes, assignments };
+        let label = &transaction.meta.label;
+        let newest = NewestContent { revision, scopes, assignments, label };
         let mut any_passed = false;
         if let Some(after) = self.freezes.after(transaction, &newest, &changes) {
             state = state.touched(revision, self.freezes.released_by(&after.freezes), transaction);
+            if self.freezes.releases_assignments(&after.freezes, &state.assignments) {
+                let rules = state.assignments.rules.clone();
+                state.assignments = Arc::new(Assignments { changed: revision, rules });
+            }
             state.freezes = Arc::new(after.freezes);
             n_access += after.n_ops;
+            n_assignments = n_assignments.max(after.n_assignments);
             any_passed = after.any_passed;
         }
         let removed = changes.iter().filter(|change| change.kind == ChangeKind::Removed).count();
@@ -333,8 +339,16 @@ impl State {
         if expected > self.revision {
             return Some(Refusal::RevisionAhead { expected, current: self.revision });
         }
+        let thawed = transaction.access.iter().filter_map(|op| match op {
+            AccessOp::Thaw { target, .. } => Some(target),
+            _ => None,
+        });
+        let thaws_all = thawed.clone().any(|target| *target == FreezeTarget::All);
+        let all = self.scopes.keys().filter(|_| thaws_all);
         let newest = transaction
             .scopes()
+            .chain(thawed.filter_map(FreezeTarget::scope))
+            .chain(all)
             .filter_map(|name| Some((name, self.scopes.get(name)?.changed)))
             .filter(|(_, changed)| *changed > expected)
             .max_by_key(|(_, changed)| *changed);
@@ -342,7 +356,7 @@ impl State {
             return Some(Refusal::RevisionBehind { expected, scope: Some(scope.clone()), changed });
         }
         let changed = self.assignments.changed;
-        (!transaction.assignments.is_empty() && changed > expected)
+        ((thaws_all || !transaction.assignments.is_empty()) && changed > expected)
             .then_some(Refusal::RevisionBehind { expected, scope: None, changed })
     }
 

@@ -228,4 +228,25 @@ fn freezes_are_discarded_and_end_at_their_time() {
     let last = replicas[0].json(&["history", "-n", "1"])["entries"][0].clone();
     assert_eq!(last["revision"].as_u64(), Some(revision + 1));
     assert_eq!(last["reason"], "thaw of scope \"edge\": its time has ended");
+
+    // Held assignments move the clients at the thaw, also if access rules have changed since.
+    write(&replicas[0], &["freeze", "--all"], "");
+    let moved = RULES.replace("[edge, base]", "[base]");
+    write(&replicas[1], &["apply", "-f", "-", "--confirm", "view-change"], &moved);
+    let rule = "access: [{name: x, identity: 'token:x', allow: [{verbs: [get], scopes: ['**']}]}]";
+    write(&replicas[1], &["apply", "-f", "-"], rule);
+    let stale = replicas[2].run(&["thaw", "--all", "--if-revision", "3"], "");
+    assert!(stale.code == 1 && stale.err.contains("has changed"), "{stale:?}");
+    write(&replicas[2], &["thaw", "--all"], "");
+    for client in &mut fleet.clients {
+        fleet.runtime.block_on(async {
+            loop {
+                let response = client.read().await;
+                client.accept(&response).await;
+                if !marks(&response).contains_key("a") {
+                    return;
+                }
+            }
+        });
+    }
 }

@@ -139,7 +139,7 @@ impl Ahead {
         image.unopened = OrdSet::new();
         let (response, effect) = image.advance_prepared(id, prepared);
         // Preparation opened them, unless their keys were not in the published state yet.
-        image.open_sealed(&self.0.secrets);
+        image.open_newest(&self.0.secrets);
         let result = AppliedAhead { base, image, response, effect };
         drop(self.advance(&id, Step::Done(Box::new(result))));
     }

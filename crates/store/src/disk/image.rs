@@ -334,9 +334,14 @@ impl Image {
         });
     }
 
-    /// Opens the sealed resources that are not opened yet, as far as this replica has their keys. Returns whether any
-    /// was opened.
+    /// Opens the sealed resources that are not opened yet, also those that freezes hold, as far as this replica has their
+    /// keys. Takes O(held resources). Returns whether any was opened.
     pub(crate) fn open_sealed(&mut self, secrets: &Secrets) -> bool {
+        self.open_newest(secrets) | self.open_held(secrets)
+    }
+
+    /// Opens the sealed resources of the newest content that are not opened yet. Returns whether any was opened.
+    pub(crate) fn open_newest(&mut self, secrets: &Secrets) -> bool {
         let mut any = false;
         let unopened: Vec<_> = std::mem::take(&mut self.unopened).into_iter().collect();
         for of_type in unopened.chunk_by(|(scope, key), (next_scope, next)| {
@@ -358,7 +363,7 @@ impl Image {
                 any = true;
             }
         }
-        self.open_held(secrets) | any
+        any
     }
 
     /// Opens the sealed resources that freezes hold. Returns whether any was opened.

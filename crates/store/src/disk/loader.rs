@@ -207,7 +207,7 @@ impl Loader {
             }
             Some((&STAMP_PREFIX, of)) => {
                 let (target, of) = split_stamp_key(of)?;
-                let stamp = stamp_from_proto(record::open(Family::Index, key, record)?);
+                let stamp = stamp_from_proto(record::open(Family::Index, key, record)?)?;
                 self.stamps.push((target, of, stamp));
             }
             _ => {

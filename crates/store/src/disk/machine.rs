@@ -239,7 +239,7 @@ impl Machine {
         if !Arc::ptr_eq(keys, &image.state.keys) {
             self.0.secrets.refresh_now(&image.state.keys);
         }
-        image.open_sealed(&self.0.secrets);
+        image.open_newest(&self.0.secrets);
     }
 
     /// Applies entries on a thread for blocking work. A large transaction or a stalled disk takes

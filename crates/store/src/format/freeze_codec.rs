@@ -84,18 +84,26 @@ pub(crate) fn held_from_proto(
 
 /// Encodes the stamp of a collection.
 pub(crate) fn stamp_to_proto(stamp: Option<&Stamp>) -> pb::StampRecord {
-    let collection = stamp.map(|stamp| pb::CollectionRecord {
-        changed: stamp.changed.0,
-        label: stamp.label.as_deref().map(str::to_owned),
+    let Some(Stamp { changed, label, aliases }) = stamp else {
+        return pb::StampRecord::default();
+    };
+    let label = label.as_deref().map(str::to_owned);
+    let collection = Some(pb::CollectionRecord { changed: changed.0, label });
+    let aliases = aliases.iter().map(|(alias, name)| pb::FrozenAlias {
+        alias: alias.as_str().to_owned(),
+        name: name.as_str().to_owned(),
     });
-    pb::StampRecord { collection }
+    pb::StampRecord { collection, aliases: aliases.collect() }
 }
 
 /// Decodes the stamp of a collection.
-pub(crate) fn stamp_from_proto(record: pb::StampRecord) -> Option<Stamp> {
-    let collection = record.collection?;
-    let label = collection.label.map(Arc::from);
-    Some(Stamp { changed: Revision(collection.changed), label })
+pub(crate) fn stamp_from_proto(record: pb::StampRecord) -> Result<Option<Stamp>, RecordError> {
+    let pb::StampRecord { collection, aliases } = record;
+    let Some(pb::CollectionRecord { changed, label }) = collection else { return Ok(None) };
+    let name = |name: &str| ResourceName::stored(name).map_err(content);
+    let aliases = aliases.iter().map(|one| Ok((name(&one.alias)?, name(&one.name)?)));
+    let aliases = aliases.collect::<Result<_, RecordError>>()?;
+    Ok(Some(Stamp { changed: Revision(changed), label: label.map(Arc::from), aliases }))
 }
 
 /// Returns the key of the record of a freeze.

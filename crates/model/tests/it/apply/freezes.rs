@@ -35,6 +35,24 @@ fn freeze_of_all_scopes_holds_new_scopes_and_assignments() {
     assert_eq!(served.revision, written.revision);
     let pass = Transaction { access: vec![AccessOp::PassFreezes], ..write.clone() };
     assert!(frozen.apply(&pass).state.served().assignments.rules.is_empty());
+    // An urgent change of one assignment releases no other one.
+    let named = |name: &str| Assignment { name: name.into(), ..default_assignment() };
+    let put = |name: &str, access: Vec<AccessOp>| Transaction {
+        assignments: vec![AssignmentOp::Put(named(name))],
+        access,
+        ..Transaction::default()
+    };
+    let both = frozen.apply(&put("held", vec![])).state;
+    let both = both.apply(&put("urgent", vec![AccessOp::PassFreezes])).state;
+    let names: Vec<String> =
+        both.served().assignments.rules.iter().map(|rule| rule.name.to_string()).collect();
+    assert_eq!(names, ["default", "urgent"]);
+    let missing = Transaction {
+        assignments: vec![AssignmentOp::Delete("none".into())],
+        access: vec![AccessOp::PassFreezes],
+        ..Transaction::default()
+    };
+    assert_eq!(both.apply(&missing).state.revision, both.revision, "nothing changes");
     assert!(written.apply(&pass).state.served().scopes.contains_key(&scope("b")), "written again");
     // A scope is not thawed alone.
     assert_eq!(
@@ -79,6 +97,17 @@ fn aliases_of_frozen_resources_survive_a_load() {
     assert_eq!(named(&state), "x");
     assert_eq!(named(&loaded(&state)), "x");
     assert_eq!(named(&state.apply(&thaw(of("a"))).state), "y");
+    // An alias that lost its resource does not come back by a load.
+    let mut state = new().apply(&put(vec![aliased("p", "1")])).state;
+    state = state.apply(&put(vec![aliased("q", "1")])).state;
+    let delete = Transaction { deletes: vec![(scope("a"), key("q"))], ..Transaction::default() };
+    state = state.apply(&delete).state.apply(&freeze(of("a"))).state;
+    state = state.apply(&put(vec![upsert("a", "r", "2")])).state;
+    let finds = |state: &State| {
+        let served = state.served();
+        served.collection(&scope("a"), &key("x").type_url).unwrap().find("alias").is_some()
+    };
+    assert_eq!((finds(&state), finds(&loaded(&state))), (false, false));
 }
 
 /// Returns the state as a start of a replica builds it.
@@ -250,6 +279,7 @@ proptest! {
         let mut state = new();
         let mut expected = Expected::default();
         let mut versions: BTreeMap<(String, TypeUrl, Revision), Content> = BTreeMap::new();
+        let mut newest: BTreeMap<(String, TypeUrl), Revision> = BTreeMap::new();
         for step in &steps {
             let transaction = transaction(step);
             let before = state.served();
@@ -261,6 +291,14 @@ proptest! {
             let loaded = loaded(&state).served();
             prop_assert_eq!(&content(&loaded), &found);
             prop_assert_eq!(stamps(&loaded), stamps(&served));
+            let same_rules = before.assignments.rules == served.assignments.rules;
+            prop_assert!(same_rules || before.placement_changed() < served.placement_changed());
+            for (name, type_url, changed, _) in stamps(&served) {
+                let version = changed.max(served.assignments.changed);
+                let last = newest.entry((name, type_url)).or_default();
+                prop_assert!(version >= *last, "a version goes back from {} to {}", last, version);
+                *last = version;
+            }
             for (name, type_url, changed, _) in stamps(&served) {
                 let of: Content = found.iter().filter(|((scope, key), _)| *scope == name && key.type_url == type_url)
                     .map(|(key, version)| (key.clone(), version.clone())).collect();
