@@ -1,14 +1,13 @@
 //! Entries of manifests that keep the stored resource, because they lack its secrets.
 //!
-//! The write publishes the stored body again, which changes nothing unless the entry has other labels, aliases or
-//! another TTL. The transaction requires the version of the entry, so that the leader refuses a body that was replaced
+//! The write publishes the stored body again, which changes nothing unless the entry has other labels. The transaction requires the version of the entry, so that the leader refuses a body that was replaced
 //! in between.
 
 use std::sync::Arc;
 
 use chancery_admin_proto::v1 as pb;
 use chancery_admission::{Manifest, Problem, Unchanged, redacted};
-use chancery_model::{Resource, ResourceDraft, State, Transaction, Upsert};
+use chancery_model::{Resource, ResourceDraft, State, Target, Transaction, Upsert, Verb};
 
 use crate::{
     AdminError,
@@ -39,8 +38,13 @@ pub(crate) async fn keep_stored(
         transaction.upserts.push(Upsert { scope: scope.clone(), draft: draft.clone() });
         input.origins.push(*origin);
     }
-    // Nobody learns what exists where they may not write.
+    // Nobody learns what exists where they may not write, or what they may not read: an error tells how the stored
+    // resource differs from the entry.
     write_access::authorize_write(ctx, &mut transaction, checked)?;
+    for Unchanged { scope, draft, .. } in &unchanged {
+        let target = Target::Resource(scope, &draft.key.type_url, &draft.key.name);
+        ctx.authorize(Verb::Get, target)?;
+    }
     let state = match checked.effect {
         Effect::DryRun => ctx.deps.state(checked.freshness).await?,
         Effect::Committed => ctx.deps.state_to_write().await?,
@@ -106,6 +110,12 @@ fn kept(entry: &Unchanged, stored: &Resource) -> Result<Result<ResourceDraft, St
     if let Some(path) = entry.difference(&shown) {
         return Ok(Err(format!(
             "keeps version {version}, but was edited at `{path}`, and it lacks the secrets of the resource; {GET_AGAIN}"
+        )));
+    }
+    let draft = &entry.draft;
+    if draft.aliases != stored.aliases() || draft.ttl != stored.ttl() {
+        return Ok(Err(format!(
+            "keeps version {version}, but has other aliases or another TTL, which would change the version; {GET_AGAIN}"
         )));
     }
     let children = stored.children().to_vec();

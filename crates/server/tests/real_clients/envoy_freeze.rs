@@ -36,7 +36,7 @@ fn frozen(mode: Mode) -> Result<()> {
         let mut chancery = Chancery::start(dir)?;
         chancery.publish(&proxied(mode, port, "one", a))?;
         let first = revision(&chancery)?;
-        let mut envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
+        let envoy = Envoy::start(dir, mode, NODE, chancery.at.xds)?;
         http::wait_for_answer(port)?;
         let load = Load::start(port);
         load.wait_for_only("a")?;

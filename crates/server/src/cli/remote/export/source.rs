@@ -7,6 +7,7 @@ use chancery_admin::json::JsonMessage;
 use chancery_admin_proto::v1::{
     self as pb, access_service_client::AccessServiceClient, admin_client::AdminClient,
 };
+use chancery_store::RequestId;
 use serde_json::Value;
 use tonic::{Status, Streaming};
 
@@ -39,10 +40,34 @@ pub(super) struct Source {
     pieces: Streaming<pb::ListResourcesResponse>,
 }
 
+/// Fails if the server would hide resources from the caller: an export without them would remove their files. A scope
+/// with a random name stands for all scopes.
+async fn check_rights(channel: &Channel, scope: Option<&str>) -> Result<(), Failure> {
+    let random = RequestId::random()
+        .map_err(|error| Failure::new(format_args!("cannot generate a random name: {error}")))?;
+    let every = format!("export-{random}");
+    let request = pb::CheckAccessRequest {
+        verb: "get".to_owned(),
+        scope: scope.unwrap_or(&every).to_owned(),
+        ..pb::CheckAccessRequest::default()
+    };
+    let response = access::client(channel.clone()).check_access(request).await;
+    let response = response.map_err(|status| refusal(&status))?.into_inner();
+    if response.allowed {
+        return Ok(());
+    }
+    let what = scope.map_or_else(|| "all scopes".to_owned(), |scope| format!("scope {scope:?}"));
+    Err(Failure::new(format_args!(
+        "cannot export {what}: {} has no right to get all resources of {what}; an export without them would remove their files",
+        response.identity
+    )))
+}
+
 impl Source {
     /// Opens all lists at one revision.
     pub(super) async fn open(servers: &Servers, scope: Option<&str>) -> Result<Self, Failure> {
         let channel = servers.any_channel().await?;
+        check_rights(&channel, scope).await?;
         let mut moved = None;
         for _ in 0..ATTEMPTS_MAX {
             let rules = match scope {
