@@ -2,7 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot read its pairs fails")]
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use chancery_diff::{Difference, Edit, Line, Segment, Sign, diff, unified};
 use serde_json::Value;
@@ -93,8 +97,9 @@ fn lengths(lines: &[Line]) -> [usize; 2] {
 /// Reads the pairs: each is a title after `===`, a manifest, another one after `--- after`, and the difference.
 fn pairs() -> Vec<Pair> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pairs");
-    let mut files: Vec<_> =
-        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let is_text = |file: &PathBuf| file.extension().is_some_and(|extension| extension == "txt");
+    let mut files: Vec<_> = files.filter(is_text).collect();
     files.sort();
     let texts = files.iter().map(|file| fs::read_to_string(file).unwrap());
     let pairs = texts.flat_map(|text| {
