@@ -1,6 +1,6 @@
 //! Freezes: while a scope is frozen, clients keep the content that it had. Writes commit, and are *held*.
 //!
-//! The state always has the newest content. [`State::served`] is what clients receive: the same, except for the frozen
+//! The state always has the newest content. [`State::served`](crate::State::served) is what clients receive: the same, except for the frozen
 //! content of frozen scopes. A freeze keeps each resource that a held write replaces, once.
 //!
 //! Invariants:
@@ -22,7 +22,7 @@ use crate::{
 /// The start, the end and the reason of a freeze.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreezeMeta {
-    /// The revision whose content clients keep. [`State::apply`] sets it.
+    /// The revision whose content clients keep. [`State::apply`](crate::State::apply) sets it.
     pub revision: Revision,
     /// The time of the freeze, in milliseconds since 1970.
     pub time_ms: u64,
