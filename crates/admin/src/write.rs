@@ -110,7 +110,7 @@ pub(crate) async fn apply(
         }
         let clients = checked_clients(&options.validation, &transaction);
         let collections = collections_of(&transaction);
-        // What such a write publishes depends on the state.
+        // The stored resources decide which bodies such a write publishes.
         let content = (create_times::lack_times(&transaction) || !unchanged.is_empty())
             .then(|| create_times::content(&files, &options));
         let input = Input { files, origins, warnings };

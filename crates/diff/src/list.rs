@@ -11,8 +11,8 @@ use serde_json::Value;
 use similar::{Algorithm, DiffOp, capture_diff_slices};
 
 /// The fields that identify the items of lists in xDS resources and manifests. The key of a list is the
-/// first field that has a different value in each item. If no field does, the first field that identifies at least half
-/// of the items matches those items. Each item then has a key of its own.
+/// first field that has a different value in each item. If no field does, the comparison matches items by the first field
+/// that identifies at least half of them, and chooses a key for each item.
 const KEYS: [&str; 16] = [
     "name",
     "endpoint.address",

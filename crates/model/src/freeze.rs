@@ -192,12 +192,6 @@ impl Freeze {
         &self.parts
     }
 
-    /// Returns a scope as clients receive it; `None` if they receive no such scope.
-    #[must_use]
-    pub fn scope(&self, name: &ScopeName) -> Option<&Arc<Scope>> {
-        self.scopes.get(name)
-    }
-
     fn get(&self, scope: &ScopeName, key: &ResourceKey) -> Option<&Arc<Resource>> {
         self.scopes.get(scope)?.types.get(&key.type_url)?.resources.get(&key.name)
     }

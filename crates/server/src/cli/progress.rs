@@ -1,8 +1,8 @@
 //! Progress and interruption of commands that may take long.
 //!
-//! A command that has worked for a second shows its progress on standard error: a bar on a terminal, and a line now and
-//! then elsewhere, which begins with `progress: `. Standard output has only results. SIGINT ends the work at its next await, so that the command can say
-//! what is known about its outcome.
+//! A command that has worked for a second shows its progress on standard error: a bar on a terminal, and elsewhere
+//! lines that begin with `progress: `. Standard output has only results. SIGINT ends the work at its next await. The
+//! command then says whether the write took effect, or that it does not know.
 
 use std::{
     cell::{Cell, RefCell},
@@ -37,7 +37,7 @@ pub(crate) enum Stopped {
 }
 
 impl Stopped {
-    /// Returns the end of a command, with what is known about its outcome.
+    /// Returns the end of a command, with the known part of its outcome.
     pub(crate) fn failure(self, lines: impl IntoIterator<Item = String>) -> Failure {
         let exit = match self {
             Self::Interrupted => Exit::Interrupted,

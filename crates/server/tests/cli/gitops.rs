@@ -213,7 +213,7 @@ fn refusal(done: &Done) -> &str {
 }
 
 #[test]
-fn placeholder_of_a_secret_keeps_exactly_the_version_that_it_names() {
+fn entry_of_a_secret_keeps_only_the_version_that_it_names() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(&root.path().join("data"));
     let manifest = |value: &str| json!({"scope": "tls", "resources": [secret(value)]}).to_string();
