@@ -156,7 +156,7 @@ impl Fleet {
         let mut responses = Vec::with_capacity(n);
         watch.time(&mut tallies.poll, n, || {
             for (session, view) in self.sessions.iter_mut().zip(&views) {
-                session.on_change(&world.type_url, changed);
+                session.handle_change(&world.type_url, changed);
                 responses.extend(session.poll(Some(view), &self.differ, self.now));
             }
         });
@@ -180,7 +180,7 @@ impl Fleet {
         };
         watch.time(tally, n, || {
             for ((session, view), answer) in self.sessions.iter_mut().zip(&views).zip(answers) {
-                drop(black_box(session.on_request(answer, Some(view), self.now)));
+                drop(black_box(session.handle_request(answer, Some(view), self.now)));
             }
         });
     }
@@ -200,7 +200,7 @@ impl Fleet {
             .collect();
         watch.time(tally, views.len(), || {
             for ((session, view), answer) in self.sessions.iter_mut().zip(&views).zip(answers) {
-                drop(black_box(session.on_request(answer, Some(view), self.now)));
+                drop(black_box(session.handle_request(answer, Some(view), self.now)));
             }
         });
     }
@@ -221,7 +221,7 @@ impl Fleet {
             (0..n).map(|_| self.subscription(&world.type_url, &more)).collect();
         watch.time(&mut tallies.subscribe, n, || {
             for ((session, view), request) in self.sessions.iter_mut().zip(&views).zip(requests) {
-                drop(black_box(session.on_request(request, Some(view), self.now)));
+                drop(black_box(session.handle_request(request, Some(view), self.now)));
                 black_box(session.drain_interest());
             }
         });
@@ -315,7 +315,7 @@ impl Fleet {
 
     fn send(&mut self, at: usize, request: Request, view: &View) {
         let session = &mut self.sessions[at];
-        session.on_request(request, Some(view), self.now).expect("a valid request");
+        session.handle_request(request, Some(view), self.now).expect("a valid request");
         drop(session.drain_interest());
     }
 

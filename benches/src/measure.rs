@@ -369,7 +369,7 @@ fn full_states(settings: &[Setting], round: usize, watch: Stopwatch, into: &mut 
             while bytes < FULL_BYTES_MIN {
                 let kind = StreamKind { protocol, type_url: None };
                 let mut session = Session::new(kind, Arc::new(Config::DEFAULTS));
-                drop(session.on_request(request.clone(), Some(&view), 1_000_000));
+                drop(session.handle_request(request.clone(), Some(&view), 1_000_000));
                 let differ = Differ::new();
                 watch.time(&mut tally, 0, || {
                     while let Some(response) = session.poll(Some(&view), &differ, 1_000_000) {

@@ -8,6 +8,7 @@ mod corpus;
 mod cost;
 mod files;
 mod names;
+mod requests;
 mod targets;
 
 use std::{

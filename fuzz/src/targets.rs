@@ -2,22 +2,18 @@
 
 use chancery_admission::FileEncoding;
 
-use crate::{Decoded, Target, files, names};
+use crate::{Decoded, Target, files, names, requests};
 
 /// All targets.
 ///
 /// The decoders of requests take at most four times the bytes of an input, besides what a limit bounds. The
 /// limits of the targets are small: a node of 2 KiB, 64 names.
 pub const TARGETS: &[Target] = &[
-    row("sotw", 2048, REQUEST, |input, decoded| {
-        all(input, |input| chancery_xds::fuzz::sotw_request(input, decoded))
-    }),
+    row("sotw", 2048, REQUEST, |input, decoded| all(input, |input| requests::sotw(input, decoded))),
     row("delta", 2048, REQUEST, |input, decoded| {
-        all(input, |input| chancery_xds::fuzz::delta_request(input, decoded))
+        all(input, |input| requests::delta(input, decoded))
     }),
-    row("mcp", 2048, REQUEST, |input, decoded| {
-        all(input, |input| chancery_xds::fuzz::mcp_request(input, decoded))
-    }),
+    row("mcp", 2048, REQUEST, |input, decoded| all(input, |input| requests::mcp(input, decoded))),
     row("node", 4096, REQUEST, |input, _| all(input, chancery_xds::fuzz::node)),
     row("rest", 4096, REQUEST, |input, _| all(input, chancery_xds::fuzz::rest_request)),
     row("framing", 2048, FRAMING, |input, _| chancery_xds::fuzz::framing(input)),

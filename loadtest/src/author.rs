@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result};
 use chancery_admin_proto::v1::{
-    ApplyRequest, ClusterStatus, DeleteRequest, File, GetClusterRequest, ListResourcesRequest,
-    ResourceRef, WriteOptions, WriteResponse, admin_client::AdminClient,
+    ApplyRequest, ClusterStatus, DeleteRequest, File, FreezeRequest, GetClusterRequest,
+    ListResourcesRequest, ResourceRef, ThawRequest, WriteOptions, WriteResponse,
+    admin_client::AdminClient,
 };
 use http::Uri;
 use hyper_util::rt::TokioIo;
@@ -81,6 +82,20 @@ impl Author {
             ..ApplyRequest::default()
         };
         Ok(self.client.apply(request).await?.into_inner())
+    }
+
+    /// Freezes a scope.
+    pub(crate) async fn freeze(&mut self, scope: &str) -> Result<WriteResponse, Status> {
+        let (scope, options) = (scope.to_owned(), Some(options()));
+        let request = FreezeRequest { scope, options, ..FreezeRequest::default() };
+        Ok(self.client.freeze(request).await?.into_inner())
+    }
+
+    /// Ends the freeze of a scope.
+    pub(crate) async fn thaw(&mut self, scope: &str) -> Result<WriteResponse, Status> {
+        let (scope, options) = (scope.to_owned(), Some(options()));
+        let request = ThawRequest { scope, options, ..ThawRequest::default() };
+        Ok(self.client.thaw(request).await?.into_inner())
     }
 
     /// Deletes clusters of one scope in one transaction.

@@ -33,6 +33,7 @@ mod doors;
 mod etcd;
 mod fanout;
 mod files;
+mod held_clients;
 mod host;
 mod hostile;
 mod idle;
@@ -53,6 +54,7 @@ mod sinks;
 mod stats;
 mod storm;
 mod stream;
+mod thaw;
 mod tls;
 mod watch;
 mod wildcard_clients;
@@ -122,6 +124,8 @@ enum Command {
     Questions(questions::Args),
     /// Reconnect thousands of clients at once and measure pushes to others and writes
     Storm(storm::Args),
+    /// Thaw a scope with many held changes and clients, and measure pushes to others
+    Thaw(thaw::Args),
     /// Compare mutual TLS with plaintext: CPU per delivery, memory per idle client, reconnects
     Tls(tls::Args),
     /// Measure throughput and latency of durable writes by number of writers
@@ -179,6 +183,7 @@ fn run(cli: Cli) -> Result<bool> {
         | Command::Etcd(_)
         | Command::Pressure(_)
         | Command::Storm(_)
+        | Command::Thaw(_)
         | Command::Writes(_)
         | Command::Rolling(_)
         | Command::Coldstart(_)
@@ -220,6 +225,7 @@ impl Command {
             Self::Nemesis(args) => args.run(common, dir).await,
             Self::Pressure(args) => args.run(common, dir).await,
             Self::Storm(args) => args.run(common, dir).await,
+            Self::Thaw(args) => args.run(common, dir).await,
             Self::Tls(args) => args.run(common, dir).await,
             Self::Writes(args) => args.run(common, dir).await,
             Self::Worker(_) => bail!("a worker has no findings"),

@@ -27,7 +27,6 @@ const PREFIX_BYTES: usize = 5;
 /// Names and versions.
 type Versions = BTreeMap<String, String>;
 
-/// One sink.
 struct Sink {
     shared: Arc<Shared>,
     requests: Requests,

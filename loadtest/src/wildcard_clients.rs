@@ -78,7 +78,6 @@ pub(crate) struct Shared {
     progress: Notify,
 }
 
-/// One client.
 struct Client {
     shared: Arc<Shared>,
     requests: Requests,

@@ -21,7 +21,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use crate::{attack::load, process::Process, report::say, storm::clients};
+use crate::{attack::load, held_clients, process::Process, report::say, storm::clients};
 
 /// The arguments of the worker process.
 #[derive(Debug, clap::Args)]
@@ -37,6 +37,12 @@ pub(crate) enum Order {
     /// Disconnects the clients of the last storm and connects new ones. Answered when all are
     /// current.
     Storm(clients::Load),
+    /// Disconnects the clients of a frozen scope and connects new ones. Answered when each has its first response.
+    ConnectHeld(held_clients::Load),
+    /// Answered with the number of resources that they have received.
+    CountHeld,
+    /// Answered when all of them have all resources.
+    AwaitHeld,
     /// Builds the request that attacks send.
     Prepare(load::Request),
     /// Sends the request for some time. Answered with the numbers of streams by outcome.
@@ -106,9 +112,9 @@ impl Args {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut orders = BufReader::new(tokio::io::stdin()).lines();
-            let (mut storm_clients, mut message) = (clients::StormClients::default(), None);
+            let mut kept = Kept::default();
             while let Some(order) = orders.next_line().await? {
-                let answer = carry_out(&order, &mut storm_clients, &mut message).await;
+                let answer = kept.carry_out(&order).await;
                 let answer = answer.map_err(|error| format!("{error:#}"));
                 writeln!(std::io::stdout(), "{}", serde_json::to_string(&answer)?)?;
             }
@@ -117,22 +123,37 @@ impl Args {
     }
 }
 
-async fn carry_out(
-    order: &str,
-    storm_clients: &mut clients::StormClients,
-    message: &mut Option<(load::Request, Bytes)>,
-) -> Result<serde_json::Value> {
-    match serde_json::from_str(order)? {
-        Order::Storm(load) => Ok(serde_json::to_value(storm_clients.storm(load).await?)?),
-        Order::Prepare(request) => {
-            *message = Some((request, request.message()));
-            Ok(serde_json::Value::Null)
-        }
-        Order::Attack(load) => match message {
-            Some((request, message)) => {
-                Ok(serde_json::to_value(load.run(*request, message).await?)?)
+/// The clients and the message that a worker keeps between orders.
+#[derive(Debug, Default)]
+struct Kept {
+    storm: clients::StormClients,
+    held: held_clients::HeldClients,
+    message: Option<(load::Request, Bytes)>,
+}
+
+impl Kept {
+    async fn carry_out(&mut self, order: &str) -> Result<serde_json::Value> {
+        match serde_json::from_str(order)? {
+            Order::Storm(load) => Ok(serde_json::to_value(self.storm.storm(load).await?)?),
+            Order::ConnectHeld(load) => {
+                self.held.connect(load).await?;
+                Ok(serde_json::Value::Null)
             }
-            None => bail!("an attack needs a request; send `Prepare` first"),
-        },
+            Order::CountHeld => Ok(self.held.received()?.into()),
+            Order::AwaitHeld => {
+                self.held.synced().await?;
+                Ok(serde_json::Value::Null)
+            }
+            Order::Prepare(request) => {
+                self.message = Some((request, request.message()));
+                Ok(serde_json::Value::Null)
+            }
+            Order::Attack(load) => match &self.message {
+                Some((request, message)) => {
+                    Ok(serde_json::to_value(load.run(*request, message).await?)?)
+                }
+                None => bail!("an attack needs a request; send `Prepare` first"),
+            },
+        }
     }
 }

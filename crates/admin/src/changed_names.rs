@@ -12,7 +12,7 @@ use chancery_model::{
 pub(crate) struct NamedResources {
     places: Vec<(ScopeName, ResourceKey)>,
     /// Whether clients receive them although their scopes are frozen.
-    pass_freezes: bool,
+    override_freezes: bool,
 }
 
 impl NamedResources {
@@ -20,7 +20,7 @@ impl NamedResources {
         let upserts = transaction.upserts.iter();
         let upserts = upserts.map(|upsert| (upsert.scope.clone(), upsert.draft.key.clone()));
         let places = upserts.chain(transaction.deletes.iter().cloned()).collect();
-        Self { places, pass_freezes: transaction.access.contains(&AccessOp::PassFreezes) }
+        Self { places, override_freezes: transaction.access.contains(&AccessOp::OverrideFreezes) }
     }
 
     /// Iterates over the scopes and keys.
@@ -46,7 +46,7 @@ pub(crate) fn change(
     tried: &Applied,
     now: &State,
 ) -> Change {
-    if named.pass_freezes && !now.freezes.is_empty() {
+    if named.override_freezes && !now.freezes.is_empty() {
         return Change::everything(summary.revision);
     }
     let mut touched = ChangedNames::default();

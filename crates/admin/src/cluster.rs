@@ -43,6 +43,7 @@ pub(crate) fn show_entry(entry: &HistoryEntry) -> pb::HistoryEntry {
         previous_hash: entry.previous_hash.map(|hash| hash.to_string()).unwrap_or_default(),
         restored_from: entry.restored_from.map(|revision| revision.0),
         source: entry.meta.source.clone(),
+        labels: entry.meta.labels.clone(),
     }
 }
 

@@ -39,7 +39,7 @@ use prost_reflect::DynamicMessage;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::{Access, Ctx, Needs},
     fleet::{self, Elsewhere, FleetRequest},
     nodes,
     nodes::INLINE_STREAMS_MAX,
@@ -130,9 +130,12 @@ fn replicas_of<T>(ctx: &Ctx, there: &Elsewhere<T>) -> String {
     format!("replica={}", replicas.join(","))
 }
 
+impl Needs for ClientStatusRequest {
+    const NEEDS: Access = Access::Cluster(Verb::Nodes);
+}
+
 impl FleetRequest for ClientStatusRequest {
     const NAME: &'static str = "envoy.service.status.v3.ClientStatusRequest";
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
     type Reply = ClientStatusResponse;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<ClientStatusResponse, AdminError> {

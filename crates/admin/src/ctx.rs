@@ -35,6 +35,11 @@ pub(crate) enum Access {
     AnyWrite,
 }
 
+/// A request that needs a right.
+pub(crate) trait Needs {
+    const NEEDS: Access;
+}
+
 /// An authenticated request. The rights of its caller are not checked yet.
 #[derive(Clone)]
 pub(crate) struct Call {

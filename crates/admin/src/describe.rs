@@ -5,15 +5,15 @@ use std::{collections::BTreeSet, sync::Arc};
 use chancery_admin_proto::v1 as pb;
 use chancery_fanout::{PollRejection, StreamStatus};
 use chancery_model::{
-    DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, Verb, is_of_node,
-    types,
+    DynamicParameters, Resource, ResourceKey, ResourceName, ScopeName, State, is_of_node, types,
 };
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     deps::Freshness,
     fleet::{self, FleetRequest},
+    held_changes::held_of_write,
     node_groups::{fixed_scopes, may_have},
     nodes,
     record::{SecretsRead, record_secrets_read},
@@ -82,7 +82,6 @@ fn add(to: &mut pb::DescribeResourceResponse, other: pb::DescribeResourceRespons
 
 impl FleetRequest for pb::DescribeResourceRequest {
     const NAME: &'static str = "chancery.admin.v1.DescribeResourceRequest";
-    const NEEDS: Access = Access::Somewhere(Verb::Get);
     type Reply = pb::DescribeResourceResponse;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::DescribeResourceResponse, AdminError> {
@@ -265,6 +264,7 @@ fn in_scope(
         referrers_omitted: references.n_referrers_omitted,
         replicas_not_asked: views.replicas_not_asked,
         views: Vec::new(),
+        held: held_of_write(state, [(scope, key)].into_iter(), &[], false),
         ..nodes_in_scope(world, key, scope, resource)
     }
 }

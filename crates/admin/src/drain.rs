@@ -4,11 +4,10 @@
 use std::time::Duration;
 
 use chancery_admin_proto::v1 as pb;
-use chancery_model::Verb;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     fleet::{self, FleetRequest},
     record::Operation,
 };
@@ -42,7 +41,6 @@ pub(crate) async fn undrain_replica(
 
 impl FleetRequest for pb::DrainReplicaRequest {
     const NAME: &'static str = "chancery.admin.v1.DrainReplicaRequest";
-    const NEEDS: Access = Access::Cluster(Verb::ReplicasDrain);
     type Reply = pb::DrainStatus;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::DrainStatus, AdminError> {
@@ -52,7 +50,6 @@ impl FleetRequest for pb::DrainReplicaRequest {
 
 impl FleetRequest for pb::UndrainReplicaRequest {
     const NAME: &'static str = "chancery.admin.v1.UndrainReplicaRequest";
-    const NEEDS: Access = Access::Cluster(Verb::ReplicasDrain);
     type Reply = pb::DrainStatus;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::DrainStatus, AdminError> {

@@ -8,13 +8,13 @@ use chancery_admin_proto::v1 as pb;
 use chancery_fanout::StreamStatus;
 use chancery_model::{
     Assignment, DynamicParameters, Node, ResourceKey, ResourceName, ScopeName, State, TypeUrl,
-    Verb, has_node_parameters, is_of_node, show_parameters,
+    has_node_parameters, is_of_node, show_parameters,
 };
 use chancery_protocol::SyncState;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     deps::Freshness,
     fleet::{self, FleetRequest},
     held_changes::held_sentences,
@@ -99,7 +99,6 @@ struct Unasked {
 
 impl FleetRequest for pb::ExplainRequest {
     const NAME: &'static str = "chancery.admin.v1.ExplainRequest";
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
     type Reply = pb::ExplainResponse;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::ExplainResponse, AdminError> {

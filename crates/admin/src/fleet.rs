@@ -15,7 +15,7 @@ use prost::Message;
 use crate::{
     AdminError,
     caller::Caller,
-    ctx::{Access, Call, Ctx, WriteNotes},
+    ctx::{Call, Ctx, Needs, WriteNotes},
     deps::Deps,
     fleet_messages::{failed, invalid, not_asked},
 };
@@ -31,11 +31,9 @@ const LIMITS: AskLimits = AskLimits {
 };
 
 /// A request that every replica answers about its own clients.
-pub(crate) trait FleetRequest: Message + Default {
+pub(crate) trait FleetRequest: Needs + Message + Default {
     /// The full name of the message.
     const NAME: &'static str;
-    /// The right that the operation needs.
-    const NEEDS: Access;
     /// The answer about the clients of one replica.
     type Reply: Message + Default;
 

@@ -24,7 +24,6 @@ use crate::{
         self, CLIENTS, COLLECTIONS, WRITE_EFFECTS, WriteEffects, WriteEffectsQuestion,
         encode_clients,
     },
-    known_clients::by_scope,
     node_groups::{Client, connected_nodes},
 };
 
@@ -46,7 +45,7 @@ impl Answerer for FleetAnswers {
         let answer = async move {
             let body = match asked.kind.as_str() {
                 WRITE_EFFECTS => write_effects(&fanout, asked.body, asked.state).await?,
-                CLIENTS => clients_by_scope(&fanout).await?,
+                CLIENTS => clients_by_scope(&deps).await?,
                 COLLECTIONS => collection_requests(&fanout, asked.body).await?,
                 OPERATION => operation(&deps, asked.body).await?,
                 _ => return Err(NoAnswer::OldRelease),
@@ -102,6 +101,7 @@ async fn write_effects(
     before: Arc<State>,
 ) -> Result<Bytes, NoAnswer> {
     let question = WriteEffectsQuestion::decode(body)?;
+    let before = of_nodes(before);
     let since = Instant::now();
     let clients = clients(fanout).await;
     check_complete(fanout, since)?;
@@ -112,6 +112,11 @@ async fn write_effects(
     // The number of clients and of assignments may be large.
     let computed = tokio::task::spawn_blocking(compute).await;
     computed.map_err(|error| NoAnswer::Failed(error.to_string()))
+}
+
+/// Returns the state by which nodes have their scopes: freezes of all scopes hold the assignments, too.
+pub(crate) fn of_nodes(state: Arc<State>) -> Arc<State> {
+    if state.freezes.is_empty() { state } else { Arc::new(state.served()) }
 }
 
 /// Fails if a query since a time may have left out streams.
@@ -146,12 +151,13 @@ pub(crate) async fn clients(fanout: &Fanout) -> Vec<Client> {
     clients
 }
 
-async fn clients_by_scope(fanout: &Fanout) -> Result<Bytes, NoAnswer> {
+async fn clients_by_scope(deps: &Weak<Deps>) -> Result<Bytes, NoAnswer> {
+    let deps = deps.upgrade().ok_or(NoAnswer::Starting)?;
     let since = Instant::now();
-    let groups = fanout.clients().await;
-    check_complete(fanout, since)?;
-    // Clients choose their user agents, so there may be as many groups as streams.
-    let computed = tokio::task::spawn_blocking(move || encode_clients(&by_scope(&groups))).await;
+    let clients = deps.clients.here_now(&deps.fanout).await;
+    // A shard that does not turn has not placed its newest streams, and one that has ended has no groups.
+    check_complete(&deps.fanout, since)?;
+    let computed = tokio::task::spawn_blocking(move || encode_clients(&clients)).await;
     computed.map_err(|error| NoAnswer::Failed(error.to_string()))
 }
 

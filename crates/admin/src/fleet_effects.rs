@@ -12,13 +12,14 @@ use crate::{
     access_effects::{ACCESS_EFFECTS_MAX, AccessEffects},
     changes::Effect,
     ctx::Ctx,
-    fleet_answers::{clients, effects_on},
+    fleet_answers::{clients, effects_on, of_nodes},
     fleet_messages::{
         LIMITS, WRITE_EFFECTS, WriteEffects, WriteEffectsQuestion, failed, not_asked,
     },
+    item_changes::assignment_changes,
     node_groups::ConnectedNodes,
     nodes::INLINE_STREAMS_MAX,
-    trial::Trial,
+    trial::{Clients, Trial},
     work::Size,
 };
 
@@ -41,7 +42,11 @@ pub(crate) async fn fleet_effects(
     tried: &Trial,
     effect: Effect,
 ) -> Result<FleetEffects, AdminError> {
-    let Trial { transaction, before, applied, suspects, dangling, addresses, .. } = tried;
+    let Trial { transaction, suspects, dangling, addresses, clients, .. } = tried;
+    let (before, applied) = match clients {
+        Some(Clients { had, has, .. }) => (had, has),
+        None => (&tried.before, &tried.applied),
+    };
     let after = applied.state.clone();
     let mut touched: BTreeSet<ScopeName> = suspects.scopes();
     touched.extend(dangling.scopes());
@@ -54,7 +59,10 @@ pub(crate) async fn fleet_effects(
     }
     let mut rules = Transaction::default();
     if before.assignments.changed != after.assignments.changed {
-        rules.assignments.clone_from(&transaction.assignments);
+        rules.assignments = match clients {
+            Some(_) => assignment_changes(&before.assignments, &after.assignments),
+            None => transaction.assignments.clone(),
+        };
     }
     if access_effects {
         rules.access.clone_from(&transaction.access);
@@ -91,6 +99,14 @@ async fn ask(
     let n_bytes: usize =
         answers.answered.iter().flat_map(|(_, pages)| pages).map(|page| page.len()).sum();
     let is_small = clients.len() <= INLINE_STREAMS_MAX && n_bytes <= SMALL_ANSWERS_MAX;
+    // The other replicas find the effects from the same state and rules.
+    let (before, after) = if before.freezes.is_empty() {
+        (before, after)
+    } else {
+        let before = of_nodes(before);
+        let after = before.apply(&question.rules).state;
+        (before, after)
+    };
     let merge = move || merge(effects_on(&clients, &before, &after, &question), answers);
     ctx.deps.work.run(Size::of(is_small), merge).await
 }

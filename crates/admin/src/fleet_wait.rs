@@ -1,8 +1,7 @@
 //! Waiting until a change is live on the clients of all replicas.
 //!
-//! Each replica watches its own sessions ([`crate::wait_progress`]). The replica that a caller asks polls the others, and
-//! says yes only if two successive rounds agree: a client that moves from one replica to another may be missing from one
-//! round.
+//! Each replica watches its own sessions ([`crate::wait_progress`]). The replica that a caller asks polls the others. It
+//! reports success only if two successive rounds agree, because one round may miss a client that moves between replicas.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,13 +16,13 @@ use tokio::time::Instant;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::{Access, Ctx, Needs},
     fleet::{self, Elsewhere, FleetRequest},
     held_changes::{held_up_to, hide_held},
     node_list::page_of_all,
     resources::given,
     wait::LISTED_MAX,
-    wait_progress::{SessionWait, random_number},
+    wait_progress::{SessionWait, WAITS_MAX, random_number},
     write_options::WAIT_MAX,
 };
 
@@ -60,7 +59,7 @@ impl Enough {
             None => text.parse().ok().map(Self::Count),
         };
         parsed.ok_or_else(|| {
-            let text = format!("{text:?} is no number of sessions; it must be all, a percentage such as 99%, or a number");
+            let text = format!("invalid `for`: {text:?} is not a number of sessions; it must be `all`, a percentage such as 99%, or a number");
             AdminError::Parameter(text)
         })
     }
@@ -88,7 +87,7 @@ struct Sessions {
     not_asked: Vec<pb_admin::ReplicaNotAsked>,
     /// The nodes whose sessions have ended, and about which the other replicas were asked.
     asked_about: BTreeSet<String>,
-    /// Those of them that have a session elsewhere.
+    /// The nodes among `asked_about` that have a session on another replica.
     returned: BTreeSet<String>,
 }
 
@@ -130,8 +129,8 @@ impl Sessions {
         self.left().into_iter().chain(gone).take(LEFT_MAX).collect()
     }
 
-    /// Returns the number of sessions that acknowledged before they ended, and do not count: their nodes count elsewhere,
-    /// or may do so.
+    /// Returns the number of sessions that acknowledged and ended, and whose nodes have, or may have, a session on another
+    /// replica. Only that session counts.
     fn n_elsewhere(&self) -> u64 {
         if self.answers.len() == 1 && self.not_asked.is_empty() {
             return 0;
@@ -171,8 +170,8 @@ impl Sessions {
     }
 }
 
-/// Waits until enough of the sessions that a change concerns have acknowledged it, on all replicas, or no further answer
-/// is expected, or at the timeout.
+/// Waits until enough of the sessions that a change concerns have acknowledged it, on all replicas. Also ends at the
+/// timeout, or when no further answer is expected.
 pub(crate) async fn wait_for(
     ctx: &Ctx,
     change: Change,
@@ -262,10 +261,13 @@ fn change(question: &pb::WaitQuestion) -> Result<Change, AdminError> {
     })
 }
 
+impl Needs for pb::WaitQuestion {
+    // The asking replica has checked the caller's right to write, and lists nodes only for callers with the right `nodes`.
+    const NEEDS: Access = Access::Open;
+}
+
 impl FleetRequest for pb::WaitQuestion {
     const NAME: &'static str = "chancery.raft.v1.WaitQuestion";
-    // The other replica has checked the right to the write, and lists nodes only for those who may see them.
-    const NEEDS: Access = Access::Open;
     type Reply = pb::WaitAnswer;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::WaitAnswer, AdminError> {
@@ -274,7 +276,9 @@ impl FleetRequest for pb::WaitQuestion {
         let deps = &ctx.deps;
         let start = || SessionWait::start(&deps.waits, &deps.fanout, change, timeout);
         let wait = deps.foreign_waits.of(self.wait_id, start).ok_or_else(|| {
-            AdminError::Unavailable("too many other waits are running".to_owned())
+            AdminError::Unavailable(format!(
+                "cannot wait: this replica runs the maximum of {WAITS_MAX} waits for other replicas; try again later"
+            ))
         })?;
         Ok(wait.progress(&self.left.into_iter().collect()).await)
     }

@@ -8,7 +8,7 @@ use chancery_raft_proto::v1 as pb;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::{Access, Ctx, Needs},
     fleet::{self, FleetRequest},
     nodes::{not_connected, streams_of_node},
     times::millis,
@@ -36,9 +36,12 @@ pub(crate) async fn find_node(ctx: &Ctx, id: &str) -> Result<FoundNode, AdminErr
     found.ok_or_else(|| not_connected(id, &there))
 }
 
+impl Needs for pb::FindNode {
+    const NEEDS: Access = Access::Cluster(Verb::Nodes);
+}
+
 impl FleetRequest for pb::FindNode {
     const NAME: &'static str = "chancery.raft.v1.FindNode";
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
     type Reply = pb::FoundNode;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::FoundNode, AdminError> {

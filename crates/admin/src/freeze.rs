@@ -15,11 +15,12 @@ use tracing::{info, warn};
 use crate::{
     AdminError,
     changes::Effect,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     deps::{Deps, Freshness},
-    fleet::{self, FleetRequest},
+    fleet::FleetRequest,
     held_changes::{HeldBack, may_see, name_of},
     record::Operation,
+    releases,
     rollback::{self, restoring, set_reason},
     times::millis,
     work::Size,
@@ -29,8 +30,9 @@ use crate::{
     write_options::check,
 };
 
-/// The time of the shortest and of the longest freeze with an end.
+/// The minimum time of a freeze with an end.
 const FOR_MIN: Duration = Duration::from_secs(1);
+/// The maximum time of a freeze with an end.
 const FOR_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The interval at which the leader looks for freezes that end.
 const END_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,12 +52,19 @@ pub(crate) async fn freeze(
     let target = target(&request.scope, request.all)?;
     let time = request.for_ms.map(Duration::from_millis);
     if let Some(time) = time.filter(|time| *time < FOR_MIN || *time > FOR_MAX) {
-        let text = format!("invalid `for`: {time:?} is not from {FOR_MIN:?} to {FOR_MAX:?} (720h)");
+        let hours = FOR_MAX.as_secs() / 3600;
+        let text =
+            format!("invalid `for`: {time:?} is outside the range of {FOR_MIN:?} to {hours}h");
         return Err(AdminError::Parameter(text));
     }
     let mut checked = check(request.options, ctx.source())?;
     if checked.effect == Effect::DryRun || checked.wait.is_some() {
-        let text = "`freeze` does not support `dry_run` and `wait`: it changes nothing for clients; remove the option";
+        let text = "`freeze` supports neither `dry_run` nor `wait`, because it changes nothing for clients; remove the option";
+        return Err(AdminError::Parameter(text.to_owned()));
+    }
+    if checked.if_revision.is_some() || checked.override_freeze {
+        let text =
+            "`freeze` supports neither `if_revision` nor `override_freeze`; remove the option";
         return Err(AdminError::Parameter(text.to_owned()));
     }
     set_reason(&mut checked, &format!("freeze of {target}"));
@@ -64,31 +73,31 @@ pub(crate) async fn freeze(
     let mut transaction = transaction(&checked);
     transaction.access.push(AccessOp::Freeze { target: target.clone(), until_ms });
     authorize_write(ctx, &mut transaction, &checked)?;
-    check_releases(ctx).await?;
+    releases::require(ctx, "freeze", "without freezes, which would stop the replica").await?;
     let response = write::commit(ctx, transaction, checked, Input::default()).await?;
     if response.access == 0 {
         let text = format!(
-            "cannot freeze {target} alone: all scopes are frozen; run `chancery thaw --all` first"
+            "cannot freeze {target} alone: all scopes are frozen, so this scope is frozen already; \
+             `chancery thaw --all` ends that freeze and sends its held changes"
         );
         return Err(AdminError::Precondition(text));
     }
-    Ok(without_freeze(response))
+    let mut response = without_freeze(response);
+    response.warnings.extend(unknown_scope(&ctx.deps.replica.state(), &target));
+    Ok(response)
+}
+
+/// Returns a warning if a frozen scope has no resources.
+fn unknown_scope(state: &State, target: &FreezeTarget) -> Option<pb::Problem> {
+    let scope = target.scope().filter(|scope| !state.scopes.contains_key(*scope))?;
+    let message = format!("scope \"{scope}\" has no resources: the freeze holds only new ones");
+    let fix = "check the name".to_owned();
+    Some(pb::Problem { message, fix, ..pb::Problem::default() })
 }
 
 /// Returns an answer that does not count the freeze itself among the changes.
 fn without_freeze(response: pb::WriteResponse) -> pb::WriteResponse {
     pb::WriteResponse { access: response.access.saturating_sub(1), ..response }
-}
-
-/// Checks that every replica that answers knows freezes. A replica that does not know them stops at the first one.
-async fn check_releases(ctx: &Ctx) -> Result<(), AdminError> {
-    let there = fleet::ask(ctx, &pb::ListFreezesRequest { stale: true }).await;
-    let old = there.not_asked.iter().find(|one| one.reason == "old-release");
-    let Some(old) = old else { return Ok(()) };
-    let id = old.replica_id;
-    Err(AdminError::Precondition(format!(
-        "cannot freeze: replica {id} runs a release that does not support freezes, and would stop; upgrade all replicas first"
-    )))
 }
 
 /// Returns the record of [`thaw`].
@@ -98,7 +107,7 @@ pub(crate) fn record_thaw(request: &pb::ThawRequest) -> Operation {
         .detail("discard", request.discard)
 }
 
-/// Ends a freeze: clients receive the held changes, or the changes are taken back.
+/// Ends a freeze. Clients receive the held changes, or the server discards the changes.
 pub(crate) async fn thaw(
     ctx: &Ctx,
     request: pb::ThawRequest,
@@ -133,8 +142,17 @@ pub(crate) async fn thaw(
     let (caller, now) = (ctx.clone(), Arc::clone(&state));
     let list = move |response| HeldBack::of(&now, &freeze).list(&caller, response);
     if checked.effect == Effect::DryRun {
-        let revision = state.revision.0;
-        let response = pb::WriteResponse { dry_run: true, revision, ..Default::default() };
+        let tried = write::commit(ctx, transaction, checked, Input::default()).await?;
+        let pb::WriteResponse { guards, not_asked, warnings, access_effects, .. } = tried;
+        let response = pb::WriteResponse {
+            dry_run: true,
+            revision: state.revision.0,
+            guards,
+            not_asked,
+            warnings,
+            access_effects,
+            ..Default::default()
+        };
         return ctx.deps.work.run(Size::Large, move || list(response)).await;
     }
     let wait = checked.wait.take();
@@ -156,7 +174,10 @@ pub(crate) async fn thaw(
 fn frozen(state: &State, target: &FreezeTarget) -> Result<Arc<Freeze>, AdminError> {
     let found = state.freezes.get(target).cloned().ok_or_else(|| not_frozen(target))?;
     if target.scope().is_some() && state.freezes.get(&FreezeTarget::All).is_some() {
-        let text = format!("cannot thaw {target} alone: all scopes are frozen; thaw all first");
+        let text = format!(
+            "cannot thaw {target} alone: all scopes are frozen; `chancery thaw --all` ends that freeze and sends its \
+             held changes"
+        );
         return Err(AdminError::Precondition(text));
     }
     Ok(found)
@@ -171,13 +192,13 @@ fn not_frozen(target: &FreezeTarget) -> AdminError {
 fn target(scope: &str, all: bool) -> Result<FreezeTarget, AdminError> {
     match (scope, all) {
         ("", false) => {
-            let text = "name the scope, or all scopes (--all)";
+            let text = "no scope: `scope` is empty and `all` is not set; set one of them (--all for all scopes)";
             Err(AdminError::Parameter(text.to_owned()))
         }
         ("", true) => Ok(FreezeTarget::All),
-        (_, true) => {
-            let text = "name either a scope or all scopes (--all)";
-            Err(AdminError::Parameter(text.to_owned()))
+        (scope, true) => {
+            let text = format!("scope {scope:?} conflicts with `all`; set only one of them");
+            Err(AdminError::Parameter(text))
         }
         (scope, false) => Ok(FreezeTarget::Scope(ScopeName::new(scope)?)),
     }
@@ -216,7 +237,6 @@ fn show(state: &State, freeze: &Freeze) -> pb::Freeze {
 
 impl FleetRequest for pb::ListFreezesRequest {
     const NAME: &'static str = "chancery.admin.v1.ListFreezesRequest";
-    const NEEDS: Access = Access::Open;
     type Reply = pb::ListFreezesResponse;
 
     /// Answers that this replica knows freezes. Every replica has the same ones.

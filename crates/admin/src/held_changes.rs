@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{
-    Applied, Change, Freeze, FreezeParts, FreezeTarget, Held, Outcome, ResourceKey, Revision,
-    ScopeName, State, Summary, Target, Verb,
+    Applied, Change, Freeze, FreezeParts, FreezeTarget, FrozenResource, Outcome, ResourceKey,
+    Revision, ScopeName, State, Summary, Target, Verb,
 };
 
 use crate::{
@@ -20,7 +20,7 @@ pub(crate) struct HeldBack<'a> {
     state: &'a State,
     parts: &'a FreezeParts,
     /// The held resources, except for those of scopes with a freeze of their own.
-    held: Vec<(&'a ScopeName, &'a ResourceKey, &'a Held)>,
+    held: Vec<(&'a ScopeName, &'a ResourceKey, &'a FrozenResource)>,
 }
 
 impl<'a> HeldBack<'a> {
@@ -31,7 +31,7 @@ impl<'a> HeldBack<'a> {
             let of_scope = state.freezes.of_scope(scope);
             of_scope.is_some_and(|of_scope| of_scope.parts().target == parts.target)
         };
-        let held = parts.held.iter().filter(|((scope, key), Held(had))| {
+        let held = parts.held.iter().filter(|((scope, key), FrozenResource(had))| {
             let now = state.get(scope, key).map(|now| &**now);
             is_of_this(scope) && kind_of(had.as_deref(), now).is_some()
         });
@@ -50,9 +50,10 @@ impl<'a> HeldBack<'a> {
         had.is_some_and(|had| had.rules != self.state.assignments.rules)
     }
 
-    /// Returns the state that clients have, as far as this freeze goes.
+    /// Returns the newest state with the content that this freeze holds for clients.
     fn had(&self) -> State {
-        let had = self.held.iter().map(|(scope, key, Held(had))| (*scope, *key, had.clone()));
+        let had =
+            self.held.iter().map(|(scope, key, FrozenResource(had))| (*scope, *key, had.clone()));
         let mut state = self.state.with_resources(had);
         if let Some(assignments) = &self.parts.assignments {
             state.assignments = Arc::clone(assignments);
@@ -60,12 +61,13 @@ impl<'a> HeldBack<'a> {
         state
     }
 
-    /// Returns the way back from the newest content to what clients have.
+    /// Returns the changes that restore the content that clients have.
     pub(crate) fn discarded(&self) -> Compared {
-        let change = |&(scope, key, Held(had)): &(&ScopeName, &ResourceKey, &Held)| {
-            let kind = kind_of(self.state.get(scope, key).map(|now| &**now), had.as_deref())?;
-            Some(Change { scope: scope.clone(), key: key.clone(), kind, resource: had.clone() })
-        };
+        let change =
+            |&(scope, key, FrozenResource(had)): &(&ScopeName, &ResourceKey, &FrozenResource)| {
+                let kind = kind_of(self.state.get(scope, key).map(|now| &**now), had.as_deref())?;
+                Some(Change { scope: scope.clone(), key: key.clone(), kind, resource: had.clone() })
+            };
         let changes = self.held.iter().filter_map(change).collect();
         Compared { before: self.state.clone(), after: self.had(), changes }
     }
@@ -76,7 +78,7 @@ impl<'a> HeldBack<'a> {
             ctx.may(Verb::Get, Target::Resource(scope, &key.type_url, &key.name))
         };
         let changes = self.held.iter().filter(|(scope, key, _)| may_get(scope, key)).filter_map(
-            |&(scope, key, Held(had))| {
+            |&(scope, key, FrozenResource(had))| {
                 let resource = self.state.get(scope, key).cloned();
                 let kind = kind_of(had.as_deref(), resource.as_deref())?;
                 Some(Change { scope: scope.clone(), key: key.clone(), kind, resource })
@@ -182,13 +184,16 @@ pub(crate) fn held_up_to(
     held_by(state, scopes, targets.contains(&FreezeTarget::All))
 }
 
+/// The text instead of a scope that the caller may not see.
+pub const HIDDEN_SCOPE: &str = "(hidden)";
+
 /// Hides which scopes are frozen, and why, from a caller that may not read them.
 pub(crate) fn hide_held(ctx: &Ctx, state: &Arc<State>, held: &mut [pb::HeldBy]) {
     let visible = ctx.visible(state);
     for by in held {
         let scope = ScopeName::new(&by.scope).ok();
         if !may_see(ctx, &visible, scope.as_ref()) {
-            let scope = "(hidden)".to_owned();
+            let scope = HIDDEN_SCOPE.to_owned();
             *by = pb::HeldBy { scope, revision: by.revision, ..pb::HeldBy::default() };
         }
     }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use chancery_admin_proto::v1 as pb;
-use chancery_model::{ResourceName, Revision, ScopeName};
+use chancery_model::{ResourceName, Revision, ScopeName, Target, TransactionMeta, Verb};
 use chancery_store::{HISTORY_MAX, HistoryEntry, PastError, Selection};
 
 use crate::{
@@ -22,6 +22,31 @@ use crate::{
 /// The default number of history entries.
 const HISTORY_DEFAULT: usize = 20;
 
+/// Returns whether a revision has a label: `KEY=VALUE`, `KEY`, or the label of its versions.
+fn has_label(meta: &TransactionMeta, wanted: &str) -> bool {
+    let is_wanted = |(key, value): (&String, &String)| match wanted.split_once('=') {
+        Some(pair) => pair == (key, value),
+        None => wanted == key,
+    };
+    meta.label.as_deref() == Some(wanted) || meta.labels.iter().any(is_wanted)
+}
+
+/// Returns whether the caller may see which revisions changed a named resource. One that it may not read looks as if it did
+/// not exist.
+fn may_see(ctx: &Ctx, filter: &Selection) -> Result<bool, AdminError> {
+    let Some(name) = &filter.name else { return Ok(true) };
+    match (&filter.scope, &filter.type_url) {
+        _ if ctx.caller().may_everything() => Ok(true),
+        (Some(scope), Some(type_url)) => {
+            Ok(ctx.may(Verb::Get, Target::Resource(scope, type_url, name)))
+        }
+        _ => {
+            let text = "a search by name needs the scope and the type, because you may not read everything";
+            Err(AdminError::Parameter(text.to_owned()))
+        }
+    }
+}
+
 /// Returns the newest revisions, or those that match.
 pub(crate) async fn list_history(
     ctx: &Ctx,
@@ -33,6 +58,7 @@ pub(crate) async fn list_history(
         type_url: given(&request.r#type).map(parse_type).transpose()?,
         name: given(&request.name).map(ResourceName::canonical).transpose()?,
     };
+    let may_see = may_see(ctx, &filter)?;
     let freshness = Freshness::of(request.stale);
     let before = page.after().map_or(Revision(u64::MAX), |Reverse(revision)| Revision(*revision));
     let selected_id = request.request_id.clone();
@@ -40,9 +66,11 @@ pub(crate) async fn list_history(
         .map(|id| Ok::<_, AdminError>(stored_id_of(request_id(id)?, ctx.caller())))
         .transpose()?;
     let matches = |entry: &HistoryEntry| {
-        (written_by.is_none() || entry.request == written_by)
+        may_see
+            && (written_by.is_none() || entry.request == written_by)
             && entry.meta.time_ms >= request.since_ms
             && entry.meta.author.contains(&request.author)
+            && (request.label.is_empty() || has_label(&entry.meta, &request.label))
     };
     if filter == Selection::default() {
         ctx.deps.catch_up(freshness).await?;

@@ -1,4 +1,4 @@
-//! The clients that are connected, as they were last listed: to this replica, and to the others.
+//! The clients that are connected: to this replica, and to the others, as they were last listed.
 
 use std::{
     collections::BTreeSet,
@@ -9,15 +9,17 @@ use std::{
 use bytes::Bytes;
 use chancery_admin_proto::v1 as pb;
 use chancery_admission::{ClientProfile, ConnectedClients};
-use chancery_fanout::ClientGroup;
+use chancery_fanout::{ClientGroup, Fanout};
 use chancery_model::Revision;
 use chancery_store::{Answers, Question, Replica};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::fleet_messages::{CLIENTS, LIMITS, add_clients, failed, not_asked};
 
-/// The maximum age of a list: of the clients of this replica with more streams than `INLINE_STREAMS_MAX`, and of the
-/// clients of other replicas.
+/// The maximum number of groups of clients that are read on a thread that serves requests.
+const INLINE_GROUPS_MAX: usize = 500;
+/// The maximum age of a list: of the clients of this replica if they form more than [`INLINE_GROUPS_MAX`] groups, and of
+/// the clients of other replicas.
 const CLIENTS_AGE_MAX: Duration = Duration::from_secs(10);
 /// The age from which a write lets the clients of other replicas be listed again, without waiting for the list.
 const RENEWAL_AGE: Duration = Duration::from_secs(1);
@@ -28,7 +30,10 @@ pub(crate) struct KnownClients(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    here: Mutex<Option<Listed<ConnectedClients>>>,
+    /// The clients of this replica, with the version of their groups.
+    here: Mutex<Option<(u64, Listed<ConnectedClients>)>>,
+    /// Locked while the clients of this replica are listed.
+    listing: Arc<AsyncMutex<()>>,
     elsewhere: Mutex<Option<Listed<ClientsElsewhere>>>,
     /// Locked while the other replicas are asked.
     asking: AsyncMutex<()>,
@@ -46,14 +51,60 @@ pub(crate) struct ClientsElsewhere {
 }
 
 impl KnownClients {
-    /// Returns the clients of this replica in the latest list, unless it is too old.
-    pub(crate) fn recent(&self) -> Option<Arc<ConnectedClients>> {
-        let (age, clients) = latest(&self.0.here)?;
-        (age <= CLIENTS_AGE_MAX).then_some(clients)
+    /// Returns the clients of this replica. If they form more than [`INLINE_GROUPS_MAX`] groups, the list may be
+    /// [`CLIENTS_AGE_MAX`] old.
+    pub(crate) async fn here(&self, fanout: &Fanout) -> Arc<ConnectedClients> {
+        self.here_within(fanout, CLIENTS_AGE_MAX).await
     }
 
-    pub(crate) fn put(&self, clients: &Arc<ConnectedClients>) {
-        put(&self.0.here, clients);
+    /// Returns the clients of this replica at the time of the call.
+    pub(crate) async fn here_now(&self, fanout: &Fanout) -> Arc<ConnectedClients> {
+        self.here_within(fanout, Duration::ZERO).await
+    }
+
+    async fn here_within(&self, fanout: &Fanout, age_max: Duration) -> Arc<ConnectedClients> {
+        if let Some(clients) = self.listed(fanout, age_max) {
+            return clients;
+        }
+        // Clients choose their user agents, so there may be as many groups as streams.
+        if fanout.clients_version().1 <= INLINE_GROUPS_MAX {
+            return self.list(fanout);
+        }
+        let listing = Arc::clone(&self.0.listing).lock_owned().await;
+        // Another write may have listed them meanwhile.
+        if let Some(clients) = self.listed(fanout, age_max) {
+            return clients;
+        }
+        let (this, fanout) = (self.clone(), fanout.clone());
+        let list = move || {
+            // Held until the work is done, also if the caller is gone.
+            let _listing = listing;
+            this.list(&fanout)
+        };
+        // While the replica shuts down, nothing is known about its clients.
+        tokio::task::spawn_blocking(list).await.unwrap_or_default()
+    }
+
+    /// Returns the clients of this replica in the latest list, if it is current or may be that old.
+    fn listed(&self, fanout: &Fanout, age_max: Duration) -> Option<Arc<ConnectedClients>> {
+        let (version, n_groups) = fanout.clients_version();
+        let known = self.0.here.lock().ok()?;
+        let (of, (time, clients)) = known.as_ref()?;
+        let is_recent = n_groups > INLINE_GROUPS_MAX && time.elapsed() < age_max;
+        (*of == version || is_recent).then(|| Arc::clone(clients))
+    }
+
+    fn list(&self, fanout: &Fanout) -> Arc<ConnectedClients> {
+        let time = Instant::now();
+        let (version, groups) = fanout.clients();
+        let clients = Arc::new(by_scope(&groups));
+        let Ok(mut known) = self.0.here.lock() else { return clients };
+        if known.as_ref().is_none_or(|(of, _)| *of <= version) {
+            let old = known.replace((version, (time, Arc::clone(&clients))));
+            drop(known);
+            drop(old);
+        }
+        clients
     }
 
     /// Returns the clients of the other replicas. A write waits for their answers only if the latest ones are too
@@ -78,17 +129,12 @@ impl KnownClients {
             _ => {
                 let _asking = self.0.asking.lock().await;
                 // Another write may have asked meanwhile.
-                match self.answered() {
+                match self::latest(&self.0.elsewhere) {
                     Some((age, known)) if age <= RENEWAL_AGE => known,
                     _ => self.ask(replica).await,
                 }
             }
         }
-    }
-
-    /// Returns the latest clients of the other replicas, and their age.
-    pub(crate) fn answered(&self) -> Option<(Duration, Arc<ClientsElsewhere>)> {
-        latest(&self.0.elsewhere)
     }
 
     async fn ask(&self, replica: &Replica) -> Arc<ClientsElsewhere> {
@@ -125,7 +171,7 @@ fn merge(answers: Answers) -> ClientsElsewhere {
 }
 
 /// Returns the clients of each scope.
-pub(crate) fn by_scope(groups: &BTreeSet<ClientGroup>) -> ConnectedClients {
+fn by_scope(groups: &[Arc<ClientGroup>]) -> ConnectedClients {
     let mut clients = ConnectedClients::new();
     for group in groups {
         let profile = ClientProfile::of_user_agent(&group.user_agent);

@@ -53,6 +53,7 @@ mod health;
 mod held_changes;
 mod history;
 mod http;
+mod item_changes;
 pub mod json;
 mod keys;
 mod known_clients;
@@ -84,6 +85,7 @@ mod recent_nodes;
 mod record;
 mod redact;
 mod references;
+mod releases;
 mod reply;
 mod request_ids;
 mod requested;
@@ -135,6 +137,7 @@ pub use deps::AdminDeps;
 pub use early::{EarlyDeps, RouteSwitch, early_router};
 pub use error::{AdminError, is_surely_not_written, problem_line};
 pub use external::settings::{ExternalInput, ExternalValidator};
+pub use held_changes::HIDDEN_SCOPE;
 #[doc(hidden)]
 pub use http::http_paths;
 pub use log_filter::{LogFilter, LogFilterState};
@@ -185,6 +188,7 @@ pub fn router(deps: &AdminDeps) -> (Router, BoxFuture<'static, ()>) {
             () = write_check::update_references(&background) => {}
             () = nodes => {}
         }
+        background.recent_nodes.finish(&background.fanout).await;
     };
     let request_bytes_max = usize::try_from(deps.request_bytes_max).unwrap_or(usize::MAX);
     let operations = operations::Grpc(Arc::clone(&service));

@@ -2,11 +2,11 @@
 
 use chancery_admin_proto::v1 as pb;
 use chancery_mcp::{CollectionStatus, ConfirmRefusal, SourceStatus};
-use chancery_model::{State, Verb};
+use chancery_model::State;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     fleet::{self, FleetRequest},
     record::Operation,
 };
@@ -27,7 +27,6 @@ pub(crate) async fn get_mcp_status(ctx: &Ctx, request: pb::GetMcpStatusRequest) 
 
 impl FleetRequest for pb::GetMcpStatusRequest {
     const NAME: &'static str = "chancery.admin.v1.GetMcpStatusRequest";
-    const NEEDS: Access = Access::Cluster(Verb::McpRead);
     type Reply = pb::McpStatus;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::McpStatus, AdminError> {

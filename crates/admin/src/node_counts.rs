@@ -5,29 +5,38 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use chancery_fanout::{Fanout, SelectNode, StreamStatus};
+use chancery_fanout::{Fanout, LiveStream};
+use chancery_model::Node;
 use metrics::{Gauge, gauge};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::node_state::{NodeState, STATES, node_state};
+use crate::node_state::{NodeState, STATES, stream_state};
 
 /// The shortest pause between two counts.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 /// The pause after a count, as a multiple of its duration.
 const PAUSE_FACTOR: u32 = 100;
 
-/// Returns the worst state of the streams of each selected node.
-pub(crate) async fn states(fanout: &Fanout, select: SelectNode) -> HashMap<String, NodeState> {
-    let mut by_id: HashMap<String, NodeState> = HashMap::new();
-    let take = |stream: StreamStatus| {
-        let state = node_state([&stream]);
-        match by_id.get_mut(&stream.node.id) {
-            Some(worst) => *worst = state.max(*worst),
-            None => drop(by_id.insert(stream.node.id.clone(), state)),
+/// Returns the worst state of the streams of each node that `select` selects.
+pub(crate) async fn states(
+    fanout: &Fanout,
+    select: impl Fn(&Node) -> bool + Send + Sync + 'static,
+) -> HashMap<String, NodeState> {
+    let by_id: Arc<Mutex<HashMap<String, NodeState>>> = Arc::default();
+    let seen = Arc::clone(&by_id);
+    let see = move |stream: &LiveStream<'_>| {
+        if select(stream.node) {
+            let (id, state, mut seen) = (&stream.node.id, stream_state(stream), seen.lock());
+            match seen.get_mut(id) {
+                Some(worst) => *worst = state.max(*worst),
+                None => drop(seen.insert(id.clone(), state)),
+            }
         }
+        false
     };
-    fanout.for_each_stream_of(select, take).await;
-    by_id
+    fanout.for_each_stream_of(Arc::new(see), |_| {}).await;
+    std::mem::take(&mut *by_id.lock())
 }
 
 /// Keeps the metric of nodes by state up to date.
@@ -47,7 +56,7 @@ fn gauge_of(state: NodeState) -> Gauge {
 /// Counts the nodes. If a shard has stalled, the metric keeps its values.
 async fn count(fanout: &Fanout, gauges: &[Gauge; STATES.len()]) {
     let since = Instant::now();
-    let by_id = states(fanout, Arc::new(|_| true)).await;
+    let by_id = states(fanout, |_| true).await;
     if !fanout.stalled_since(since).is_empty() {
         return;
     }

@@ -10,16 +10,17 @@ use std::{
 };
 
 use chancery_admin_proto::v1 as pb;
-use chancery_fanout::{Change, SelectNode, StreamStatus};
-use chancery_model::{Glob, Node, Revision, Verb};
+use chancery_fanout::{Change, LiveStream, SelectStream, StreamStatus};
+use chancery_model::{Glob, Revision};
 use futures::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     fleet::{self, Elsewhere, FleetRequest},
+    held_changes::{held_up_to, hide_held},
     node_counts,
     node_state::{DISCONNECTED, NODE_STATES, NodeState},
     nodes::{check_answered, merged, selected_streams, show_node},
@@ -94,11 +95,20 @@ pub(crate) async fn list_nodes(
         let text = format!("the limit is {limit}; at most {LIMIT_MAX} nodes are listed at a time");
         return Err(AdminError::Parameter(text));
     }
+    if request.count && (!request.state.is_empty() || request.behind.is_some()) {
+        let text = "`count` counts the nodes of each state; leave out `state` and `behind`";
+        return Err(AdminError::Parameter(text.to_owned()));
+    }
     if request.count {
         let counts = count(ctx, &request).await?;
         return Ok(NodePages(stream::iter([Ok(counts)]).boxed()));
     }
-    let first = page(ctx, &request, if limit == 0 { PAGE_NODES_MAX } else { limit }).await?;
+    let mut first = page(ctx, &request, if limit == 0 { PAGE_NODES_MAX } else { limit }).await?;
+    if let Some(revision) = request.behind {
+        let state = ctx.deps.replica.state();
+        first.held = held_up_to(&state, Revision(revision), None);
+        hide_held(ctx, &state, &mut first.held);
+    }
     if limit > 0 {
         return Ok(NodePages(stream::iter(pieces(first).map(Ok)).boxed()));
     }
@@ -134,8 +144,7 @@ async fn count(
 /// Counts the connected nodes of this replica by state.
 async fn count_here(ctx: &Ctx, selection: Selection) -> Result<pb::ListNodesResponse, AdminError> {
     let since = Instant::now();
-    let select = Arc::new(move |node: &Node| selection.has(&node.id));
-    let by_id = node_counts::states(&ctx.deps.fanout, select).await;
+    let by_id = node_counts::states(&ctx.deps.fanout, move |node| selection.has(&node.id)).await;
     check_answered(ctx, since)?;
     let mut counts = BTreeMap::new();
     for state in by_id.into_values() {
@@ -260,13 +269,22 @@ async fn page_here(
         _ => filtered_nodes(ctx, selection, limit).await?,
     };
     let replica_id = ctx.deps.replica.id();
-    let is_disconnected = selection.state == Some(StateFilter::Disconnected);
-    let mut disconnected = Vec::new();
-    if is_disconnected || selection.state.is_none() && selection.behind.is_none() {
-        let recent = &ctx.deps.recent_nodes;
-        recent.update(&ctx.deps.fanout).await;
-        disconnected = recent.disconnected(replica_id, limit, |id| selection.has(id));
-    }
+    let recent = &ctx.deps.recent_nodes;
+    let disconnected = match (selection.state, selection.behind) {
+        (Some(StateFilter::Disconnected), _) => {
+            recent.update(&ctx.deps.fanout).await;
+            recent.disconnected(replica_id, limit, |id| selection.has(id))
+        }
+        // All connected nodes up to the last ID are in the page, so the others have no stream.
+        (None, None) => {
+            recent.take_events(&ctx.deps.fanout);
+            recent.note(by_id.values().flatten().map(|stream| &*stream.node));
+            let end = by_id.keys().nth(limit - 1).map(String::as_str);
+            let is_absent = |id: &str| selection.has(id) && !by_id.contains_key(id);
+            recent.absent(replica_id, limit, (&selection.after, end), is_absent)
+        }
+        _ => Vec::new(),
+    };
     let last = by_id.keys().nth(limit - 1).into_iter();
     let next = last.chain(disconnected.get(limit - 1).map(|node| &node.id)).min();
     let next = next.cloned().unwrap_or_default();
@@ -286,8 +304,9 @@ async fn first_nodes(ctx: &Ctx, selection: &Selection, limit: usize) -> Result<B
     // The greatest ID that still belongs to the first ones; `None` while there is space for any.
     let bound: Arc<Mutex<Option<String>>> = Arc::default();
     let (selected, shared) = (selection.clone(), Arc::clone(&bound));
-    let select: SelectNode = Arc::new(move |node: &Node| {
-        selected.has(&node.id) && shared.lock().as_ref().is_none_or(|bound| node.id <= *bound)
+    let select: SelectStream = Arc::new(move |stream: &LiveStream<'_>| {
+        let id = &stream.node.id;
+        selected.has(id) && shared.lock().as_ref().is_none_or(|bound| *id <= *bound)
     });
     let mut by_id = ById::new();
     let since = Instant::now();
@@ -328,8 +347,7 @@ async fn filtered_nodes(
             || is_none_known && state != NodeState::Unassigned
     };
     let selected = selection.clone();
-    let select = Arc::new(move |node: &Node| selected.has(&node.id));
-    let states = node_counts::states(&ctx.deps.fanout, select).await;
+    let states = node_counts::states(&ctx.deps.fanout, move |node| selected.has(&node.id)).await;
     check_answered(ctx, since)?;
     let is_selected = |(id, state): &(String, NodeState)| {
         selection.state.is_none_or(|filter| filter == StateFilter::Connected(*state))
@@ -341,7 +359,7 @@ async fn filtered_nodes(
         ids.pop_last();
     }
     let mut by_id = ById::new();
-    let select = Arc::new(move |node: &Node| ids.contains(&node.id));
+    let select = Arc::new(move |stream: &LiveStream<'_>| ids.contains(&stream.node.id));
     for stream in selected_streams(ctx, select).await? {
         by_id.entry(stream.node.id.clone()).or_default().push(stream);
     }
@@ -394,7 +412,6 @@ fn merge(
 
 impl FleetRequest for pb::ListNodesRequest {
     const NAME: &'static str = "chancery.admin.v1.ListNodesRequest";
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
     type Reply = pb::ListNodesResponse;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::ListNodesResponse, AdminError> {

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use chancery_admin_proto::v1 as pb;
-use chancery_fanout::StreamStatus;
-use chancery_protocol::{SubscriptionStatus, SyncState};
+use chancery_fanout::{LiveStream, StreamStatus};
+use chancery_protocol::{SubscriptionStatus, SyncState, Synchronization};
 
 use crate::times::millis;
 
@@ -82,9 +82,13 @@ pub(crate) fn coarse_word(condition: &pb::Condition) -> &'static str {
     NodeState::parse(&condition.state).map_or(DISCONNECTED, NodeState::coarse_word)
 }
 
-/// Returns the worst state of the streams of a node.
-pub(crate) fn node_state<'a>(streams: impl IntoIterator<Item = &'a StreamStatus>) -> NodeState {
-    streams.into_iter().map(stream_state).max().unwrap_or_default()
+/// Returns the state of a stream.
+pub(crate) fn stream_state(stream: &LiveStream<'_>) -> NodeState {
+    if !stream.is_assigned {
+        return NodeState::Unassigned;
+    }
+    let states = stream.synchronization().map(|one| state_of(stream.clock_ms, one));
+    states.max().unwrap_or_default()
 }
 
 /// Returns the worst of some conditions. Of equal states, the one that lasts longest.
@@ -99,28 +103,20 @@ pub(crate) fn worst<'a>(
     conditions.into_iter().max_by_key(key).cloned()
 }
 
-fn stream_state(stream: &StreamStatus) -> NodeState {
-    if stream.assignment.is_none() {
-        return NodeState::Unassigned;
-    }
-    let states = stream.subscriptions.iter().map(|one| state_of(stream, one));
-    states.max().unwrap_or_default()
-}
-
 /// Returns the time since which a client owes an answer.
-fn unanswered_for(stream: &StreamStatus, subscription: &SubscriptionStatus) -> Option<Duration> {
-    let since = subscription.unanswered_since?;
-    Some(Duration::from_millis(stream.clock_ms.saturating_sub(since)))
+fn unanswered_for(clock_ms: u64, synchronization: Synchronization) -> Option<Duration> {
+    let since = synchronization.unanswered_since?;
+    Some(Duration::from_millis(clock_ms.saturating_sub(since)))
 }
 
-fn state_of(stream: &StreamStatus, subscription: &SubscriptionStatus) -> NodeState {
-    match subscription.state {
+fn state_of(clock_ms: u64, synchronization: Synchronization) -> NodeState {
+    match synchronization.state {
         SyncState::Nacked => NodeState::Rejected,
-        SyncState::Pending => match unanswered_for(stream, subscription) {
+        SyncState::Pending => match unanswered_for(clock_ms, synchronization) {
             Some(time) if time > SILENT_AFTER => NodeState::Silent,
             _ => NodeState::Pending,
         },
-        SyncState::Idle | SyncState::Synced if subscription.n_missing > 0 => NodeState::Waiting,
+        SyncState::Idle | SyncState::Synced if synchronization.n_missing > 0 => NodeState::Waiting,
         SyncState::Idle | SyncState::Synced => NodeState::Synced,
     }
 }
@@ -137,8 +133,9 @@ pub(crate) fn condition(stream: &StreamStatus, now: SystemTime) -> pb::Condition
         return new(NodeState::Unassigned, None, text.to_owned());
     }
     let of_types = stream.subscriptions.iter().map(|one| {
-        let state = state_of(stream, one);
-        let owed = unanswered_for(stream, one).and_then(|time| now.checked_sub(time));
+        let state = state_of(stream.clock_ms, one.synchronization());
+        let owed = unanswered_for(stream.clock_ms, one.synchronization())
+            .and_then(|time| now.checked_sub(time));
         let (since, message) = match state {
             NodeState::Rejected => {
                 let nack = stream.nacks.iter().find(|nack| nack.type_url == one.type_url);

@@ -3,14 +3,13 @@
 use std::{sync::Arc, time::SystemTime};
 
 use chancery_admin_proto::v1 as pb;
-use chancery_fanout::{NackRecord, PollRejection, SelectNode, StalledShard, StreamStatus};
-use chancery_model::Verb;
+use chancery_fanout::{NackRecord, PollRejection, SelectStream, StalledShard, StreamStatus};
 use chancery_protocol::{SubscriptionStatus, SyncState};
 use tokio::time::Instant;
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     fleet::{self, Elsewhere, FleetRequest},
     node_state::{DISCONNECTED, coarse_word, condition, n_duplicates, worst},
     requested::missing_names,
@@ -26,10 +25,10 @@ pub(crate) async fn streams(ctx: &Ctx) -> Result<Vec<StreamStatus>, AdminError> 
     selected_streams(ctx, Arc::new(|_| true)).await
 }
 
-/// Returns the status of the streams of selected nodes to this replica.
+/// Returns the status of selected streams to this replica.
 pub(crate) async fn selected_streams(
     ctx: &Ctx,
-    select: SelectNode,
+    select: SelectStream,
 ) -> Result<Vec<StreamStatus>, AdminError> {
     let since = Instant::now();
     let streams = ctx.deps.fanout.streams_of(select).await;
@@ -145,7 +144,6 @@ async fn disconnected_node(ctx: &Ctx, id: &str) -> Result<pb::NodeStatus, AdminE
 
 impl FleetRequest for pb::GetNodeRequest {
     const NAME: &'static str = "chancery.admin.v1.GetNodeRequest";
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
     type Reply = pb::NodeStatus;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::NodeStatus, AdminError> {
@@ -206,7 +204,7 @@ pub(crate) fn not_asked(n_replicas: u64) -> String {
 /// Returns the streams of a node to this replica, sorted by start time.
 pub(crate) async fn streams_of_node(ctx: &Ctx, id: &str) -> Result<Vec<StreamStatus>, AdminError> {
     let id = id.to_owned();
-    let mut streams = selected_streams(ctx, Arc::new(move |node| node.id == id)).await?;
+    let mut streams = selected_streams(ctx, Arc::new(move |stream| stream.node.id == id)).await?;
     streams.sort_by_key(|stream| (stream.since, stream.peer));
     Ok(streams)
 }

@@ -16,12 +16,13 @@ use crate::{
 const ERROR: &str = "chancery.admin.v1.ErrorResponse";
 
 /// The parameters of a write, each with its schema.
-const WRITE_OPTIONS: [(&str, &str); 12] = [
+const WRITE_OPTIONS: [(&str, &str); 13] = [
     ("timeout", "text"),
     ("wait", "text"),
     ("dry_run", "flag"),
     ("if_revision", "number"),
     ("label", "text"),
+    ("labels", "list"),
     ("author", "text"),
     ("reason", "text"),
     ("request_id", "text"),

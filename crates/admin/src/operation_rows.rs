@@ -33,9 +33,15 @@ macro_rules! operations {
                 let record = Record::new(call, or!([$($operation)?] None));
                 // The future of an operation is large, and each layer around it would copy it.
                 record.$how(Box::pin(async {
-                    let $ctx = &record.permit($access)?;
+                    let $ctx = &record.permit(<pb::$message as Needs>::NEEDS)?;
                     $run
                 })).await
+            }
+        )+)+
+
+        $($(
+            impl Needs for pb::$message {
+                const NEEDS: Access = $access;
             }
         )+)+
 
@@ -66,7 +72,7 @@ macro_rules! operations {
                 method: stringify!($verb),
                 path: $path,
                 summary: $doc,
-                needs: $access,
+                needs: <pb::$message as Needs>::NEEDS,
                 reads_body: parameters!(@body $form),
                 parameters: parameters!($form),
                 reply: <$reply as HttpReply>::NAME,

@@ -22,7 +22,7 @@ use crate::{
     cluster,
     ctx::{
         Access::{self, AnyWrite, Cluster, Open, Somewhere},
-        Call,
+        Call, Needs,
     },
     deps::Deps,
     describe, disconnect, drain, explain, fleet_wait, freeze, history, keys, load, log_service,
@@ -260,6 +260,7 @@ operations! {
                 author: text("author"),
                 since_ms: number_or_zero("since_ms"),
                 request_id: text("request_id"),
+                label: text("label"),
             },
             run: history::list_history(ctx, request).await,
         }

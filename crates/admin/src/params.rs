@@ -176,6 +176,7 @@ impl Params {
             if_revision: self.number("if_revision")?,
             wait_ms: wait_ms.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
             label: self.text("label")?,
+            labels: labels(&self.list("labels"))?,
             author: self.text("author")?,
             reason: self.text("reason")?,
             problems_in_response: false,
@@ -201,6 +202,21 @@ impl Params {
 /// Splits values with several names: `a,b`.
 fn names(values: &[String]) -> Vec<String> {
     values.iter().flat_map(|value| value.split(',')).map(|name| name.trim().to_owned()).collect()
+}
+
+/// Parses labels: `a=1,b=2`.
+fn labels(values: &[String]) -> Result<BTreeMap<String, String>, AdminError> {
+    let mut labels = BTreeMap::new();
+    for text in values.iter().flat_map(|value| value.split(',')) {
+        let Some((key, value)) = text.split_once('=') else {
+            let text = format!("labels: {text:?} has no `=`; write KEY=VALUE,KEY=VALUE");
+            return Err(AdminError::Parameter(text));
+        };
+        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(AdminError::Parameter(format!("labels: the key {key:?} is there twice")));
+        }
+    }
+    Ok(labels)
 }
 
 /// Parses a time such as `500ms`, `10s`, `2m` or `1h`.

@@ -25,19 +25,19 @@ impl From<PastError> for AdminError {
     }
 }
 
-/// Returns a reader of earlier content, at least as new as the cluster was when it was called.
+/// Returns a reader of earlier content. Unless `freshness` is stale, it includes all writes committed before the call.
 pub(crate) async fn past(ctx: &Ctx, freshness: Freshness) -> Result<Past, AdminError> {
     ctx.deps.catch_up(freshness).await?;
     let past = tokio::time::timeout(STORED_TIMEOUT, ctx.deps.replica.past()).await;
     past.map_err(|_| {
-        AdminError::Unavailable(
-            "this replica has not stored the newest changes yet; try again, or use another replica"
-                .to_owned(),
-        )
+        AdminError::Unavailable(format!(
+            "cannot read earlier revisions: this replica has not stored the newest changes within {STORED_TIMEOUT:?}; \
+             try again, or use another replica"
+        ))
     })
 }
 
-/// Returns the state at a revision, as far as a selection needs it, with the present access rules.
+/// Returns the selected part of the state at a revision, with the current access rules.
 pub(crate) async fn state_at(
     ctx: &Ctx,
     revision: Revision,

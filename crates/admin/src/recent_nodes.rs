@@ -8,13 +8,14 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{self, Read as _, Write as _},
+    ops::Bound,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use chancery_admin_proto::v1 as pb_admin;
-use chancery_fanout::Fanout;
+use chancery_fanout::{Fanout, LiveStream, LoggedEvents, LoggedKind};
 use chancery_model::Node;
 use chancery_raft_proto::v1 as pb;
 use parking_lot::Mutex;
@@ -24,10 +25,14 @@ use tracing::warn;
 
 use crate::times::millis;
 
-/// The maximum number of nodes without a stream. Beyond it, those that were seen first are forgotten.
+/// The maximum number of nodes without a stream. Beyond it, the nodes that were connected least recently are removed.
 const DISCONNECTED_MAX: usize = 100_000;
 /// The maximum size of the file in bytes.
 const FILE_BYTES_MAX: u64 = 128 << 20;
+/// The maximum number of events that are taken at once.
+const EVENTS_MAX: usize = 10_000;
+/// Node IDs of this length in bytes or longer may be truncated in the log of client events, and are skipped.
+const LOGGED_ID_BYTES_MAX: usize = 500;
 /// The pause between two visits of the streams, and the maximum time between two versions of the file.
 const VISIT_PAUSE: Duration = Duration::from_secs(5);
 const SAVE_PAUSE: Duration = Duration::from_secs(30);
@@ -53,6 +58,8 @@ struct Nodes {
     by_id: BTreeMap<String, Recent>,
     /// The number of the newest visit.
     visit: u64,
+    /// The number of the newest event that was taken.
+    last_event: u64,
     /// Whether the file lacks a node, or a node has lost its streams since.
     has_changed: bool,
 }
@@ -87,6 +94,7 @@ impl RecentNodes {
         if self.settings.keep.is_zero() {
             return;
         }
+        self.take_events(fanout);
         let now = millis(SystemTime::now());
         let visit = {
             let mut nodes = self.nodes.lock();
@@ -94,8 +102,8 @@ impl RecentNodes {
             nodes.visit
         };
         let (since, nodes) = (Instant::now(), Arc::clone(&self.nodes));
-        let see = move |node: &Node| {
-            nodes.lock().see(node, visit, now);
+        let see = move |stream: &LiveStream<'_>| {
+            nodes.lock().see(stream.node, visit, now);
             false
         };
         fanout.for_each_stream_of(Arc::new(see), |_| {}).await;
@@ -106,7 +114,45 @@ impl RecentNodes {
         }
     }
 
-    /// Returns the nodes without a stream to this replica that `select` selects, in the order of their IDs.
+    /// Notes the nodes whose streams have begun or ended since the last call, also those that were connected only briefly.
+    pub(crate) fn take_events(&self, fanout: &Fanout) {
+        if self.settings.keep.is_zero() {
+            return;
+        }
+        let mut nodes = self.nodes.lock();
+        let LoggedEvents { events, newest, .. } =
+            fanout.client_events(nodes.last_event, EVENTS_MAX);
+        nodes.last_event = events.last().map_or(newest, |last| last.number);
+        for event in events {
+            let is_of_stream =
+                matches!(event.kind, LoggedKind::Connected | LoggedKind::Disconnected);
+            // The log cuts longer IDs.
+            if is_of_stream && event.node.len() < LOGGED_ID_BYTES_MAX {
+                nodes.see_event(event.node, millis(event.time));
+            }
+        }
+    }
+
+    /// Writes the file a last time, before the replica ends.
+    pub(crate) async fn finish(&self, fanout: &Fanout) {
+        if !self.settings.keep.is_zero() {
+            self.take_events(fanout);
+            self.save().await;
+        }
+    }
+
+    /// Notes nodes that have a stream now.
+    pub(crate) fn note<'a>(&self, connected: impl IntoIterator<Item = &'a Node>) {
+        if self.settings.keep.is_zero() {
+            return;
+        }
+        let now = millis(SystemTime::now());
+        let mut nodes = self.nodes.lock();
+        let visit = nodes.visit;
+        connected.into_iter().for_each(|node| nodes.see(node, visit, now));
+    }
+
+    /// Returns the nodes without a stream at the last visit that `select` selects, in the order of their IDs.
     pub(crate) fn disconnected(
         &self,
         replica_id: u64,
@@ -115,14 +161,23 @@ impl RecentNodes {
     ) -> Vec<pb_admin::DisconnectedNode> {
         let nodes = self.nodes.lock();
         let gone = nodes.by_id.iter().filter(|(id, one)| !one.is_connected && select(id));
-        let show = |(id, one): (&String, &Recent)| pb_admin::DisconnectedNode {
-            id: id.clone(),
-            cluster: one.cluster.clone(),
-            user_agent: one.user_agent.clone(),
-            since_ms: one.seen_ms,
-            replica_id,
-        };
-        gone.take(max).map(show).collect()
+        gone.take(max).map(|(id, one)| one.show(id, replica_id)).collect()
+    }
+
+    /// Returns the nodes with IDs after `after` and up to `end` that `is_absent` selects. The caller knows that they have
+    /// no stream now, whatever the last visit found.
+    pub(crate) fn absent(
+        &self,
+        replica_id: u64,
+        max: usize,
+        (after, end): (&str, Option<&str>),
+        is_absent: impl Fn(&str) -> bool,
+    ) -> Vec<pb_admin::DisconnectedNode> {
+        let end = end.map_or(Bound::Unbounded, Bound::Included);
+        let nodes = self.nodes.lock();
+        let range = nodes.by_id.range::<str, _>((Bound::Excluded(after), end));
+        let absent = range.filter(|(id, _)| is_absent(id));
+        absent.take(max).map(|(id, one)| one.show(id, replica_id)).collect()
     }
 
     /// Visits the streams and writes the file again and again.
@@ -157,10 +212,29 @@ impl RecentNodes {
     }
 }
 
+impl Recent {
+    fn show(&self, id: &str, replica_id: u64) -> pb_admin::DisconnectedNode {
+        pb_admin::DisconnectedNode {
+            id: id.to_owned(),
+            cluster: self.cluster.clone(),
+            user_agent: self.user_agent.clone(),
+            since_ms: self.seen_ms,
+            replica_id,
+        }
+    }
+}
+
 impl Nodes {
     /// Notes that a node has a stream.
     fn see(&mut self, node: &Node, visit: u64, now: u64) {
         if let Some(known) = self.by_id.get_mut(&node.id) {
+            for (known, now) in
+                [(&mut known.cluster, &node.cluster), (&mut known.user_agent, &node.user_agent)]
+            {
+                if known != now {
+                    known.clone_from(now);
+                }
+            }
             known.visit = known.visit.max(visit);
             known.seen_ms = known.seen_ms.max(now);
             known.is_connected = true;
@@ -170,6 +244,19 @@ impl Nodes {
         let (cluster, user_agent) = (node.cluster.clone(), node.user_agent.clone());
         let recent = Recent { cluster, user_agent, seen_ms: now, visit, is_connected: true };
         self.by_id.insert(node.id.clone(), recent);
+    }
+
+    /// Notes that a node had a stream at a time. The next visit finds whether it still has one.
+    fn see_event(&mut self, id: String, time_ms: u64) {
+        if let Some(known) = self.by_id.get_mut(&id) {
+            known.seen_ms = known.seen_ms.max(time_ms);
+            return;
+        }
+        self.has_changed = true;
+        let (cluster, user_agent) = Default::default();
+        let visit = self.visit;
+        let recent = Recent { cluster, user_agent, seen_ms: time_ms, visit, is_connected: false };
+        self.by_id.insert(id, recent);
     }
 
     /// Ends a visit of all streams. Forgets the nodes that were seen last before `oldest`.
@@ -251,6 +338,23 @@ mod tests {
 
     fn ids(nodes: &RecentNodes) -> Vec<String> {
         nodes.disconnected(1, 10, |_| true).into_iter().map(|one| one.id).collect()
+    }
+
+    /// A node that no visit found is listed after its stream has ended, also after a restart, and a visit that finds it
+    /// corrects its properties.
+    #[test]
+    fn brief_node_is_disconnected_and_properties_are_the_newest() {
+        let nodes = recent(Nodes::default());
+        nodes.nodes.lock().see_event("brief".to_owned(), 7);
+        assert!(nodes.nodes.lock().has_changed);
+        assert_eq!(ids(&nodes), ["brief"]);
+        nodes.nodes.lock().see(&node("brief"), 1, 8);
+        assert_eq!(ids(&nodes), Vec::<String>::new());
+        let moved = Node { cluster: "core".to_owned(), ..node("brief") };
+        nodes.nodes.lock().see(&moved, 2, 9);
+        nodes.nodes.lock().end_visit(3, 0);
+        let listed = nodes.disconnected(1, 10, |_| true);
+        assert_eq!((listed[0].cluster.as_str(), listed[0].since_ms), ("core", 9));
     }
 
     #[test]

@@ -88,6 +88,11 @@ impl Operation {
                 operation = operation.detail(key, text.as_str());
             }
         }
+        if !options.labels.is_empty() {
+            let labels = options.labels.iter().map(|(key, value)| format!("{key}={value}"));
+            let labels: Vec<_> = labels.collect();
+            operation = operation.names("labels", labels.iter().map(String::as_str));
+        }
         match options.confirm.as_slice() {
             [] => operation,
             guards => operation.names("confirm", guards.iter().map(String::as_str)),

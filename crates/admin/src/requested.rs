@@ -157,10 +157,13 @@ impl Requested {
         let empty =
             self.collections.iter().filter(|name| self.is_complete && !self.has_members(name));
         let missing: Vec<&ResourceName> = names.chain(empty).collect();
-        let of_read = match self.is_complete {
-            _ if missing.is_empty() => return None,
-            true => String::new(),
-            false => format!(" (of the first {} names)", self.names.len()),
+        if missing.is_empty() {
+            return None;
+        }
+        let of_read = if self.is_complete {
+            String::new()
+        } else {
+            format!(" (of the first {} names)", self.names.len())
         };
         Some(format!("asks for {}, which the node does not see{of_read}", list(&missing)))
     }

@@ -4,12 +4,11 @@ mod contents;
 mod show;
 
 use chancery_admin_proto::v1 as pb;
-use chancery_model::Verb;
 use chancery_resolve::{Request, resolve};
 
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::Ctx,
     fleet::{self, FleetRequest},
     nodes,
     work::Size,
@@ -36,7 +35,6 @@ pub(crate) async fn resolve_request(
 
 impl FleetRequest for pb::ResolveRequest {
     const NAME: &'static str = "chancery.admin.v1.ResolveRequest";
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
     type Reply = pb::ResolveResponse;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::ResolveResponse, AdminError> {

@@ -60,6 +60,15 @@ pub(crate) fn compare(
 }
 
 impl Compared {
+    /// Returns whether nothing that a transaction can restore differs.
+    pub(crate) fn is_empty(&self) -> bool {
+        let Self { before, after, changes } = self;
+        changes.is_empty()
+            && before.assignments.rules == after.assignments.rules
+            && before.access.rules == after.access.rules
+            && before.quotas.rules == after.quotas.rules
+    }
+
     /// Removes the changes of resources that the caller may not read, and returns their number.
     fn hide(&mut self, ctx: &Ctx) -> u64 {
         let n = self.changes.len();
@@ -126,13 +135,14 @@ impl Compared {
             (Some(type_url), Some(name)) => {
                 ResourceKey { type_url: type_url.clone(), name: name.clone() }.to_string()
             }
-            (Some(type_url), None) => format!("a resource of {}", type_url.shown_name()),
-            _ => "a resource".to_owned(),
+            (Some(type_url), None) => format!("any resource of {}", type_url.shown_name()),
+            _ => "any resource".to_owned(),
         };
         let place = scope.as_ref().map_or_else(String::new, |scope| format!(" in scope {scope:?}"));
         let [from, to] = [&self.before, &self.after].map(|state| state.revision);
         Err(AdminError::NotFound(format!(
-            "{what}{place} does not exist at revision {from} or {to}; check the names"
+            "cannot compare revisions {from} and {to}: {what}{place} does not exist at revision {from} or {to}; \
+             check the names"
         )))
     }
 }
@@ -282,6 +292,7 @@ pub(crate) async fn compare_revisions(
         }
         _ => None,
     };
+    let is_named = name.is_some();
     let selection = Selection { scope, type_url, name };
     let reader = ctx.clone();
     let read = move || {
@@ -293,7 +304,9 @@ pub(crate) async fn compare_revisions(
             compared.after.access = Arc::clone(&compared.before.access);
             compared.after.quotas = Arc::clone(&compared.before.quotas);
         }
+        // A resource that the caller may not read looks as if it did not exist.
         let hidden = compared.hide(&reader);
+        let hidden = if is_named { 0 } else { hidden };
         let total = compared.changes.len();
         let (of_page, next) = page.of(std::mem::take(&mut compared.changes), |change| {
             ((from.0, to.0), change_key(change))

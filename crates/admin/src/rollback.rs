@@ -1,12 +1,12 @@
 //! Rollback to an earlier revision, and undo of one revision.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use chancery_admin_proto::v1 as pb;
 use chancery_admission::{Problem, check_again};
 use chancery_model::{
-    AccessOp, AssignmentOp, Change, Precondition, Resource, ResourceDraft, ResourceKey, Revision,
+    AccessOp, Change, Precondition, Refusal, Resource, ResourceDraft, ResourceKey, Revision,
     ScopeName, State, Target, Transaction, Upsert, Verb,
 };
 use chancery_store::{Past, PastError, Selection};
@@ -16,6 +16,7 @@ use crate::{
     AdminError,
     ctx::Ctx,
     deps::Freshness,
+    item_changes::{assignment_changes, named},
     past::past,
     record::Operation,
     resources::{given, parse_type, stored_name},
@@ -84,6 +85,7 @@ pub(crate) async fn rollback(
             let compared = compare(&past, [newest, to], &selection)?;
             authorize(&caller, checked, &compared)?;
             compared.check_found(&caller, &past, &selection)?;
+            check_revision(checked, past.state(), &selection)?;
             restoring(transaction(checked), past.state(), &compared)
         };
         let planned = plan(&checked);
@@ -91,6 +93,20 @@ pub(crate) async fn rollback(
     };
     let (planned, checked) = ctx.deps.work.run(Size::Large, read).await?;
     commit(ctx, planned, checked).await
+}
+
+/// Checks the expected revision of a scope. The store does not do so for a rollback without changes, which names no scope.
+fn check_revision(
+    checked: &Checked,
+    state: &State,
+    selection: &Selection,
+) -> Result<(), AdminError> {
+    let (Some(expected), Some(scope)) = (checked.if_revision, &selection.scope) else {
+        return Ok(());
+    };
+    let changed = state.scopes.get(scope).map(|scope| scope.changed);
+    let Some(changed) = changed.filter(|changed| *changed > expected) else { return Ok(()) };
+    Err(Refusal::RevisionBehind { expected, scope: Some(scope.clone()), changed }.into())
 }
 
 fn key_of(type_url: &chancery_model::TypeUrl, name: &chancery_model::ResourceName) -> ResourceKey {
@@ -124,10 +140,17 @@ pub(crate) async fn undo(
             let compared = compare(&past, [revision, previous], &Selection::default());
             let compared = compared.map_err(|error| match error {
                 PastError::TooMany { .. } => AdminError::Precondition(format!(
-                    "cannot undo revision {revision}: later revisions changed too much; use `chancery rollback SCOPE`"
+                    "cannot undo revision {revision}: later revisions replaced too many records for one answer; \
+                     roll back one scope with `chancery rollback SCOPE --to`"
                 )),
                 error => error.into(),
             })?;
+            if compared.is_empty() {
+                return Err(AdminError::Precondition(format!(
+                    "cannot undo revision {revision}: it changed no resources, assignments, access rules or quotas; \
+                     if it began a freeze, run `chancery thaw`"
+                )));
+            }
             authorize(&caller, checked, &compared)?;
             let compared = without_conflicts(&past, revision, compared)?;
             restoring(transaction(checked), past.state(), &compared)
@@ -139,7 +162,7 @@ pub(crate) async fn undo(
     commit(ctx, planned, checked).await
 }
 
-/// Checks whether the caller may write all changes of a comparison. Errors about them may then name them.
+/// Checks whether the caller may write all changes of a comparison. Later errors may then name the changed objects.
 pub(crate) fn authorize(
     ctx: &Ctx,
     checked: &Checked,
@@ -172,7 +195,7 @@ pub(crate) fn authorize(
     if n_resources == 0 && may_read_items {
         return Err(denied);
     }
-    Err(ctx.denied("write all that this would restore, which includes what it may not read"))
+    Err(ctx.denied("write everything that this operation restores, part of which it may not read"))
 }
 
 /// Returns the bytes that identify a retry. The transaction cannot, because it depends on the state.
@@ -200,10 +223,12 @@ pub(crate) async fn commit(
     let access = ctx.deps.replica.state().access.changed;
     let is_old = |one: &Precondition| matches!(one, Precondition::Access(read) if *read < access);
     if transaction.preconditions.iter().any(is_old) {
-        let text = "the access rules have changed meanwhile; nothing was written, try again";
-        return Err(AdminError::Precondition(text.to_owned()));
+        return Err(AdminError::Precondition(format!(
+            "cannot restore access rules or quotas: the access rules changed at revision {access}, after the content was \
+             compared; nothing was written; run the command again"
+        )));
     }
-    let validation = validation_of(ctx, checked.validation).await;
+    let (validation, _) = validation_of(ctx, checked.validation).await;
     let check = move || {
         let found = check_again(&transaction.upserts, &validation);
         found.map(|warnings| (transaction, warnings)).map_err(|all| refused(&validation, all))
@@ -241,14 +266,7 @@ pub(crate) fn restoring(
 /// Adds the operations on assignments, access rules and quotas that a comparison needs.
 fn restoring_items(mut transaction: Transaction, compared: &Compared) -> Transaction {
     let Compared { before, after, .. } = compared;
-    let assignments = named(&before.assignments.rules, &after.assignments.rules, |rule| &rule.name);
-    transaction.assignments = assignments
-        .into_iter()
-        .map(|(name, (_, new))| match new {
-            Some(new) => AssignmentOp::Put(new.clone()),
-            None => AssignmentOp::Delete(name),
-        })
-        .collect();
+    transaction.assignments = assignment_changes(&before.assignments, &after.assignments);
     let rules = named(&before.access.rules, &after.access.rules, |rule| &rule.name);
     let rules = rules.into_iter().map(|(name, (_, new))| match new {
         Some(new) => AccessOp::PutRule(Box::new(new.clone())),
@@ -283,26 +301,6 @@ fn draft_of(
         children: resource.children().to_vec(),
         ..ResourceDraft::new(key.clone(), body)
     })
-}
-
-/// An item before and after.
-type Sides<'a, T> = (Option<&'a T>, Option<&'a T>);
-
-/// Returns the items that differ, by name.
-fn named<'a, T: PartialEq>(
-    before: &'a [T],
-    after: &'a [T],
-    name: impl Fn(&T) -> &Arc<str>,
-) -> BTreeMap<Arc<str>, Sides<'a, T>> {
-    let mut items: BTreeMap<Arc<str>, Sides<'a, T>> = BTreeMap::new();
-    for old in before {
-        items.entry(name(old).clone()).or_default().0 = Some(old);
-    }
-    for new in after {
-        items.entry(name(new).clone()).or_default().1 = Some(new);
-    }
-    items.retain(|_, (old, new)| old != new);
-    items
 }
 
 /// Returns the changes that undo a revision on top of the newest content.

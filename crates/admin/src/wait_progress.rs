@@ -1,4 +1,4 @@
-//! The waits of callers of any replica, on this one: each has a task that watches the sessions of this replica.
+//! The part of each wait on this replica: a task that watches the sessions of this replica, for a caller of any replica.
 //!
 //! Invariants:
 //! - At most [`WAITS_MAX`] waits of other replicas run at a time.
@@ -20,7 +20,7 @@ use tokio::{sync::watch, time::Instant};
 use crate::wait::{LISTED_MAX, Waited, Waits};
 
 /// The maximum number of waits of other replicas.
-const WAITS_MAX: usize = 1024;
+pub(crate) const WAITS_MAX: usize = 1024;
 /// The time after which a wait ends if nobody has asked for its progress.
 const UNASKED_MAX: Duration = Duration::from_secs(10);
 
@@ -88,7 +88,7 @@ impl SessionWait {
     }
 }
 
-/// The waits of other replicas, by their identity.
+/// The waits of other replicas, by wait ID.
 #[derive(Clone, Default)]
 pub(crate) struct ForeignWaits(Arc<Mutex<HashMap<u64, Arc<SessionWait>>>>);
 
@@ -113,7 +113,7 @@ impl ForeignWaits {
     }
 }
 
-/// Returns a number that no other process and no other call gives, except by chance.
+/// Returns a random number that identifies a wait or a process.
 pub(crate) fn random_number() -> u64 {
     RandomState::new().hash_one(Instant::now())
 }

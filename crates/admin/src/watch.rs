@@ -23,7 +23,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use crate::{
     AdminError,
     cluster::show_entry,
-    ctx::{Access, Ctx},
+    ctx::{Access, Ctx, Needs},
     deps::Freshness,
     fleet::{self, Elsewhere, FleetRequest},
     lasting::right_ends,
@@ -347,9 +347,12 @@ fn record(event: LoggedEvent) -> pb_raft::ClientEventRecord {
     }
 }
 
+impl Needs for pb_raft::ClientEventsQuestion {
+    const NEEDS: Access = Access::Cluster(Verb::Nodes);
+}
+
 impl FleetRequest for pb_raft::ClientEventsQuestion {
     const NAME: &'static str = "chancery.raft.v1.ClientEventsQuestion";
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
     type Reply = pb_raft::ClientEventsAnswer;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<pb_raft::ClientEventsAnswer, AdminError> {

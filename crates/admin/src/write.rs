@@ -31,11 +31,12 @@ use crate::{
     deletion::{content, deletion},
     deps::Deps,
     deps::Freshness,
-    fleet_effects,
+    fleet_effects::{self, FleetEffects},
     fleet_wait::{Enough, wait_for},
     held_changes::held_of_write,
     nodes,
     record::Operation,
+    releases,
     request_ids::stored_id,
     resources::parse_type,
     trial::{Attempt, Trial},
@@ -86,12 +87,13 @@ pub(crate) async fn apply(
     let scope = scope(&request.scope)?;
     check_number_of_files(request.files.len())?;
     let files: Vec<Manifest> = request.files.into_iter().map(manifest).collect();
+    let (validation, elsewhere) = write_profiles::validation_of(ctx, checked.validation).await;
     let options = Options {
         scope,
         prune: if request.prune { Prune::Prune } else { Prune::Keep },
         if_revision: checked.if_revision,
         meta: checked.meta.clone(),
-        validation: write_profiles::validation_of(ctx, checked.validation).await,
+        validation,
         name: only_name(request.name),
     };
     let size = reading_size(&files);
@@ -106,7 +108,7 @@ pub(crate) async fn apply(
         let Admitted { mut transaction, origins, unchanged, warnings } =
             admitted.map_err(|problems| refused(&options.validation, problems))?;
         if override_freeze {
-            transaction.access.push(AccessOp::PassFreezes);
+            transaction.access.push(AccessOp::OverrideFreezes);
         }
         let clients = checked_clients(&options.validation, &transaction);
         let collections = collections_of(&transaction);
@@ -146,7 +148,7 @@ pub(crate) async fn apply(
         }
         Attempt::Tried(tried) => commit_tried(ctx, *tried, checked, input).await,
     };
-    let response = write_profiles::with_clients(ctx, response?, clients);
+    let response = write_profiles::with_clients(response?, clients, &elsewhere);
     Ok(unrequested_collections::with_unrequested(ctx, response, collections).await)
 }
 
@@ -208,7 +210,7 @@ pub(crate) async fn import(
         .ok_or_else(|| AdminError::Parameter("there is no bootstrap to import".to_owned()))?;
     let file = manifest(file);
     let size = reading_size(std::slice::from_ref(&file));
-    let validation = write_profiles::validation_of(ctx, checked.validation).await;
+    let (validation, elsewhere) = write_profiles::validation_of(ctx, checked.validation).await;
     let call = validation.clone();
     let only_name = only_name(request.name);
     let read = move |stop: &Arc<AtomicBool>| {
@@ -227,7 +229,7 @@ pub(crate) async fn import(
     let checked_clients = checked_clients(&validation, &transaction);
     input.warnings.extend(external_findings(ctx, &mut transaction, &checked).await?);
     let response = commit(ctx, transaction, checked, input).await?;
-    let response = write_profiles::with_clients(ctx, response, checked_clients);
+    let response = write_profiles::with_clients(response, checked_clients, &elsewhere);
     Ok(pb::WriteResponse { left_out, ..response })
 }
 
@@ -365,24 +367,20 @@ async fn commit_tried(
     mut input: Input,
 ) -> Result<pb::WriteResponse, AdminError> {
     write_access::authorize_write(ctx, &mut tried.transaction, &checked)?;
+    if checked.effect == Effect::Committed && !checked.meta.labels.is_empty() {
+        releases::require(
+            ctx,
+            "store labels",
+            "without labels, which would drop them and have another history",
+        )
+        .await?;
+    }
     let fleet = fleet_effects::fleet_effects(ctx, &tried, checked.effect).await?;
     let shared = write_check::shared_addresses(ctx, &tried, checked.validation, &fleet).await?;
-    let Trial {
-        mut transaction,
-        before,
-        applied: tried,
-        suspects,
-        dangling,
-        references,
-        replaced,
-        published,
-        ..
-    } = tried;
-    let (started, confirmed) = (checked.started, &checked.confirmed);
-    let after = &tried.state;
-    let guards =
-        write_check::tripped_guards(ctx, &before, after, suspects, references, confirmed, &fleet);
-    let mut guards = guards.await?;
+    let mut guards = guards(ctx, &mut tried, &checked, &fleet).await?;
+    let Trial { mut transaction, before, applied: tried, dangling, replaced, published, .. } =
+        tried;
+    let (started, after) = (checked.started, &tried.state);
     let dangling = write_check::dangling_references(ctx, &before, after, dangling, &fleet).await?;
     let mut findings = dangling.and(shared);
     findings.warnings.extend(replaced);
@@ -432,6 +430,24 @@ async fn commit_tried(
     }
     response.warnings.extend(nodes::unasked_shards(ctx, started));
     Ok(response)
+}
+
+/// Returns the guards that a write trips. Most writes trip none, and cost nothing here.
+async fn guards(
+    ctx: &Ctx,
+    tried: &mut Trial,
+    checked: &Checked,
+    fleet: &FleetEffects,
+) -> Result<Vec<pb::GuardFinding>, AdminError> {
+    let suspects = std::mem::take(&mut tried.suspects);
+    if suspects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (had, has, references) = tried.guarded();
+    let confirmed = &checked.confirmed;
+    let find = write_check::tripped_guards(ctx, &had, &has, suspects, references, confirmed, fleet);
+    // The states would make the future of each write larger.
+    Box::pin(find).await
 }
 
 /// Adds the changes to the response of a write. If other writes came between, they are only counted.
@@ -531,6 +547,11 @@ async fn propose(
             (Ok(Outcome::Refused(refusal)), _) => {
                 return Err(refused_by(ctx, size, expected, refusal).await);
             }
+            // The store knows the ID of the caller and of its request.
+            (Err(TransactError::Reused { revision, .. }), _) => {
+                let id = checked.request_id;
+                return Err(not_committed(&TransactError::Reused { id, revision }));
+            }
             (Err(error), _) => return Err(not_committed(&error)),
         }
     }
@@ -561,6 +582,7 @@ async fn dry_run(
 fn trace_acknowledgment(deps: &Arc<Deps>, trace: &WriteTrace, change: Change) {
     let Ok(permit) = deps.traced_waits.clone().try_acquire_owned() else { return };
     let (deps, trace) = (Arc::clone(deps), trace.clone());
+    // Nobody watches the task: if it panics, it only drops this part of the trace, and its permit.
     tokio::spawn(async move {
         let start = SystemTime::now();
         let is_over = || deps.drain.is_cancelled();

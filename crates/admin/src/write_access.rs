@@ -101,7 +101,7 @@ fn rights_of_op(
             FreezeTarget::All => need(Verb::FreezeAll, Target::Cluster),
             FreezeTarget::Scope(scope) => need(Verb::Freeze, Target::Scope(scope)),
         },
-        AccessOp::PassFreezes => {
+        AccessOp::OverrideFreezes => {
             touched.iter().for_each(|scope| need(Verb::FreezeOverride, Target::Scope(scope)));
             if !transaction.assignments.is_empty() {
                 need(Verb::FreezeAll, Target::Cluster);
@@ -181,10 +181,12 @@ fn escalation(ctx: &Ctx, op: &AccessOp) -> Option<String> {
         ))
     };
     let takes_from_many = |rule: &AccessRule| {
-        let what = match () {
-            () if refuses(rule) => "take rights away from",
-            () if limits(rule) => "set a quota for",
-            () => return None,
+        let what = if refuses(rule) {
+            "take rights away from"
+        } else if limits(rule) {
+            "set a quota for"
+        } else {
+            return None;
         };
         let pattern = pattern_of(rule)?;
         Some(format!("{what} all identities {pattern:?} (only access.admins may)"))
@@ -213,7 +215,7 @@ fn escalation(ctx: &Ctx, op: &AccessOp) -> Option<String> {
         AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_) => {
             Some("change quotas (only access.admins may)".to_owned())
         }
-        AccessOp::Freeze { .. } | AccessOp::Thaw { .. } | AccessOp::PassFreezes => None,
+        AccessOp::Freeze { .. } | AccessOp::Thaw { .. } | AccessOp::OverrideFreezes => None,
         AccessOp::DeleteToken(digest) => {
             let token = access.token(digest)?;
             if is_admin(ctx, &token.name) {
@@ -253,12 +255,14 @@ fn pattern_of(rule: &AccessRule) -> Option<&str> {
 
 /// Returns why only an administrator may change a rule; `None` if others may.
 fn protection(rule: &AccessRule, caller: &Identity) -> Option<&'static str> {
-    let limits_caller = || rule.identities.iter().any(|one| one.matches(&caller.principal));
-    match () {
-        () if refuses(rule) => Some("takes rights away"),
-        () if !limits(rule) => None,
-        () if limits_caller() => Some("has a quota for its author"),
-        () => pattern_of(rule).map(|_| "has a quota for many identities"),
+    if refuses(rule) {
+        Some("takes rights away")
+    } else if !limits(rule) {
+        None
+    } else if rule.identities.iter().any(|one| one.matches(&caller.principal)) {
+        Some("has a quota for its author")
+    } else {
+        pattern_of(rule).map(|_| "has a quota for many identities")
     }
 }
 

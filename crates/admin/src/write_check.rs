@@ -46,9 +46,6 @@ pub(crate) async fn tripped_guards(
     confirmed: &BTreeSet<Guard>,
     fleet: &FleetEffects,
 ) -> Result<Vec<pb::GuardFinding>, AdminError> {
-    if suspects.is_empty() {
-        return Ok(Vec::new());
-    }
     let (n_not_asked, guard) = (fleet.not_asked.len(), Guard::Unasked);
     // An author who confirms this guard accepts that the other guards judge by the known nodes.
     let is_confirmed = confirmed.contains(&guard) || !ctx.deps.guards.applies(guard);
@@ -113,7 +110,7 @@ pub(crate) async fn shared_addresses(
     let Some(index) = tried.references.clone().filter(|_| !suspects.is_empty()) else {
         return Ok(Findings::default());
     };
-    let validation = write_profiles::validation_of(ctx, call).await;
+    let (validation, _) = write_profiles::validation_of(ctx, call).await;
     let nodes = Arc::clone(&fleet.nodes);
     let size = Size::of(nodes.len() <= INLINE_STREAMS_MAX);
     let after = tried.applied.state.clone();

@@ -1,7 +1,7 @@
 //! The options of a write, checked.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, SystemTime},
 };
 
@@ -20,6 +20,9 @@ use crate::{
 };
 
 const LABEL_BYTES_MAX: usize = 64;
+/// The maximum number of labels of a revision.
+const LABELS_MAX: usize = 16;
+const LABEL_VALUE_BYTES_MAX: usize = 256;
 const TEXT_BYTES_MAX: usize = 4096;
 /// The maximum time of a wait.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(3600);
@@ -79,6 +82,7 @@ pub(crate) fn check(
             ));
         }
     }
+    check_labels(&options.labels)?;
     let validation = match options.validation.as_str() {
         "" => None,
         mode => Some(
@@ -111,16 +115,41 @@ pub(crate) fn check(
             validation: options.validation,
             confirmed: Vec::new(),
             source,
+            labels: options.labels,
         },
     })
+}
+
+/// Checks the labels of a revision.
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), AdminError> {
+    let refuse = |text: String| Err(AdminError::Parameter(text));
+    if labels.len() > LABELS_MAX {
+        let n = labels.len();
+        return refuse(format!("the write has {n} labels, at most {LABELS_MAX} are allowed"));
+    }
+    let in_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+    let in_value = |c: char| matches!(c, ' '..='~') && c != ',';
+    for (key, value) in labels {
+        if key.is_empty() || key.len() > LABEL_BYTES_MAX || !key.chars().all(in_key) {
+            return refuse(format!(
+                "the label key {key:?} is not allowed; a key has 1 to {LABEL_BYTES_MAX} letters, digits, '.', '_', '-' and '/'"
+            ));
+        }
+        if value.len() > LABEL_VALUE_BYTES_MAX || !value.chars().all(in_value) {
+            return refuse(format!(
+                "the value {value:?} of the label {key:?} is not allowed; a value has at most {LABEL_VALUE_BYTES_MAX} printable ASCII characters without commas"
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl Checked {
     /// Marks a transaction if clients are to receive it although its scopes are frozen.
     pub(crate) fn mark(&self, transaction: &mut Transaction) {
-        let is_marked = transaction.access.contains(&AccessOp::PassFreezes);
+        let is_marked = transaction.access.contains(&AccessOp::OverrideFreezes);
         if self.override_freeze && !is_marked {
-            transaction.access.push(AccessOp::PassFreezes);
+            transaction.access.push(AccessOp::OverrideFreezes);
         }
     }
 

@@ -3,62 +3,38 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
-use chancery_admission::{
-    ConnectedClients, Problem, ProfileSource, Profiles, Validation, ValidationMode,
-};
+use chancery_admission::{Problem, ProfileSource, Profiles, Validation, ValidationMode};
 use chancery_model::{ScopeName, Transaction};
-use tokio::time::Instant;
 
-use crate::{
-    AdminError, ctx::Ctx, error::problem, known_clients::by_scope, nodes::INLINE_STREAMS_MAX,
-    work::Size,
-};
+use crate::{AdminError, ctx::Ctx, error::problem, known_clients::ClientsElsewhere};
 
-/// Returns the modes of validation for a call, with the clients of all scopes. A call without validation
-/// lists no streams.
-pub(crate) async fn validation_of(ctx: &Ctx, call: Option<ValidationMode>) -> Validation {
+/// Returns the modes of validation for a call, with the clients of all scopes, and the clients of other replicas. A call
+/// without validation asks for no clients.
+pub(crate) async fn validation_of(
+    ctx: &Ctx,
+    call: Option<ValidationMode>,
+) -> (Validation, Arc<ClientsElsewhere>) {
     let mut validation = Validation { call, ..ctx.deps.validation.clone() };
-    if !validation.is_off() {
-        let (here, elsewhere) =
-            tokio::join!(connected_clients(ctx), ctx.deps.clients.elsewhere(&ctx.deps.replica));
-        validation.profiles.connected = here;
-        validation.profiles.connected_elsewhere = Arc::clone(&elsewhere.clients);
-        validation.profiles.n_unknown_replicas = elsewhere.not_asked.len();
+    if validation.is_off() {
+        return (validation, Arc::default());
     }
-    validation
-}
-
-/// Returns the clients that are connected to this replica, by scope.
-async fn connected_clients(ctx: &Ctx) -> Arc<ConnectedClients> {
-    let is_large = ctx.deps.fanout.n_streams() > INLINE_STREAMS_MAX;
-    if is_large && let Some(clients) = ctx.deps.clients.recent() {
-        return clients;
-    }
-    let since = Instant::now();
-    let groups = ctx.deps.fanout.clients().await;
-    // Clients choose their user agents, so there may be as many groups as streams.
-    let collected = if groups.len() > INLINE_STREAMS_MAX {
-        ctx.deps.work.run(Size::Large, move || by_scope(&groups)).await
-    } else {
-        Ok(by_scope(&groups))
-    };
-    // While the replica shuts down, nothing is known about its clients.
-    let clients = Arc::new(collected.unwrap_or_default());
-    if ctx.deps.fanout.stalled_since(since).is_empty() {
-        ctx.deps.clients.put(&clients);
-    }
-    clients
+    let clients = &ctx.deps.clients;
+    let (here, elsewhere) =
+        tokio::join!(clients.here(&ctx.deps.fanout), clients.elsewhere(&ctx.deps.replica));
+    validation.profiles.connected = here;
+    validation.profiles.connected_elsewhere = Arc::clone(&elsewhere.clients);
+    validation.profiles.n_unknown_replicas = elsewhere.not_asked.len();
+    (validation, elsewhere)
 }
 
 /// Adds to the answer for which clients a write was checked, and which replicas did not name theirs.
 pub(crate) fn with_clients(
-    ctx: &Ctx,
     mut response: pb::WriteResponse,
     checked_clients: Vec<pb::CheckedClients>,
+    elsewhere: &ClientsElsewhere,
 ) -> pb::WriteResponse {
     if checked_clients.iter().any(|checked| checked.replicas_not_asked > 0) {
-        let known = ctx.deps.clients.answered();
-        for replica in known.iter().flat_map(|(_, clients)| &clients.not_asked) {
+        for replica in &elsewhere.not_asked {
             let is_known =
                 response.not_asked.iter().any(|one| one.replica_id == replica.replica_id);
             response.not_asked.extend((!is_known).then(|| replica.clone()));
@@ -92,9 +68,9 @@ pub(crate) fn refused(validation: &Validation, problems: Vec<Problem>) -> AdminE
 fn show(profiles: &Profiles, scope: &ScopeName) -> Option<pb::CheckedClients> {
     let (source, clients) = profiles.of_scope(scope);
     let replicas_not_asked = match source {
-        ProfileSource::Assumed => return None,
+        ProfileSource::Assumed if profiles.n_unknown_replicas == 0 => return None,
         ProfileSource::Declared => 0,
-        ProfileSource::Connected => profiles.n_unknown_replicas as u64,
+        ProfileSource::Assumed | ProfileSource::Connected => profiles.n_unknown_replicas as u64,
     };
     Some(pb::CheckedClients {
         scope: scope.to_string(),

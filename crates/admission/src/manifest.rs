@@ -255,6 +255,8 @@ const ASSIGNMENTS: &str = "assignments";
 const ACCESS: &str = "access";
 const QUOTAS: &str = "quotas";
 const KEYS: [&str; 5] = ["scope", RESOURCES, ASSIGNMENTS, ACCESS, QUOTAS];
+/// The keys of a page of a list that `get -o yaml` has shown.
+const PAGE_KEYS: [&str; 3] = ["scope", RESOURCES, "next"];
 
 impl<'a> Admission<'a> {
     fn new(files: &'a [Manifest], options: &'a Options, stop: &'a AtomicBool) -> Self {
@@ -310,13 +312,14 @@ impl<'a> Admission<'a> {
             &response_keys::KEYS[..]
         } else if is_list {
             &unchanged::LIST_KEYS[..]
+        } else if root.get("next").is_some() {
+            &PAGE_KEYS[..]
         } else {
             &KEYS[..]
         };
         unknown_keys(root, known, &mut faults);
-        if is_list && self.options.prune == Prune::Prune {
-            faults.extend(unchanged::incomplete(root));
-        }
+        let is_pruned = self.options.prune == Prune::Prune;
+        faults.extend(unchanged::incomplete(root).filter(|_| is_pruned));
         self.report.add_faults(&place, faults);
         let scope = self.scope(&place, root);
         let resources = self.list(&place, root, RESOURCES);

@@ -132,7 +132,7 @@ pub(crate) struct InputBudget {
     /// The number of values that aliases may add to the shortest file.
     floor: usize,
     /// The number of documents that the input may still have.
-    pub(crate) documents: usize,
+    documents: usize,
     /// Set when the caller no longer waits for the result.
     stop: Arc<AtomicBool>,
 }
@@ -151,6 +151,16 @@ impl InputBudget {
             documents: DOCUMENTS_MAX,
             stop: Arc::clone(stop),
         }
+    }
+
+    /// Returns the number of documents that the input may still have.
+    pub(crate) fn documents_left(&self) -> usize {
+        self.documents
+    }
+
+    /// Subtracts the documents of a file, at most those that are left.
+    pub(crate) fn take_documents(&mut self, n: usize) {
+        self.documents -= n;
     }
 
     /// Returns whether the caller no longer waits for the result.

@@ -73,12 +73,12 @@ pub(crate) fn documents(
         None
     };
     let mut documents = Vec::new();
-    let Some(chunks) = chunks(content, whole.documents) else {
+    let Some(chunks) = chunks(content, whole.documents_left()) else {
         let place = Place { file, ..Place::default() };
         let rule = format!("the input has more than {DOCUMENTS_MAX} documents");
         return vec![Err(place.problem("", rule))];
     };
-    whole.documents -= chunks.len();
+    whole.take_documents(chunks.len());
     for ((index, root), chunk) in (1..).zip(from_yaml(&chunks, whole)).zip(&chunks) {
         match (root, &json_problem) {
             (Ok(root), _) => documents.extend(present(index, root, Some(chunk.place()))),

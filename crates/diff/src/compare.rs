@@ -85,14 +85,14 @@ impl<'a> Differences<'a> {
     fn show_whole(&mut self, first: usize, before: &'a Value, after: &'a Value) {
         let (depth, inside) = (self.path.len(), &self.found[first..]);
         let is_own = inside.first().is_none_or(|difference| difference.path.0.len() == depth);
-        if depth == 0 || is_own || !yaml::is_short(before) || !yaml::is_short(after) {
+        let Some((_, mut around)) = self.path.split_last() else { return };
+        if is_own || !yaml::is_short(before) || !yaml::is_short(after) {
             return;
         }
         let whole = Shown::Whole { depth, before, after };
         let path = Path(self.path.clone());
         let whole = Difference { path, edit: Edit::Changed(before, after), shown: whole };
         // The first difference in an item also shows which item it is.
-        let mut around = &self.path[..depth - 1];
         let last = first.checked_sub(1).map(|last| &self.found[last].path.0);
         if let (false, [outer @ .., Segment::Item { .. }]) =
             (last.is_some_and(|last| last.starts_with(around)), around)

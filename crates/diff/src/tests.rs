@@ -93,6 +93,60 @@ fn long_text_is_shown_by_its_words() {
     );
 }
 
+/// A short value is shown as removed and added. No field is renamed from a field of another object.
+#[test]
+fn only_long_values_of_the_same_object_are_shown_as_renamed() {
+    let long: Value =
+        (0..9).map(|n| json!({"address": format!("10.0.0.{n}"), "port": n})).collect();
+    let object = |name: &str, value: &Value| json!({"a": {name: value}});
+    assert_eq!(
+        show(&object("old", &long), &object("new", &long)),
+        "  a:\n~   new:  # renamed from old\n"
+    );
+    let beside = |name: &str| json!({"a": {name: [1], "long": long}});
+    assert_eq!(show(&beside("old"), &beside("new")), "  a:\n+   new: [1]\n-   old: [1]\n");
+    let deeper = |value: &Value| json!({"a": {"new": value, "b": {}}});
+    let higher = |value: &Value| json!({"a": {"b": {"old": value}}});
+    let shown = show(&higher(&long), &deeper(&long));
+    assert!(!shown.contains("renamed"), "{shown}");
+    let shown = show(&deeper(&long), &higher(&long));
+    assert!(!shown.contains("renamed"), "{shown}");
+}
+
+#[test]
+fn short_values_are_shown_as_a_whole_if_this_is_shorter() {
+    let value = |x: &Value, y: &Value| json!({"a": {"w": x, "z": y}});
+    let [one, two] = [json!(1), json!(2)];
+    assert_eq!(
+        show(&value(&one, &one), &value(&two, &two)),
+        "- a: {w: 1, z: 1}\n+ a: {w: 2, z: 2}\n"
+    );
+    let text = json!("a text of some length");
+    assert_eq!(show(&value(&one, &text), &value(&two, &text)), "  a:\n-   w: 1\n+   w: 2\n");
+    let pair = |x: &Value, y: &Value| json!({"w": x, "z": y});
+    assert_eq!(
+        show(&pair(&one, &one), &pair(&two, &two)),
+        "- w: 1\n+ w: 2\n- z: 1\n+ z: 2\n",
+        "a resource is never shown as a whole"
+    );
+}
+
+#[test]
+fn paths_name_items_by_keys_of_at_most_80_bytes() {
+    let path = |key: &Value| {
+        let list = |n: u8| json!({"items": [{"name": key, "weight": n}]});
+        let (before, after) = (list(1), list(2));
+        let found = diff(&before, &after);
+        found[0].path.to_string()
+    };
+    let name = "n".repeat(80);
+    assert_eq!(path(&json!(name)), format!("items[name={name}].weight"));
+    assert_eq!(path(&json!("n".repeat(81))), "items[0].weight");
+    assert_eq!(path(&json!("é".repeat(41))), "items[0].weight");
+    assert_eq!(path(&json!(7)), "items[name=7].weight");
+    assert_eq!(path(&json!({"exact": "a"})), "items[0].weight");
+}
+
 #[test]
 fn many_changed_items_are_changed_in_their_places() {
     let routes = |n: usize, version: &str| {

@@ -1,7 +1,7 @@
 //! The handle to the shards.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::HashSet,
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
 };
@@ -15,9 +15,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    AccessControl, Change, ClientGroup, ConcernedSession, Config, DrainOrders, End, Progress,
-    RequestSink, ResponseSource, SelectNode, StalledShard, StreamContents, StreamInfo, StreamRef,
-    StreamStatus, Unacknowledged,
+    AccessControl, Change, ClientGroup, ConcernedSession, Config, DrainOrders, End, EndCode,
+    Progress, RequestSink, ResponseSource, SelectStream, StalledShard, StreamContents, StreamInfo,
+    StreamRef, StreamStatus, Unacknowledged,
     log_limit::RefusalLog,
     messages::{
         change::Concerned,
@@ -31,6 +31,7 @@ use crate::{
     placement::{
         Placement,
         access::{IdentityStreams, PollAccess},
+        client_groups::ClientGroups,
         resume_cache::ResumeCache,
     },
     poll::{
@@ -40,6 +41,7 @@ use crate::{
     replica::{
         arrivals::Arrivals,
         contact::Contact,
+        critical::CriticalTasks,
         freshness::{AlwaysFresh, Fresh, ReadFreshness},
         recent_states::RecentStates,
     },
@@ -58,7 +60,7 @@ use crate::{
 pub struct Fanout {
     shared: Arc<Shared>,
     contact: Arc<Contact>,
-    tasks: TaskTracker,
+    tasks: CriticalTasks,
     cancel: CancellationToken,
     /// The time at which the protocol's clock is 0.
     start: Instant,
@@ -74,6 +76,7 @@ struct Shared {
     held_polls: Arc<HeldPolls>,
     poll_rejections: PollRejections,
     client_log: Arc<ClientLog>,
+    client_groups: ClientGroups,
     control_plane: String,
     protocol: Arc<chancery_protocol::Config>,
     access: Arc<PollAccess>,
@@ -94,6 +97,25 @@ pub enum OpenError {
         /// The limit.
         max: usize,
     },
+    /// All shards have ended because of a defect. Only a restart of the replica brings them back.
+    #[error(
+        "this replica cannot serve streams: its {n_shards} shards have ended because of a defect; connect to another \
+         replica, and restart this one"
+    )]
+    NoShard {
+        /// The number of shards.
+        n_shards: usize,
+    },
+}
+
+impl From<OpenError> for End {
+    fn from(error: OpenError) -> Self {
+        let code = match error {
+            OpenError::TooMany { .. } => EndCode::ResourceExhausted,
+            OpenError::NoShard { .. } => EndCode::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
 }
 
 /// The places of streams that delayed refusals may take: half of all, so that the other half is left to streams.
@@ -164,13 +186,16 @@ impl Fanout {
         let memory = SubscriptionMemory::new(config.subscriptions_bytes_max);
         let contact = Arc::new(Contact::new(config.renewals_stop_after));
         let identity_streams = IdentityStreams::default();
+        let client_groups = ClientGroups::default();
         let refusal_log = Arc::new(RefusalLog::new());
         let client_log = Arc::new(ClientLog::default());
+        // Nobody watches this task: without it, only the metric of the delay lacks values.
         tracker.spawn(Arc::clone(&arrivals).watch(state.clone(), cancel.clone()));
+        let tasks = CriticalTasks::new(tracker.clone());
         let held_polls = HeldPolls::new();
         let follow =
             Arc::clone(&held_polls).follow(state.clone(), Arc::clone(&differ), cancel.clone());
-        tracker.spawn(follow);
+        tasks.spawn("the task that wakes REST polls", follow);
         let shards = (0..config.n_shards()).map(|n| {
             let (handle, inputs) = ShardHandle::open(n, config.inbox_events, state.clone(), start);
             let now = Arc::clone(&state.borrow());
@@ -179,6 +204,7 @@ impl Fanout {
                 now,
                 Arc::clone(&refusal_log),
                 identity_streams.clone(),
+                client_groups.clone(),
                 Arc::clone(&resume_cache),
                 Arc::clone(&recent_states),
             );
@@ -194,6 +220,7 @@ impl Fanout {
                 client_log: Arc::clone(&client_log),
             };
             let shard = Shard::new(Service::new(parts, placement, offload), Arc::clone(&arrivals));
+            // `ShardEnd` reports a panic.
             tracker.spawn(shard.run(inputs, cancel.clone()));
             handle
         });
@@ -210,13 +237,14 @@ impl Fanout {
             held_polls,
             poll_rejections,
             client_log,
+            client_groups,
             control_plane,
             protocol,
             access,
         };
         let shared = Arc::new(shared);
         let freshness = ReadFreshness::new(Arc::new(AlwaysFresh), state);
-        let (tasks, drain_orders) = (tracker.clone(), DrainOrders::default());
+        let drain_orders = DrainOrders::default();
         Self { shared, contact, tasks, cancel, start, freshness, drain_orders }
     }
 
@@ -226,22 +254,29 @@ impl Fanout {
     pub fn with_fresh(self, fresh: Arc<dyn Fresh>) -> Self {
         let contact = Arc::clone(&self.contact);
         let watch = contact.watch(Arc::clone(&fresh), self.start, self.cancel.clone());
-        self.tasks.spawn(watch);
+        self.tasks.spawn("the check of the contact with the cluster", watch);
         Self { freshness: self.freshness.of(fresh), ..self }
+    }
+
+    /// Waits until a task panics that the streams or polls need, and that is no shard. Returns its name, with an article.
+    /// The replica should end, because it looks healthy.
+    pub async fn until_task_failed(&self) -> &'static str {
+        self.tasks.until_failed().await
     }
 
     /// Opens a stream on the shard with the fewest streams, of those that have not stalled. The first request opens
     /// its session.
     ///
     /// # Errors
-    /// Returns [`OpenError::TooMany`] if the replica already has the maximum number of streams.
+    /// See [`OpenError`].
     pub fn open(&self, info: StreamInfo) -> Result<(RequestSink, ResponseSource), OpenError> {
-        self.admit()?;
         let Shared { shards, streams, .. } = &*self.shared;
-        let shard = shards
-            .iter()
+        // A stalled shard may turn again, an ended one never does.
+        let running = shards.iter().filter(|shard| !shard.ready_list.turns.has_ended());
+        let shard = running
             .min_by_key(|shard| (shard.ready_list.turns.is_stalled(), shard.n_streams()))
-            .expect("there is at least one shard");
+            .ok_or(OpenError::NoShard { n_shards: shards.len() })?;
+        self.admit()?;
         let slot = StreamSlot::new(info, Arc::clone(&shard.ready_list));
         let responses = ResponseSource::new(Arc::clone(&slot), Arc::clone(streams));
         let log = Arc::clone(&self.shared.access.log);
@@ -396,8 +431,8 @@ impl Fanout {
         self.streams_of(SelectStreams::all().0).await
     }
 
-    /// Returns the status of the streams of selected nodes. The shards answer at slightly different times.
-    pub async fn streams_of(&self, select: SelectNode) -> Vec<StreamStatus> {
+    /// Returns the status of the selected streams. The shards answer at slightly different times.
+    pub async fn streams_of(&self, select: SelectStream) -> Vec<StreamStatus> {
         let mut streams = Vec::new();
         self.for_each_stream_of(select, |stream| streams.push(stream)).await;
         streams
@@ -408,19 +443,27 @@ impl Fanout {
         self.for_each_stream_of(SelectStreams::all().0, take).await;
     }
 
-    /// Passes the status of each stream of the selected nodes to `take`. The shards answer at slightly different times.
-    pub async fn for_each_stream_of(&self, select: SelectNode, mut take: impl FnMut(StreamStatus)) {
+    /// Passes the status of each selected stream to `take`. The shards answer at slightly different times.
+    pub async fn for_each_stream_of(
+        &self,
+        select: SelectStream,
+        mut take: impl FnMut(StreamStatus),
+    ) {
         let select = SelectStreams(select);
         let event = |from, reply| Event::Status { select: select.clone(), from, reply };
         drop(self.ask(event, |page| page.items.into_iter().for_each(&mut take)).await);
     }
 
-    /// Returns the clients of all streams in groups. The shards answer at slightly different times.
-    pub async fn clients(&self) -> BTreeSet<ClientGroup> {
-        let mut groups = BTreeSet::new();
-        self.ask(|from, reply| Event::Clients { from, reply }, |page| groups.extend(page.items))
-            .await;
-        groups
+    /// Returns a number that changes with the answer of [`Fanout::clients`], and the number of groups, in O(1).
+    #[must_use]
+    pub fn clients_version(&self) -> (u64, usize) {
+        self.shared.client_groups.version()
+    }
+
+    /// Returns the groups of the clients of all streams in any order, and their version. Asks no shard.
+    #[must_use]
+    pub fn clients(&self) -> (u64, Vec<Arc<ClientGroup>>) {
+        self.shared.client_groups.list()
     }
 
     /// Returns one page of the resources of one type of a stream, after the name `after`. `None` if
@@ -541,5 +584,42 @@ impl ShardHandle {
             answer.await.ok()
         };
         self.ready_list.turns.answer(asked).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chancery_model::Incarnation;
+    use chancery_protocol::{Protocol, StreamKind};
+
+    use super::*;
+
+    fn open(fanout: &Fanout) -> Result<(RequestSink, ResponseSource), OpenError> {
+        let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        fanout.open(StreamInfo { kind, peer, identity: None })
+    }
+
+    /// OPS-11: an ended shard gets no stream, and a stalled one only if all others have ended. The refused stream takes
+    /// no place.
+    #[tokio::test]
+    async fn stream_is_refused_as_unavailable_when_all_shards_have_ended() {
+        for n_shards in [1, 3] {
+            let config = Config { shards: n_shards, ..Config::default() };
+            let (_states, state) = watch::channel(Arc::new(State::new(Incarnation(1))));
+            let cancel = CancellationToken::new();
+            let fanout = Fanout::spawn(config, state, &TaskTracker::new(), cancel.clone());
+            let shards = &fanout.shared.shards;
+            for (n, shard) in shards.iter().enumerate() {
+                let (_sink, _responses) = open(&fanout).unwrap();
+                assert_eq!(shards[..n].iter().map(ShardHandle::n_streams).sum::<usize>(), 0);
+                shard.ready_list.turns.on_task_end();
+            }
+            let error = open(&fanout).unwrap_err();
+            assert_eq!(error, OpenError::NoShard { n_shards });
+            assert_eq!(fanout.n_streams(), 0);
+            assert_eq!(End::from(error).code, EndCode::Unavailable);
+            cancel.cancel();
+        }
     }
 }

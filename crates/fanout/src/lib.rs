@@ -83,10 +83,10 @@ pub use messages::{
         ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,
         UnacknowledgedState,
     },
-    stream_status::{ClientGroup, SelectNode, StreamContents, StreamRef, StreamStatus},
+    stream_status::{LiveStream, SelectStream, StreamContents, StreamRef, StreamStatus},
 };
 pub use metrics::{METRICS, access_refused, limit_hit, type_label};
-pub use placement::access::AccessControl;
+pub use placement::{access::AccessControl, client_groups::ClientGroup};
 pub use poll::{HeldPoll, Poll, PollView, rejections::PollRejection};
 pub use rejection::SecretFinder;
 pub use replica::freshness::{Behind, Fresh};

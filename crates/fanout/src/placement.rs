@@ -28,6 +28,7 @@ use crate::{
 
 pub(crate) mod access;
 pub(crate) mod access_changes;
+pub(crate) mod client_groups;
 pub(crate) mod past_scopes;
 pub(crate) mod placed;
 pub(crate) mod resume_cache;
@@ -35,6 +36,7 @@ pub(crate) mod views;
 
 use access::{Authorization, CHANGED, CountedStream, IdentityStreams, log_refusal, refused};
 use access_changes::AccessChanges;
+use client_groups::ClientGroups;
 use past_scopes::PastScopes;
 use placed::{Placed, ScopeMove};
 use resume_cache::{Kept, ResumeCache};
@@ -47,6 +49,8 @@ pub(crate) struct Placement {
     refusal_log: Arc<RefusalLog>,
     /// The streams of identities whose access rule limits them, of all shards.
     identity_streams: IdentityStreams,
+    /// The groups of the clients of all shards.
+    client_groups: ClientGroups,
     /// The resume data of ended streams of all shards.
     resume_cache: Arc<ResumeCache>,
     recent_states: Arc<RecentStates>,
@@ -87,6 +91,7 @@ impl Placement {
         state: Arc<State>,
         refusal_log: Arc<RefusalLog>,
         identity_streams: IdentityStreams,
+        client_groups: ClientGroups,
         resume_cache: Arc<ResumeCache>,
         recent_states: Arc<RecentStates>,
     ) -> Self {
@@ -94,6 +99,7 @@ impl Placement {
             config,
             refusal_log,
             identity_streams,
+            client_groups,
             resume_cache,
             recent_states,
             views: Views::new(state),
@@ -197,7 +203,9 @@ impl Placement {
         let counted = self.count(slot, &node, rights.as_ref())?;
         let assigned = assigned.map(|(name, scopes)| (name, self.views.intern(scopes)));
         let placed_at = self.state().placement_changed();
-        Ok(Placed::new(node, assigned, rights, counted, placed_at))
+        let mut placed = Placed::new(node, assigned, rights, counted, placed_at);
+        placed.join(&self.client_groups);
+        Ok(placed)
     }
 
     /// Returns what the node of a stream receives, or the end of the stream.
@@ -279,6 +287,9 @@ impl Placement {
         let (old, moved) = placed.replace(new, past);
         if let Some((_, scopes)) = old {
             self.views.release(scopes);
+        }
+        if is_new_node || moved.is_some() {
+            placed.join(&self.client_groups);
         }
         moved.map_or(Replacement::Kept, Replacement::Moved)
     }

@@ -164,6 +164,9 @@ impl Sessions {
             if let Some(scheduled) = slab.get_mut(slab_index(key))
                 && scheduled.entry.mark(mark, step, arrived_at, metrics)
             {
+                if mark.is_some_and(Mark::is_bulk) {
+                    scheduled.lane = Lane::Bulk;
+                }
                 scheduled.enqueue(key, queue, now);
             }
         })

@@ -6,6 +6,7 @@ use std::fmt;
 ///
 /// `Display` formats one line, such as `policies[0].RingHash.hash_function: …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConvertError {
     /// The path of the field. Fields of messages in an `Any` follow the short name of the message.
     /// Fields of the converted JSON follow the name of the gRPC policy.

@@ -36,6 +36,7 @@ const CONVERTERS: &[(&str, BuiltIn)] = &[
 
 /// A gRPC implementation whose support of policies [`Registry::of_client`] knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Client {
     /// C++, Python, Ruby, PHP: no least_request; an unset hash function is XX_HASH; stricter rules for
     /// weighted_round_robin, type URLs of a `TypedStruct`, and entries without a type.

@@ -2,6 +2,7 @@
 
 use std::{error::Error, io, time::Duration};
 
+use bytes::Bytes;
 use chancery_model::has_private_key;
 use chancery_tls::{PortTls, Stream, host_of};
 use http::{Uri, uri::PathAndQuery};
@@ -15,10 +16,7 @@ use tonic::{
 };
 use tower::service_fn;
 
-use crate::{
-    message::{Resources, SinkCodec},
-    requests::Sent,
-};
+use crate::{message::SinkCodec, requests::Sent};
 
 const METHOD: &str = "/istio.mcp.v1alpha1.ResourceSource/EstablishResourceStream";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,7 +64,7 @@ pub(crate) async fn open(
     channel: Channel,
     requests: Sent,
     message_bytes_max: usize,
-) -> Result<Streaming<Resources>, String> {
+) -> Result<Streaming<Bytes>, String> {
     let mut grpc = Grpc::new(channel).max_decoding_message_size(message_bytes_max);
     grpc.ready().await.map_err(|error| chain(&error))?;
     // A client cannot send a status.

@@ -27,7 +27,7 @@ use tower::Service;
 use tracing::info;
 
 use crate::{
-    message::{Resources, SinkCodec},
+    message::SinkCodec,
     remote::Remote,
     requests::{Requests, Sent},
 };
@@ -44,7 +44,7 @@ pub(crate) struct Incoming {
     /// The address of the source.
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) requests: Requests,
-    pub(crate) messages: Streaming<Resources>,
+    pub(crate) messages: Streaming<Bytes>,
 }
 
 /// Admits one stream of a source at a time, and only while the replica leads (MCP-70).
@@ -123,7 +123,7 @@ impl SinkService {
     }
 
     /// Hands a stream to the task of the source.
-    fn admit(&self, request: tonic::Request<Streaming<Resources>>) -> Result<Sent, Status> {
+    fn admit(&self, request: tonic::Request<Streaming<Bytes>>) -> Result<Sent, Status> {
         let Shared { source, gate, replica, n_collections, .. } = &*self.0;
         let connection = request.extensions().get::<Arc<Activity>>().cloned();
         let refuse = |text: String| {
@@ -240,12 +240,12 @@ where
 /// The method `EstablishResourceStream`.
 struct Establish(SinkService);
 
-impl StreamingService<Resources> for Establish {
+impl StreamingService<Bytes> for Establish {
     type Response = RequestResources;
     type ResponseStream = Sent;
     type Future = std::future::Ready<Result<tonic::Response<Sent>, Status>>;
 
-    fn call(&mut self, request: tonic::Request<Streaming<Resources>>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<Streaming<Bytes>>) -> Self::Future {
         std::future::ready(self.0.admit(request).map(tonic::Response::new))
     }
 }

@@ -45,42 +45,45 @@ pub(crate) struct Head {
     pub(crate) metadata: Option<Metadata>,
 }
 
-/// Encodes requests, and decodes messages of a source.
+/// Encodes requests, and passes on the bytes of the messages of a source, because [`decode`] may take long.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SinkCodec;
 
-/// Decodes messages of a source. Refuses a message with too many parts before it allocates memory for them.
+/// Returns the bytes of messages.
 #[derive(Debug)]
-pub(crate) struct ResourcesDecoder;
+pub(crate) struct BytesDecoder;
 
 type Prost = ProstCodec<RequestResources, Resources>;
 
 impl Codec for SinkCodec {
     type Encode = RequestResources;
-    type Decode = Resources;
+    type Decode = Bytes;
     type Encoder = <Prost as Codec>::Encoder;
-    type Decoder = ResourcesDecoder;
+    type Decoder = BytesDecoder;
 
     fn encoder(&mut self) -> Self::Encoder {
         Prost::default().encoder()
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        ResourcesDecoder
+        BytesDecoder
     }
 }
 
-impl Decoder for ResourcesDecoder {
-    type Item = Resources;
+impl Decoder for BytesDecoder {
+    type Item = Bytes;
     type Error = Status;
 
-    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Resources>, Status> {
-        let bytes = source.copy_to_bytes(source.remaining());
-        decode(bytes).map(Some).map_err(Status::invalid_argument)
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(source.copy_to_bytes(source.remaining())))
     }
 }
 
-fn decode(bytes: Bytes) -> Result<Resources, String> {
+/// Decodes a message of a source. Refuses a message with too many parts before it allocates memory for them.
+///
+/// # Errors
+/// The reason, as a text.
+pub(crate) fn decode(bytes: Bytes) -> Result<Resources, String> {
     let invalid =
         |error: &dyn std::fmt::Display| format!("the message is not a valid Resources: {error}");
     let mut n_parts = 0;

@@ -6,7 +6,7 @@ use chancery_store::Replica;
 use chancery_tls::PortTls;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     listen::{Gate, SinkService},
@@ -34,18 +34,19 @@ struct Handle {
 }
 
 impl Sources {
-    /// Keeps a stream to each source while `replica`, which has the ID `replica_id`, leads, with TLS if there are
-    /// certificates. The tasks end when `stop` is cancelled. The caller serves [`Self::listeners`].
-    #[must_use]
-    pub fn spawn(
+    /// Creates the handle, and a task per source with its name, which the caller runs. A task keeps a stream to its source
+    /// while `replica`, which has the ID `replica_id`, leads, with TLS if there are certificates. It ends when `stop` is
+    /// cancelled. The caller serves [`Self::listeners`].
+    pub fn new(
         remotes: Vec<Remote>,
         replica: &Replica,
         replica_id: u64,
         tls: Option<&PortTls>,
-        tasks: &TaskTracker,
         stop: &CancellationToken,
-    ) -> Self {
-        let spawn = |remote: Remote| {
+    ) -> (Self, Vec<(String, impl Future<Output = ()> + Send + use<>)>) {
+        let mut tasks = Vec::with_capacity(remotes.len());
+        let start = |remote: Remote| {
+            let name = remote.sink.source.clone();
             let status = Arc::new(Mutex::new(status(&remote)));
             let (confirmations, receiver) = mpsc::channel(CONFIRMATIONS_MAX);
             let (metrics, gate) = (Metrics::new(&remote.sink.source), Arc::new(Gate::default()));
@@ -72,10 +73,11 @@ impl Sources {
                 confirmed_until: BTreeMap::new(),
                 remote,
             };
-            tasks.spawn(task.run(stop.clone()));
+            tasks.push((format!("the task of the MCP source {name:?}"), task.run(stop.clone())));
             Handle { status, confirmations, listener }
         };
-        Self(remotes.into_iter().map(spawn).collect())
+        let handles = remotes.into_iter().map(start).collect();
+        (Self(handles), tasks)
     }
 
     /// Returns the addresses at which sources connect, with the service of each.

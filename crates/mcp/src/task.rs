@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use chancery_net::Backoff;
 use chancery_proto::istio::mcp::v1alpha1::RequestResources;
 use chancery_store::Replica;
@@ -17,9 +18,9 @@ use tracing::{debug, info, warn};
 
 use crate::{
     dial::{self, shown},
-    ingest::{Answer, ingest},
+    ingest::{Answer, ingest, off_runtime, with_sink},
     listen::{Gate, Incoming},
-    message::Resources,
+    message::{Resources, decode},
     metrics::Metrics,
     remote::{ConfirmRefusal, Confirmation, Direction, Remote},
     requests::Requests,
@@ -123,7 +124,7 @@ impl Task {
                     () = &mut pause => break,
                     // The first request of the next stream asks for the state.
                     Some(confirmation) = self.confirmations.recv() => {
-                        let _ = self.confirm(sink, confirmation);
+                        let _ = self.confirm(sink, confirmation).await;
                     }
                 }
             }
@@ -149,7 +150,7 @@ impl Task {
                     incoming = &mut stream => break incoming,
                     // The first request of the next stream asks for the state.
                     Some(confirmation) = self.confirmations.recv() => {
-                        let _ = self.confirm(sink, confirmation);
+                        let _ = self.confirm(sink, confirmation).await;
                     }
                 }
             };
@@ -196,7 +197,7 @@ impl Task {
         &mut self,
         sink: &mut Sink,
         mut requests: Requests,
-        opening: impl Future<Output = Result<Streaming<Resources>, String>>,
+        opening: impl Future<Output = Result<Streaming<Bytes>, String>>,
     ) -> Result<(), String> {
         let ended = self.answer(sink, &requests, opening).await;
         match &ended {
@@ -218,9 +219,10 @@ impl Task {
         &mut self,
         sink: &mut Sink,
         requests: &Requests,
-        opening: impl Future<Output = Result<Streaming<Resources>, String>>,
+        opening: impl Future<Output = Result<Streaming<Bytes>, String>>,
     ) -> Result<Ended, String> {
-        for request in sink.open(&self.replica.state()) {
+        let state = self.replica.state();
+        for request in with_sink(sink, move |sink| sink.open(&state)).await? {
             requests.send(request)?;
         }
         // Some sources answer the call only with their first message.
@@ -231,16 +233,17 @@ impl Task {
             tokio::select! {
                 messages = &mut opening => break messages?,
                 Some(confirmation) = self.confirmations.recv() => {
-                    self.confirm(sink, confirmation).map_or(Ok(()), |request| requests.send(request))?;
+                    self.confirm(sink, confirmation).await.map_or(Ok(()), |request| requests.send(request))?;
                 }
             }
         };
         loop {
             tokio::select! {
                 message = messages.message() => {
-                    let Some(message) = message.map_err(|status| shown(&status))? else {
+                    let Some(bytes) = message.map_err(|status| shown(&status))? else {
                         return Ok(Ended::BySource);
                     };
+                    let message = Arc::new(off_runtime(move || decode(bytes)).await??);
                     let until = self.confirmed_until.get(&message.collection);
                     if until.is_some_and(|until| *until < Instant::now()) {
                         sink.withdraw_confirmation(&message.collection);
@@ -250,6 +253,8 @@ impl Task {
                         self.note(sink, &message, &request);
                     }
                     let error = request.error_detail.as_ref().map(|error| error.message.clone());
+                    // Freeing many resources takes long, too.
+                    off_runtime(move || drop(message)).await?;
                     requests.send(request)?;
                     if ends_stream {
                         let (reason, messages) = (error.unwrap_or_default(), Box::new(messages));
@@ -257,16 +262,23 @@ impl Task {
                     }
                 }
                 Some(confirmation) = self.confirmations.recv() => {
-                    self.confirm(sink, confirmation).map_or(Ok(()), |request| requests.send(request))?;
+                    self.confirm(sink, confirmation).await.map_or(Ok(()), |request| requests.send(request))?;
                 }
             }
         }
     }
 
     /// Confirms a held deletion. Returns the request after which the source sends its state again.
-    fn confirm(&mut self, sink: &mut Sink, confirmation: Confirmation) -> Option<RequestResources> {
+    async fn confirm(
+        &mut self,
+        sink: &mut Sink,
+        confirmation: Confirmation,
+    ) -> Option<RequestResources> {
         let Confirmation { collection, token, reply } = confirmation;
-        let confirmed = sink.confirm(&collection, &token, &self.replica.state());
+        let (state, wanted) = (self.replica.state(), (collection.clone(), token.clone()));
+        let confirm = move |sink: &mut Sink| sink.confirm(&wanted.0, &wanted.1, &state);
+        // The dropped sender reports the failure.
+        let confirmed = with_sink(sink, confirm).await.ok()?;
         match confirmed {
             Ok(request) => {
                 info!(source = self.name(), collection, token, "the deletion is confirmed");
@@ -351,12 +363,12 @@ enum Ended {
     /// The sink ends the stream after its last answer.
     Here {
         reason: String,
-        messages: Box<Streaming<Resources>>,
+        messages: Box<Streaming<Bytes>>,
     },
 }
 
 /// Ends a stream after its last answer.
-async fn close(requests: Requests, mut messages: Box<Streaming<Resources>>) {
+async fn close(requests: Requests, mut messages: Box<Streaming<Bytes>>) {
     drop(requests);
     let end = async { while let Ok(Some(_)) = messages.message().await {} };
     drop(timeout(CLOSE_TIMEOUT, end).await);

@@ -36,10 +36,10 @@ pub struct FreezeMeta {
 
 /// A resource in the frozen content that the newest content does not have; `None` if the frozen content lacks it.
 #[derive(Debug, Clone)]
-pub struct Held(pub Option<Arc<Resource>>);
+pub struct FrozenResource(pub Option<Arc<Resource>>);
 
 /// Compares identities: a held resource is never copied.
-impl PartialEq for Held {
+impl PartialEq for FrozenResource {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -50,7 +50,7 @@ impl PartialEq for Held {
 
 /// The revision, label and aliases of a frozen collection that the clients see.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamp {
+pub struct FrozenVersion {
     /// The last revision that changed the collection.
     pub changed: Revision,
     /// The label of that revision.
@@ -59,7 +59,7 @@ pub struct Stamp {
     pub aliases: OrdMap<ResourceName, ResourceName>,
 }
 
-impl Stamp {
+impl FrozenVersion {
     fn of(collection: &Collection) -> Self {
         let (label, aliases) = (collection.label.clone(), collection.aliases.clone());
         Self { changed: collection.changed, label, aliases }
@@ -79,9 +79,9 @@ pub struct FreezeParts {
     /// The assignments that clients have. Only a freeze of all scopes has them.
     pub assignments: Option<Arc<Assignments>>,
     /// The held resources.
-    pub held: OrdMap<(ScopeName, ResourceKey), Held>,
+    pub held: OrdMap<(ScopeName, ResourceKey), FrozenResource>,
     /// The collections with held changes; `None` for a collection that did not exist.
-    pub stamps: OrdMap<CollectionKey, Option<Stamp>>,
+    pub stamps: OrdMap<CollectionKey, Option<FrozenVersion>>,
 }
 
 /// A freeze and the content that it holds. Cheap to clone.
@@ -151,7 +151,8 @@ impl Freeze {
                 newest.get_key_value(name).map(cloned).into_iter().collect()
             }
         };
-        let mut held: BTreeMap<CollectionKey, Vec<(ResourceName, Held)>> = BTreeMap::new();
+        let mut held: BTreeMap<CollectionKey, Vec<(ResourceName, FrozenResource)>> =
+            BTreeMap::new();
         for ((scope, key), resource) in &parts.held {
             let of = held.entry((scope.clone(), key.type_url.clone())).or_default();
             of.push((key.name.clone(), resource.clone()));
@@ -166,7 +167,7 @@ impl Freeze {
             };
             let held = held.remove(of).unwrap_or_default();
             freeze.edit(scope, type_url, |collection| {
-                for (name, Held(resource)) in held {
+                for (name, FrozenResource(resource)) in held {
                     collection.set(&name, resource);
                 }
                 collection.changed = stamp.changed;
@@ -217,7 +218,7 @@ impl Freeze {
         let place = (change.scope.clone(), change.key.clone());
         if !self.parts.held.contains_key(&place) {
             let frozen = self.get(&change.scope, &change.key).cloned();
-            self.parts.held.insert(place, Held(frozen));
+            self.parts.held.insert(place, FrozenResource(frozen));
         }
         let of = (change.scope.clone(), change.key.type_url.clone());
         if !self.parts.stamps.contains_key(&of) {
@@ -227,7 +228,7 @@ impl Freeze {
 
     fn stamp(&mut self, of: CollectionKey) {
         let collection = self.scopes.get(&of.0).and_then(|scope| scope.types.get(&of.1));
-        let stamp = collection.map(|collection| Stamp::of(collection));
+        let stamp = collection.map(|collection| FrozenVersion::of(collection));
         self.parts.stamps.insert(of, stamp);
     }
 
@@ -246,7 +247,7 @@ impl Freeze {
         for name in names {
             let key = key(name);
             let new = collection.and_then(|collection| collection.resources.get(name)).cloned();
-            if Held(self.get(scope, &key).cloned()) != Held(new.clone()) {
+            if FrozenResource(self.get(scope, &key).cloned()) != FrozenResource(new.clone()) {
                 passed.push((name, new));
             }
             self.parts.held.remove(&(scope.clone(), key));
@@ -344,7 +345,7 @@ impl Freezes {
     /// Returns the number of held resources that a data key encrypts.
     pub(crate) fn n_sealed_by(&self, key: DataKeyId) -> u64 {
         let held = self.iter().flat_map(|freeze| freeze.parts.held.values());
-        let sealed = held.filter_map(|Held(resource)| resource.as_ref()?.sealed());
+        let sealed = held.filter_map(|FrozenResource(resource)| resource.as_ref()?.sealed());
         sealed.filter(|sealed| sealed.key == key).count() as u64
     }
 
@@ -353,10 +354,11 @@ impl Freezes {
     pub fn unopened(&self) -> Vec<(FreezeTarget, ScopeName, ResourceKey, Arc<Resource>)> {
         let of = |freeze: &Freeze| -> Vec<_> {
             let target = &freeze.parts.target;
-            let held = freeze.parts.held.iter().filter_map(|((scope, key), Held(resource))| {
-                let resource = resource.as_ref().filter(|one| !one.is_opened())?;
-                Some((target.clone(), scope.clone(), key.clone(), Arc::clone(resource)))
-            });
+            let held =
+                freeze.parts.held.iter().filter_map(|((scope, key), FrozenResource(resource))| {
+                    let resource = resource.as_ref().filter(|one| !one.is_opened())?;
+                    Some((target.clone(), scope.clone(), key.clone(), Arc::clone(resource)))
+                });
             held.filter(|(.., resource)| resource.sealed().is_some()).collect()
         };
         self.iter().flat_map(|freeze| of(freeze)).collect()
@@ -374,7 +376,7 @@ impl Freezes {
         let mut freeze = Freeze::clone(freeze);
         let opened = Arc::new(opened);
         let place = (scope.clone(), key.clone());
-        freeze.parts.held.insert(place, Held(Some(Arc::clone(&opened))));
+        freeze.parts.held.insert(place, FrozenResource(Some(Arc::clone(&opened))));
         freeze.edit(scope, &key.type_url, |collection| {
             collection.set_forms([&opened]);
         });
@@ -389,7 +391,10 @@ impl Freezes {
         changes: &[Change],
     ) -> Option<FreezesAfter> {
         let is_freeze = |op: &&AccessOp| {
-            matches!(op, AccessOp::Freeze { .. } | AccessOp::Thaw { .. } | AccessOp::PassFreezes)
+            matches!(
+                op,
+                AccessOp::Freeze { .. } | AccessOp::Thaw { .. } | AccessOp::OverrideFreezes
+            )
         };
         let ops: Vec<&AccessOp> = transaction.access.iter().filter(is_freeze).collect();
         if ops.is_empty() && (self.is_empty() || changes.is_empty()) {
@@ -397,7 +402,7 @@ impl Freezes {
         }
         let mut after =
             FreezesAfter { freezes: self.clone(), n_ops: 0, any_passed: false, n_assignments: 0 };
-        if ops.iter().any(|op| matches!(op, AccessOp::PassFreezes)) {
+        if ops.iter().any(|op| matches!(op, AccessOp::OverrideFreezes)) {
             let passed = after.freezes.pass(transaction, newest, changes);
             (after.any_passed, after.n_assignments) = passed;
         } else {

@@ -61,7 +61,9 @@ pub use constraints::{
     VARIANTS_MAX, VariantsBudget, check_variants, example, show_parameters,
 };
 pub use credentials::without_credentials;
-pub use freeze::{CollectionKey, Freeze, FreezeMeta, FreezeParts, Freezes, Held, Stamp};
+pub use freeze::{
+    CollectionKey, Freeze, FreezeMeta, FreezeParts, Freezes, FrozenResource, FrozenVersion,
+};
 pub use freeze_target::FreezeTarget;
 pub use internal_name::{
     base_of, base_of_located, encode_resource_name, escaped_len, has_internal_mark, located_name,

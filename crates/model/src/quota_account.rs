@@ -101,7 +101,7 @@ fn change(entries: &mut Vec<(Quota, Option<QuotaUse>)>, op: &AccessOp) -> bool {
         | AccessOp::DeleteToken(_)
         | AccessOp::Freeze { .. }
         | AccessOp::Thaw { .. }
-        | AccessOp::PassFreezes => return false,
+        | AccessOp::OverrideFreezes => return false,
     }
     true
 }

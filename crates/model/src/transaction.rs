@@ -1,6 +1,6 @@
 //! Transactions: all changes that an author requests, applied atomically as one revision.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use crate::{
     AccessLimit, AccessRule, Assignment, FreezeTarget, KeyOp, KeysRefusal, Quota, QuotaExceeded,
@@ -68,7 +68,7 @@ pub enum AccessOp {
         until_ms: Option<u64>,
     },
     /// Clients receive the resources of this transaction although their scopes are frozen.
-    PassFreezes,
+    OverrideFreezes,
 }
 
 /// The condition that a precondition places on a resource.
@@ -120,6 +120,8 @@ pub struct TransactionMeta {
     pub confirmed: Vec<String>,
     /// The address from which the author sent the transaction; empty if it came over no network.
     pub source: String,
+    /// The labels that the author gave to the revision, by key.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A set of changes that take effect together. Deletes apply first, then prunes, then upserts.

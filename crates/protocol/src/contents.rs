@@ -28,6 +28,7 @@ pub enum ResourceState {
 
 /// The status of one resource of a client.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ResourceStatus {
     /// The name, as the client subscribes to it.
     pub name: ResourceName,
@@ -50,6 +51,7 @@ pub struct ResourceStatus {
 
 /// One page of the resources of a type, with the responses on their way.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ContentsPage {
     pub(crate) protocol: Protocol,
     /// Whether the client is sent errors for names that do not exist.

@@ -1,5 +1,7 @@
 //! The xDS transport protocol in its SotW (state of the world) and delta variants, as pure code.
 //!
+//! A [`DecodedRequest`] is a request that was decoded within limits, possibly in steps ([`RequestDecoder`]).
+//!
 //! A [`Session`] is the protocol state of one stream. It takes requests and marks of changed
 //! resources. [`Session::poll`] returns responses. It builds each response from the newest view
 //! when the stream can send it, so that changes in the meantime coalesce. There is no async, clock,
@@ -25,6 +27,7 @@
 
 mod config;
 mod contents;
+mod decoder;
 mod encoding;
 mod error;
 mod lifetime;
@@ -44,6 +47,7 @@ mod visible;
 
 pub use config::Config;
 pub use contents::{ContentsPage, ContentsReader, ResourceState, ResourceStatus};
+pub use decoder::{DecodeError, DecodeLimits, DecodedRequest, RequestDecoder};
 pub use error::{ErrorKind, ProtocolError};
 pub use lifetime::LifetimeSupport;
 pub use list::{NameList, VersionList};
@@ -56,6 +60,6 @@ pub use request::{
 pub use resource_error::{NOT_FOUND, NOT_FOUND_TEXT};
 pub use response::{Message, PREFIX_BYTES_MAX, Response};
 pub use session::{Overdue, Session};
-pub use status::{Nack, SubscriptionStatus, SyncState};
+pub use status::{Nack, SubscriptionStatus, SyncState, Synchronization};
 pub use subscription::{Acceptance, ResumeState};
 pub use visible::EndpointLists;

@@ -3,7 +3,7 @@
 use chancery_model::{ResourceName, Revision, TypeUrl, TypeVersion};
 
 /// A change of the names that the session watches: see
-/// [`Session::on_change`](crate::Session::on_change).
+/// [`Session::handle_change`](crate::Session::handle_change).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InterestChange {
     /// Starts watching one name.
@@ -26,6 +26,7 @@ impl InterestChange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// The client accepted the response.
+    #[non_exhaustive]
     Ack {
         /// The revision that the response was built from.
         revision: Revision,
@@ -33,6 +34,7 @@ pub enum Verdict {
         waited_ms: u64,
     },
     /// The client rejected the response.
+    #[non_exhaustive]
     Nack {
         /// The version of the rejected response.
         version: TypeVersion,

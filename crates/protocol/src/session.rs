@@ -8,7 +8,7 @@ use chancery_view::{Differ, LayerDelta, Resources, TypeView, View};
 use crate::{
     Acceptance, Config, ContentsPage, EndpointLists, InterestChange, LifetimeSupport, Nack,
     Protocol, ProtocolError, Receipt, Request, RequestKind, Response, ResumeState, StreamKind,
-    SubscriptionStatus, Verdict,
+    SubscriptionStatus, Synchronization, Verdict,
     subscription::{RequestContext, Subscription, parse_nonce},
 };
 
@@ -37,11 +37,14 @@ pub use watch::Overdue;
 ///
 /// | when | call | what the driver does with the result |
 /// |---|---|---|
-/// | a request arrived | [`on_request`](Self::on_request) | `Err`: end the stream with the error. `Ok`: record the verdict, apply the next two rows, then poll |
+/// | the node of the client is known, or has changed | [`support_lifetimes`](Self::support_lifetimes), [`support_endpoint_lists`](Self::support_endpoint_lists), [`set_dynamic_parameters`](Self::set_dynamic_parameters) | before the first request: nothing. Later: poll |
+/// | a request arrived | [`handle_request`](Self::handle_request) | `Err`: end the stream with the error. `Ok`: record the verdict, apply the next three rows, then poll |
 /// | after each request | [`drain_interest`](Self::drain_interest) | update the index that maps names to sessions |
 /// | after the first request of a type | [`needs_resume_state`](Self::needs_resume_state) | if `true`, call [`resume_from`](Self::resume_from) before the next poll |
-/// | a commit changed watched names | [`on_change`](Self::on_change), [`on_changes`](Self::on_changes) | poll |
-/// | the node sees other scopes | [`on_new_view`](Self::on_new_view) | poll with the new view |
+/// | after [`resume_from`](Self::resume_from) | [`unknown_version`](Self::unknown_version) | `Some`: find the view that has this version, and pass it to [`resume_from_view`](Self::resume_from_view) before the next poll. `None`: poll |
+/// | a request had waited before the call of [`handle_request`](Self::handle_request) | [`taken_at`](Self::taken_at) | nothing; the session waits again for further requests |
+/// | a commit changed watched names | [`handle_change`](Self::handle_change), [`handle_changes`](Self::handle_changes) | poll |
+/// | the node sees other scopes | [`handle_new_view`](Self::handle_new_view) | poll with the new view |
 /// | the transport can take a response, and [`renewal_at`](Self::renewal_at) has passed | [`renew`](Self::renew) | `Some`: send it. `None`: poll |
 /// | the transport can take a response | [`poll`](Self::poll) | `Some`: send it, and poll again when the transport can take the next. `None`: wait for an event, or for the time in the next row |
 /// | after each poll that returned `None` | [`wake_at`](Self::wake_at) | poll at that time; `None`: no deadline is pending |
@@ -51,7 +54,7 @@ pub use watch::Overdue;
 ///
 /// A driver that must bound its work reads the `cost_of_…` methods before the call, and the
 /// `retained_bytes` methods before it accepts a request. The order of calls is otherwise free. A
-/// session misses an update only if the driver omits `on_change`, `on_changes` or `on_new_view`.
+/// session misses an update only if the driver omits `handle_change`, `handle_changes` or `handle_new_view`.
 #[derive(Debug)]
 pub struct Session {
     kind: StreamKind,
@@ -99,7 +102,7 @@ impl Session {
     /// endpoints with such a list (XDSTP-28).
     pub fn support_endpoint_lists(&mut self, support: EndpointLists) {
         if std::mem::replace(&mut self.endpoint_lists, support) != support {
-            self.on_new_view();
+            self.handle_new_view();
         }
     }
 
@@ -119,7 +122,7 @@ impl Session {
     ///
     /// # Errors
     /// Returns an error if the request violates the protocol or exceeds a limit. The driver then ends the stream.
-    pub fn on_request(
+    pub fn handle_request(
         &mut self,
         mut request: Request,
         view: Option<&View>,
@@ -320,6 +323,11 @@ impl Session {
         all
     }
 
+    /// Iterates over the synchronization of the types, in the order of sending.
+    pub fn synchronization(&self) -> impl Iterator<Item = Synchronization> {
+        self.subscriptions.iter().map(Subscription::synchronization)
+    }
+
     /// Returns the status of each type, in the order of sending.
     #[must_use]
     pub fn status(&self) -> Vec<SubscriptionStatus> {
@@ -380,7 +388,7 @@ impl Session {
 
     /// Marks a change of one type in which the session is interested: the resource or alias `name`,
     /// or any resource for a wildcard.
-    pub fn on_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) {
+    pub fn handle_change(&mut self, type_url: &TypeUrl, name: Option<&ResourceName>) {
         if let Some(s) = self.of_type_mut(type_url) {
             s.on_change(name);
         }
@@ -391,12 +399,12 @@ impl Session {
     ///
     /// The cost is O(changes · log names). If the session has fewer names than there are changes,
     /// the cost is O(1), and the next plan checks all names.
-    pub fn on_changes(&mut self, delta: &LayerDelta) -> bool {
+    pub fn handle_changes(&mut self, delta: &LayerDelta) -> bool {
         self.of_type_mut(delta.type_url()).is_some_and(|s| s.on_changes(delta))
     }
 
     /// Marks everything as changed, because the node sees other scopes now.
-    pub fn on_new_view(&mut self) {
+    pub fn handle_new_view(&mut self) {
         self.subscriptions.iter_mut().for_each(Subscription::on_new_view);
     }
 
@@ -516,7 +524,7 @@ impl Session {
         Overdue::find(&self.subscriptions, self.config.ack_close_after_ms?, now)
     }
 
-    /// Returns the maximum number of names that [`Session::on_request`] visits.
+    /// Returns the maximum number of names that [`Session::handle_request`] visits.
     #[must_use]
     pub fn cost_of_request(&self, request: &Request) -> usize {
         cost::cost_of_request(request, self.of_text(request.type_url()))

@@ -29,6 +29,18 @@ pub enum SyncState {
     Nacked,
 }
 
+/// The synchronization of one type of a session: a part of its status that costs a few reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Synchronization {
+    /// [`SubscriptionStatus::state`].
+    pub state: SyncState,
+    /// [`SubscriptionStatus::n_missing`].
+    pub n_missing: usize,
+    /// [`SubscriptionStatus::unanswered_since`].
+    pub unanswered_since: Option<u64>,
+}
+
 /// The status of one type of a session.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -56,4 +68,13 @@ pub struct SubscriptionStatus {
     pub unanswered_since: Option<u64>,
     /// The number of removals that are held back until the referrers of the resources have moved.
     pub n_pending_removals: usize,
+}
+
+impl SubscriptionStatus {
+    /// Returns the synchronization.
+    #[must_use]
+    pub fn synchronization(&self) -> Synchronization {
+        let Self { state, n_missing, unanswered_since, .. } = *self;
+        Synchronization { state, n_missing, unanswered_since }
+    }
 }

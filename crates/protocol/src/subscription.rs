@@ -21,7 +21,7 @@ use chancery_view::{Differ, LayerDelta, Resources, TypeView, View};
 
 use crate::{
     Config, ContentsPage, EndpointLists, ErrorDetail, LifetimeSupport, Nack, Protocol,
-    ProtocolError, Request, Response, SubscriptionStatus, SyncState,
+    ProtocolError, Request, Response, SubscriptionStatus, SyncState, Synchronization,
     plan::{self, PlanContext, Planner, Selection, Touched},
     spelling::{Speller, Spellings},
 };
@@ -574,7 +574,8 @@ impl Subscription {
         contents.page(view, after, max, now)
     }
 
-    pub(crate) fn status(&self) -> SubscriptionStatus {
+    /// Returns the synchronization at the cost of a few reads.
+    pub(crate) fn synchronization(&self) -> Synchronization {
         let is_unanswered = !self.delivery.unanswered().is_empty();
         let state = match self.nack() {
             Some(_) if !is_unanswered => SyncState::Nacked,
@@ -582,19 +583,25 @@ impl Subscription {
             _ if self.delivery.acked_version().is_some() => SyncState::Synced,
             _ => SyncState::Idle,
         };
-        let names = self.interest.names();
         let is_expected = !self.kind.properties.absent_as_alias && !self.interest.is_wildcard();
+        let n_missing = if is_expected { self.interest.names().n_absent() } else { 0 };
+        Synchronization { state, n_missing, unanswered_since: self.silent_since() }
+    }
+
+    pub(crate) fn status(&self) -> SubscriptionStatus {
+        let Synchronization { state, n_missing, unanswered_since } = self.synchronization();
+        let names = self.interest.names();
         SubscriptionStatus {
             type_url: self.kind.type_url.clone(),
             wildcard: self.interest.is_wildcard(),
-            n_names: self.interest.names().len(),
+            n_names: names.len(),
             sent: self.delivery.sent_version().cloned(),
             acked: self.delivery.acked_version().cloned(),
             state,
             nack: self.nack().cloned(),
-            n_missing: if is_expected { names.n_absent() } else { 0 },
-            missing: names.first_absent().filter(|_| is_expected).cloned(),
-            unanswered_since: self.silent_since(),
+            n_missing,
+            missing: names.first_absent().filter(|_| n_missing > 0).cloned(),
+            unanswered_since,
             n_pending_removals: self.removals.len(),
         }
     }

@@ -1,12 +1,4 @@
 //! The binary `chancery`. `serve` runs a replica; most other commands connect to one.
-//!
-//! `cli/exit.rs` lists the exit codes.
-
-mod cli;
-mod config;
-mod memory;
-mod read_text;
-mod serve;
 
 use std::process::ExitCode;
 
@@ -16,5 +8,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    cli::main()
+    chancery_cli::main()
 }

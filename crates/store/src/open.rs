@@ -12,6 +12,7 @@ use crate::{
         flusher::Flusher,
         log::LogStore,
         machine::{Machine, Raft},
+        opening::Opener,
         parts::{Opened, Parts, Start, random_failed},
         storage::{self, Storage},
     },
@@ -232,8 +233,7 @@ async fn start(
         let _on_runtime = runtime.enter();
         Arc::new(Core::new(parts))
     };
-    spawn_tasks(runtime, &core, &database, writes);
-    runtime.spawn(opener.run());
+    spawn_tasks(runtime, &core, &database, writes, opener);
     Ok((core, database, flusher, directory, start))
 }
 
@@ -253,12 +253,27 @@ async fn start_raft(
     raft.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 
+/// Runs a task without which the replica would look healthy and lack a part. If it panics, the replica fails. `name` is
+/// its name in the log, with an article.
+async fn critical(
+    name: &'static str,
+    failure: Failure,
+    task: impl Future<Output = ()> + Send + 'static,
+) {
+    if let Err(error) = tokio::spawn(task).await
+        && error.is_panic()
+    {
+        failure.set(format!("{name} has ended because of a defect: {error}; restart the replica"));
+    }
+}
+
 /// Spawns the tasks of a replica, which run until the runtime ends.
 fn spawn_tasks(
     runtime: &Runtime,
     core: &Arc<Core>,
     database: &Arc<Database>,
     writes: mpsc::Receiver<ForwardedWrite>,
+    opener: Opener,
 ) {
     let maintenance = Maintenance {
         core: Arc::clone(core),
@@ -272,13 +287,18 @@ fn spawn_tasks(
         forwarded_writes: core.metrics.forwarded_writes.clone(),
         transact_timeout: core.config.transact_timeout,
     };
-    runtime.spawn(maintenance.run());
-    runtime.spawn(HandOver { core: Arc::clone(core) }.run());
-    runtime.spawn(sender.run(writes));
-    runtime.spawn(core.reconciler().run());
-    runtime.spawn(Arc::clone(&core.comparison).run());
+    let failure = || core.failure.clone();
+    let hand_over = HandOver { core: Arc::clone(core) };
+    runtime.spawn(critical("the maintenance of the log", failure(), maintenance.run()));
+    runtime.spawn(critical("the watch of the disk space", failure(), hand_over.run()));
+    runtime.spawn(critical("the sender of forwarded writes", failure(), sender.run(writes)));
+    runtime.spawn(critical("the watch of the membership", failure(), core.reconciler().run()));
+    let comparison = Arc::clone(&core.comparison).run();
+    runtime.spawn(critical("the comparison with other replicas", failure(), comparison));
+    runtime.spawn(critical("the task that opens secrets", failure(), opener.run()));
     if let Some(tls) = core.calls.peers.tls() {
-        runtime.spawn(tls.certificates().clone().keep_fresh());
+        let keep_fresh = tls.certificates().clone().keep_fresh();
+        runtime.spawn(critical("the watch of the certificates", failure(), keep_fresh));
     }
 }
 
@@ -299,5 +319,20 @@ impl Threads {
         drop(database);
         drop(directory);
         joined
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_of_a_critical_task_fails_the_replica() {
+        let failure = Failure::default();
+        critical("the short task", failure.clone(), async {}).await;
+        assert_eq!(failure.get(), None);
+        critical("the broken task", failure.clone(), async { panic!("on purpose") }).await;
+        let reason = failure.get().unwrap();
+        assert!(reason.starts_with("the broken task has ended because of a defect: "), "{reason}");
     }
 }

@@ -8,6 +8,7 @@ use crate::{Differ, LayerDelta, Resources, TypeView};
 
 /// The changes that turn the resources of one view into those of another view.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Difference {
     /// The resources that are new or have a different version.
     pub changed: Resources,

@@ -171,10 +171,9 @@ impl Connection {
         }
         let mut refusals = self.refusals.lock();
         let delay = refusals.refuse(Instant::now())?.min(max);
-        if refusals.n_delayed >= self.delayed_max || !self.places.are_free() {
+        if !self.places.are_free() || !refusals.begin_delay(self.delayed_max) {
             return None;
         }
-        refusals.n_delayed += 1;
         drop(refusals);
         let place = DelayedRefusal(Arc::clone(self));
         Some(Delay::new(delay, self.over.clone()).holding(place))
@@ -219,7 +218,7 @@ impl Drop for StreamRegistration {
 
 impl Drop for DelayedRefusal {
     fn drop(&mut self) {
-        self.0.refusals.lock().n_delayed -= 1;
+        self.0.refusals.lock().end_delay();
     }
 }
 
@@ -339,7 +338,7 @@ mod tests {
         delayed.pop();
         assert!(refuse(&connection).is_some());
         join_all(delayed).await;
-        assert_eq!(connection.refusals.lock().n_delayed, 0);
+        assert_eq!(connection.refusals.lock().n_delayed(), 0);
     }
 
     /// OPS-15: the end of a connection ends all delays, and prevents further ones.

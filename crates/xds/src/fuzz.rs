@@ -12,18 +12,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use chancery_model::{
-    TypeUrl,
-    wire::{Fields, Token},
-};
-use chancery_proto::{
-    discovery::{DeltaDiscoveryRequest, DiscoveryRequest, ResourceLocator},
-    istio::mcp::v1alpha1::RequestResources,
-};
-use chancery_protocol::{Protocol, Request};
+use chancery_protocol::Protocol;
 use futures::FutureExt;
 use http_body::{Body, Frame};
-use prost::Message;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -31,16 +22,11 @@ use crate::{
     memory_budget::MemoryBudget,
     node::{self, NodeReader},
     rest::request,
-    scan::{Limits, Scan, Scanned},
 };
 
 /// The maximum length of an input to which the small limits apply.
 const SHORT_BYTES_MAX: usize = 8 << 10;
 const NAMES_MAX: usize = 64;
-/// The number of the field in a delta request.
-const INITIAL_RESOURCE_VERSIONS: u32 = 5;
-/// The number of the field in a request of a sink.
-const MCP_INITIAL_RESOURCE_VERSIONS: u32 = 3;
 const NAME_BYTES_MAX: usize = 256;
 const NACK_MESSAGE_BYTES_MAX: usize = 64;
 const NODE_BYTES_MAX: usize = 2048;
@@ -53,100 +39,19 @@ const MESSAGES_MAX: usize = 500;
 /// From this value on, the first byte of an input of [`framing`] repeats the rest often.
 const OFTEN: u8 = 0xf0;
 
-/// Decodes a SotW request with its node. A request that is accepted has the names that prost reads.
-pub fn sotw_request(message: &[u8], decoded: &dyn Fn()) {
-    let Some(Request::Sotw(found)) = scanned(Protocol::Sotw, message) else { return };
-    decoded();
-    let Ok(expected) = DiscoveryRequest::decode(message) else { return };
-    assert_eq!(found.type_url, expected.type_url);
-    let names = with_locators(expected.resource_names, expected.resource_locators);
-    assert_eq!(found.resource_names.to_vec(), names);
-    assert_eq!(found.error_detail.is_some(), expected.error_detail.is_some());
-    drop(TypeUrl::new(&found.type_url));
-}
-
-/// Decodes a delta request with its node. A request that is accepted has the names that prost reads.
-pub fn delta_request(message: &[u8], decoded: &dyn Fn()) {
-    let Some(Request::Delta(found)) = scanned(Protocol::Delta, message) else { return };
-    decoded();
-    // prost reads a map field of any wire type as an entry, and then also the fields of a group. The protocol
-    // has only one with a length.
-    if has_other_wire_type(message, INITIAL_RESOURCE_VERSIONS) {
-        return;
-    }
-    let Ok(expected) = DeltaDiscoveryRequest::decode(message) else { return };
-    assert_eq!(found.type_url, expected.type_url);
-    let names =
-        with_locators(expected.resource_names_subscribe, expected.resource_locators_subscribe);
-    assert_eq!(found.subscribe.to_vec(), names);
-    let names =
-        with_locators(expected.resource_names_unsubscribe, expected.resource_locators_unsubscribe);
-    assert_eq!(found.unsubscribe.to_vec(), names);
-    let versions = found.initial_resource_versions.iter();
-    let versions = versions.map(|(name, version)| (name.to_owned(), version.to_owned()));
-    assert_eq!(
-        versions.collect::<std::collections::BTreeMap<_, _>>(),
-        expected.initial_resource_versions
-    );
-}
-
-/// Decodes a request of a sink with its node. A request that is accepted has the fields that prost reads.
-pub fn mcp_request(message: &[u8], decoded: &dyn Fn()) {
-    let Some(Request::Mcp(found)) = scanned(Protocol::Mcp, message) else { return };
-    decoded();
-    if has_other_wire_type(message, MCP_INITIAL_RESOURCE_VERSIONS) {
-        return;
-    }
-    let Ok(expected) = RequestResources::decode(message) else { return };
-    assert_eq!(found.collection, expected.collection);
-    assert_eq!(found.incremental, expected.incremental);
-    assert_eq!(found.error_detail.is_some(), expected.error_detail.is_some());
-    let versions = found.initial_resource_versions.iter();
-    let versions = versions.map(|(name, version)| (name.to_owned(), version.to_owned()));
-    assert_eq!(
-        versions.collect::<std::collections::BTreeMap<_, _>>(),
-        expected.initial_resource_versions
-    );
-}
-
-/// Returns whether a field of a valid message may occur without a length.
-fn has_other_wire_type(message: &[u8], number: u32) -> bool {
-    let mut fields = Fields::new(0, message.len());
-    std::iter::from_fn(|| fields.next(message).ok()?).any(|token| match token {
-        Token::Varint { field, .. } | Token::Fixed { field } => field == number,
-        Token::Group => true,
-        Token::Bytes { .. } => false,
-    })
-}
-
-/// Adds the names of locators, which come last.
-fn with_locators(mut names: Vec<String>, locators: Vec<ResourceLocator>) -> Vec<String> {
-    names.extend(locators.into_iter().map(|locator| locator.name));
-    names
-}
-
 /// Returns a limit for an input. The limits of long inputs are as large as the inputs, so that the time for long lists
 /// and values shows.
 fn limit(of_short: usize, input: &[u8]) -> usize {
     if input.len() <= SHORT_BYTES_MAX { of_short } else { input.len() }
 }
 
-fn scanned(protocol: Protocol, message: &[u8]) -> Option<Request> {
-    let limits = Limits {
-        names_max: limit(NAMES_MAX, message),
-        name_bytes_max: limit(NAME_BYTES_MAX, message),
-        nack_message_bytes_max: limit(NACK_MESSAGE_BYTES_MAX, message),
-    };
-    let message = Bytes::copy_from_slice(message);
-    let mut scan = Scan::new(protocol, message.len(), limits);
-    while !scan.step(&message).ok()? {}
-    let Scanned { request, node, .. } = scan.finish(&message);
-    let mut reader = node_reader(&message);
+/// Reads the node of a decoded request. `message` is the whole request.
+pub fn request_node(protocol: Protocol, message: &[u8], node: Option<Bytes>) {
+    let mut reader = node_reader(message);
     match protocol {
         Protocol::Sotw | Protocol::Delta => drop(reader.read(node)),
         Protocol::Mcp => drop(reader.read_sink(node.unwrap_or_default())),
     }
-    Some(request)
 }
 
 /// Returns the limit of scalars in the metadata of a node. The limits of long inputs have the ratio of the default

@@ -32,7 +32,6 @@ mod reason;
 mod refusal_delays;
 mod refuse;
 mod rest;
-mod scan;
 mod serve;
 mod service;
 mod shared;

@@ -253,7 +253,10 @@ fn to_model(node: proto::Node, metadata: &mut Metadata) -> Result<Node, NodeErro
     })
 }
 
-/// Returns `name/version`, or the part that is present.
+/// The maximum length of a user agent in bytes. Those of all known clients are shorter.
+const USER_AGENT_BYTES_MAX: usize = 256;
+
+/// Returns `name/version`, or the part that is present, without the words after [`USER_AGENT_BYTES_MAX`].
 fn user_agent(node: &proto::Node) -> String {
     let version = match &node.user_agent_version {
         Some(proto::UserAgentVersion::Text(text)) => text.clone(),
@@ -265,11 +268,17 @@ fn user_agent(node: &proto::Node) -> String {
         }
         None => node.build_version.clone(),
     };
-    match (node.user_agent_name.as_str(), version.as_str()) {
+    let mut text = match (node.user_agent_name.as_str(), version.as_str()) {
         (name, "") => name.to_owned(),
         ("", version) => version.to_owned(),
         (name, version) => format!("{name}/{version}"),
+    };
+    if text.len() > USER_AGENT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(USER_AGENT_BYTES_MAX));
+        // A part of a version would be another version.
+        text.truncate(text.rfind([' ', '/']).unwrap_or(text.len()));
     }
+    text
 }
 
 impl Metadata {
@@ -444,6 +453,12 @@ mod tests {
         let version = proto::SemanticVersion { major_number: 1, minor_number: 40, patch: 2 };
         node.user_agent_version =
             Some(proto::UserAgentVersion::Build(proto::BuildVersion { version: Some(version) }));
-        assert_eq!(reader().read(bytes(&node)).unwrap().unwrap().user_agent, "envoy/1.40.2");
+        let read =
+            |node: &proto::Node| reader().read(bytes(node)).unwrap().unwrap().user_agent.clone();
+        assert_eq!(read(&node), "envoy/1.40.2");
+        node.user_agent_name = "é".repeat(126);
+        assert_eq!(read(&node), node.user_agent_name, "the version does not fit");
+        node.user_agent_name = "n".repeat(1000);
+        assert_eq!(read(&node), "n".repeat(256));
     }
 }

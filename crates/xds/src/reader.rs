@@ -11,7 +11,9 @@ use chancery_auth::RateExceeded;
 use chancery_fanout::{End, EndCode, RequestSink, limit_hit};
 use chancery_model::Node;
 use chancery_net::Bucket;
-use chancery_protocol::{Protocol, Request};
+use chancery_protocol::{
+    DecodeError, DecodeLimits, DecodedRequest, Protocol, Request, RequestDecoder,
+};
 use http_body::Body;
 use metrics::Counter;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
@@ -21,7 +23,6 @@ use crate::{
     caller::RequestRate,
     framing::{FrameError, Framed, Frames},
     node::{NodeError, NodeReader},
-    scan::{Limits, Scan, ScanError, Scanned},
 };
 
 /// The collection of the trigger: the first message to a remote sink, without resources. Some sinks send nothing before
@@ -36,7 +37,7 @@ pub(crate) struct Reader<B> {
     protocol: Protocol,
     node: NodeReader,
     bucket: Bucket,
-    limits: Limits,
+    limits: DecodeLimits,
     bytes: Counter,
     /// The rate of the identity. The first request counts as the opening of the stream.
     rate: Option<RequestRate>,
@@ -56,7 +57,7 @@ pub(crate) enum ReadError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     #[error(transparent)]
-    Scan(#[from] ScanError),
+    Decode(#[from] DecodeError),
     #[error(transparent)]
     Node(#[from] NodeError),
     #[error("more than {max} requests per second (requests_per_second_max)")]
@@ -79,7 +80,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             protocol,
             node: NodeReader::new(config.node_bytes_max, config.node_metadata_max),
             bucket: Bucket::new(config.requests_per_second_max, config.requests_burst_max),
-            limits: Limits {
+            limits: DecodeLimits {
                 names_max: config.names_per_request_max,
                 name_bytes_max: config.name_bytes_max,
                 nack_message_bytes_max: config.nack_message_bytes_max,
@@ -128,7 +129,7 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
             if let Some(rate) = self.rate.as_ref().filter(|_| !is_first) {
                 rate.take()?;
             }
-            if let Some((request, node)) = self.decode(&bytes).await? {
+            if let Some((request, node)) = self.decode(bytes).await? {
                 return Ok(Some(Read { request, node, memory }));
             }
         }
@@ -138,13 +139,16 @@ impl<B: Body<Data = Bytes> + Unpin> Reader<B> {
     /// the trigger, which is no request (MCP-65).
     async fn decode(
         &mut self,
-        message: &Bytes,
+        message: Bytes,
     ) -> Result<Option<(Request, Option<Arc<Node>>)>, ReadError> {
-        let mut scan = Scan::new(self.protocol, message.len(), self.limits);
-        while !scan.step(message)? {
+        let mut decoder = RequestDecoder::new(self.protocol, message, self.limits);
+        let decoded = loop {
+            if let Some(decoded) = decoder.step()? {
+                break decoded;
+            }
             tokio::task::yield_now().await;
-        }
-        let Scanned { request, node, is_nack_cut } = scan.finish(message);
+        };
+        let DecodedRequest { request, node, is_nack_cut, .. } = decoded;
         if is_nack_cut {
             limit_hit("nack_message_bytes");
         }
@@ -184,12 +188,12 @@ impl ReadError {
                 | NodeError::Values { .. }
                 | NodeError::Paths { .. },
             )
-            | Self::Scan(ScanError::Names { .. } | ScanError::NameLong { .. })
+            | Self::Decode(DecodeError::Names { .. } | DecodeError::NameLong { .. })
             | Self::Rate { .. }
             | Self::IdentityRate(_) => EndCode::ResourceExhausted,
             Self::Frame(FrameError::Compressed) => EndCode::Unimplemented,
             Self::Frame(_) => EndCode::Internal,
-            Self::Scan(_) | Self::Node(_) => EndCode::InvalidArgument,
+            Self::Decode(_) | Self::Node(_) => EndCode::InvalidArgument,
         }
     }
 
@@ -205,10 +209,10 @@ impl ReadError {
                 | NodeError::Annotations { .. }
                 | NodeError::Values { .. },
             ) => Some("node_metadata"),
-            Self::Scan(ScanError::Names { .. }) => Some("names_per_request"),
-            Self::Scan(ScanError::NameLong { .. }) => Some("name_bytes"),
+            Self::Decode(DecodeError::Names { .. }) => Some("names_per_request"),
+            Self::Decode(DecodeError::NameLong { .. }) => Some("name_bytes"),
             Self::Rate { .. } => Some("requests_per_second"),
-            Self::Frame(_) | Self::Scan(_) | Self::Node(_) | Self::IdentityRate(_) => None,
+            Self::Frame(_) | Self::Decode(_) | Self::Node(_) | Self::IdentityRate(_) => None,
         }
     }
 }

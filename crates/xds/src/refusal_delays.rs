@@ -35,7 +35,7 @@ pub(crate) struct RefusalDelays {
     n_recent: u32,
     last: Option<Instant>,
     /// The number of refusals that are delayed at the moment.
-    pub(crate) n_delayed: usize,
+    n_delayed: usize,
 }
 
 /// A refusal that is delayed. Resolves when the client may receive it.
@@ -44,6 +44,24 @@ pub(crate) struct Delay(BoxFuture<'static, ()>);
 // === impl RefusalDelays ===
 
 impl RefusalDelays {
+    /// Counts a delayed refusal, unless there are `max` of them.
+    pub(crate) fn begin_delay(&mut self, max: usize) -> bool {
+        let may_begin = self.n_delayed < max;
+        self.n_delayed += usize::from(may_begin);
+        may_begin
+    }
+
+    /// Records the end of a delayed refusal.
+    pub(crate) fn end_delay(&mut self) {
+        self.n_delayed -= 1;
+    }
+
+    /// Returns the number of refusals that are delayed at the moment.
+    #[cfg(test)]
+    pub(crate) fn n_delayed(&self) -> usize {
+        self.n_delayed
+    }
+
     /// Counts a refusal. Returns its delay, if it has one.
     pub(crate) fn refuse(&mut self, now: Instant) -> Option<Duration> {
         let is_quiet = self.last.is_none_or(|last| now.saturating_duration_since(last) >= QUIET);

@@ -88,9 +88,7 @@ impl Service {
         let protocol = info.kind.protocol;
         let (sink, responses) = match self.shared.fanout.open(info) {
             Ok(ends) => ends,
-            Err(error) => {
-                return self.refuse(End::new(EndCode::ResourceExhausted, error.to_string()));
-            }
+            Err(error) => return self.refuse(error.into()),
         };
         let closer = sink.ender();
         let registration = self.connection.add(closer.clone());

@@ -65,6 +65,18 @@ pub(crate) enum Machine {
     HalfThere,
 }
 
+impl Machine {
+    /// Returns the machine of the flags of the command.
+    pub(crate) fn parse(flags: &[&str]) -> Result<Self> {
+        match flags {
+            [] => Ok(Self::Bare),
+            ["--quick"] => Ok(Self::Quick),
+            ["--half"] => Ok(Self::HalfThere),
+            _ => bail!("unknown flags {:?} of bare: it takes --quick or --half", flags.join(" ")),
+        }
+    }
+}
+
 /// Runs the commands and prints the duration of each. Fails on the first failing command.
 pub(crate) fn run(paths: &Paths, machine: Machine) -> Result<()> {
     setup::bare_needs()?;

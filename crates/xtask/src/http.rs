@@ -8,7 +8,6 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// A response.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,

@@ -20,6 +20,7 @@ use anyhow::{Context as _, Result, bail};
 mod attacks;
 mod bare;
 mod chart;
+mod compare;
 mod conformance;
 mod corpus;
 mod demo;
@@ -80,6 +81,9 @@ usage: cargo xtask <command>
   mutants [--group NAME] plant bugs in a copy of the crates, and fail if the tests that a bug names do not catch
                          it; prints and stores each result; groups: protocol, store, server; --only N,N
                          plants the bugs with these numbers
+  mutants --generated [CRATE..]
+                         let cargo-mutants change the crates without input and output (diff, lb-policy, model,
+                         protocol, resolve, view), and list the changes that no test notices (hours)
   chart [--update]       check the Helm chart: lint, schemas of Kubernetes, golden files, refusals, and the
                          configuration that it renders; --update writes the golden files first
   chart --apiserver      install, upgrade and uninstall the Helm chart with a real API server of Kubernetes,
@@ -97,6 +101,10 @@ usage: cargo xtask <command>
   far-clients [--program PATH] [CLIENT..]
                          run istiod and istio-agent with an Envoy, Kitex, Armeria and grpc-java with a debug build or
                          a program: updates, removals, a restart and traffic; compiles istiod once (30 minutes)
+  compare REV [--rounds N]
+                         build the program and that of an earlier revision, and measure both in turns (writes,
+                         fanout, etcd); fails if a cost grew by more than 10 % (6 minutes on two idle cores, and
+                         the builds)
   openapi                send requests that schemathesis generates from /v1/openapi.json to a debug build, and check the
                          answers (about 3 minutes)
   fuzz [TARGET..]        search with libFuzzer for inputs that break a decoder, for 60 s per target;
@@ -157,6 +165,7 @@ fn run() -> Result<ExitCode> {
         ["alerts", "--faults", "--only", names] => {
             mixin::check_faults(&paths, &names.split(',').collect::<Vec<_>>())?;
         }
+        ["mutants", "--generated", names @ ..] => return mutants::generated::run(&paths, names),
         ["mutants"] => mutants::run(&paths, Which::All)?,
         ["mutants", "--group", name] => mutants::run(&paths, Which::Group(name))?,
         ["mutants", "--only", numbers] => {
@@ -175,11 +184,10 @@ fn run() -> Result<ExitCode> {
         ["packages"] => package::check_files(&paths)?,
         ["corpus", rest @ ..] => corpus::run(&paths, rest)?,
         ["far-clients", rest @ ..] => far_clients(&paths, rest)?,
+        ["compare", rest @ ..] => return compare::run(&paths, rest),
         ["openapi"] => openapi::run(&paths, &given_or_built(&paths)?)?,
         ["fuzz", rest @ ..] => fuzz::run(&paths, rest)?,
-        ["bare"] => bare::run(&paths, bare::Machine::Bare)?,
-        ["bare", "--quick"] => bare::run(&paths, bare::Machine::Quick)?,
-        ["bare", "--half"] => bare::run(&paths, bare::Machine::HalfThere)?,
+        ["bare", flags @ ..] => bare::run(&paths, bare::Machine::parse(flags)?)?,
         ["metrics", "--check"] => metrics_page::check(&paths)?,
         [] | ["help" | "-h" | "--help", ..] => say!("{USAGE}"),
         other => {

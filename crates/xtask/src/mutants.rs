@@ -15,6 +15,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use crate::{paths::Paths, say::say, setup};
 
 mod copy;
+pub(crate) mod generated;
 mod group;
 mod list;
 mod results;

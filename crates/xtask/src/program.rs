@@ -166,9 +166,11 @@ fn compile(paths: &Paths, what: &str, mut cargo: Command) -> Result<()> {
 /// The packages that take much longer to compile than others, in the time of an average package.
 const SLOW: &[(&str, u32)] = &[
     ("chancery_admin", 16),
+    ("chancery_cli", 12),
+    ("chancery_config", 2),
     ("chancery_fanout", 4),
     ("chancery_proto", 8),
-    ("chancery_server", 16),
+    ("chancery_serve", 4),
     ("chancery_store", 16),
     ("clap_builder", 4),
     ("openraft", 12),

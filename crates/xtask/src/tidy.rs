@@ -21,6 +21,7 @@ mod layout;
 mod links;
 mod prose;
 mod sleeps;
+mod state;
 
 /// The maximum number of lines of a Rust file, including tests.
 const LINES_MAX: usize = 700;
@@ -60,6 +61,7 @@ pub(crate) fn check(paths: &Paths) -> Result<()> {
     complaints.extend(links::broken(&files));
     complaints.extend(prose::complaints(&files));
     complaints.extend(sleeps::complaints(&files));
+    complaints.extend(state::complaints(&files)?);
     if complaints.is_empty() {
         return Ok(());
     }

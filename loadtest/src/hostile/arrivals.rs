@@ -115,6 +115,13 @@ impl Arrivals {
         count(inner.updates.iter().filter(|it| it.arrivals != clients).count())
     }
 
+    /// Returns the number of written updates of a part that did not arrive at exactly `clients` clients.
+    pub(crate) fn missing_of(&self, part: Part, clients: u64) -> u64 {
+        let inner = self.inner.lock();
+        let of_part = |update: &&Update| update.written.is_some_and(|(_, of)| of == part);
+        count(inner.updates.iter().filter(of_part).filter(|it| it.arrivals != clients).count())
+    }
+
     /// Returns the number of written updates.
     pub(crate) fn written(&self) -> u64 {
         count(self.inner.lock().updates.iter().filter(|it| it.written.is_some()).count())

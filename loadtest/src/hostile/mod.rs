@@ -41,7 +41,7 @@ mod report;
 pub(crate) mod updates;
 
 pub(crate) use args::Args;
-use arrivals::Arrivals;
+use arrivals::{Arrivals, Part};
 use clients::Clients;
 use memory::Sampler;
 use report::{Faulty, Left, Measured, Report, Row, Rss, ms};
@@ -170,7 +170,21 @@ impl Run<'_> {
         self.faulty.unacknowledged += (clients.counts() - before).responses;
         self.faulty.connects += clients.connects() - count(self.args.never_ack);
         self.faulty.ended += clients.wrong();
+        self.faulty.missing += self.missing_of(measured.part).await;
         Ok(Measured { with_faulty: true, ..measured })
+    }
+
+    /// Waits until all healthy clients have the updates of a part, or until a timeout. Returns the number of updates that
+    /// some of them lack.
+    async fn missing_of(&self, part: Part) -> u64 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let missing = self.arrivals.missing_of(part, count(self.args.healthy()));
+            if missing == 0 || self.healthy.wrong() > 0 || Instant::now() > deadline {
+                return missing;
+            }
+            sleep(POLL).await;
+        }
     }
 
     /// Ends the updates, then the clients, and returns the findings.

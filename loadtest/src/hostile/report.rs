@@ -42,6 +42,8 @@ pub(super) struct Faulty {
     pub(super) connects: u64,
     /// Ended streams of clients that never acknowledge.
     pub(super) ended: u64,
+    /// Updates that a healthy client did not receive while the faulty clients were connected.
+    pub(super) missing: u64,
 }
 
 /// RSS at some times, in MiB.
@@ -162,6 +164,10 @@ impl Report {
                 args.growth_percent_max,
             ),
             Gate::none("updates that a healthy client did not receive", self.missing),
+            Gate::none(
+                "updates that a healthy client did not receive beside faulty clients",
+                self.faulty.missing,
+            ),
             Gate::none("healthy streams that failed or received wrong resources", self.wrong),
             Gate::none("writes that failed", self.failed_writes),
             Gate::at_most("remaining streams or connections of faulty clients", over, 0.0),
@@ -234,7 +240,7 @@ impl Report {
             (all - after) * 1024.0
                 / float(crate::stats::count((args.never_read + args.never_ack).max(1)))
         )?;
-        let Faulty { seconds, unacknowledged, connects, ended } = self.faulty;
+        let Faulty { seconds, unacknowledged, connects, ended, .. } = self.faulty;
         let each = float(unacknowledged) / float(crate::stats::count(args.never_ack).max(1));
         writeln!(
             text,

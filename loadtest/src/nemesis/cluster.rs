@@ -62,7 +62,7 @@ pub(crate) struct Cluster {
     /// The replicas that should vote.
     voters: BTreeSet<Id>,
     /// The replicas whose disk had a fault since the last recovery.
-    pub(crate) had_disk_fault: BTreeSet<Id>,
+    had_disk_fault: BTreeSet<Id>,
     /// The number of installed snapshots, by replica and process.
     installed: HashMap<(Id, u32), f64>,
     /// The longest time until a healed cluster accepted a write.
@@ -143,12 +143,16 @@ impl Cluster {
         status(id, &self.ready, &self.history).await
     }
 
+    /// Records that the process of a replica may observe a failing disk.
+    pub(crate) fn note_disk_fault(&mut self, id: Id) {
+        self.had_disk_fault.insert(id);
+    }
+
     /// Cuts the power of the disks of some replicas.
     pub(crate) async fn shut_down_disks(&mut self, ids: &[Id]) -> Result<()> {
         let mut paths = Vec::new();
         for id in ids {
-            // The process may observe a failing disk for a moment.
-            self.had_disk_fault.insert(*id);
+            self.note_disk_fault(*id);
             paths.push(self.replica(*id)?.disk.path().to_owned());
         }
         power::cut(&paths).await
@@ -157,7 +161,7 @@ impl Cluster {
     /// Simulates a power cut without an image: from some time on, no disk completes a sync.
     pub(crate) async fn hold_syncs(&mut self, ids: &[Id], strace_starts: Duration) -> Result<()> {
         for id in ids {
-            self.had_disk_fault.insert(*id);
+            self.note_disk_fault(*id);
             let replica = self.replica(*id)?;
             let pid = replica.pid().context("the replica has no process")?;
             replica.disk.start_sync_fault(pid, SyncFault::Hold)?;

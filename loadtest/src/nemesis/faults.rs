@@ -381,7 +381,7 @@ impl Nemesis {
             Fault::DiskError => Some(SyncFault::Fail),
             _ => None,
         };
-        self.cluster.had_disk_fault.insert(id);
+        self.cluster.note_disk_fault(id);
         let replica = self.cluster.replica(id)?;
         match (how, replica.pid()) {
             (Some(how), Some(pid)) => replica.disk.start_sync_fault(pid, how)?,

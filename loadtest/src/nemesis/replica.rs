@@ -41,7 +41,6 @@ pub(crate) enum End {
     Alone(ExitStatus),
 }
 
-/// One replica.
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) id: Id,

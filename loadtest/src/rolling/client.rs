@@ -62,7 +62,6 @@ struct Subscription {
     responses: u64,
 }
 
-/// One client.
 #[derive(Debug)]
 pub(crate) struct Client {
     id: String,

@@ -149,9 +149,13 @@ fn doors_cost_only_what_changes() {
     assert!(listing[1] > 5.0 * listing[0], "one file has all clusters: {report:#}");
 }
 
-/// The long form is `loadtest hostile`, whose gate is the delay. Here, every update reaches every healthy client, no
-/// client remains at the end, and a gate that cannot hold is reported. That other clients do not delay an update is a
-/// test of counts in fanout (`fairness`).
+/// The long form is `loadtest hostile`, whose gate is the delay. Here, every update reaches every healthy client while
+/// the faulty clients are connected and leave their responses unread or unacknowledged. No client remains at the end,
+/// and a gate that cannot hold is reported.
+///
+/// The delay is not measured here, because a test does not depend on time. Tests in fanout count the turns of a shard
+/// until an update beside the work of other clients (`fairness`). For a client that does not read, a shard builds no
+/// response (`commits_coalesce_while_client_does_not_read`).
 #[test]
 fn updates_reach_clients_beside_hostile_ones() {
     let (code, report) = loadtest(&[
@@ -182,6 +186,7 @@ fn updates_reach_clients_beside_hostile_ones() {
         assert!(row["p99_ms"].as_f64().unwrap() > 0.0, "{report:#}");
     }
     let faulty = &findings["faulty"];
+    assert_eq!(faulty["missing"], 0, "an update waits for a faulty client: {report:#}");
     assert!(faulty["unacknowledged"].as_u64().unwrap() > 0, "{report:#}");
     // Four in the round, and four in the long part.
     assert_eq!(faulty["connects"], 8, "{report:#}");
@@ -304,6 +309,26 @@ fn questions_about_all_nodes_are_measured() {
     let parts = report["findings"]["parts"].as_array().unwrap();
     let answers: Vec<_> = parts[1]["answers"].as_array().unwrap().iter().collect();
     assert!(answers.len() == 3 && answers.iter().all(|one| one["n"] == 3), "{report:#}");
+}
+
+/// The long form is `loadtest thaw`. Clients of a frozen scope receive nothing before the thaw, and everything after it.
+#[test]
+fn thaw_of_held_changes_is_measured() {
+    let (code, report) = loadtest(&[
+        "thaw",
+        "--clients=12",
+        "--held=8",
+        "--established=2",
+        "--resources=5",
+        "--idle-seconds=1",
+        "--rounds=2",
+        "--ratio-max=1e-9",
+    ]);
+    let ratio = "p99 of pushes to others during the thaw, ratio to idle, median";
+    assert_eq!((code, broken(&report)), (Some(1), vec![ratio]), "{report:#}");
+    let rounds = report["findings"]["rounds"].as_array().unwrap();
+    assert_eq!(rounds.len(), 2, "{report:#}");
+    assert!(rounds.iter().all(|one| one["held"]["pushes"].as_u64().unwrap() > 0), "{report:#}");
 }
 
 /// The long form is `loadtest coldstart`.

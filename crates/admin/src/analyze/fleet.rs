@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     AdminError,
-    ctx::{Access, Ctx},
+    ctx::{Access, Ctx, Needs},
     fleet::{self, FleetRequest},
     nodes,
 };
@@ -51,9 +51,12 @@ pub(super) async fn fleet_findings(
     Ok(not_asked)
 }
 
+impl Needs for UsedAssignmentsQuestion {
+    const NEEDS: Access = Access::Cluster(Verb::Nodes);
+}
+
 impl FleetRequest for UsedAssignmentsQuestion {
     const NAME: &'static str = "chancery.raft.v1.UsedAssignmentsQuestion";
-    const NEEDS: Access = Access::Cluster(Verb::Nodes);
     type Reply = UsedAssignmentsAnswer;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<UsedAssignmentsAnswer, AdminError> {

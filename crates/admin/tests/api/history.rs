@@ -60,7 +60,10 @@ async fn earlier_content_needs_the_present_rights() {
     // The conflict is in scope "b": the missing right is reported, and not the name.
     let uri = format!("/v1/undo?revision={second}");
     let refused = denied(&server, ann, "POST", &uri, "").await;
-    assert!(!refused.contains("hidden") && refused.contains("what it may not read"), "{refused}");
+    assert!(
+        !refused.contains("hidden") && refused.contains("part of which it may not read"),
+        "{refused}"
+    );
     let conflict = send(&server, Who::Admin, "POST", &uri, "").await;
     assert_eq!(conflict.0, 409, "{conflict:?}");
     assert!(conflict.1.to_string().contains("hidden"), "{conflict:?}");

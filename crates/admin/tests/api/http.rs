@@ -16,7 +16,11 @@ use crate::support::{REQUEST_BYTES_MAX, Server, clusters};
 async fn applied_resources_can_be_read_changed_pruned_and_deleted() {
     let server = Server::start().await;
     let applied = server
-        .done("POST", "/v1/apply?label=4fe1&author=ann&reason=why", &clusters(&["a", "b"], "1s"))
+        .done(
+            "POST",
+            "/v1/apply?label=4fe1&labels=git=4fe1,env=prod&author=ann&reason=why",
+            &clusters(&["a", "b"], "1s"),
+        )
         .await;
     assert_eq!(applied["revision"], 1);
     assert_eq!(applied["changed"], 2);
@@ -84,16 +88,26 @@ async fn applied_resources_can_be_read_changed_pruned_and_deleted() {
     let list = server.done("GET", "/v1/resources", "").await;
     assert_eq!(list, json!({"revision": 3, "next": "", "resources": []}));
 
+    check_history(&server).await;
+    server.stop().await;
+}
+
+async fn check_history(server: &Server) {
     let history = server.done("GET", "/v1/history?limit=10", "").await;
     let entries = history["entries"].as_array().unwrap();
     assert_eq!(entries.len(), 3);
     assert_eq!(entries[2]["label"], "4fe1");
+    assert_eq!(entries[2]["labels"], json!({"env": "prod", "git": "4fe1"}));
+    let found = server.done("GET", "/v1/history?label=env=prod", "").await;
+    assert_eq!(found["entries"], json!([entries[2]]));
     assert_eq!((&entries[2]["author"], &entries[2]["reason"]), (&json!("ann"), &json!("why")));
-    server.stop().await;
 }
 
 /// Requests that the server rejects: method, URI, status, code, and a part of the message.
 const REFUSALS: &[(&str, &str, u16, &str, &str)] = &[
+    ("POST", "/v1/apply?labels=git", 400, "INVALID_ARGUMENT", "labels: \"git\" has no `=`"),
+    ("POST", "/v1/apply?labels=a=1,a=2", 400, "INVALID_ARGUMENT", "the key \"a\" is there twice"),
+    ("POST", "/v1/apply?labels=a%20b=1", 400, "INVALID_ARGUMENT", "the label key \"a b\""),
     (
         "POST",
         "/v1/apply?if_revision=1",

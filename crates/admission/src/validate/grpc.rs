@@ -53,28 +53,27 @@ pub(super) fn check(
     };
     // Envoy sees all resources of a view, and a gRPC client those that it asks for by name.
     let is_capped = audience.has_envoy && !is_for_grpc(type_name, message);
-    let mut rules = Rules::new(audience, is_capped);
     let root = At::root();
-    match type_name {
+    let found_by = |noun, check: &dyn Fn(&mut Rules)| {
+        let mut rules = Rules::new(audience, is_capped, noun);
+        check(&mut rules);
+        rules.into_faults()
+    };
+    let found = match type_name {
         name if name == short(types::CLUSTER) => {
-            rules.noun = "cluster";
-            cluster::check(message, body, &root, &mut rules);
+            found_by("cluster", &|rules| cluster::check(message, body, &root, rules))
         }
         name if name == short(types::ENDPOINT) => {
-            rules.noun = "assignment";
-            endpoint::check(message, &root, &mut rules);
+            found_by("assignment", &|rules| endpoint::check(message, &root, rules))
         }
         name if name == short(types::LISTENER) => {
-            rules.noun = "listener";
-            listener::check(message, &root, &mut rules);
+            found_by("listener", &|rules| listener::check(message, &root, rules))
         }
         name if name == short(types::ROUTE) => {
-            rules.noun = "route configuration";
-            route::check(message, None, &root, &mut rules);
+            found_by("route configuration", &|rules| route::check(message, None, &root, rules))
         }
         _ => return,
-    }
-    let found = rules.into_faults();
+    };
     faults.retain(|fault| {
         let is_same = |own: &Fault| (&own.path, &own.id) == (&fault.path, &fault.id);
         fault.severity == Severity::Error || !found.iter().any(is_same)

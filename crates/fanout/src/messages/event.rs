@@ -13,7 +13,7 @@ use crate::{
     messages::{
         change::{Change, Concerned, QueryPosition},
         page::Page,
-        stream_status::{ClientGroup, SelectNode, StreamContents, StreamStatus},
+        stream_status::{SelectStream, StreamContents, StreamStatus},
     },
     sessions::index::Key,
     stream::slot::StreamSlot,
@@ -27,12 +27,12 @@ pub(crate) struct Sent {
     pub(crate) event: Event,
 }
 
-/// The nodes of a query.
+/// The streams of a query.
 #[derive(Clone)]
-pub(crate) struct SelectStreams(pub(crate) SelectNode);
+pub(crate) struct SelectStreams(pub(crate) SelectStream);
 
 impl SelectStreams {
-    /// Selects all nodes.
+    /// Selects all streams.
     pub(crate) fn all() -> Self {
         Self(Arc::new(|_| true))
     }
@@ -51,7 +51,6 @@ pub(crate) enum Event {
     Request {
         /// The stream.
         slot: Arc<StreamSlot>,
-        /// The request.
         request: Request,
         /// The client's node: `Some` in the first request, and whenever the node has changed.
         node: Option<Arc<Node>>,
@@ -63,27 +62,19 @@ pub(crate) enum Event {
         /// The stream.
         slot: Arc<StreamSlot>,
     },
-    /// A query for the status of the streams of some nodes.
+    /// A query for the status of some streams.
     Status {
-        /// The nodes.
+        /// The streams.
         select: SelectStreams,
         /// The key of the first session of the page.
         from: Key,
         /// Receives one page.
         reply: oneshot::Sender<Page<StreamStatus, Key>>,
     },
-    /// A query for the clients of all streams.
-    Clients {
-        /// The key of the first session of the page.
-        from: Key,
-        /// Receives one page.
-        reply: oneshot::Sender<Page<ClientGroup, Key>>,
-    },
     /// A query for the resources of one type of a stream.
     Contents {
         /// The stream.
         slot: Arc<StreamSlot>,
-        /// The type.
         type_url: TypeUrl,
         /// The name after which the page begins; `None` for the first page.
         after: Option<ResourceName>,
@@ -92,7 +83,6 @@ pub(crate) enum Event {
     },
     /// A query for the sessions that a change concerns, and their progress.
     Concerned {
-        /// The change.
         change: Arc<Change>,
         /// The position of the page.
         from: QueryPosition,
@@ -127,10 +117,7 @@ impl Event {
     pub(crate) fn slot(&self) -> Option<&Arc<StreamSlot>> {
         match self {
             Self::Request { slot, .. } | Self::HalfClose { slot } => Some(slot),
-            Self::Status { .. }
-            | Self::Clients { .. }
-            | Self::Contents { .. }
-            | Self::Concerned { .. } => None,
+            Self::Status { .. } | Self::Contents { .. } | Self::Concerned { .. } => None,
         }
     }
 }

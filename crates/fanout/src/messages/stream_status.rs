@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
 use chancery_model::{Identity, Node, ScopeName, TypeUrl};
-use chancery_protocol::{ContentsPage, Protocol, SubscriptionStatus};
+use chancery_protocol::{ContentsPage, Protocol, Session, SubscriptionStatus, Synchronization};
 
 use crate::{
     messages::status::{End, NackRecord, SessionId},
@@ -20,17 +20,32 @@ impl StreamRef {
         self.0.end_in_order(end);
     }
 }
-/// Selects the nodes of a query. It runs on the shards, so it must be fast.
-pub type SelectNode = Arc<dyn Fn(&Node) -> bool + Send + Sync>;
 
-/// Clients with equal user agents that receive the same scopes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClientGroup {
-    /// The scopes that these clients receive.
-    pub scopes: Vec<ScopeName>,
-    /// [`Node::user_agent`] of the nodes.
-    pub user_agent: String,
+/// A stream as a query selects it. Its shard builds nothing for it.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveStream<'a> {
+    /// The node that the client claims to be.
+    pub node: &'a Node,
+    /// Whether an assignment applies to the node.
+    pub is_assigned: bool,
+    /// The present time, in milliseconds of the clock of the subscriptions' times.
+    pub clock_ms: u64,
+    /// The session; its subscriptions at its departure if it is away from its shard.
+    pub(crate) session: Result<&'a Session, &'a [SubscriptionStatus]>,
 }
+
+impl LiveStream<'_> {
+    /// Iterates over the synchronization of the types of the stream.
+    pub fn synchronization(&self) -> impl Iterator<Item = Synchronization> {
+        let here = self.session.into_iter().flat_map(Session::synchronization);
+        here.chain(
+            self.session.err().into_iter().flatten().map(SubscriptionStatus::synchronization),
+        )
+    }
+}
+
+/// Selects the streams of a query. It runs on the shards, so it must be fast.
+pub type SelectStream = Arc<dyn Fn(&LiveStream<'_>) -> bool + Send + Sync>;
 
 /// A page of the resources of a stream.
 #[derive(Debug)]

@@ -118,6 +118,14 @@ impl Presence {
         }
     }
 
+    /// Returns the session; its subscriptions at its departure if it is away.
+    pub(crate) fn session_or_status(&self) -> Result<&Session, &[SubscriptionStatus]> {
+        match self {
+            Self::Here(session) => Ok(session),
+            Self::Away(away) => Err(&away.status),
+        }
+    }
+
     /// Returns the subscriptions of the session; those at its departure if it is away.
     pub(crate) fn status(&self) -> Vec<SubscriptionStatus> {
         match self {
@@ -158,10 +166,10 @@ impl Presence {
             _ if has_ended => {}
             Missed::Some(missed) => {
                 for (type_url, name) in missed {
-                    session.on_change(&type_url, name.as_ref());
+                    session.handle_change(&type_url, name.as_ref());
                 }
             }
-            Missed::Anything => session.on_new_view(),
+            Missed::Anything => session.handle_new_view(),
         }
         Some(Return { has_ended, is_poll_due, waiting })
     }

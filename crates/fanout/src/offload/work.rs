@@ -50,7 +50,7 @@ impl Work {
         let done = match self {
             Self::Take(mut request, permit, finder) => {
                 rejection::clean(&mut request, &session, &finder);
-                let result = session.on_request(request, view, now);
+                let result = session.handle_request(request, view, now);
                 drop(permit);
                 let interests = session.drain_interest();
                 Done::Taken(result, interests)

@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use chancery_model::{Node, Revision, ScopeName, StreamRights};
 
-use super::{access::CountedStream, past_scopes::PastScopes, views::ScopeList};
+use super::{
+    access::CountedStream,
+    client_groups::{ClientGroups, Membership},
+    past_scopes::PastScopes,
+    views::ScopeList,
+};
 
 /// The revision of a placement whose node has changed since. It differs from every revision, so the shard computes the
 /// scopes again.
@@ -33,6 +38,8 @@ pub(crate) struct Placed {
     rights: Option<Arc<StreamRights>>,
     /// The stream among those of its identity, if an access rule limits them.
     _counted: Option<CountedStream>,
+    /// The group of the client; `None` until it joins one.
+    group: Option<Membership>,
     /// The revision of the assignments and access rules when `assigned` was computed.
     placed_at: Revision,
     /// The revision of the assignments or access rules that last changed the scopes; 0 if none did.
@@ -55,6 +62,7 @@ impl Placed {
             past: PastScopes::default(),
             rights: rights.map(Arc::new),
             _counted: counted,
+            group: None,
             placed_at,
             moved_at: Revision(0),
             moving_since: None,
@@ -156,6 +164,11 @@ impl Placed {
     ) -> (Option<Revision>, Option<Revision>) {
         let since = since.map(|since| self.moving_since.map_or(since, |known| known.min(since)));
         (std::mem::replace(&mut self.moving_since, since), since)
+    }
+
+    /// Adds the session to the group of its scopes and user agent. The session leaves its previous group.
+    pub(crate) fn join(&mut self, groups: &ClientGroups) {
+        self.group = Some(groups.join(self.scopes(), &self.node.user_agent));
     }
 
     /// Takes the list of scopes when the stream has ended.

@@ -49,7 +49,8 @@ struct Replaced {
 }
 
 impl RecentStates {
-    /// Starts a task that adds the published states until `cancel`, at most one every 10 ms.
+    /// Starts a task that adds the published states until `cancel`, at most one every 10 ms. Nobody watches the task: if
+    /// it ends, clients of other replicas receive full states again, which is correct, and what is kept stays bounded.
     pub(crate) fn follow(
         state: watch::Receiver<Arc<State>>,
         tracker: &TaskTracker,

@@ -201,7 +201,7 @@ impl Entry {
             return Effect::Offload { work: Box::new(Work::Move(scopes)), cost };
         }
         let interests = session.interest();
-        session.on_new_view();
+        session.handle_new_view();
         placement.set_moving(key, &mut self.placed, None);
         Effect::Moved { interests, scopes }
     }
@@ -230,7 +230,7 @@ impl Entry {
     /// Records that the session sees other scopes, and is indexed under them.
     pub(crate) fn on_moved(&mut self, key: Key, placement: &mut Placement) {
         if let Some(session) = self.presence.session_mut() {
-            session.on_new_view();
+            session.handle_new_view();
         }
         placement.on_indexed(key, &mut self.placed);
     }
@@ -282,7 +282,7 @@ impl Entry {
         }
         rejection::clean(&mut request, session, finder);
         let view = context.placement.view(&self.placed);
-        let result = session.on_request(request, view.as_ref(), context.now.ms);
+        let result = session.handle_request(request, view.as_ref(), context.now.ms);
         drop(permit);
         let effect = self.on_receipt(result, context);
         self.settle_memory();
@@ -360,7 +360,7 @@ impl Entry {
                     metrics.convergence_seconds.record(passed.as_secs_f64());
                 }
             }
-            Verdict::Nack { version, code, message } => {
+            Verdict::Nack { version, code, message, .. } => {
                 metrics.of(type_index).nacks.increment(1);
                 self.marks.on_rejected();
                 let nack = NackRecord { type_url, version, code, message, time: SystemTime::now() };
@@ -489,7 +489,7 @@ impl Entry {
     /// Ends a stream whose client has left a response unanswered for too long. The client may have answered meanwhile.
     pub(crate) fn close_if_overdue(&self, context: &mut Context<'_>) -> Effect {
         let overdue = self.presence.session().and_then(|session| session.overdue(context.now.ms));
-        let Some(Overdue { type_url, silent_ms }) = overdue else { return Effect::None };
+        let Some(Overdue { type_url, silent_ms, .. }) = overdue else { return Effect::None };
         let (node, peer) = (&self.placed.node().id, self.slot.info.peer);
         context.clients.log_silence(node, peer, &type_url, silent_ms, context.now);
         limit_hit("ack_close_after");

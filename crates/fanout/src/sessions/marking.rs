@@ -24,7 +24,7 @@ use crate::{
         convergence::ConvergenceTimes,
         index::{Index, Key},
     },
-    turn::budget::Budget,
+    turn::budget::{Budget, cost_of},
 };
 
 /// The number of sessions that are marked for the cost of one poll.
@@ -73,6 +73,15 @@ pub(crate) struct Mark<'a> {
     pub(crate) type_index: usize,
     /// `None` for a wildcard.
     pub(crate) name: Option<&'a ResourceName>,
+    /// The number of changed names that concern the session; 1 for a name.
+    n_names: usize,
+}
+
+impl Mark<'_> {
+    /// Returns whether the response about the change is long, so that it is bulk work.
+    pub(crate) fn is_bulk(self) -> bool {
+        cost_of(self.n_names) > 1
+    }
 }
 
 #[derive(Debug)]
@@ -159,7 +168,8 @@ impl Marking {
                     continue;
                 }
             };
-            let mark = Mark { type_url, type_index: *type_index, name };
+            let n_names = if name.is_none() { delta.n_steps() } else { 1 };
+            let mark = Mark { type_url, type_index: *type_index, name, n_names };
             budget.spend(1);
             position.below = position.below.min(keys.len());
             while position.below > 0 && !budget.is_spent() {
@@ -183,13 +193,13 @@ impl Marking {
         owed: &mut ConvergenceTimes,
     ) {
         let What::Changes(changes) = &self.what else {
-            return session.on_new_view();
+            return session.handle_new_view();
         };
         for scope in scopes {
             let first = changes.partition_point(|change| change.delta.scope() < scope);
             let of_scope = changes[first..].iter().take_while(|c| c.delta.scope() == scope);
             for CollectionChange { delta, type_index } in of_scope {
-                if session.on_changes(delta) {
+                if session.handle_changes(delta) {
                     owed.owe(*type_index, self.arrived_at);
                 }
             }

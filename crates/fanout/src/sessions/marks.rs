@@ -61,11 +61,11 @@ impl Marks {
             }
         }
         match mark {
-            Some(Mark { type_url, type_index, name }) => {
-                session.on_change(type_url, name);
+            Some(Mark { type_url, type_index, name, .. }) => {
+                session.handle_change(type_url, name);
                 self.times.owe(type_index, arrived_at);
             }
-            None => session.on_new_view(),
+            None => session.handle_new_view(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Sessions that wait to be polled, in two lanes.
 //!
-//! A session waits in the bulk lane while its client is loading a state: the stream is new, or its last
-//! response was long. Every other session waits in the updates lane. A turn polls the updates lane
+//! A session waits in the bulk lane while its client is loading a state: the stream is new, its last
+//! response was long, or a commit changed many names for it. Every other session waits in the updates lane. A turn polls the updates lane
 //! first. At least every fourth turn then polls the bulk lane, within a separate budget. A small update
 //! therefore waits only for earlier updates and for the bulk work of one turn. It never waits for all
 //! connecting clients, nor for a client that loads 100,000 resources. Bulk work gets its part

@@ -30,10 +30,7 @@ use crate::{
         work::{Returned, Work},
     },
     placement::Placement,
-    queries::{
-        concern::concerned_page,
-        report::{clients_page, status_page},
-    },
+    queries::{concern::concerned_page, report::status_page},
     stream::slot::{ReadyList, StreamSlot},
     turn::{
         budget::{Budget, cost_of},
@@ -109,9 +106,6 @@ impl Service {
             Event::Status { select: SelectStreams(select), from, reply } => {
                 let max = self.turn_work_max();
                 drop(reply.send(status_page(&self.sessions, &*select, from, max, now.ms)));
-            }
-            Event::Clients { from, reply } => {
-                drop(reply.send(clients_page(&self.sessions, from, self.turn_work_max())));
             }
             Event::Contents { .. } => self.on_contents(event, now),
             Event::Concerned { change, from, reply } => {

@@ -12,8 +12,8 @@ use chancery_protocol::{DeltaRequest, Request};
 use self::harness::{Client, ShardHarness, answer, decode, text};
 use super::*;
 use crate::{
-    ClientGroup, Config, Delivery, End, EndCode, SecretFinder, UnacknowledgedState,
-    messages::event::Event, sessions::LEFT_OVER_MAX,
+    Config, Delivery, End, EndCode, SecretFinder, UnacknowledgedState, messages::event::Event,
+    sessions::LEFT_OVER_MAX,
 };
 
 mod access;
@@ -292,30 +292,56 @@ fn turn_work_is_bounded() {
     assert_eq!(left(&mut harness, 3), [(3, true), (1, true), (0, false)]);
 }
 
-/// Writes ask for the clients, so the answer is bounded by the number of their kinds.
+/// The version changes only with the set of groups, so that writes can reuse their list.
 #[test]
-fn clients_are_listed_once_for_each_user_agent_and_scopes() {
-    let mut harness = ShardHarness::with(Config { turn_work_max: 1, ..Config::default() });
-    let clients: Vec<Client> = (0..20).map(|_| harness.open()).collect();
-    for (n, client) in clients.iter().enumerate() {
-        let user_agent = if n < 18 { "envoy 1.40.0" } else { "gRPC Go 1.82.1" }.to_owned();
-        let node = Node { id: format!("n{n}"), user_agent, ..Node::default() };
+fn clients_are_grouped_by_user_agent_and_scopes() {
+    let mut harness = ShardHarness::new();
+    let request = |harness: &mut ShardHarness, client: &Client, id: &str, user_agent: &str| {
+        let node = Node { id: id.into(), user_agent: user_agent.into(), ..Node::default() };
         let request = DeltaRequest { type_url: CLUSTER.to_owned(), ..DeltaRequest::default() };
         let (slot, request) = (Arc::clone(&client.slot), Request::Delta(request));
-        let node = Some(Arc::new(node));
-        let event = Event::Request { slot, request, node, permit: None };
-        harness.handle(event);
+        harness.handle(Event::Request { slot, request, node: Some(Arc::new(node)), permit: None });
+    };
+    let groups = |harness: &ShardHarness| {
+        let (version, groups) = harness.client_groups.list();
+        assert_eq!(harness.client_groups.version(), (version, groups.len()));
+        let shown = groups.iter().map(|group| format!("{} {}", group.scopes[0], group.user_agent));
+        let mut shown: Vec<String> = shown.collect();
+        shown.sort();
+        (version, shown)
+    };
+    let mut clients: Vec<Client> = (0..5).map(|_| harness.open()).collect();
+    for (n, client) in clients.iter().enumerate() {
+        let user_agent = if n < 4 { "envoy/1.40.0" } else { "gRPC Go/1.82.1" };
+        request(&mut harness, client, &format!("n{n}"), user_agent);
     }
-    let (mut from, mut pages) = (Some(0), Vec::new());
-    while let Some(place) = from {
-        let page = harness.clients_page(place);
-        let shown = |group: &ClientGroup| format!("{} {}", group.scopes[0], group.user_agent);
-        pages.push(page.items.iter().map(shown).collect::<Vec<_>>());
-        from = page.next;
-    }
-    let (envoy, grpc) = ("default envoy 1.40.0", "default gRPC Go 1.82.1");
-    assert_eq!(pages[..3], [vec![envoy], vec![envoy], vec![envoy, grpc]]);
-    assert!(pages[3..].iter().all(Vec::is_empty), "{pages:?}");
+    let first = groups(&harness);
+    assert_eq!(first.1, ["default envoy/1.40.0", "default gRPC Go/1.82.1"]);
+
+    // Another client of a known group changes nothing.
+    let late = harness.open();
+    request(&mut harness, &late, "late", "envoy/1.40.0");
+    assert_eq!(groups(&harness), first);
+
+    // A node may change its user agent, and an assignment its scopes.
+    request(&mut harness, &late, "late", "other/1.2.3");
+    harness.settle();
+    let changed = groups(&harness);
+    assert_ne!(changed.0, first.0);
+    assert_eq!(changed.1[2], "default other/1.2.3");
+    harness.assign("n4-only", "n4", &["other"]);
+    harness.settle();
+    let moved = groups(&harness).1;
+    assert_eq!((moved.len(), moved[2].as_str()), (3, "other gRPC Go/1.82.1"));
+
+    // A group ends with its last client.
+    let before = groups(&harness).0;
+    drop(late);
+    clients.truncate(1);
+    harness.settle();
+    let last = groups(&harness);
+    assert_eq!(last.1, ["default envoy/1.40.0"]);
+    assert_ne!(last.0, before);
 }
 
 /// SOTW-111: a half-closed stream ends with OK after the pending response.

@@ -19,10 +19,7 @@ pub(crate) fn cost_of_event(event: &Event, page: usize) -> usize {
             cost_of(subscribe.len() + unsubscribe.len() + initial_resource_versions.len())
         }
         Event::HalfClose { .. } => 1,
-        Event::Status { .. }
-        | Event::Clients { .. }
-        | Event::Contents { .. }
-        | Event::Concerned { .. } => page,
+        Event::Status { .. } | Event::Contents { .. } | Event::Concerned { .. } => page,
     }
 }
 

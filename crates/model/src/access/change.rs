@@ -20,7 +20,7 @@ pub(crate) fn refusal(access: &Access, ops: &[AccessOp]) -> Option<Refusal> {
         | AccessOp::DeleteQuota(_)
         | AccessOp::Freeze { .. }
         | AccessOp::Thaw { .. }
-        | AccessOp::PassFreezes => false,
+        | AccessOp::OverrideFreezes => false,
     };
     let limit = if after.rules.len() > RULES_MAX.max(access.rules.len()) {
         AccessLimit::Rules
@@ -77,7 +77,7 @@ fn change(access: &mut Access, revision: Revision, op: &AccessOp) -> bool {
         | AccessOp::DeleteQuota(_)
         | AccessOp::Freeze { .. }
         | AccessOp::Thaw { .. }
-        | AccessOp::PassFreezes => return false,
+        | AccessOp::OverrideFreezes => return false,
         AccessOp::DeleteToken(digest) => {
             match access.tokens.iter().position(|token| token.digest == *digest) {
                 Some(at) => drop(access.tokens.remove(at)),

@@ -185,10 +185,10 @@ fn retry(
         };
         rejected.retain(|one| is_retried(one) || freed.meets(by, one));
     }
-    match by.rejects_whole() {
-        _ if !has_first => {}
-        true => plan.first_state |= s.rejections.forget_first(),
-        false => plan.repeats = s.rejections.repeat_first(),
+    if has_first && by.rejects_whole() {
+        plan.first_state |= s.rejections.forget_first();
+    } else if has_first {
+        plan.repeats = s.rejections.repeat_first();
     }
     for resource in rejected {
         plan.touched.push(Arc::clone(&resource));

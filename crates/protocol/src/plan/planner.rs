@@ -233,10 +233,12 @@ impl Planner<'_> {
         let claims =
             self.interest.names().get(name).is_some_and(|version| version.version().is_some())
                 || self.resumption.claimed().contains_key(name);
-        let (seen, since) = match was_sent {
-            true => (self.delivery.checked(), now),
-            false if may_hold || claims => (Revision(0), self.opened_at),
-            false => return,
+        let (seen, since) = if was_sent {
+            (self.delivery.checked(), now)
+        } else if may_hold || claims {
+            (Revision(0), self.opened_at)
+        } else {
+            return;
         };
         self.orphans.add(name, seen, since);
     }

@@ -44,11 +44,13 @@ pub(super) fn gate_of_changes(s: &Subscription) -> Gate {
 /// Returns the gate of a type that precedes a type planned earlier: open for the names that the
 /// client requested.
 pub(super) fn gate_of_requested(s: &Subscription) -> Gate {
-    match s.work().is_requested() {
-        false => Gate::Closed,
+    if !s.work().is_requested() {
+        Gate::Closed
+    } else if s.work().is_answer_due() || s.is_full_state() {
         // A first answer and a full state are always complete.
-        true if s.work().is_answer_due() || s.is_full_state() => Gate::Open,
-        true => Gate::Requested,
+        Gate::Open
+    } else {
+        Gate::Requested
     }
 }
 

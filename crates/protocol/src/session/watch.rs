@@ -6,6 +6,7 @@ use crate::subscription::Subscription;
 
 /// A response that has been unanswered for too long.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Overdue {
     /// The type of the response.
     pub type_url: TypeUrl,
@@ -94,7 +95,8 @@ mod tests {
                 ..SotwRequest::default()
             };
             let view = View::resolve(&self.state, &[scope()]);
-            let receipt = self.session.on_request(Request::Sotw(request), Some(&view), self.now);
+            let receipt =
+                self.session.handle_request(Request::Sotw(request), Some(&view), self.now);
             receipt.unwrap().kind
         }
 
@@ -154,7 +156,7 @@ mod tests {
         let before = world.state.clone();
         world.put(ENDPOINT, &["x"], "2");
         for delta in changed_collections(&Differ::new(), &before, &world.state) {
-            assert!(world.session.on_changes(&delta));
+            assert!(world.session.handle_changes(&delta));
         }
         assert!(world.poll().is_some());
         assert!(world.session.silent_since().is_some());
@@ -176,7 +178,7 @@ mod tests {
             let body = ["2", "3", "4"][n];
             world.put(ENDPOINT, &names, body);
             for delta in changed_collections(&Differ::new(), &before, &world.state) {
-                world.session.on_changes(&delta);
+                world.session.handle_changes(&delta);
             }
             assert_eq!(world.session.has_work(), n > 0, "{names:?}");
             let response = world.poll();
@@ -203,7 +205,7 @@ mod tests {
             let before = world.state.clone();
             world.put(type_url, &[name], body);
             for delta in changed_collections(&Differ::new(), &before, &world.state) {
-                world.session.on_changes(&delta);
+                world.session.handle_changes(&delta);
             }
         };
         commit(&mut world, CLUSTER, "b", "1");

@@ -20,7 +20,6 @@ use crate::spelling::Spellings;
 /// The requests that a subscription has seen, as far as the meaning of an empty list depends on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Requests {
-    /// None.
     #[default]
     None,
     /// Requests with empty lists only. In SotW, they subscribe to the wildcard (SOTW-60).

@@ -58,10 +58,12 @@ impl Splitter<'_> {
     /// Takes the next part of a pending response, of about `target` bytes. Full states cannot be split
     /// (SOTW-70).
     pub(super) fn take_part(self, pending: &mut PendingResponse, target: usize) -> Part {
-        let target = match self.kind.is_full_state() {
-            true => usize::MAX,
-            false if pending.is_atomic => ATOMIC_BYTES,
-            false => target,
+        let target = if self.kind.is_full_state() {
+            usize::MAX
+        } else if pending.is_atomic {
+            ATOMIC_BYTES
+        } else {
+            target
         };
         let (spellings, version) = (self.response_spellings(), &pending.version);
         let reads_constraints = self.interest.variants().has_locators();
@@ -74,10 +76,12 @@ impl Splitter<'_> {
         // A part has at least one resource, unless there are removals before it.
         let next = pending.resources.iter().next();
         let fits = removed.is_empty() || next.is_none_or(|next| size(next) <= left);
-        let mut resources = match self.kind.properties.absent_as_alias {
-            _ if pending.n_removed_first > 0 || !fits => Resources::default(),
-            true => take_distinct(&mut pending.resources, left, size),
-            false => pending.resources.take_front(left, size),
+        let mut resources = if pending.n_removed_first > 0 || !fits {
+            Resources::default()
+        } else if self.kind.properties.absent_as_alias {
+            take_distinct(&mut pending.resources, left, size)
+        } else {
+            pending.resources.take_front(left, size)
         };
         set_aside.into_iter().for_each(|resource| pending.resources.push(resource));
         if protocol == Protocol::Delta && reads_constraints {

@@ -54,7 +54,6 @@ pub(crate) enum Release {
     /// The removals detected up to a revision, because their referrers have moved, and those
     /// detected up to a time, so that no removal waits forever.
     UpTo {
-        /// The revision.
         revision: Revision,
         /// The time.
         since: u64,

@@ -34,6 +34,7 @@ pub(crate) struct Answer {
 
 /// The effect of a request.
 #[derive(Debug)]
+#[must_use]
 pub(crate) struct Effect {
     /// The client's answer, if the request answers a response.
     pub(crate) answer: Option<Answer>,

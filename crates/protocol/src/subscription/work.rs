@@ -7,7 +7,6 @@ use chancery_model::ResourceName;
 /// The names that may have changed since the last plan.
 #[derive(Debug)]
 pub(crate) enum Changed {
-    /// These names.
     Names(BTreeSet<ResourceName>),
     /// Any name.
     All,

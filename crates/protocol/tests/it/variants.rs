@@ -114,7 +114,7 @@ impl World {
         assert!(matches!(applied.outcome, Outcome::Committed(_)), "{:?}", applied.outcome);
         let before = std::mem::replace(&mut self.state, applied.state);
         for delta in changed_collections(&Differ::new(), &before, &self.state) {
-            self.session.on_changes(&delta);
+            self.session.handle_changes(&delta);
         }
     }
 
@@ -124,7 +124,7 @@ impl World {
 
     fn request(&mut self, request: Request) {
         let view = self.view();
-        self.session.on_request(request, Some(&view), self.now).unwrap();
+        self.session.handle_request(request, Some(&view), self.now).unwrap();
     }
 
     fn delta(&mut self, subscribe: NameList, unsubscribe: NameList) {

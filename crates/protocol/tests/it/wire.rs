@@ -46,7 +46,7 @@ fn opening(protocol: Protocol, state: &State, config: Config) -> Vec<Response> {
         Protocol::Mcp => unreachable!("a test of xDS"),
     };
     let view = View::resolve(state, &[scope()]);
-    session.on_request(request, Some(&view), 1).unwrap();
+    session.handle_request(request, Some(&view), 1).unwrap();
     let differ = Differ::new();
     std::iter::from_fn(|| session.poll(Some(&view), &differ, 1)).collect()
 }
@@ -106,7 +106,7 @@ fn renewed(protocol: Protocol, body: &Bytes) -> [(Bytes, Vec<Bytes>); 2] {
         Protocol::Mcp => unreachable!("a test of xDS"),
     };
     let (view, differ) = (View::resolve(&state, &[scope()]), Differ::new());
-    session.on_request(request, Some(&view), 1).unwrap();
+    session.handle_request(request, Some(&view), 1).unwrap();
     let first = session.poll(Some(&view), &differ, 1).unwrap();
     assert!(session.poll(Some(&view), &differ, 1).is_none());
     let at = session.renewal_at(1).unwrap();
@@ -231,7 +231,7 @@ fn removal_is_a_name_in_removed_resources() {
         ..DeltaRequest::default()
     });
     let view = View::resolve(&state(&[]), &[scope()]);
-    session.on_request(request, Some(&view), 1).unwrap();
+    session.handle_request(request, Some(&view), 1).unwrap();
     let response = session.poll(Some(&view), &Differ::new(), 1).unwrap();
     let read = DeltaDiscoveryResponse::decode(encode(response).0).unwrap();
     assert_eq!(read.removed_resources, ["gone"]);
@@ -264,7 +264,7 @@ fn missing_name_reads_as_resource_error() {
             }),
             Protocol::Mcp => unreachable!("a test of xDS"),
         };
-        session.on_request(request, Some(&view), 1).unwrap();
+        session.handle_request(request, Some(&view), 1).unwrap();
         let (bytes, _) = encode(session.poll(Some(&view), &Differ::new(), 1).unwrap());
         let errors = match protocol {
             Protocol::Sotw => DiscoveryResponse::decode(bytes).unwrap().resource_errors,
@@ -297,7 +297,7 @@ fn errors_count_towards_response_size() {
     let subscribe = (0..1000).map(|n| format!("missing{n:04}")).collect();
     let type_url = types::CLUSTER.to_owned();
     let request = DeltaRequest { type_url, subscribe, ..DeltaRequest::default() };
-    session.on_request(Request::Delta(request), Some(&view), 1).unwrap();
+    session.handle_request(Request::Delta(request), Some(&view), 1).unwrap();
     let differ = Differ::new();
     let responses = std::iter::from_fn(|| session.poll(Some(&view), &differ, 1));
     let (mut sizes, mut errors) = (Vec::new(), 0);
@@ -389,7 +389,7 @@ fn answer(
         }
         Protocol::Mcp => unreachable!("a test of xDS"),
     };
-    session.on_request(request, Some(&view), 1).unwrap();
+    session.handle_request(request, Some(&view), 1).unwrap();
     encode(session.poll(Some(&view), &Differ::new(), 1).unwrap())
 }
 

@@ -360,8 +360,18 @@ fn check_unasked(fleet: &Fleet, missing: usize, reason: &str, text: &str) {
         let with_endpoints = format!(
             "{{'@type': {CLUSTER}, name: new, type: STATIC, load_assignment: {{cluster_name: new, endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 80}}}}}}}}]}}]}}}}"
         );
-        let plain = fleet.dry_run(at, &args, &manifest("base", &[with_endpoints]));
+        let plain =
+            fleet.dry_run(at, &args, &manifest("base", std::slice::from_ref(&with_endpoints)));
         assert_eq!(plain["guards"], Value::Array(Vec::new()), "no guard can concern this write");
+        // The other replica may have clients of a scope without known ones.
+        eventually("the answer names the replica", || {
+            let unseen = manifest("unseen", std::slice::from_ref(&with_endpoints));
+            let unseen = fleet.dry_run(at, &args, &unseen);
+            let checked = &unseen["checked_clients"][0];
+            let is_named = unseen["not_asked"][0]["replica_id"] == id;
+            (is_named && checked["source"] == "assumed" && checked["replicas_not_asked"] == 1)
+                .then_some(())
+        });
         let collection = "networking.istio.io/v1alpha3/VirtualService";
         let done = fleet.dry_run(at, &args, &manifest("base", &[virtual_service(collection)]));
         assert_eq!(done["not_asked"][0]["replica_id"], missing + 1, "{done}");

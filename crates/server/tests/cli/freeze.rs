@@ -116,6 +116,12 @@ fn frozen_content_stays_at_clients_of_every_replica() {
     assert!(done.err.contains("incident 12"), "{done:?}");
     held(&replicas[0].run(&["wait", &(frozen + 1).to_string()], ""));
     held(&replicas[0].run(&["wait", &(frozen + 1).to_string(), "--scope", "edge"], ""));
+    held(&replicas[1].run(&["nodes", "--behind", &(frozen + 1).to_string()], ""));
+    for replica in &replicas {
+        let described = replica.run(&["describe", "cluster", "a", "--scope", "edge"], "");
+        let line = format!("held      frozen since revision {frozen}; nodes have");
+        assert!(described.out.contains(&line), "{described:?}");
+    }
     fleet.next_is(&replicas[2], &[("a", 1)]);
     let before = replicas[0].json(&["get", "cluster", "--node", "node-0"]);
     for replica in &mut replicas {
@@ -166,6 +172,70 @@ fn frozen_content_stays_at_clients_of_every_replica() {
     );
 }
 
+/// Small deletions that a freeze holds together trip the guard at the thaw, from any replica. The way back trips none.
+#[test]
+fn thaw_trips_guards_by_what_clients_have() {
+    let root = tempfile::tempdir().unwrap();
+    let replicas = joined(root.path());
+    write(&replicas[0], &["apply", "-f", "-"], RULES);
+    let names: Vec<String> = (0..60).map(|n| format!("c{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    apply(&replicas[0], "edge", &names, "1s");
+    apply(&replicas[0], "base", &["marker"], "1s");
+    let mut fleet = Fleet { runtime: Runtime::new().unwrap(), clients: Vec::new(), n_markers: 1 };
+    fleet.connect(&replicas[1..2]);
+    write(&replicas[1], &["freeze", "edge"], "");
+    for n in [43, 31, 22, 16, 1] {
+        let prune = ["apply", "-f", "-", "--scope", "edge", "--prune"];
+        write(&replicas[2], &prune, &clusters(&names[..n], "1s"));
+    }
+    for replica in &replicas {
+        let dry = replica.run(&["thaw", "edge", "--dry-run"], "");
+        assert_eq!(dry.code, 1, "{dry:?}");
+        assert!(format!("{}{}", dry.out, dry.err).contains("mass-deletion"), "{dry:?}");
+        let refused = replica.run(&["thaw", "edge"], "");
+        assert_eq!(refused.code, 1, "{refused:?}");
+        assert!(refused.err.contains("guard `mass-deletion` rejects"), "{refused:?}");
+    }
+    fleet.next_is(&replicas[0], &names.iter().map(|name| (*name, 1)).collect::<Vec<_>>());
+    write(&replicas[0], &["thaw", "edge", "--confirm", "mass-deletion"], "");
+    fleet.converge(&[("c0", 1)]);
+    // Clients have nothing of what a discard takes back, so it needs no confirmation.
+    write(&replicas[0], &["freeze", "edge"], "");
+    apply(&replicas[1], "edge", &names, "2s");
+    write(&replicas[2], &["thaw", "edge", "--discard"], "");
+    let missing = replicas[0].run(&["freeze", "egde"], "");
+    assert!(missing.err.contains("scope \"egde\" has no resources"), "{missing:?}");
+}
+
+/// While all scopes are frozen, nodes keep their scopes, and held assignments count for no guard. Each replica finds the
+/// same guards, also the one that serves the client.
+#[test]
+fn held_assignments_do_not_count_for_guards() {
+    let root = tempfile::tempdir().unwrap();
+    let replicas = joined(root.path());
+    write(&replicas[0], &["apply", "-f", "-"], RULES);
+    let names: Vec<String> = (0..30).map(|n| format!("c{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    apply(&replicas[0], "edge", &names, "1s");
+    apply(&replicas[0], "new", &names, "1s");
+    let mut fleet = Fleet { runtime: Runtime::new().unwrap(), clients: Vec::new(), n_markers: 0 };
+    fleet.connect(&replicas[1..2]);
+    write(&replicas[0], &["freeze", "--all"], "");
+    let moved = RULES.replace("[edge, base]", "[new]");
+    write(&replicas[2], &["apply", "-f", "-", "--confirm", "view-change"], &moved);
+    let left = clusters(&names[..1], "1s");
+    for replica in &replicas {
+        let prune = |scope| {
+            replica.run(&["apply", "-f", "-", "--prune", "--scope", scope, "--dry-run"], &left)
+        };
+        let seen = prune("edge");
+        assert!(seen.code == 1 && seen.err.contains("guard `mass-deletion`"), "{seen:?}");
+        let unseen = prune("new");
+        assert!(unseen.code == 2 && !unseen.err.contains("mass-deletion"), "{unseen:?}");
+    }
+}
+
 /// Runs a command that waits for the clients, which read the next response meanwhile.
 fn run_while_clients_read(
     fleet: &mut Fleet,
@@ -211,9 +281,9 @@ fn freezes_are_discarded_and_end_at_their_time() {
         "{listed:?}"
     );
     let dry = replicas[1].run(&["thaw", "--all", "--discard", "--dry-run"], "");
-    // Taking back is a write, too.
-    assert!(dry.code == 1 && dry.err.contains("view-change"), "{dry:?}");
-    write(&replicas[1], &["thaw", "--all", "--discard", "--confirm", "view-change"], "");
+    // Clients have the old assignment.
+    assert_eq!(dry.code, 2, "{dry:?}");
+    write(&replicas[1], &["thaw", "--all", "--discard"], "");
     fleet.converge(&[("a", 1)]);
     fleet.next_is(&replicas[0], &[("a", 1)]);
     let stored = replicas[2].json(&["get", "cluster", "--scope", "edge"]);
@@ -237,7 +307,11 @@ fn freezes_are_discarded_and_end_at_their_time() {
     write(&replicas[1], &["apply", "-f", "-"], rule);
     let stale = replicas[2].run(&["thaw", "--all", "--if-revision", "3"], "");
     assert!(stale.code == 1 && stale.err.contains("has changed"), "{stale:?}");
-    write(&replicas[2], &["thaw", "--all"], "");
+    for replica in &replicas {
+        let guarded = replica.run(&["thaw", "--all"], "");
+        assert!(guarded.code == 1 && guarded.err.contains("guard `view-change`"), "{guarded:?}");
+    }
+    write(&replicas[2], &["thaw", "--all", "--confirm", "view-change"], "");
     for client in &mut fleet.clients {
         fleet.runtime.block_on(async {
             loop {

@@ -97,6 +97,52 @@ fn every_replica_leads_back_to_an_earlier_revision() {
     }
 }
 
+/// Every replica shows the labels of a revision and finds it by them, also after a crash and in the checked history.
+#[test]
+fn labels_select_revisions_on_every_replica() {
+    let root = tempfile::tempdir().unwrap();
+    let mut replicas = joined(root.path());
+    let apply = ["apply", "-f", "-", "--scope", "edge"];
+    let labels = ["--label", "git=4fe1", "--label", "pr=https://git/x/pull/7?a=b", "--label", "v7"];
+    let first = write(&replicas[1], &[&apply[..], &labels].concat(), &clusters(&["a"], "1s"));
+    let other = ["--label", "git=77aa"];
+    let second = write(&replicas[2], &[&apply[..], &other].concat(), &clusters(&["a"], "2s"));
+    replicas[0].kill();
+    replicas[0].start_and_wait(&[]);
+    for replica in &replicas {
+        for (label, expected) in [
+            ("git=4fe1", vec![first]),
+            ("git", vec![second, first]),
+            ("v7", vec![first]),
+            ("pr=https://git/x/pull/7?a=b", vec![first]),
+            ("git=4", vec![]),
+        ] {
+            let list = replica.json(&["history", "--label", label]);
+            let entries = list["entries"].as_array().unwrap().iter();
+            let found: Vec<_> = entries.map(|one| one["revision"].as_u64().unwrap()).collect();
+            assert_eq!(found, expected, "{label}");
+        }
+        let shown = replica.run(&["history", "show", &first.to_string()], "");
+        let line = "label:         v7,git=4fe1,pr=https://git/x/pull/7?a=b";
+        assert!(ok(&shown).lines().any(|one| one == line), "{}", shown.out);
+        ok(&replica.run(&["history", "--verify"], ""));
+    }
+    for (labels, error) in [
+        (vec!["a b=c"], "the label key \"a b\" is not allowed"),
+        (vec!["a=b,c"], "the value \"b,c\" of the label \"a\" is not allowed"),
+        (vec!["a=1", "a=2"], "--label \"a\" is given twice"),
+        (vec!["a", "b"], "only one --label without `=` is possible"),
+    ] {
+        let flags: Vec<&str> = labels.iter().flat_map(|label| ["--label", *label]).collect();
+        let refused = replicas[0].run(&[&apply[..], &flags].concat(), &clusters(&["a"], "3s"));
+        assert_eq!(refused.code, 1, "{refused:?}");
+        assert!(refused.err.contains(error), "{refused:?}");
+    }
+    let newest = replicas[0].json(&["history", "-n", "1"])["entries"][0].clone();
+    assert_eq!(newest["revision"].as_u64(), Some(second));
+    assert_eq!(newest["labels"]["git"], "77aa");
+}
+
 /// `undo` keeps what later revisions changed, and names the one with which it conflicts.
 #[test]
 fn undo_takes_back_one_revision_or_names_the_conflict() {
@@ -132,6 +178,10 @@ fn undo_takes_back_one_revision_or_names_the_conflict() {
             "{args:?}: {done:?}"
         );
     }
+    let frozen = write(&replicas[1], &["freeze", "edge"], "").to_string();
+    let freeze = replicas[2].run(&["undo", &frozen], "");
+    assert_eq!(freeze.code, 1, "{freeze:?}");
+    assert!(freeze.err.contains("if it began a freeze, run `chancery thaw`"), "{freeze:?}");
     let unknown = replicas[0].run(&["undo", "999"], "");
     assert_eq!(unknown.code, 1, "{unknown:?}");
 }

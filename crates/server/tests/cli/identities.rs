@@ -226,7 +226,7 @@ struct Guesses {
 
 /// The services that an attacker asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Door {
+enum Service {
     Ads,
     DeltaAds,
     Clusters,
@@ -235,10 +235,16 @@ enum Door {
     Load,
 }
 
-const DOORS: [Door; 6] =
-    [Door::Ads, Door::DeltaAds, Door::Clusters, Door::DeltaClusters, Door::Rest, Door::Load];
+const SERVICES: [Service; 6] = [
+    Service::Ads,
+    Service::DeltaAds,
+    Service::Clusters,
+    Service::DeltaClusters,
+    Service::Rest,
+    Service::Load,
+];
 
-impl Door {
+impl Service {
     /// Asks once, as a client that may read only `public`. Returns everything that it receives. `None` if it is refused.
     async fn ask(
         self,
@@ -314,12 +320,13 @@ async fn three_replicas_send_no_client_what_belongs_to_another_identity() {
         for _ in 0..n_attacks {
             let at = if random.bool() { home } else { random.usize(..3) };
             let token = if random.bool() { b.as_deref() } else { None };
-            let (door, address) = (DOORS[random.usize(..DOORS.len())], cluster.replicas[at].xds());
-            let Some(text) = door.ask(&address, token, &guesses, &mut random).await else {
+            let (service, address) =
+                (SERVICES[random.usize(..SERVICES.len())], cluster.replicas[at].xds());
+            let Some(text) = service.ask(&address, token, &guesses, &mut random).await else {
                 continue;
             };
-            assert!(!text.contains("private-"), "case {case}, {door:?} at {at}: {text}");
-            *answers.entry(door).or_default() += 1;
+            assert!(!text.contains("private-"), "case {case}, {service:?} at {at}: {text}");
+            *answers.entry(service).or_default() += 1;
         }
         let (_stream, _, text) = served(&address, a.as_deref(), &version).await;
         let keeps = !restarts && !narrows;
@@ -330,5 +337,5 @@ async fn three_replicas_send_no_client_what_belongs_to_another_identity() {
     assert!(seen.len() > 2, "{seen:?}");
     // A service that refuses everyone would prove nothing.
     assert!(answers.values().sum::<u32>() * 10 > n_cases * n_attacks * 9, "{answers:?}");
-    assert_eq!(answers.len(), DOORS.len(), "{answers:?}");
+    assert_eq!(answers.len(), SERVICES.len(), "{answers:?}");
 }

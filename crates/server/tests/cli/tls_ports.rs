@@ -166,6 +166,32 @@ fn commands_reach_a_replica_with_tls_on_all_ports() {
     assert_eq!(server.terminate().0, Some(0));
 }
 
+/// Without access rules, too, the author is the identity of the certificate, and `--author` is a claim beside it.
+#[test]
+fn certificate_is_the_author_without_access_rules() {
+    let root = tempfile::tempdir().unwrap();
+    let certs = Certs::create(root.path());
+    let server = certs.start(&root.path().join("data"));
+    let admin = format!("https://{}", server.admin);
+    let operator = certs.flags("operator");
+    let apply = |author: &str, timeout: &str| {
+        let args = ["apply", "-f", "-", "--author", author, "--label", "git=4fe1"];
+        let done = on(&admin, &operator, &args, &clusters(&["web"], timeout));
+        assert_eq!(done.code, 0, "{done:?}");
+    };
+    apply("", "1s");
+    apply("root", "2s");
+    let who = on(&admin, &operator, &["whoami", "-o", "json"], "");
+    let who: Value = serde_json::from_str(&who.out).unwrap();
+    let identity = who["identity"].as_str().unwrap();
+    assert!(identity.starts_with("spiffe://"), "{who}");
+    let history = on(&admin, &operator, &["history", "-o", "json"], "");
+    let history: Value = serde_json::from_str(&history.out).unwrap();
+    let entries = history["entries"].as_array().unwrap().iter();
+    let authors: Vec<_> = entries.map(|entry| entry["author"].as_str().unwrap()).collect();
+    assert_eq!(authors, [format!("{identity} for root").as_str(), identity]);
+}
+
 /// Checks that `chancery get` fails with an error that begins with this text.
 fn expect_refusal(server: &str, flags: &[String], code: i32, text: &str) {
     let done = on(server, flags, &["get"], "");

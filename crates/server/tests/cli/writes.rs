@@ -350,6 +350,12 @@ fn get_shows_a_list_in_pages() {
     let yaml = server.run(&["get", "cds", "-n", "2", "-o", "yaml"]).out;
     assert!(yaml.ends_with(&format!("\n# more resources: --cursor {next}\n")), "{yaml}");
     assert_eq!(server.json(&["apply", "-f", "-"], &yaml)["unchanged"], 2);
+    let pruned = server.run_with_input(&["apply", "--prune", "-f", "-"], &yaml);
+    assert!(
+        pruned.code == 1 && pruned.err.contains("next: the list has only a part"),
+        "{pruned:?}"
+    );
+    assert_eq!(server.json(&["get", "cds"], "")["resources"].as_array().unwrap().len(), 3);
     let refused = server.run(&["get", "--cursor", "abc"]);
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("the cursor is invalid: no list has made it"), "{}", refused.err);

@@ -16,7 +16,8 @@ use crate::support::envoy;
 const SET: &str = "../proto/sets/envoy.fds";
 
 /// The packages of messages that configuration can contain. The set also has all imports.
-const OF_CONFIGURATION: &str = r"^(?:(?:envoy|udpa|xds)\..*\.v\d\w*|grpc\.lookup\.v1)$";
+const OF_CONFIGURATION: &str =
+    r"^(?:(?:envoy|udpa|xds)\..*\.v[0-9][0-9A-Za-z_]*|grpc\.lookup\.v1)$";
 
 /// Compares the set with the descriptors inside Envoy's binary. `CHANCERY_UPDATE=1` writes the set instead.
 #[test]

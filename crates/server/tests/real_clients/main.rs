@@ -35,6 +35,7 @@ mod envoy_slow;
 mod envoy_types;
 mod envoy_views;
 mod envoy_wedge;
+mod fleet_freeze;
 mod fleet_situations;
 mod grpc_federation;
 mod grpc_guards;

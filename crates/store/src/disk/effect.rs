@@ -9,7 +9,7 @@ use std::{
 };
 
 use chancery_model::{
-    Access, Change, Freeze, PreparedTransaction, Quotas, ScopeName, Stamp, State, TypeUrl,
+    Access, Change, Freeze, FrozenVersion, PreparedTransaction, Quotas, ScopeName, State, TypeUrl,
 };
 use imbl::{OrdMap, ordmap::DiffItem};
 
@@ -316,8 +316,9 @@ impl Editor<'_> {
             let (before, after) = sides(item);
             self.replace(before.and_then(record), after.and_then(record));
         }
-        let record =
-            |(of, stamp): (_, &Option<Stamp>)| Some(stamp_record(&new.target, of, stamp.as_ref()));
+        let record = |(of, stamp): (_, &Option<FrozenVersion>)| {
+            Some(stamp_record(&new.target, of, stamp.as_ref()))
+        };
         for item in old.stamps.diff(&new.stamps) {
             let (before, after) = sides(item);
             self.replace(before.and_then(record), after.and_then(record));

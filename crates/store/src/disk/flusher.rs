@@ -50,7 +50,7 @@ use chancery_raft_proto::v1 as pb;
 /// The maximum number of jobs that are handled together.
 const JOBS_MAX: usize = 1024;
 /// The maximum size of waiting entries, in bytes. An append beyond it waits; a larger append waits
-/// for an empty queue.
+/// for an empty queue. A vote, a truncation and a purge count as one unit each.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Waiting bytes are counted in units of this many bytes.
 const UNIT_BYTES: usize = 1024;
@@ -74,12 +74,12 @@ pub(crate) enum Job {
         /// The job's share of the waiting bytes.
         permit: OwnedSemaphorePermit,
     },
-    /// Writes a vote, durably.
-    Vote { vote: Vote, done: Done },
+    /// Writes a vote, durably. As for the following jobs, `permit` bounds the number of jobs.
+    Vote { vote: Vote, done: Done, permit: OwnedSemaphorePermit },
     /// Removes `indices`, all entries after `last`. Lowers the high-water mark first, durably.
-    Truncate { last: Option<LogId>, indices: Range<u64>, done: Done },
+    Truncate { last: Option<LogId>, indices: Range<u64>, done: Done, permit: OwnedSemaphorePermit },
     /// Removes the entries from `from` up to `id`. The removal becomes durable with the next synced
-    /// job. `permit` bounds the number of jobs.
+    /// job.
     Purge { from: u64, id: LogId, permit: OwnedSemaphorePermit },
 }
 
@@ -146,6 +146,12 @@ impl Sender {
         Arc::clone(&self.permits).acquire_many_owned(units).await.map_err(io::Error::other)
     }
 
+    /// Returns the number of units that waiting jobs do not take.
+    #[cfg(test)]
+    pub(super) fn free_units(&self) -> usize {
+        self.permits.available_permits()
+    }
+
     /// Returns the state that the thread and the log share.
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
@@ -189,7 +195,7 @@ impl Flusher {
     ) -> io::Result<(Self, Sender)> {
         #[expect(
             clippy::disallowed_methods,
-            reason = "bounded by the permits of appends and purges; Raft waits for each vote and truncation"
+            reason = "bounded by the permits: each job has at least one of WAITING_BYTES_MAX / UNIT_BYTES"
         )]
         let (sender, jobs) = mpsc::channel();
         let mark_synced = Instant::now();
@@ -262,15 +268,17 @@ impl State {
                     group.appended.push((callback, since));
                     group.permits.push(permit);
                 }
-                Job::Vote { vote, done } => {
+                Job::Vote { vote, done, permit } => {
                     let record = record::seal(Family::Meta, VOTE_KEY, &vote_to_proto(&vote));
                     self.database.put(&mut group.batch, Family::Meta, VOTE_KEY, &record);
                     group.vote = Some(vote);
                     group.voted.push(done);
+                    group.permits.push(permit);
                 }
                 // Jobs after a truncation or a purge are written only after it.
-                Job::Truncate { last, indices, done } => {
+                Job::Truncate { last, indices, done, permit } => {
                     self.finish(std::mem::take(&mut group));
+                    drop(permit);
                     // If the caller is gone, nobody needs the answer.
                     drop(done.send(self.truncate(last, indices)));
                 }

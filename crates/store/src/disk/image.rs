@@ -114,8 +114,18 @@ impl Image {
         write: &mut dyn FnMut(Edit<'_>),
     ) -> Result<Response, RecordError> {
         let (response, effect) = self.advance(entry)?;
-        effect.edit(&mut self.computed, write);
+        self.compute(&effect, write);
         Ok(response)
+    }
+
+    /// Takes over the computed values of the stored image.
+    pub(crate) fn resume_computed(&mut self, stored: Self) {
+        self.computed = stored.computed;
+    }
+
+    /// Updates the computed values with an effect, and passes on its records.
+    pub(crate) fn compute(&mut self, effect: &Effect, write: &mut dyn FnMut(Edit<'_>)) {
+        effect.edit(&mut self.computed, write);
     }
 
     /// Applies an entry of the log, except that the computed values stay those of the image before. Changes nothing if the

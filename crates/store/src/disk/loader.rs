@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{
-    Access, Assignments, Collection, CollectionKey, FreezeParts, FreezeTarget, Held, Incarnation,
-    Keys, Quota, ResourceKey, ResourceName, Revision, Scope, ScopeName, Stamp, State, TypeUrl,
+    Access, Assignments, Collection, CollectionKey, FreezeParts, FreezeTarget, FrozenResource,
+    FrozenVersion, Incarnation, Keys, Quota, ResourceKey, ResourceName, Revision, Scope, ScopeName,
+    State, TypeUrl,
 };
 use chancery_raft_proto::v1 as pb;
 
@@ -72,8 +73,8 @@ pub(crate) struct Loader {
     quotas: Vec<Quota>,
     freezes: BTreeMap<FreezeTarget, FreezeParts>,
     /// The held resources and stamps of the freezes.
-    held: Vec<(FreezeTarget, (ScopeName, ResourceKey), Held)>,
-    stamps: Vec<(FreezeTarget, CollectionKey, Option<Stamp>)>,
+    held: Vec<(FreezeTarget, (ScopeName, ResourceKey), FrozenResource)>,
+    stamps: Vec<(FreezeTarget, CollectionKey, Option<FrozenVersion>)>,
     keys: Keys,
     /// The sealed resources.
     sealed: Vec<(ScopeName, ResourceKey)>,

@@ -120,6 +120,12 @@ impl LogStore {
         self.0.jobs.shared().recent.lock()
     }
 
+    /// Returns the number of units that waiting jobs do not take.
+    #[cfg(test)]
+    pub(super) fn free_units(&self) -> usize {
+        self.0.jobs.free_units()
+    }
+
     pub(crate) fn downgrade(&self) -> WeakLogStore {
         WeakLogStore(Arc::downgrade(&self.0))
     }
@@ -288,7 +294,8 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let (done, durable) = oneshot::channel();
-        self.0.jobs.send(Job::Vote { vote: *vote, done })?;
+        let permit = self.0.jobs.reserve(1).await?;
+        self.0.jobs.send(Job::Vote { vote: *vote, done, permit })?;
         answer(durable).await?;
         self.0.ends.lock().vote = Some(*vote);
         Ok(())
@@ -324,12 +331,13 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let permit = self.0.jobs.reserve(1).await?;
         let ends = *self.0.ends.lock();
         let from = last.map_or(0, |id| id.index + 1);
         let from = from.max(ends.purged.map_or(0, |id| id.index + 1));
         let indices = from..ends.last.map_or(from, |id| id.index + 1);
         let (done, truncated) = oneshot::channel();
-        self.0.jobs.send(Job::Truncate { last, indices, done })?;
+        self.0.jobs.send(Job::Truncate { last, indices, done, permit })?;
         answer(truncated).await?;
         self.0.size.lock().truncate(from);
         self.recent().truncate(from);

@@ -40,8 +40,8 @@ pub enum PastError {
     },
     /// The records that the revision replaced are no longer kept.
     #[error(
-        "cannot show the changes of revision {revision}: they are no longer kept; the oldest revision with changes \
-         follows revision {oldest}"
+        "cannot show the changes of revision {revision}: they are no longer kept; only revisions after {oldest} still \
+         have their changes"
     )]
     ChangesForgotten {
         /// The revision.
@@ -65,8 +65,8 @@ pub enum PastError {
     },
     /// Later revisions replaced more than one answer reads.
     #[error(
-        "cannot read revision {revision}: an answer reads at most {max} records of 256 MiB that later revisions replaced; \
-         select a scope and a type"
+        "cannot read revision {revision}: the answer would need more than {max} replaced records, or more than 256 MiB of \
+         them; select a scope and a type"
     )]
     TooMany {
         /// The revision.
@@ -467,11 +467,12 @@ impl Past {
         if revision > newest {
             return Err(PastError::Future { revision, newest });
         }
-        let exists = revision == self.oldest() || self.kept(revision).is_some();
-        match exists {
-            true => Ok(()),
-            false if revision > self.oldest() => Err(PastError::Skipped { revision }),
-            false => Err(self.forgotten(revision)),
+        if revision == self.oldest() || self.kept(revision).is_some() {
+            Ok(())
+        } else if revision > self.oldest() {
+            Err(PastError::Skipped { revision })
+        } else {
+            Err(self.forgotten(revision))
         }
     }
 

@@ -166,7 +166,7 @@ impl Persister {
     fn write(&self, job: Job) -> io::Result<()> {
         let Job { mut image, steps, is_large, .. } = job;
         let Parts { published, digests, .. } = &self.0.parts;
-        image.computed = published.stored().computed;
+        image.resume_computed(published.stored());
         let pieces = if is_large { Pieces::Several } else { Pieces::One };
         self.0.writer.write(&mut image, &steps, pieces, digests)?;
         published.set_stored(image);

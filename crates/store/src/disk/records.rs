@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use chancery_model::{
-    Access, Assignments, Collection, CollectionKey, Freeze, FreezeParts, FreezeTarget, Held, Keys,
-    Quotas, Resource, ResourceKey, ResourceName, Revision, Scope, ScopeName, Stamp, TypeUrl,
+    Access, Assignments, Collection, CollectionKey, Freeze, FreezeParts, FreezeTarget,
+    FrozenResource, FrozenVersion, Keys, Quotas, Resource, ResourceKey, ResourceName, Revision,
+    Scope, ScopeName, TypeUrl,
 };
 use chancery_raft_proto::v1 as pb;
 
@@ -169,7 +170,7 @@ pub(crate) fn record_of_freeze(freeze: &Freeze) -> Record {
 pub(crate) fn held_record(
     target: &FreezeTarget,
     place: &(ScopeName, ResourceKey),
-    held: &Held,
+    held: &FrozenResource,
 ) -> Record {
     seal(Family::Index, held_key(HELD_PREFIX, target, place), &held_to_proto(held))
 }
@@ -178,7 +179,7 @@ pub(crate) fn held_record(
 pub(crate) fn stamp_record(
     target: &FreezeTarget,
     of: &CollectionKey,
-    stamp: Option<&Stamp>,
+    stamp: Option<&FrozenVersion>,
 ) -> Record {
     seal(Family::Index, stamp_key(STAMP_PREFIX, target, of), &stamp_to_proto(stamp))
 }

@@ -114,7 +114,6 @@ pub(crate) enum SnapshotError {
     /// The content of an earlier revision is not complete.
     #[error("it has {found} of the {expected} records that revision {revision} replaced")]
     Content {
-        /// The revision.
         revision: Revision,
         /// The number of records.
         found: u64,

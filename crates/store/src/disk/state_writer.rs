@@ -139,7 +139,7 @@ impl StateWriter {
         }
         self.delete_dropped(&mut output.batch, &image.computed.kept);
         for Step { applied, incarnation, revision, effect } in steps {
-            effect.edit(&mut image.computed, &mut |edit| output.add(edit));
+            image.compute(effect, &mut |edit| output.add(edit));
             digests.note_digest(digest_at(applied, *incarnation, *revision, image.computed.tally));
         }
         let mut batch = output.finish()?;

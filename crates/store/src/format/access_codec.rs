@@ -30,7 +30,7 @@ pub(crate) fn access_op_to_proto(op: &AccessOp) -> pb::AccessOp {
         AccessOp::DeleteQuota(name) => Op::DeleteQuota(name.to_string()),
         AccessOp::Freeze { target, until_ms } => Op::Freeze(freeze_op_to_proto(target, *until_ms)),
         AccessOp::Thaw { target, until_ms } => Op::Thaw(freeze_op_to_proto(target, *until_ms)),
-        AccessOp::PassFreezes => Op::PassFreezes(pb::PassFreezes {}),
+        AccessOp::OverrideFreezes => Op::OverrideFreezes(pb::OverrideFreezes {}),
     };
     pb::AccessOp { op: Some(op) }
 }
@@ -52,7 +52,7 @@ pub(crate) fn access_op_from_proto(message: pb::AccessOp) -> Result<AccessOp, Re
         Op::Thaw(pb::FreezeOp { scope, until_ms }) => {
             Ok(AccessOp::Thaw { target: target_from_proto(&scope)?, until_ms })
         }
-        Op::PassFreezes(_) => Ok(AccessOp::PassFreezes),
+        Op::OverrideFreezes(_) => Ok(AccessOp::OverrideFreezes),
     }
 }
 

@@ -41,7 +41,6 @@ pub(crate) enum Command {
     },
     /// Changes the state.
     Transact {
-        /// The transaction.
         transaction: Box<Transaction>,
         /// The request that made the transaction. A transaction without a request cannot be retried
         /// safely.
@@ -618,6 +617,10 @@ fn draft_from_proto(key: ResourceKey, content: pb::Content) -> Result<ResourceDr
     })
 }
 
+fn labels_to_proto(labels: &BTreeMap<String, String>) -> Vec<pb::Label> {
+    labels.iter().map(|(key, value)| pb::Label { key: key.clone(), value: value.clone() }).collect()
+}
+
 fn labels_from_proto(labels: Vec<pb::Label>) -> BTreeMap<String, String> {
     labels.into_iter().map(|label| (label.key, label.value)).collect()
 }
@@ -634,6 +637,7 @@ pub(crate) fn meta_to_proto(meta: &TransactionMeta) -> pb::TransactionMeta {
         validation: meta.validation.clone(),
         confirmed: meta.confirmed.clone(),
         source: meta.source.clone(),
+        labels: labels_to_proto(&meta.labels),
     }
 }
 
@@ -647,5 +651,6 @@ pub(crate) fn meta_from_proto(message: pb::TransactionMeta) -> TransactionMeta {
         validation: message.validation,
         confirmed: message.confirmed,
         source: message.source,
+        labels: labels_from_proto(message.labels),
     }
 }

@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use chancery_model::{
-    Assignments, CollectionKey, Freeze, FreezeMeta, FreezeParts, FreezeTarget, Held, ResourceKey,
-    ResourceName, Revision, ScopeName, Stamp, TypeUrl,
+    Assignments, CollectionKey, Freeze, FreezeMeta, FreezeParts, FreezeTarget, FrozenResource,
+    FrozenVersion, ResourceKey, ResourceName, Revision, ScopeName, TypeUrl,
 };
 use chancery_raft_proto::v1 as pb;
 use imbl::OrdMap;
@@ -69,7 +69,7 @@ pub(crate) fn freeze_parts(record: pb::FreezeRecord) -> Result<FreezeParts, Reco
 }
 
 /// Encodes a held resource.
-pub(crate) fn held_to_proto(held: &Held) -> pb::HeldRecord {
+pub(crate) fn held_to_proto(held: &FrozenResource) -> pb::HeldRecord {
     pb::HeldRecord { resource: held.0.as_ref().map(|resource| resource_to_proto(resource)) }
 }
 
@@ -77,14 +77,14 @@ pub(crate) fn held_to_proto(held: &Held) -> pb::HeldRecord {
 pub(crate) fn held_from_proto(
     of: &ResourceKey,
     record: pb::HeldRecord,
-) -> Result<Held, RecordError> {
+) -> Result<FrozenResource, RecordError> {
     let resource = record.resource.map(|record| resource_from_proto(of.clone(), record));
-    Ok(Held(resource.transpose()?.map(Arc::new)))
+    Ok(FrozenResource(resource.transpose()?.map(Arc::new)))
 }
 
 /// Encodes the stamp of a collection.
-pub(crate) fn stamp_to_proto(stamp: Option<&Stamp>) -> pb::StampRecord {
-    let Some(Stamp { changed, label, aliases }) = stamp else {
+pub(crate) fn stamp_to_proto(stamp: Option<&FrozenVersion>) -> pb::StampRecord {
+    let Some(FrozenVersion { changed, label, aliases }) = stamp else {
         return pb::StampRecord::default();
     };
     let label = label.as_deref().map(str::to_owned);
@@ -97,13 +97,15 @@ pub(crate) fn stamp_to_proto(stamp: Option<&Stamp>) -> pb::StampRecord {
 }
 
 /// Decodes the stamp of a collection.
-pub(crate) fn stamp_from_proto(record: pb::StampRecord) -> Result<Option<Stamp>, RecordError> {
+pub(crate) fn stamp_from_proto(
+    record: pb::StampRecord,
+) -> Result<Option<FrozenVersion>, RecordError> {
     let pb::StampRecord { collection, aliases } = record;
     let Some(pb::CollectionRecord { changed, label }) = collection else { return Ok(None) };
     let name = |name: &str| ResourceName::stored(name).map_err(content);
     let aliases = aliases.iter().map(|one| Ok((name(&one.alias)?, name(&one.name)?)));
     let aliases = aliases.collect::<Result<_, RecordError>>()?;
-    Ok(Some(Stamp { changed: Revision(changed), label: label.map(Arc::from), aliases }))
+    Ok(Some(FrozenVersion { changed: Revision(changed), label: label.map(Arc::from), aliases }))
 }
 
 /// Returns the key of the record of a freeze.

@@ -39,8 +39,16 @@ impl HistoryHash {
         meta: &TransactionMeta,
         summary: &Summary,
     ) -> Self {
-        let TransactionMeta { label, author, reason, time_ms, validation, confirmed, source } =
-            meta;
+        let TransactionMeta {
+            label,
+            author,
+            reason,
+            time_ms,
+            validation,
+            confirmed,
+            source,
+            labels,
+        } = meta;
         let Summary { revision: _, changed, removed, unchanged, assignments, access } = *summary;
         let mut hash = Context::new(&SHA256);
         hash.update(FORMAT);
@@ -62,6 +70,14 @@ impl HistoryHash {
             // No length begins with this byte, so a source cannot look like a guard.
             hash.update(&[1]);
             hash.update(source.as_bytes());
+        }
+        // A source does not contain this byte either.
+        for (key, value) in labels {
+            hash.update(&[2]);
+            [key, value].iter().for_each(|text| {
+                hash.update(&(text.len() as u64).to_be_bytes());
+                hash.update(text.as_bytes());
+            });
         }
         let mut bytes = [0; 32];
         bytes.copy_from_slice(hash.finish().as_ref());
@@ -114,6 +130,8 @@ impl FromStr for HistoryHash {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn meta() -> TransactionMeta {
@@ -125,6 +143,7 @@ mod tests {
             validation: "warn".into(),
             confirmed: vec!["mass-deletion".into()],
             source: String::new(),
+            labels: BTreeMap::new(),
         }
     }
 
@@ -156,6 +175,8 @@ mod tests {
             TransactionMeta { confirmed: vec![], ..meta() },
             TransactionMeta { confirmed: vec!["mass-".into(), "deletion".into()], ..meta() },
             TransactionMeta { source: "10.0.0.1:7".into(), ..meta() },
+            TransactionMeta { labels: BTreeMap::from([("git".into(), "4f".into())]), ..meta() },
+            TransactionMeta { labels: BTreeMap::from([("git4".into(), "f".into())]), ..meta() },
         ];
         for meta in &changed {
             assert_ne!(hash(meta, &summary), original, "{meta:?}");

@@ -192,11 +192,12 @@ pub(super) async fn members(core: &Core) -> Vec<Member> {
     let voters: Vec<u64> = membership.voter_ids().collect();
     let leader = core.node.present_leader();
     let reports = membership.nodes().map(|(id, peer)| {
-        let role = match voters.contains(id) {
-            true if leader == Some(*id) => Role::Leader,
-            true => Role::Voter,
-            false if peer.learner => Role::Learner,
-            false => Role::Joining,
+        let role = if !voters.contains(id) {
+            if peer.learner { Role::Learner } else { Role::Joining }
+        } else if leader == Some(*id) {
+            Role::Leader
+        } else {
+            Role::Voter
         };
         let (replica_id, address) = (*id, peer.address.clone());
         async move {

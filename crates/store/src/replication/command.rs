@@ -75,7 +75,10 @@ fn estimated_len(transaction: &Transaction) -> usize {
     bodies + access + keys + reseals + OPERATION_BYTES * operations
 }
 
-/// Runs work on a command of `len` bytes.
+/// Runs work on a command of `len` bytes before it is sent.
+///
+/// # Errors
+/// [`TransactError::NotSent`] if the work panics or the runtime shuts down.
 pub(crate) async fn run_sized<T: Send + 'static>(
     len: usize,
     work: impl FnOnce() -> T + Send + 'static,
@@ -85,6 +88,19 @@ pub(crate) async fn run_sized<T: Send + 'static>(
     }
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| {
-        TransactError::Failed(format!("cannot encode or check a command: {error}"))
+        TransactError::NotSent(format!("cannot encode or check a command: {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn command_that_cannot_be_encoded_is_not_sent() {
+        let done = run_sized(INLINE_BYTES_MAX + 1, || panic!("on purpose")).await;
+        let error: TransactError = done.map(|(): ()| ()).unwrap_err();
+        let TransactError::NotSent(reason) = &error else { panic!("{error:?}") };
+        assert!(reason.contains("cannot encode or check a command"), "{reason}");
+    }
 }

@@ -20,7 +20,7 @@ use openraft::{
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, RaftError},
 };
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::Semaphore;
 
 use crate::{
     Config, HISTORY_MAX, TransactError,
@@ -41,7 +41,7 @@ use crate::{
     metrics::StoreMetrics,
     replication::{
         codec, command,
-        outbox::{ForwardedWrite, InFlight, Outbox},
+        outbox::{Answered, AwaitedAnswer, ForwardedWrite, InFlight, Outbox},
         raft_node::{Leader, RaftNode},
     },
 };
@@ -150,14 +150,14 @@ impl Forwarder {
                     command.retention = Some(self.retention.to_proto());
                     let replaced = self.replaced_len(&command);
                     let encoded;
-                    (encoded, command) = command::encode(command).await?;
+                    let done = command::encode(command).await;
+                    (encoded, command) = done.map_err(|error| outcome_of(error, proposed))?;
                     self.propose_local(encoded, replaced, deadline).await
                 }
                 Some(there @ Leader::There { id, .. }) => {
-                    let (answer, answered) = oneshot::channel();
                     let (to, command, permit) = (there.clone(), command.clone(), permit.clone());
-                    let write = ForwardedWrite { to, command, answer, permit };
-                    self.propose_remote(*id, write, answered, deadline).await
+                    let (write, awaited) = ForwardedWrite::new(to, command, permit);
+                    self.propose_remote(*id, write, awaited, deadline).await
                 }
                 None => Attempt::NotProposed,
             };
@@ -196,10 +196,7 @@ impl Forwarder {
                 Some(_) => interval,
             };
             drop(tokio::time::timeout(wait, self.node.leader_changes(leader.as_ref())).await);
-            self.check_alive().map_err(|error| match error {
-                TransactError::NotSent(reason) if proposed => TransactError::Failed(reason),
-                error => error,
-            })?;
+            self.check_alive().map_err(|error| outcome_of(error, proposed))?;
         }
     }
 
@@ -329,7 +326,7 @@ impl Forwarder {
         &self,
         leader: u64,
         write: ForwardedWrite,
-        answered: oneshot::Receiver<pb::write_result::Result>,
+        awaited: AwaitedAnswer,
         deadline: Instant,
     ) -> Attempt {
         use pb::write_result::Result;
@@ -337,8 +334,10 @@ impl Forwarder {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => return Attempt::NotProposed,
         }
-        let Ok(Ok(result)) = tokio::time::timeout_at(deadline.into(), answered).await else {
-            return Attempt::Unknown;
+        let result = match awaited.until(deadline).await {
+            Answered::Result(result) => result,
+            Answered::NotSent => return Attempt::NotProposed,
+            Answered::Unknown => return Attempt::Unknown,
         };
         match result {
             Result::NotLeader(_) => Attempt::NotProposed,
@@ -408,6 +407,14 @@ impl Forwarder {
     }
 }
 
+/// Returns the error for a write of which an earlier attempt may still take effect if it was `proposed`.
+fn outcome_of(error: TransactError, proposed: bool) -> TransactError {
+    match error {
+        TransactError::NotSent(reason) if proposed => TransactError::Failed(reason),
+        error => error,
+    }
+}
+
 /// Returns the number of units for `len` bytes.
 fn units(len: usize) -> u32 {
     u32::try_from(len.div_ceil(UNIT_BYTES).max(1)).unwrap_or(u32::MAX)
@@ -421,4 +428,16 @@ fn write_error_to_proto(error: &TransactError) -> pb::WriteError {
         _ => Kind::Failed,
     };
     pb::WriteError { kind: kind.into(), message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempt_that_was_not_sent_leaves_an_earlier_one_unknown() {
+        let not_sent = || TransactError::NotSent("a reason".to_owned());
+        assert_eq!(outcome_of(not_sent(), false), not_sent());
+        assert_eq!(outcome_of(not_sent(), true), TransactError::Failed("a reason".to_owned()));
+    }
 }

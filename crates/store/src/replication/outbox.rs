@@ -3,9 +3,17 @@
 //! Invariants:
 //! - A write without a waiting caller is not sent. A write that was sent counts as in flight
 //!   until it is answered.
+//! - Either a call claims a write and sends it, or its caller claims it when it stops waiting. A write without a claim
+//!   of a call was surely not sent.
 //! - A call ends when its callee is no longer the leader.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use chancery_raft_proto::v1 as pb;
 use metrics::Counter;
@@ -33,11 +41,29 @@ pub(crate) type InFlight = Arc<OwnedSemaphorePermit>;
 /// A write for the leader on another replica.
 pub(crate) struct ForwardedWrite {
     /// The leader to send to.
-    pub(crate) to: Leader,
-    pub(crate) command: pb::Command,
+    to: Leader,
+    command: pb::Command,
     /// Receives the leader's answer. Dropped without one.
-    pub(crate) answer: oneshot::Sender<pb::write_result::Result>,
-    pub(crate) permit: Option<InFlight>,
+    answer: oneshot::Sender<pb::write_result::Result>,
+    permit: Option<InFlight>,
+    /// Set by the call that sends the write, or by the caller that stops waiting.
+    claimed: Arc<AtomicBool>,
+}
+
+/// The answer that the caller of a write awaits.
+pub(crate) struct AwaitedAnswer {
+    answer: oneshot::Receiver<pb::write_result::Result>,
+    claimed: Arc<AtomicBool>,
+}
+
+/// The result of waiting for an answer.
+#[derive(Debug)]
+pub(crate) enum Answered {
+    Result(pb::write_result::Result),
+    /// No call has sent the write, and none will.
+    NotSent,
+    /// A call may have sent the write, but there is no answer.
+    Unknown,
 }
 
 /// The queue of writes to send. Cheap to clone.
@@ -46,6 +72,41 @@ pub(crate) type Outbox = mpsc::Sender<ForwardedWrite>;
 /// Creates an outbox and its receiver.
 pub(crate) fn channel() -> (Outbox, mpsc::Receiver<ForwardedWrite>) {
     mpsc::channel(WAITING_MAX)
+}
+
+// === impl ForwardedWrite ===
+
+impl ForwardedWrite {
+    /// Creates a write for `to`, and the end of its caller.
+    pub(crate) fn new(
+        to: Leader,
+        command: pb::Command,
+        permit: Option<InFlight>,
+    ) -> (Self, AwaitedAnswer) {
+        let (answer, answered) = oneshot::channel();
+        let claimed = Arc::new(AtomicBool::new(false));
+        let awaited = AwaitedAnswer { answer: answered, claimed: Arc::clone(&claimed) };
+        (Self { to, command, answer, permit, claimed }, awaited)
+    }
+}
+
+// === impl AwaitedAnswer ===
+
+impl AwaitedAnswer {
+    /// Waits for the answer until `deadline`. Afterwards, no call sends the write.
+    pub(crate) async fn until(self, deadline: Instant) -> Answered {
+        let Self { answer, claimed } = self;
+        match tokio::time::timeout_at(deadline.into(), answer).await {
+            Ok(Ok(result)) => Answered::Result(result),
+            Ok(Err(_)) | Err(_) if claim(&claimed) => Answered::NotSent,
+            Ok(Err(_)) | Err(_) => Answered::Unknown,
+        }
+    }
+}
+
+/// Claims a write. Returns whether the other side has not claimed it before.
+fn claim(claimed: &AtomicBool) -> bool {
+    !claimed.swap(true, Ordering::AcqRel)
 }
 
 /// Takes waiting writes for the same leader that fit into one call. A write for another leader goes to
@@ -110,13 +171,19 @@ impl Sender {
     async fn send(&self, batch: Vec<ForwardedWrite>) {
         let Some(leader) = batch.first().map(|write| write.to.clone()) else { return };
         let Leader::There { id, address } = &leader else { return };
+        // Without a client, the callers learn that nothing was sent.
+        let Ok(mut client) = self.calls.client(address, Lane::Data) else { return };
         let (mut commands, mut waiting) = (Vec::new(), Vec::new());
-        for ForwardedWrite { command, answer, permit, .. } in batch {
-            commands.push(command);
-            waiting.push((answer, permit));
+        for ForwardedWrite { command, answer, permit, claimed, .. } in batch {
+            if claim(&claimed) {
+                commands.push(command);
+                waiting.push((answer, permit));
+            }
+        }
+        if commands.is_empty() {
+            return;
         }
         let header = Some(self.calls.header(*id));
-        let Ok(mut client) = self.calls.client(address, Lane::Data) else { return };
         self.forwarded_writes.increment(commands.len() as u64);
         let response = tokio::select! {
             response = client.write(pb::WriteRequest { header, commands }) => response,
@@ -141,5 +208,62 @@ impl Sender {
                 drop(answer.send(result));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Replica};
+
+    fn write() -> (ForwardedWrite, AwaitedAnswer) {
+        // No connection can have this address.
+        let leader = Leader::There { id: 9, address: "not an address".into() };
+        ForwardedWrite::new(leader, pb::Command::default(), None)
+    }
+
+    fn far() -> Instant {
+        Instant::now() + Duration::from_secs(3600)
+    }
+
+    #[tokio::test]
+    async fn write_in_the_queue_at_its_deadline_is_never_sent() {
+        let (queued, awaited) = write();
+        let answered = awaited.until(Instant::now()).await;
+        assert!(matches!(answered, Answered::NotSent), "{answered:?}");
+        assert!(!claim(&queued.claimed), "no call sends it");
+    }
+
+    #[tokio::test]
+    async fn outcome_is_unknown_only_after_a_call_has_claimed_the_write() {
+        let (dropped, awaited) = write();
+        drop(dropped);
+        let answered = awaited.until(far()).await;
+        assert!(matches!(answered, Answered::NotSent), "{answered:?}");
+        let (sent, awaited) = write();
+        assert!(claim(&sent.claimed));
+        drop(sent);
+        let answered = awaited.until(far()).await;
+        assert!(matches!(answered, Answered::Unknown), "{answered:?}");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn write_for_an_address_without_a_client_is_not_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().to_owned();
+        let config = Config { data_dir, free_bytes_min: 0, ..Config::default() };
+        let replica = Replica::open(config).await.unwrap();
+        let core = replica.core();
+        let sender = Sender {
+            node: Arc::clone(&core.node),
+            calls: core.calls.clone(),
+            forwarded_writes: Counter::noop(),
+            transact_timeout: Duration::from_secs(3600),
+        };
+        let (write, awaited) = write();
+        core.calls.runtime.spawn(async move { sender.send(vec![write]).await }).await.unwrap();
+        let answered = awaited.until(far()).await;
+        assert!(matches!(answered, Answered::NotSent), "{answered:?}");
+        replica.shutdown().await.unwrap();
     }
 }

@@ -59,7 +59,7 @@ pub(crate) struct RaftNode {
 
 impl Leader {
     fn of(raft: &Raft, own: u64) -> Option<Self> {
-        let metrics = raft.metrics();
+        let metrics = raft.server_metrics();
         let metrics = metrics.borrow_watched();
         let id = metrics.current_leader?;
         if id == own {
@@ -71,11 +71,11 @@ impl Leader {
 
     /// Watches for leader changes, until Raft stops.
     ///
-    /// Raft's metrics change with every entry, and each write in flight waits for a leader. The
-    /// watch wakes these waiters only when the leader changes. The task also keeps `peers` up to
-    /// date, which supplies the callee of each call.
+    /// These metrics change with the vote, the server state, the leader and the members, not with every entry. The
+    /// watch wakes its waiters, such as the writes in flight, only when the leader changes. The task also keeps
+    /// `peers` up to date, which supplies the callee of each call.
     fn watch(raft: &Raft, own: u64, peers: &Peers) -> watch::Receiver<Option<Self>> {
-        let mut metrics = raft.metrics();
+        let mut metrics = raft.server_metrics();
         peers.update(&metrics.borrow_watched().membership_config);
         let (sender, receiver) = watch::channel(Self::of(raft, own));
         let (raft, peers) = (raft.clone(), peers.clone());

@@ -146,6 +146,24 @@ struct Shared {
     finished: watch::Receiver<Finished>,
 }
 
+/// Removes the entry of a full state when its task ends. If the task panics, the next poll starts another one.
+struct EntryGuard {
+    responses: Arc<JsonResponses>,
+    number: u64,
+}
+
+impl Drop for EntryGuard {
+    fn drop(&mut self) {
+        let Self { responses, number } = self;
+        let mut shared = responses.shared.lock();
+        let at = shared.iter().position(|one| one.number == *number);
+        let entry = at.and_then(|at| shared.remove(at));
+        drop(shared);
+        // Without the lock, because it may free a large response.
+        drop(entry);
+    }
+}
+
 /// A response that is being encoded.
 struct Job {
     content: PollContent,
@@ -265,9 +283,10 @@ impl JsonResponses {
         };
         all.push_back(entry);
         drop(all);
-        let responses = Arc::clone(self);
+        let entry = EntryGuard { responses: Arc::clone(self), number };
         // The work continues if the client gives up: its next poll then finds the result.
         tokio::spawn(async move {
+            let responses = &entry.responses;
             let result = responses.run(job).await;
             let is_kept = matches!(result, Ok(_) | Err(EncodeError::Body { .. }));
             sender.send_replace(Some(result));
@@ -275,7 +294,6 @@ impl JsonResponses {
             if is_kept {
                 responses.until_unused(number).await;
             }
-            responses.shared.lock().retain(|one| one.number != number);
         });
         Ok((finished, false))
     }
@@ -547,6 +565,23 @@ mod tests {
             "the resource \"r1\" of type {CLUSTER} cannot be written as JSON: there is no descriptor"
         );
         assert_eq!(error, text);
+    }
+
+    /// The end of a runtime drops the task as a panic does: in the middle.
+    #[test]
+    fn full_state_whose_task_ended_is_encoded_again() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let responses = JsonResponses::new(verbatim(), "c", 1 << 20);
+        let view = view(&["a"]);
+        let (ended, next) = (runtime().unwrap(), runtime().unwrap());
+        ended.block_on(async {
+            let mut first = Box::pin(encode(&responses, "1", &view));
+            assert!(futures::poll!(first.as_mut()).is_pending());
+        });
+        assert_eq!(responses.shared.lock().len(), 1, "the task has not finished it");
+        drop(ended);
+        let encoded = next.block_on(encode(&responses, "1", &view)).unwrap();
+        assert!(text(&encoded).contains("\"resources\":[\"a\"]"));
     }
 
     /// OPS-17: many pollers of one view cost one encoding per version, even if the first gives up.

@@ -1,4 +1,4 @@
-//! Access rules on the port for clients: every door, changes of rights during a stream, and secrets.
+//! Access rules on the port for clients: every method, changes of rights during a stream, and secrets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -176,7 +176,7 @@ where
 
 /// Attack 24: every method of the port needs a credential. A credential without a rule gives nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_door_needs_a_credential_and_a_rule() {
+async fn every_method_needs_a_credential_and_a_rule() {
     let guarded = Guarded::start(None).await;
     for path in chancery_xds::served_paths() {
         let path: &'static str = Box::leak(path.into_boxed_str());

@@ -62,6 +62,7 @@ pub(crate) const GROUPS: [Group; 3] = [
         list: "crates/xtask/src/mutants/server.txt",
         first: 300,
         suites: &[
+            suite("chancery-protocol", &["--lib"], "protocol"),
             suite("chancery-fanout", &["--lib"], "fanout unit"),
             suite("chancery-audit", &["--lib"], "audit"),
             suite("chancery-load", &["--lib"], "load"),
@@ -78,7 +79,9 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-admin", &["--test", "api"], "admin"),
             suite("chancery-conformance", &["--lib"], "kit unit"),
             suite("chancery-conformance", &["--test", "faults"], "kit"),
-            suite("chancery-server", &["--bins"], "server unit"),
+            suite("chancery-config", &["--lib"], "config unit"),
+            suite("chancery-serve", &["--lib"], "serve unit"),
+            suite("chancery-cli", &["--lib"], "cli unit"),
             suite("chancery-server", &["--test", "cli"], "cli"),
             suite("chancery-server", &["--test", "real_clients"], "real"),
         ],

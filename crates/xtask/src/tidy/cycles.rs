@@ -381,7 +381,7 @@ impl<'a> Visit<'a> for Reader {
 }
 
 /// Returns the attributes of an item and the name that it defines.
-fn parts(item: &Item) -> (&[Attribute], Option<String>) {
+pub(super) fn parts(item: &Item) -> (&[Attribute], Option<String>) {
     match item {
         Item::Const(item) => (&item.attrs, Some(item.ident.to_string())),
         Item::Enum(item) => (&item.attrs, Some(item.ident.to_string())),
@@ -403,7 +403,7 @@ fn parts(item: &Item) -> (&[Attribute], Option<String>) {
 }
 
 /// Returns whether the item is compiled for tests only.
-fn is_test(attributes: &[Attribute]) -> bool {
+pub(super) fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let is_cfg_test = attribute.path().is_ident("cfg")
             && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"));

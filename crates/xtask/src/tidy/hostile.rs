@@ -61,7 +61,7 @@ fn labels(code: &str) -> Vec<&str> {
 fn tests(file: &Source) -> Vec<(&str, &str)> {
     let Some(path) = file.path.strip_suffix(".rs") else { return Vec::new() };
     let path = path.strip_suffix("/mod").unwrap_or(path);
-    // `scan/tests.rs` contains the tests of `scan`.
+    // `decoder/tests.rs` contains the tests of `decoder`.
     let path = path.strip_suffix("/tests").unwrap_or(path);
     let module = path.rsplit('/').next().unwrap_or(path);
     let mut is_test = false;

@@ -10,7 +10,7 @@ use chancery_proto::discovery::DiscoveryResponse;
 use chancery_protocol::{ErrorDetail, Protocol, Request, SotwRequest, StreamKind};
 use futures::StreamExt as _;
 use prost::Message as _;
-use tokio::time::timeout;
+use tokio::{runtime::Builder, time::timeout};
 
 use super::*;
 use crate::{NotReadyReason, operations};
@@ -93,7 +93,13 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
         let _is_open = gate.lock().unwrap().recv();
     });
     let config = FanoutConfig { shards: 2, secrets, ..FanoutConfig::default() };
-    let fanout = Fanout::spawn(config, replica.watch(), &TaskTracker::new(), end.clone());
+    // As in a replica, shards have threads of their own. A task that a shard wakes may wait for the end of its turn, and
+    // the waits for clients are such tasks.
+    let shards = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let fanout = {
+        let _on_its_threads = shards.enter();
+        Fanout::spawn(config, replica.watch(), &TaskTracker::new(), end.clone())
+    };
     for shard in 0..2 {
         let (fanout, end) = (fanout.clone(), end.clone());
         let watch = async move {
@@ -152,6 +158,7 @@ async fn nobody_waits_for_a_shard_that_does_not_turn() {
     assert_eq!(pieces.iter().map(|piece| piece.nodes.len()).sum::<usize>(), 6);
     end.cancel();
     replica.shutdown().await.unwrap();
+    shards.shutdown_background();
 }
 
 /// L12: a shard whose task panics fails readiness at once, until the replica restarts. Its streams end, new ones are

@@ -157,10 +157,10 @@ fn struct_without_value(policies: &[Policy], levels: usize) -> Option<ConvertErr
             }
             types::WRR_LOCALITY if levels > 0 => {
                 let child = WrrLocality::decode(any.value.as_slice()).ok()?.endpoint_picking_policy;
-                let error = struct_without_value(&child?.policies, levels - 1)?;
-                let path =
+                let mut error = struct_without_value(&child?.policies, levels - 1)?;
+                error.path =
                     format!("policies[{index}].WrrLocality.endpoint_picking_policy.{}", error.path);
-                return Some(ConvertError { path, ..error });
+                return Some(error);
             }
             types::ROUND_ROBIN | types::RING_HASH | types::WRR_LOCALITY => return None,
             _ => {}

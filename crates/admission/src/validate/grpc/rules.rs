@@ -122,13 +122,13 @@ pub(super) struct Rules {
     /// The clients that read the part that is being checked.
     readers: Clients,
     /// The word for the resource in findings.
-    pub(super) noun: &'static str,
+    noun: &'static str,
     faults: Vec<Fault>,
 }
 
 impl Rules {
-    pub(super) fn new(audience: Audience, is_capped: bool) -> Self {
-        Self { audience, is_capped, readers: ALL, noun: "resource", faults: Vec::new() }
+    pub(super) fn new(audience: Audience, is_capped: bool, noun: &'static str) -> Self {
+        Self { audience, is_capped, readers: ALL, noun, faults: Vec::new() }
     }
 
     /// Returns the clients whose version is at least this one, or unknown.

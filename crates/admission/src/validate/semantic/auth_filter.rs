@@ -164,11 +164,14 @@ const PORT_END: i32 = 65536;
 pub(super) fn ports<'m>(permission: &'m Message<'_>, findings: &mut Findings<'m>) {
     let Some(range) = permission.message("destination_port_range") else { return };
     let (start, end) = (signed(range, "start"), signed(range, "end"));
-    let rule = match () {
-        () if !(0..PORT_END).contains(&start) => format!("the start {start} is not a port"),
-        () if end > PORT_END => format!("the end is {end}, but must be at most {PORT_END}"),
-        () if start >= end => format!("the start {start} is not below the end {end}"),
-        () => return,
+    let rule = if !(0..PORT_END).contains(&start) {
+        format!("the start {start} is not a port")
+    } else if end > PORT_END {
+        format!("the end is {end}, but must be at most {PORT_END}")
+    } else if start >= end {
+        format!("the start {start} is not below the end {end}")
+    } else {
+        return;
     };
     findings.field("destination_port_range", |findings| findings.refuse("rbac.port_range", rule));
 }

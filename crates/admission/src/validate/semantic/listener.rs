@@ -277,11 +277,9 @@ const HTTP_MAYBE: [&str; 4] = ["composite", "dynamic_modules", "file_server", "m
 /// Returns whether an HTTP filter ends a chain, if that is known.
 fn http_terminal(kind: &str, terminal: &str) -> Option<bool> {
     let name = kind.strip_prefix("envoy.extensions.filters.http.")?;
-    match kind == terminal {
-        true => Some(true),
-        false if HTTP_MAYBE.iter().any(|maybe| name.starts_with(maybe)) => None,
-        false => Some(false),
-    }
+    let is_terminal = kind == terminal;
+    let is_known = is_terminal || !HTTP_MAYBE.iter().any(|maybe| name.starts_with(maybe));
+    is_known.then_some(is_terminal)
 }
 
 /// The router is the last HTTP filter, and is not disabled.

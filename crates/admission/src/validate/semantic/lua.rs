@@ -295,10 +295,12 @@ impl<'a> Parser<'a> {
             self.advance()?;
             return self.name();
         }
-        match self.suffixed()? {
-            true if !self.is("=") && !self.is(",") => Ok(()),
-            true => self.unexpected(),
-            false => self.assignment(),
+        if !self.suffixed()? {
+            self.assignment()
+        } else if self.is("=") || self.is(",") {
+            self.unexpected()
+        } else {
+            Ok(())
         }
     }
 

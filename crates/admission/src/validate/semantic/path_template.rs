@@ -99,11 +99,13 @@ impl<'a> Template<'a> {
 
 fn check_name(name: &str) -> Result<(), Defect> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    match name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_valid) {
-        true if name.len() > NAME_BYTES_MAX => Err("has a variable whose name exceeds 16 bytes"),
-        true => Ok(()),
-        false => Err("has a variable without a valid name"),
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(is_valid) {
+        return Err("has a variable without a valid name");
     }
+    if name.len() > NAME_BYTES_MAX {
+        return Err("has a variable whose name exceeds 16 bytes");
+    }
+    Ok(())
 }
 
 /// Returns the variables that a rewrite inserts.

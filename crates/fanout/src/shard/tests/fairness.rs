@@ -27,6 +27,17 @@ fn settled(harness: &mut ShardHarness) -> Client {
     client
 }
 
+/// Connects 200 clients that subscribe to all clusters, while no cluster exists. Each acknowledges its empty response.
+fn settled_wildcards(harness: &mut ShardHarness) -> Vec<Client> {
+    let settled = |n| {
+        let mut client = harness.subscribe(&format!("n{n}"), CLUSTER, &[]);
+        let first = harness.read(&mut client);
+        harness.ack(&client, &first[0]);
+        client
+    };
+    (0..200).map(settled).collect()
+}
+
 /// Takes turns until the client receives a message. Runs `meanwhile` before each turn.
 fn turns_until(
     harness: &mut ShardHarness,
@@ -110,13 +121,7 @@ fn many_connecting_clients_do_not_delay_small_update() {
 #[test]
 fn commit_for_many_streams_does_not_delay_pending_update() {
     let mut harness = harness();
-    let mut many: Vec<Client> = Vec::new();
-    for n in 0..200 {
-        let mut client = harness.subscribe(&format!("n{n}"), CLUSTER, &[]);
-        let first = harness.read(&mut client);
-        harness.ack(&client, &first[0]);
-        many.push(client);
-    }
+    let mut many = settled_wildcards(&mut harness);
     let mut small = settled(&mut harness);
     harness.put("default", ENDPOINT, &[("x", "2")]);
     harness.put("default", CLUSTER, &[("a", "1")]);
@@ -125,6 +130,35 @@ fn commit_for_many_streams_does_not_delay_pending_update() {
     for client in &mut many {
         assert_eq!(text(&harness.read(client)), "a=1");
     }
+}
+
+/// A commit that changes much for many streams, such as a thaw, does not delay a later update of another client.
+#[test]
+fn large_commit_for_many_streams_does_not_delay_small_update() {
+    let mut harness = harness();
+    let mut many = settled_wildcards(&mut harness);
+    let mut small = settled(&mut harness);
+    let names: Vec<String> = (0..100).map(|n| format!("c{n:03}")).collect();
+    let clusters: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "1")).collect();
+    harness.put("default", CLUSTER, &clusters);
+    let mut n_turns = 0;
+    while harness.sessions().n_queued() < many.len() / 2 {
+        n_turns += 1;
+        assert!(n_turns < 100, "the commit marks too few streams");
+        harness.turn();
+    }
+    let mut round = 1;
+    while harness.sessions().n_queued() > 1 {
+        round += 1;
+        harness.put("default", ENDPOINT, &[("x", &round.to_string())]);
+        let turns = turns_until(&mut harness, &mut small, |_| {});
+        // The marking of the large commit ends in the first round.
+        let most = if round == 2 { 20 } else { 4 };
+        assert!(turns <= most, "the update waited for {turns} turns, in round {round}");
+    }
+    assert!(round > 10, "{round} rounds: the clients were served too soon for the test");
+    let n_served = many.iter_mut().filter_map(Client::take).count();
+    assert_eq!(n_served, many.len(), "all clients are served too");
 }
 
 /// Queries about all streams are answered in pages. A turn handles one page.

@@ -22,7 +22,7 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::super::{Flow, Now, Service, Shard};
 use crate::{
-    Change, ClientGroup, Config, Delivery, End, ResponseSource, StreamInfo, StreamStatus,
+    Change, Config, Delivery, End, ResponseSource, StreamInfo, StreamStatus,
     log_limit::RefusalLog,
     messages::{
         change::{Concerned, QueryPosition},
@@ -32,8 +32,8 @@ use crate::{
     },
     metrics::ShardMetrics,
     offload::{Offload, large::LargeWork},
-    placement::{Placement, access::IdentityStreams},
-    queries::report::{clients_page, status_page},
+    placement::{Placement, access::IdentityStreams, client_groups::ClientGroups},
+    queries::report::status_page,
     replica::{contact::Contact, recent_states::RecentStates},
     sessions::{Sessions, index::Key, parts::Parts, queue::Lane},
     stream::{
@@ -50,6 +50,7 @@ pub(super) struct ShardHarness {
     pub(super) state: Arc<State>,
     /// The shard's inboxes.
     pub(super) events: Events,
+    pub(super) client_groups: ClientGroups,
     /// The recent states of the replica. `None` for a replica without them.
     pub(super) recent_states: Option<Arc<RecentStates>>,
     start: Instant,
@@ -73,11 +74,13 @@ impl ShardHarness {
         let config = Arc::new(config);
         let refusal_log = Arc::new(RefusalLog::new());
         let recent_states = Arc::new(RecentStates::default());
+        let client_groups = ClientGroups::default();
         let placement = Placement::new(
             Arc::clone(&config),
             Arc::clone(&state),
             Arc::clone(&refusal_log),
             IdentityStreams::default(),
+            client_groups.clone(),
             Arc::default(),
             Arc::clone(&recent_states),
         );
@@ -96,7 +99,8 @@ impl ShardHarness {
         let (events, start) = (Events::default(), Instant::now());
         let recent_states = Some(recent_states);
         let (ready_list, ms) = (Arc::default(), 10_000);
-        let harness = Self { shard, ready_list, state, events, recent_states, start, ms };
+        let harness =
+            Self { shard, ready_list, state, events, client_groups, recent_states, start, ms };
         harness.note_state();
         harness
     }
@@ -141,10 +145,6 @@ impl ShardHarness {
     pub(super) fn status_page(&self, from: Key) -> Page<StreamStatus, Key> {
         let max = self.parts().config.turn_work_max;
         status_page(self.sessions(), &|_| true, from, max, self.now().ms)
-    }
-
-    pub(super) fn clients_page(&self, from: Key) -> Page<ClientGroup, Key> {
-        clients_page(self.sessions(), from, self.parts().config.turn_work_max)
     }
 
     /// Takes turns until the shard has nothing to do at this time.

@@ -291,7 +291,7 @@ fn revoked_session_that_returns_with_a_response_does_not_send_it() {
     assert_eq!(read_all(&mut harness, &mut client), ["x000007"]);
     harness.put("default", ENDPOINT, &[("x000007", "2")]);
     for (_, entry) in harness.sessions_mut().iter_mut() {
-        entry.session_mut().unwrap().on_new_view();
+        entry.session_mut().unwrap().handle_new_view();
     }
     harness.turn();
     assert_eq!(n_offloaded(&harness), 1, "the response is planned elsewhere");
@@ -438,7 +438,7 @@ fn large_session_awaiting_answer_is_not_polled() {
     assert_eq!(first[0].resources[0].name, "x000007");
     // A poll has to check each name, but the response is not answered.
     let (key, entry) = harness.sessions_mut().iter_mut().next().unwrap();
-    entry.session_mut().unwrap().on_new_view();
+    entry.session_mut().unwrap().handle_new_view();
     let now = harness.now();
     harness.sessions_mut().enqueue(key, now);
     harness.turn();

@@ -33,7 +33,7 @@ fn freeze_of_all_scopes_holds_new_scopes_and_assignments() {
     assert_eq!(served.assignments.rules, [default_assignment()]);
     assert!(!served.scopes.contains_key(&scope("b")));
     assert_eq!(served.revision, written.revision);
-    let pass = Transaction { access: vec![AccessOp::PassFreezes], ..write.clone() };
+    let pass = Transaction { access: vec![AccessOp::OverrideFreezes], ..write.clone() };
     assert!(frozen.apply(&pass).state.served().assignments.rules.is_empty());
     // An urgent change of one assignment releases no other one.
     let named = |name: &str| Assignment { name: name.into(), ..default_assignment() };
@@ -43,13 +43,13 @@ fn freeze_of_all_scopes_holds_new_scopes_and_assignments() {
         ..Transaction::default()
     };
     let both = frozen.apply(&put("held", vec![])).state;
-    let both = both.apply(&put("urgent", vec![AccessOp::PassFreezes])).state;
+    let both = both.apply(&put("urgent", vec![AccessOp::OverrideFreezes])).state;
     let names: Vec<String> =
         both.served().assignments.rules.iter().map(|rule| rule.name.to_string()).collect();
     assert_eq!(names, ["default", "urgent"]);
     let missing = Transaction {
         assignments: vec![AssignmentOp::Delete("none".into())],
-        access: vec![AccessOp::PassFreezes],
+        access: vec![AccessOp::OverrideFreezes],
         ..Transaction::default()
     };
     assert_eq!(both.apply(&missing).state.revision, both.revision, "nothing changes");
@@ -184,7 +184,7 @@ fn transaction(step: &Step) -> Transaction {
                         })
                     })
                     .collect(),
-                access: pass.then_some(AccessOp::PassFreezes).into_iter().collect(),
+                access: pass.then_some(AccessOp::OverrideFreezes).into_iter().collect(),
                 ..Transaction::default()
             }
         }
@@ -228,7 +228,7 @@ impl Expected {
     }
 
     fn take(&mut self, transaction: &Transaction, newest: &Content) {
-        let passes = transaction.access.contains(&AccessOp::PassFreezes);
+        let passes = transaction.access.contains(&AccessOp::OverrideFreezes);
         let mut passed: BTreeSet<(String, ResourceKey)> = BTreeSet::new();
         if passes {
             passed.extend(

@@ -134,7 +134,7 @@ impl World {
         }
         self.view = view;
         self.state = self.state.apply(&transaction).state;
-        self.session.on_new_view();
+        self.session.handle_new_view();
         self.poll();
     }
 
@@ -180,7 +180,7 @@ impl World {
             Protocol::Delta => Request::Delta(delta),
             Protocol::Sotw | Protocol::Mcp => Request::Sotw(sotw),
         };
-        self.session.on_request(request, Some(&view), self.now).unwrap();
+        self.session.handle_request(request, Some(&view), self.now).unwrap();
         self.poll();
     }
 
@@ -239,7 +239,7 @@ impl World {
                 Protocol::Delta => Request::Delta(delta),
                 Protocol::Sotw | Protocol::Mcp => Request::Sotw(sotw),
             };
-            self.session.on_request(request, Some(&view), self.now).unwrap();
+            self.session.handle_request(request, Some(&view), self.now).unwrap();
             let type_url = TypeUrl::new(&type_url).unwrap();
             if self.session.needs_resume_state(&type_url) {
                 let states: Vec<_> = resume.iter().cloned().collect();

@@ -108,7 +108,7 @@ impl World {
         };
         self.state = self.state.apply(&transaction).state;
         for (name, _) in changes {
-            self.session.on_change(&type_url, Some(&key(name).name));
+            self.session.handle_change(&type_url, Some(&key(name).name));
         }
     }
 
@@ -122,7 +122,7 @@ impl World {
         request: McpRequest,
     ) -> Result<Receipt, ProtocolError> {
         let request = McpRequest { collection: collection.to_owned(), ..request };
-        self.session.on_request(Request::Mcp(request), Some(&self.view()), self.now)
+        self.session.handle_request(Request::Mcp(request), Some(&self.view()), self.now)
     }
 
     pub(crate) fn request(&mut self, collection: &str, request: McpRequest) -> Receipt {

@@ -97,16 +97,16 @@ impl Walk {
                 continue;
             }
             if !is_exact {
-                self.session.on_changes(&delta);
+                self.session.handle_changes(&delta);
                 continue;
             }
             for interest in self.session.interest() {
                 let steps = (0..delta.n_steps()).flat_map(|step| delta.subscribed_at(step));
                 match interest {
-                    InterestChange::Wildcard(url) => self.session.on_change(&url, None),
+                    InterestChange::Wildcard(url) => self.session.handle_change(&url, None),
                     InterestChange::Name(url, name) => steps
                         .filter(|(key, _)| **key == name)
-                        .for_each(|(_, name)| self.session.on_change(&url, Some(name))),
+                        .for_each(|(_, name)| self.session.handle_change(&url, Some(name))),
                     InterestChange::NoName(..) | InterestChange::NoWildcard(_) => {}
                 }
             }
@@ -116,7 +116,7 @@ impl Walk {
     fn change_scopes(&mut self) {
         let all = [vec![0], vec![0, 1], vec![1, 0], vec![1]];
         self.scopes = all[self.rng.below(4)].iter().map(|n| scope(*n)).collect();
-        self.session.on_new_view();
+        self.session.handle_new_view();
     }
 
     /// Returns a random spelling of a canonical name.
@@ -163,7 +163,7 @@ impl Walk {
 
     fn send(&mut self, request: DeltaRequest) {
         let view = self.view();
-        self.session.on_request(Request::Delta(request), Some(&view), self.now).unwrap();
+        self.session.handle_request(Request::Delta(request), Some(&view), self.now).unwrap();
         let _ = self.session.drain_interest();
     }
 

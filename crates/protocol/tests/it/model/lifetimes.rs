@@ -110,7 +110,7 @@ impl Walk {
             Protocol::Mcp => unreachable!("a test of xDS"),
         };
         let view = View::resolve(&self.state, &[scope()]);
-        self.session.on_request(request, Some(&view), self.now).unwrap();
+        self.session.handle_request(request, Some(&view), self.now).unwrap();
     }
 
     fn commit(&mut self) {
@@ -129,7 +129,7 @@ impl Walk {
         let next = self.state.apply(&transaction).state;
         let before = std::mem::replace(&mut self.state, next);
         for delta in changed_collections(&self.differ, &before, &self.state) {
-            self.session.on_changes(&delta);
+            self.session.handle_changes(&delta);
         }
     }
 

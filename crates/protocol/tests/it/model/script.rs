@@ -112,7 +112,6 @@ pub(crate) enum Event {
     Replay(usize),
 }
 
-/// A case.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub(crate) profile: Profile,

@@ -6,7 +6,7 @@
 //! clients reject it. After some steps, the bad content is repaired, everything is delivered and answered, and
 //! the clients are compared with each other and with the naive view.
 
-mod doors;
+mod clients;
 
 use std::{collections::BTreeMap, io::Write as _};
 
@@ -19,7 +19,7 @@ use crate::model::{
     run::Plan,
     world::{assignment, transaction},
 };
-use doors::{Rest, Stream, Wanted};
+use clients::{Rest, Stream, Wanted};
 
 /// The types of the walk.
 const WALKED: [usize; 4] = [CDS, EDS, LDS, RDS];
@@ -197,10 +197,10 @@ impl Walk {
         let is_moved = before.assignments.changed != self.state.assignments.changed;
         for stream in [&mut self.sotw, &mut self.delta] {
             if is_moved {
-                stream.session.on_new_view();
+                stream.session.handle_new_view();
             }
             for delta in changed_collections(&self.differ, &before, &self.state) {
-                stream.session.on_changes(&delta);
+                stream.session.handle_changes(&delta);
             }
         }
     }

@@ -215,7 +215,7 @@ impl<'a> World<'a> {
         }
         self.cover.hit("commits");
         if before.assignments.changed != self.state.assignments.changed {
-            self.session.on_new_view();
+            self.session.handle_new_view();
             for line in &mut self.ledger.lines {
                 line.marked_since = line.marked_since.or(Some(self.now));
             }
@@ -231,14 +231,14 @@ impl<'a> World<'a> {
             let line = &mut self.ledger.lines[t];
             line.marked_since = line.marked_since.or(Some(self.now));
             if self.client.tuning.tells_all {
-                self.session.on_changes(&delta);
+                self.session.handle_changes(&delta);
                 continue;
             }
             let names: BTreeSet<&ResourceName> = delta.names().collect();
             for (type_url, name) in &self.interest {
                 let concerns = name.as_ref().is_none_or(|name| names.contains(name));
                 if type_url == delta.type_url() && concerns {
-                    self.session.on_change(type_url, name.as_ref());
+                    self.session.handle_change(type_url, name.as_ref());
                 }
             }
         }
@@ -335,7 +335,7 @@ impl<'a> World<'a> {
         }
         let seen = self.oracle.seen().map(|seen| &**seen);
         let word = self.ledger.on_request(t, &request, seen, self.now);
-        let receipt = self.session.on_request(request, view.as_ref(), self.now);
+        let receipt = self.session.handle_request(request, view.as_ref(), self.now);
         let receipt = match receipt {
             Ok(receipt) => receipt,
             Err(error) => {

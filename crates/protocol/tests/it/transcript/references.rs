@@ -152,7 +152,7 @@ fn an_empty_name_is_answered_as_absent() {
         subscribe: vec![String::new()].into(),
         ..Default::default()
     };
-    session.on_request(chancery_protocol::Request::Delta(request), Some(&view), 0).unwrap();
+    session.handle_request(chancery_protocol::Request::Delta(request), Some(&view), 0).unwrap();
     let response = session.poll(Some(&view), &chancery_view::Differ::new(), 0).unwrap();
     assert_eq!(response.n_resources(), 0);
     let removed: Vec<&str> = response.removed().iter().map(|name| name.as_str()).collect();

@@ -335,7 +335,7 @@ fn unsubscribed_names_are_not_urgent() {
     let differ = Differ::new();
     let mut responses = |requests: &[(&[&str], &str)]| {
         for (names, nonce) in requests {
-            session.on_request(request(names, nonce), Some(&view), 1_000).unwrap();
+            session.handle_request(request(names, nonce), Some(&view), 1_000).unwrap();
         }
         std::iter::from_fn(|| session.poll(Some(&view), &differ, 1_000)).count()
     };
@@ -444,7 +444,7 @@ fn recreated_route_keeps_its_old_cluster() {
             response_nonce: nonce.to_owned(),
             ..SotwRequest::default()
         });
-        session.on_request(request, Some(view), now.get()).unwrap();
+        session.handle_request(request, Some(view), now.get()).unwrap();
     };
     let hear = |session: &mut Session, view: &View| {
         let poll = || session.poll(Some(view), &Differ::new(), now.get());
@@ -467,12 +467,12 @@ fn recreated_route_keeps_its_old_cluster() {
     let view = commit(vec![], vec![gone(rds)]);
     let name = ResourceName::new("a").unwrap();
     for t in [cds, lds, rds] {
-        session.on_change(&TypeUrl::new(t).unwrap(), Some(&name));
+        session.handle_change(&TypeUrl::new(t).unwrap(), Some(&name));
     }
     say(&mut session, &view, rds, &["a"], "3");
     assert_eq!(hear(&mut session, &view), "4 envoy.config.listener.v3.Listener");
     let view = commit(vec![put(rds, "to b")], vec![]);
-    session.on_change(&TypeUrl::new(rds).unwrap(), Some(&name));
+    session.handle_change(&TypeUrl::new(rds).unwrap(), Some(&name));
     say(&mut session, &view, lds, &[], "4");
     assert_eq!(hear(&mut session, &view), "5 envoy.config.route.v3.RouteConfiguration");
     say(&mut session, &view, rds, &["a"], "5");
@@ -506,7 +506,7 @@ fn new_wildcard_gets_unsubscribed_planned_resource_once() {
             unsubscribe: owned(unsubscribe),
             ..DeltaRequest::default()
         };
-        session.on_request(Request::Delta(request), Some(&view), 0).unwrap();
+        session.handle_request(Request::Delta(request), Some(&view), 0).unwrap();
     };
     ask(&mut session, &["b", "d"], &[]);
     assert_eq!(session.poll(Some(&view), &Differ::new(), 0).unwrap().n_resources(), 1);
@@ -555,7 +555,7 @@ fn unanswered_unsubscribed_names_count_towards_the_limit() {
     for (opening, polls) in [(["*"].as_slice(), 0), (&["*"], 1), (&["a", "b"], 1), (&["*"], 1_000)]
     {
         let mut session = open();
-        session.on_request(request(types::CLUSTER, opening, &[], 0), Some(&view), 0).unwrap();
+        session.handle_request(request(types::CLUSTER, opening, &[], 0), Some(&view), 0).unwrap();
         let mut error = None;
         for n in 0..1_000_usize {
             if n < polls {
@@ -564,7 +564,7 @@ fn unanswered_unsubscribed_names_count_towards_the_limit() {
             let name = format!("name{n}");
             let mut send = |subscribe: &[&str], unsubscribe: &[&str]| {
                 let churn = request(types::CLUSTER, subscribe, unsubscribe, 0);
-                session.on_request(churn, Some(&view), 0)
+                session.handle_request(churn, Some(&view), 0)
             };
             error = send(&[&name], &[]).and_then(|_| send(&[], &[&name])).err();
             if let Some(error) = &error {
@@ -577,8 +577,8 @@ fn unanswered_unsubscribed_names_count_towards_the_limit() {
     // Claimed names count over all types together.
     let mut session = open();
     let held = |type_url| request(type_url, &["*"], &[], 60);
-    session.on_request(held(types::CLUSTER), None, 0).unwrap();
-    let error = session.on_request(held(types::LISTENER), None, 0).unwrap_err();
+    session.handle_request(held(types::CLUSTER), None, 0).unwrap();
+    let error = session.handle_request(held(types::LISTENER), None, 0).unwrap_err();
     assert!(too_many(&error), "{error}");
 }
 

@@ -449,7 +449,7 @@ fn replaced_full_state_keeps_its_errors() {
             response_nonce: nonce.to_owned(),
             ..SotwRequest::default()
         };
-        session.on_request(Request::Sotw(request), Some(view), now).unwrap();
+        session.handle_request(Request::Sotw(request), Some(view), now).unwrap();
     };
     let differ = Differ::new();
     let upserts = vec![put(CLUSTER, "a", "1"), put(LISTENER, "l", "1")];
@@ -462,14 +462,14 @@ fn replaced_full_state_keeps_its_errors() {
     // The removal of the listener waits for the cluster, which changes again and again.
     let (upserts, deletes) = (vec![put(CLUSTER, "a", "2")], vec![(scope(), key(LISTENER, "l"))]);
     let view = commit(Transaction { upserts, deletes, ..Transaction::default() });
-    session.on_new_view();
+    session.handle_new_view();
     assert_eq!(session.poll(Some(&view), &differ, 0).unwrap().nonce(), "3");
     assert!(session.poll(Some(&view), &differ, 0).is_none());
     for (body, at) in [("3", 3_000), ("4", 4_000)] {
         ask(&mut session, CLUSTER, &["a"], "3", &view, 3_000);
         let upserts = vec![put(CLUSTER, "a", body)];
         let view = commit(Transaction { upserts, ..Transaction::default() });
-        session.on_new_view();
+        session.handle_new_view();
         assert_eq!(session.poll(Some(&view), &differ, at).is_some(), at == 3_000);
     }
     let view = commit(Transaction::default());

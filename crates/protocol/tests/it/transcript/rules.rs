@@ -207,7 +207,7 @@ fn cluster_session(config: Config) -> (Session, View, SotwRequest) {
     let mut session = Session::new(kind, Arc::new(config));
     let view = View::resolve(&State::new(Incarnation(1)), &[]);
     let request = SotwRequest { type_url: CLUSTER.to_owned(), ..SotwRequest::default() };
-    session.on_request(Request::Sotw(request.clone()), Some(&view), 1).unwrap();
+    session.handle_request(Request::Sotw(request.clone()), Some(&view), 1).unwrap();
     (session, view, request)
 }
 
@@ -219,7 +219,7 @@ fn a_long_rejection_is_cut() {
     let sent = session.poll(Some(&view), &chancery_view::Differ::new(), 1).unwrap();
     request.response_nonce = sent.nonce();
     request.error_detail = Some(ErrorDetail { code: 13, message: "123456789ééé".to_owned() });
-    session.on_request(Request::Sotw(request), Some(&view), 7).unwrap();
+    session.handle_request(Request::Sotw(request), Some(&view), 7).unwrap();
     let nack = session.status()[0].nack.clone().unwrap();
     assert_eq!((nack.message.as_str(), nack.code, nack.at_ms), ("123456789", 13, 7));
     assert_eq!(nack.version.to_string(), sent.version().to_string());
@@ -243,7 +243,7 @@ fn rejection_messages_count_as_retained_bytes() {
         request.error_detail = Some(ErrorDetail { code: 13, message });
         let request = Request::Sotw(request.clone());
         let bound = session.retained_bytes_after(&request);
-        session.on_request(request, Some(&view), 7).unwrap();
+        session.handle_request(request, Some(&view), 7).unwrap();
         kept.push(session.retained_bytes());
         assert!(kept[n] <= bound, "{kept:?} {bound}");
     }

@@ -400,7 +400,7 @@ fn wildcard_ended_before_its_answer_is_not_answered() {
             resource_names: names.into(),
             ..SotwRequest::default()
         });
-        session.on_request(request, Some(&view), 1).unwrap();
+        session.handle_request(request, Some(&view), 1).unwrap();
     }
     assert!(session.poll(Some(&view), &chancery_view::Differ::new(), 1).is_none());
 }

@@ -239,7 +239,7 @@ impl World {
             "commit" => self.commit(rest),
             "scopes" => {
                 self.scopes = rest.split(',').map(|name| ScopeName::new(name).unwrap()).collect();
-                self.streams.values_mut().for_each(|stream| stream.session.on_new_view());
+                self.streams.values_mut().for_each(|stream| stream.session.handle_new_view());
             }
             "->" => outcomes.extend(self.request(rest)),
             "ack" | "nack" => outcomes.extend(self.answer(rest, verb == "nack")),
@@ -350,11 +350,11 @@ impl World {
                 for interest in session.interest() {
                     match interest {
                         InterestChange::Wildcard(t) if t == *delta.type_url() => {
-                            session.on_change(&t, None);
+                            session.handle_change(&t, None);
                         }
                         InterestChange::Name(t, n) if t == *delta.type_url() => {
                             let changed = names.iter().filter(|(key, _)| **key == n);
-                            changed.for_each(|(_, name)| session.on_change(&t, Some(name)));
+                            changed.for_each(|(_, name)| session.handle_change(&t, Some(name)));
                         }
                         _ => {}
                     }
@@ -449,7 +449,7 @@ impl World {
         let view = self.view();
         let (now, resume_states) = (self.now, self.resume_states.clone());
         let stream = self.stream();
-        let taken = stream.session.on_request(request, Some(&view), now);
+        let taken = stream.session.handle_request(request, Some(&view), now);
         if let Some(receipt) = taken.as_ref().ok()
             && stream.session.needs_resume_state(&receipt.type_url)
         {

@@ -257,7 +257,7 @@ fn shared_variant_is_removed_with_its_last_subscription() {
     let upserts = vec![Upsert { scope: upper.clone(), draft }];
     world.state = world.state.apply(&Transaction { upserts, ..Transaction::default() }).state;
     world.scopes.insert(0, upper);
-    world.session.on_new_view();
+    world.session.handle_new_view();
     assert_eq!(world.next_delta().unwrap(), ["web[env=\"prod\"]=p"]);
     world.write(&[("web", &env("test"), "t")], &[("web", &either)]);
     let expected = ["-web[env=\"prod\" or env=\"test\"]", "web[env=\"test\"]=t"];

@@ -300,6 +300,43 @@ async fn vote_is_granted_after_sync() {
     assert_eq!(found(dir.path(), mark(dir.path())).unwrap().ends.vote, Some(vote));
 }
 
+/// The queue is bounded even if callers stop waiting for their votes and truncations.
+#[tokio::test]
+async fn queued_votes_and_truncations_take_places_of_the_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(dir.path());
+    let (database, mut log) = (Arc::clone(&store.database), store.log.clone());
+    let all = log.free_units();
+    let held = database.fail_points.hold(Point::Sync);
+    let vote = Vote::new(3, 2);
+    let mut saved = Box::pin(log.save_vote(&vote));
+    tokio::select! {
+        biased;
+        _ = &mut saved => panic!("the vote was granted before it was synced"),
+        () = held.arrival() => {}
+    }
+    drop(saved);
+    for _ in 0..3 {
+        tokio::select! {
+            biased;
+            _ = log.save_vote(&vote) => panic!("the vote waits"),
+            () = std::future::ready(()) => {}
+        }
+        tokio::select! {
+            biased;
+            _ = log.truncate_after(None) => panic!("the truncation waits"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    assert_eq!(log.free_units(), all - 7);
+    drop(held);
+    // The answer to the last job follows the end of all others.
+    log.truncate_after(None).await.unwrap();
+    assert_eq!(log.free_units(), all);
+    drop((database, log));
+    store.close();
+}
+
 /// A successful sync after a failed one does not prove that the lost data is on disk.
 #[tokio::test]
 async fn failed_sync_stops_all_acknowledgments() {

@@ -17,7 +17,6 @@ pub(in crate::mixin) struct Row {
     pub(in crate::mixin) panels: &'static [Panel],
 }
 
-/// One panel.
 #[derive(Debug)]
 pub(in crate::mixin) struct Panel {
     pub(in crate::mixin) kind: Kind,

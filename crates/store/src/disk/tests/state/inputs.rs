@@ -207,7 +207,7 @@ fn access_ops() -> impl Strategy<Value = AccessOp> {
             .prop_map(|(target, until_ms)| AccessOp::Freeze { target, until_ms }),
         (freeze_targets(), prop::option::of(0..3_u64))
             .prop_map(|(target, until_ms)| AccessOp::Thaw { target, until_ms }),
-        Just(AccessOp::PassFreezes),
+        Just(AccessOp::OverrideFreezes),
     ]
 }
 
@@ -266,8 +266,17 @@ pub(super) fn transactions() -> impl Strategy<Value = Transaction> {
             let (validation, confirmed) = (author.clone(), vec![author.clone()]);
             let source = author.clone();
             let reason = "why".into();
-            let meta =
-                TransactionMeta { label, author, reason, time_ms, validation, confirmed, source };
+            let labels = BTreeMap::from([(author.clone(), author.clone())]);
+            let meta = TransactionMeta {
+                label,
+                author,
+                reason,
+                time_ms,
+                validation,
+                confirmed,
+                source,
+                labels,
+            };
             Transaction {
                 deletes,
                 prune,

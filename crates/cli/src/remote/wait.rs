@@ -1,0 +1,154 @@
+//! The command `wait`.
+
+use std::{
+    convert::Infallible,
+    io::{self, Write},
+    time::Duration,
+};
+
+use chancery_admin_proto::v1::{self as pb, admin_client::AdminClient};
+use chancery_config::Span;
+use clap::Args;
+
+use super::{client::refusal, connector::Channel, wait_result};
+use crate::{
+    answer::Answer,
+    exit::Exit,
+    failure::Failure,
+    progress::{Progress, Stage},
+};
+
+/// The time between two counts of the sessions that have acknowledged.
+const COUNT_FIRST: Duration = Duration::from_millis(500);
+const COUNT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The arguments of `wait`.
+#[derive(Debug, Args)]
+pub(crate) struct Wait {
+    /// Revision that the sessions have to acknowledge
+    #[arg(value_name = "REVISION")]
+    revision: u64,
+    /// Wait for all sessions, a percentage such as 99%, or a number of sessions
+    #[arg(long = "for", value_name = "SESSIONS", default_value = "all")]
+    sessions: String,
+    /// Wait only for the nodes that receive this scope [default: all nodes with an assignment]
+    #[arg(long)]
+    scope: Option<String>,
+    /// Wait at most this time
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    timeout: Span,
+}
+
+/// Waits until sessions have acknowledged a revision.
+pub(super) async fn run(
+    wait: Wait,
+    mut client: AdminClient<Channel>,
+    answer: &mut Answer<'_>,
+) -> Result<(), Failure> {
+    let is_all = wait.sessions == "all";
+    let request = pb::WaitRequest {
+        revision: wait.revision,
+        wait_ms: Some(wait.timeout.millis()),
+        scope: wait.scope.unwrap_or_default(),
+        r#for: wait.sessions,
+    };
+    let mut progress = Progress::new()?;
+    let stage = progress.stage();
+    stage.begin("waiting for the sessions");
+    let counts = count(client.clone(), &request, &stage);
+    let waited = async {
+        tokio::select! {
+            result = client.wait(request.clone()) => result,
+            never = counts => match never {},
+        }
+    };
+    let result = progress.run(waited).await.map_err(|stopped| {
+        let revision = wait.revision;
+        stopped.failure([format!(
+            "interrupted: not all sessions are known to have acknowledged revision {revision}"
+        )])
+    })?;
+    let result = result.map_err(|status| refusal(&status))?.into_inner();
+    if !result.held.is_empty() {
+        answer.show(&result, |_| Ok(()))?;
+        return Err(wait_result::held(&result.held));
+    }
+    answer.show(&result, |out| write_result(&result, out))?;
+    verdict(wait.revision, is_all, &result)
+}
+
+/// Counts the sessions now and then, for the progress.
+async fn count(
+    mut client: AdminClient<Channel>,
+    request: &pb::WaitRequest,
+    stage: &Stage,
+) -> Infallible {
+    let request = pb::WaitRequest { wait_ms: Some(0), ..request.clone() };
+    let mut pauses = std::iter::once(COUNT_FIRST).chain(std::iter::repeat(COUNT_INTERVAL));
+    loop {
+        tokio::time::sleep(pauses.next().unwrap_or(COUNT_INTERVAL)).await;
+        if let Ok(result) = client.wait(request.clone()).await {
+            let result = result.into_inner();
+            stage.set(result.acknowledged, result.asked, "sessions");
+        }
+    }
+}
+
+fn write_result(result: &pb::WaitResult, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{} after {} ms", wait_result::in_words(result), result.waited_ms)
+}
+
+/// Succeeds only if enough sessions are known to have acknowledged. A session that has not acknowledged decides a wait
+/// for all sessions, even if a replica did not answer.
+fn verdict(revision: u64, is_all: bool, result: &pb::WaitResult) -> Result<(), Failure> {
+    if result.enough && result.asked > 0 {
+        return Ok(());
+    }
+    if is_all && !result.settled {
+        return Err(Failure::lines(wait_result::unsettled_lines(result)));
+    }
+    let not_all_asked =
+        || wait_result::not_all_asked(&format!("the wait for revision {revision} ended"), result);
+    if result.replicas_not_asked > 0 {
+        return Err(not_all_asked());
+    }
+    if result.asked == 0 {
+        let line = format!("no session of the cluster has to acknowledge revision {revision}");
+        return Err(Failure::with_exit(Exit::NoSessionConcerned, line));
+    }
+    if result.settled {
+        return Err(not_all_asked());
+    }
+    Err(Failure::lines(wait_result::unsettled_lines(result)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    /// The wait said that the outcome was unknown, and did not name the session.
+    #[test]
+    fn session_that_has_not_acknowledged_decides_although_a_replica_is_missing() {
+        let unsettled = pb::Unsettled {
+            node: "edge-1".into(),
+            state: "nacked".into(),
+            message: "bad port".into(),
+            ..Default::default()
+        };
+        let result = pb::WaitResult {
+            asked: 2,
+            acknowledged: 1,
+            unsettled: vec![unsettled],
+            replicas_not_asked: 1,
+            not_asked: vec![pb::ReplicaNotAsked { replica_id: 3, ..Default::default() }],
+            ..Default::default()
+        };
+        let failure = verdict(7, true, &result).unwrap_err();
+        assert_eq!(failure.exit, Exit::Failed, "{failure:?}");
+        assert!(failure.lines[0].contains("edge-1"), "{failure:?}");
+        assert!(failure.lines[1].contains("replica 3"), "{failure:?}");
+        // The sessions of the missing replica may be enough for a percentage.
+        assert_eq!(verdict(7, false, &result).unwrap_err().exit, Exit::NotAllAsked);
+    }
+}
