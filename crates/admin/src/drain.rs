@@ -93,9 +93,10 @@ fn obey(ctx: &Ctx, replica_id: u64, over: Option<Duration>) -> Result<pb::DrainS
     if replica.id() != replica_id {
         return Err(not_a_member(replica_id));
     }
+    // Counted first, because the first stream ends at once.
+    let (streams, principal) = (fanout.n_streams() as u64, ctx.call().principal());
     fanout.drain_orders().set(over);
     replica.set_drained(over.is_some());
-    let (streams, principal) = (fanout.n_streams() as u64, ctx.call().principal());
     match over {
         Some(over) => tracing::info!(?over, streams, principal, "an operator drains this replica"),
         None => tracing::info!(principal, "an operator ended the drain of this replica"),
