@@ -5,6 +5,7 @@
 //! - The number of nodes is bounded. A file with damage costs the list of earlier nodes, and nothing else.
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
     fs,
     io::{self, Read as _, Write as _},
@@ -25,12 +26,16 @@ use tracing::warn;
 
 use crate::times::millis;
 
-/// The maximum number of nodes without a stream. Beyond it, the nodes that were connected least recently are removed.
+/// The maximum number of nodes without a stream, and of the bytes of their names. Beyond it, the nodes that were connected
+/// least recently are removed.
 const DISCONNECTED_MAX: usize = 100_000;
-/// The maximum size of the file in bytes.
-const FILE_BYTES_MAX: u64 = 128 << 20;
+const DISCONNECTED_BYTES_MAX: usize = 64 << 20;
+/// The maximum size of the file in bytes. The file omits the nodes that do not fit.
+const FILE_BYTES_MAX: usize = 128 << 20;
 /// The maximum number of events that are taken at once.
 const EVENTS_MAX: usize = 10_000;
+/// The maximum number of bytes that the file has for a node besides its message.
+const FRAME_BYTES_MAX: usize = 6;
 /// Node IDs of this length in bytes or longer may be truncated in the log of client events, and are skipped.
 const LOGGED_ID_BYTES_MAX: usize = 500;
 /// The pause between two visits of the streams, and the maximum time between two versions of the file.
@@ -203,7 +208,7 @@ impl RecentNodes {
         let Some(path) = self.settings.file.clone() else { return };
         let nodes = Arc::clone(&self.nodes);
         let written = tokio::task::spawn_blocking(move || {
-            let bytes = nodes.lock().encode();
+            let bytes = nodes.lock().encode(FILE_BYTES_MAX);
             write(&path, &bytes).map_err(|error| (path, error))
         });
         if let Ok(Err((path, error))) = written.await {
@@ -213,6 +218,11 @@ impl RecentNodes {
 }
 
 impl Recent {
+    /// Returns the bytes of the names.
+    fn n_bytes(&self, id: &str) -> usize {
+        id.len() + self.cluster.len() + self.user_agent.len()
+    }
+
     fn show(&self, id: &str, replica_id: u64) -> pb_admin::DisconnectedNode {
         pb_admin::DisconnectedNode {
             id: id.to_owned(),
@@ -261,34 +271,57 @@ impl Nodes {
 
     /// Ends a visit of all streams. Forgets the nodes that were seen last before `oldest`.
     fn end_visit(&mut self, visit: u64, oldest: u64) {
-        let (mut n_gone, mut has_changed) = (0, self.has_changed);
-        self.by_id.retain(|_, one| {
+        let (mut n_gone, mut bytes, mut has_changed) = (0, 0, self.has_changed);
+        self.by_id.retain(|id, one| {
             if one.visit < visit {
                 has_changed |= one.is_connected;
                 one.is_connected = false;
             }
             let is_kept = one.is_connected || one.seen_ms >= oldest;
-            n_gone += usize::from(is_kept && !one.is_connected);
+            if is_kept && !one.is_connected {
+                n_gone += 1;
+                bytes += one.n_bytes(id);
+            }
             is_kept
         });
         self.has_changed = has_changed;
-        if n_gone > DISCONNECTED_MAX {
-            let gone = self.by_id.values().filter(|one| !one.is_connected);
-            let mut times: Vec<u64> = gone.map(|one| one.seen_ms).collect();
-            times.sort_unstable();
-            let oldest = times[n_gone - DISCONNECTED_MAX];
-            self.by_id.retain(|_, one| one.is_connected || one.seen_ms >= oldest);
+        if n_gone > DISCONNECTED_MAX || bytes > DISCONNECTED_BYTES_MAX {
+            self.remove_oldest();
         }
     }
 
-    fn encode(&self) -> Vec<u8> {
+    /// Removes the nodes without a stream that were seen least recently, until the others are within the bounds.
+    fn remove_oldest(&mut self) {
+        let gone = self.by_id.iter().filter(|(_, one)| !one.is_connected);
+        let mut gone: Vec<(u64, &String, usize)> =
+            gone.map(|(id, one)| (one.seen_ms, id, one.n_bytes(id))).collect();
+        gone.sort_unstable_by_key(|&(seen_ms, id, _)| (Reverse(seen_ms), id));
+        let mut bytes = 0;
+        let is_kept = |&&(_, _, n_bytes): &&(u64, &String, usize)| {
+            bytes += n_bytes;
+            bytes <= DISCONNECTED_BYTES_MAX
+        };
+        let n_kept = gone.iter().take(DISCONNECTED_MAX).take_while(is_kept).count();
+        let removed: Vec<String> = gone[n_kept..].iter().map(|(_, id, _)| (*id).clone()).collect();
+        for id in removed {
+            self.by_id.remove(&id);
+        }
+    }
+
+    /// Encodes the nodes that fit into `bytes_max`, in the order of their IDs.
+    fn encode(&self, bytes_max: usize) -> Vec<u8> {
         let nodes = self.by_id.iter().map(|(id, one)| pb::RecentNode {
             id: id.clone(),
             cluster: one.cluster.clone(),
             user_agent: one.user_agent.clone(),
             seen_ms: one.seen_ms,
         });
-        pb::RecentNodes { nodes: nodes.collect() }.encode_to_vec()
+        let mut bytes = 0;
+        let fits = |node: &pb::RecentNode| {
+            bytes += node.encoded_len() + FRAME_BYTES_MAX;
+            bytes <= bytes_max
+        };
+        pb::RecentNodes { nodes: nodes.take_while(fits).collect() }.encode_to_vec()
     }
 }
 
@@ -299,12 +332,12 @@ fn read(path: &Path) -> io::Result<BTreeMap<String, Recent>> {
         file => file?,
     };
     let n_bytes = file.metadata()?.len();
-    if n_bytes > FILE_BYTES_MAX {
+    if n_bytes > FILE_BYTES_MAX as u64 {
         let text = format!("it has {n_bytes} bytes, more than {FILE_BYTES_MAX}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    file.take(FILE_BYTES_MAX as u64).read_to_end(&mut bytes)?;
     let list = pb::RecentNodes::decode(bytes.as_slice())
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     let node = |one: pb::RecentNode| {
@@ -387,13 +420,48 @@ mod tests {
         assert!(!nodes.by_id.contains_key("n4") && nodes.by_id.contains_key("n5"));
     }
 
+    /// All nodes of a visit were seen at the same time.
+    #[test]
+    fn disconnected_nodes_of_one_time_and_with_long_ids_are_bounded() {
+        let mut nodes = Nodes::default();
+        for n in 0..DISCONNECTED_MAX + 5 {
+            nodes.see(&node(&format!("n{n}")), 1, 7);
+        }
+        nodes.end_visit(2, 0);
+        assert_eq!(nodes.by_id.len(), DISCONNECTED_MAX);
+
+        let mut nodes = Nodes::default();
+        let long = "x".repeat(DISCONNECTED_BYTES_MAX / 4);
+        for n in 0..5 {
+            nodes.see(&node(&format!("{n}{long}")), 1, n);
+        }
+        nodes.end_visit(2, 0);
+        let kept: Vec<&str> = nodes.by_id.keys().map(|id| &id[..1]).collect();
+        assert_eq!(kept, ["2", "3", "4"], "the newest");
+    }
+
+    /// The file was written larger than it may be read.
+    #[test]
+    fn file_omits_the_nodes_that_do_not_fit() {
+        let mut nodes = Nodes::default();
+        for id in ["a", "b", "c"] {
+            nodes.see(&node(id), 1, 7);
+        }
+        let bytes = nodes.encode(FILE_BYTES_MAX);
+        let fewer = nodes.encode(bytes.len());
+        assert!(fewer.len() < bytes.len(), "the bytes around a message are estimated");
+        let listed = pb::RecentNodes::decode(fewer.as_slice()).unwrap();
+        let ids: Vec<String> = listed.nodes.into_iter().map(|one| one.id).collect();
+        assert_eq!(ids, ["a", "b"]);
+    }
+
     #[test]
     fn list_survives_a_restart_and_damage_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("recent-nodes");
         let mut nodes = Nodes::default();
         nodes.see(&node("a"), 1, 7);
-        write(&path, &nodes.encode()).unwrap();
+        write(&path, &nodes.encode(FILE_BYTES_MAX)).unwrap();
         let known = read(&path).unwrap();
         assert_eq!((known["a"].seen_ms, known["a"].is_connected), (7, false));
         assert!(read(&dir.path().join("none")).unwrap().is_empty());
