@@ -1,9 +1,20 @@
 //! Messages to the service manager: the protocol of `Type=notify` units of systemd.
 //!
-//! The service manager gives the process the path of a socket (`NOTIFY_SOCKET`). Without it, this module does nothing.
+//! The service manager gives the process the path of a socket, or `@` and the name of an abstract one (`NOTIFY_SOCKET`).
+//! Without it, this module does nothing.
 //! `READY=1` has the meaning of `/readyz`, and `WATCHDOG=1` that of `/healthz`.
 
-use std::{env, io, time::Duration};
+use std::{
+    env, io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+    time::Duration,
+};
 
 use chancery_admin::{Liveness, NotReady, NotReadyReason};
 use chancery_config::Config;
@@ -86,8 +97,19 @@ async fn send(messages: Vec<String>) -> io::Result<()> {
         return Ok(());
     }
     let text = messages.join("\n");
-    let sent = spawn_blocking(move || sd_notify::notify(&[NotifyState::Custom(&text)])).await;
+    let sent = spawn_blocking(move || notify(&text)).await;
     sent.map_err(io::Error::other)?
+}
+
+/// Sends one datagram. The library knows only sockets with a path.
+fn notify(text: &str) -> io::Result<()> {
+    let socket = env::var_os(SOCKET).unwrap_or_default();
+    let Some(name) = socket.as_bytes().strip_prefix(b"@") else {
+        return sd_notify::notify(&[NotifyState::Custom(text)]);
+    };
+    let sender = UnixDatagram::unbound()?;
+    sender.connect_addr(&SocketAddr::from_abstract_name(name)?)?;
+    sender.send(text.as_bytes()).map(drop)
 }
 
 /// Chooses the messages to the service manager.

@@ -4,8 +4,10 @@ use std::{
     fs,
     io::ErrorKind,
     net::TcpStream,
-    os::unix::net::UnixDatagram,
-    path::Path,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,8 +26,8 @@ use crate::{
 struct ServiceManager(UnixDatagram);
 
 impl ServiceManager {
-    fn bind(path: &Path) -> Self {
-        let socket = UnixDatagram::bind(path).unwrap();
+    fn bind(address: &SocketAddr) -> Self {
+        let socket = UnixDatagram::bind_addr(address).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         Self(socket)
     }
@@ -54,7 +56,8 @@ impl ServiceManager {
 fn replica_that_waits_for_its_cluster_answers_probes_only() {
     let root = tempfile::tempdir().unwrap();
     let [mut first, mut replica] = [1, 2].map(|id| Replica::new(root.path(), id));
-    let manager = ServiceManager::bind(&root.path().join("notify"));
+    let address = SocketAddr::from_pathname(root.path().join("notify")).unwrap();
+    let manager = ServiceManager::bind(&address);
     let socket = root.path().join("admin.sock").display().to_string();
     replica.environment = vec![
         ("NOTIFY_SOCKET", root.path().join("notify").display().to_string()),
@@ -108,17 +111,21 @@ fn replica_that_waits_for_its_cluster_answers_probes_only() {
     assert!(told.iter().any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")), "{told:?}");
 }
 
-/// A signal ends a replica that nobody admits, and its port, at once.
+/// A signal ends a replica that nobody admits, and its port, at once. The service manager has an abstract socket.
 #[test]
 fn signal_ends_a_replica_that_waits_for_its_cluster() {
     let root = tempfile::tempdir().unwrap();
     let [first, mut replica] = [1, 2].map(|id| Replica::new(root.path(), id));
+    let name = root.path().join("notify").display().to_string();
+    let manager = ServiceManager::bind(&SocketAddr::from_abstract_name(&name).unwrap());
+    replica.environment = vec![("NOTIFY_SOCKET", format!("@{name}"))];
     replica.start(&["--join", &first.raft]);
     eventually("the replica waits", || {
         let done = replica.run(&["health", "--ready"], "");
         done.err.contains("waits until a cluster admits it").then_some(())
     });
     replica.terminate();
+    manager.lines_until(&["STOPPING=1"]);
     let gone = replica.run(&["health"], "");
     assert!(gone.code == 1 && gone.err.contains("cannot reach the server"), "{gone:?}");
 }
