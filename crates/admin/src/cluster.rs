@@ -44,6 +44,7 @@ pub(crate) fn show_entry(entry: &HistoryEntry) -> pb::HistoryEntry {
         restored_from: entry.restored_from.map(|revision| revision.0),
         source: entry.meta.source.clone(),
         labels: entry.meta.labels.clone(),
+        ..pb::HistoryEntry::default()
     }
 }
 

@@ -14,8 +14,8 @@ const PROBLEMS_MAX: usize = 1000;
 /// The maximum size of the details of a status, in bytes. Base64 turns them into 5.4 KB. Together
 /// with the message, this is below the 8 KB of headers that gRPC implementations accept.
 const STATUS_DETAIL_BYTES_MAX: usize = 4 << 10;
-/// The part of them for the clients for which resources were checked.
-const STATUS_CLIENTS_BYTES_MAX: usize = 1 << 10;
+/// The part of them for the clients for which resources were checked, and the part for replicas that did not answer.
+const STATUS_PART_BYTES_MAX: usize = 1 << 10;
 /// The maximum length of the message of a status, in bytes.
 const STATUS_MESSAGE_BYTES_MAX: usize = 1 << 10;
 
@@ -31,6 +31,14 @@ pub enum AdminError {
     /// The requested object does not exist.
     #[error("{0}")]
     NotFound(String),
+    /// No replica that has answered has the requested object. Others did not answer.
+    #[error("{text}")]
+    NotFoundYet {
+        /// The text for the caller.
+        text: String,
+        /// The replicas that did not answer.
+        not_asked: Vec<pb::ReplicaNotAsked>,
+    },
     /// A precondition does not hold.
     #[error("{0}")]
     Precondition(String),
@@ -79,7 +87,7 @@ impl AdminError {
         match self {
             Self::Input(_) => Decision::Refused("input"),
             Self::Parameter(_) => Decision::Refused("parameter"),
-            Self::NotFound(_) => Decision::Refused("not_found"),
+            Self::NotFound(_) | Self::NotFoundYet { .. } => Decision::Refused("not_found"),
             Self::Precondition(_) => Decision::Refused("precondition"),
             Self::TooLarge(_) => Decision::Refused("too_large"),
             Self::Method(_) => Decision::Refused("method"),
@@ -99,7 +107,7 @@ impl AdminError {
     pub fn code(&self) -> Code {
         match self {
             Self::Input(_) | Self::Parameter(_) => Code::InvalidArgument,
-            Self::NotFound(_) => Code::NotFound,
+            Self::NotFound(_) | Self::NotFoundYet { .. } => Code::NotFound,
             Self::Precondition(_) => Code::FailedPrecondition,
             Self::TooLarge(_) | Self::Exhausted(_) | Self::Quota(_) | Self::Busy { .. } => {
                 Code::ResourceExhausted
@@ -117,7 +125,7 @@ impl AdminError {
         use http::StatusCode as S;
         match self {
             Self::Input(_) | Self::Parameter(_) => (S::BAD_REQUEST, "INVALID_ARGUMENT"),
-            Self::NotFound(_) => (S::NOT_FOUND, "NOT_FOUND"),
+            Self::NotFound(_) | Self::NotFoundYet { .. } => (S::NOT_FOUND, "NOT_FOUND"),
             Self::Precondition(_) => (S::CONFLICT, "FAILED_PRECONDITION"),
             Self::TooLarge(_) => (S::PAYLOAD_TOO_LARGE, "RESOURCE_EXHAUSTED"),
             Self::Exhausted(_) => (S::INSUFFICIENT_STORAGE, "RESOURCE_EXHAUSTED"),
@@ -132,18 +140,25 @@ impl AdminError {
         }
     }
 
+    /// Returns what a status has as details.
+    fn details(&self) -> pb::Problems {
+        match self {
+            Self::Input(input) => input.clone(),
+            Self::NotFoundYet { not_asked, .. } => {
+                pb::Problems { not_asked: not_asked.clone(), ..pb::Problems::default() }
+            }
+            _ => pb::Problems::default(),
+        }
+    }
+
     /// Returns the error as the body of an HTTP answer.
     pub(crate) fn to_response(&self) -> pb::ErrorResponse {
-        let (problems, checked_clients) = match self {
-            Self::Input(input) => (
-                input.problems.iter().take(PROBLEMS_MAX).cloned().collect(),
-                input.checked_clients.clone(),
-            ),
-            _ => Default::default(),
-        };
+        let pb::Problems { mut problems, checked_clients, not_asked, .. } = self.details();
+        problems.truncate(PROBLEMS_MAX);
         let (_, code) = self.http();
         let (code, message) = (code.to_owned(), self.to_string());
-        pb::ErrorResponse { error: Some(pb::Error { code, message, problems, checked_clients }) }
+        let error = pb::Error { code, message, problems, checked_clients, not_asked };
+        pb::ErrorResponse { error: Some(error) }
     }
 }
 
@@ -186,20 +201,23 @@ impl From<AdminError> for Status {
     fn from(error: AdminError) -> Self {
         let code = error.code();
         let message = cut(error.to_string(), STATUS_MESSAGE_BYTES_MAX);
-        let pb::Problems { problems, checked_clients, .. } = match error {
-            AdminError::Input(input) => input,
-            AdminError::Unavailable(_) => {
-                let mut metadata = MetadataMap::new();
-                metadata.insert(WRITTEN, MetadataValue::from_static(WRITTEN_NO));
-                return Self::with_metadata(code, message, metadata);
-            }
-            _ => return Self::new(code, message),
-        };
+        if let AdminError::Unavailable(_) = error {
+            let mut metadata = MetadataMap::new();
+            metadata.insert(WRITTEN, MetadataValue::from_static(WRITTEN_NO));
+            return Self::with_metadata(code, message, metadata);
+        }
+        let details = error.details();
+        if details == pb::Problems::default() {
+            return Self::new(code, message);
+        }
+        let pb::Problems { problems, checked_clients, not_asked, .. } = details;
         let n_problems = problems.len();
-        let (checked_clients, used) = fitting(checked_clients, STATUS_CLIENTS_BYTES_MAX);
-        let (problems, _) = fitting(problems, STATUS_DETAIL_BYTES_MAX - used);
+        let (checked_clients, used_by_clients) = fitting(checked_clients, STATUS_PART_BYTES_MAX);
+        let (not_asked, used_by_replicas) = fitting(not_asked, STATUS_PART_BYTES_MAX);
+        let left = STATUS_DETAIL_BYTES_MAX - used_by_clients - used_by_replicas;
+        let (problems, _) = fitting(problems, left);
         let omitted = (n_problems - problems.len()) as u64;
-        let detail = pb::Problems { problems, omitted, checked_clients };
+        let detail = pb::Problems { problems, omitted, checked_clients, not_asked };
         let any = prost_types::Any {
             type_url: "type.googleapis.com/chancery.admin.v1.Problems".to_owned(),
             value: detail.encode_to_vec(),

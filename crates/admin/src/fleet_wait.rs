@@ -19,10 +19,10 @@ use crate::{
     ctx::{Access, Ctx, Needs},
     fleet::{self, Elsewhere, FleetRequest},
     held_changes::{held_up_to, hide_held},
-    node_list::page_of_all,
     resources::given,
     wait::LISTED_MAX,
     wait_progress::{SessionWait, WAITS_MAX, random_number},
+    wait_reasons::name_missing,
     write_options::WAIT_MAX,
 };
 
@@ -332,46 +332,6 @@ fn n_unanswered_before(sessions: &Sessions) -> u64 {
     let has_answered =
         |one: &&pb_admin::ReplicaNotAsked| sessions.answers.contains_key(&one.replica_id);
     sessions.not_asked.iter().filter(has_answered).count() as u64
-}
-
-/// Adds to each pending session the names for which its node waits.
-async fn name_missing(ctx: &Ctx, unsettled: &mut [pb_admin::Unsettled]) {
-    let is_pending = |one: &&pb_admin::Unsettled| one.state == "pending" && !one.node.is_empty();
-    let ids: BTreeSet<String> =
-        unsettled.iter().filter(is_pending).map(|one| one.node.clone()).collect();
-    if ids.is_empty() {
-        return;
-    }
-    let request = pb_admin::ListNodesRequest {
-        ids: ids.into_iter().collect(),
-        limit: u32::try_from(LISTED_MAX).unwrap_or(u32::MAX),
-        ..Default::default()
-    };
-    // Without an answer, the sessions are listed without the names.
-    let Ok(nodes) = page_of_all(ctx, &request).await else { return };
-    let missing: BTreeMap<String, String> = nodes.iter().filter_map(waits_for).collect();
-    for one in unsettled.iter_mut().filter(|one| one.state == "pending") {
-        if let Some(text) = missing.get(&one.node) {
-            one.message.clone_from(text);
-        }
-    }
-}
-
-/// Returns the ID of a node, and the names for which it waits.
-fn waits_for(node: &pb_admin::NodeStatus) -> Option<(String, String)> {
-    let subscriptions = node.streams.iter().flat_map(|stream| &stream.subscriptions);
-    let missing = subscriptions.filter(|one| one.missing > 0 && !one.first_missing.is_empty());
-    let names = missing.map(|one| {
-        let type_name = TypeUrl::new(&one.type_url).map(|url| url.short_name().to_owned());
-        let more = match one.missing - 1 {
-            0 => String::new(),
-            n => format!(" and {n} more"),
-        };
-        format!("{} {:?}{more}", type_name.unwrap_or_default(), one.first_missing)
-    });
-    let names: Vec<String> = names.collect();
-    let text = format!("waits for {}, which no scope of the node has", names.join(", "));
-    (!names.is_empty()).then(|| (node.id.clone(), text))
 }
 
 /// Waits until sessions of all replicas have acknowledged a revision.

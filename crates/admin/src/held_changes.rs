@@ -1,12 +1,16 @@
 //! The changes that freezes hold back from clients.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{
     Applied, Change, Freeze, FreezeParts, FreezeTarget, FrozenResource, Outcome, ResourceKey,
     Revision, ScopeName, State, Summary, Target, Verb,
 };
+use chancery_store::PartKey;
 
 use crate::{
     changes::{self, Effect},
@@ -97,6 +101,52 @@ impl<'a> HeldBack<'a> {
         response.changes_omitted += n_hidden;
         hide_differences(ctx, &mut response);
         response
+    }
+}
+
+/// All held changes, to find the revisions that made them.
+pub(crate) struct HeldParts {
+    /// The held resources, each with the newest revision that clients have.
+    resources: BTreeMap<(ScopeName, ResourceKey), Revision>,
+    /// The newest revision of the assignments that clients have, if newer ones are held.
+    assignments: Option<Revision>,
+    /// The revision of the oldest freeze.
+    since: Option<Revision>,
+}
+
+impl HeldParts {
+    pub(crate) fn of(state: &State) -> Self {
+        let (mut resources, mut assignments) = (BTreeMap::new(), None);
+        for freeze in state.freezes.iter() {
+            let since = freeze.parts().meta.revision;
+            let held = HeldBack::of(state, freeze);
+            if held.has_assignments() {
+                assignments = freeze.parts().assignments.as_ref().map(|had| had.changed);
+            }
+            let had = held.held.into_iter().map(|(scope, key, FrozenResource(had))| {
+                let had = had.as_ref().map_or(since, |had| had.version().revision.max(since));
+                ((scope.clone(), key.clone()), had)
+            });
+            resources.extend(had);
+        }
+        let since = state.freezes.iter().map(|freeze| freeze.parts().meta.revision).min();
+        Self { resources, assignments, since }
+    }
+
+    /// Returns whether a freeze may hold changes of a revision.
+    pub(crate) fn may_have(&self, revision: Revision) -> bool {
+        let any = !self.resources.is_empty() || self.assignments.is_some();
+        any && self.since.is_some_and(|since| revision > since)
+    }
+
+    /// Returns whether a freeze holds what a revision made of a part.
+    pub(crate) fn has(&self, revision: Revision, part: &PartKey) -> bool {
+        let had = match part {
+            PartKey::Resource(scope, key) => self.resources.get(&(scope.clone(), key.clone())),
+            PartKey::Assignments => self.assignments.as_ref(),
+            PartKey::Rule(_) | PartKey::Quota(_) => None,
+        };
+        had.is_some_and(|had| revision > *had)
     }
 }
 

@@ -1,16 +1,19 @@
 //! The list of revisions.
 
-use std::cmp::Reverse;
+use std::{cmp::Reverse, ops::ControlFlow};
 
 use chancery_admin_proto::v1 as pb;
-use chancery_model::{ResourceName, Revision, ScopeName, Target, TransactionMeta, Verb};
-use chancery_store::{HISTORY_MAX, HistoryEntry, PastError, Selection};
+use chancery_model::{
+    ResourceKey, ResourceName, Revision, ScopeName, Target, TransactionMeta, Verb,
+};
+use chancery_store::{HISTORY_MAX, HistoryEntry, PartKey, PastError, Selection};
 
 use crate::{
     AdminError,
     cluster::show_entry,
     ctx::Ctx,
     deps::Freshness,
+    held_changes::HeldParts,
     page::Page,
     past::{RECORDS_MAX, past},
     request_ids::stored_id_of,
@@ -21,6 +24,10 @@ use crate::{
 
 /// The default number of history entries.
 const HISTORY_DEFAULT: usize = 20;
+/// The maximum number of names of a revision.
+const NAMES_MAX: usize = 100;
+/// The maximum number of records that are read for the names of a page.
+const NAMED_RECORDS_MAX: usize = 100_000;
 
 /// Returns whether a revision has a label: `KEY=VALUE`, `KEY`, or the label of its versions.
 fn has_label(meta: &TransactionMeta, wanted: &str) -> bool {
@@ -72,13 +79,17 @@ pub(crate) async fn list_history(
             && entry.meta.author.contains(&request.author)
             && (request.label.is_empty() || has_label(&entry.meta, &request.label))
     };
+    let n_names = usize::try_from(request.names).unwrap_or(NAMES_MAX).min(NAMES_MAX);
     if filter == Selection::default() {
         ctx.deps.catch_up(freshness).await?;
         let newest = ctx.deps.replica.history_before(before, HISTORY_MAX);
         let newest = newest.iter().filter(|entry| matches(entry));
         let (entries, next) = page.of(newest, |entry| Reverse(entry.revision.0));
-        let entries = entries.into_iter().map(|entry| show_entry(entry)).collect();
+        let mut entries: Vec<_> = entries.into_iter().map(|entry| show_entry(entry)).collect();
         let content_from = ctx.deps.replica.content_from().0;
+        if n_names > 0 && !entries.is_empty() {
+            entries = named(ctx, freshness, entries, n_names).await;
+        }
         return Ok(pb::ListHistoryResponse {
             entries,
             next,
@@ -91,22 +102,28 @@ pub(crate) async fn list_history(
     let mut candidates = ctx.deps.replica.history_before(before, HISTORY_MAX);
     candidates.retain(|entry| matches(entry) && entry.revision.0 > content_from);
     let limit = page.limit();
+    let reader = ctx.clone();
     let read = move || {
+        let held = HeldParts::of(past.state());
         let (mut found, mut records_left) = (Vec::new(), RECORDS_MAX);
         let mut last = None;
         for entry in candidates {
             if found.len() == limit {
                 return Ok((found, last));
             }
-            match past.has_changed(entry.revision, &filter, &mut records_left)? {
-                Some(true) => found.push(show_entry(&entry)),
-                Some(false) => {}
-                // A revision that alone is too large cannot be searched.
-                None if last.is_none() => {
-                    let (revision, max) = (entry.revision, RECORDS_MAX);
-                    return Err(PastError::TooMany { revision, max });
-                }
-                None => return Ok((found, last)),
+            let mut names = Names::new(&reader, &held, entry.revision, n_names);
+            let on = |part| names.add(&part);
+            let is_read = past.each_changed(entry.revision, &filter, &mut records_left, on)?;
+            // A revision that alone is too large cannot be searched.
+            if !is_read && last.is_none() {
+                let (revision, max) = (entry.revision, RECORDS_MAX);
+                return Err(PastError::TooMany { revision, max });
+            }
+            if !is_read {
+                return Ok((found, last));
+            }
+            if names.any {
+                found.push(names.into_entry(show_entry(&entry)));
             }
             last = Some(Reverse(entry.revision.0));
         }
@@ -115,4 +132,90 @@ pub(crate) async fn list_history(
     let (entries, last) = ctx.deps.work.run(Size::Large, read).await??;
     let next = last.map(|last| page.cursor(&last)).unwrap_or_default();
     Ok(pb::ListHistoryResponse { entries, next, content_from, request_id: selected_id })
+}
+
+/// Adds names to entries of the history. The list is useful without them, so that it does not fail if they cannot be read.
+async fn named(
+    ctx: &Ctx,
+    freshness: Freshness,
+    entries: Vec<pb::HistoryEntry>,
+    n_names: usize,
+) -> Vec<pb::HistoryEntry> {
+    let Ok(past) = past(ctx, freshness).await else { return entries };
+    let (reader, mut named) = (ctx.clone(), entries.clone());
+    let read = move || {
+        let held = HeldParts::of(past.state());
+        let (all, mut records_left) = (Selection::default(), NAMED_RECORDS_MAX);
+        for entry in &mut named {
+            let revision = Revision(entry.revision);
+            let mut names = Names::new(&reader, &held, revision, n_names);
+            let on = |part| names.add(&part);
+            past.each_changed(revision, &all, &mut records_left, on)?;
+            *entry = names.into_entry(std::mem::take(entry));
+        }
+        Ok::<_, PastError>(named)
+    };
+    match ctx.deps.work.run(Size::Large, read).await {
+        Ok(Ok(named)) => named,
+        _ => entries,
+    }
+}
+
+/// The names of what a revision changed, as they are found.
+struct Names<'a> {
+    ctx: &'a Ctx,
+    held: &'a HeldParts,
+    revision: Revision,
+    max: usize,
+    names: Vec<pb::ChangedName>,
+    any: bool,
+    is_held: bool,
+}
+
+impl<'a> Names<'a> {
+    fn new(ctx: &'a Ctx, held: &'a HeldParts, revision: Revision, max: usize) -> Self {
+        Self { ctx, held, revision, max, names: Vec::new(), any: false, is_held: false }
+    }
+
+    /// Adds a changed part. Breaks if no other part matters.
+    fn add(&mut self, part: &PartKey) -> ControlFlow<()> {
+        self.any = true;
+        if self.names.len() < self.max {
+            self.names.extend(changed_name(self.ctx, part));
+        }
+        self.is_held |= self.max > 0 && self.held.has(self.revision, part);
+        let seeks_held = self.max > 0 && !self.is_held && self.held.may_have(self.revision);
+        if self.names.len() < self.max || seeks_held {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    }
+
+    fn into_entry(self, entry: pb::HistoryEntry) -> pb::HistoryEntry {
+        pb::HistoryEntry { names: self.names, held: self.is_held, ..entry }
+    }
+}
+
+/// Returns the name of a part, if the caller may read it.
+fn changed_name(ctx: &Ctx, part: &PartKey) -> Option<pb::ChangedName> {
+    let of_cluster = |object: &str, name: &str, verb| {
+        let (object, name) = (object.to_owned(), name.to_owned());
+        let shown = pb::ChangedName { object, name, ..pb::ChangedName::default() };
+        ctx.may(verb, Target::Cluster).then_some(shown)
+    };
+    match part {
+        PartKey::Resource(scope, ResourceKey { type_url, name }) => {
+            let may_read = ctx.may(Verb::Get, Target::Resource(scope, type_url, name));
+            may_read.then(|| pb::ChangedName {
+                object: "resource".to_owned(),
+                scope: scope.to_string(),
+                type_url: type_url.to_string(),
+                name: name.base().to_owned(),
+            })
+        }
+        PartKey::Assignments => of_cluster("assignments", "", Verb::Assignments),
+        PartKey::Rule(name) => of_cluster("rule", name, Verb::AccessRead),
+        PartKey::Quota(name) => of_cluster("quota", name, Verb::AccessRead),
+    }
 }

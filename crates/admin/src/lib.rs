@@ -100,6 +100,7 @@ mod unchanged;
 mod unrequested_collections;
 mod wait;
 mod wait_progress;
+mod wait_reasons;
 mod watch;
 mod web_pages;
 mod work;

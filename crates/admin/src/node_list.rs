@@ -104,11 +104,9 @@ pub(crate) async fn list_nodes(
         return Ok(NodePages(stream::iter([Ok(counts)]).boxed()));
     }
     let mut first = page(ctx, &request, if limit == 0 { PAGE_NODES_MAX } else { limit }).await?;
-    if let Some(revision) = request.behind {
-        let state = ctx.deps.replica.state();
-        first.held = held_up_to(&state, Revision(revision), None);
-        hide_held(ctx, &state, &mut first.held);
-    }
+    let state = ctx.deps.replica.state();
+    first.held = held_up_to(&state, Revision(request.behind.unwrap_or(u64::MAX)), None);
+    hide_held(ctx, &state, &mut first.held);
     if limit > 0 {
         return Ok(NodePages(stream::iter(pieces(first).map(Ok)).boxed()));
     }

@@ -59,10 +59,14 @@ pub(crate) fn unasked_shards(ctx: &Ctx, since: Instant) -> Vec<pb::Problem> {
 
 /// Returns the error for a node without a stream to a replica that has answered.
 pub(crate) fn not_connected<T>(id: &str, there: &Elsewhere<T>) -> AdminError {
-    AdminError::NotFound(format!(
+    let text = format!(
         "node {id:?} is not connected{}; list the connected nodes with `chancery nodes`",
         extent(there)
-    ))
+    );
+    match there.not_asked.as_slice() {
+        [] => AdminError::NotFound(text),
+        missing => AdminError::NotFoundYet { text, not_asked: missing.to_vec() },
+    }
 }
 
 /// Returns which replicas know nothing of a node, as a part of a sentence about it.

@@ -261,6 +261,7 @@ operations! {
                 since_ms: number_or_zero("since_ms"),
                 request_id: text("request_id"),
                 label: text("label"),
+                names: limit("names"),
             },
             run: history::list_history(ctx, request).await,
         }

@@ -298,12 +298,6 @@ pub(crate) async fn compare_revisions(
     let read = move || {
         let mut compared = compare(&past, [from, to], &selection)?;
         compared.check_found(&reader, &past, &selection)?;
-        if page.after().is_some() {
-            // The first page has everything beside the resources.
-            compared.after.assignments = Arc::clone(&compared.before.assignments);
-            compared.after.access = Arc::clone(&compared.before.access);
-            compared.after.quotas = Arc::clone(&compared.before.quotas);
-        }
         // A resource that the caller may not read looks as if it did not exist.
         let hidden = compared.hide(&reader);
         let hidden = if is_named { 0 } else { hidden };
@@ -312,8 +306,13 @@ pub(crate) async fn compare_revisions(
             ((from.0, to.0), change_key(change))
         });
         compared.changes = of_page;
-        let listed = compared.list(&reader);
+        let mut listed = compared.list(&reader);
         let beside = listed.assignment_changes.len() + listed.access_changes.len();
+        if page.after().is_some() {
+            // The first page has everything beside the resources.
+            listed.assignment_changes.clear();
+            listed.access_changes.clear();
+        }
         Ok::<_, AdminError>(pb::RevisionComparison {
             from: from.0,
             to: to.0,

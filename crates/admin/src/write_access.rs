@@ -145,8 +145,8 @@ pub(crate) fn hide_differences(ctx: &Ctx, response: &mut pb::WriteResponse) {
     }
 }
 
-/// Sets the author to the caller. With the right `impersonate`, the caller may add a name. Without access rules, a
-/// caller that has proved no identity names the author itself.
+/// Sets the author to the caller. A name that the caller gives is added: as another author with the right `impersonate`,
+/// and as a claim without it. Without access rules, a caller that has proved no identity names the author itself.
 fn set_author(ctx: &Ctx, transaction: &mut Transaction) {
     let is_anonymous = ctx.caller().identity.principal.is_anonymous();
     if ctx.caller().rights == Rights::NotEnforced && is_anonymous {
@@ -155,13 +155,16 @@ fn set_author(ctx: &Ctx, transaction: &mut Transaction) {
     let who = ctx.caller().identity.principal.as_str();
     let named = std::mem::take(&mut transaction.meta.author);
     let is_checked = named.starts_with(&format!("{who} for "));
+    let is_claim = named.starts_with(&format!("{who} (claims "));
     let may_name = || ctx.authorize(Verb::Impersonate, Target::Cluster).is_ok();
     transaction.meta.author = match named.as_str() {
         named if is_checked && may_name() => named.to_owned(),
         named if !named.is_empty() && named != who && may_name() => {
             format!("{who} for {named}")
         }
-        _ => who.to_owned(),
+        "" => who.to_owned(),
+        named if named == who || is_claim => named.to_owned(),
+        named => format!("{who} (claims {named})"),
     };
 }
 

@@ -65,17 +65,25 @@ impl Failure {
 
     /// Returns whether the work of the command is done, and only its result needs attention.
     pub(crate) fn is_warning(&self) -> bool {
-        !matches!(self.exit, Exit::Failed | Exit::Usage | Exit::Findings | Exit::Interrupted)
+        let is_done =
+            !matches!(self.exit, Exit::Failed | Exit::Usage | Exit::Findings | Exit::Interrupted);
+        is_done && self.refusal.is_none()
     }
 
     /// Returns the failure in the form of an error of the HTTP API.
     pub(crate) fn to_json(&self) -> Value {
         let refusal = self.refusal.as_deref();
-        let pb::Problems { problems, checked_clients, .. } =
+        let pb::Problems { problems, checked_clients, not_asked, .. } =
             refusal.map(|refusal| refusal.problems.clone()).unwrap_or_default();
         let code = refusal.map_or("", |refusal| refusal.code).to_owned();
-        let error = pb::Error { code, message: self.lines.join("; "), problems, checked_clients };
+        let message = self.lines.join("; ");
+        let error = pb::Error { code, message, problems, checked_clients, not_asked };
         pb::ErrorResponse { error: Some(error) }.to_json()
+    }
+
+    /// Replaces the exit code.
+    pub(crate) fn exiting_with(self, exit: Exit) -> Self {
+        Self { exit, ..self }
     }
 
     /// Adds notes.

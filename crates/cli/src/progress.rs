@@ -193,6 +193,18 @@ impl Progress {
     }
 }
 
+/// Runs a request that only reads until it is answered, and shows how long it takes.
+pub(crate) async fn reading<T>(
+    what: &str,
+    request: impl AsyncFnOnce(&Stage) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut progress = Progress::new()?;
+    let stage = progress.stage();
+    stage.begin(what);
+    let read = progress.run(request(&stage)).await;
+    read.map_err(|stopped| stopped.failure(["interrupted: the answer is not complete".to_owned()]))?
+}
+
 /// Shows a line. On a terminal, it replaces the line before.
 fn show(line: &str, is_terminal: bool) {
     let mut stderr = io::stderr().lock();

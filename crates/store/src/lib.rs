@@ -44,7 +44,7 @@ pub use disk::{
     apply_times::ApplyTime,
     backup::{Backup, BackupCheck, BackupError, BackupInfo, BackupSource},
     database::table_files_max,
-    part::{Differing, Part, PartChange},
+    part::{Differing, Part, PartChange, PartKey},
     past::{Past, PastError, ResourceChange, Selection},
     recent_changes::ScopeChange,
     restore::{RestoreError, RestoreOptions, Restored, restore},

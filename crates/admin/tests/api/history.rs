@@ -138,6 +138,8 @@ async fn pages_of_changes_have_all_of_them() {
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     server.done("POST", "/v1/apply", &clusters(&all[..1500], "1s")).await;
     server.done("POST", "/v1/apply", &clusters(&all[1500..], "1s")).await;
+    let assignment = "assignments:\n- name: edge\n  match: {}\n  scopes: [default]\n";
+    server.done("POST", "/v1/apply", assignment).await;
     let foreign = server.done("GET", "/v1/history/1?limit=1", "").await["next"].clone();
     let refused = server
         .refused("GET", &format!("/v1/history/2?cursor={}", foreign.as_str().unwrap()), "")
@@ -148,8 +150,13 @@ async fn pages_of_changes_have_all_of_them() {
         for uri in ["/v1/diff?from=0", "/v1/history/1?", "/v1/history/2?"] {
             let (mut found, mut cursor) = (Vec::new(), String::new());
             loop {
-                let uri = format!("{uri}&limit={limit}&cursor={cursor}");
-                let page = server.done("GET", &uri, "").await;
+                let paged = format!("{uri}&limit={limit}&cursor={cursor}");
+                let page = server.done("GET", &paged, "").await;
+                if uri.starts_with("/v1/diff") {
+                    let beside = page["assignment_changes"].as_array().unwrap().len();
+                    assert_eq!(beside, usize::from(cursor.is_empty()), "{uri} {limit}");
+                    assert_eq!(page["total"], 2301, "each page has the number of all changes");
+                }
                 found.extend(names(&page["changes"]));
                 cursor = page["next"].as_str().unwrap().to_owned();
                 if cursor.is_empty() {
@@ -164,5 +171,44 @@ async fn pages_of_changes_have_all_of_them() {
             assert_eq!(found, expected, "{uri} {limit}");
         }
     }
+    server.stop().await;
+}
+
+/// The list showed only numbers. Names that the caller may not read are omitted, and a freeze marks what it holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn list_has_the_first_names_of_each_revision() {
+    let server = Server::start_enforced().await;
+    let ann = token(&server, "ann").await;
+    let allow = json!([{"verbs": ["history"]}, {"verbs": ["get"], "scopes": ["a"]}]);
+    rules(&server, json!([{"name": "ann", "identity": "token:ann", "allow": allow}])).await;
+    let apply = async |input: &str| {
+        let written = done(&server, Who::Admin, "POST", "/v1/apply", input).await;
+        written["revision"].as_u64().unwrap()
+    };
+    let both = format!("{}---\n{}", in_scope("a", &["x", "y"], "1s"), in_scope("b", &["z"], "1s"));
+    let first = apply(&both).await;
+    done(&server, Who::Admin, "POST", "/v1/freeze?scope=a", "").await;
+    let held = apply(&in_scope("a", &["y"], "2s")).await;
+    let listed = async |who, uri: &str, revision: u64| {
+        let list = done(&server, who, "GET", uri, "").await;
+        let entries = list["entries"].as_array().unwrap();
+        let entry = entries.iter().find(|entry| entry["revision"] == revision).unwrap();
+        let named = entry["names"].as_array().unwrap().iter();
+        let named: Vec<String> = named
+            .map(|one| {
+                format!("{} {}", one["scope"].as_str().unwrap(), one["name"].as_str().unwrap())
+            })
+            .collect();
+        (named.join(", "), entry["held"] == true)
+    };
+    let all = "/v1/history?names=5";
+    assert_eq!(listed(Who::Admin, all, first).await, ("a x, a y, b z".to_owned(), false));
+    assert_eq!(listed(Who::Token(&ann), all, first).await, ("a x, a y".to_owned(), false));
+    assert_eq!(listed(Who::Admin, "/v1/history?names=1", held).await, ("a y".to_owned(), true));
+    let of_scope = "/v1/history?names=5&scope=b";
+    assert_eq!(listed(Who::Admin, of_scope, first).await, ("b z".to_owned(), false));
+    assert_eq!(listed(Who::Admin, "/v1/history", held).await, (String::new(), false));
+    done(&server, Who::Admin, "POST", "/v1/thaw?scope=a", "").await;
+    assert_eq!(listed(Who::Admin, all, held).await, ("a y".to_owned(), false));
     server.stop().await;
 }

@@ -12,7 +12,7 @@ use tonic_health::pb::{
 };
 
 use super::connector::{self, Channel, Security};
-use crate::{address, failure::Failure};
+use crate::{address, exit::Exit, failure::Failure};
 
 /// The version of this program.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -22,8 +22,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum time for one of several servers to answer the first, cheap request.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// These times bound how long a server that vanishes during a request goes unnoticed.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum size of response headers. Statuses carry the problems of the input.
 const HEADER_LIST_BYTES_MAX: u32 = 1 << 20;
 
@@ -254,7 +254,13 @@ pub(crate) fn refusal(status: &Status) -> Failure {
         let ours = detail.type_url.ends_with("/chancery.admin.v1.Problems");
         ours.then(|| pb::Problems::decode(detail.value.as_slice()).ok())?
     });
-    if let Some(problems) = problems.filter(|problems| !problems.problems.is_empty()) {
+    let problems = problems.unwrap_or_default();
+    if !problems.not_asked.is_empty() {
+        return Failure::new(status.message())
+            .with_problems(code_name(status.code()), problems)
+            .exiting_with(Exit::NotAllAsked);
+    }
+    if !problems.problems.is_empty() {
         let mut lines: Vec<String> =
             problems.problems.iter().map(chancery_admin::problem_line).collect();
         if problems.omitted > 0 {
@@ -364,7 +370,7 @@ mod tests {
         tokio::time::pause();
         let status = client.get_version(pb::GetVersionRequest {}).await.unwrap_err();
         let expected = format!(
-            "the server at {address} could not answer: it has sent nothing for 40s, although the connection \
+            "the server at {address} could not answer: it has sent nothing for 15s, although the connection \
              is open; it may hang"
         );
         assert_eq!(servers.named(refusal(&status)).lines, [expected]);

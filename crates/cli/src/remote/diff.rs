@@ -12,7 +12,7 @@ use super::{
     read::Read,
     write::{Validate, write_all_changes},
 };
-use crate::{answer::Answer, exit::Exit, failure::Failure, text::count};
+use crate::{answer::Answer, exit::Exit, failure::Failure, progress::reading, text::count};
 
 /// The arguments of `diff`.
 #[derive(Debug, Args)]
@@ -91,8 +91,11 @@ pub(super) async fn run(
     };
     let channel = servers.any_channel().await?;
     let mut client = HistoryServiceClient::new(channel).max_decoding_message_size(usize::MAX);
-    let response = client.compare_revisions(request).await.map_err(|status| refusal(&status))?;
-    let compared = response.into_inner();
+    let compared = reading("comparing revisions", async |_| {
+        let response = client.compare_revisions(request).await;
+        response.map(tonic::Response::into_inner).map_err(|status| refusal(&status))
+    });
+    let compared = compared.await?;
     answer.show(&compared, |out| {
         let shown = pb::WriteResponse {
             changes: compared.changes.clone(),

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     answer::{Answer, Output},
     failure::Failure,
+    progress::reading,
     table::Table,
     text::{labels, plain, printable_json, short_type},
 };
@@ -78,13 +79,18 @@ pub(super) async fn run(
         cursor: get.cursor.unwrap_or_default(),
         revision: get.revision,
     };
-    let response = client.list_resources(request).await.map_err(|status| refusal(&status))?;
-    let mut pieces = response.into_inner();
-    let mut list = pb::ListResourcesResponse::default();
-    while let Some(mut piece) = pieces.message().await.map_err(|status| refusal(&status))? {
-        list.resources.append(&mut piece.resources);
-        list = pb::ListResourcesResponse { resources: list.resources, ..piece };
-    }
+    let list = reading("reading resources", async |stage| {
+        let response = client.list_resources(request).await.map_err(|status| refusal(&status))?;
+        let mut pieces = response.into_inner();
+        let mut list = pb::ListResourcesResponse::default();
+        while let Some(mut piece) = pieces.message().await.map_err(|status| refusal(&status))? {
+            list.resources.append(&mut piece.resources);
+            stage.set(list.resources.len() as u64, 0, "resources");
+            list = pb::ListResourcesResponse { resources: list.resources, ..piece };
+        }
+        Ok(list)
+    });
+    let list = list.await?;
     if named && list.resources.is_empty() {
         return Err(Failure::new(what));
     }

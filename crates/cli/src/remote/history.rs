@@ -24,12 +24,16 @@ use crate::{
     answer::Answer,
     failure::Failure,
     table::Table,
-    text::{count, plain},
+    text::{count, plain, short_type},
     time::timestamp,
 };
 
 /// The maximum number of revisions in the history.
 const HISTORY_MAX: u32 = 10_000;
+/// The maximum number of changed names that a list shows for each revision.
+const NAMES_SHOWN: u32 = 3;
+/// The scope that names omit.
+const DEFAULT_SCOPE: &str = "default";
 
 /// The arguments of `history`.
 #[derive(Debug, Args)]
@@ -65,6 +69,9 @@ pub(crate) struct History {
     /// Show at most N revisions, the newest first
     #[arg(short = 'n', long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
+    /// Show the revisions after those of an earlier command [default: from the newest]
+    #[arg(long, value_name = "CURSOR", conflicts_with_all = ["verify", "follow"])]
+    cursor: Option<String>,
     /// Check the hashes of all revisions that the history has, instead of showing revisions
     ///
     /// The hash of a revision covers its entry and all revisions before it. It is equal on all replicas. Prints the
@@ -175,6 +182,27 @@ async fn show(show: Show, servers: &Servers, answer: &mut Answer<'_>) -> Result<
     })
 }
 
+/// Returns the first changed names, and the number of the others.
+fn names_in_words(entry: &pb::HistoryEntry) -> String {
+    let name = |one: &pb::ChangedName| match one.object.as_str() {
+        "resource" if one.scope == DEFAULT_SCOPE => {
+            format!("{} {}", short_type(&one.type_url), one.name)
+        }
+        "resource" => format!("{} {} ({})", short_type(&one.type_url), one.name, one.scope),
+        object => format!("{object} {}", one.name).trim_end().to_owned(),
+    };
+    let mut names: Vec<String> = entry.names.iter().map(name).collect();
+    // Assignments have one name.
+    let assignments = entry.assignments.min(1);
+    let n = entry.changed + entry.removed + assignments + entry.access;
+    match n.saturating_sub(entry.names.len() as u64) {
+        0 => {}
+        _ if names.is_empty() => {}
+        more => names.push(format!("{more} more")),
+    }
+    names.join(", ")
+}
+
 /// Returns the revisions of a request. A page of the server may be shorter than asked for.
 async fn list(
     client: &mut AdminClient<Channel>,
@@ -210,12 +238,13 @@ pub(super) async fn run(
     let request = pb::ListHistoryRequest {
         limit,
         stale: history.read.stale,
-        cursor: String::new(),
+        cursor: history.cursor.unwrap_or_default(),
         scope: history.scope.unwrap_or_default(),
         r#type: history.type_name.unwrap_or_default(),
         name: history.name.unwrap_or_default(),
         author: history.author.unwrap_or_default(),
         label: history.label.unwrap_or_default(),
+        names: if history.verify { 0 } else { NAMES_SHOWN },
         since_ms: history.since.map(Age::since_ms).unwrap_or_default(),
         request_id: history.request_id.map(|id| id.to_string()).unwrap_or_default(),
     };
@@ -242,6 +271,8 @@ pub(super) async fn run(
             "CONFIRMED",
             "ACCESS",
             "SOURCE",
+            "HELD",
+            "NAMES",
         ];
         let mut table = Table::new(headings);
         for entry in &history.entries {
@@ -258,9 +289,15 @@ pub(super) async fn run(
                 entry.confirmed.join(","),
                 entry.access.to_string(),
                 entry.source.clone(),
+                if entry.held { "held".to_owned() } else { String::new() },
+                names_in_words(entry),
             ]);
         }
-        table.write(out, "")
+        table.write(out, "")?;
+        if history.next.is_empty() || follows {
+            return Ok(());
+        }
+        writeln!(out, "more: --cursor {}", history.next)
     })?;
     if !follows {
         return Ok(());

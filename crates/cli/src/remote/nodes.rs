@@ -105,7 +105,7 @@ pub(super) async fn run(
     if nodes.watch {
         return follow_kinds(&[Kind::Nodes], None, nodes.extent.local, servers, answer).await;
     }
-    if !list.held.is_empty() {
+    if nodes.behind.is_some() && !list.held.is_empty() {
         return Err(held(&list.held));
     }
     check_complete(&list.not_asked)
@@ -137,6 +137,9 @@ fn write_list(list: &pb::ListNodesResponse, now: u64, out: &mut dyn Write) -> io
     }
     table.write(out, "")?;
     write_reasons(list, now, out)?;
+    for line in held(&list.held).lines {
+        writeln!(out, "{line}")?;
+    }
     match others {
         None => Ok(()),
         Some(others) => writeln!(out, "{others}"),

@@ -21,6 +21,8 @@ use crate::{
 /// The time between two counts of the sessions that have acknowledged.
 const COUNT_FIRST: Duration = Duration::from_millis(500);
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
+/// The time after the end of the wait in which the server must answer. It asks the other replicas for up to 2 s.
+const ANSWER_EXTRA: Duration = Duration::from_secs(5);
 
 /// The arguments of `wait`.
 #[derive(Debug, Args)]
@@ -56,9 +58,13 @@ pub(super) async fn run(
     let stage = progress.stage();
     stage.begin("waiting for the sessions");
     let counts = count(client.clone(), &request, &stage);
+    let limit = wait.timeout.duration().saturating_add(ANSWER_EXTRA);
     let waited = async {
         tokio::select! {
-            result = client.wait(request.clone()) => result,
+            result = client.wait(request.clone()) => result.map_err(|status| refusal(&status)),
+            () = tokio::time::sleep(limit) => Err(Failure::of_server(format_args!(
+                "has not answered within {limit:?}, although the connection is open; it may hang"
+            ))),
             never = counts => match never {},
         }
     };
@@ -68,7 +74,7 @@ pub(super) async fn run(
             "interrupted: not all sessions are known to have acknowledged revision {revision}"
         )])
     })?;
-    let result = result.map_err(|status| refusal(&status))?.into_inner();
+    let result = result?.into_inner();
     if !result.held.is_empty() {
         answer.show(&result, |_| Ok(()))?;
         return Err(wait_result::held(&result.held));
@@ -95,7 +101,7 @@ async fn count(
 }
 
 fn write_result(result: &pb::WaitResult, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{} after {} ms", wait_result::in_words(result), result.waited_ms)
+    writeln!(out, "{}", wait_result::in_words(result))
 }
 
 /// Succeeds only if enough sessions are known to have acknowledged. A session that has not acknowledged decides a wait

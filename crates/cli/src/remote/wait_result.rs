@@ -10,7 +10,7 @@ use crate::{
     text::{count, plain, short_type},
 };
 
-/// Returns the number of sessions that were asked, and of those that acknowledged.
+/// Returns the number of sessions that were asked, and of those that acknowledged, with the time of the wait.
 pub(super) fn in_words(wait: &pb::WaitResult) -> String {
     let left = match wait.left {
         0 => String::new(),
@@ -25,7 +25,7 @@ pub(super) fn in_words(wait: &pb::WaitResult) -> String {
         missing => format!("; {}", unanswered(missing)),
     };
     let (k, n) = (wait.acknowledged, count(wait.asked, "session"));
-    format!("{k} of {n}{replicas} acknowledged{left}{others}")
+    format!("{k} of {n}{replicas} acknowledged after {} ms{left}{others}", wait.waited_ms)
 }
 
 /// Returns the failure of a wait that does not know all sessions. `done` is what was done before.
@@ -64,6 +64,8 @@ pub(super) fn held(held: &[pb::HeldBy]) -> Failure {
 /// Returns one line for each session that has not acknowledged.
 pub(super) fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
     let mut lines: Vec<String> = wait.unsettled.iter().map(|one| line(one, wait)).collect();
+    // Several shards of a replica may have the same reason.
+    lines.dedup();
     if wait.unsettled_omitted > 0 {
         lines.push(format!("and {} more", wait.unsettled_omitted));
     }
@@ -129,7 +131,7 @@ mod tests {
         };
         assert_eq!(
             in_words(&wait),
-            "5 of 6 sessions on 2 replicas acknowledged; replica 3 did not answer within 2s"
+            "5 of 6 sessions on 2 replicas acknowledged after 50 ms; replica 3 did not answer within 2s"
         );
         assert_eq!(
             unsettled_lines(&wait),

@@ -451,7 +451,7 @@ fn write_text(response: &pb::WriteResponse, out: &mut dyn io::Write) -> io::Resu
     writeln!(out, "{what} {}: {}", response.revision, counts_in_words(response))?;
     match &response.wait {
         Some(wait) if !wait.held.is_empty() => Ok(()),
-        Some(wait) => writeln!(out, "{} after {} ms", in_words(wait), wait.waited_ms),
+        Some(wait) => writeln!(out, "{}", in_words(wait)),
         None => Ok(()),
     }
 }
@@ -614,7 +614,9 @@ mod tests {
         );
         for asked in [0, 2] {
             let (code, line) = wait(asked, 1).unwrap_err();
-            let told = format!("{asked} of {asked} sessions acknowledged; replica 2 is starting");
+            let told = format!(
+                "{asked} of {asked} sessions acknowledged after 0 ms; replica 2 is starting"
+            );
             assert!(code == Exit::NotAllAsked && line.contains(&told), "{code:?}: {line}");
         }
     }
@@ -637,7 +639,7 @@ mod tests {
     fn session_that_leaves_before_answering_makes_outcome_unknown() {
         let wait = pb::WaitResult { settled: true, asked: 1, left: 1, ..Default::default() };
         let failure = verdict(&pb::WriteResponse::default(), &wait).unwrap_err();
-        let told = "0 of 1 session acknowledged; 1 session left before answering";
+        let told = "0 of 1 session acknowledged after 0 ms; 1 session left before answering";
         assert!(
             failure.exit == Exit::NotAllAsked && failure.lines[0].ends_with(told),
             "{failure:?}"
@@ -663,7 +665,7 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(verdict(&pb::WriteResponse::default(), &wait).unwrap_err().exit, Exit::Failed);
-        assert_eq!(in_words(&wait), "2 of 7 sessions acknowledged");
+        assert_eq!(in_words(&wait), "2 of 7 sessions acknowledged after 50 ms");
         assert_eq!(
             unsettled_lines(&wait),
             [

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use chancery_model::types::CLUSTER;
+use chancery_model::types::{CLUSTER, ENDPOINT};
 use chancery_proto::{
     discovery::{DiscoveryRequest, DiscoveryResponse, Status},
     node::Node,
@@ -166,12 +166,19 @@ fn every_replica_knows_which_client_has_not_acknowledged() {
     }
     check_pending(&replicas, &runtime, &mut clients);
     check_duplicate(&replicas, &runtime);
+    check_missing_name(&replicas, &runtime, &mut clients);
     replicas[2].kill();
     let done = replicas[0].run(&["apply", "-f", "-", "--wait=10s"], &clusters(&["web"], "9s"));
     // The other clients do not answer either.
     assert!(done.code == 1 && done.err.contains("replica 3 cannot be reached"), "{done:?}");
-    let listed = replicas[0].run(&["nodes"], "");
-    assert_eq!(listed.code, 4, "{listed:?}");
+    for args in [&["nodes"][..], &["node", "e"], &["get", "--node", "e"]] {
+        let done = replicas[0].run(args, "");
+        assert!(done.code == 4 && done.err.contains("replica 3 cannot be reached"), "{done:?}");
+    }
+    let lost = replicas[0].run(&["node", "e", "-o", "json"], "");
+    let error: Value = serde_json::from_str(&lost.out).unwrap();
+    assert_eq!(error["error"]["code"], "NOT_FOUND", "{error}");
+    assert_eq!(error["error"]["not_asked"][0]["replica_id"], 3, "{error}");
 }
 
 /// The client `b` has rejected a full state with a new cluster. It has accepted the other clusters before.
@@ -243,6 +250,34 @@ fn check_later(replicas: &[Replica; 3], revision: &str) {
         let list = replica.json(&["nodes", "--behind", &(later + 1).to_string()]);
         assert_eq!(ids(&list), ["a", "b", "c"], "{list}");
     }
+}
+
+/// A client that waits for endpoints does not acknowledge. The waits name the endpoints, and the cluster that needs them.
+fn check_missing_name(replicas: &[Replica; 3], runtime: &Runtime, clients: &mut [Client]) {
+    let endpoints = DiscoveryRequest {
+        type_url: ENDPOINT.to_owned(),
+        resource_names: vec!["nowhere".to_owned()],
+        ..DiscoveryRequest::default()
+    };
+    runtime.block_on(clients[1].requests.send(endpoints)).unwrap();
+    let needing = "resources:\n- \"@type\": type.googleapis.com/envoy.config.cluster.v3.Cluster\n  name: needing\n  \
+         type: EDS\n  eds_cluster_config: {eds_config: {ads: {}}, service_name: nowhere}\n";
+    let args = ["apply", "-f", "-", "--wait=2s"];
+    let done = thread::scope(|scope| {
+        let applying = scope.spawn(|| replicas[0].run(&args, needing));
+        for at in [0, 2] {
+            runtime.block_on(clients[at].answer(Ok(())));
+        }
+        applying.join().unwrap()
+    });
+    let waits = "it waits for ClusterLoadAssignment \"nowhere\", to which Cluster \"needing\" refers, and which no scope of the node has";
+    assert!(done.code == 1 && done.err.contains(waits), "{done:?}");
+    let revision = replicas[0].json(&["cluster", "status"])["revision"].to_string();
+    for replica in replicas {
+        let all = replica.run(&["wait", &revision, "--timeout", "500ms"], "");
+        assert!(all.code == 1 && all.err.contains(waits), "{all:?}");
+    }
+    runtime.block_on(clients[1].answer(Ok(())));
 }
 
 /// Two Envoys with one node ID were one row.

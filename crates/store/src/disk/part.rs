@@ -1,6 +1,9 @@
 //! The parts of the content that revisions replaced, decoded.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use chancery_model::{
@@ -48,6 +51,19 @@ pub enum Part {
         /// The quota.
         quota: Option<Box<Quota>>,
     },
+}
+
+/// The key of a part of the content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartKey {
+    /// A resource.
+    Resource(ScopeName, ResourceKey),
+    /// All assignments.
+    Assignments,
+    /// The access rule with this name.
+    Rule(Arc<str>),
+    /// The quota with this name.
+    Quota(Arc<str>),
 }
 
 /// A part of the content before and after a revision.
@@ -98,21 +114,28 @@ impl Differing {
         state
     }
 
-    /// Adds a part, unless there is one with this key.
-    pub fn add(&mut self, part: Part) {
+    /// Adds a part, unless there is one with this key. Returns whether it was added.
+    pub fn add(&mut self, part: Part) -> bool {
+        fn insert<K: Ord, V>(into: &mut BTreeMap<K, V>, key: K, value: V) -> bool {
+            match into.entry(key) {
+                Entry::Vacant(entry) => {
+                    entry.insert(value);
+                    true
+                }
+                Entry::Occupied(_) => false,
+            }
+        }
         match part {
             Part::Resource { scope, key, resource } => {
-                self.resources.entry((scope, key)).or_insert(resource);
+                insert(&mut self.resources, (scope, key), resource)
             }
             Part::Assignments(rules) => {
+                let is_new = self.assignments.is_none();
                 self.assignments.get_or_insert(rules);
+                is_new
             }
-            Part::Rule { name, rule } => {
-                self.rules.entry(name).or_insert(rule);
-            }
-            Part::Quota { name, quota } => {
-                self.quotas.entry(name).or_insert(quota);
-            }
+            Part::Rule { name, rule } => insert(&mut self.rules, name, rule),
+            Part::Quota { name, quota } => insert(&mut self.quotas, name, quota),
         }
     }
 }
@@ -128,15 +151,32 @@ fn replace<T: Clone>(
     items.sort_by(|a, b| name(a).cmp(name(b)));
 }
 
+fn invalid_key() -> RecordError {
+    RecordError::Content("its key is not that of replaced content".to_owned())
+}
+
+/// Decodes the key of a record that a revision replaced.
+pub(crate) fn part_key(key: &[u8]) -> Result<PartKey, RecordError> {
+    let (_, family, key) = split_record_key(key).ok_or_else(invalid_key)?;
+    match (family, key.split_first()) {
+        (Family::Resources, _) => {
+            split_resource_key(key).map(|(scope, key)| PartKey::Resource(scope, key))
+        }
+        (Family::Index, _) if key == ASSIGNMENTS_KEY => Ok(PartKey::Assignments),
+        (Family::Index, Some((&RULE_PREFIX, name))) => text(name).map(PartKey::Rule),
+        (Family::Index, Some((&QUOTA_PREFIX, name))) => text(name).map(PartKey::Quota),
+        _ => Err(invalid_key()),
+    }
+}
+
 /// Decodes a record that a revision replaced.
 pub(crate) fn before_of(key: &[u8], record: &Bytes) -> Result<Part, RecordError> {
-    let invalid = || RecordError::Content("its key is not that of replaced content".to_owned());
-    let (_, family, key) = split_record_key(key).ok_or_else(invalid)?;
+    let (_, family, key) = split_record_key(key).ok_or_else(invalid_key)?;
     let record = Some(record).filter(|record| record[..] != *ABSENT).cloned();
     match (family, key.split_first()) {
         (Family::Resources, _) => resource_before(key, record),
         (Family::Index, _) if key == ASSIGNMENTS_KEY => {
-            let record = record.ok_or_else(invalid)?;
+            let record = record.ok_or_else(invalid_key)?;
             let message: pb::AssignmentsRecord = record::open(Family::Index, key, record)?;
             let rules = message.rules.into_iter().map(assignment_from_proto);
             Ok(Part::Assignments(rules.collect::<Result<_, _>>()?))
@@ -152,7 +192,7 @@ pub(crate) fn before_of(key: &[u8], record: &Bytes) -> Result<Part, RecordError>
             let quota = quota.map(quota_from_proto).transpose()?.map(Box::new);
             Ok(Part::Quota { name: text(name)?, quota })
         }
-        _ => Err(invalid()),
+        _ => Err(invalid_key()),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     disk::{
         content_reader::{ContentReader, Scanned},
         image::Image,
-        part::{Differing, Part, PartChange, before_of, split_resource_key},
+        part::{Differing, Part, PartChange, PartKey, before_of, part_key, split_resource_key},
         records::resources_prefix,
     },
     format::{
@@ -65,8 +65,8 @@ pub enum PastError {
     },
     /// Later revisions replaced more than one answer reads.
     #[error(
-        "cannot read revision {revision}: the answer would need more than {max} replaced records, or more than 256 MiB of \
-         them; select a scope and a type"
+        "cannot read revision {revision}: the answer would need more than {max} replaced resources, or more than 256 MiB \
+         of them; select a scope and a type"
     )]
     TooMany {
         /// The revision.
@@ -145,8 +145,9 @@ pub struct Past {
     secrets: Secrets,
 }
 
-/// The number of records that one scan reads.
+/// The number of records that one scan reads, and the first one: many readers need only a few records.
 const SCAN_RECORDS: usize = 1024;
+const FIRST_SCAN_RECORDS: usize = 16;
 /// The maximum number of lookups for one page of changes, after which the page ends.
 const LOOKUPS_MAX: usize = 1_000_000;
 /// The maximum size of the records that one answer reads, in bytes.
@@ -159,6 +160,10 @@ struct Budget {
 }
 
 impl Budget {
+    fn unlimited() -> Self {
+        Self { records: usize::MAX, bytes: usize::MAX }
+    }
+
     /// Takes a record. Returns whether the budget permits it.
     fn take(&mut self, key: &[u8], record: &[u8]) -> bool {
         let left =
@@ -237,8 +242,8 @@ impl Past {
         Ok((changes, last.filter(|_| has_more)))
     }
 
-    /// Returns the selected content at a revision, as far as later revisions replaced it. Fails if that takes more than
-    /// `max` records, or more than 256 MiB.
+    /// Returns the selected content at a revision, as far as later revisions replaced it. Fails if that is more than
+    /// `max` parts, or more than 256 MiB.
     ///
     /// # Errors
     /// See [`PastError`].
@@ -250,17 +255,20 @@ impl Past {
     ) -> Result<Differing, PastError> {
         self.check_exists(revision)?;
         let mut differing = Differing::default();
-        let mut budget = Budget { records: max, bytes: BYTES_MAX };
+        let (mut budget, mut is_spent) = (Budget { records: max, bytes: BYTES_MAX }, false);
         for replaced in self.image.computed.kept.revisions() {
             if replaced.revision <= revision {
                 continue;
             }
             let on = |key: &[u8], record: &Bytes| {
                 let part = before_of(key, record);
-                differing.add(part.map_err(|error| unreadable(replaced.revision, &error))?);
-                Ok(ControlFlow::Continue(()))
+                let part = part.map_err(|error| unreadable(replaced.revision, &error))?;
+                // Of each part, only the oldest copy counts.
+                is_spent = differing.add(part) && !budget.take(key, record);
+                Ok(if is_spent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             };
-            if !self.each(replaced.revision, selection, &mut budget, on)? {
+            self.each(replaced.revision, selection, &mut Budget::unlimited(), on)?;
+            if is_spent {
                 return Err(PastError::TooMany { revision, max });
             }
         }
@@ -271,29 +279,29 @@ impl Past {
         Ok(differing)
     }
 
-    /// Returns whether a revision changed something of a selection; `false` if its changes are not kept, and `None` if
-    /// that takes more than `records_left` records. Subtracts those that were read.
+    /// Passes the keys of the parts of a selection that a revision changed, in their order, until `on` breaks. There are
+    /// none if its changes are not kept. Returns `false` if that takes more than `records_left` records. Subtracts those
+    /// that were read.
     ///
     /// # Errors
     /// See [`PastError`].
-    pub fn has_changed(
+    pub fn each_changed(
         &self,
         revision: Revision,
         selection: &Selection,
         records_left: &mut usize,
-    ) -> Result<Option<bool>, PastError> {
+        mut on: impl FnMut(PartKey) -> ControlFlow<()>,
+    ) -> Result<bool, PastError> {
         if self.kept(revision).is_none() {
-            return Ok(Some(false));
+            return Ok(true);
         }
-        let mut any = false;
         let mut budget = Budget { records: *records_left, bytes: usize::MAX };
-        let on = |_: &[u8], _: &Bytes| {
-            any = true;
-            Ok(ControlFlow::Break(()))
+        let on = |key: &[u8], _: &Bytes| {
+            part_key(key).map(&mut on).map_err(|error| unreadable(revision, &error))
         };
         let is_done = self.each(revision, selection, &mut budget, on)?;
         *records_left = budget.records;
-        Ok(is_done.then_some(any))
+        Ok(is_done)
     }
 
     /// Passes the records of a selection that a revision replaced, with their keys, in the order of their keys. Returns
@@ -307,8 +315,10 @@ impl Past {
     ) -> Result<bool, PastError> {
         let mut from = selection.prefix(revision);
         let end = after_prefix(&from);
+        let mut n_records = FIRST_SCAN_RECORDS;
         loop {
-            let scanned = self.reader.scan(&from, &end, SCAN_RECORDS);
+            let scanned = self.reader.scan(&from, &end, n_records);
+            n_records = SCAN_RECORDS;
             let scanned = scanned.map_err(|error| unreadable(revision, &error))?;
             for (key, record) in &scanned.records {
                 if !budget.take(key, record) {
