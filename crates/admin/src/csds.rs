@@ -20,6 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use chancery_admin_proto::v1 as pb;
 use chancery_fanout::{StreamContents, StreamStatus};
 use chancery_model::{Resource, ScopeName, Target, TypeUrl, Verb, types::SECRET};
 use chancery_proto::{
@@ -36,6 +37,7 @@ use chancery_protocol::{
 use chancery_raft_proto::v1::FindNode;
 use prost::Message;
 use prost_reflect::DynamicMessage;
+use serde_json::{Value, json};
 
 use crate::{
     AdminError,
@@ -67,6 +69,12 @@ pub(crate) const LOCAL_HEADER: &str = "x-chancery-local";
 /// The header with the number of replicas whose clients an answer lacks.
 pub(crate) const NOT_ASKED_HEADER: &str = "x-chancery-replicas-not-asked";
 
+/// The header with these replicas, each with the reason, as a JSON array. Absent if the request is for one replica.
+pub(crate) const REASONS_HEADER: &str = "x-chancery-not-asked";
+
+/// The maximum length of a reason in this header, in characters.
+const REASON_CHARS_MAX: usize = 200;
+
 /// The request in the error of a caller who may not see contents.
 const WHAT: &str = "get the resources of a selected client (or exclude_resource_contents)";
 
@@ -94,10 +102,63 @@ impl Budget {
 /// The clients of an answer, and what it covers.
 pub(crate) struct ClientStatus<T> {
     pub(crate) clients: Vec<T>,
+    pub(crate) coverage: Coverage,
+}
+
+/// The replicas whose clients an answer has, and those whose clients it lacks.
+pub(crate) struct Coverage {
     /// The value of [`SCOPE_HEADER`].
     pub(crate) scope: String,
-    /// The value of [`NOT_ASKED_HEADER`].
     pub(crate) n_not_asked: u64,
+    /// The replicas that have not answered, each with the reason.
+    pub(crate) not_asked: Vec<pb::ReplicaNotAsked>,
+}
+
+impl Coverage {
+    fn of<T>(ctx: &Ctx, there: &Elsewhere<T>) -> Self {
+        let mut replicas = vec![ctx.deps.replica.id()];
+        replicas.extend(&there.answered);
+        replicas.sort_unstable();
+        let replicas: Vec<String> = replicas.iter().map(ToString::to_string).collect();
+        Self {
+            scope: format!("replica={}", replicas.join(",")),
+            n_not_asked: there.n_not_asked,
+            not_asked: there.not_asked.clone(),
+        }
+    }
+
+    /// Returns the headers of the answer (CSDS-13). Their values are ASCII.
+    pub(crate) fn headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers = vec![
+            (SCOPE_HEADER, self.scope.clone()),
+            (NOT_ASKED_HEADER, self.n_not_asked.to_string()),
+        ];
+        if !self.not_asked.is_empty() {
+            headers.push((REASONS_HEADER, reasons(&self.not_asked)));
+        }
+        headers
+    }
+}
+
+/// Returns the replicas that have not answered as JSON in ASCII: an array with the fields of `not_asked` in other answers.
+fn reasons(not_asked: &[pb::ReplicaNotAsked]) -> String {
+    let entry = |one: &pb::ReplicaNotAsked| {
+        let message: String = one.message.chars().take(REASON_CHARS_MAX).collect();
+        json!({"replica_id": one.replica_id, "reason": one.reason, "message": message})
+    };
+    let json = Value::from(not_asked.iter().map(entry).collect::<Vec<_>>()).to_string();
+    let mut ascii = String::with_capacity(json.len());
+    for one in json.chars() {
+        if matches!(one, ' '..='~') {
+            ascii.push(one);
+        } else {
+            let mut units = [0; 2];
+            for unit in one.encode_utf16(&mut units) {
+                ascii.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    ascii
 }
 
 /// Returns the clients of all replicas that a request selects, each converted by `show`. Of this replica, if `is_local`.
@@ -109,25 +170,16 @@ pub(crate) async fn client_status<T: Send + 'static>(
 ) -> Result<ClientStatus<T>, AdminError> {
     let there = fleet::ask_unless(is_local, ctx, &request).await;
     let mut clients = client_status_here(ctx, request, show.clone()).await?;
-    let (scope, n_not_asked) = (replicas_of(ctx, &there), there.n_not_asked);
+    let coverage = Coverage::of(ctx, &there);
     let elsewhere = there.into_replies().flat_map(|reply| reply.config);
     clients.extend(elsewhere.map(show));
-    Ok(ClientStatus { clients, scope, n_not_asked })
+    Ok(ClientStatus { clients, coverage })
 }
 
-/// Returns the replicas that answer now, as the value of [`SCOPE_HEADER`], and the number of others.
-pub(crate) async fn covered(ctx: &Ctx, is_local: bool) -> (String, u64) {
+/// Returns the replicas that answer now, and the others.
+pub(crate) async fn covered(ctx: &Ctx, is_local: bool) -> Coverage {
     let there = fleet::ask_unless(is_local, ctx, &FindNode::default()).await;
-    (replicas_of(ctx, &there), there.n_not_asked)
-}
-
-/// Returns the replicas that have answered, as the value of [`SCOPE_HEADER`].
-fn replicas_of<T>(ctx: &Ctx, there: &Elsewhere<T>) -> String {
-    let mut replicas = vec![ctx.deps.replica.id()];
-    replicas.extend(&there.answered);
-    replicas.sort_unstable();
-    let replicas: Vec<String> = replicas.iter().map(ToString::to_string).collect();
-    format!("replica={}", replicas.join(","))
+    Coverage::of(ctx, &there)
 }
 
 impl Needs for ClientStatusRequest {
@@ -375,4 +427,39 @@ pub(crate) fn to_json(config: &ClientConfig) -> String {
         fields.remove("@type");
     }
     json.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The header had only the number of the replicas whose clients an answer lacks.
+    #[test]
+    fn header_names_the_missing_replicas_with_their_reasons_in_ascii() {
+        let missing = |replica_id, message: &str| pb::ReplicaNotAsked {
+            replica_id,
+            reason: "failed".to_owned(),
+            message: message.to_owned(),
+        };
+        let not_asked =
+            vec![missing(2, "is \"é\r\n\u{1f600}\u{202e}"), missing(3, &"x".repeat(5000))];
+        let scope = "replica=1".to_owned();
+        let coverage = Coverage { scope, n_not_asked: 2, not_asked: not_asked.clone() };
+        let headers = coverage.headers();
+        assert_eq!(headers[1], (NOT_ASKED_HEADER, "2".to_owned()));
+        let (name, value) = &headers[2];
+        assert_eq!(*name, REASONS_HEADER);
+        assert!(
+            value.len() < 600 && value.bytes().all(|byte| (b' '..=b'~').contains(&byte)),
+            "{value}"
+        );
+        let parsed: Value = serde_json::from_str(value).unwrap();
+        assert_eq!(
+            parsed[0],
+            json!({"replica_id": 2, "reason": "failed", "message": not_asked[0].message})
+        );
+        assert_eq!(parsed[1]["message"].as_str().unwrap().len(), REASON_CHARS_MAX);
+        let whole = Coverage { n_not_asked: 0, not_asked: Vec::new(), ..coverage };
+        assert_eq!(whole.headers().len(), 2);
+    }
 }

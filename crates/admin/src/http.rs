@@ -12,7 +12,7 @@ use axum::{
     body::Body,
     extract::{RawQuery, Request, State},
     middleware,
-    response::{IntoResponse, Response},
+    response::{AppendHeaders, IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
 use chancery_model::Verb;
@@ -110,11 +110,9 @@ async fn client_status(
         csds::client_status(&ctx, request, is_local, |config| csds::to_json(&config)).await
     };
     match answer.await {
-        Ok(csds::ClientStatus { clients, scope, n_not_asked }) => {
+        Ok(csds::ClientStatus { clients, coverage }) => {
             let body = format!("{{\"config\":[{}]}}", clients.join(","));
-            let scope =
-                [(csds::SCOPE_HEADER, scope), (csds::NOT_ASKED_HEADER, n_not_asked.to_string())];
-            (scope, json_body(Body::from(body))).into_response()
+            (AppendHeaders(coverage.headers()), json_body(Body::from(body))).into_response()
         }
         Err(error) => error.into_response(),
     }

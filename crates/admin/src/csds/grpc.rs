@@ -1,6 +1,7 @@
 //! `envoy.service.status.v3.ClientStatusDiscoveryService` as gRPC methods.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     sync::Arc,
     task::{Context, Poll},
@@ -26,8 +27,7 @@ use tonic::{
 use tonic_prost::ProstCodec;
 
 use super::{
-    ClientStatus, LOCAL_HEADER, NOT_ASKED_HEADER, REQUEST_BYTES_MAX, SCOPE_HEADER, client_status,
-    covered,
+    ClientStatus, Coverage, LOCAL_HEADER, REQUEST_BYTES_MAX, client_status, covered,
     parts::{check_unary, split},
 };
 use crate::{
@@ -35,6 +35,7 @@ use crate::{
     ctx::{Access, Call, Ctx},
     deps::Deps,
     lasting::right_ends,
+    nodes::unanswered,
     record::Record,
 };
 
@@ -53,12 +54,13 @@ impl GrpcCsds {
 }
 
 /// Returns a response whose metadata says what it covers (CSDS-13).
-fn respond<T>(message: T, scope: String, n_not_asked: u64) -> Response<T> {
+fn respond<T>(message: T, coverage: &Coverage) -> Response<T> {
     let mut response = Response::new(message);
-    if let Ok(scope) = MetadataValue::try_from(scope) {
-        response.metadata_mut().insert(SCOPE_HEADER, scope);
+    for (name, value) in coverage.headers() {
+        if let Ok(value) = MetadataValue::try_from(value) {
+            response.metadata_mut().insert(name, value);
+        }
     }
-    response.metadata_mut().insert(NOT_ASKED_HEADER, n_not_asked.into());
     response
 }
 
@@ -76,10 +78,10 @@ impl UnaryService<ClientStatusRequest> for GrpcCsds {
         Box::pin(async move {
             let (ctx, is_local) = (ctx?, is_local(&request));
             let status = client_status(&ctx, request.into_inner(), is_local, |config| config);
-            let ClientStatus { clients, scope, n_not_asked } = status.await?;
+            let ClientStatus { clients, coverage } = status.await?;
             let response = ClientStatusResponse { config: clients };
             check_unary(&response)?;
-            Ok(respond(response, scope, n_not_asked))
+            Ok(respond(response, &coverage))
         })
     }
 }
@@ -93,10 +95,11 @@ impl StreamingService<ClientStatusRequest> for GrpcCsds {
         let ctx = self.permit(request.extensions());
         Box::pin(async move {
             let (ctx, is_local) = (ctx?, is_local(&request));
-            let (scope, n_not_asked) = covered(&ctx, is_local).await;
-            let answers = answers(ctx.clone(), is_local, n_not_asked, request.into_inner());
+            let coverage = covered(&ctx, is_local).await;
+            let missing = coverage.not_asked.iter().map(|one| one.replica_id).collect();
+            let answers = answers(ctx.clone(), is_local, missing, request.into_inner());
             let answers = answers.take_until(end(ctx.clone())).boxed();
-            Ok(respond(answers, scope, n_not_asked))
+            Ok(respond(answers, &coverage))
         })
     }
 }
@@ -106,24 +109,28 @@ async fn end(ctx: Ctx) {
 }
 
 /// Answers each request (CSDS-02) with one response, or with several parts if it is large. Ends the stream after an
-/// answer that covers fewer replicas than its metadata says.
+/// answer that lacks a replica which is not among the `missing` ones of the metadata.
 fn answers(
     ctx: Ctx,
     is_local: bool,
-    n_not_asked: u64,
+    missing: BTreeSet<u64>,
     requests: Streaming<ClientStatusRequest>,
 ) -> impl Stream<Item = Result<ClientStatusResponse, Status>> {
     let parts = requests.enumerate().then(move |(at, request)| {
-        let ctx = ctx.clone();
+        let (ctx, missing) = (ctx.clone(), missing.clone());
         async move {
             let request = request?;
             if at > 0 {
                 ctx.call().count_message()?;
             }
             let status = client_status(&ctx, request, is_local, |config| config).await?;
-            let is_less = status.n_not_asked > n_not_asked;
-            let end = is_less.then(|| {
-                Status::unavailable("a further replica did not answer; open the stream again")
+            let mut further = status.coverage.not_asked;
+            further.retain(|one| !missing.contains(&one.replica_id));
+            let end = (!further.is_empty()).then(|| {
+                let replicas = unanswered(&further);
+                Status::unavailable(format!(
+                    "the answer lacks the clients of a further replica: {replicas}; open the stream again"
+                ))
             });
             Ok((split(status.clients), end))
         }

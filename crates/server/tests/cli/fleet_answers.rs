@@ -171,6 +171,7 @@ fn check_doors(replica: &Replica) {
     let head = headers(&replica.admin, "");
     assert!(head.contains("x-chancery-replicas-not-asked: 0\r\n"), "{head}");
     assert!(head.contains("x-chancery-scope: replica=1,2,3\r\n"), "{head}");
+    assert!(!head.contains("x-chancery-not-asked"), "{head}");
     let head = headers(&replica.admin, "?local=true");
     assert!(head.contains("x-chancery-replicas-not-asked: 2\r\n"), "{head}");
 }
@@ -189,6 +190,11 @@ fn check_hanging(replicas: &[Replica; 3]) {
     }
     let listed = other.run(&["nodes"], "");
     assert_eq!(listed.out, "no nodes of the replicas that answered\n", "{listed:?}");
+    let head = headers(&other.admin, "");
+    let reason = head.lines().find_map(|line| line.strip_prefix("x-chancery-not-asked: "));
+    let reason: Value = serde_json::from_str(reason.unwrap_or_else(|| panic!("{head}"))).unwrap();
+    assert_eq!((reason[0]["replica_id"].as_u64(), reason.as_array().unwrap().len()), (Some(1), 1));
+    assert!(!reason[0]["message"].as_str().unwrap().is_empty(), "{reason}");
     let node = other.run(&["node", "edge-1"], "");
     assert!(node.err.contains("to the 2 replicas that answered; replica 1 "), "{node:?}");
     signal(hanging, Signal::CONT);
