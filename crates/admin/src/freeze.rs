@@ -19,6 +19,7 @@ use crate::{
     deps::{Deps, Freshness},
     fleet::FleetRequest,
     held_changes::{HeldBack, may_see, name_of},
+    page::Page,
     record::Operation,
     releases,
     rollback::{self, restoring, set_reason},
@@ -213,11 +214,14 @@ pub(crate) async fn list_freezes(
     if !verbs.into_iter().any(|verb| ctx.may_somewhere(verb)) {
         return Err(ctx.denied(Verb::Freeze.name()));
     }
+    // The freeze of all scopes has no name, so that it is the first.
+    let page = Page::parse_or_all("freezes", request.limit, &request.cursor)?;
     let (state, visible) = ctx.states(Freshness::of(request.stale)).await?;
     let may_read = |target: &FreezeTarget| may_see(ctx, &visible, target.scope());
     let freezes = state.freezes.iter().filter(|freeze| may_read(&freeze.parts().target));
-    let freezes = freezes.map(|freeze| show(&state, freeze)).collect();
-    Ok(pb::ListFreezesResponse { freezes, revision: state.revision.0 })
+    let (freezes, next) = page.of(freezes, |freeze| name_of(&freeze.parts().target));
+    let freezes = freezes.into_iter().map(|freeze| show(&state, freeze)).collect();
+    Ok(pb::ListFreezesResponse { freezes, revision: state.revision.0, next })
 }
 
 fn show(state: &State, freeze: &Freeze) -> pb::Freeze {

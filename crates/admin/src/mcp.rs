@@ -7,22 +7,37 @@ use chancery_model::State;
 use crate::{
     AdminError,
     ctx::Ctx,
-    fleet::{self, FleetRequest},
+    fleet::{self, Elsewhere, FleetRequest},
+    page::Page,
     record::Operation,
 };
 
 /// Returns the status of all sources on the leader, which has the streams to them. If it does not answer, returns the
 /// status on this replica.
-pub(crate) async fn get_mcp_status(ctx: &Ctx, request: pb::GetMcpStatusRequest) -> pb::McpStatus {
-    let here = mcp_status(ctx);
-    if request.local || here.leader == here.replica_id {
-        return here;
-    }
-    let there = fleet::ask(ctx, &pb::GetMcpStatusRequest { local: true }).await;
+pub(crate) async fn get_mcp_status(
+    ctx: &Ctx,
+    request: pb::GetMcpStatusRequest,
+) -> Result<pb::McpStatus, AdminError> {
+    let page = Page::parse_or_all("mcp", request.limit, &request.cursor)?;
+    let local = pb::GetMcpStatusRequest { local: true, ..Default::default() };
+    let there = fleet::ask_unless(request.local, ctx, &local).await;
+    Ok(paged(leading(mcp_status(ctx), there), &page))
+}
+
+/// Returns the status on the replica that leads; that of this replica if none that answered does.
+fn leading(here: pb::McpStatus, there: Elsewhere<pb::McpStatus>) -> pb::McpStatus {
     let not_asked = there.not_asked.clone();
     let leads = |status: &pb::McpStatus| status.leader == status.replica_id;
-    let leading = there.into_replies().find(leads);
-    leading.unwrap_or(pb::McpStatus { not_asked, ..here })
+    let leading = if leads(&here) { None } else { there.into_replies().find(leads) };
+    pb::McpStatus { not_asked, ..leading.unwrap_or(here) }
+}
+
+/// Returns the status with the sources of a page.
+fn paged(mut status: pb::McpStatus, page: &Page<String>) -> pb::McpStatus {
+    let mut sources = std::mem::take(&mut status.sources);
+    sources.sort_by(|a, b| a.name.cmp(&b.name));
+    let (sources, next) = page.of(sources, |source| source.name.clone());
+    pb::McpStatus { sources, next, ..status }
 }
 
 impl FleetRequest for pb::GetMcpStatusRequest {
@@ -41,7 +56,7 @@ fn mcp_status(ctx: &Ctx) -> pb::McpStatus {
         replica_id: ctx.deps.replica.id(),
         leader: ctx.deps.replica.leader().unwrap_or_default(),
         sources: ctx.deps.sources.status().into_iter().map(|one| source(one, &state)).collect(),
-        not_asked: Vec::new(),
+        ..pb::McpStatus::default()
     }
 }
 
@@ -100,5 +115,51 @@ impl From<ConfirmRefusal> for AdminError {
             ConfirmRefusal::NotLeader(_) | ConfirmRefusal::Refused(_) => Self::Precondition(text),
             ConfirmRefusal::ShutDown => Self::Unavailable(text),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(replica_id: u64, leader: u64, sources: &[&str]) -> pb::McpStatus {
+        let source = |name: &&str| pb::McpSource { name: (*name).to_owned(), ..Default::default() };
+        let sources = sources.iter().map(source).collect();
+        pb::McpStatus { replica_id, leader, sources, ..Default::default() }
+    }
+
+    /// The replicas that did not answer were named only if the leader was one of them.
+    #[test]
+    fn status_of_the_leader_names_the_replicas_that_did_not_answer() {
+        let missing = |replica_id| pb::ReplicaNotAsked { replica_id, ..Default::default() };
+        let there = |replies: Vec<(u64, pb::McpStatus)>, replica_id| Elsewhere {
+            answered: replies.iter().map(|(replica_id, _)| *replica_id).collect(),
+            replies,
+            not_asked: vec![missing(replica_id)],
+            n_not_asked: 1,
+        };
+        let asked = leading(status(1, 2, &[]), there(vec![(2, status(2, 2, &["a"]))], 3));
+        assert_eq!(asked, pb::McpStatus { not_asked: vec![missing(3)], ..status(2, 2, &["a"]) });
+        let leader = leading(status(1, 1, &["a"]), there(vec![(2, status(2, 1, &[]))], 3));
+        assert_eq!(leader, pb::McpStatus { not_asked: vec![missing(3)], ..status(1, 1, &["a"]) });
+        let none = leading(status(1, 3, &[]), there(vec![(2, status(2, 3, &[]))], 3));
+        assert_eq!((none.replica_id, none.not_asked), (1, vec![missing(3)]));
+    }
+
+    #[test]
+    fn pages_of_sources_are_all_sources() {
+        let whole = status(1, 1, &["web", "pilot", "a \"é", "mesh"]);
+        let (mut names, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = Page::parse_or_all("mcp", 3, &cursor).unwrap();
+            let part = paged(whole.clone(), &page);
+            assert_eq!((part.replica_id, part.leader), (1, 1));
+            names.push(part.sources.into_iter().map(|one| one.name).collect::<Vec<_>>());
+            cursor = part.next;
+            if cursor.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(names, [vec!["a \"é", "mesh", "pilot"], vec!["web"]]);
     }
 }

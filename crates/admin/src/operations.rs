@@ -319,7 +319,11 @@ operations! {
         list_freezes(ctx, request: ListFreezesRequest) -> pb::ListFreezesResponse {
             needs: Open,
             record: read,
-            http: GET "/v1/freezes" { stale: flag("stale") },
+            http: GET "/v1/freezes" {
+                stale: flag("stale"),
+                limit: limit("limit"),
+                cursor: text("cursor"),
+            },
             run: freeze::list_freezes(ctx, request).await,
         }
 
@@ -579,8 +583,12 @@ operations! {
         get_mcp_status(ctx, request: GetMcpStatusRequest) -> pb::McpStatus {
             needs: Cluster(Verb::McpRead),
             record: read,
-            http: GET "/v1/mcp" { local: flag("local") },
-            run: Ok(mcp::get_mcp_status(ctx, request).await),
+            http: GET "/v1/mcp" {
+                local: flag("local"),
+                limit: limit("limit"),
+                cursor: text("cursor"),
+            },
+            run: mcp::get_mcp_status(ctx, request).await,
         }
 
         /// Allows a held deletion of a source of MCP.

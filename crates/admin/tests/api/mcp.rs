@@ -12,7 +12,10 @@ use crate::support::Server;
 async fn confirmation_of_an_unknown_source_is_not_found() {
     let server = Server::start().await;
     let status = server.done("GET", "/v1/mcp", "").await;
-    assert_eq!(status, json!({"replica_id": 1, "leader": 1, "sources": [], "not_asked": []}));
+    assert_eq!(
+        status,
+        json!({"replica_id": 1, "leader": 1, "sources": [], "not_asked": [], "next": ""})
+    );
     let (status, error) =
         server.call("POST", "/v1/mcp/confirm?source=pilot&collection=a/b/c&token=0", "").await;
     assert_eq!(status, StatusCode::NOT_FOUND);

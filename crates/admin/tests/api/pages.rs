@@ -13,7 +13,7 @@ use tonic::Code;
 use crate::support::{Client, Server, clusters};
 
 /// The lists with cursors that only the list has made, and the field with their items.
-const LISTS: [(&str, &str); 8] = [
+const LISTS: [(&str, &str); 9] = [
     ("/v1/resources?", "resources"),
     ("/v1/assignments?", "assignments"),
     ("/v1/history?", "entries"),
@@ -22,6 +22,7 @@ const LISTS: [(&str, &str); 8] = [
     ("/v1/quotas?", "quotas"),
     ("/v1/analyze?", "findings"),
     ("/v1/load?", "clusters"),
+    ("/v1/freezes?", "freezes"),
 ];
 
 /// Returns the pages of a list. `between` runs after each page.
@@ -75,6 +76,10 @@ async fn fill(server: &Server) {
     for name in ["t1", "t1", "t2", "t3", "t4", "t5", "t6"] {
         server.done("POST", &format!("/v1/tokens?name={name}"), "").await;
     }
+    for name in ["f6", "f5", "f4/a", "f3", "f2", "f1"] {
+        server.done("POST", &format!("/v1/freeze?scope={name}"), "").await;
+    }
+    server.done("POST", "/v1/freeze?all=true", "").await;
     let stats = |cluster: &str, service: &str| ClusterStats {
         cluster_name: cluster.to_owned(),
         cluster_service_name: service.to_owned(),
@@ -179,7 +184,8 @@ async fn hostile_cursor_and_limit_are_refused() {
     let made = server.done("GET", "/v1/resources?limit=1", "").await;
     let made = made["next"].as_str().unwrap();
     let (long, cut) = ("A".repeat(20_000), &made[..made.len() - 3]);
-    for (uri, _) in LISTS {
+    // A server without sources of MCP lists none.
+    for (uri, _) in LISTS.into_iter().chain([("/v1/mcp?", "sources")]) {
         for cursor in ["x", "1", "%00", "..%2F..", "bnVsbA", "W10", "eyJhIjoxfQ", cut, &long] {
             let uri = format!("{uri}limit=1&cursor={cursor}");
             let (status, code, text) = server.refused("GET", &uri, "").await;

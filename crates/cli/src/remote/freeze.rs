@@ -81,7 +81,7 @@ pub(super) async fn list(
     mut client: AdminClient<Channel>,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let request = pb::ListFreezesRequest { stale: read.stale };
+    let request = pb::ListFreezesRequest { stale: read.stale, ..Default::default() };
     let response = client.list_freezes(request).await.map_err(|status| refusal(&status))?;
     let response = response.into_inner();
     answer.show(&response, |out| {

@@ -11,7 +11,7 @@ use clap::Subcommand;
 use super::{
     client::refusal,
     connector::Channel,
-    fleet::{Extent, check_complete},
+    fleet::{Extent, check_complete, unanswered},
 };
 use crate::{answer::Answer, failure::Failure, help::examples, table::Table, text::count};
 
@@ -50,9 +50,14 @@ pub(super) async fn run(
     let mut client = McpServiceClient::new(channel).max_decoding_message_size(usize::MAX);
     match command {
         Mcp::Status(Extent { local }) => {
-            let response = client.get_mcp_status(GetMcpStatusRequest { local }).await;
+            let request = GetMcpStatusRequest { local, ..Default::default() };
+            let response = client.get_mcp_status(request).await;
             let status = response.map_err(|status| refusal(&status))?.into_inner();
             answer.show(&status, |out| write_status(&status, out))?;
+            // The status on the leader is complete without the others.
+            if status.leader == status.replica_id {
+                return Ok(());
+            }
             check_complete(&status.not_asked)
         }
         Mcp::Confirm { source, collection, token } => {
@@ -69,6 +74,10 @@ pub(super) async fn run(
 fn write_status(status: &McpStatus, out: &mut dyn Write) -> io::Result<()> {
     if status.sources.is_empty() {
         return writeln!(out, "no MCP source is configured (mcp.sources)");
+    }
+    if status.leader == status.replica_id && !status.not_asked.is_empty() {
+        let missing = unanswered(&status.not_asked);
+        writeln!(out, "{missing}; only the leader has streams to the sources")?;
     }
     if status.leader != status.replica_id {
         let leader = match status.leader {
