@@ -14,6 +14,7 @@ use chancery_fanout::{Change, LiveStream, SelectStream, StreamStatus};
 use chancery_model::{Glob, Revision};
 use futures::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
+use prost::{Message, encoding::encoded_len_varint};
 use tokio::time::Instant;
 
 use crate::{
@@ -32,6 +33,8 @@ const PAGE_NODES_MAX: usize = 1000;
 const PIECE_NODES_MAX: usize = 200;
 /// The maximum number of nodes that a request may ask for.
 const LIMIT_MAX: usize = 10_000;
+/// The size in bytes at which the page of one replica ends, below the maximum size of an answer to another replica.
+const PAGE_BYTES_MAX: usize = 12 << 20;
 
 /// Connected nodes, in pieces. The last piece says how complete the list is.
 pub(crate) struct NodePages(pub(crate) Pieces);
@@ -224,12 +227,16 @@ async fn page(
     let ids = merged.nodes.iter().map(|node| &node.id);
     let ids: Vec<String> =
         ids.chain(merged.disconnected.iter().map(|node| &node.id)).cloned().collect();
+    let last = ids.iter().max().cloned().unwrap_or_default();
     let whole = pb::ListNodesRequest { limit: forwarded.limit, ids, ..Default::default() };
     let selection_of_ids = Selection::parse(&whole)?;
     let here = page_here(ctx, &selection_of_ids, limit);
     let local = pb::ListNodesRequest { local: true, ..whole };
     let (here, there) = tokio::join!(here, fleet::ask(ctx, &local));
     let whole = merge(here?, there, limit);
+    // The status of the nodes on all replicas may be larger than a page. The others follow in the next one.
+    let is_cut = !whole.next.is_empty() && whole.next < last;
+    let next = if is_cut { whole.next } else { merged.next.clone() };
     let is_selected = |node: &pb::NodeStatus| match selection.state {
         Some(StateFilter::Connected(state)) => {
             let condition = node.condition.as_ref();
@@ -243,7 +250,7 @@ async fn page(
         Some(StateFilter::Disconnected) => whole.disconnected,
         _ => Vec::new(),
     };
-    Ok(pb::ListNodesResponse { nodes, disconnected, ..merged })
+    Ok(pb::ListNodesResponse { nodes, disconnected, next, ..merged })
 }
 
 /// Returns the first nodes of all replicas that a request selects.
@@ -286,12 +293,65 @@ async fn page_here(
     let last = by_id.keys().nth(limit - 1).into_iter();
     let next = last.chain(disconnected.get(limit - 1).map(|node| &node.id)).min();
     let next = next.cloned().unwrap_or_default();
-    let nodes = by_id.values().map(|streams| {
+    let nodes = by_id.into_values().map(|streams| {
         let streams: Vec<&StreamStatus> = streams.iter().collect();
         show_node(replica_id, &streams)
     });
-    let nodes = nodes.collect();
-    Ok(pb::ListNodesResponse { nodes, next, disconnected, replicas: 1, ..Default::default() })
+    Ok(bounded(nodes, disconnected, next, PAGE_BYTES_MAX))
+}
+
+/// Returns the page with the first of these nodes, in about `bytes_max` bytes, but with at least one. The others follow in
+/// the next page. `next` ends the page if all of them fit.
+fn bounded(
+    nodes: impl Iterator<Item = pb::NodeStatus>,
+    disconnected: Vec<pb::DisconnectedNode>,
+    next: String,
+    bytes_max: usize,
+) -> pb::ListNodesResponse {
+    let mut page = pb::ListNodesResponse { next, replicas: 1, ..Default::default() };
+    let mut space = Space { n_bytes: bytes_max, last: String::new() };
+    let (mut nodes, mut lost) = (nodes, disconnected.into_iter().peekable());
+    let is_whole = nodes.all(|node| {
+        while let Some(one) = lost.next_if(|one| one.id < node.id) {
+            if !space.holds(&one.id, &one) {
+                return false;
+            }
+            page.disconnected.push(one);
+        }
+        let holds = space.holds(&node.id, &node);
+        page.nodes.extend(holds.then_some(node));
+        holds
+    });
+    let is_whole = is_whole
+        && lost.all(|one| {
+            let holds = space.holds(&one.id, &one);
+            page.disconnected.extend(holds.then_some(one));
+            holds
+        });
+    if !is_whole {
+        page.next = space.last;
+    }
+    page
+}
+
+/// The remaining space of a page, and its last ID.
+struct Space {
+    n_bytes: usize,
+    last: String,
+}
+
+impl Space {
+    /// Returns whether a node fits. The first one always does.
+    fn holds(&mut self, id: &str, node: &impl Message) -> bool {
+        let len = node.encoded_len();
+        let left = self.n_bytes.checked_sub(1 + encoded_len_varint(len as u64) + len);
+        if left.is_none() && !self.last.is_empty() {
+            return false;
+        }
+        self.n_bytes = left.unwrap_or_default();
+        id.clone_into(&mut self.last);
+        true
+    }
 }
 
 /// The streams of nodes by the ID of the node.
@@ -464,5 +524,31 @@ mod tests {
         assert_eq!(sizes, [200, 200, 50]);
         assert!(pieces.iter().all(|piece| piece.replicas_not_asked == 2 && piece.next == "x"));
         assert_eq!(super::pieces(page(&[], "")).count(), 1);
+    }
+
+    /// A page of nodes with long IDs was larger than an answer between replicas may be.
+    #[test]
+    fn page_of_one_replica_ends_at_its_size() {
+        let node = |n: usize| pb::NodeStatus { id: format!("{n:0100}"), ..Default::default() };
+        let lost =
+            |n: usize| pb::DisconnectedNode { id: format!("{n:0100}"), ..Default::default() };
+        let page = |bytes_max| {
+            let nodes = [0, 1, 4, 5].into_iter().map(node);
+            bounded(nodes, [2, 3, 6].map(lost).into(), "end".to_owned(), bytes_max)
+        };
+        let of = |page: &pb::ListNodesResponse| {
+            (
+                page.nodes.len(),
+                page.disconnected.len(),
+                page.next.trim_start_matches('0').to_owned(),
+            )
+        };
+        assert_eq!(of(&page(1 << 20)), (4, 3, "end".to_owned()));
+        assert_eq!(of(&page(320)), (2, 1, "2".to_owned()));
+        assert_eq!(of(&page(530)), (3, 2, "4".to_owned()));
+        assert_eq!(of(&page(650)), (4, 2, "5".to_owned()));
+        // A node that is larger than a page is a page.
+        let (n_nodes, n_lost, next) = of(&page(1));
+        assert_eq!((n_nodes, n_lost, next.as_str()), (1, 0, ""));
     }
 }

@@ -10,7 +10,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::support::{Client, Server, clusters};
+use crate::support::{Client, Server, clusters, eventually};
 
 /// The lists with cursors that only the list has made, and the field with their items.
 const LISTS: [(&str, &str); 9] = [
@@ -236,5 +236,55 @@ async fn page_in_several_pieces_has_one_cursor() {
         (listed, cursors.len(), n_pieces),
         (names.iter().map(|one| (*one).to_owned()).collect(), 2, 4)
     );
+    server.stop().await;
+}
+
+/// The page of a replica ended at its limit only, so that a page with long IDs was too large for another replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_of_long_node_ids_ends_before_its_limit() {
+    let server = Server::start().await;
+    let id = |n: usize| format!("{n:03}{}", "x".repeat(200_000));
+    let mut clients = Vec::new();
+    for n in 0..70 {
+        let mut client = Client::open(&server, &id(n));
+        client.subscribe(CLUSTER).await;
+        clients.push(client);
+    }
+    let all = 70;
+    eventually(
+        async || {
+            let counted = server.done("GET", "/v1/nodes?count=true", "").await;
+            let counts = counted["counts"].as_object().unwrap();
+            (counts.values().map(|n| n.as_u64().unwrap()).sum::<u64>() == all).then_some(())
+        },
+        "all nodes are connected",
+    )
+    .await;
+    for state in ["", "pending"] {
+        let (mut listed, mut cursor, mut n_pages) = (Vec::new(), String::new(), 0);
+        loop {
+            let request = pb::ListNodesRequest {
+                limit: 1000,
+                state: state.to_owned(),
+                cursor,
+                ..Default::default()
+            };
+            let mut pieces = server.grpc().list_nodes(request).await.unwrap().into_inner();
+            let (mut n_bytes, mut next) = (0, String::new());
+            while let Some(piece) = pieces.message().await.unwrap() {
+                n_bytes += piece.encoded_len();
+                next = piece.next;
+                listed.extend(piece.nodes.into_iter().map(|node| node.id[..3].to_owned()));
+            }
+            assert!(n_bytes < 14 << 20, "{n_bytes} bytes");
+            n_pages += 1;
+            cursor = next;
+            if cursor.is_empty() {
+                break;
+            }
+        }
+        let ids: Vec<String> = (0..70).map(|n| format!("{n:03}")).collect();
+        assert_eq!((listed, n_pages), (ids, 2), "{state}");
+    }
     server.stop().await;
 }
