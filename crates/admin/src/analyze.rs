@@ -1,5 +1,5 @@
 //! The analysis of what is stored: resources that nothing uses, routes that never match, scopes that no node has, and
-//! references that dangle.
+//! references that dangle. It also finds the connected nodes that have a problem.
 //!
 //! The whole state decides about a finding, so that a resource that another team uses is not called unused. The answer
 //! names only what the caller may read.
@@ -8,6 +8,7 @@ mod assignments;
 mod dangling;
 mod findings;
 mod fleet;
+mod nodes;
 mod routes;
 mod unused;
 mod world;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{ScopeName, Target, Verb};
 
-use self::{findings::Findings, world::World};
+use self::{findings::Findings, fleet::UsedAssignments, nodes::Nodes, world::World};
 use crate::{
     AdminError, ctx::Ctx, deps::Freshness, fleet_effects, references::Suspects, work::Size,
 };
@@ -52,13 +53,19 @@ pub(crate) async fn analyze(
     let (mut findings, suspects) = ctx.deps.work.run(Size::Large, stored).await?;
     let fleet = fleet_effects::nodes_with(ctx, world.whole(), suspects.scopes()).await?;
     let mut not_asked = fleet.not_asked.clone();
-    if sees_assignments {
-        let missing = fleet::fleet_findings(ctx, &world, &mut findings).await?;
-        let is_new = |one: &pb::ReplicaNotAsked| {
-            not_asked.iter().all(|known| known.replica_id != one.replica_id)
-        };
-        let missing: Vec<_> = missing.into_iter().filter(is_new).collect();
-        not_asked.extend(missing);
+    if world.only().is_none() && ctx.may(Verb::Nodes, Target::Cluster) {
+        let (nodes, used) = tokio::join!(Nodes::of_fleet(ctx), UsedAssignments::of_fleet(ctx));
+        let (nodes, used) = (nodes?, used?);
+        nodes.find(&mut findings);
+        if sees_assignments {
+            used.find(&world, &mut findings);
+        }
+        for one in nodes.not_asked().iter().chain(used.not_asked()) {
+            if not_asked.iter().all(|known| known.replica_id != one.replica_id) {
+                not_asked.push(one.clone());
+            }
+        }
+        not_asked.sort_by_key(|one| one.replica_id);
     }
     let of = Arc::clone(&world);
     let finish = move || {

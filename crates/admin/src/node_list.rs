@@ -12,6 +12,7 @@ use std::{
 use chancery_admin_proto::v1 as pb;
 use chancery_fanout::{Change, LiveStream, SelectStream, StreamStatus};
 use chancery_model::{Glob, Revision};
+use chancery_raft_proto::v1::NodeFactsQuestion;
 use futures::{Stream, StreamExt, stream};
 use parking_lot::Mutex;
 use prost::{Message, encoding::encoded_len_varint};
@@ -24,6 +25,7 @@ use crate::{
     held_changes::{held_up_to, hide_held},
     node_counts,
     node_state::{DISCONNECTED, NODE_STATES, NodeState},
+    node_survey::survey,
     nodes::{check_answered, merged, selected_streams, show_node},
 };
 
@@ -103,7 +105,7 @@ pub(crate) async fn list_nodes(
         return Err(AdminError::Parameter(text.to_owned()));
     }
     if request.count {
-        let counts = count(ctx, &request).await?;
+        let counts = count(ctx, request).await?;
         return Ok(NodePages(stream::iter([Ok(counts)]).boxed()));
     }
     let mut first = page(ctx, &request, if limit == 0 { PAGE_NODES_MAX } else { limit }).await?;
@@ -122,36 +124,14 @@ pub(crate) async fn list_nodes(
     Ok(NodePages(pieces.boxed()))
 }
 
-/// Counts the nodes of all replicas by state.
+/// Counts the nodes of all replicas by state and by problem.
 async fn count(
     ctx: &Ctx,
-    request: &pb::ListNodesRequest,
+    request: pb::ListNodesRequest,
 ) -> Result<pb::ListNodesResponse, AdminError> {
-    let forwarded = pb::ListNodesRequest { local: true, ..request.clone() };
-    let here = count_here(ctx, Selection::parse(request)?);
-    let (here, there) = tokio::join!(here, fleet::ask_unless(request.local, ctx, &forwarded));
-    let mut counted = pb::ListNodesResponse {
-        replicas: 1 + there.n_answered(),
-        replicas_not_asked: there.n_not_asked,
-        not_asked: there.not_asked.clone(),
-        ..here?
-    };
-    for (state, n) in there.into_replies().flat_map(|reply| reply.counts) {
-        *counted.counts.entry(state).or_default() += n;
-    }
-    Ok(counted)
-}
-
-/// Counts the connected nodes of this replica by state.
-async fn count_here(ctx: &Ctx, selection: Selection) -> Result<pb::ListNodesResponse, AdminError> {
-    let since = Instant::now();
-    let by_id = node_counts::states(&ctx.deps.fanout, move |node| selection.has(&node.id)).await;
-    check_answered(ctx, since)?;
-    let mut counts = BTreeMap::new();
-    for state in by_id.into_values() {
-        *counts.entry(state.word().to_owned()).or_default() += 1;
-    }
-    Ok(pb::ListNodesResponse { counts, ..Default::default() })
+    let pb::ListNodesRequest { id, ids, cursor, local, .. } = request;
+    let question = NodeFactsQuestion { after: cursor, id, ids, ..NodeFactsQuestion::default() };
+    Ok(survey(ctx, question, local).await?.into_response())
 }
 
 /// The pages of a list without a limit.
@@ -475,7 +455,7 @@ impl FleetRequest for pb::ListNodesRequest {
     async fn answer_here(self, ctx: &Ctx) -> Result<pb::ListNodesResponse, AdminError> {
         let selection = Selection::parse(&self)?;
         if self.count {
-            return count_here(ctx, selection).await;
+            return count(ctx, pb::ListNodesRequest { local: true, ..self }).await;
         }
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).clamp(1, LIMIT_MAX);
         page_here(ctx, &selection, limit).await

@@ -9,7 +9,7 @@ use chancery_protocol::{SubscriptionStatus, SyncState, Synchronization};
 use crate::times::millis;
 
 /// The time after which a client that owes an answer counts as silent.
-const SILENT_AFTER: Duration = Duration::from_secs(10);
+pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(10);
 
 /// The state of a connected node or of its stream. A worse state is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -84,7 +84,7 @@ pub(crate) fn coarse_word(condition: &pb::Condition) -> &'static str {
 
 /// Returns the state of a stream.
 pub(crate) fn stream_state(stream: &LiveStream<'_>) -> NodeState {
-    if !stream.is_assigned {
+    if stream.assignment.is_none() {
         return NodeState::Unassigned;
     }
     let states = stream.synchronization().map(|one| state_of(stream.clock_ms, one));
@@ -165,12 +165,17 @@ fn waits_for(subscription: &SubscriptionStatus) -> String {
     }
 }
 
+/// Returns whether a client is an Envoy, which has one connection.
+pub(crate) fn is_envoy(user_agent: &str) -> bool {
+    user_agent.starts_with("envoy")
+}
+
 /// Returns the number of clients that use the ID of a node at the same time, if there is more than one.
 ///
 /// Two connections are two clients if both have a stream for the same types. A process with gRPC may have one
 /// connection for each of its channels, so only addresses count there.
 pub(crate) fn n_duplicates(user_agent: &str, streams: &[pb::StreamStatus]) -> u64 {
-    let is_envoy = user_agent.starts_with("envoy");
+    let is_envoy = is_envoy(user_agent);
     let client = |stream: &pb::StreamStatus| match stream.peer.rsplit_once(':') {
         Some((host, _)) if !is_envoy => (0, host.to_owned()),
         _ => (stream.replica_id, stream.peer.clone()),

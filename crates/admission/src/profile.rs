@@ -94,6 +94,12 @@ impl ClientProfile {
     /// C-core reports the version of its core and that of the language: `C-core 58.0.0 Python 1.85.1`.
     #[must_use]
     pub fn of_user_agent(user_agent: &str) -> Self {
+        Self::of_known_user_agent(user_agent).unwrap_or(Self::of(ClientKind::Envoy))
+    }
+
+    /// Returns the profile of a client with this user agent; `None` if it names no known kind of client.
+    #[must_use]
+    pub fn of_known_user_agent(user_agent: &str) -> Option<Self> {
         let (name, version) = user_agent.split_once('/').unwrap_or((user_agent, ""));
         let version = ClientVersion::parse(version.rsplit(' ').next().unwrap_or_default());
         let kind = match name {
@@ -101,12 +107,12 @@ impl ClientProfile {
             name if name.starts_with("gRPC Go") => ClientKind::GrpcGo,
             name if name.starts_with("gRPC Java") => ClientKind::GrpcJava,
             name if name.starts_with("gRPC Node") => ClientKind::GrpcNode,
-            "envoy" => return Self { kind: ClientKind::Envoy, version },
-            _ => return Self::of(ClientKind::Envoy),
+            "envoy" => return Some(Self { kind: ClientKind::Envoy, version }),
+            _ => return None,
         };
         // C-core has version numbers of its own.
         let version = version.filter(|version| version.major == 1);
-        Self { kind, version }
+        Some(Self { kind, version })
     }
 }
 
@@ -343,6 +349,10 @@ mod tests {
             ("", "envoy"),
         ] {
             assert_eq!(ClientProfile::of_user_agent(user_agent).to_string(), expected);
+        }
+        for user_agent in ["gRPC Rust tonic-xds/0.1.0-alpha.4", "Envoy/1.40.0", "envoys/1.40.0", ""]
+        {
+            assert_eq!(ClientProfile::of_known_user_agent(user_agent), None, "{user_agent}");
         }
     }
 

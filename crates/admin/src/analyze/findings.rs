@@ -41,6 +41,11 @@ impl Rule {
         pb::AnalysisFinding { name: name.to_owned(), ..self.with(message) }
     }
 
+    /// Returns a finding about a node.
+    pub(super) fn of_node(self, id: &str, message: String) -> pb::AnalysisFinding {
+        pb::AnalysisFinding { name: id.to_owned(), ..self.with(message) }
+    }
+
     /// Returns a finding about a scope.
     pub(super) fn of_scope(self, scope: &ScopeName, message: String) -> pb::AnalysisFinding {
         pb::AnalysisFinding { scope: scope.to_string(), ..self.with(message) }
@@ -61,7 +66,7 @@ impl Rule {
         }
     }
 
-    /// Returns a finding about no object.
+    /// Returns a finding about no object, or about several.
     pub(super) fn with(self, message: String) -> pb::AnalysisFinding {
         pb::AnalysisFinding {
             rule_id: self.id.to_owned(),

@@ -1,10 +1,13 @@
 //! The findings that need the connected nodes of all replicas.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
-use chancery_model::{Target, Verb};
+use chancery_fanout::LiveStream;
+use chancery_model::Verb;
 use chancery_raft_proto::v1::{UsedAssignmentsAnswer, UsedAssignmentsQuestion};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::{
     findings::{Findings, Rule, Severity},
@@ -14,7 +17,7 @@ use crate::{
     AdminError,
     ctx::{Access, Ctx, Needs},
     fleet::{self, FleetRequest},
-    nodes,
+    nodes::check_answered,
 };
 
 /// An assignment that no connected node has.
@@ -24,31 +27,40 @@ const UNUSED: Rule = Rule {
     fix: "delete it if its nodes do not return",
 };
 
-/// Adds the assignments that no connected node of the fleet has. Returns the replicas that did not answer: without
-/// their nodes, nothing is added.
-pub(super) async fn fleet_findings(
-    ctx: &Ctx,
-    world: &World,
-    findings: &mut Findings,
-) -> Result<Vec<pb::ReplicaNotAsked>, AdminError> {
-    if world.only().is_some() || !ctx.may(Verb::Nodes, Target::Cluster) {
-        return Ok(Vec::new());
+/// The assignments that connected nodes have.
+pub(super) struct UsedAssignments {
+    names: BTreeSet<String>,
+    not_asked: Vec<pb::ReplicaNotAsked>,
+}
+
+impl UsedAssignments {
+    /// Asks all replicas.
+    pub(super) async fn of_fleet(ctx: &Ctx) -> Result<Self, AdminError> {
+        let (here, there) = tokio::join!(
+            UsedAssignmentsQuestion {}.answer_here(ctx),
+            fleet::ask(ctx, &UsedAssignmentsQuestion {})
+        );
+        let not_asked = there.not_asked.clone();
+        let mut names: BTreeSet<String> = here?.names.into_iter().collect();
+        names.extend(there.into_replies().flat_map(|reply| reply.names));
+        Ok(Self { names, not_asked })
     }
-    let (here, there) = tokio::join!(
-        UsedAssignmentsQuestion {}.answer_here(ctx),
-        fleet::ask(ctx, &UsedAssignmentsQuestion {})
-    );
-    let not_asked = there.not_asked.clone();
-    if !not_asked.is_empty() {
-        return Ok(not_asked);
+
+    /// Returns the replicas that did not answer.
+    pub(super) fn not_asked(&self) -> &[pb::ReplicaNotAsked] {
+        &self.not_asked
     }
-    let mut used: BTreeSet<String> = here?.names.into_iter().collect();
-    used.extend(there.into_replies().flat_map(|reply| reply.names));
-    for rule in world.reachable().iter().filter(|rule| !used.contains(&*rule.name)) {
-        let text = "no connected node has it".to_owned();
-        findings.add(UNUSED.of_assignment(&rule.name, text));
+
+    /// Adds the assignments that no connected node of the fleet has. Without the answers of all replicas, adds none.
+    pub(super) fn find(&self, world: &World, findings: &mut Findings) {
+        if !self.not_asked.is_empty() {
+            return;
+        }
+        for rule in world.reachable().iter().filter(|rule| !self.names.contains(&*rule.name)) {
+            let text = "no connected node has it".to_owned();
+            findings.add(UNUSED.of_assignment(&rule.name, text));
+        }
     }
-    Ok(not_asked)
 }
 
 impl Needs for UsedAssignmentsQuestion {
@@ -60,9 +72,21 @@ impl FleetRequest for UsedAssignmentsQuestion {
     type Reply = UsedAssignmentsAnswer;
 
     async fn answer_here(self, ctx: &Ctx) -> Result<UsedAssignmentsAnswer, AdminError> {
-        let streams = nodes::streams(ctx).await?;
-        let names = streams.iter().filter_map(|stream| stream.assignment.as_deref());
-        let names: BTreeSet<&str> = names.collect();
-        Ok(UsedAssignmentsAnswer { names: names.into_iter().map(str::to_owned).collect() })
+        let names: Arc<Mutex<BTreeSet<Arc<str>>>> = Arc::default();
+        let seen = Arc::clone(&names);
+        let see = move |stream: &LiveStream<'_>| {
+            if let Some(name) = stream.assignment {
+                let mut seen = seen.lock();
+                if !seen.contains(name) {
+                    seen.insert(Arc::clone(name));
+                }
+            }
+            false
+        };
+        let since = Instant::now();
+        ctx.deps.fanout.for_each_stream_of(Arc::new(see), |_| {}).await;
+        check_answered(ctx, since)?;
+        let names = std::mem::take(&mut *names.lock());
+        Ok(UsedAssignmentsAnswer { names: names.iter().map(ToString::to_string).collect() })
     }
 }

@@ -1,11 +1,16 @@
 //! The analysis of what is stored: each rule with a case that it finds and one that it does not.
 
-use chancery_model::types::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET};
+use std::time::Duration;
+
+use chancery_model::{
+    Node,
+    types::{CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET},
+};
 use serde_json::{Value, json};
 
 use crate::{
     access::{Who, done, rules, send, token},
-    support::{Client, Server, eventually},
+    support::{Client, Server, clusters, eventually},
 };
 
 fn cluster(name: &str) -> String {
@@ -319,5 +324,177 @@ async fn answer_names_only_what_the_caller_may_read() {
     // The administrator gets the names.
     let answer = done(&server, Who::Admin, "GET", "/v1/analyze", "").await;
     assert!(answer.to_string().contains("in scope \\\"hidden\\\""), "{answer}");
+    server.stop().await;
+}
+
+/// Returns the findings of rules about nodes as `rule name`.
+fn of_rules(answer: &Value, is_rule: impl Fn(&str) -> bool) -> Vec<String> {
+    let all = answer["findings"].as_array().unwrap().iter();
+    let brief = |one: &Value| {
+        let (rule, name) = (one["rule_id"].as_str().unwrap(), one["name"].as_str().unwrap());
+        is_rule(rule).then(|| format!("{rule} {name}"))
+    };
+    all.filter_map(brief).collect()
+}
+
+/// Returns the findings about nodes, without those about versions.
+fn of_nodes(answer: &Value) -> Vec<String> {
+    of_rules(answer, |rule| rule.starts_with("node.") && rule != "node.version")
+}
+
+/// Returns the message of the finding of a rule about a node.
+fn message<'a>(answer: &'a Value, rule: &str, name: &str) -> &'a str {
+    let mut all = answer["findings"].as_array().unwrap().iter();
+    let found = all.find(|one| one["rule_id"] == rule && one["name"] == name);
+    found.unwrap_or_else(|| panic!("{rule} {name}: {answer}"))["message"].as_str().unwrap()
+}
+
+/// Connects a node of a user agent from an address, and acknowledges its clusters.
+async fn synced(server: &Server, id: &str, user_agent: &str, peer: &str) -> Client {
+    let (id, user_agent) = (id.to_owned(), user_agent.to_owned());
+    let mut client = Client::open_from(server, Node { id, user_agent, ..Node::default() }, peer);
+    client.subscribe(CLUSTER).await;
+    let response = client.response().await;
+    client.answer(&response, None).await;
+    client
+}
+
+async fn until_found(server: &Server, expected: &[&str]) -> Value {
+    eventually(
+        async || {
+            let answer = server.done("GET", "/v1/analyze", "").await;
+            (of_nodes(&answer) == expected).then_some(answer)
+        },
+        &format!("{expected:?}"),
+    )
+    .await
+}
+
+/// Each problem of a connected node is a finding with a rule of its own, and a node without a problem has none.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_with_problems_are_found() {
+    let server = Server::start().await;
+    let rules = "assignments: [{name: default, match: {id: 'e*'}, scopes: [default]}]\n";
+    server.done("POST", "/v1/apply?confirm=all", rules).await;
+    server.done("POST", "/v1/apply", &clusters(&["web"], "1s")).await;
+    let envoy = "envoy/1.40.2";
+    let good = synced(&server, "e-good", envoy, "10.0.0.1:1").await;
+    let twins = [
+        synced(&server, "e-twin", envoy, "10.0.0.2:1").await,
+        synced(&server, "e-twin", envoy, "10.0.0.3:1").await,
+    ];
+    // The channels of one process are one client.
+    let channels = [
+        synced(&server, "e-go", "gRPC Go/1.85.0", "10.0.0.4:1").await,
+        synced(&server, "e-go", "gRPC Go/1.85.0", "10.0.0.4:2").await,
+    ];
+    let other = synced(&server, "e-other", "telnet/1", "10.0.0.5:1").await;
+    let mut stray = Client::open(&server, "stray");
+    stray.subscribe(CLUSTER).await;
+    let mut bad = Client::open(&server, "e-bad");
+    bad.subscribe(CLUSTER).await;
+    let response = bad.response().await;
+    bad.answer(&response, Some("bad port")).await;
+
+    let expected = ["node.rejected e-bad", "node.duplicate e-twin", "node.unassigned stray"];
+    let answer = until_found(&server, &expected).await;
+    assert_eq!(message(&answer, "node.rejected", "e-bad"), "rejects its newest response: bad port");
+    let text =
+        "2 clients use this ID at the same time: 10.0.0.2:1 on replica 1, 10.0.0.3:1 on replica 1";
+    assert_eq!(message(&answer, "node.duplicate", "e-twin"), text);
+    let text = "no assignment matches the node, so that it receives no changes";
+    assert_eq!(message(&answer, "node.unassigned", "stray"), text);
+    let text = "the user agent \"telnet/1\" is that of no known client, so that its resources are checked as for Envoy";
+    assert_eq!(message(&answer, "node.version", "e-other"), text);
+    let versions = of_rules(&answer, |rule| rule == "node.version");
+    let expected = ["node.version e-bad", "node.version e-other", "node.version stray"];
+    assert_eq!(versions, expected, "{answer}");
+    let severity = |rule: &str| {
+        let all = answer["findings"].as_array().unwrap().iter();
+        all.filter(|one| one["rule_id"] == rule).all(|one| one["severity"] == "warning")
+    };
+    assert!(severity("node.duplicate") && !severity("node.version"), "{answer}");
+
+    // One scope has no nodes.
+    let one = server.done("GET", "/v1/analyze?scope=default", "").await;
+    assert!(brief(&one).iter().all(|one| !one.starts_with("node.")), "{one}");
+    drop((twins, bad, stray));
+    let answer = until_found(&server, &[]).await;
+    assert_eq!(answer["not_asked"], json!([]));
+    drop((good, channels, other));
+    server.stop().await;
+}
+
+/// A client that leaves a response unanswered is silent. A client that is slow to answer each response is behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_nodes_and_nodes_behind_an_old_revision_are_found() {
+    let server = Server::start().await;
+    server.done("POST", "/v1/apply", &clusters(&["a"], "1s")).await;
+    let envoy = "envoy/1.40.2";
+    let mut good = synced(&server, "good", envoy, "10.0.0.1:1").await;
+    let mut slow = synced(&server, "slow", envoy, "10.0.0.2:1").await;
+    let mut silent = synced(&server, "silent", envoy, "10.0.0.3:1").await;
+    let mut slow_response = None;
+    for timeout in ["2s", "3s"] {
+        server.done("POST", "/v1/apply", &clusters(&["a"], timeout)).await;
+        let response = good.response().await;
+        good.answer(&response, None).await;
+        if timeout == "2s" {
+            silent.response().await;
+            slow_response = Some(slow.response().await);
+        }
+    }
+    // The revisions are new, and the responses may still be answered.
+    let answer = server.done("GET", "/v1/analyze", "").await;
+    assert_eq!(of_nodes(&answer), Vec::<String>::new(), "{answer}");
+    // The slow client takes this time for an answer. Afterwards, it gets the second change.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    slow.acknowledge(&slow_response.unwrap()).await;
+    slow.response().await;
+    let answer = until_found(&server, &["node.silent silent", "node.behind slow"]).await;
+    let text = "has left a response with cluster unanswered for more than 10 seconds";
+    assert_eq!(message(&answer, "node.silent", "silent"), text);
+    let text = "has not acknowledged revision 3, which is more than 10 seconds old";
+    assert_eq!(message(&answer, "node.behind", "slow"), text);
+    let listed = server.done("GET", "/v1/nodes?behind=3", "").await;
+    let listed: Vec<&str> =
+        listed["nodes"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!(listed, ["silent", "slow"]);
+    server.stop().await;
+}
+
+/// An answer names a limited number of nodes for each rule, and says how many there are.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_nodes_of_a_rule_are_named_and_all_are_counted() {
+    let server = Server::start().await;
+    let rules = "assignments: [{name: default, match: {id: 'e*'}, scopes: [default]}]\n";
+    server.done("POST", "/v1/apply?confirm=all", rules).await;
+    let mut clients = Vec::new();
+    for n in (0..25).rev() {
+        let mut client = Client::open(&server, &format!("n{n:02}"));
+        client.subscribe(CLUSTER).await;
+        clients.push(client);
+    }
+    let text = "25 nodes in total, of which the first 20 are named";
+    let total = |answer: &Value, rule: &str| {
+        let mut all = answer["findings"].as_array().unwrap().iter();
+        all.any(|one| one["rule_id"] == rule && one["name"] == "" && one["message"] == text)
+    };
+    let answer = eventually(
+        async || {
+            let answer = server.done("GET", "/v1/analyze", "").await;
+            total(&answer, "node.unassigned").then_some(answer)
+        },
+        "all nodes are connected",
+    )
+    .await;
+    assert!(total(&answer, "node.version"), "{answer}");
+    let named: Vec<String> = (0..20).map(|n| format!("node.unassigned n{n:02}")).collect();
+    assert_eq!(of_nodes(&answer)[1..], named);
+    let counted = server.done("GET", "/v1/nodes?count=true", "").await;
+    assert_eq!(counted["counts"], json!({"unassigned": 25}));
+    let problem = &counted["problems"][0];
+    assert_eq!((&problem["rule_id"], &problem["nodes"]), (&json!("node.unassigned"), &json!(25)));
+    assert_eq!(problem["ids"].as_array().unwrap().len(), 20);
     server.stop().await;
 }

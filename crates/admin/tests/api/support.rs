@@ -278,8 +278,13 @@ impl Client {
 
     /// Opens a stream of a node of the cluster `edge`.
     pub(crate) fn open_as(server: &Server, node: Node) -> Self {
+        Self::open_from(server, node, "127.0.0.1:4242")
+    }
+
+    /// Opens a stream of a node of the cluster `edge` from an address.
+    pub(crate) fn open_from(server: &Server, node: Node, peer: &str) -> Self {
         let kind = StreamKind { protocol: Protocol::Delta, type_url: None };
-        let peer = "127.0.0.1:4242".parse().unwrap();
+        let peer = peer.parse().unwrap();
         let (intake, outlet) =
             server.fanout.open(StreamInfo { kind, peer, identity: None }).unwrap();
         let node = Node { cluster: "edge".to_owned(), ..node };
@@ -313,6 +318,13 @@ impl Client {
             }
             Delivery::End(end) => panic!("the stream has ended: {end:?}"),
         }
+    }
+
+    /// Acknowledges a response, and takes nothing else.
+    pub(crate) async fn acknowledge(&mut self, response: &DeltaDiscoveryResponse) {
+        let type_url = response.type_url.to_string();
+        let response_nonce = response.nonce.to_string();
+        self.request(DeltaRequest { type_url, response_nonce, ..DeltaRequest::default() }).await;
     }
 
     /// Acknowledges a response, or rejects it with a message.

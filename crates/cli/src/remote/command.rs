@@ -85,8 +85,9 @@ pub(crate) enum Command {
     /// Find unused resources, routes that never match and dangling references
     ///
     /// Analyzes what is stored: resources to which nothing refers, routes that an earlier route covers, and scopes that
-    /// no assignment gives. Also finds references to missing resources in the views of nodes. Names only what the
-    /// caller may read. `docs/references.md` lists the rules.
+    /// no assignment gives. Also finds references to missing resources in the views of nodes. Without --scope, finds
+    /// connected nodes with a problem: unassigned, rejecting, silent, behind, with a shared ID, or of an unknown version.
+    /// Names only what the caller may read. `docs/references.md` lists the rules.
     #[command(after_help = format!("{}\n\n{}", examples(&[
         "analyze",
         "analyze --scope edge -o json",

@@ -2,8 +2,10 @@
 
 use std::{net::SocketAddr, sync::Arc, time::SystemTime};
 
-use chancery_model::{Identity, Node, ScopeName, TypeUrl};
-use chancery_protocol::{ContentsPage, Protocol, Session, SubscriptionStatus, Synchronization};
+use chancery_model::{Identity, Node, Revision, ScopeName, TypeUrl};
+use chancery_protocol::{
+    Acceptance, ContentsPage, Protocol, Session, SubscriptionStatus, Synchronization,
+};
 
 use crate::{
     messages::status::{End, NackRecord, SessionId},
@@ -26,10 +28,18 @@ impl StreamRef {
 pub struct LiveStream<'a> {
     /// The node that the client claims to be.
     pub node: &'a Node,
-    /// Whether an assignment applies to the node.
-    pub is_assigned: bool,
+    /// The address of the client.
+    pub peer: SocketAddr,
+    /// The type of the stream; `None` if it is aggregated.
+    pub type_url: Option<&'a TypeUrl>,
+    /// The assignment that applies to the node; `None` if no assignment matches.
+    pub assignment: Option<&'a Arc<str>>,
+    /// The time at which the first request of the stream arrived.
+    pub since: SystemTime,
     /// The present time, in milliseconds of the clock of the subscriptions' times.
     pub clock_ms: u64,
+    /// The revision that the shard has reached.
+    pub(crate) reached: Revision,
     /// The session; its subscriptions at its departure if it is away from its shard.
     pub(crate) session: Result<&'a Session, &'a [SubscriptionStatus]>,
 }
@@ -41,6 +51,16 @@ impl LiveStream<'_> {
         here.chain(
             self.session.err().into_iter().flatten().map(SubscriptionStatus::synchronization),
         )
+    }
+
+    /// Returns whether the client has not acknowledged all changes up to `revision`. A rejection of an earlier one counts
+    /// while it applies. The answers of a session that is away are not known, so it does not count.
+    #[must_use]
+    pub fn is_behind(&self, revision: Revision) -> bool {
+        let has_open = |session: &Session| {
+            session.acceptance_until(revision).any(|(_, one)| one != Acceptance::Accepted)
+        };
+        self.reached < revision || self.session.is_ok_and(has_open)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use chancery_model::Revision;
+
 use crate::{
     messages::{
         page::Page,
@@ -14,13 +16,20 @@ use crate::{
 /// status of a stream.
 const STREAMS_PER_STEP: usize = 8;
 
-/// Returns one page of the status of selected streams, for `steps` steps. `now` is the time of the protocol's clock.
+/// The time of a query in the protocol's clock, and the revision that the shard has reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct At {
+    pub(crate) clock_ms: u64,
+    pub(crate) reached: Revision,
+}
+
+/// Returns one page of the status of selected streams, for `steps` steps.
 pub(crate) fn status_page(
     sessions: &Sessions,
     select: &dyn Fn(&LiveStream<'_>) -> bool,
     from: Key,
     steps: usize,
-    now: u64,
+    at: At,
 ) -> Page<StreamStatus, Key> {
     let (end, mut key) = (sessions.end_key(), from);
     let (mut items, mut n_visits) = (Vec::new(), 0);
@@ -28,21 +37,26 @@ pub(crate) fn status_page(
     while key < end && n_visits < n_max {
         n_visits += 1;
         if let Some(entry) = sessions.get(key)
-            && select(&live(entry, now))
+            && select(&live(entry, at))
         {
             n_visits += STREAMS_PER_STEP - 1;
-            items.push(status(entry, now));
+            items.push(status(entry, at.clock_ms));
         }
         key += 1;
     }
     Page { next: (key < end).then_some(key), ..Page::last(items) }
 }
 
-fn live(entry: &Entry, clock_ms: u64) -> LiveStream<'_> {
+fn live(entry: &Entry, At { clock_ms, reached }: At) -> LiveStream<'_> {
+    let info = &entry.slot().info;
     LiveStream {
         node: entry.placed().node(),
-        is_assigned: entry.placed().assignment().is_some(),
+        peer: info.peer,
+        type_url: info.kind.type_url.as_ref(),
+        assignment: entry.placed().assignment(),
+        since: entry.since(),
         clock_ms,
+        reached,
         session: entry.presence().session_or_status(),
     }
 }

@@ -30,7 +30,10 @@ use crate::{
         work::{Returned, Work},
     },
     placement::Placement,
-    queries::{concern::concerned_page, report::status_page},
+    queries::{
+        concern::concerned_page,
+        report::{At, status_page},
+    },
     stream::slot::{ReadyList, StreamSlot},
     turn::{
         budget::{Budget, cost_of},
@@ -105,7 +108,8 @@ impl Service {
             // The receiver of the reply may be gone.
             Event::Status { select: SelectStreams(select), from, reply } => {
                 let max = self.turn_work_max();
-                drop(reply.send(status_page(&self.sessions, &*select, from, max, now.ms)));
+                let at = At { clock_ms: now.ms, reached: self.reached_revision() };
+                drop(reply.send(status_page(&self.sessions, &*select, from, max, at)));
             }
             Event::Contents { .. } => self.on_contents(event, now),
             Event::Concerned { change, from, reply } => {

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{Replica, eventually, index, joined},
-    support::{KillOnDrop, chancery, signal},
+    scripted::{Client, Manner},
+    scripted_fleet::Fleet,
+    support::{KillOnDrop, chancery, clusters, http_get, signal},
 };
 
 /// The scope of each node has a route to a cluster. The scope `base` has a cluster without a route.
@@ -79,7 +81,7 @@ fn analysis_of_any_replica_covers_the_nodes_of_all() {
             (code == 5 && answer["warnings"] == 2).then_some(answer)
         });
         // The node has the assignment `own`, and not `default`.
-        let rules = ["resource.unused", "reference.missing", "assignment.unused"];
+        let rules = ["resource.unused", "reference.missing", "assignment.unused", "node.version"];
         assert_eq!(found(&answer), rules, "{answer}");
         assert_eq!(answer["findings"][2]["name"], "default");
         let message =
@@ -94,7 +96,8 @@ fn analysis_of_any_replica_covers_the_nodes_of_all() {
     assert_eq!(repaired.code, 0, "{repaired:?}");
     for replica in &replicas {
         let (code, answer) = analyze(replica);
-        assert_eq!((code, found(&answer)), (0, vec!["assignment.unused"]), "{answer}");
+        let rules = vec!["assignment.unused", "node.version"];
+        assert_eq!((code, found(&answer)), (0, rules), "{answer}");
     }
 
     // A replica that does not answer matters if only it may know a view.
@@ -109,4 +112,109 @@ fn analysis_of_any_replica_covers_the_nodes_of_all() {
     assert_eq!(missing.code, 1, "{missing:?}");
     assert!(missing.err.starts_with("error: scope \"nowhere\" has no resources"), "{missing:?}");
     replicas[leader].terminate();
+}
+
+/// Each problem of a node is found by the replicas to which the node is not connected, too.
+#[test]
+fn problems_of_nodes_are_found_on_every_replica() {
+    let root = tempfile::tempdir().unwrap();
+    let fleet = Fleet::start(root.path());
+    fleet.wait_leader(0);
+    let rules = "assignments: [{name: default, match: {id: 'e*'}, scopes: [default]}]\n";
+    fleet.write(0, &["apply", "--confirm", "all", "-f", "-"], rules);
+    fleet.write(0, &["apply", "-f", "-"], &clusters(&["web"], "1s"));
+    let mut clients: Vec<Client> =
+        ["e-twin", "e-twin", "e-bad", "stray"].into_iter().map(Client::new).collect();
+    clients[2].record().manner = Manner::Reject;
+    // The twins are on two replicas, and the third one has the others.
+    for (client, at) in clients.iter_mut().zip([0, 1, 2, 2]) {
+        fleet.connect(client, at);
+    }
+    let expected = ["node.rejected e-bad", "node.duplicate e-twin", "node.unassigned stray"];
+    for replica in &fleet.replicas {
+        let answer = eventually("the nodes are found", || {
+            let (code, answer) = analyze(replica);
+            (code == 5 && of_nodes(&answer) == expected).then_some(answer)
+        });
+        assert_eq!(answer["not_asked"], json!([]), "{answer}");
+        let (status, counted) = http_get(&replica.admin, "/v1/nodes?count=true");
+        let counted: Value = serde_json::from_str(&counted).unwrap();
+        // A node with streams to two replicas is one node.
+        let counts = json!({"synced": 1, "rejected": 1, "unassigned": 1});
+        assert_eq!((status, &counted["counts"]), (200, &counts), "{counted}");
+        let done = replica.run(&["doctor"], "");
+        let line = "1 node rejected (e-bad); 1 node unassigned (stray); 1 node with several clients (e-twin)";
+        assert!(done.code == 1 && done.out.contains(line), "{done:?}");
+    }
+    check_missing(&fleet);
+    drop(clients);
+}
+
+/// A replica that hangs is named. Its nodes are not known, and those of the others are found.
+fn check_missing(fleet: &Fleet) {
+    fleet.signal(2, Signal::STOP);
+    fleet.wait_leader(0);
+    for replica in &fleet.replicas[..2] {
+        let (code, answer) = analyze(replica);
+        assert_eq!(
+            (code, of_nodes(&answer)),
+            (5, vec!["node.duplicate e-twin".to_owned()]),
+            "{answer}"
+        );
+        assert_eq!(answer["not_asked"][0]["replica_id"], 3, "{answer}");
+        let done = replica.run(&["doctor"], "");
+        assert!(done.out.contains("1 node with several clients (e-twin); replica 3 "), "{done:?}");
+        // The leader names it, too.
+        let (status, body) = http_get(&replica.admin, "/v1/mcp");
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let leads = body["leader"] == body["replica_id"];
+        assert_eq!(
+            (status, leads, &body["not_asked"][0]["replica_id"]),
+            (200, true, &json!(3)),
+            "{body}"
+        );
+        let done = replica.run(&["mcp", "status"], "");
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+    fleet.signal(2, Signal::CONT);
+}
+
+/// Returns the findings about nodes as `rule name`, without those about versions.
+fn of_nodes(answer: &Value) -> Vec<String> {
+    let all = answer["findings"].as_array().unwrap().iter();
+    let text = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
+    let all = all.map(|one| format!("{} {}", text(one, "rule_id"), text(one, "name")));
+    all.filter(|one| one.starts_with("node.") && !one.starts_with("node.version")).collect()
+}
+
+/// A page of nodes with long IDs was too large for an answer, so that a healthy replica counted as one that did not
+/// answer.
+#[test]
+fn nodes_with_long_ids_are_listed_by_every_replica() {
+    let root = tempfile::tempdir().unwrap();
+    let fleet = Fleet::start(root.path());
+    fleet.wait_leader(0);
+    let ids: Vec<String> = (0..28).map(|n| format!("{n:02}{}", "x".repeat(800_000))).collect();
+    let mut clients: Vec<Client> = ids.iter().map(|id| Client::new(id)).collect();
+    for client in &mut clients {
+        fleet.connect(client, 0);
+    }
+    for replica in &fleet.replicas {
+        eventually("all nodes are connected", || {
+            let (_, body) = http_get(&replica.admin, "/v1/nodes?count=true");
+            let counted: Value = serde_json::from_str(&body).unwrap();
+            let n: u64 = counted["counts"].as_object()?.values().filter_map(Value::as_u64).sum();
+            (n == 28).then_some(())
+        });
+        let done = replica.run(&["nodes", "-o", "json"], "");
+        assert_eq!(done.code, 0, "{:.999}", done.err);
+        let list: Value = serde_json::from_str(&done.out).unwrap();
+        let listed: Vec<&str> = list["nodes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["id"].as_str().unwrap())
+            .collect();
+        assert!(listed == ids, "{} nodes", listed.len());
+    }
 }

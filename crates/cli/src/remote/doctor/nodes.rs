@@ -10,12 +10,19 @@ use crate::{
 };
 
 const NAME: &str = "nodes";
-/// The states that fail the check, and those with a warning.
-const FAILED: [&str; 2] = ["rejected", "silent"];
-const WARNED: [&str; 2] = ["unassigned", "waiting"];
-/// The maximum number of nodes of a state that are named.
-const NAMED_MAX: u32 = 3;
-const ADVICE: &str = "`chancery nodes --state STATE` lists them with the reasons";
+/// The rules whose findings fail the check, those with a warning, and those that are only named. Each has its words.
+const FAILED: [(&str, &str); 2] = [("node.rejected", "rejected"), ("node.silent", "silent")];
+const WARNED: [(&str, &str); 4] = [
+    ("node.unassigned", "unassigned"),
+    ("node.behind", "behind"),
+    ("node.waiting", "waiting"),
+    ("node.duplicate", "with several clients"),
+];
+const NOTED: [(&str, &str); 1] = [("node.version", "of an unknown version")];
+/// The maximum number of nodes of a rule that are named.
+const NAMED_MAX: usize = 3;
+const ADVICE: &str =
+    "`chancery analyze` names them with the reasons, and `chancery node ID` shows one";
 
 /// Checks whether nodes reject a response, do not answer, have no assignment, or wait for names.
 pub(super) async fn check(client: &mut AdminClient<Channel>) -> Check {
@@ -31,19 +38,8 @@ pub(super) async fn check(client: &mut AdminClient<Channel>) -> Check {
 }
 
 async fn check_all(client: &mut AdminClient<Channel>) -> Result<Check, Status> {
-    let counted = list(client, pb::ListNodesRequest { count: true, ..Default::default() }).await?;
-    let mut bad = Vec::new();
-    for state in FAILED.into_iter().chain(WARNED) {
-        let Some(n) = counted.counts.get(state).filter(|n| **n > 0) else { continue };
-        let request = pb::ListNodesRequest {
-            state: state.to_owned(),
-            limit: NAMED_MAX,
-            ..Default::default()
-        };
-        let named = list(client, request).await?.nodes;
-        bad.push((state, *n, named.into_iter().map(|node| node.id).collect()));
-    }
-    Ok(of_counts(&counted, &bad))
+    let request = pb::ListNodesRequest { count: true, ..Default::default() };
+    Ok(of_counts(&list(client, request).await?))
 }
 
 /// Returns the pieces of a list as one.
@@ -60,31 +56,45 @@ async fn list(
     Ok(all)
 }
 
-/// Returns the result. `bad` has the states with a problem, the number of nodes, and the IDs of the first ones.
-fn of_counts(counted: &pb::ListNodesResponse, bad: &[(&str, u64, Vec<String>)]) -> Check {
-    let in_state = |(state, n, ids): &(&str, u64, Vec<String>)| {
-        let ids: Vec<String> = ids.iter().map(|id| plain(id)).collect();
-        let more = if *n > ids.len() as u64 { ", …" } else { "" };
-        format!("{} {state} ({}{more})", count(*n, "node"), ids.join(", "))
+/// Returns the result.
+fn of_counts(counted: &pb::ListNodesResponse) -> Check {
+    let texts = |rules: &[(&str, &str)]| -> Vec<String> {
+        rules.iter().filter_map(|(rule, words)| found(counted, rule, words)).collect()
     };
-    let mut texts: Vec<String> = bad.iter().map(in_state).collect();
-    if !counted.not_asked.is_empty() {
-        texts.push(unanswered(&counted.not_asked));
+    let (failed, warned) = (texts(&FAILED), texts(&WARNED));
+    let (has_failed, has_warned) = (!failed.is_empty(), !warned.is_empty());
+    let missing = (!counted.not_asked.is_empty()).then(|| unanswered(&counted.not_asked));
+    let is_incomplete = missing.is_some();
+    let all = [failed, warned, missing.into_iter().collect(), texts(&NOTED)].concat().join("; ");
+    if has_failed {
+        return Check::failed(NAME, all, ADVICE);
     }
-    let has_failed = bad.iter().any(|(state, ..)| FAILED.contains(state));
-    match texts.as_slice() {
-        _ if has_failed => Check::failed(NAME, texts.join("; "), ADVICE),
-        [] => {
-            let n = count(counted.counts.values().sum(), "node");
-            let replicas = count(counted.replicas, "replica");
-            Check::ok(
-                NAME,
-                format!("{n} on {replicas}: none rejects, is silent, waits or has no assignment"),
-            )
-        }
-        _ if bad.is_empty() => Check::unknown(NAME, texts.join("; ")),
-        _ => Check::warning(NAME, texts.join("; "), ADVICE),
+    if has_warned {
+        return Check::warning(NAME, all, ADVICE);
     }
+    if is_incomplete {
+        return Check::unknown(NAME, all);
+    }
+    let n = count(counted.counts.values().sum(), "node");
+    let replicas = count(counted.replicas, "replica");
+    let none = "none rejects, is silent, is behind, waits, has no assignment or shares its ID";
+    let noted = if all.is_empty() { all } else { format!("; {all}") };
+    Check::ok(NAME, format!("{n} on {replicas}: {none}{noted}"))
+}
+
+/// Returns the number of nodes that a rule finds, and the first IDs: `4 nodes rejected (a, b, c, …)`.
+fn found(counted: &pb::ListNodesResponse, rule: &str, words: &str) -> Option<String> {
+    let Some(problem) = counted.problems.iter().find(|problem| problem.rule_id == rule) else {
+        // Replicas of earlier releases only count states.
+        let n = counted.counts.get(words).filter(|n| **n > 0 && counted.problems.is_empty())?;
+        return Some(format!("{} {words}", count(*n, "node")));
+    };
+    let ids = problem.ids.iter().take(NAMED_MAX);
+    let mut ids: Vec<String> = ids.map(|id| plain(id)).collect();
+    if problem.nodes > ids.len() as u64 {
+        ids.push("…".to_owned());
+    }
+    Some(format!("{} {words} ({})", count(problem.nodes, "node"), ids.join(", ")))
 }
 
 #[cfg(test)]
@@ -92,26 +102,64 @@ mod tests {
     use super::*;
     use crate::remote::doctor::check::Outcome;
 
+    fn problem(rule_id: &str, nodes: u64, ids: &[&str]) -> pb::NodeProblem {
+        let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+        pb::NodeProblem { rule_id: rule_id.to_owned(), nodes, ids }
+    }
+
+    fn checked(problems: Vec<pb::NodeProblem>) -> (Outcome, String) {
+        let counts = [("synced".to_owned(), 5), ("waiting".to_owned(), 1)].into();
+        let check = of_counts(&pb::ListNodesResponse {
+            counts,
+            problems,
+            replicas: 3,
+            ..Default::default()
+        });
+        (check.outcome, check.detail)
+    }
+
     #[test]
-    fn nodes_with_problems_are_named_and_missing_replicas_are_unknown() {
-        let counts = [("synced".to_owned(), 5), ("rejected".to_owned(), 4)].into();
-        let counted = pb::ListNodesResponse { counts, replicas: 3, ..Default::default() };
-        let bad = ("rejected", 4, vec!["a".to_owned(), "b".to_owned()]);
-        let check = of_counts(&counted, &[bad]);
+    fn nodes_with_problems_are_counted_and_the_first_are_named() {
+        let rejected = problem("node.rejected", 4, &["a", "b", "c", "d"]);
+        let duplicate = problem("node.duplicate", 1, &["e"]);
+        let version = problem("node.version", 2, &["f", "g"]);
+        let (outcome, detail) = checked(vec![rejected, duplicate.clone(), version.clone()]);
         assert_eq!(
-            (check.outcome, check.detail.as_str()),
-            (Outcome::Failed, "4 nodes rejected (a, b, …)")
+            (outcome, detail.as_str()),
+            (
+                Outcome::Failed,
+                "4 nodes rejected (a, b, c, …); 1 node with several clients (e); 2 nodes of an unknown version (f, g)"
+            )
         );
-        assert_eq!(of_counts(&counted, &[]).outcome, Outcome::Ok);
-        let waiting = ("waiting", 1, vec!["c".to_owned()]);
-        assert_eq!(of_counts(&counted, &[waiting]).outcome, Outcome::Warning);
+        for one in
+            [duplicate, problem("node.behind", 1, &["h"]), problem("node.unassigned", 1, &["i"])]
+        {
+            assert_eq!(checked(vec![one]).0, Outcome::Warning);
+        }
+        // It depends on the client whether its resources are right, so this is no warning.
+        let (outcome, detail) = checked(vec![version]);
+        assert_eq!(outcome, Outcome::Ok);
+        assert!(detail.starts_with("6 nodes on 3 replicas: none rejects, "), "{detail}");
+        assert!(detail.ends_with("; 2 nodes of an unknown version (f, g)"), "{detail}");
+    }
+
+    /// A replica of an earlier release answers without `problems`.
+    #[test]
+    fn states_count_if_the_replica_names_no_problems() {
+        assert_eq!(checked(Vec::new()), (Outcome::Warning, "1 node waiting".to_owned()));
+        let other = checked(vec![problem("node.version", 1, &["a"])]);
+        assert_eq!(other.0, Outcome::Ok);
+    }
+
+    #[test]
+    fn missing_replicas_are_unknown() {
         let missing = pb::ReplicaNotAsked {
             replica_id: 2,
             message: "is starting".to_owned(),
             ..Default::default()
         };
-        let partial = pb::ListNodesResponse { not_asked: vec![missing], ..counted };
-        let check = of_counts(&partial, &[]);
+        let partial = pb::ListNodesResponse { not_asked: vec![missing], ..Default::default() };
+        let check = of_counts(&partial);
         assert_eq!(
             (check.outcome, check.detail.as_str()),
             (Outcome::Unknown, "replica 2 is starting")

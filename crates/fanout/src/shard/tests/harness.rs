@@ -33,7 +33,7 @@ use crate::{
     metrics::ShardMetrics,
     offload::{Offload, large::LargeWork},
     placement::{Placement, access::IdentityStreams, client_groups::ClientGroups},
-    queries::report::status_page,
+    queries::report::{At, status_page},
     replica::{contact::Contact, recent_states::RecentStates},
     sessions::{Sessions, index::Key, parts::Parts, queue::Lane},
     stream::{
@@ -144,7 +144,9 @@ impl ShardHarness {
 
     pub(super) fn status_page(&self, from: Key) -> Page<StreamStatus, Key> {
         let max = self.parts().config.turn_work_max;
-        status_page(self.sessions(), &|_| true, from, max, self.now().ms)
+        let reached = self.shard.service.reached_revision();
+        let at = At { clock_ms: self.now().ms, reached };
+        status_page(self.sessions(), &|_| true, from, max, at)
     }
 
     /// Takes turns until the shard has nothing to do at this time.
