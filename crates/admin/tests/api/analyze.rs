@@ -452,7 +452,7 @@ async fn silent_nodes_and_nodes_behind_an_old_revision_are_found() {
     slow.acknowledge(&slow_response.unwrap()).await;
     slow.response().await;
     let answer = until_found(&server, &["node.silent silent", "node.behind slow"]).await;
-    let text = "has left a response with cluster unanswered for more than 10 seconds";
+    let text = "has left a response with Cluster unanswered for more than 10 seconds";
     assert_eq!(message(&answer, "node.silent", "silent"), text);
     let text = "has not acknowledged revision 3, which is more than 10 seconds old";
     assert_eq!(message(&answer, "node.behind", "slow"), text);
