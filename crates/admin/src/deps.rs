@@ -43,7 +43,7 @@ const CSDS_ANSWERS_MAX: usize = 2;
 const TRACED_WAITS_MAX: usize = 16;
 
 /// The maximum number of watches. Further ones are refused.
-const WATCHES_MAX: usize = 256;
+pub(crate) const WATCHES_MAX: usize = 256;
 
 /// The required freshness of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

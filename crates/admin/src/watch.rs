@@ -24,7 +24,7 @@ use crate::{
     AdminError,
     cluster::show_entry,
     ctx::{Access, Ctx, Needs},
-    deps::Freshness,
+    deps::{Freshness, WATCHES_MAX},
     fleet::{self, Elsewhere, FleetRequest},
     lasting::right_ends,
     times::millis,
@@ -59,7 +59,10 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
         verbs.push(Verb::Nodes);
     }
     let permit = Arc::clone(&ctx.deps.watches).try_acquire_owned().map_err(|_| {
-        AdminError::Unavailable("this replica has the maximum number of watches".to_owned())
+        let text = format!(
+            "this replica serves {WATCHES_MAX} watches, which is the maximum; end one, or watch on another replica"
+        );
+        AdminError::Busy { reason: "watches", text }
     })?;
     let after = match request.after_revision {
         Some(after) => Revision(after),
@@ -82,6 +85,9 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
         sent_at: Instant::now(),
         _permit: permit,
     };
+    // A caller that loses its stream before the first event resumes at this position.
+    let position = watch.event(millis(SystemTime::now()), None);
+    watch.waiting.push_back(position);
     // Fails at once if the history no longer has the revision.
     watch.read_history()?;
     watch.round().await;

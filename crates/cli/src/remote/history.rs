@@ -17,7 +17,7 @@ use super::{
     connector::Channel,
     history_check::{self, HistoryHead},
     read::Read,
-    watch::{Kind, all_labels, follow_kinds},
+    watch::{Follower, Kind, all_labels},
     write::write_all_changes,
 };
 use crate::{
@@ -303,5 +303,6 @@ pub(super) async fn run(
         return Ok(());
     }
     let newest = history.entries.first().map(|entry| entry.revision);
-    follow_kinds(&[Kind::Revisions], newest.or(Some(0)), false, servers, answer).await
+    let follower = Follower::of_kinds(&[Kind::Revisions], newest.or(Some(0)), false);
+    follower.follow(servers, answer).await
 }

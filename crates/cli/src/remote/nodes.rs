@@ -10,11 +10,11 @@ use chancery_admin_proto::v1 as pb;
 use clap::{Args, ValueEnum};
 
 use super::{
-    client::{Servers, refusal},
+    client::{Servers, admin, refusal},
     fleet::{Extent, check_complete},
     stream::in_words,
     wait_result::held,
-    watch::{Kind, follow_kinds},
+    watch::{Follower, Kind},
 };
 use crate::{
     answer::Answer,
@@ -84,7 +84,14 @@ pub(super) async fn run(
     servers: &Servers,
     answer: &mut Answer<'_>,
 ) -> Result<(), Failure> {
-    let mut client = servers.connect_any().await?;
+    let channel = servers.any_channel().await?;
+    let mut client = admin(channel.clone());
+    let mut follower = None;
+    if nodes.watch {
+        // No event between the list and the events is lost.
+        let opened = follower.insert(Follower::of_kinds(&[Kind::Nodes], None, nodes.extent.local));
+        opened.open(channel).await.map_err(|status| refusal(&status))?;
+    }
     let request = pb::ListNodesRequest {
         id: nodes.id.unwrap_or_default(),
         state: nodes.state.map(State::name).unwrap_or_default().to_owned(),
@@ -102,8 +109,8 @@ pub(super) async fn run(
         list = pb::ListNodesResponse { nodes, disconnected: list.disconnected, ..piece };
     }
     answer.show(&list, |out| write_list(&list, now(), out))?;
-    if nodes.watch {
-        return follow_kinds(&[Kind::Nodes], None, nodes.extent.local, servers, answer).await;
+    if let Some(follower) = follower {
+        return follower.follow(servers, answer).await;
     }
     if nodes.behind.is_some() && !list.held.is_empty() {
         return Err(held(&list.held));

@@ -7,10 +7,11 @@ use chancery_admin_proto::v1::{
     self as pb, watch_event::Event, watch_service_client::WatchServiceClient,
 };
 use clap::{Args, ValueEnum};
-use tonic::Code;
+use tonic::{Code, Status, Streaming};
 
 use super::{
     client::{Servers, refusal},
+    connector::Channel,
     fleet::Extent,
 };
 use crate::{
@@ -74,67 +75,91 @@ pub(super) async fn run(
         scope: watch.scope.unwrap_or_default(),
         local: watch.extent.local,
     };
-    follow(request, servers, answer).await
+    Follower::new(request).follow(servers, answer).await
 }
 
-/// Shows the events of some kinds until the command is interrupted.
-pub(super) async fn follow_kinds(
-    kinds: &[Kind],
-    after: Option<u64>,
-    local: bool,
-    servers: &Servers,
-    answer: &mut Answer<'_>,
-) -> Result<(), Failure> {
-    let kinds = kinds.iter().map(|kind| kind.name().to_owned()).collect();
-    let request = pb::WatchRequest { after_revision: after, kinds, scope: String::new(), local };
-    follow(request, servers, answer).await
+/// A stream of events that resumes after the last revision when it is lost, on any of the servers.
+pub(super) struct Follower {
+    request: pb::WatchRequest,
+    /// The open stream.
+    events: Option<Streaming<pb::WatchEvent>>,
+    lost_at: Option<Instant>,
 }
 
-/// Shows events. Resumes a lost stream after the last revision, on any of the servers.
-async fn follow(
-    mut request: pb::WatchRequest,
-    servers: &Servers,
-    answer: &mut Answer<'_>,
-) -> Result<(), Failure> {
-    let mut lost_at: Option<Instant> = None;
-    loop {
-        let end = match servers.any_channel().await {
-            Ok(channel) => {
-                let mut client =
-                    WatchServiceClient::new(channel).max_decoding_message_size(usize::MAX);
-                match client.watch(request.clone()).await {
-                    Ok(stream) => {
-                        let mut events = stream.into_inner();
-                        loop {
-                            match events.message().await {
-                                Ok(Some(event)) => {
-                                    lost_at = None;
-                                    request.after_revision = Some(event.revision);
-                                    show(&event, answer)?;
-                                }
-                                Ok(None) => break Failure::new("the server ended the stream"),
-                                Err(status) if is_final(status.code()) => {
-                                    return Err(refusal(&status));
-                                }
-                                Err(status) => break refusal(&status),
-                            }
-                        }
-                    }
-                    Err(status) if is_final(status.code()) => return Err(refusal(&status)),
-                    Err(status) => refusal(&status),
-                }
-            }
-            Err(failure) => failure,
-        };
-        // Nothing was received yet, so there is nothing to resume.
-        if request.after_revision.is_none() && lost_at.is_none() {
-            return Err(end);
-        }
-        if lost_at.get_or_insert_with(Instant::now).elapsed() > LOST_MAX {
-            return Err(end);
-        }
-        tokio::time::sleep(PAUSE).await;
+impl Follower {
+    fn new(request: pb::WatchRequest) -> Self {
+        Self { request, events: None, lost_at: None }
     }
+
+    /// Returns a stream of some kinds of events.
+    pub(super) fn of_kinds(kinds: &[Kind], after: Option<u64>, local: bool) -> Self {
+        let kinds = kinds.iter().map(|kind| kind.name().to_owned()).collect();
+        Self::new(pb::WatchRequest { after_revision: after, kinds, scope: String::new(), local })
+    }
+
+    /// Opens the stream. What happens from now on is shown by [`Self::follow`].
+    pub(super) async fn open(&mut self, channel: Channel) -> Result<(), Status> {
+        let mut client = WatchServiceClient::new(channel).max_decoding_message_size(usize::MAX);
+        self.events = Some(client.watch(self.request.clone()).await?.into_inner());
+        Ok(())
+    }
+
+    /// Shows events until the command is interrupted.
+    pub(super) async fn follow(
+        mut self,
+        servers: &Servers,
+        answer: &mut Answer<'_>,
+    ) -> Result<(), Failure> {
+        loop {
+            let end = self.show_all(servers, answer).await?;
+            // Nothing was received yet, so there is nothing to resume.
+            if self.request.after_revision.is_none() && self.lost_at.is_none() {
+                return Err(end);
+            }
+            if self.lost_at.get_or_insert_with(Instant::now).elapsed() > LOST_MAX {
+                return Err(end);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Shows the events of one stream. Returns why the stream has ended, if another one may have the rest.
+    async fn show_all(
+        &mut self,
+        servers: &Servers,
+        answer: &mut Answer<'_>,
+    ) -> Result<Failure, Failure> {
+        if self.events.is_none() {
+            let channel = match servers.any_channel().await {
+                Ok(channel) => channel,
+                Err(failure) => return Ok(failure),
+            };
+            if let Err(status) = self.open(channel).await {
+                return lost(&status);
+            }
+        }
+        let Some(mut events) = self.events.take() else { return Ok(ended()) };
+        loop {
+            match events.message().await {
+                Ok(Some(event)) => {
+                    self.lost_at = None;
+                    self.request.after_revision = Some(event.revision);
+                    show(&event, answer)?;
+                }
+                Ok(None) => return Ok(ended()),
+                Err(status) => return lost(&status),
+            }
+        }
+    }
+}
+
+fn ended() -> Failure {
+    Failure::new("the server ended the stream")
+}
+
+/// Returns why a stream was lost, or fails if another attempt fails in the same way.
+fn lost(status: &Status) -> Result<Failure, Failure> {
+    if is_final(status.code()) { Err(refusal(status)) } else { Ok(refusal(status)) }
 }
 
 /// Returns whether another attempt fails in the same way.

@@ -60,4 +60,6 @@ mod variants;
 mod wait_cases;
 mod walk;
 mod watch;
+mod watch_events;
+mod watch_http;
 mod writes;

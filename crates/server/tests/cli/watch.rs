@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    process::{Child, Stdio},
+    process::Stdio,
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, sync_channel},
@@ -15,59 +15,101 @@ use serde_json::Value;
 
 use crate::{
     cluster::{Replica, eventually, index, joined},
-    support::{DEADLINE, chancery, clusters, run, signal},
+    support::{DEADLINE, KillOnDrop, chancery, clusters, run, signal},
 };
 
-/// A running `chancery watch`, whose lines are read by a thread.
-struct Watcher {
-    child: Child,
-    events: Receiver<Value>,
+/// A command that runs until it is killed. A thread reads its output.
+pub(crate) struct Follower {
+    child: KillOnDrop,
+    lines: Receiver<String>,
 }
 
-impl Watcher {
-    fn start(servers: &str, args: &[&str]) -> Self {
+impl Follower {
+    pub(crate) fn start(servers: &str, args: &[&str]) -> Self {
         let mut command = chancery();
-        command.args(["watch", "-o", "json", "--server", servers]).args(args);
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        command.args(args).env("CHANCERY_SERVER", servers);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let mut child = KillOnDrop(child.unwrap());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (sender, events) = sync_channel(10_000);
+        let (sender, received) = sync_channel(10_000);
         thread::spawn(move || {
-            // A killed process may leave a part of a line.
-            for event in
-                lines.map_while(Result::ok).map_while(|line| serde_json::from_str(&line).ok())
-            {
-                if sender.send(event).is_err() {
+            for line in lines.map_while(Result::ok) {
+                if sender.send(line).is_err() {
                     return;
                 }
             }
         });
-        Self { child, events }
+        Self { child, lines: received }
+    }
+
+    /// Returns the next line.
+    pub(crate) fn line(&self, what: &str) -> String {
+        self.lines.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("no line: {what}"))
+    }
+
+    /// Waits for the next line that has a text, and returns all lines up to it.
+    pub(crate) fn until(&self, text: &str) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            lines.push(self.line(text));
+            if lines.last().is_some_and(|line| line.contains(text)) {
+                return lines;
+            }
+        }
+    }
+
+    fn kill(mut self) -> Vec<String> {
+        signal(&self.child, Signal::KILL);
+        self.child.wait().unwrap();
+        self.lines.iter().collect()
+    }
+}
+
+/// A running `chancery watch`.
+pub(crate) struct Watcher(Follower);
+
+impl Watcher {
+    pub(crate) fn start(servers: &str, args: &[&str]) -> Self {
+        Self(Follower::start(servers, &[&["watch", "-o", "json"], args].concat()))
+    }
+
+    /// Returns the next event.
+    pub(crate) fn next(&self, what: &str) -> Value {
+        serde_json::from_str(&self.0.line(what)).unwrap()
     }
 
     /// Waits for the next event that `select` selects.
-    fn wait(&self, what: &str, select: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait(&self, what: &str, select: impl Fn(&Value) -> bool) -> Value {
         loop {
-            let event =
-                self.events.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("no event: {what}"));
+            let event = self.next(what);
             if select(&event) {
                 return event;
             }
         }
     }
 
-    fn kill(mut self) -> Vec<Value> {
-        signal(&self.child, Signal::KILL);
-        self.child.wait().unwrap();
-        self.events.iter().collect()
+    fn kill(self) -> Vec<Value> {
+        // A killed process may leave a part of a line.
+        let lines = self.0.kill();
+        lines.iter().map_while(|line| serde_json::from_str(line).ok()).collect()
     }
 }
 
-fn servers(replicas: &[Replica]) -> String {
+pub(crate) fn servers(replicas: &[Replica]) -> String {
     replicas.iter().map(|replica| replica.admin.clone()).collect::<Vec<_>>().join(",")
 }
 
+/// Says that a test is over, also if it fails.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Returns the revisions of events.
-fn revisions(events: &[Value]) -> Vec<u64> {
+pub(crate) fn revisions(events: &[Value]) -> Vec<u64> {
     let made = events.iter().filter_map(|event| event["made"]["entry"]["revision"].as_u64());
     made.collect()
 }
@@ -95,6 +137,7 @@ fn killed_watchers_and_leaders_lose_and_repeat_no_revision() {
                 n_written.fetch_add(u64::from(done.code == 0), Ordering::Relaxed);
             }
         });
+        let over = Over(&is_over);
         let mut last = 0;
         for n in 0..n_kills {
             let watcher =
@@ -110,7 +153,7 @@ fn killed_watchers_and_leaders_lose_and_repeat_no_revision() {
             seen.extend(revisions(&events));
             last = events.last().unwrap()["revision"].as_u64().unwrap();
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
     });
     assert!(n_written.load(Ordering::Relaxed) > 0);
     let newest = eventually("a replica answers", || {
@@ -127,48 +170,4 @@ fn killed_watchers_and_leaders_lose_and_repeat_no_revision() {
     }
     let expected: Vec<u64> = (1..=newest).collect();
     assert_eq!(seen, expected, "each revision once, in order");
-}
-
-/// A client that connects, rejects and leaves on one replica is seen through another. So are changes by scope, and the
-/// end of the leader.
-#[test]
-fn events_of_all_replicas_reach_a_watcher() {
-    let root = tempfile::tempdir().unwrap();
-    let mut replicas = joined(root.path());
-    let leader = index(&replicas[0].wait_voters(3)["leader"]);
-    let (at, other) = ((leader + 1) % 3, (leader + 2) % 3);
-    let watcher = Watcher::start(&replicas[at].admin, &[]);
-    watcher.wait("progress", |event| event.get("made").is_none());
-    let done =
-        replicas[other].run(&["apply", "-f", "-", "--label", "v1"], &clusters(&["web"], "1s"));
-    assert_eq!(done.code, 0, "{done:?}");
-    let made = watcher.wait("a revision", |event| event.get("made").is_some());
-    assert_eq!(made["made"]["entry"]["label"], "v1", "{made}");
-    let change = &made["made"]["changes"][0];
-    assert_eq!((&change["scope"], &change["changed"]), (&"default".into(), &1.into()), "{made}");
-
-    let mut node = chancery();
-    node.args(["mirror", "--node", "edge-1", "--xds", &replicas[other].xds()]);
-    node.arg("--dir").arg(root.path().join("files"));
-    let mut node = node.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let is = |event: &Value, kind: &str| {
-        event["node"]["kind"] == kind && event["node"]["node"] == "edge-1"
-    };
-    let connected = watcher.wait("the node connects", |event| is(event, "connected"));
-    assert_eq!(connected["node"]["replica_id"], other + 1, "{connected}");
-    signal(&node, Signal::KILL);
-    node.wait().unwrap();
-    watcher.wait("the node leaves", |event| is(event, "disconnected"));
-
-    replicas[leader].kill();
-    let id = leader + 1;
-    watcher.wait("a replica is missing", |event| event["missed"]["replica_id"] == id);
-    watcher.wait("another replica leads", |event| {
-        event["member"]["kind"] == "leader"
-            && event["member"]["replica_id"].as_u64().is_some_and(|new| new > 0 && new != id as u64)
-    });
-    drop(watcher.kill());
-    let follow =
-        replicas[at].run(&["watch", "--after", "18446744073709551615", "--kind", "nodez"], "");
-    assert_eq!(follow.code, 2, "{follow:?}");
 }
