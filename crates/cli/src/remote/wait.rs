@@ -105,18 +105,27 @@ fn write_result(result: &pb::WaitResult, out: &mut dyn Write) -> io::Result<()> 
 }
 
 /// Succeeds only if enough sessions are known to have acknowledged. A session that has not acknowledged decides a wait
-/// for all sessions, even if a replica did not answer.
+/// for all sessions, even if a replica did not answer. A replica that lacks the revision knows of no such session.
 fn verdict(revision: u64, is_all: bool, result: &pb::WaitResult) -> Result<(), Failure> {
     if result.enough && result.asked > 0 {
         return Ok(());
     }
-    if is_all && !result.settled {
+    let lacks_revision = result.unsettled_omitted == 0
+        && !result.unsettled.is_empty()
+        && result.unsettled.iter().all(|one| one.state == "behind");
+    if is_all && !result.settled && !(lacks_revision && result.replicas_not_asked > 0) {
         return Err(Failure::lines(wait_result::unsettled_lines(result)));
     }
     let not_all_asked =
         || wait_result::not_all_asked(&format!("the wait for revision {revision} ended"), result);
     if result.replicas_not_asked > 0 {
-        return Err(not_all_asked());
+        let failure = not_all_asked();
+        if !lacks_revision {
+            return Err(failure);
+        }
+        let behind = wait_result::unsettled_lines(result).into_iter().take(result.unsettled.len());
+        let lines = failure.lines.into_iter().chain(behind);
+        return Err(Failure::lines_with_exit(Exit::NotAllAsked, lines));
     }
     if result.asked == 0 {
         let line = format!("no session of the cluster has to acknowledge revision {revision}");
@@ -154,6 +163,18 @@ mod tests {
         assert_eq!(failure.exit, Exit::Failed, "{failure:?}");
         assert!(failure.lines[0].contains("edge-1"), "{failure:?}");
         assert!(failure.lines[1].contains("replica 3"), "{failure:?}");
+        // A replica that lacks the revision, and reaches no other one, knows nothing.
+        let behind = pb::Unsettled {
+            state: "behind".into(),
+            message: "a shard of the replica is still at revision 6".into(),
+            ..Default::default()
+        };
+        let alone = pb::WaitResult { unsettled: vec![behind], ..result.clone() };
+        let failure = verdict(7, true, &alone).unwrap_err();
+        assert_eq!(failure.exit, Exit::NotAllAsked, "{failure:?}");
+        assert!(failure.lines[1].contains("still at revision 6"), "{failure:?}");
+        let complete = pb::WaitResult { replicas_not_asked: 0, not_asked: vec![], ..alone };
+        assert_eq!(verdict(7, true, &complete).unwrap_err().exit, Exit::Failed);
         // The sessions of the missing replica may be enough for a percentage.
         assert_eq!(verdict(7, false, &result).unwrap_err().exit, Exit::NotAllAsked);
     }
