@@ -36,6 +36,7 @@ mod mcp;
 mod metrics;
 mod mirror;
 mod moves;
+mod network;
 mod open_files;
 mod quotas;
 mod recorder;

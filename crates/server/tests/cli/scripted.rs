@@ -1,4 +1,5 @@
-//! Scripted xDS clients, which record what they hold and what they have answered: the truth about a fleet.
+//! Scripted xDS clients, which record what they hold and what they have answered: the truth about a fleet. They use SotW or
+//! delta.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,9 +8,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use chancery_model::types::{CLUSTER, LISTENER};
 use chancery_proto::{
-    discovery::{Any, DiscoveryRequest, DiscoveryResponse, Status},
+    discovery::{
+        Any, DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+        Status,
+    },
     node::Node,
 };
 use prost::Message;
@@ -17,11 +22,13 @@ use tokio::{
     runtime::Handle,
     sync::mpsc::{Receiver, Sender, channel, error::TrySendError},
 };
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Streaming, transport::Channel};
 
 const SOTW: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const DELTA: &str =
+    "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 /// The message of each rejection.
 pub(crate) const REJECTION: &str = "bad port";
 /// The maximum number of orders that a client has not read yet.
@@ -55,6 +62,9 @@ pub(crate) struct Received {
     nonce: String,
     /// The marks of the resources by name.
     resources: BTreeMap<String, i64>,
+    /// The versions of the resources, and the removed names. Only with delta.
+    versions: BTreeMap<String, String>,
+    removed: Vec<String>,
     pub(crate) at: Option<Instant>,
 }
 
@@ -68,6 +78,8 @@ pub(crate) struct Record {
     pub(crate) visited: BTreeSet<usize>,
     /// The accepted resources by type and name, with their marks.
     pub(crate) held: BTreeMap<&'static str, BTreeMap<String, i64>>,
+    /// The versions of these resources. Only with delta.
+    versions: BTreeMap<&'static str, BTreeMap<String, String>>,
     /// The accepted version of each type.
     pub(crate) accepted: BTreeMap<&'static str, String>,
     /// The types of which the client has accepted a response on its stream.
@@ -82,12 +94,18 @@ pub(crate) struct Record {
 
 impl Record {
     /// Accepts the latest response of a type. The record is earlier than the request.
-    fn accept(&mut self, type_url: &'static str, received: Received) {
+    fn accept(&mut self, type_url: &'static str, received: Received, protocol: Protocol) {
         let held = self.held.entry(type_url).or_default();
-        // A response has all clusters and listeners. Of other types it has what the client asks for.
-        if [CLUSTER, LISTENER].contains(&type_url) {
+        // With SotW, a response has all clusters and listeners. Of other types it has what the client asks for.
+        if protocol == Protocol::Sotw && [CLUSTER, LISTENER].contains(&type_url) {
             held.clear();
         }
+        let versions = self.versions.entry(type_url).or_default();
+        for name in &received.removed {
+            held.remove(name);
+            versions.remove(name);
+        }
+        versions.extend(received.versions);
         if type_url == CLUSTER {
             for mark in received.resources.values() {
                 self.marks.entry(*mark).or_insert_with(Instant::now);
@@ -103,6 +121,13 @@ impl Record {
     pub(crate) fn mark(&self, name: &str) -> Option<i64> {
         self.held.get(CLUSTER)?.get(name).copied()
     }
+}
+
+/// The variant of xDS that a client uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Sotw,
+    Delta,
 }
 
 /// An instruction to a running client.
@@ -123,6 +148,7 @@ pub(crate) struct Client {
     pub(crate) types: Vec<(&'static str, Vec<&'static str>)>,
     /// Whether the client connects to the next replica when it loses its stream.
     pub(crate) returns: bool,
+    pub(crate) protocol: Protocol,
     record: Arc<Mutex<Record>>,
     orders: Option<Sender<Order>>,
 }
@@ -133,6 +159,7 @@ impl Client {
             id: id.to_owned(),
             types: vec![(CLUSTER, Vec::new())],
             returns: false,
+            protocol: Protocol::Sotw,
             record: Arc::default(),
             orders: None,
         }
@@ -149,6 +176,7 @@ impl Client {
             id: self.id.clone(),
             types: self.types.clone(),
             returns: self.returns,
+            protocol: self.protocol,
             record: Arc::clone(&self.record),
             addresses: Arc::clone(addresses),
             orders: orders.clone(),
@@ -199,6 +227,7 @@ struct Task {
     id: String,
     types: Vec<(&'static str, Vec<&'static str>)>,
     returns: bool,
+    protocol: Protocol,
     record: Arc<Mutex<Record>>,
     addresses: Addresses,
     orders: Sender<Order>,
@@ -226,8 +255,9 @@ impl Task {
     async fn stream(&mut self, at: usize) -> End {
         let address = self.addresses.lock().unwrap()[at].clone();
         // A replica that hangs accepts connections, and does not answer.
-        let opened = tokio::time::timeout(Duration::from_secs(1), open(&address, self.first()));
-        let Ok(Some((requests, mut responses))) = opened.await else { return End::Lost };
+        let opened = open(&address, self.protocol, self.first());
+        let opened = tokio::time::timeout(Duration::from_secs(1), opened).await;
+        let Ok(Some((requests, mut responses))) = opened else { return End::Lost };
         {
             let mut record = self.record.lock().unwrap();
             record.connected = Some(at);
@@ -238,9 +268,9 @@ impl Task {
         loop {
             let order = tokio::select! {
                 order = self.inbox.recv() => order,
-                response = responses.message() => match response {
-                    Ok(Some(response)) => self.receive(response),
-                    _ => return End::Lost,
+                response = responses.next() => match response {
+                    Some((type_url, received)) => self.receive(&type_url, received),
+                    None => return End::Lost,
                 },
             };
             match order {
@@ -259,28 +289,23 @@ impl Task {
     }
 
     /// Returns the first request of each type. They have the versions that the client has accepted.
-    fn first(&self) -> Vec<DiscoveryRequest> {
+    fn first(&self) -> Vec<AnyRequest> {
         let node = Node { id: self.id.clone(), user_agent_name: "envoy".into(), ..Node::default() };
         let record = self.record.lock().unwrap();
-        let request = |(type_url, names): &(&'static str, Vec<&'static str>)| DiscoveryRequest {
+        let request = |(type_url, names): &(&'static str, Vec<&'static str>)| AnyRequest {
             node: Some(node.encode_to_vec().into()),
-            type_url: (*type_url).to_owned(),
-            version_info: record.accepted.get(type_url).cloned().unwrap_or_default(),
-            resource_names: names.iter().map(|name| (*name).to_owned()).collect(),
-            ..DiscoveryRequest::default()
+            type_url,
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            version: record.accepted.get(type_url).cloned().unwrap_or_default(),
+            versions: record.versions.get(type_url).cloned().unwrap_or_default(),
+            ..AnyRequest::default()
         };
         self.types.iter().map(request).collect()
     }
 
     /// Notes a response. Returns what to do with it.
-    fn receive(&self, response: DiscoveryResponse) -> Option<Order> {
-        let (type_url, _) = *self.types.iter().find(|(url, _)| *url == response.type_url)?;
-        let received = Received {
-            version: response.version_info,
-            nonce: response.nonce,
-            resources: response.resources.iter().map(|any| named(any, type_url)).collect(),
-            at: Some(Instant::now()),
-        };
+    fn receive(&self, type_url: &str, received: Received) -> Option<Order> {
+        let (type_url, _) = *self.types.iter().find(|(url, _)| *url == type_url)?;
         let mut record = self.record.lock().unwrap();
         record.unanswered.insert(type_url, received);
         match record.manner.clone() {
@@ -304,7 +329,7 @@ impl Task {
     }
 
     /// Answers everything that is unanswered, in the records first.
-    fn answers(&self) -> Vec<DiscoveryRequest> {
+    fn answers(&self) -> Vec<AnyRequest> {
         let mut record = self.record.lock().unwrap();
         let rejects = record.manner == Manner::Reject;
         let mut requests = Vec::new();
@@ -313,29 +338,119 @@ impl Task {
             if rejects {
                 record.rejected.insert(type_url, received.version);
             } else {
-                record.accept(type_url, received);
+                record.accept(type_url, received, self.protocol);
             }
-            let status = Status { code: 3, message: REJECTION.to_owned(), details: Vec::new() };
             let of_type = self.types.iter().find(|(url, _)| *url == type_url);
             let names = of_type.into_iter().flat_map(|(_, names)| names);
-            requests.push(DiscoveryRequest {
-                type_url: type_url.to_owned(),
-                resource_names: names.map(|name| (*name).to_owned()).collect(),
-                version_info: record.accepted.get(type_url).cloned().unwrap_or_default(),
-                response_nonce: nonce,
-                error_detail: rejects.then_some(status),
-                ..DiscoveryRequest::default()
+            requests.push(AnyRequest {
+                type_url,
+                names: names.map(|name| (*name).to_owned()).collect(),
+                version: record.accepted.get(type_url).cloned().unwrap_or_default(),
+                nonce,
+                rejects,
+                ..AnyRequest::default()
             });
         }
         requests
     }
 }
 
+/// A request in either variant.
+#[derive(Debug, Clone, Default)]
+struct AnyRequest {
+    /// The encoded node. Only in the first request.
+    node: Option<Bytes>,
+    type_url: &'static str,
+    names: Vec<String>,
+    version: String,
+    /// The versions of the resources. Only in the first request.
+    versions: BTreeMap<String, String>,
+    nonce: String,
+    rejects: bool,
+}
+
+impl AnyRequest {
+    fn error(&self) -> Option<Status> {
+        let status = Status { code: 3, message: REJECTION.to_owned(), details: Vec::new() };
+        self.rejects.then_some(status)
+    }
+}
+
+impl From<AnyRequest> for DiscoveryRequest {
+    fn from(request: AnyRequest) -> Self {
+        Self {
+            error_detail: request.error(),
+            node: request.node,
+            type_url: request.type_url.to_owned(),
+            resource_names: request.names,
+            version_info: request.version,
+            response_nonce: request.nonce,
+            ..Self::default()
+        }
+    }
+}
+
+impl From<AnyRequest> for DeltaDiscoveryRequest {
+    fn from(request: AnyRequest) -> Self {
+        let is_first = request.node.is_some();
+        Self {
+            error_detail: request.error(),
+            node: request.node,
+            type_url: request.type_url.to_owned(),
+            // The names do not change.
+            resource_names_subscribe: if is_first { request.names } else { Vec::new() },
+            initial_resource_versions: request.versions,
+            response_nonce: request.nonce,
+            ..Self::default()
+        }
+    }
+}
+
+/// The responses of either variant.
+enum Responses {
+    Sotw(Streaming<DiscoveryResponse>),
+    Delta(Streaming<DeltaDiscoveryResponse>),
+}
+
+impl Responses {
+    /// Returns the type and the content of the next response; `None` when the stream has ended.
+    async fn next(&mut self) -> Option<(String, Received)> {
+        match self {
+            Self::Sotw(stream) => {
+                let response = stream.message().await.ok()??;
+                let received = Received {
+                    resources: marks_of(&response.resources, &response.type_url),
+                    version: response.version_info,
+                    nonce: response.nonce,
+                    at: Some(Instant::now()),
+                    ..Received::default()
+                };
+                Some((response.type_url, received))
+            }
+            Self::Delta(stream) => {
+                let response = stream.message().await.ok()??;
+                let bodies = response.resources.iter().filter_map(|one| one.resource.as_ref());
+                let versions = response.resources.iter();
+                let received = Received {
+                    resources: marks_of(bodies, &response.type_url),
+                    versions: versions.map(|one| (one.name.clone(), one.version.clone())).collect(),
+                    removed: response.removed_resources,
+                    version: response.system_version_info,
+                    nonce: response.nonce,
+                    at: Some(Instant::now()),
+                };
+                Some((response.type_url, received))
+            }
+        }
+    }
+}
+
 /// Opens a stream, and sends the first requests.
 async fn open(
     address: &str,
-    first: Vec<DiscoveryRequest>,
-) -> Option<(Sender<DiscoveryRequest>, Streaming<DiscoveryResponse>)> {
+    protocol: Protocol,
+    first: Vec<AnyRequest>,
+) -> Option<(Sender<AnyRequest>, Responses)> {
     let transport =
         Channel::from_shared(format!("http://{address}")).unwrap().connect().await.ok()?;
     let mut client = tonic::client::Grpc::new(transport);
@@ -344,10 +459,21 @@ async fn open(
     for request in first {
         requests.send(request).await.ok()?;
     }
-    let codec = tonic_prost::ProstCodec::default();
-    let path = http::uri::PathAndQuery::from_static(SOTW);
-    let stream = Request::new(ReceiverStream::new(stream));
-    let responses = client.streaming(stream, path, codec).await.ok()?.into_inner();
+    let stream = ReceiverStream::new(stream);
+    let responses = match protocol {
+        Protocol::Sotw => {
+            let path = http::uri::PathAndQuery::from_static(SOTW);
+            let stream = Request::new(stream.map(DiscoveryRequest::from));
+            let codec = tonic_prost::ProstCodec::default();
+            Responses::Sotw(client.streaming(stream, path, codec).await.ok()?.into_inner())
+        }
+        Protocol::Delta => {
+            let path = http::uri::PathAndQuery::from_static(DELTA);
+            let stream = Request::new(stream.map(DeltaDiscoveryRequest::from));
+            let codec = tonic_prost::ProstCodec::default();
+            Responses::Delta(client.streaming(stream, path, codec).await.ok()?.into_inner())
+        }
+    };
     Some((requests, responses))
 }
 
@@ -369,7 +495,15 @@ struct Named {
 
 /// Returns the names and marks of the clusters of a response.
 pub(crate) fn marks(response: &DiscoveryResponse) -> BTreeMap<String, i64> {
-    response.resources.iter().map(|any| named(any, CLUSTER)).collect()
+    marks_of(&response.resources, CLUSTER)
+}
+
+/// Returns the names and marks of resources.
+fn marks_of<'a>(
+    resources: impl IntoIterator<Item = &'a Any>,
+    type_url: &str,
+) -> BTreeMap<String, i64> {
+    resources.into_iter().map(|any| named(any, type_url)).collect()
 }
 
 /// Returns the name of a resource, and its mark: the seconds of the timeout of a cluster.

@@ -10,23 +10,38 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::{
-    cluster::{Replica, eventually, index, joined},
+    cluster::{Replica, eventually, index},
+    network::Network,
     scripted::{Addresses, Client},
     support::signal,
 };
 
-/// Three replicas, and the addresses at which clients find them.
+/// Three replicas, the network between them, and the addresses at which clients find them.
 pub(crate) struct Fleet {
     pub(crate) replicas: [Replica; 3],
+    pub(crate) network: Network,
     pub(crate) addresses: Addresses,
     pub(crate) runtime: Runtime,
 }
 
 impl Fleet {
     pub(crate) fn start(root: &Path) -> Self {
-        let replicas = joined(root);
+        let network = Network::start();
+        let mut replicas = [1, 2, 3].map(|id| Replica::new(root, id));
+        for (at, replica) in replicas.iter_mut().enumerate() {
+            replica.environment.push(("CHANCERY_RAFT_ADVERTISE", network.address(at)));
+            let first = network.address(0);
+            let join: &[&str] = &["--join", &first];
+            replica.start(if at == 0 { &[] } else { join });
+            network.place(at, replica.child.as_ref().unwrap().id(), &replica.raft);
+            if at == 0 {
+                replica.wait_ready();
+            }
+        }
+        replicas.iter_mut().for_each(Replica::wait_ready);
+        replicas[2].wait_voters(3);
         let addresses = Arc::new(Mutex::new(replicas.each_ref().map(Replica::xds)));
-        Self { replicas, addresses, runtime: Runtime::new().unwrap() }
+        Self { replicas, network, addresses, runtime: Runtime::new().unwrap() }
     }
 
     pub(crate) fn connect(&self, client: &mut Client, at: usize) {
@@ -35,7 +50,10 @@ impl Fleet {
 
     /// Starts a replica that has ended.
     pub(crate) fn restart(&mut self, at: usize) {
-        self.replicas[at].start_and_wait(&[]);
+        let replica = &mut self.replicas[at];
+        replica.start(&[]);
+        self.network.place(at, replica.child.as_ref().unwrap().id(), &replica.raft);
+        replica.wait_ready();
         self.addresses.lock().unwrap()[at] = self.replicas[at].xds();
     }
 

@@ -5,12 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chancery_model::types::ENDPOINT;
 use fastrand::Rng;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{
     cluster::{eventually, run_at},
+    network::Cut,
     scripted::{Client, Manner, Record},
     scripted_fleet::Fleet,
     support::{DEADLINE, Done, clusters},
@@ -57,6 +59,9 @@ enum Fault {
     Lead(usize, Duration),
     /// The streams of the replica end from a time after the start.
     Drain(usize, Duration),
+    /// The replica is cut off from the others, from before the write or from a time after the start, until the command
+    /// has ended.
+    Partition(usize, Cut, Option<Duration>),
 }
 
 /// A random case.
@@ -65,6 +70,8 @@ struct Case {
     seed: u64,
     /// The replica and the manner of each client.
     clients: Vec<(usize, Manner)>,
+    /// Whether each client also asks for a name that nothing has.
+    lacks_name: Vec<bool>,
     asked: usize,
     enough: Enough,
     /// Whether the write itself waits.
@@ -105,18 +112,23 @@ impl Case {
             2 => Enough::Percent([50, 66, 99][rng.usize(0..3)]),
             _ => Enough::Count(rng.usize(1..=n)),
         };
-        let fault = match rng.u32(0..20) {
+        let cut = if rng.bool() { Cut::Silent } else { Cut::Reset };
+        let fault = match rng.u32(0..26) {
             0..8 => Fault::None,
             8..10 => Fault::Hang(other, None),
             10..12 => Fault::Hang(other, Some(millis(&mut rng, 1..900))),
             12 | 13 => Fault::Kill(other, millis(&mut rng, 1..400)),
             14 => Fault::Down(other),
             15..17 => Fault::Lead(rng.usize(0..3), millis(&mut rng, 1..200)),
-            _ => Fault::Drain(rng.usize(0..3), millis(&mut rng, 1..200)),
+            17..20 => Fault::Drain(rng.usize(0..3), millis(&mut rng, 1..200)),
+            20..23 => Fault::Partition(other, cut, None),
+            _ => Fault::Partition(rng.usize(0..3), cut, Some(millis(&mut rng, 1..900))),
         };
+        let lacks_name = clients.iter().map(|_| rng.u32(0..4) == 0).collect();
         let is_part_of_write = rng.bool() && matches!(enough, Enough::All);
         let timeout = millis(&mut rng, 300..1500);
-        let mut case = Self { seed, clients, asked, enough, is_part_of_write, timeout, fault };
+        let mut case =
+            Self { seed, clients, lacks_name, asked, enough, is_part_of_write, timeout, fault };
         if case.is_calm() {
             // The answer must be yes, and a machine may be slow.
             case.timeout = DEADLINE;
@@ -139,7 +151,7 @@ impl Case {
     /// Returns the replica that does not answer from before the write until after the command.
     fn missing(&self) -> Option<usize> {
         match self.fault {
-            Fault::Hang(at, None) | Fault::Down(at) => Some(at),
+            Fault::Hang(at, None) | Fault::Down(at) | Fault::Partition(at, _, None) => Some(at),
             _ => None,
         }
     }
@@ -149,6 +161,9 @@ impl Case {
         let connect = |(n, (at, _)): (usize, &(usize, Manner))| {
             let mut client = Client::new(&format!("case-{}-{n}", self.seed));
             client.returns = true;
+            if self.lacks_name[n] {
+                client.types.push((ENDPOINT, vec!["nowhere"]));
+            }
             fleet.connect(&mut client, *at);
             client
         };
@@ -159,11 +174,14 @@ impl Case {
             let nodes = list["nodes"].as_array()?;
             let n_streams: usize =
                 nodes.iter().map(|node| node["streams"].as_array().unwrap().len()).sum();
-            let is_known = |client: &Client| {
-                nodes.iter().any(|node| node["id"] == client.id && node["state"] == "synced")
+            let is_known = |(client, lacks_name): (&Client, &bool)| {
+                let state = if *lacks_name { "waiting" } else { "synced" };
+                let is_it =
+                    |node: &&Value| node["id"] == client.id && node["condition"]["state"] == state;
+                nodes.iter().any(|node| is_it(&node))
             };
             let is_complete = done.code == 0 && n_streams == clients.len();
-            (is_complete && clients.iter().all(is_known)).then_some(())
+            (is_complete && clients.iter().zip(&self.lacks_name).all(is_known)).then_some(())
         });
         for (client, (_, manner)) in clients.iter().zip(&self.clients) {
             client.record().manner = manner.clone();
@@ -202,6 +220,7 @@ impl Case {
         match self.fault {
             Fault::Hang(at, _) => fleet.signal(at, Signal::STOP),
             Fault::Down(at) => fleet.replicas[at].kill(),
+            Fault::Partition(at, cut, None) => fleet.network.cut(at, cut),
             _ => {}
         }
         let ((done, connected), ended) = thread::scope(|scope| {
@@ -220,7 +239,8 @@ impl Case {
         let (Fault::Hang(_, Some(time))
         | Fault::Kill(_, time)
         | Fault::Lead(_, time)
-        | Fault::Drain(_, time)) = self.fault
+        | Fault::Drain(_, time)
+        | Fault::Partition(_, _, Some(time))) = self.fault
         else {
             return;
         };
@@ -242,6 +262,7 @@ impl Case {
                 let done = fleet.replicas[at].run(&["drain", &id, "--over", "200ms"], "");
                 assert_eq!(done.code, 0, "{self:?}: {done:?}");
             }
+            Fault::Partition(at, cut, _) => fleet.network.cut(at, cut),
             Fault::None | Fault::Down(_) => {}
         }
     }
@@ -251,6 +272,7 @@ impl Case {
         match self.fault {
             Fault::Hang(at, None) => fleet.signal(at, Signal::CONT),
             Fault::Down(at) => fleet.restart(at),
+            Fault::Partition(..) => fleet.network.heal(),
             Fault::Drain(at, _) => {
                 fleet.write(at, &["undrain", &(at + 1).to_string()], "");
             }

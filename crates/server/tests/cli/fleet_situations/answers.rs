@@ -1,4 +1,4 @@
-//! The answers of the replicas, compared with the clients.
+//! The answers of the replicas, compared with the clients. A replica that is cut off answers for its own clients.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,7 +15,7 @@ use crate::{
     support::http_get,
 };
 
-use super::World;
+use super::{Marks, World};
 
 /// The states of a client that have one word at any time. Near 10 s, a client that does not answer has either.
 const SILENT_FROM: Duration = Duration::from_secs(12);
@@ -35,12 +35,16 @@ struct Stream {
     record: Record,
 }
 
-/// The truth about the fleet.
-struct Truth {
+/// The truth about the part of the fleet that a replica reaches.
+struct Truth<'a> {
     streams: Vec<Stream>,
     disconnected: BTreeSet<String>,
     /// The numbers of the replicas that do not answer.
     missing: BTreeSet<usize>,
+    /// Whether this replica lacks the newest revision.
+    lacks_revision: bool,
+    /// What was published, as far as the replica knows.
+    published: &'a Marks,
 }
 
 fn is_unassigned(world: &World, client: &Client) -> bool {
@@ -73,15 +77,19 @@ fn state(world: &World, client: &Client, record: &Record) -> &'static str {
     client.types.iter().map(of_type).max_by_key(rank).unwrap_or("synced")
 }
 
-impl Truth {
-    fn of(world: &World) -> Self {
+impl<'a> Truth<'a> {
+    /// Returns the truth that a replica can know.
+    fn of(world: &'a World, asked: usize) -> Self {
+        let reached = world.reached_by(asked);
+        let cut_off = world.cut_off.as_ref().filter(|cut| cut.at == asked);
+        let lacks_revision = cut_off.is_some_and(|cut| cut.revision < world.revision);
         let (mut streams, mut known) = (Vec::new(), BTreeSet::new());
         for client in world.clients.values() {
             let record = client.record().clone();
-            if record.visited.iter().any(|at| !world.missing.contains(at)) {
+            if record.visited.iter().any(|at| reached.contains(at)) {
                 known.insert(client.id.clone());
             }
-            let Some(at) = record.connected.filter(|at| !world.missing.contains(at)) else {
+            let Some(at) = record.connected.filter(|at| reached.contains(at)) else {
                 continue;
             };
             let is_assigned = !is_unassigned(world, client);
@@ -90,18 +98,24 @@ impl Truth {
                 replica_id: at + 1,
                 state: state(world, client, &record),
                 is_behind: is_assigned
-                    && !(record.unanswered.is_empty() && record.rejected.is_empty()),
+                    && (lacks_revision
+                        || !(record.unanswered.is_empty() && record.rejected.is_empty())),
                 record,
             });
         }
         for stream in &streams {
             known.remove(&stream.id);
         }
-        let missing = world.missing.iter().map(|at| at + 1).collect();
-        Self { streams, disconnected: known, missing }
+        Self {
+            streams,
+            disconnected: known,
+            missing: (0..3).filter(|at| !reached.contains(at)).map(|at| at + 1).collect(),
+            lacks_revision,
+            published: cut_off.map_or(&world.published, |cut| &cut.published),
+        }
     }
 
-    fn of_node<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Stream> {
+    fn of_node<'s>(&'s self, id: &'s str) -> impl Iterator<Item = &'s Stream> {
         self.streams.iter().filter(move |stream| stream.id == id)
     }
 
@@ -133,22 +147,23 @@ impl Answer {
     }
 }
 
-/// Asks a replica six questions, with commands or over HTTP.
+/// Asks a replica six questions, with commands or over HTTP. Without the others, a replica reads only its own state.
 fn ask(
     replica: &Replica,
-    is_by_command: bool,
+    (is_by_command, is_stale): (bool, bool),
     revision: u64,
     (id, name): (&str, &str),
 ) -> Vec<Answer> {
     if is_by_command {
         let revision = revision.to_string();
+        let stale: &[&str] = if is_stale { &["--stale"] } else { &[] };
         let commands: [&[&str]; 6] = [
             &["nodes"],
             &["node", id],
             &["nodes", "--behind", &revision],
             &["wait", &revision, "--timeout", "500ms"],
-            &["explain", id, "cds", name],
-            &["describe", "cds", name],
+            &[&["explain", id, "cds", name], stale].concat(),
+            &[&["describe", "cds", name], stale].concat(),
         ];
         return at_once(commands, |args| Answer::of_command(replica, args));
     }
@@ -157,8 +172,8 @@ fn ask(
         format!("/v1/nodes/{id}"),
         format!("/v1/nodes?behind={revision}"),
         format!("/v1/wait?revision={revision}&timeout=500ms"),
-        format!("/v1/explain?node={id}&type=cds&name={name}"),
-        format!("/v1/describe?type=cds&name={name}"),
+        format!("/v1/explain?node={id}&type=cds&name={name}&stale={is_stale}"),
+        format!("/v1/describe?type=cds&name={name}&stale={is_stale}"),
     ];
     at_once(paths, |path| Answer::of_http(replica, &path))
 }
@@ -171,24 +186,25 @@ fn at_once<T: Send>(questions: [T; 6], ask: impl Fn(T) -> Answer + Sync) -> Vec<
     })
 }
 
-/// Returns the first difference between the truth and the answers of the replicas that run. In every second situation,
-/// one of them is asked with commands, which are slow to start. All others are asked over HTTP.
+/// Returns the first difference between the truth and the answers of the replicas that run. One replica that does not
+/// serve the node is asked with commands, which are slow to start. All others are asked over HTTP.
 pub(super) fn difference(world: &World, subject: (&str, &str), number: usize) -> Option<String> {
     let (id, name) = subject;
-    let truth = Truth::of(world);
     let asked: Vec<usize> = (0..3).filter(|at| !world.missing.contains(at)).collect();
-    let by_command = number.is_multiple_of(2).then_some(asked[number / 2 % asked.len()]);
+    let serves = |at: &usize| {
+        let mut clients = world.clients.values().filter(|client| client.id == id);
+        clients.any(|client| client.record().connected == Some(*at))
+    };
+    let others: Vec<usize> = asked.iter().copied().filter(|at| !serves(at)).collect();
+    let by_command = if others.is_empty() { &asked } else { &others };
+    let by_command = by_command[number % by_command.len()];
     let answers: Vec<(usize, Vec<Answer>)> = thread::scope(|scope| {
         let asking: Vec<_> = asked
             .iter()
             .map(|&at| {
                 let replica = &world.fleet.replicas[at];
-                (
-                    at,
-                    scope.spawn(move || {
-                        ask(replica, Some(at) == by_command, world.revision, subject)
-                    }),
-                )
+                let how = (at == by_command, world.is_cut_off(at));
+                (at, scope.spawn(move || ask(replica, how, world.revision, subject)))
             })
             .collect();
         asking.into_iter().map(|(at, asking)| (at, asking.join().unwrap())).collect()
@@ -197,12 +213,13 @@ pub(super) fn difference(world: &World, subject: (&str, &str), number: usize) ->
         let [nodes, node, behind, wait, explain, describe] = answers.as_slice() else {
             unreachable!("one answer for each command")
         };
+        let truth = Truth::of(world, *at);
         let checked = check_nodes(&truth, nodes)
             .and_then(|()| check_node(&truth, id, node))
             .and_then(|()| check_behind(&truth, behind))
             .and_then(|()| check_wait(&truth, wait))
-            .and_then(|()| check_explain(world, &truth, subject, explain))
-            .and_then(|()| check_describe(world, &truth, name, describe));
+            .and_then(|()| check_explain(&truth, subject, explain))
+            .and_then(|()| check_describe(&truth, name, describe));
         checked.err().map(|text| format!("replica {}: {text}", at + 1))
     })
 }
@@ -234,15 +251,30 @@ fn numbers(list: &Value, field: &str) -> BTreeSet<usize> {
     numbers.map(|n| usize::try_from(n).unwrap()).collect()
 }
 
+/// Compares the replicas that an answer names because they did not answer. Each has a reason.
+fn check_missing(truth: &Truth<'_>, answer: &Answer) -> Result<(), String> {
+    let missing = &answer.json["not_asked"];
+    same("not asked", answer, &numbers(missing, "replica_id"), &truth.missing)?;
+    let mut all = missing.as_array().into_iter().flatten();
+    let has_reason = |one: &Value| {
+        let reason = one["message"].as_str().unwrap_or_default();
+        let reasons = ["did not answer within", "cannot be reached", "was not asked in time"];
+        reasons.iter().any(|text| reason.contains(text))
+    };
+    match all.find(|one| !has_reason(one)) {
+        None => Ok(()),
+        Some(one) => Err(format!("no reason: {one}")),
+    }
+}
+
 /// Compares what an answer says about its completeness.
-fn check_complete(truth: &Truth, answer: &Answer, code: i32) -> Result<(), String> {
-    let named = numbers(&answer.json["not_asked"], "replica_id");
-    same("not asked", answer, &named, &truth.missing)?;
+fn check_complete(truth: &Truth<'_>, answer: &Answer, code: i32) -> Result<(), String> {
+    check_missing(truth, answer)?;
     let expected = if truth.missing.is_empty() { code } else { 4 };
     same_code("exit code", answer, expected)
 }
 
-fn check_nodes(truth: &Truth, answer: &Answer) -> Result<(), String> {
+fn check_nodes(truth: &Truth<'_>, answer: &Answer) -> Result<(), String> {
     check_complete(truth, answer, 0)?;
     let nodes = &answer.json["nodes"];
     same("nodes", answer, &texts(nodes, "id"), &truth.ids(|_| true))?;
@@ -254,7 +286,7 @@ fn check_nodes(truth: &Truth, answer: &Answer) -> Result<(), String> {
 }
 
 /// Compares the streams of a node.
-fn check_streams(truth: &Truth, node: &Value, answer: &Answer) -> Result<(), String> {
+fn check_streams(truth: &Truth<'_>, node: &Value, answer: &Answer) -> Result<(), String> {
     let id = node["id"].as_str().unwrap_or_default();
     let rank = |stream: &&Stream| STATES.iter().position(|one| *one == stream.state).unwrap_or(2);
     let Some(worst) = truth.of_node(id).max_by_key(rank) else {
@@ -292,7 +324,7 @@ fn check_streams(truth: &Truth, node: &Value, answer: &Answer) -> Result<(), Str
     Ok(())
 }
 
-fn check_node(truth: &Truth, id: &str, answer: &Answer) -> Result<(), String> {
+fn check_node(truth: &Truth<'_>, id: &str, answer: &Answer) -> Result<(), String> {
     if truth.of_node(id).next().is_some() {
         check_complete(truth, answer, 0)?;
         return check_streams(truth, &answer.json, answer);
@@ -304,13 +336,21 @@ fn check_node(truth: &Truth, id: &str, answer: &Answer) -> Result<(), String> {
     same("an unknown node", answer, &answer.code, &Some(1))
 }
 
-fn check_behind(truth: &Truth, answer: &Answer) -> Result<(), String> {
+fn check_behind(truth: &Truth<'_>, answer: &Answer) -> Result<(), String> {
     check_complete(truth, answer, 0)?;
     let shown = texts(&answer.json["nodes"], "id");
     same("nodes behind", answer, &shown, &truth.ids(|stream| stream.is_behind))
 }
 
-fn check_wait(truth: &Truth, answer: &Answer) -> Result<(), String> {
+fn check_wait(truth: &Truth<'_>, answer: &Answer) -> Result<(), String> {
+    if truth.lacks_revision {
+        // The replica knows nothing about the clients that could have the revision.
+        let wait = &answer.json;
+        check_missing(truth, answer)?;
+        same("a complete wait", answer, &wait["complete"], &false.into())?;
+        same("enough", answer, &wait["enough"], &false.into())?;
+        return same_code("exit code of the wait", answer, 4);
+    }
     let assigned = || truth.streams.iter().filter(|one| one.state != "unassigned");
     let (asked, n_behind) = (assigned().count(), assigned().filter(|one| one.is_behind).count());
     let code = match (asked, n_behind) {
@@ -325,19 +365,20 @@ fn check_wait(truth: &Truth, answer: &Answer) -> Result<(), String> {
     same("acknowledged", answer, &wait["acknowledged"], &(asked - n_behind).into())?;
     let open = truth.ids(|one| one.is_behind && one.state != "unassigned");
     same("unsettled", answer, &texts(&wait["unsettled"], "node"), &open)?;
-    same("not asked", answer, &numbers(&wait["not_asked"], "replica_id"), &truth.missing)
+    check_missing(truth, answer)
 }
 
 /// Compares the cluster that a node sees with the one that its client holds.
 fn check_explain(
-    world: &World,
-    truth: &Truth,
+    truth: &Truth<'_>,
     (id, name): (&str, &str),
     answer: &Answer,
 ) -> Result<(), String> {
     let explained = &answer.json;
-    let named = numbers(&explained["not_asked"], "replica_id");
-    same("not asked", answer, &named, &truth.missing)?;
+    check_missing(truth, answer)?;
+    if !truth.missing.is_empty() {
+        same_code("exit code of explain", answer, 4)?;
+    }
     let streams: Vec<&Stream> = truth.of_node(id).collect();
     same("connected", answer, &explained["connected"], &(!streams.is_empty()).into())?;
     let [stream] = streams.as_slice() else { return Ok(()) };
@@ -346,7 +387,7 @@ fn check_explain(
     });
     let key =
         |scope: &Value| (scope["scope"].as_str().unwrap_or_default().to_owned(), name.to_owned());
-    let mark = seen.and_then(|scope| world.published.get(&key(scope)).copied());
+    let mark = seen.and_then(|scope| truth.published.get(&key(scope)).copied());
     let held = stream.record.mark(name);
     let conclusions = explained["conclusions"].to_string();
     let is_acknowledged = conclusions.contains(&format!("The client has acknowledged {name} "));
@@ -366,8 +407,8 @@ fn check_explain(
 }
 
 /// Compares the nodes that see a cluster with the clients that hold it.
-fn check_describe(world: &World, truth: &Truth, name: &str, answer: &Answer) -> Result<(), String> {
-    let of_name = world.published.iter().filter(|((_, one), _)| one == name);
+fn check_describe(truth: &Truth<'_>, name: &str, answer: &Answer) -> Result<(), String> {
+    let of_name = truth.published.iter().filter(|((_, one), _)| one == name);
     let marks: BTreeMap<&str, i64> =
         of_name.map(|((scope, _), mark)| (scope.as_str(), *mark)).collect();
     if marks.is_empty() {

@@ -2,9 +2,13 @@
 
 use chancery_model::types::ENDPOINT;
 
-use crate::scripted::{Client, Manner};
+use crate::{
+    cluster::eventually,
+    network::Cut,
+    scripted::{Client, Manner},
+};
 
-use super::{RULES, Situation, World};
+use super::{RULES, Situation, World, silence::until_silent};
 
 const EDGE: [&str; 3] = ["edge-1", "edge-2", "edge-3"];
 
@@ -484,4 +488,169 @@ fn restart_with_clients(world: &mut World) {
     }
 }
 
-pub(super) const TABLE: [&[Situation]; 4] = [WRITES, NAMES, NODES, REPLICAS];
+/// The keys of the clients that have a stream to another replica than this one.
+fn edges_without(world: &World, at: usize) -> Vec<&'static str> {
+    let is_elsewhere = |key: &&str| world.client(key).record().connected != Some(at);
+    EDGE.into_iter().filter(is_elsewhere).collect()
+}
+
+/// Publishes a cluster while a replica is cut off. The clients of the others accept it.
+fn publish_without(world: &mut World, cut_off: usize, name: &str) {
+    let keys = edges_without(world, cut_off);
+    publish_to(world, 0, "shared", name, &keys);
+}
+
+/// Waits until all clients hold what was published last.
+fn until_all_hold(world: &World, name: &str) {
+    let mark = world.mark;
+    EDGE.into_iter().for_each(|key| world.until_held(key, name, mark));
+}
+
+/// A replica that is cut off refuses to read the newest state, which it may not have.
+fn refuses_to_read(world: &World, at: usize) {
+    eventually("the replica notices that it is alone", || {
+        let done = world.fleet.replicas[at].run(&["describe", "cds", "web"], "");
+        assert_ne!(done.code, 4, "{done:?}");
+        (done.code == 1 && done.err.contains("--stale")).then_some(())
+    });
+}
+
+/// Replicas that run, and do not reach each other.
+const PARTITIONS: &[Situation] = &[
+    Situation {
+        name: "a follower is cut off",
+        change: |world| {
+            // The first replica is asked for writes, and stays with the majority.
+            let cut_off = world.follower();
+            world.cut(cut_off, Cut::Silent);
+            refuses_to_read(world, cut_off);
+        },
+        subject: ("edge-1", "web"),
+    },
+    Situation {
+        name: "a write while the follower is cut off",
+        change: |world| {
+            let cut_off = world.cut_off.as_ref().unwrap().at;
+            publish_without(world, cut_off, "web");
+        },
+        subject: ("edge-2", "web"),
+    },
+    Situation {
+        name: "a client connects to the replica that is cut off",
+        change: |world| {
+            let at = world.cut_off.as_ref().unwrap().at;
+            world.connect("late", "edge-7", at);
+            world.until("late", |client| client.record().mark("web").is_some());
+        },
+        subject: ("edge-7", "web"),
+    },
+    Situation {
+        name: "a client rejects while a replica is cut off",
+        change: |world| {
+            world.manner("edge-1", Manner::Reject);
+            let cut_off = world.cut_off.as_ref().unwrap().at;
+            let keys: Vec<&str> =
+                edges_without(world, cut_off).into_iter().filter(|key| *key != "edge-1").collect();
+            publish_to(world, 0, "shared", "web", &keys);
+            world.until_rejected("edge-1");
+        },
+        subject: ("edge-1", "web"),
+    },
+    Situation {
+        name: "a client moves away from the replica that is cut off",
+        change: |world| {
+            let cut_off = world.cut_off.as_ref().unwrap().at;
+            let key = EDGE[cut_off];
+            world.client(key).move_to(0);
+            let mark = world.mark;
+            world.until_held(key, "web", mark);
+        },
+        subject: ("edge-3", "web"),
+    },
+    Situation {
+        name: "the replica is no longer cut off",
+        change: |world| {
+            world.heal();
+            world.manner("edge-1", Manner::Accept);
+            let mark = world.mark;
+            world.until_held("late", "web", mark);
+            publish_to(world, 1, "shared", "web", &EDGE);
+            world.until_held("late", "web", world.mark);
+            world.close("late");
+        },
+        subject: ("edge-1", "web"),
+    },
+    Situation {
+        name: "each client returns to a replica of its own",
+        change: |world| {
+            for (at, key) in EDGE.into_iter().enumerate() {
+                world.client(key).move_to(at);
+                world.until(key, |client| client.record().connected == Some(at));
+            }
+        },
+        subject: ("edge-2", "web"),
+    },
+    Situation {
+        name: "the leader is cut off",
+        change: |world| {
+            if world.leader() == 0 {
+                world.lead(1);
+            }
+            let leader = world.leader();
+            world.cut(leader, Cut::Silent);
+            world.fleet.wait_leader(0);
+            publish_without(world, leader, "web");
+            refuses_to_read(world, leader);
+        },
+        subject: ("edge-1", "web"),
+    },
+    Situation {
+        name: "the former leader is no longer cut off",
+        change: |world| {
+            world.heal();
+            until_all_hold(world, "web");
+        },
+        subject: ("edge-2", "web"),
+    },
+    Situation {
+        name: "connections to a follower are refused",
+        change: |world| {
+            let cut_off = world.follower();
+            world.cut(cut_off, Cut::Reset);
+            publish_without(world, cut_off, "db");
+        },
+        subject: ("edge-3", "db"),
+    },
+    Situation {
+        name: "the follower accepts connections",
+        change: |world| {
+            world.heal();
+            until_all_hold(world, "db");
+        },
+        subject: ("edge-1", "db"),
+    },
+];
+
+/// A client that never answers.
+const SILENCE: &[Situation] = &[
+    Situation {
+        name: "a client is silent for more than ten seconds",
+        change: |world| {
+            world.manner("edge-3", Manner::Silent);
+            publish_to(world, 0, "shared", "web", &["edge-1", "edge-2"]);
+            world.until_owing("edge-3");
+            until_silent(world, "edge-3");
+        },
+        subject: ("edge-3", "web"),
+    },
+    Situation {
+        name: "the silent client answers",
+        change: |world| {
+            world.client("edge-3").answer(Manner::Accept);
+            until_all_hold(world, "web");
+        },
+        subject: ("edge-3", "web"),
+    },
+];
+
+pub(super) const TABLE: [&[Situation]; 6] = [WRITES, NAMES, NODES, REPLICAS, PARTITIONS, SILENCE];
