@@ -18,7 +18,9 @@ use chancery_testing::{reserve_address, reserve_port};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Done, KillOnDrop, chancery, clusters, http_get, logged, run, signal};
+use crate::support::{
+    Done, KillOnDrop, chancery, clusters, http_get, logged, of_program, run, signal,
+};
 
 pub(crate) use crate::support::eventually;
 
@@ -31,6 +33,8 @@ pub(crate) struct Replica {
     pub(crate) child: Option<KillOnDrop>,
     /// Environment variables of the configuration.
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// The program of another release; `None` for the tested one.
+    pub(crate) program: Option<PathBuf>,
 }
 
 impl Replica {
@@ -42,6 +46,7 @@ impl Replica {
             admin: reserve_address().to_string(),
             child: None,
             environment: Vec::new(),
+            program: None,
         }
     }
 
@@ -57,7 +62,10 @@ impl Replica {
     /// Starts the replica and returns at once.
     pub(crate) fn start(&mut self, args: &[&str]) {
         let file = |what: &str| File::create(self.directory.with_extension(what)).unwrap();
-        let mut command = chancery();
+        let mut command = match &self.program {
+            None => chancery(),
+            Some(program) => of_program(program),
+        };
         command
             .args(["serve", "--xds", "127.0.0.1:0", "--admin", &self.admin, "--raft", &self.raft])
             .args(["--replica-id", &self.id.to_string(), "--data-dir"])
@@ -161,7 +169,15 @@ pub(crate) fn index(id: &Value) -> usize {
 
 /// Starts three replicas: the first forms the cluster, and the others join it.
 pub(crate) fn joined(root: &Path) -> [Replica; 3] {
+    joined_by(root, None)
+}
+
+/// Starts three replicas of another release, like [`joined`].
+pub(crate) fn joined_by(root: &Path, program: Option<&Path>) -> [Replica; 3] {
     let mut replicas = [1, 2, 3].map(|id| Replica::new(root, id));
+    for replica in &mut replicas {
+        replica.program = program.map(Path::to_owned);
+    }
     let first = replicas[0].raft.clone();
     replicas[0].start_and_wait(&[]);
     for replica in &mut replicas[1..] {
