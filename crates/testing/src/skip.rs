@@ -37,7 +37,7 @@ impl Lack {
     }
 }
 
-/// Records that the calling test is skipped. The caller must return immediately afterwards.
+/// Records that the calling test, or a part of it, is skipped. The caller must omit everything that needs the requirement.
 ///
 /// # Panics
 /// Panics in CI, unless `ci_may_lack.txt` lists the missing requirement.

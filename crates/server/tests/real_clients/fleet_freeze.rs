@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use chancery_testing::reserve_port;
+use chancery_testing::{Lack, reserve_port, skip};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -55,9 +55,8 @@ fn frozen_fleet_keeps_its_content_through_the_loss_of_each_replica() -> Result<(
         let mut fleet = Fleet::start(dir)?;
         fleet.replicas[1].cli(&["freeze", "--all", "--reason", "incident"], "")?;
         let (counts, pushed) = (fleet.counts()?, fleet.pushed()?);
-        for _ in 0..WRITES {
-            fleet.write_new_content()?;
-        }
+        let n_committed = fleet.write_new_contents(WRITES)?;
+        ensure!(n_committed == WRITES, "only {n_committed} writes were committed");
         let pushed_again = fleet.pushed()?;
         ensure!(pushed_again == pushed, "{pushed:?} bytes were sent, then {pushed_again:?}");
         let mut leaders = BTreeSet::new();
@@ -103,7 +102,8 @@ impl Fleet {
         }
         let mut callers = Vec::new();
         for (n, kind) in [Kind::Python, Kind::Node, Kind::Go].into_iter().enumerate() {
-            if kind.absence()?.is_some() {
+            if let Some(reason) = kind.absence()? {
+                skip(Lack::Go, &format!("the fleet has no grpc-go: {reason}"));
                 continue;
             }
             let switch = Switch::start(replicas[n].at.xds)?;
@@ -121,8 +121,17 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Writes content that leads all traffic elsewhere, through one replica that answers.
-    fn write_new_content(&mut self) -> Result<()> {
+    /// Writes new content `n` times, through all replicas in turn. Returns the number of writes that were committed.
+    fn write_new_contents(&mut self, n: usize) -> Result<usize> {
+        let mut n_committed = 0;
+        for _ in 0..n {
+            n_committed += usize::from(self.write_new_content()?);
+        }
+        Ok(n_committed)
+    }
+
+    /// Writes content that leads all traffic elsewhere, through one replica. Returns whether it was committed.
+    fn write_new_content(&mut self) -> Result<bool> {
         self.n_writes += 1;
         let (n, [_, upstream]) = (self.n_writes, self.upstreams);
         let replica = &self.replicas[n % 3];
@@ -140,7 +149,7 @@ impl Fleet {
         // The contacted replica may be the one that is down, or there may be no leader.
         let code = done.status.code();
         ensure!(matches!(code, Some(0 | 1 | 3 | 4 | 5)), "{done:?}");
-        Ok(())
+        Ok(code == Some(0))
     }
 
     /// Kills a replica under write load and moves its clients to the next one. All replicas answer afterwards.
@@ -153,15 +162,18 @@ impl Fleet {
             switch.cut();
             switch.connect(next);
         }
-        for _ in 0..WRITES {
-            self.write_new_content()?;
-        }
+        // Those through the lost replica fail, and others may while there is no leader.
+        let n_committed = self.write_new_contents(WRITES)?;
+        ensure!(
+            n_committed >= WRITES / 3,
+            "only {n_committed} writes without replica {}",
+            lost + 1
+        );
         self.expect_still("a").with_context(|| format!("replica {} is down", lost + 1))?;
         self.replicas[lost].start_again()?;
         self.replicas[lost].wait_for_voters(3)?;
-        for _ in 0..3 {
-            self.write_new_content()?;
-        }
+        let n_committed = self.write_new_contents(3)?;
+        ensure!(n_committed > 0, "no write was committed with replica {}", lost + 1);
         self.expect_still("a").with_context(|| format!("replica {} is back", lost + 1))
     }
 
