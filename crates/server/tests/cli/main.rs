@@ -21,6 +21,7 @@ mod fleet_answers;
 mod fleet_situations;
 mod fleet_wait;
 mod freeze;
+mod freeze_resume;
 mod gitops;
 mod guards;
 mod history;
