@@ -65,4 +65,5 @@ mod walk;
 mod watch;
 mod watch_events;
 mod watch_http;
+mod ways_back;
 mod writes;
