@@ -4,5 +4,7 @@ use std::path::Path;
 
 fn main() -> anyhow::Result<()> {
     let root = Path::new("../../proto");
-    chancery_proto_build::generate(root, &["chancery/admin"], |builder| builder)
+    chancery_proto_build::generate(root, &["chancery/admin"], |builder| {
+        builder.boxed(".chancery.admin.v1.WatchEvent.event.made")
+    })
 }

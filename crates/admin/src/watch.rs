@@ -204,7 +204,7 @@ impl Watch {
         for entry in entries {
             self.revision = entry.revision;
             if let Some(event) = self.made(&entry).filter(|_| self.kinds.revisions) {
-                let event = self.event(entry.meta.time_ms, Some(Event::Made(event)));
+                let event = self.event(entry.meta.time_ms, Some(Event::Made(Box::new(event))));
                 self.waiting.push_back(event);
             }
         }

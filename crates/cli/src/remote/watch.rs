@@ -279,7 +279,7 @@ mod tests {
         let made =
             pb::RevisionEvent { entry: Some(entry), changes: vec![change], changes_known: true };
         assert_eq!(
-            lines(&event(Event::Made(made))),
+            lines(&event(Event::Made(Box::new(made)))),
             [
                 "1970-01-01T00:00:01Z  revision 3: 1 changed, 2 removed, by ann\\u{1b}a",
                 "  edge cluster: 1 changed, 2 removed",

@@ -169,15 +169,13 @@ pub(crate) fn index(id: &Value) -> usize {
 
 /// Starts three replicas: the first forms the cluster, and the others join it.
 pub(crate) fn joined(root: &Path) -> [Replica; 3] {
-    joined_by(root, None)
+    joined_with(root, |_| {})
 }
 
-/// Starts three replicas of another release, like [`joined`].
-pub(crate) fn joined_by(root: &Path, program: Option<&Path>) -> [Replica; 3] {
+/// [`joined`], with changes to each replica before it starts.
+pub(crate) fn joined_with(root: &Path, change: impl Fn(&mut Replica)) -> [Replica; 3] {
     let mut replicas = [1, 2, 3].map(|id| Replica::new(root, id));
-    for replica in &mut replicas {
-        replica.program = program.map(Path::to_owned);
-    }
+    replicas.iter_mut().for_each(change);
     let first = replicas[0].raft.clone();
     replicas[0].start_and_wait(&[]);
     for replica in &mut replicas[1..] {

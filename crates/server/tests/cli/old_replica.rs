@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::{
-    cluster::{Replica, eventually, joined_by},
+    cluster::{Replica, eventually, joined_with},
     scripted::{Addresses, Client},
     support::{Done, clusters, http_get},
     watch::Watcher,
@@ -30,7 +30,7 @@ struct Mixed {
 
 impl Mixed {
     fn start(root: &Path, old: PathBuf) -> Self {
-        let mut replicas = joined_by(root, Some(old.as_path()));
+        let mut replicas = joined_with(root, |replica| replica.program = Some(old.clone()));
         for replica in &mut replicas[..OLD] {
             replica.terminate();
             replica.program = None;
