@@ -134,10 +134,10 @@ pub(crate) async fn thaw(
     if request.discard {
         let compared = HeldBack::of(&state, &freeze).discarded();
         rollback::authorize(ctx, &checked, &compared)?;
-        let planned = restoring(self::transaction(&checked), &state, &compared).map(|planned| {
-            let access = [planned.access, vec![thaw]].concat();
-            Transaction { access, ..planned }
-        });
+        let mut planned = restoring(self::transaction(&checked), &state, &compared);
+        if let Ok(planned) = &mut planned {
+            planned.transaction.access.push(thaw);
+        }
         return rollback::commit(ctx, planned, checked).await.map(without_freeze);
     }
     let (caller, now) = (ctx.clone(), Arc::clone(&state));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use chancery_admin_proto::v1 as pb;
 use chancery_admission::{Problem, check_again};
 use chancery_model::{
-    AccessOp, Change, Precondition, Refusal, Resource, ResourceDraft, ResourceKey, Revision,
+    AccessOp, Change, Precondition, Quota, Refusal, Resource, ResourceDraft, ResourceKey, Revision,
     ScopeName, State, Target, Transaction, Upsert, Verb,
 };
 use chancery_store::{Past, PastError, Selection};
@@ -17,7 +17,7 @@ use crate::{
     ctx::Ctx,
     deps::Freshness,
     item_changes::{assignment_changes, named},
-    past::past,
+    past::{RECORDS_MAX, past},
     record::Operation,
     resources::{given, parse_type, stored_name},
     revisions::{Compared, compare, entry_of, kind_of},
@@ -86,7 +86,8 @@ pub(crate) async fn rollback(
             authorize(&caller, checked, &compared)?;
             compared.check_found(&caller, &past, &selection)?;
             check_revision(checked, past.state(), &selection)?;
-            restoring(transaction(checked), past.state(), &compared)
+            let planned = restoring(transaction(checked), past.state(), &compared)?;
+            check_items(checked, &past, planned)
         };
         let planned = plan(&checked);
         (planned, checked)
@@ -109,13 +110,37 @@ fn check_revision(
     Err(Refusal::RevisionBehind { expected, scope: Some(scope.clone()), changed }.into())
 }
 
+/// Checks that the access rules and quotas are those of the expected revision, if a transaction restores some. The store
+/// checks the revision only for scopes and assignments.
+fn check_items(checked: &Checked, past: &Past, planned: Planned) -> Result<Planned, AdminError> {
+    let now = past.state();
+    let Some(expected) = checked.if_revision.filter(|expected| *expected < now.revision) else {
+        return Ok(planned);
+    };
+    if planned.transaction.access.is_empty() {
+        return Ok(planned);
+    }
+    let then = past.differing(expected, &Selection::default(), RECORDS_MAX)?;
+    let then = past.state_at(expected, &then);
+    let what = match () {
+        () if then.access.rules != now.access.rules => "access rules",
+        () if then.quotas.rules != now.quotas.rules => "quotas",
+        () => return Ok(planned),
+    };
+    Err(AdminError::Precondition(format!(
+        "cannot restore access rules or quotas: the {what} have changed since revision {expected}; nothing was written; \
+         look at the changes with `chancery diff --from {expected}`"
+    )))
+}
+
 fn key_of(type_url: &chancery_model::TypeUrl, name: &chancery_model::ResourceName) -> ResourceKey {
     ResourceKey { type_url: type_url.clone(), name: name.clone() }
 }
 
 /// Returns the record of [`undo`].
 pub(crate) fn record_undo(request: &pb::UndoRequest) -> Operation {
-    Operation::write("undo", "", request.options.as_ref()).detail("revision", request.revision)
+    Operation::write("undo", "", request.options.as_ref())
+        .detail("undone_revision", request.revision)
 }
 
 /// Undoes the changes of one revision, and keeps later changes.
@@ -153,7 +178,8 @@ pub(crate) async fn undo(
             }
             authorize(&caller, checked, &compared)?;
             let compared = without_conflicts(&past, revision, compared)?;
-            restoring(transaction(checked), past.state(), &compared)
+            let planned = restoring(transaction(checked), past.state(), &compared)?;
+            check_items(checked, &past, planned)
         };
         let planned = plan(&checked);
         (planned, checked)
@@ -210,15 +236,24 @@ pub(crate) fn set_reason(checked: &mut Checked, what: &str) {
         if given.is_empty() { what.to_owned() } else { format!("{what}: {given}") };
 }
 
+/// A transaction that restores earlier content, and the quotas of the content with which it was compared.
+pub(crate) struct Planned {
+    pub(crate) transaction: Transaction,
+    quotas: Arc<Vec<Quota>>,
+}
+
 /// Checks the resources of a transaction again, and commits it.
 pub(crate) async fn commit(
     ctx: &Ctx,
-    planned: Result<Transaction, AdminError>,
+    planned: Result<Planned, AdminError>,
     checked: Checked,
 ) -> Result<pb::WriteResponse, AdminError> {
-    let transaction = match planned {
-        Err(_) if took_effect(ctx, &checked).await? => transaction(&checked),
-        planned => planned?,
+    let (transaction, quotas) = match planned {
+        Err(_) if took_effect(ctx, &checked).await? => (transaction(&checked), None),
+        planned => {
+            let Planned { transaction, quotas } = planned?;
+            (transaction, Some(quotas))
+        }
     };
     let access = ctx.deps.replica.state().access.changed;
     let is_old = |one: &Precondition| matches!(one, Precondition::Access(read) if *read < access);
@@ -236,6 +271,19 @@ pub(crate) async fn commit(
     let (mut transaction, mut warnings): (Transaction, Vec<Problem>) =
         ctx.deps.work.run(Size::Large, check).await??;
     warnings.extend(external_findings(ctx, &mut transaction, &checked).await?);
+    // The store has no precondition for quotas. Most changes since the comparison are found here.
+    let is_quota = |op: &AccessOp| matches!(op, AccessOp::PutQuota(_) | AccessOp::DeleteQuota(_));
+    if let Some(compared) = quotas
+        && compared != ctx.deps.replica.state().quotas.rules
+        && transaction.access.iter().any(is_quota)
+        && !took_effect(ctx, &checked).await?
+    {
+        return Err(AdminError::Precondition(
+            "cannot restore quotas: the quotas have changed after the content was compared; nothing was written; run the \
+             command again"
+                .to_owned(),
+        ));
+    }
     write::commit(ctx, transaction, checked, Input { warnings, ..Input::default() }).await
 }
 
@@ -245,7 +293,7 @@ pub(crate) fn restoring(
     transaction: Transaction,
     newest: &State,
     compared: &Compared,
-) -> Result<Transaction, AdminError> {
+) -> Result<Planned, AdminError> {
     let mut transaction = restoring_items(transaction, compared);
     for Change { scope, key, resource, .. } in &compared.changes {
         match resource {
@@ -260,7 +308,7 @@ pub(crate) fn restoring(
     if !transaction.access.is_empty() {
         transaction.preconditions.push(Precondition::Access(newest.access.changed));
     }
-    Ok(transaction)
+    Ok(Planned { transaction, quotas: Arc::clone(&newest.quotas.rules) })
 }
 
 /// Adds the operations on assignments, access rules and quotas that a comparison needs.

@@ -26,3 +26,4 @@ mod resolve;
 mod revocation;
 mod support;
 mod variants;
+mod ways_back;

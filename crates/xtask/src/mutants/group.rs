@@ -65,6 +65,7 @@ pub(crate) const GROUPS: [Group; 3] = [
             suite("chancery-protocol", &["--lib"], "protocol"),
             suite("chancery-fanout", &["--lib"], "fanout unit"),
             suite("chancery-audit", &["--lib"], "audit"),
+            suite("chancery-diff", &["--lib"], "diff"),
             suite("chancery-load", &["--lib"], "load"),
             suite("chancery-net", &["--lib"], "net"),
             suite("chancery-mcp", &["--test", "sink"], "mcp sink"),
