@@ -7,7 +7,8 @@ use std::{
 
 use chancery_auth::{IdentityRates, RateExceeded};
 use chancery_model::{
-    Collection, IdentityQuota, Principal, Scope, ScopeName, State, Target, Transaction, Verb,
+    AccessOp, Collection, IdentityQuota, Principal, Scope, ScopeName, State, Target, Transaction,
+    Verb,
 };
 use http::Extensions;
 use parking_lot::Mutex;
@@ -179,6 +180,11 @@ impl Ctx {
             if last != Some(scope) {
                 last = Some(scope);
                 scopes.insert(scope.clone());
+            }
+        }
+        for op in &transaction.access {
+            if let AccessOp::Freeze { target, .. } | AccessOp::Thaw { target, .. } = op {
+                scopes.extend(target.scope().cloned());
             }
         }
         *self.write.scopes.lock() = Some(scopes);

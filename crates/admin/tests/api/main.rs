@@ -8,6 +8,7 @@ mod audit;
 mod cluster;
 mod csds;
 mod external;
+mod freezes;
 mod golden;
 mod grpc;
 mod guards;
