@@ -233,6 +233,66 @@ async fn retention_is_equal_on_all_replicas() {
     }
 }
 
+/// The limits of bytes and of age drop the same revisions on all replicas, also on one that was down and receives a snapshot.
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_by_bytes_and_age_is_equal_on_all_replicas() {
+    for retention in [
+        Retention { revisions: 1000, bytes: 3000, age: Duration::ZERO },
+        Retention { revisions: 1000, bytes: 1 << 30, age: Duration::from_secs(9) },
+    ] {
+        let dir = memory_dir();
+        let config = |id, join: &[&str]| Config {
+            retention,
+            snapshot_log_entries: 10,
+            log_entries_keep: 0,
+            log_bytes_keep: 0,
+            ..member_config(dir.path(), id, join)
+        };
+        let first = Replica::open(config(1, &[])).await.unwrap();
+        let address = first.raft_address().to_owned();
+        let second = Replica::open(config(2, &[&address])).await.unwrap();
+        let third = Replica::open(config(3, &[&address])).await.unwrap();
+        eventually("three voters", async || voters(&first).await == [1, 2, 3]).await;
+        let mut random = Random(9);
+        let mut states = BTreeMap::from([(0, first.state())]);
+        let mut third = Some(third);
+        for n in 0..80 {
+            if n == 10 {
+                let third = third.take().unwrap();
+                third.shutdown().await.unwrap();
+            }
+            let replica = if random.below(2) == 0 { &first } else { &second };
+            commit(replica, random_transaction(&mut random, n)).await;
+            let state = replica.state();
+            states.insert(state.revision.0, state);
+        }
+        eventually("the logs are purged", async || {
+            [&first, &second].iter().all(|replica| replica.status().purged > Some(40))
+        })
+        .await;
+        let third = Replica::open(config(3, &[&address])).await.unwrap();
+        third.catch_up(DEADLINE).await.unwrap();
+        equal(&[&first, &second, &third]).await;
+        let newest = first.state().revision.0;
+        let oldest = first.past().await.oldest().0;
+        assert!(oldest > 10 && oldest + 3 < newest, "{retention:?}: {oldest} of {newest}");
+        if !retention.age.is_zero() {
+            // A random transaction may change nothing, and then makes no revision.
+            let n_revisions = newest - oldest;
+            assert!((5..=10).contains(&n_revisions), "{n_revisions}");
+        }
+        for replica in [&first, &second, &third] {
+            check(replica, &states, oldest).await;
+        }
+        commit(&third, put("after", b"return")).await;
+        equal(&[&first, &second, &third]).await;
+        let oldest = first.past().await.oldest();
+        for replica in [&second, &third] {
+            assert_eq!(replica.past().await.oldest(), oldest, "{retention:?}");
+        }
+    }
+}
+
 /// A replica that was built from a snapshot has the content of earlier revisions, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshot_carries_the_content_of_earlier_revisions() {
