@@ -1,6 +1,6 @@
 //! The rights to freeze, and the records of freezes and of the ways back.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use chancery_audit::{Audit, Settings, SinkSettings};
 use chancery_auth::AuthSettings;
@@ -112,15 +112,28 @@ async fn discarding_held_changes_needs_the_right_to_write_them() {
     server.stop().await;
 }
 
+/// Returns an audit log with the details of all operations.
+fn audit_of_requests(file: &Path) -> Audit {
+    let policy = file.with_extension("toml");
+    fs::write(&policy, "default = \"request\"\n").unwrap();
+    let sinks = vec![SinkSettings::File(file.to_owned())];
+    Audit::open(&Settings { sinks, policy_file: Some(policy), ..Settings::default() }).unwrap()
+}
+
+/// Returns the records of ways back and of freezes.
+fn records_of_ways(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    let records = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let verbs = ["rollback", "undo", "freeze", "thaw"];
+    records.filter(|record| verbs.contains(&record["verb"].as_str().unwrap())).collect()
+}
+
 /// A rollback, an undo, a freeze and a thaw have a record with what they concern, allowed or not.
 #[tokio::test(flavor = "multi_thread")]
 async fn ways_back_and_freezes_are_recorded() {
     let dir = tempfile::tempdir().unwrap();
-    let (file, policy) = (dir.path().join("audit.jsonl"), dir.path().join("policy.toml"));
-    fs::write(&policy, "default = \"request\"\n").unwrap();
-    let sinks = vec![SinkSettings::File(file.clone())];
-    let settings = Settings { sinks, policy_file: Some(policy), ..Settings::default() };
-    let audit = Audit::open(&settings).unwrap();
+    let file = dir.path().join("audit.jsonl");
+    let audit = audit_of_requests(&file);
     let server = Server::start_enforced_audited(AuthSettings::default(), audit.clone()).await;
     let ann = token(&server, "ann").await;
     let allow = json!([{"verbs": ["get"], "scopes": ["**"]}]);
@@ -149,13 +162,7 @@ async fn ways_back_and_freezes_are_recorded() {
         revisions.push(written["revision"].clone());
     }
     audit.close(DEADLINE).await;
-    let text = fs::read_to_string(&file).unwrap();
-    let records = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let of_ways = |record: &Value| {
-        let verb = record["verb"].as_str().unwrap();
-        ["rollback", "undo", "freeze", "thaw"].contains(&verb)
-    };
-    let records: Vec<Value> = records.filter(of_ways).collect();
+    let records = records_of_ways(&file);
     let shown: Vec<_> = records
         .iter()
         .map(|one| {

@@ -121,10 +121,9 @@ pub(super) fn run_history(seed: u64) -> Tally {
     let mut random = Rng::with_seed(seed);
     let kept = Kept::random(seed, &mut random);
     let root = tempfile::tempdir().unwrap();
-    let replicas =
-        joined_with(root.path(), |replica| {
-            replica.environment = kept.environment(usize::try_from(replica.id - 1).unwrap());
-        });
+    let replicas = joined_with(root.path(), |replica| {
+        replica.environment = kept.environment(usize::try_from(replica.id - 1).unwrap());
+    });
     let model = Model { states: BTreeMap::from([(0, Content::default())]) };
     let mut history = History {
         what: format!("seed {seed}, {kept:?}"),
