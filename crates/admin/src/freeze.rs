@@ -138,7 +138,8 @@ pub(crate) async fn thaw(
         if let Ok(planned) = &mut planned {
             planned.transaction.access.push(thaw);
         }
-        return rollback::commit(ctx, planned, checked).await.map(without_freeze);
+        let committed = Box::pin(rollback::commit(ctx, planned, checked));
+        return committed.await.map(without_freeze);
     }
     let (caller, now) = (ctx.clone(), Arc::clone(&state));
     let list = move |response| HeldBack::of(&now, &freeze).list(&caller, response);

@@ -1,12 +1,12 @@
 //! The list of revisions.
 
-use std::{cmp::Reverse, ops::ControlFlow};
+use std::{cmp::Reverse, ops::ControlFlow, sync::Arc};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{
     ResourceKey, ResourceName, Revision, ScopeName, Target, TransactionMeta, Verb,
 };
-use chancery_store::{HISTORY_MAX, HistoryEntry, PartKey, PastError, Selection};
+use chancery_store::{HISTORY_MAX, HistoryEntry, PartKey, Past, PastError, Selection};
 
 use crate::{
     AdminError,
@@ -101,37 +101,46 @@ pub(crate) async fn list_history(
     let content_from = past.oldest().0;
     let mut candidates = ctx.deps.replica.history_before(before, HISTORY_MAX);
     candidates.retain(|entry| matches(entry) && entry.revision.0 > content_from);
-    let limit = page.limit();
-    let reader = ctx.clone();
-    let read = move || {
-        let held = HeldParts::of(past.state());
-        let (mut found, mut records_left) = (Vec::new(), RECORDS_MAX);
-        let mut last = None;
-        for entry in candidates {
-            if found.len() == limit {
-                return Ok((found, last));
-            }
-            let mut names = Names::new(&reader, &held, entry.revision, n_names);
-            let on = |part| names.add(&part);
-            let is_read = past.each_changed(entry.revision, &filter, &mut records_left, on)?;
-            // A revision that alone is too large cannot be searched.
-            if !is_read && last.is_none() {
-                let (revision, max) = (entry.revision, RECORDS_MAX);
-                return Err(PastError::TooMany { revision, max });
-            }
-            if !is_read {
-                return Ok((found, last));
-            }
-            if names.any {
-                found.push(names.into_entry(show_entry(&entry)));
-            }
-            last = Some(Reverse(entry.revision.0));
-        }
-        Ok::<_, PastError>((found, None))
-    };
+    let (reader, limit) = (ctx.clone(), page.limit());
+    let read = move || changed(&reader, &past, &filter, candidates, limit, n_names);
     let (entries, last) = ctx.deps.work.run(Size::Large, read).await??;
     let next = last.map(|last| page.cursor(&last)).unwrap_or_default();
     Ok(pb::ListHistoryResponse { entries, next, content_from, request_id: selected_id })
+}
+
+/// Returns the entries that changed something of a selection, and the last revision that was searched if more may follow.
+fn changed(
+    ctx: &Ctx,
+    past: &Past,
+    selection: &Selection,
+    candidates: Vec<Arc<HistoryEntry>>,
+    limit: usize,
+    n_names: usize,
+) -> Result<(Vec<pb::HistoryEntry>, Option<Reverse<u64>>), PastError> {
+    let held = HeldParts::of(past.state());
+    let (mut found, mut records_left) = (Vec::new(), RECORDS_MAX);
+    let mut last = None;
+    for entry in candidates {
+        if found.len() == limit {
+            return Ok((found, last));
+        }
+        let mut names = Names::new(ctx, &held, entry.revision, n_names);
+        let on = |part| names.add(&part);
+        let is_read = past.each_changed(entry.revision, selection, &mut records_left, on)?;
+        // A revision that alone is too large cannot be searched.
+        if !is_read && last.is_none() {
+            let (revision, max) = (entry.revision, RECORDS_MAX);
+            return Err(PastError::TooMany { revision, max });
+        }
+        if !is_read {
+            return Ok((found, last));
+        }
+        if names.any {
+            found.push(names.into_entry(show_entry(&entry)));
+        }
+        last = Some(Reverse(entry.revision.0));
+    }
+    Ok((found, None))
 }
 
 /// Adds names to entries of the history. The list is useful without them, so that it does not fail if they cannot be read.

@@ -1,6 +1,7 @@
 //! The command `history`.
 
 use std::{
+    io::{self, Write},
     str::FromStr,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -224,6 +225,57 @@ async fn list(
     }
 }
 
+/// Writes the revisions, and the cursor of the next page unless the list is followed.
+fn write_list(
+    history: &pb::ListHistoryResponse,
+    follows: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if history.entries.is_empty() {
+        return writeln!(out, "no revisions");
+    }
+    let headings = [
+        "REVISION",
+        "TIME",
+        "AUTHOR",
+        "CHANGED",
+        "REMOVED",
+        "ASSIGNMENTS",
+        "LABEL",
+        "REASON",
+        "VALIDATION",
+        "CONFIRMED",
+        "ACCESS",
+        "SOURCE",
+        "HELD",
+        "NAMES",
+    ];
+    let mut table = Table::new(headings);
+    for entry in &history.entries {
+        table.row([
+            entry.revision.to_string(),
+            timestamp(entry.time_ms),
+            entry.author.clone(),
+            entry.changed.to_string(),
+            entry.removed.to_string(),
+            entry.assignments.to_string(),
+            all_labels(entry),
+            entry.reason.clone(),
+            entry.validation.clone(),
+            entry.confirmed.join(","),
+            entry.access.to_string(),
+            entry.source.clone(),
+            if entry.held { "held".to_owned() } else { String::new() },
+            names_in_words(entry),
+        ]);
+    }
+    table.write(out, "")?;
+    if history.next.is_empty() || follows {
+        return Ok(());
+    }
+    writeln!(out, "more: --cursor {}", history.next)
+}
+
 /// Shows the newest revisions.
 pub(super) async fn run(
     history: History,
@@ -254,51 +306,7 @@ pub(super) async fn run(
     if is_check {
         return history_check::run(&history.entries, expected.as_ref(), answer);
     }
-    answer.show(&history, |out| {
-        if history.entries.is_empty() {
-            return writeln!(out, "no revisions");
-        }
-        let headings = [
-            "REVISION",
-            "TIME",
-            "AUTHOR",
-            "CHANGED",
-            "REMOVED",
-            "ASSIGNMENTS",
-            "LABEL",
-            "REASON",
-            "VALIDATION",
-            "CONFIRMED",
-            "ACCESS",
-            "SOURCE",
-            "HELD",
-            "NAMES",
-        ];
-        let mut table = Table::new(headings);
-        for entry in &history.entries {
-            table.row([
-                entry.revision.to_string(),
-                timestamp(entry.time_ms),
-                entry.author.clone(),
-                entry.changed.to_string(),
-                entry.removed.to_string(),
-                entry.assignments.to_string(),
-                all_labels(entry),
-                entry.reason.clone(),
-                entry.validation.clone(),
-                entry.confirmed.join(","),
-                entry.access.to_string(),
-                entry.source.clone(),
-                if entry.held { "held".to_owned() } else { String::new() },
-                names_in_words(entry),
-            ]);
-        }
-        table.write(out, "")?;
-        if history.next.is_empty() || follows {
-            return Ok(());
-        }
-        writeln!(out, "more: --cursor {}", history.next)
-    })?;
+    answer.show(&history, |out| write_list(&history, follows, out))?;
     if !follows {
         return Ok(());
     }

@@ -46,7 +46,7 @@ struct Truth<'a> {
     missing: BTreeSet<usize>,
     /// Whether this replica lacks the newest revision.
     lacks_revision: bool,
-    /// What was published, as far as the replica knows.
+    /// The published content, as far as the replica knows it.
     published: &'a Marks,
 }
 

@@ -35,7 +35,7 @@ const CONFLICTS_MAX: usize = 20;
 /// A purged log stays small for longer than the interval at which its size is measured.
 const PURGED: Duration = Duration::from_millis(450);
 
-/// What the settings of the replicas keep.
+/// The limits of the history, in the settings of the replicas.
 #[derive(Debug, Clone, Copy)]
 enum Kept {
     /// The number of revisions, on all replicas.
