@@ -14,12 +14,7 @@ pub(crate) use chancery_testing::{DEADLINE, KillOnDrop, eventually};
 
 /// Returns the binary without environment variables that could change its behavior.
 pub(crate) fn chancery() -> Command {
-    of_program(Path::new(env!("CARGO_BIN_EXE_chancery")))
-}
-
-/// Returns a binary of any release, like [`chancery`].
-pub(crate) fn of_program(program: &Path) -> Command {
-    let mut command = Command::new(program);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chancery"));
     command.env_clear().env("USER", "tester").stdin(Stdio::null());
     command
 }
