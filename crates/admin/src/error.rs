@@ -14,7 +14,8 @@ const PROBLEMS_MAX: usize = 1000;
 /// The maximum size of the details of a status, in bytes. Base64 turns them into 5.4 KB. Together
 /// with the message, this is below the 8 KB of headers that gRPC implementations accept.
 const STATUS_DETAIL_BYTES_MAX: usize = 4 << 10;
-/// The part of them for the clients for which resources were checked, and the part for replicas that did not answer.
+/// The maximum size in bytes of each of two parts of the details: the checked clients, and the replicas that did not
+/// answer.
 const STATUS_PART_BYTES_MAX: usize = 1 << 10;
 /// The maximum length of the message of a status, in bytes.
 const STATUS_MESSAGE_BYTES_MAX: usize = 1 << 10;
@@ -140,7 +141,7 @@ impl AdminError {
         }
     }
 
-    /// Returns what a status has as details.
+    /// Returns the details of the status.
     fn details(&self) -> pb::Problems {
         match self {
             Self::Input(input) => input.clone(),

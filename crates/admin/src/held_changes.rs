@@ -139,7 +139,12 @@ impl HeldParts {
         any && self.since.is_some_and(|since| revision > since)
     }
 
-    /// Returns whether a freeze holds what a revision made of a part.
+    /// Iterates over the scopes with held resources.
+    pub(crate) fn scopes(&self) -> impl Iterator<Item = &ScopeName> {
+        self.resources.keys().map(|(scope, _)| scope).collect::<BTreeSet<_>>().into_iter()
+    }
+
+    /// Returns whether a freeze holds the change of a part by a revision.
     pub(crate) fn has(&self, revision: Revision, part: &PartKey) -> bool {
         let had = match part {
             PartKey::Resource(scope, key) => self.resources.get(&(scope.clone(), key.clone())),
@@ -239,6 +244,9 @@ pub const HIDDEN_SCOPE: &str = "(hidden)";
 
 /// Hides which scopes are frozen, and why, from a caller that may not read them.
 pub(crate) fn hide_held(ctx: &Ctx, state: &Arc<State>, held: &mut [pb::HeldBy]) {
+    if held.is_empty() {
+        return;
+    }
     let visible = ctx.visible(state);
     for by in held {
         let scope = ScopeName::new(&by.scope).ok();

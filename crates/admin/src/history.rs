@@ -1,6 +1,6 @@
 //! The list of revisions.
 
-use std::{cmp::Reverse, ops::ControlFlow, sync::Arc};
+use std::{cmp::Reverse, ops::ControlFlow, sync::Arc, time::Duration};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_model::{
@@ -26,8 +26,13 @@ use crate::{
 const HISTORY_DEFAULT: usize = 20;
 /// The maximum number of names of a revision.
 const NAMES_MAX: usize = 100;
-/// The maximum number of records that are read for the names of a page.
+/// The maximum number of records that are read for the names of a revision, and of a page.
+const NAMED_RECORDS_OF_REVISION_MAX: usize = 1000;
 const NAMED_RECORDS_MAX: usize = 100_000;
+/// The maximum number of records that are read to find the held revisions of a page.
+const HELD_RECORDS_MAX: usize = 1_000_000;
+/// The maximum time to find the names of a list that needs no earlier content.
+const NAMES_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Returns whether a revision has a label: `KEY=VALUE`, `KEY`, or the label of its versions.
 fn has_label(meta: &TransactionMeta, wanted: &str) -> bool {
@@ -117,15 +122,18 @@ fn changed(
     limit: usize,
     n_names: usize,
 ) -> Result<(Vec<pb::HistoryEntry>, Option<Reverse<u64>>), PastError> {
-    let held = HeldParts::of(past.state());
+    let mut names = Names::new(ctx, past, selection, n_names);
     let (mut found, mut records_left) = (Vec::new(), RECORDS_MAX);
     let mut last = None;
     for entry in candidates {
         if found.len() == limit {
             return Ok((found, last));
         }
-        let mut names = Names::new(ctx, &held, entry.revision, n_names);
-        let on = |part| names.add(&part);
+        let mut any = false;
+        let on = |_| {
+            any = true;
+            ControlFlow::Break(())
+        };
         let is_read = past.each_changed(entry.revision, selection, &mut records_left, on)?;
         // A revision that alone is too large cannot be searched.
         if !is_read && last.is_none() {
@@ -135,74 +143,107 @@ fn changed(
         if !is_read {
             return Ok((found, last));
         }
-        if names.any {
-            found.push(names.into_entry(show_entry(&entry)));
+        if any {
+            found.push(names.add_to(show_entry(&entry))?);
         }
         last = Some(Reverse(entry.revision.0));
     }
     Ok((found, None))
 }
 
-/// Adds names to entries of the history. The list is useful without them, so that it does not fail if they cannot be read.
+/// Adds names to entries of the history. The list is useful without them, so that it neither fails nor waits long if they
+/// cannot be read.
 async fn named(
     ctx: &Ctx,
     freshness: Freshness,
     entries: Vec<pb::HistoryEntry>,
     n_names: usize,
 ) -> Vec<pb::HistoryEntry> {
-    let Ok(past) = past(ctx, freshness).await else { return entries };
-    let (reader, mut named) = (ctx.clone(), entries.clone());
-    let read = move || {
-        let held = HeldParts::of(past.state());
-        let (all, mut records_left) = (Selection::default(), NAMED_RECORDS_MAX);
-        for entry in &mut named {
-            let revision = Revision(entry.revision);
-            let mut names = Names::new(&reader, &held, revision, n_names);
-            let on = |part| names.add(&part);
-            past.each_changed(revision, &all, &mut records_left, on)?;
-            *entry = names.into_entry(std::mem::take(entry));
-        }
-        Ok::<_, PastError>(named)
+    let (reader, unnamed) = (ctx.clone(), entries.clone());
+    let named = async {
+        let past = past(ctx, freshness).await?;
+        let read = move || {
+            let all = Selection::default();
+            let mut names = Names::new(&reader, &past, &all, n_names);
+            let named = unnamed.into_iter().map(|entry| names.add_to(entry));
+            named.collect::<Result<Vec<_>, PastError>>()
+        };
+        Ok::<_, AdminError>(ctx.deps.work.run(Size::Large, read).await??)
     };
-    match ctx.deps.work.run(Size::Large, read).await {
+    match tokio::time::timeout(NAMES_TIMEOUT, named).await {
         Ok(Ok(named)) => named,
         _ => entries,
     }
 }
 
-/// The names of what a revision changed, as they are found.
+/// Finds the names of what revisions changed, and whether a freeze holds it.
 struct Names<'a> {
     ctx: &'a Ctx,
-    held: &'a HeldParts,
-    revision: Revision,
-    max: usize,
-    names: Vec<pb::ChangedName>,
-    any: bool,
-    is_held: bool,
+    past: &'a Past,
+    /// The names come from this selection.
+    selection: &'a Selection,
+    held: HeldParts,
+    n_names: usize,
+    /// The records that may still be read for names, and to find held changes.
+    names_left: usize,
+    held_left: usize,
 }
 
 impl<'a> Names<'a> {
-    fn new(ctx: &'a Ctx, held: &'a HeldParts, revision: Revision, max: usize) -> Self {
-        Self { ctx, held, revision, max, names: Vec::new(), any: false, is_held: false }
+    fn new(ctx: &'a Ctx, past: &'a Past, selection: &'a Selection, n_names: usize) -> Self {
+        let held = HeldParts::of(past.state());
+        let (names_left, held_left) = (NAMED_RECORDS_MAX, HELD_RECORDS_MAX);
+        Self { ctx, past, selection, held, n_names, names_left, held_left }
     }
 
-    /// Adds a changed part. Breaks if no other part matters.
-    fn add(&mut self, part: &PartKey) -> ControlFlow<()> {
-        self.any = true;
-        if self.names.len() < self.max {
-            self.names.extend(changed_name(self.ctx, part));
+    fn add_to(&mut self, entry: pb::HistoryEntry) -> Result<pb::HistoryEntry, PastError> {
+        if self.n_names == 0 {
+            return Ok(entry);
         }
-        self.is_held |= self.max > 0 && self.held.has(self.revision, part);
-        let seeks_held = self.max > 0 && !self.is_held && self.held.may_have(self.revision);
-        if self.names.len() < self.max || seeks_held {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
+        let revision = Revision(entry.revision);
+        let names = self.names(revision)?;
+        let held = self.is_held(revision, entry.assignments > 0)?;
+        Ok(pb::HistoryEntry { names, held, ..entry })
     }
 
-    fn into_entry(self, entry: pb::HistoryEntry) -> pb::HistoryEntry {
-        pb::HistoryEntry { names: self.names, held: self.is_held, ..entry }
+    fn names(&mut self, revision: Revision) -> Result<Vec<pb::ChangedName>, PastError> {
+        let mut names = Vec::new();
+        let mut left = self.names_left.min(NAMED_RECORDS_OF_REVISION_MAX);
+        let before = left;
+        let on = |part: PartKey| {
+            names.extend(changed_name(self.ctx, &part));
+            if names.len() < self.n_names {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        };
+        self.past.each_changed(revision, self.selection, &mut left, on)?;
+        self.names_left -= before - left;
+        Ok(names)
+    }
+
+    /// Returns whether a freeze holds a change of a revision. Reads only the changes of scopes with held resources.
+    fn is_held(&mut self, revision: Revision, assignments: bool) -> Result<bool, PastError> {
+        if !self.held.may_have(revision) {
+            return Ok(false);
+        }
+        if assignments && self.held.has(revision, &PartKey::Assignments) {
+            return Ok(true);
+        }
+        for scope in self.held.scopes() {
+            let selection = Selection { scope: Some(scope.clone()), ..Selection::default() };
+            let mut is_held = false;
+            let on = |part: PartKey| {
+                is_held = self.held.has(revision, &part);
+                if is_held { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            };
+            self.past.each_changed(revision, &selection, &mut self.held_left, on)?;
+            if is_held {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

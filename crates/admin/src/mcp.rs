@@ -24,7 +24,7 @@ pub(crate) async fn get_mcp_status(
     Ok(paged(leading(mcp_status(ctx), there), &page))
 }
 
-/// Returns the status on the replica that leads; that of this replica if none that answered does.
+/// Returns the status on the leader, or on this replica if the leader did not answer.
 fn leading(here: pb::McpStatus, there: Elsewhere<pb::McpStatus>) -> pb::McpStatus {
     let not_asked = there.not_asked.clone();
     let leads = |status: &pb::McpStatus| status.leader == status.replica_id;

@@ -81,7 +81,7 @@ struct Facts {
     n_bytes: usize,
 }
 
-/// The nodes with the first IDs after one.
+/// The first nodes after a given ID, in the order of their IDs.
 #[derive(Debug, Default)]
 struct FactsPage {
     glob: Option<Glob>,

@@ -167,9 +167,11 @@ impl Rest {
 }
 
 /// Splits a page. Every piece has what the page says about its completeness.
-fn pieces(page: pb::ListNodesResponse) -> impl Iterator<Item = pb::ListNodesResponse> {
-    let pb::ListNodesResponse { nodes, mut disconnected, .. } = page.clone();
-    let head = pb::ListNodesResponse { nodes: Vec::new(), disconnected: Vec::new(), ..page };
+fn pieces(mut page: pb::ListNodesResponse) -> impl Iterator<Item = pb::ListNodesResponse> {
+    let nodes = std::mem::take(&mut page.nodes);
+    let mut disconnected = std::mem::take(&mut page.disconnected);
+    let mut held = std::mem::take(&mut page.held);
+    let head = page;
     let mut nodes = nodes.into_iter().peekable();
     let mut is_first = true;
     std::iter::from_fn(move || {
@@ -179,7 +181,8 @@ fn pieces(page: pb::ListNodesResponse) -> impl Iterator<Item = pb::ListNodesResp
         is_first = false;
         let piece = nodes.by_ref().take(PIECE_NODES_MAX).collect();
         let disconnected = std::mem::take(&mut disconnected);
-        Some(pb::ListNodesResponse { nodes: piece, disconnected, ..head.clone() })
+        let held = std::mem::take(&mut held);
+        Some(pb::ListNodesResponse { nodes: piece, disconnected, held, ..head.clone() })
     })
 }
 
@@ -214,6 +217,12 @@ async fn page(
     let local = pb::ListNodesRequest { local: true, ..whole };
     let (here, there) = tokio::join!(here, fleet::ask(ctx, &local));
     let whole = merge(here?, there, limit);
+    let mut not_asked = merged.not_asked.clone();
+    let is_new = |one: &&pb::ReplicaNotAsked| {
+        merged.not_asked.iter().all(|known| known.replica_id != one.replica_id)
+    };
+    not_asked.extend(whole.not_asked.iter().filter(is_new).cloned());
+    let replicas_not_asked = merged.replicas_not_asked.max(not_asked.len() as u64);
     // The status of the nodes on all replicas may be larger than a page. The others follow in the next one.
     let is_cut = !whole.next.is_empty() && whole.next < last;
     let next = if is_cut { whole.next } else { merged.next.clone() };
@@ -230,7 +239,7 @@ async fn page(
         Some(StateFilter::Disconnected) => whole.disconnected,
         _ => Vec::new(),
     };
-    Ok(pb::ListNodesResponse { nodes, disconnected, next, ..merged })
+    Ok(pb::ListNodesResponse { nodes, disconnected, next, not_asked, replicas_not_asked, ..merged })
 }
 
 /// Returns the first nodes of all replicas that a request selects.

@@ -33,7 +33,7 @@ pub(crate) enum NodeProblem {
     Unassigned,
     Rejected,
     Silent,
-    /// A node in none of these states has not acknowledged a revision that is older than [`SILENT_AFTER`].
+    /// A node that is not unassigned, rejected or silent has not acknowledged a revision that is older than [`SILENT_AFTER`].
     Behind,
     Waiting,
     /// Several clients use the ID at the same time.

@@ -184,8 +184,10 @@ fn with_rest(
             Step::Rest(pieces, rest) => (pieces, "", rest),
         };
         Some(match pieces.next().await {
-            Some(Ok((text, rest))) => {
-                (Ok(Bytes::from(format!("{head}{text}"))), Some(Step::Rest(pieces, rest)))
+            Some(Ok((text, mut next))) => {
+                // Only the first piece has the freezes.
+                next.held.splice(0..0, rest.held);
+                (Ok(Bytes::from(format!("{head}{text}"))), Some(Step::Rest(pieces, next)))
             }
             Some(Err(error)) => (Err(error), None),
             None => (Ok(Bytes::from(end_of_list(&rest))), None),

@@ -279,7 +279,7 @@ pub(crate) async fn commit(
         && !took_effect(ctx, &checked).await?
     {
         return Err(AdminError::Precondition(
-            "cannot restore quotas: the quotas have changed after the content was compared; nothing was written; run the \
+            "cannot restore quotas: the quotas changed after the server compared the content; nothing was written; run the \
              command again"
                 .to_owned(),
         ));

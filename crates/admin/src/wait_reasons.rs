@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use chancery_admin_proto::v1 as pb;
@@ -15,6 +16,9 @@ use crate::{
     wait::LISTED_MAX,
     work::Size,
 };
+
+/// The maximum time to find the names. The wait has ended, and its caller waits for the answer.
+const FIND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Adds to each pending session the names for which its node waits, and the resources that refer to them.
 pub(crate) async fn name_missing(ctx: &Ctx, unsettled: &mut [pb::Unsettled]) {
@@ -31,14 +35,16 @@ pub(crate) async fn name_missing(ctx: &Ctx, unsettled: &mut [pb::Unsettled]) {
     };
     // Without an answer, the sessions are listed without the names.
     let Ok(nodes) = page_of_all(ctx, &request).await else { return };
-    let state = ctx.visible(&ctx.deps.replica.state());
+    let whole = ctx.deps.replica.state();
+    let state = ctx.visible(&whole);
     let index = Arc::clone(&ctx.deps.references);
     let find = move || {
-        let index = index.at(&state);
+        // The index is that of all callers.
+        let index = index.at(&whole);
         nodes.iter().filter_map(|node| waits_for(node, &state, &index)).collect()
     };
-    let found: Result<BTreeMap<String, String>, _> = ctx.deps.work.run(Size::Large, find).await;
-    let Ok(missing) = found else { return };
+    let found = tokio::time::timeout(FIND_TIMEOUT, ctx.deps.work.run(Size::Large, find)).await;
+    let Ok(Ok(missing)): Result<Result<BTreeMap<String, String>, _>, _> = found else { return };
     for one in unsettled.iter_mut().filter(|one| one.state == "pending") {
         if let Some(text) = missing.get(&one.node) {
             one.message.clone_from(text);
@@ -64,12 +70,11 @@ fn waits_for(
             n => format!(" and {n} more"),
         };
         let referrer = referrer(state, index, &stream.scopes, (&type_url, &one.first_missing));
-        let because = referrer.map(|label| format!(", to which {label} refers, and"));
-        let name = format!("{} {:?}{more}", type_url.short_name(), one.first_missing);
-        Some(format!("{name}{}", because.unwrap_or_else(|| ",".to_owned())))
+        let because = referrer.map(|label| format!(" ({label} refers to it)")).unwrap_or_default();
+        Some(format!("{} {:?}{because}{more}", type_url.short_name(), one.first_missing))
     });
     let names: Vec<String> = names.collect();
-    let text = format!("waits for {} which no scope of the node has", names.join(" "));
+    let text = format!("waits for {}, which no scope of the node has", names.join(", "));
     (!names.is_empty()).then(|| (node.id.clone(), text))
 }
 

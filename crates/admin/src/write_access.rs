@@ -155,7 +155,12 @@ fn set_author(ctx: &Ctx, transaction: &mut Transaction) {
     let who = ctx.caller().identity.principal.as_str();
     let named = std::mem::take(&mut transaction.meta.author);
     let is_checked = named.starts_with(&format!("{who} for "));
-    let is_claim = named.starts_with(&format!("{who} (claims "));
+    let claim = |named: &str| format!("{who} (claims {})", named.replace(['(', ')'], " "));
+    // A write may pass here twice.
+    let is_claim = named
+        .strip_prefix(&format!("{who} (claims "))
+        .and_then(|named| named.strip_suffix(')'))
+        .is_some_and(|claimed| !claimed.contains(['(', ')']));
     let may_name = || ctx.authorize(Verb::Impersonate, Target::Cluster).is_ok();
     transaction.meta.author = match named.as_str() {
         named if is_checked && may_name() => named.to_owned(),
@@ -164,7 +169,7 @@ fn set_author(ctx: &Ctx, transaction: &mut Transaction) {
         }
         "" => who.to_owned(),
         named if named == who || is_claim => named.to_owned(),
-        named => format!("{who} (claims {named})"),
+        named => claim(named),
     };
 }
 

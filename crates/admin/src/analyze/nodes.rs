@@ -94,14 +94,15 @@ fn add(
 fn rule(problem: NodeProblem) -> Rule {
     let (severity, fix) = match problem {
         NodeProblem::Unassigned => {
-            (Severity::Warning, "add an assignment that matches it, or disconnect it")
+            (Severity::Warning, "add an assignment that matches the node, or disconnect the node")
         }
         NodeProblem::Rejected => {
             (Severity::Warning, "correct the resource, or publish its previous version again")
         }
         NodeProblem::Silent => (Severity::Warning, "check the client and its connection"),
+        // A removal may wait for half a minute, or longer while a listener drains.
         NodeProblem::Behind => {
-            (Severity::Warning, "`chancery node ID` shows the state of its types")
+            (Severity::Info, "look at the state of each type with `chancery node ID`")
         }
         NodeProblem::Duplicate => (Severity::Warning, "give each client an ID of its own"),
         NodeProblem::Version | NodeProblem::Waiting => {

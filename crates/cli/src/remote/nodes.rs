@@ -108,7 +108,12 @@ pub(super) async fn run(
         piece.held.splice(0..0, list.held);
         list = pb::ListNodesResponse { nodes, disconnected: list.disconnected, ..piece };
     }
-    answer.show(&list, |out| write_list(&list, now(), out))?;
+    answer.show(&list, |out| {
+        write_list(&list, now(), out)?;
+        // A command about nodes behind a revision ends with these lines.
+        let held = if nodes.behind.is_some() { Vec::new() } else { held(&list.held).lines };
+        held.iter().try_for_each(|line| writeln!(out, "{line}"))
+    })?;
     if let Some(follower) = follower {
         return follower.follow(servers, answer).await;
     }
@@ -144,9 +149,6 @@ fn write_list(list: &pb::ListNodesResponse, now: u64, out: &mut dyn Write) -> io
     }
     table.write(out, "")?;
     write_reasons(list, now, out)?;
-    for line in held(&list.held).lines {
-        writeln!(out, "{line}")?;
-    }
     match others {
         None => Ok(()),
         Some(others) => writeln!(out, "{others}"),

@@ -123,8 +123,7 @@ fn verdict(revision: u64, is_all: bool, result: &pb::WaitResult) -> Result<(), F
         if !lacks_revision {
             return Err(failure);
         }
-        let behind = wait_result::unsettled_lines(result).into_iter().take(result.unsettled.len());
-        let lines = failure.lines.into_iter().chain(behind);
+        let lines = failure.lines.into_iter().chain(wait_result::session_lines(result));
         return Err(Failure::lines_with_exit(Exit::NotAllAsked, lines));
     }
     if result.asked == 0 {

@@ -61,11 +61,17 @@ pub(super) fn held(held: &[pb::HeldBy]) -> Failure {
     Failure::lines_with_exit(Exit::Held, held.iter().map(line))
 }
 
-/// Returns one line for each session that has not acknowledged.
-pub(super) fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
+/// Returns one line for each listed session that has not acknowledged.
+pub(super) fn session_lines(wait: &pb::WaitResult) -> Vec<String> {
     let mut lines: Vec<String> = wait.unsettled.iter().map(|one| line(one, wait)).collect();
     // Several shards of a replica may have the same reason.
     lines.dedup();
+    lines
+}
+
+/// Returns the lines of the sessions that have not acknowledged, and of the replicas that have not answered.
+pub(super) fn unsettled_lines(wait: &pb::WaitResult) -> Vec<String> {
+    let mut lines = session_lines(wait);
     if wait.unsettled_omitted > 0 {
         lines.push(format!("and {} more", wait.unsettled_omitted));
     }

@@ -97,7 +97,7 @@ impl Follower {
         Self::new(pb::WatchRequest { after_revision: after, kinds, scope: String::new(), local })
     }
 
-    /// Opens the stream. What happens from now on is shown by [`Self::follow`].
+    /// Opens the stream. [`Self::follow`] shows the events from now on.
     pub(super) async fn open(&mut self, channel: Channel) -> Result<(), Status> {
         let mut client = WatchServiceClient::new(channel).max_decoding_message_size(usize::MAX);
         self.events = Some(client.watch(self.request.clone()).await?.into_inner());
@@ -135,7 +135,7 @@ impl Follower {
                 Err(failure) => return Ok(failure),
             };
             if let Err(status) = self.open(channel).await {
-                return lost(&status);
+                return self.lost(&status);
             }
         }
         let Some(mut events) = self.events.take() else { return Ok(ended()) };
@@ -147,19 +147,22 @@ impl Follower {
                     show(&event, answer)?;
                 }
                 Ok(None) => return Ok(ended()),
-                Err(status) => return lost(&status),
+                Err(status) => return self.lost(&status),
             }
         }
+    }
+
+    /// Returns why a stream was lost, or fails if another attempt fails in the same way. A watch that had a stream also
+    /// waits for a replica with space for it.
+    fn lost(&self, status: &Status) -> Result<Failure, Failure> {
+        let is_full =
+            status.code() == Code::ResourceExhausted && self.request.after_revision.is_some();
+        if is_full || !is_final(status.code()) { Ok(refusal(status)) } else { Err(refusal(status)) }
     }
 }
 
 fn ended() -> Failure {
     Failure::new("the server ended the stream")
-}
-
-/// Returns why a stream was lost, or fails if another attempt fails in the same way.
-fn lost(status: &Status) -> Result<Failure, Failure> {
-    if is_final(status.code()) { Err(refusal(status)) } else { Ok(refusal(status)) }
 }
 
 /// Returns whether another attempt fails in the same way.
@@ -193,7 +196,7 @@ fn show(event: &pb::WatchEvent, answer: &mut Answer<'_>) -> Result<(), Failure> 
     answer.out.flush().map_err(Failure::from)
 }
 
-/// Returns the lines of an event. A sign of progress has none.
+/// Returns the lines of an event. A progress notification has none.
 fn lines(event: &pb::WatchEvent) -> Vec<String> {
     let time = timestamp(event.time_ms);
     let Some(what) = &event.event else { return Vec::new() };

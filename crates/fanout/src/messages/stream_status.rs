@@ -54,7 +54,8 @@ impl LiveStream<'_> {
     }
 
     /// Returns whether the client has not acknowledged all changes up to `revision`. A rejection of an earlier one counts
-    /// while it applies. The answers of a session that is away are not known, so it does not count.
+    /// while it applies. An offloaded session does not count as behind, because its answers are not
+    /// known.
     #[must_use]
     pub fn is_behind(&self, revision: Revision) -> bool {
         let has_open = |session: &Session| {

@@ -270,7 +270,7 @@ fn check_missing_name(replicas: &[Replica; 3], runtime: &Runtime, clients: &mut 
         }
         applying.join().unwrap()
     });
-    let waits = "it waits for ClusterLoadAssignment \"nowhere\", to which Cluster \"needing\" refers, and which no scope of the node has";
+    let waits = "it waits for ClusterLoadAssignment \"nowhere\" (Cluster \"needing\" refers to it), which no scope of the node has";
     assert!(done.code == 1 && done.err.contains(waits), "{done:?}");
     let revision = replicas[0].json(&["cluster", "status"])["revision"].to_string();
     for replica in replicas {

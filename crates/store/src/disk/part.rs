@@ -1,9 +1,6 @@
 //! The parts of the content that revisions replaced, decoded.
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use chancery_model::{
@@ -114,28 +111,34 @@ impl Differing {
         state
     }
 
-    /// Adds a part, unless there is one with this key. Returns whether it was added.
-    pub fn add(&mut self, part: Part) -> bool {
-        fn insert<K: Ord, V>(into: &mut BTreeMap<K, V>, key: K, value: V) -> bool {
-            match into.entry(key) {
-                Entry::Vacant(entry) => {
-                    entry.insert(value);
-                    true
-                }
-                Entry::Occupied(_) => false,
+    /// Returns whether there is a part with this key.
+    #[must_use]
+    pub fn has(&self, key: &PartKey) -> bool {
+        match key {
+            PartKey::Resource(scope, key) => {
+                self.resources.contains_key(&(scope.clone(), key.clone()))
             }
+            PartKey::Assignments => self.assignments.is_some(),
+            PartKey::Rule(name) => self.rules.contains_key(name),
+            PartKey::Quota(name) => self.quotas.contains_key(name),
         }
+    }
+
+    /// Adds a part, unless there is one with this key.
+    pub fn add(&mut self, part: Part) {
         match part {
             Part::Resource { scope, key, resource } => {
-                insert(&mut self.resources, (scope, key), resource)
+                self.resources.entry((scope, key)).or_insert(resource);
             }
             Part::Assignments(rules) => {
-                let is_new = self.assignments.is_none();
                 self.assignments.get_or_insert(rules);
-                is_new
             }
-            Part::Rule { name, rule } => insert(&mut self.rules, name, rule),
-            Part::Quota { name, quota } => insert(&mut self.quotas, name, quota),
+            Part::Rule { name, rule } => {
+                self.rules.entry(name).or_insert(rule);
+            }
+            Part::Quota { name, quota } => {
+                self.quotas.entry(name).or_insert(quota);
+            }
         }
     }
 }

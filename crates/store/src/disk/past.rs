@@ -145,7 +145,7 @@ pub struct Past {
     secrets: Secrets,
 }
 
-/// The number of records that one scan reads, and the first one: many readers need only a few records.
+/// The number of records that a scan reads. The first scan reads fewer, because many readers need only a few records.
 const SCAN_RECORDS: usize = 1024;
 const FIRST_SCAN_RECORDS: usize = 16;
 /// The maximum number of lookups for one page of changes, after which the page ends.
@@ -261,10 +261,13 @@ impl Past {
                 continue;
             }
             let on = |key: &[u8], record: &Bytes| {
-                let part = before_of(key, record);
-                let part = part.map_err(|error| unreadable(replaced.revision, &error))?;
+                let unreadable = |error| unreadable(replaced.revision, &error);
                 // Of each part, only the oldest copy counts.
-                is_spent = differing.add(part) && !budget.take(key, record);
+                if differing.has(&part_key(key).map_err(unreadable)?) {
+                    return Ok(ControlFlow::Continue(()));
+                }
+                differing.add(before_of(key, record).map_err(unreadable)?);
+                is_spent = !budget.take(key, record);
                 Ok(if is_spent { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
             };
             self.each(replaced.revision, selection, &mut Budget::unlimited(), on)?;
@@ -279,9 +282,9 @@ impl Past {
         Ok(differing)
     }
 
-    /// Passes the keys of the parts of a selection that a revision changed, in their order, until `on` breaks. There are
-    /// none if its changes are not kept. Returns `false` if that takes more than `records_left` records. Subtracts those
-    /// that were read.
+    /// Passes the keys of the parts of a selection that a revision changed, in their order, until `on` breaks. Passes no
+    /// keys if the history no longer has the changes of the revision. Returns `false` if more than `records_left` records
+    /// are needed. Subtracts the records that it reads.
     ///
     /// # Errors
     /// See [`PastError`].
