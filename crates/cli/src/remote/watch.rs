@@ -84,11 +84,13 @@ pub(super) struct Follower {
     /// The open stream.
     events: Option<Streaming<pb::WatchEvent>>,
     lost_at: Option<Instant>,
+    /// Whether a stream has sent its position.
+    has_begun: bool,
 }
 
 impl Follower {
     fn new(request: pb::WatchRequest) -> Self {
-        Self { request, events: None, lost_at: None }
+        Self { request, events: None, lost_at: None, has_begun: false }
     }
 
     /// Returns a stream of some kinds of events.
@@ -143,6 +145,7 @@ impl Follower {
             match events.message().await {
                 Ok(Some(event)) => {
                     self.lost_at = None;
+                    self.has_begun = true;
                     self.request.after_revision = Some(event.revision);
                     show(&event, answer)?;
                 }
@@ -152,11 +155,10 @@ impl Follower {
         }
     }
 
-    /// Returns why a stream was lost, or fails if another attempt fails in the same way. A watch that had a stream also
-    /// waits for a replica with space for it.
+    /// Returns why a stream was lost, or fails if another attempt fails in the same way. A watch that has begun also waits
+    /// for a replica with space for it.
     fn lost(&self, status: &Status) -> Result<Failure, Failure> {
-        let is_full =
-            status.code() == Code::ResourceExhausted && self.request.after_revision.is_some();
+        let is_full = status.code() == Code::ResourceExhausted && self.has_begun;
         if is_full || !is_final(status.code()) { Ok(refusal(status)) } else { Err(refusal(status)) }
     }
 }
