@@ -129,7 +129,7 @@ impl<'a> Truth<'a> {
 
 /// The answer to a command, or to the same question over HTTP.
 struct Answer {
-    /// The exit code; `None` for an answer over HTTP, which does not have one.
+    /// The exit code; `None` for an answer of success over HTTP, which does not have one.
     code: Option<i32>,
     json: Value,
     text: String,
@@ -144,8 +144,10 @@ impl Answer {
 
     fn of_http(replica: &Replica, path: &str) -> Self {
         let (status, body) = http_get(&replica.admin, path);
-        let json = serde_json::from_str(&body).unwrap_or_default();
-        let code = (status != 200).then_some(1);
+        let json: Value = serde_json::from_str(&body).unwrap_or_default();
+        // The exit code of a command with this answer.
+        let is_whole = numbers(&json["error"]["not_asked"], "replica_id").is_empty();
+        let code = (status != 200).then_some(if is_whole { 1 } else { 4 });
         Self { code, json, text: format!("{path}: {status}: {body}") }
     }
 }
@@ -336,7 +338,10 @@ fn check_node(truth: &Truth<'_>, id: &str, answer: &Answer) -> Result<(), String
         check_complete(truth, answer, 0)?;
         return same("state", answer, &answer.json["condition"]["state"], &"disconnected".into());
     }
-    same("an unknown node", answer, &answer.code, &Some(1))
+    // A replica that does not answer may have the node.
+    let missing = &answer.json["error"]["not_asked"];
+    same("not asked", answer, &numbers(missing, "replica_id"), &truth.missing)?;
+    same_code("an unknown node", answer, if truth.missing.is_empty() { 1 } else { 4 })
 }
 
 fn check_behind(truth: &Truth<'_>, answer: &Answer) -> Result<(), String> {
