@@ -427,6 +427,6 @@ fn grpc_moves(kind: Kind) -> Result<()> {
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         tap.seen().expect_no_goaway_error()?;
         client.wait_for_more(100)?;
-        client.expect_own_faults(5 * u64::try_from(n_rounds)?)
+        client.expect_own_faults(20 * u64::try_from(n_rounds)?)
     })
 }

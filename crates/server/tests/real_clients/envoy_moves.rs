@@ -173,6 +173,6 @@ fn grpc_moves(kind: Kind) -> Result<()> {
             client.wait_for_more(50)?;
             restart(&mut replicas, round)?;
         }
-        client.expect_own_faults(50)
+        client.expect_own_faults(200)
     })
 }

@@ -120,7 +120,7 @@ fn grpc_moves(kind: Kind) -> Result<()> {
         }
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         client.wait_for_more(100)?;
-        client.expect_own_faults(5 * u64::try_from(MOVES)?)
+        client.expect_own_faults(20 * u64::try_from(MOVES)?)
     })
 }
 

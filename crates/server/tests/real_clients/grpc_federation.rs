@@ -87,6 +87,6 @@ fn life(kind: Kind) -> Result<()> {
         chancery.publish(&federated("two", b.port))?;
         client.wait_for_only("b")?;
         client.wait_for_more(100)?;
-        client.expect_own_faults(10)
+        client.expect_own_faults(40)
     })
 }

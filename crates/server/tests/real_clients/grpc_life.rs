@@ -88,7 +88,7 @@ fn life(kind: Kind) -> Result<()> {
         chancery.publish(&again)?;
         client.wait_for_recovery("a")?;
         client.wait_for_more(100)?;
-        client.expect_own_faults(10)
+        client.expect_own_faults(40)
     })
 }
 
@@ -131,7 +131,7 @@ fn storm(kind: Kind) -> Result<()> {
         client.wait_for_only("a")?;
         chancery.wait_for_node(NODE, "synced", &TYPES)?;
         client.wait_for_more(200)?;
-        client.expect_own_faults(5 * u64::try_from(ROUNDS)?)
+        client.expect_own_faults(20 * u64::try_from(ROUNDS)?)
     })
 }
 

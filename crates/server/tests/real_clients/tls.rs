@@ -298,7 +298,7 @@ fn revocation_under(kind: Kind) -> Result<()> {
         client.wait_for_more(100)?;
         let after = tls.counts()?;
         ensure!(after[1] == before[1] + 1.0, "{before:?}, then {after:?}");
-        client.expect_own_faults(10)
+        client.expect_own_faults(40)
     })
 }
 
@@ -340,7 +340,7 @@ fn rotation_under(kind: Kind) -> Result<()> {
         tls.chancery.start_again()?;
         tls.chancery.wait_for_node(NODE, "synced", &TYPES)?;
         client.wait_for_more(100)?;
-        client.expect_own_faults(10)
+        client.expect_own_faults(40)
     })
 }
 

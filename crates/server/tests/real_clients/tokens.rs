@@ -240,6 +240,6 @@ fn c_core_keeps_its_configuration_while_the_keys_of_its_issuer_are_replaced() ->
             "{before:?}, then {:?}",
             fixture.counts()?
         );
-        client.expect_own_faults(10)
+        client.expect_own_faults(40)
     })
 }
