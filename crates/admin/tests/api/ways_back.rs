@@ -200,8 +200,8 @@ async fn with_write_between(
     (answer.0.as_u16(), answer.1)
 }
 
-/// A rollback or an undo that has read the content before another write changes nothing, if the write changed a part of
-/// what it restores. It would discard that write.
+/// A rollback or an undo reads content, and another write then changes a resource that it restores. It changes nothing,
+/// because it would discard that write.
 #[tokio::test(flavor = "multi_thread")]
 async fn write_between_read_and_commit_refuses_rollback_and_undo() {
     let dir = tempfile::tempdir().unwrap();

@@ -262,7 +262,7 @@ impl Past {
             }
             let on = |key: &[u8], record: &Bytes| {
                 let unreadable = |error| unreadable(replaced.revision, &error);
-                // Of each part, only the oldest copy counts.
+                // Only the oldest copy of a part counts.
                 if differing.has(&part_key(key).map_err(unreadable)?) {
                     return Ok(ControlFlow::Continue(()));
                 }
