@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packages: com.linecorp.armeria:armeria-xds 1.35.0, with a server of grpcio 1.85.1 and xds-protos 1.85.0.
 #
-# Behaviour: a server removes a listener: it sends an LDS response without it, and Armeria acknowledges the response.
+# Behavior: a server removes a listener: it sends an LDS response without it, and Armeria acknowledges the response.
 # Armeria calls `onMissing` of the listener's watcher. `XdsHttpPreprocessor` of the same listener still sends each request
 # to the endpoints of the removed listener.
 #

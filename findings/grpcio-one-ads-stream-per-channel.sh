@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packages: grpcio 1.85.1, contrasted with @grpc/grpc-js 1.14.7 and @grpc/grpc-js-xds 1.14.1; xds-protos 1.85.0.
 #
-# Behaviour: a grpcio process opens one ADS stream per channel target, here `xds:///a` and `xds:///b`.
+# Behavior: a grpcio process opens one ADS stream per channel target, here `xds:///a` and `xds:///b`.
 # Two channels to one target share a stream. All streams share one connection and one node id.
 # grpc-js opens a single ADS stream for all targets, and that stream asks for both listeners.
 #

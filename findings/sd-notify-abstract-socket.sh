@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packages: the crate sd-notify 0.5.0.
 #
-# Behaviour: if `NOTIFY_SOCKET` begins with `@`, `sd_notify::notify` takes the `@` as the first character of a file name, and
+# Behavior: if `NOTIFY_SOCKET` begins with `@`, `sd_notify::notify` takes the `@` as the first character of a file name, and
 # returns an error. The service manager that listens on the abstract socket of this name receives nothing.
 #
 # Why it surprises: sd_notify(3), to which the crate's documentation refers, defines both forms: a path, or `@` and the name of
