@@ -90,7 +90,7 @@ pub(crate) async fn watch(ctx: &Ctx, request: pb::WatchRequest) -> Result<WatchE
     watch.waiting.push_back(position);
     // Fails at once if the history no longer has the revision.
     watch.read_history()?;
-    watch.round().await;
+    watch.round().await?;
     let end = {
         let ctx = ctx.clone();
         async move { right_ends(&ctx, &verbs).await }
@@ -143,7 +143,7 @@ struct Watch {
     revision: Revision,
     /// The events that were read and not sent.
     waiting: VecDeque<pb::WatchEvent>,
-    /// The last known event of each replica.
+    /// The last known event of each replica. Process 0 is that of a replica that has not answered yet.
     clients: BTreeMap<u64, pb_raft::ClientEventsPosition>,
     /// The replicas that did not answer in the last round.
     silent: BTreeSet<u64>,
@@ -162,7 +162,7 @@ impl Watch {
                 self.read_history()?;
             }
             if self.waiting.is_empty() && self.round_at <= Instant::now() {
-                self.round().await;
+                self.round().await?;
             }
             if let Some(event) = self.waiting.pop_front() {
                 self.sent_at = Instant::now();
@@ -235,26 +235,43 @@ impl Watch {
         Some(pb::RevisionEvent { entry: Some(show_entry(entry)), changes, changes_known })
     }
 
-    /// Asks for the events of clients, and compares the members.
-    async fn round(&mut self) {
+    /// Asks for the events of clients, and compares the members. The revisions that replicas had before they answered come
+    /// before these events.
+    async fn round(&mut self) -> Result<(), AdminError> {
         self.round_at = Instant::now() + ROUND;
+        let now = Members::of(&self.ctx);
+        let changes = self.members.changes(&now);
+        self.take_members(now);
+        let clients = if self.kinds.nodes {
+            let known = self.clients.values().copied().collect();
+            let question = pb_raft::ClientEventsQuestion { known };
+            let here = events_here(&self.ctx, &question);
+            Some((here, fleet::ask_unless(self.is_local, &self.ctx, &question).await))
+        } else {
+            None
+        };
+        self.read_history()?;
         if self.kinds.members {
-            let now = Members::of(&self.ctx);
-            let events = self.members.changes(&now);
-            self.members = now;
             let time = millis(SystemTime::now());
-            for event in events {
+            for event in changes {
                 let event = self.event(time, Some(Event::Member(event)));
                 self.waiting.push_back(event);
             }
         }
-        if self.kinds.nodes {
-            let known = self.clients.values().copied().collect();
-            let question = pb_raft::ClientEventsQuestion { known };
-            let here = events_here(&self.ctx, &question);
-            let there = fleet::ask_unless(self.is_local, &self.ctx, &question).await;
+        if let Some((here, there)) = clients {
             self.take_clients(here, there);
         }
+        Ok(())
+    }
+
+    /// Notes the members. All clients of a replica that joined after the watch began are new.
+    fn take_members(&mut self, now: Members) {
+        for id in now.roles.keys().filter(|id| !self.members.roles.contains_key(id)) {
+            let start = pb_raft::ClientEventsPosition { replica_id: *id, ..Default::default() };
+            self.clients.insert(*id, start);
+        }
+        self.clients.retain(|id, _| now.roles.contains_key(id));
+        self.members = now;
     }
 
     /// Takes the events of clients of one round.
@@ -285,7 +302,7 @@ impl Watch {
                 last: answer.last,
             };
             let before = self.clients.insert(replica_id, position);
-            if before.is_some_and(|before| before.process != answer.process) {
+            if before.is_some_and(|before| ![0, answer.process].contains(&before.process)) {
                 events.push(missed(replica_id, 0, "the replica has restarted".to_owned()));
             }
             if answer.missed > 0 {

@@ -8,6 +8,7 @@ use std::{
         mpsc::{Receiver, sync_channel},
     },
     thread,
+    time::Instant,
 };
 
 use rustix::process::Signal;
@@ -49,8 +50,9 @@ impl Follower {
 
     /// Waits for the next line that has a text, and returns all lines up to it.
     pub(crate) fn until(&self, text: &str) -> Vec<String> {
-        let mut lines = Vec::new();
+        let (start, mut lines) = (Instant::now(), Vec::new());
         loop {
+            assert!(start.elapsed() < DEADLINE, "no line with {text:?}: {lines:#?}");
             lines.push(self.line(text));
             if lines.last().is_some_and(|line| line.contains(text)) {
                 return lines;
@@ -79,12 +81,16 @@ impl Watcher {
     }
 
     /// Waits for the next event that `select` selects.
-    pub(crate) fn wait(&self, what: &str, select: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn wait(&self, what: &str, mut select: impl FnMut(&Value) -> bool) -> Value {
+        // Other events, such as those of progress, come without an end.
+        let (start, mut others) = (Instant::now(), Vec::new());
         loop {
+            assert!(start.elapsed() < DEADLINE, "no event: {what}: {others:#?}");
             let event = self.next(what);
             if select(&event) {
                 return event;
             }
+            others.push(event);
         }
     }
 
