@@ -80,8 +80,8 @@ pub use messages::{
     client_events::{ClientEvent, ClientEventKind, ClientObserver},
     client_log::{LoggedEvent, LoggedEvents, LoggedKind},
     status::{
-        ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, Unacknowledged,
-        UnacknowledgedState,
+        ConcernedSession, End, EndCode, NackRecord, Progress, SessionId, StalledShard,
+        Unacknowledged, UnacknowledgedState,
     },
     stream_status::{LiveStream, SelectStream, StreamContents, StreamRef, StreamStatus},
 };
@@ -95,4 +95,3 @@ pub use stream::{
     handles::{RequestSink, ResponseSource, Stopped, StreamCloser},
     slot::{Delivery, StreamInfo},
 };
-pub use turn::turns::StalledShard;

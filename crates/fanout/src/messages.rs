@@ -5,5 +5,6 @@ pub(crate) mod client_events;
 pub(crate) mod client_log;
 pub(crate) mod event;
 pub(crate) mod page;
+pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod stream_status;

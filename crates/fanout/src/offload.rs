@@ -20,8 +20,8 @@ use chancery_view::{Differ, View};
 use tokio::time::Instant;
 
 use crate::{
+    messages::session::Key,
     metrics::large_work,
-    sessions::index::Key,
     stream::slot::{ReadyList, StreamSlot},
     turn::clock::Now,
 };

@@ -17,11 +17,11 @@ use crate::{
     log_limit::RefusalLog,
     messages::{
         client_events::{ClientEvent, ClientEventKind},
+        session::Key,
         status::{End, EndCode},
     },
     metrics::{access_refused, limit_hit},
     replica::recent_states::RecentStates,
-    sessions::index::Key,
     stream::slot::StreamSlot,
     turn::clock::Now,
 };

@@ -10,7 +10,10 @@ use slab::Slab;
 use tokio::time::Instant;
 
 use crate::{
-    messages::status::{End, EndCode},
+    messages::{
+        session::{Key, Lane, Mark},
+        status::{End, EndCode},
+    },
     metrics::ShardMetrics,
     placement::placed::ScopeMove,
     stream::handles::Stopped,
@@ -33,9 +36,9 @@ pub(crate) mod unanswered;
 
 use effect::Schedule;
 use entry::Entry;
-use index::{Index, Key};
-use marking::{Mark, Marking};
-use queue::{Lane, Queue};
+use index::Index;
+use marking::Marking;
+use queue::Queue;
 use timers::Timers;
 
 /// The number of entries of ended sessions that may stay in a queue, in addition to twice the number of
@@ -164,7 +167,7 @@ impl Sessions {
             if let Some(scheduled) = slab.get_mut(slab_index(key))
                 && scheduled.entry.mark(mark, step, arrived_at, metrics)
             {
-                if mark.is_some_and(Mark::is_bulk) {
+                if mark.is_some_and(|mark| mark.is_bulk) {
                     scheduled.lane = Lane::Bulk;
                 }
                 scheduled.enqueue(key, queue, now);

@@ -33,9 +33,10 @@ use tracing::error;
 
 use crate::{
     messages::event::{Events, Sent},
+    messages::session::Lane,
     metrics::{ShardMetrics, gauge_value},
     replica::arrivals::Arrivals,
-    sessions::{queue::Lane, service::Service},
+    sessions::service::Service,
     stream::slot::{Call, ReadyList, StreamSlot},
     turn::{
         budget::{Budget, cost_of},

@@ -7,8 +7,10 @@ use std::{
 
 use chancery_model::{Node, ResourceName, Revision, ScopeName, State, TypeUrl};
 
-use super::status::{SessionId, Unacknowledged};
-use crate::sessions::index::Key;
+use super::{
+    session::Key,
+    status::{SessionId, Unacknowledged},
+};
 
 /// The names that a change touches, by scope and type.
 pub type TouchedNames = BTreeMap<(ScopeName, TypeUrl), BTreeSet<ResourceName>>;

@@ -13,9 +13,9 @@ use crate::{
     messages::{
         change::{Change, Concerned, QueryPosition},
         page::Page,
+        session::Key,
         stream_status::{SelectStream, StreamContents, StreamStatus},
     },
-    sessions::index::Key,
     stream::slot::StreamSlot,
 };
 

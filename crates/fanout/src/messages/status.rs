@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,7 +13,29 @@ use std::{
 
 use chancery_model::{Node, Revision, TypeUrl, TypeVersion};
 
-use crate::turn::turns::StalledShard;
+/// A shard that has stalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StalledShard {
+    /// The number of the shard.
+    pub shard: usize,
+    /// The number of its streams, which receive no updates.
+    pub n_streams: usize,
+    /// Whether its task has ended. Only a restart of the replica brings it back.
+    pub has_ended: bool,
+}
+
+impl fmt::Display for StalledShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shard, n_streams, has_ended } = self;
+        if *has_ended {
+            return write!(
+                f,
+                "shard {shard} has ended because of a defect, and serves no streams until the replica restarts"
+            );
+        }
+        write!(f, "shard {shard} does not turn, and serves none of its {n_streams} streams")
+    }
+}
 
 /// The reason for the end of a stream, as reported to the client (SOTW-110).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

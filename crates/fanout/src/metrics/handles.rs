@@ -5,9 +5,9 @@ use chancery_protocol::{Message, Protocol, RequestKind, Response, StreamKind};
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use super::{LABELS, N_LABELS, type_index};
-use crate::{
-    messages::status::EndCode,
-    sessions::{index::Size, queue::Lane},
+use crate::messages::{
+    session::{Lane, Size},
+    status::EndCode,
 };
 
 pub(crate) struct ShardMetrics {

@@ -8,7 +8,10 @@ use chancery_protocol::{
 };
 
 use super::work::{Done, Work};
-use crate::{messages::event::Event, placement::placed::ScopeMove, sessions::marking::Mark};
+use crate::{
+    messages::{event::Event, session::Mark},
+    placement::placed::ScopeMove,
+};
 
 /// The maximum number of changes that are recorded one by one for a session that is away.
 const MISSED_MAX: usize = 256;

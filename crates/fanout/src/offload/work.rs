@@ -6,7 +6,7 @@ use chancery_protocol::{
 use chancery_view::{Differ, View};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::{SecretFinder, placement::placed::ScopeMove, rejection, sessions::index::Key};
+use crate::{SecretFinder, messages::session::Key, placement::placed::ScopeMove, rejection};
 
 /// Large work on a session.
 #[derive(Debug)]

@@ -7,9 +7,10 @@ use chancery_model::Revision;
 use crate::{
     messages::{
         page::Page,
+        session::Key,
         stream_status::{LiveStream, StreamRef, StreamStatus},
     },
-    sessions::{Sessions, entry::Entry, index::Key},
+    sessions::{Sessions, entry::Entry},
 };
 
 /// The number of streams that a query visits for the cost of one step. A visit takes much less time than building the

@@ -16,9 +16,8 @@ use tracing::debug;
 
 use super::{
     effect::{Effect, Schedule},
-    index::Key,
     limits::{bytes_of, limit_of},
-    marking::{Mark, Marking},
+    marking::Marking,
     marks::Marks,
     parts::{ClientCounts, Parts},
     standing::Standing,
@@ -28,6 +27,7 @@ use crate::{
     messages::{
         client_events::{ClientEvent, ClientEventKind},
         client_log::LoggedKind,
+        session::{Key, Mark},
         status::{End, EndCode, NackRecord, SessionId},
         stream_status::StreamContents,
     },

@@ -13,8 +13,7 @@ use chancery_model::{ResourceName, ScopeName, TypeUrl};
 use chancery_protocol::InterestChange;
 use smallvec::SmallVec;
 
-/// The number of a session in its shard. It is free again after the session.
-pub(crate) type Key = u32;
+use crate::messages::session::{Key, Size};
 
 /// The number of members up to which a set is searched linearly. Larger sets are hashed.
 const LINEAR_MAX: usize = 16;
@@ -26,15 +25,6 @@ pub(crate) struct Index {
     // standard hasher is used: it resists collision attacks.
     scopes: HashMap<ScopeName, Vec<(TypeUrl, Interested)>>,
     size: Size,
-}
-
-/// The number of registrations.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Size {
-    /// The number of sessions, counted once per name and scope.
-    pub(crate) names: usize,
-    /// The number of wildcard sessions, counted once per type and scope.
-    pub(crate) wildcards: usize,
 }
 
 #[derive(Debug, Default)]

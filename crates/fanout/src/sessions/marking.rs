@@ -13,17 +13,15 @@
 
 use std::{ops::Range, sync::Arc};
 
-use chancery_model::{ResourceName, Revision, ScopeName, TypeUrl};
+use chancery_model::{Revision, ScopeName};
 use chancery_protocol::Session;
 use chancery_view::LayerDelta;
 use tokio::time::Instant;
 
 use crate::{
+    messages::session::{Key, Mark},
     metrics::type_index,
-    sessions::{
-        convergence::ConvergenceTimes,
-        index::{Index, Key},
-    },
+    sessions::{convergence::ConvergenceTimes, index::Index},
     turn::budget::{Budget, cost_of},
 };
 
@@ -63,25 +61,6 @@ struct Position {
     name: usize,
     /// The sessions from this index on are done.
     below: usize,
-}
-
-/// The change that a session receives in one call.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark<'a> {
-    pub(crate) type_url: &'a TypeUrl,
-    /// The place of the type in the metrics.
-    pub(crate) type_index: usize,
-    /// `None` for a wildcard.
-    pub(crate) name: Option<&'a ResourceName>,
-    /// The number of changed names that concern the session; 1 for a name.
-    n_names: usize,
-}
-
-impl Mark<'_> {
-    /// Returns whether the response about the change is long, so that it is bulk work.
-    pub(crate) fn is_bulk(self) -> bool {
-        cost_of(self.n_names) > 1
-    }
 }
 
 #[derive(Debug)]
@@ -169,7 +148,8 @@ impl Marking {
                 }
             };
             let n_names = if name.is_none() { delta.n_steps() } else { 1 };
-            let mark = Mark { type_url, type_index: *type_index, name, n_names };
+            let is_bulk = cost_of(n_names) > 1;
+            let mark = Mark { type_url, type_index: *type_index, name, is_bulk };
             budget.spend(1);
             position.below = position.below.min(keys.len());
             while position.below > 0 && !budget.is_spent() {

@@ -4,11 +4,11 @@ use chancery_model::ScopeName;
 use chancery_protocol::Session;
 use tokio::time::Instant;
 
-use super::{
-    convergence::ConvergenceTimes,
-    marking::{Mark, Marking},
+use super::{convergence::ConvergenceTimes, marking::Marking};
+use crate::{
+    messages::session::Mark,
+    metrics::{ShardMetrics, Suppressed},
 };
-use crate::metrics::{ShardMetrics, Suppressed};
 
 /// The changes that a session has received.
 #[derive(Debug)]

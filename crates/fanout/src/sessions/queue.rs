@@ -13,16 +13,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use crate::sessions::index::Key;
-
-/// The lane in which a session or an event waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// For sessions that are up to date except for recent changes.
-    Updates,
-    /// For sessions that are loading a state.
-    Bulk,
-}
+use crate::messages::session::{Key, Lane};
 
 #[derive(Debug, Default)]
 pub(crate) struct Queue {

@@ -11,16 +11,15 @@ use super::{
     Sessions,
     effect::Effect,
     entry::{Context, Entry},
-    index::Key,
     marking::{MARKS_PER_STEP, Marking},
     parts::{ClientCounts, Parts},
-    queue::Lane,
 };
 use crate::{
     messages::{
         change::{Change, Concerned, QueryPosition},
         event::{Event, SelectStreams},
         page::Page,
+        session::{Key, Lane},
         status::{End, EndCode},
     },
     metrics::large_work,

@@ -5,7 +5,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use crate::sessions::index::Key;
+use crate::messages::session::Key;
 
 /// Sessions by the time at which they need attention, in milliseconds.
 #[derive(Debug, Default)]

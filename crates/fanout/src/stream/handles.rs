@@ -17,10 +17,10 @@ use crate::{
     log_limit::RefusalLog,
     messages::{
         event::{Event, Sent},
+        session::Lane,
         status::{End, EndCode},
     },
     replica::freshness::ReadFreshness,
-    sessions::queue::Lane,
     stream::slot::{Delivery, StreamSlot},
     turn::cost::cost_of_event,
 };

@@ -26,9 +26,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    messages::status::{End, EndCode},
+    messages::{
+        session::Lane,
+        status::{End, EndCode},
+    },
     offload::work::Returned,
-    sessions::queue::Lane,
     turn::turns::Turns,
 };
 

@@ -6,7 +6,6 @@
 //! on.
 
 use std::{
-    fmt,
     future::Future,
     pin::pin,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -124,30 +123,6 @@ impl Turns {
 
     fn record_stall(&self, ended: u64) {
         *self.last_stall.lock() = Some(Stall { ended, at: Instant::now() });
-    }
-}
-
-/// A shard that has stalled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StalledShard {
-    /// The number of the shard.
-    pub shard: usize,
-    /// The number of its streams, which receive no updates.
-    pub n_streams: usize,
-    /// Whether its task has ended. Only a restart of the replica brings it back.
-    pub has_ended: bool,
-}
-
-impl fmt::Display for StalledShard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { shard, n_streams, has_ended } = self;
-        if *has_ended {
-            return write!(
-                f,
-                "shard {shard} has ended because of a defect, and serves no streams until the replica restarts"
-            );
-        }
-        write!(f, "shard {shard} does not turn, and serves none of its {n_streams} streams")
     }
 }
 

@@ -28,6 +28,7 @@ use crate::{
         change::{Concerned, QueryPosition},
         event::{Event, Events, Sent},
         page::Page,
+        session::{Key, Lane},
         status::Unacknowledged as Lagging,
     },
     metrics::ShardMetrics,
@@ -35,7 +36,7 @@ use crate::{
     placement::{Placement, access::IdentityStreams, client_groups::ClientGroups},
     queries::report::{At, status_page},
     replica::{contact::Contact, recent_states::RecentStates},
-    sessions::{Sessions, index::Key, parts::Parts, queue::Lane},
+    sessions::{Sessions, parts::Parts},
     stream::{
         memory::SubscriptionMemory,
         slot::{ReadyList, StreamSlot},
