@@ -48,6 +48,8 @@ impl Fleet {
         self.clients.clear();
         let mut first = Vec::new();
         for (n, replica) in replicas.iter().enumerate() {
+            // The replica has what was written through another one.
+            replica.json(&["get"]);
             self.runtime.block_on(async {
                 let mut client = Client::resume(replica, &format!("node-{n}"), "").await;
                 let response = client.read().await;
@@ -128,9 +130,7 @@ fn frozen_content_stays_at_clients_of_every_replica() {
         replica.kill();
         replica.start_and_wait(&[]);
     }
-    eventually("the restarted replicas have a leader", || {
-        (replicas[0].run(&["cluster", "status"], "").code == 0).then_some(())
-    });
+    replicas[0].wait_voters(3);
     let first = fleet.connect(&replicas);
     for response in &first {
         let expected = Clusters::from([("a".into(), 1), ("marker".into(), 2)]);
@@ -186,7 +186,7 @@ fn thaw_trips_guards_by_what_clients_have() {
     fleet.connect(&replicas[1..2]);
     write(&replicas[1], &["freeze", "edge"], "");
     for n in [43, 31, 22, 16, 1] {
-        let prune = ["apply", "-f", "-", "--scope", "edge", "--prune"];
+        let prune = ["apply", "-f", "-", "--scope", "edge", "--prune", "--confirm", "unasked"];
         write(&replicas[2], &prune, &clusters(&names[..n], "1s"));
     }
     for replica in &replicas {
@@ -223,7 +223,7 @@ fn held_assignments_do_not_count_for_guards() {
     fleet.connect(&replicas[1..2]);
     write(&replicas[0], &["freeze", "--all"], "");
     let moved = RULES.replace("[edge, base]", "[new]");
-    write(&replicas[2], &["apply", "-f", "-", "--confirm", "view-change"], &moved);
+    write(&replicas[2], &["apply", "-f", "-", "--confirm", "view-change,unasked"], &moved);
     let left = clusters(&names[..1], "1s");
     for replica in &replicas {
         let prune = |scope| {
@@ -274,7 +274,7 @@ fn freezes_are_discarded_and_end_at_their_time() {
     let more = "assignments: [{name: more, priority: 9, match: {id: other}, scopes: [edge]}]";
     let done = replicas[0].run(&urgent, more);
     assert_ne!(done.code, 6, "an urgent change of assignments is not held: {done:?}");
-    write(&replicas[2], &["assignments", "delete", "each", "--confirm", "view-change"], "");
+    write(&replicas[2], &["assignments", "delete", "each", "--confirm", "view-change,unasked"], "");
     let listed = replicas[1].run(&["freezes"], "");
     assert!(
         listed.out.contains("(all)") && listed.out.contains("3 and the assignments"),
@@ -288,7 +288,7 @@ fn freezes_are_discarded_and_end_at_their_time() {
     fleet.next_is(&replicas[0], &[("a", 1)]);
     let stored = replicas[2].json(&["get", "cluster", "--scope", "edge"]);
     assert_eq!(stored["resources"].as_array().unwrap().len(), 1, "{stored}");
-    write(&replicas[1], &["freeze", "edge", "--for", "1s"], "");
+    write(&replicas[1], &["freeze", "edge", "--for", "5s"], "");
     let revision = apply(&replicas[2], "edge", &["a"], "7s");
     eventually("the freeze ends", || {
         let freezes = replicas[2].json(&["freezes"]);
@@ -302,7 +302,7 @@ fn freezes_are_discarded_and_end_at_their_time() {
     // Held assignments move the clients at the thaw, also if access rules have changed since.
     write(&replicas[0], &["freeze", "--all"], "");
     let moved = RULES.replace("[edge, base]", "[base]");
-    write(&replicas[1], &["apply", "-f", "-", "--confirm", "view-change"], &moved);
+    write(&replicas[1], &["apply", "-f", "-", "--confirm", "view-change,unasked"], &moved);
     let rule = "access: [{name: x, identity: 'token:x', allow: [{verbs: [get], scopes: ['**']}]}]";
     write(&replicas[1], &["apply", "-f", "-"], rule);
     let stale = replicas[2].run(&["thaw", "--all", "--if-revision", "3"], "");
@@ -311,7 +311,7 @@ fn freezes_are_discarded_and_end_at_their_time() {
         let guarded = replica.run(&["thaw", "--all"], "");
         assert!(guarded.code == 1 && guarded.err.contains("guard `view-change`"), "{guarded:?}");
     }
-    write(&replicas[2], &["thaw", "--all", "--confirm", "view-change"], "");
+    write(&replicas[2], &["thaw", "--all", "--confirm", "view-change,unasked"], "");
     for client in &mut fleet.clients {
         fleet.runtime.block_on(async {
             loop {

@@ -40,7 +40,10 @@ fn content(replica: &Replica, scope: &str) -> BTreeMap<String, Value> {
 fn every_replica_leads_back_to_an_earlier_revision() {
     let root = tempfile::tempdir().unwrap();
     let mut replicas = joined(root.path());
+    // A busy machine may answer late.
+    let confirm = ["--confirm", "unasked"];
     let apply = ["apply", "-f", "-", "--scope", "edge", "--author", "ann", "--prune"];
+    let apply = [&apply[..], &confirm].concat();
     let first = write(&replicas[0], &apply, &clusters(&["a", "b"], "1s"));
     let then = content(&replicas[0], "edge");
     let second = write(&replicas[1], &apply, &clusters(&["b", "c"], "2s"));

@@ -17,6 +17,7 @@ use chancery_proto::{
     },
     node::Node,
 };
+use chancery_testing::DEADLINE;
 use prost::Message;
 use tokio::{
     runtime::Handle,
@@ -254,9 +255,10 @@ impl Task {
     /// Keeps a stream to a replica until it ends.
     async fn stream(&mut self, at: usize) -> End {
         let address = self.addresses.lock().unwrap()[at].clone();
-        // A replica that hangs accepts connections, and does not answer.
         let opened = open(&address, self.protocol, self.first());
-        let opened = tokio::time::timeout(Duration::from_secs(1), opened).await;
+        // A replica that hangs accepts connections, and does not answer. The client tries another one, if it returns.
+        let limit = if self.returns { Duration::from_secs(1) } else { DEADLINE };
+        let opened = tokio::time::timeout(limit, opened).await;
         let Ok(Some((requests, mut responses))) = opened else { return End::Lost };
         {
             let mut record = self.record.lock().unwrap();

@@ -6,15 +6,26 @@ use std::{
     net::TcpStream,
     path::Path,
     process::{Child, ChildStdout, Command, Output, Stdio},
+    sync::mpsc::channel,
+    thread,
+    time::Duration,
 };
 
 use serde_json::Value;
 
 pub(crate) use chancery_testing::{DEADLINE, KillOnDrop, eventually};
 
+/// The maximum duration of a command. A command that has lost its server tries for up to two minutes.
+const COMMAND_MAX: Duration = Duration::from_secs(240);
+
 /// Returns the binary without environment variables that could change its behavior.
 pub(crate) fn chancery() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_chancery"));
+    of_program(Path::new(env!("CARGO_BIN_EXE_chancery")))
+}
+
+/// Returns a program of any release, like [`chancery`].
+pub(crate) fn of_program(program: &Path) -> Command {
+    let mut command = Command::new(program);
     command.env_clear().env("USER", "tester").stdin(Stdio::null());
     command
 }
@@ -133,6 +144,7 @@ pub(crate) struct Done {
     pub(crate) err: String,
 }
 
+/// Runs a command to its end.
 pub(crate) fn run(mut command: Command, input: &str) -> Done {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -140,7 +152,14 @@ pub(crate) fn run(mut command: Command, input: &str) -> Done {
     // A command that does not read its input may already have ended.
     drop(stdin.write_all(input.as_bytes()));
     drop(stdin);
-    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let (sender, ended) = channel();
+    thread::spawn(move || sender.send(child.wait_with_output()));
+    let Ok(output) = ended.recv_timeout(COMMAND_MAX) else {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        panic!("not within {COMMAND_MAX:?}: {command:?}");
+    };
+    let Output { status, stdout, stderr } = output.unwrap();
     // Whether a command shows its progress depends on the speed of the machine.
     let is_result = |line: &&str| !line.starts_with("progress: ");
     let stderr = String::from_utf8(stderr).unwrap();

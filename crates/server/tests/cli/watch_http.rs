@@ -4,21 +4,25 @@ use std::{
     collections::BTreeSet,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
     thread,
+    time::Instant,
 };
 
 use chancery_admin_proto::v1::{
     WatchEvent, WatchRequest, watch_service_client::WatchServiceClient,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tonic::{Streaming, transport::Channel};
 
 use crate::{
     cluster::{Replica, eventually, index, joined, run_at},
     support::{DEADLINE, Server, chancery, clusters, run},
-    watch::{Over, servers},
+    watch::{Over, newest_revision, servers},
 };
 
 /// The maximum number of watches of a replica.
@@ -116,6 +120,16 @@ struct Browser {
     path: String,
     last: Option<String>,
     seen: Vec<u64>,
+    shared: Arc<Shared>,
+}
+
+/// The parts of a browser that a test uses while the browser reads.
+#[derive(Default)]
+struct Shared {
+    /// The number of seen revisions.
+    n_seen: AtomicUsize,
+    /// Whether the browser stops before the next event.
+    is_over: AtomicBool,
 }
 
 impl Browser {
@@ -126,6 +140,7 @@ impl Browser {
             let next = self.seen.last().map_or(1, |last| last + 1);
             assert_eq!(revision, next, "each revision once, in order");
             self.seen.push(revision);
+            self.shared.n_seen.store(self.seen.len(), Ordering::Relaxed);
         } else {
             assert_eq!(event.kind, "progress", "{event:?}");
         }
@@ -136,6 +151,9 @@ impl Browser {
     fn read(&mut self, at: usize, n: usize) -> io::Result<()> {
         let mut source = EventSource::open(&self.servers[at], &self.path, self.last.as_deref())?;
         for _ in 0..n {
+            if self.shared.is_over.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             let event = source.next()?;
             self.take(&event);
         }
@@ -155,8 +173,10 @@ fn server_sent_events_resume_after_the_last_event_id_on_any_replica() {
         path: "/v1/watch?kind=revisions&after_revision=0".to_owned(),
         last: None,
         seen: Vec::new(),
+        shared: Arc::default(),
     };
-    let (is_over, n_lost) = (AtomicBool::new(false), AtomicU64::new(0));
+    let shared = Arc::clone(&browser.shared);
+    let is_over = AtomicBool::new(false);
     let n_streams = if std::env::var_os("CHANCERY_TEST_LONG").is_some() { 100 } else { 20 };
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -182,6 +202,10 @@ fn server_sent_events_resume_after_the_last_event_id_on_any_replica() {
             let before = browser.seen.len();
             thread::scope(|scope| {
                 let reading = scope.spawn(|| browser.read(at, usize::MAX));
+                let over = Over(&shared.is_over);
+                eventually("the stream has a revision", || {
+                    (shared.n_seen.load(Ordering::Relaxed) > before).then_some(())
+                });
                 let leader = index(&replicas[(at + 1) % 3].wait_voters(3)["leader"]);
                 for killed in BTreeSet::from([at, leader]) {
                     replicas[killed].kill();
@@ -189,19 +213,19 @@ fn server_sent_events_resume_after_the_last_event_id_on_any_replica() {
                 }
                 let end = reading.join().unwrap();
                 assert!(end.is_err(), "the stream has ended with its replica");
+                drop(over);
             });
-            n_lost.fetch_add(u64::from(browser.seen.len() > before), Ordering::Relaxed);
+            shared.is_over.store(false, Ordering::Relaxed);
         }
         drop(over);
     });
-    let newest = eventually("a replica answers", || {
-        replicas[1].json(&["cluster", "status"])["revision"].as_u64()
-    });
-    while browser.seen.last() != Some(&newest) {
+    let newest = newest_revision(&replicas[1]);
+    let start = Instant::now();
+    while browser.seen.last() < Some(&newest) {
+        assert!(start.elapsed() < DEADLINE, "{newest} does not follow {:?}", browser.seen.last());
         // The first event is the position.
         browser.read(1, 2).unwrap();
     }
-    assert!(n_lost.load(Ordering::Relaxed) > 0, "no stream had events when its replica ended");
 }
 
 /// A stream begins with its position, so that a browser that has received nothing else resumes there.
@@ -259,33 +283,29 @@ fn watches_beyond_the_maximum_are_refused() {
         let done = run_at(admin, args, "");
         assert!(done.code == 1 && done.err == format!("error: {text}\n"), "{args:?}: {done:?}");
     }
-    let (status, body) = crate::support::http_get(admin, "/v1/watch");
-    let error: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!((status, &error["error"]["message"]), (429, &text.into()), "{body}");
+    let refused = || EventSource::open(admin, "/v1/watch", None).err().unwrap().to_string();
+    assert!(refused().contains("429 Too Many Requests"), "{}", refused());
 
     // All watches ask the other replicas for events, and other questions have answers.
     for replica in &replicas {
-        let nodes = replica.json(&["nodes"]);
-        assert_eq!(
-            (&nodes["replicas"], &nodes["not_asked"]),
-            (&3.into(), &Value::Array(Vec::new()))
-        );
+        eventually("a complete answer", || {
+            let done = replica.run(&["nodes", "-o", "json"], "");
+            let nodes: Value = serde_json::from_str(&done.out).ok()?;
+            let is_complete = nodes["replicas"] == 3 && nodes["not_asked"] == json!([]);
+            (done.code == 0 && is_complete).then_some(())
+        });
     }
     let done = replicas[2].run(&["apply", "-f", "-"], &clusters(&["web"], "1s"));
     assert_eq!(done.code, 0, "{done:?}");
-    runtime.block_on(async {
+    let all_receive = async {
         for stream in &mut open {
-            loop {
-                let event = stream.message().await.unwrap().expect("a stream");
-                if event.revision == 1 {
-                    break;
-                }
-            }
+            while stream.message().await.unwrap().expect("a stream").revision != 1 {}
         }
-    });
+    };
+    let received = runtime.block_on(async { tokio::time::timeout(DEADLINE, all_receive).await });
+    received.expect("each watch has the revision");
     drop(open.pop());
     let stream = eventually("a free place", || EventSource::open(admin, "/v1/watch", None).ok());
-    let (status, _) = crate::support::http_get(admin, "/v1/watch");
-    assert_eq!(status, 429);
+    assert!(refused().contains("429 Too Many Requests"));
     drop(stream);
 }

@@ -1,6 +1,10 @@
 //! A client of all clusters, SotW or delta, which moves to another replica when its stream ends.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use chancery_model::types::CLUSTER;
@@ -22,6 +26,9 @@ use crate::{scripted::marks, support::DEADLINE};
 // Removals on an aggregated stream wait for other types, which the client does not request.
 const SOTW: &str = "/envoy.service.cluster.v3.ClusterDiscoveryService/StreamClusters";
 const DELTA: &str = "/envoy.service.cluster.v3.ClusterDiscoveryService/DeltaClusters";
+
+/// The pause before the client connects again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The two ends of a stream.
 enum Ends {
@@ -98,9 +105,12 @@ impl Client {
             let resources = client.held.values().cloned().collect();
             marks(&DiscoveryResponse { resources, ..Default::default() }) == wanted
         };
+        let start = Instant::now();
         while !has_all(self) {
+            assert!(start.elapsed() < DEADLINE, "{what}: no {wanted:?}");
             if self.read(address).is_none() {
                 self.ends = None;
+                thread::sleep(RETRY_PAUSE);
             }
         }
         for (name, (_, body)) in expected {

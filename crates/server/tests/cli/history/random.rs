@@ -454,8 +454,11 @@ impl History {
         self.replicas[at].start_and_wait(&[]);
         self.replicas[at].wait_voters(3);
         if has_purged {
-            let n = metric(&self.replicas[at], "chancery_store_snapshots_installed_total");
-            assert!(n > 0.0, "{}: the replica received no snapshot", self.what);
+            let replica = &self.replicas[at];
+            eventually("the replica has received a snapshot", || {
+                let n = metric(replica, "chancery_store_snapshots_installed_total");
+                (n > 0.0).then_some(())
+            });
             self.tally.snapshots += 1;
         }
     }
