@@ -1,6 +1,6 @@
 //! The access rules, tokens and quotas that a write changes, as JSON before and after it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use chancery_model::State;
 use serde_json::Value;
@@ -34,7 +34,9 @@ pub(crate) fn list(before: &State, after: &State) -> Vec<Changed> {
         add(&mut changed, "rule", rules(before), rules(after));
         add(&mut changed, "token", tokens(before), tokens(after));
     }
-    add(&mut changed, "quota", quotas(before), quotas(after));
+    if !Arc::ptr_eq(&before.quotas.rules, &after.quotas.rules) {
+        add(&mut changed, "quota", quotas(before), quotas(after));
+    }
     changed
 }
 

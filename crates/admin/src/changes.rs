@@ -1,6 +1,9 @@
 //! The changes that a write made, for its author.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ptr,
+};
 
 use chancery_admin_proto::v1 as pb;
 use chancery_diff::{Difference, Edit, Path, diff, unified, words};
@@ -85,6 +88,9 @@ fn list_assignments(
     after: &[Assignment],
     lines_left: &mut usize,
 ) -> Vec<pb::AssignmentChange> {
+    if ptr::eq(before, after) {
+        return Vec::new();
+    }
     let by_name = |rules: &[Assignment]| -> BTreeMap<_, _> {
         rules.iter().map(|rule| (rule.name.clone(), rule.clone())).collect()
     };

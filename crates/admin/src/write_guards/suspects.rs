@@ -62,8 +62,10 @@ impl Suspects {
             let limit = settings.of(scope).sotw_bytes_max;
             types.retain(|type_url| {
                 let [old, new] = [before, after].map(|state| scope_bytes(state, scope, type_url));
-                let sizes = sizes.get_or_insert_with(|| ViewSizes::of(after, scope_bytes));
-                new > old && sizes.max(scope, type_url) > limit
+                new > old && {
+                    let sizes = sizes.get_or_insert_with(|| ViewSizes::of(after, scope_bytes));
+                    sizes.max(scope, type_url) > limit
+                }
             });
             !types.is_empty()
         });
