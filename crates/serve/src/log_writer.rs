@@ -25,6 +25,9 @@ use tracing_subscriber::fmt::MakeWriter;
 const QUEUE_BYTES_MAX: usize = 4 << 20;
 /// The capacity of the buffer that the thread keeps between two writes, in bytes.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
+/// The time after a write for which the thread gathers further lines, unless they fill the buffer. A busy replica then
+/// wakes the thread once for many lines.
+const GATHER: Duration = Duration::from_millis(10);
 /// The delay before a retry when standard error is non-blocking and full.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The metric of the lines that were lost.
@@ -38,7 +41,7 @@ pub(super) struct LogWriter(Arc<Shared>);
 struct Shared {
     format: LogFormat,
     queue: Mutex<Queue>,
-    /// Notified when the queue is no longer empty.
+    /// Notified when the thread has something to do.
     filled: Condvar,
     /// Notified when the thread has written or dropped all lines that it took from the queue.
     written: Condvar,
@@ -49,6 +52,10 @@ struct Queue {
     /// Complete lines.
     lines: Vec<u8>,
     is_writing: bool,
+    /// Whether the thread waits for the first line.
+    is_idle: bool,
+    /// Whether somebody waits until all lines are written.
+    is_urgent: bool,
     /// The number of dropped lines that the log has not reported yet.
     dropped: u64,
 }
@@ -75,6 +82,8 @@ impl LogWriter {
         let deadline = Instant::now() + patience;
         let mut queue = self.0.queue.lock();
         while queue.is_writing || !queue.lines.is_empty() {
+            queue.is_urgent = true;
+            self.0.filled.notify_one();
             if self.0.written.wait_until(&mut queue, deadline).timed_out() {
                 return false;
             }
@@ -92,23 +101,18 @@ impl LogWriter {
             return;
         }
         queue.lines.extend_from_slice(&line);
+        let is_due = queue.is_idle || queue.lines.len() >= BUFFER_BYTES_KEPT;
         drop(queue);
-        self.0.filled.notify_one();
+        if is_due {
+            self.0.filled.notify_one();
+        }
     }
 
     fn run(&self, mut out: impl Write) {
         let (mut lines, mut is_accepted) = (Vec::new(), true);
+        let mut gather_until = Instant::now();
         loop {
-            {
-                let mut queue = self.0.queue.lock();
-                queue.is_writing = false;
-                self.0.written.notify_all();
-                while queue.lines.is_empty() {
-                    self.0.filled.wait(&mut queue);
-                }
-                queue.is_writing = true;
-                mem::swap(&mut queue.lines, &mut lines);
-            }
+            self.take(&mut lines, gather_until);
             if is_accepted {
                 // The swap has emptied the queue, so the report has space, unless other threads fill the queue first. It
                 // follows the lines that were queued before the first dropped line.
@@ -122,7 +126,28 @@ impl LogWriter {
             }
             lines.clear();
             lines.shrink_to(BUFFER_BYTES_KEPT);
+            gather_until = Instant::now() + GATHER;
         }
+    }
+
+    /// Waits for lines, and swaps them with the written ones.
+    fn take(&self, written: &mut Vec<u8>, gather_until: Instant) {
+        let mut queue = self.0.queue.lock();
+        queue.is_writing = false;
+        self.0.written.notify_all();
+        while queue.lines.len() < BUFFER_BYTES_KEPT && !queue.is_urgent {
+            if self.0.filled.wait_until(&mut queue, gather_until).timed_out() {
+                break;
+            }
+        }
+        queue.is_idle = true;
+        while queue.lines.is_empty() {
+            self.0.filled.wait(&mut queue);
+        }
+        queue.is_idle = false;
+        queue.is_urgent = false;
+        queue.is_writing = true;
+        mem::swap(&mut queue.lines, written);
     }
 
     /// Logs the number of dropped lines, if there are any.
