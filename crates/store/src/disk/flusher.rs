@@ -358,7 +358,8 @@ impl State {
             Ok(()) => Ok(()),
             Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
         };
-        for (callback, since) in group.appended {
+        // Raft takes the newest entry first, and wakes once for the group: an older one tells it nothing new.
+        for (callback, since) in group.appended.into_iter().rev() {
             self.metrics.append_seconds.record(since.elapsed());
             callback.io_completed(outcome());
         }
