@@ -24,6 +24,8 @@ pub enum Lack {
     Network,
     /// A Go toolchain that is new enough for grpc-go.
     Go,
+    /// The program of an older release.
+    OldRelease,
 }
 
 impl Lack {
@@ -33,6 +35,7 @@ impl Lack {
             Self::Mount => "mount",
             Self::Network => "network",
             Self::Go => "go",
+            Self::OldRelease => "old-release",
         }
     }
 }
@@ -83,7 +86,7 @@ mod tests {
 
     #[test]
     fn list_names_known_requirements_with_reasons() {
-        let known = [Lack::Mount, Lack::Network, Lack::Go].map(Lack::name);
+        let known = [Lack::Mount, Lack::Network, Lack::Go, Lack::OldRelease].map(Lack::name);
         for (name, reason) in entries(CI_MAY_LACK) {
             assert!(known.contains(&name) && !reason.is_empty(), "{name}: {reason}");
         }

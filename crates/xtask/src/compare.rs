@@ -83,7 +83,7 @@ pub(crate) fn run(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
 }
 
 /// Builds the program of a revision in a copy of the repository, unless an earlier call has.
-fn program_of(paths: &Paths, revision: &str) -> Result<PathBuf> {
+pub(crate) fn program_of(paths: &Paths, revision: &str) -> Result<PathBuf> {
     let git = |dir: &Path, args: &[&str]| {
         proc::output(
             Command::new("git").current_dir(dir).args(["-c", "safe.directory=*"]).args(args),

@@ -25,6 +25,7 @@ mod conformance;
 mod corpus;
 mod demo;
 mod far;
+mod fleet;
 mod fuzz;
 mod http;
 mod metrics_page;
@@ -101,6 +102,8 @@ usage: cargo xtask <command>
   far-clients [--program PATH] [CLIENT..]
                          run istiod and istio-agent with an Envoy, Kitex, Armeria and grpc-java with a debug build or
                          a program: updates, removals, a restart and traffic; compiles istiod once (30 minutes)
+  fleet [--before REV]   compare the answers of three replicas with 20 Envoys, 4 gRPC clients and 300 synthetic
+                         streams in 40 situations; --before also asks a cluster with a replica of that revision
   compare REV [--rounds N]
                          build the program and that of an earlier revision, and measure both in turns (writes,
                          fanout, etcd); fails if a cost grew by more than 10 % (6 minutes on two idle cores, and
@@ -184,6 +187,7 @@ fn run() -> Result<ExitCode> {
         ["packages"] => package::check_files(&paths)?,
         ["corpus", rest @ ..] => corpus::run(&paths, rest)?,
         ["far-clients", rest @ ..] => far_clients(&paths, rest)?,
+        ["fleet", rest @ ..] => return fleet::run(&paths, rest),
         ["compare", rest @ ..] => return compare::run(&paths, rest),
         ["openapi"] => openapi::run(&paths, &given_or_built(&paths)?)?,
         ["fuzz", rest @ ..] => fuzz::run(&paths, rest)?,
@@ -261,6 +265,9 @@ fn test(paths: &Paths, args: &[&str]) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     if call.rest.is_empty() && call.is_long {
+        if fleet::run(paths, &[])? == ExitCode::FAILURE {
+            return Ok(ExitCode::FAILURE);
+        }
         mutants::run(paths, Which::All)?;
         chart::run_installed(paths)?;
     }

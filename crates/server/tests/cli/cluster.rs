@@ -18,7 +18,9 @@ use chancery_testing::{reserve_address, reserve_port};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Done, KillOnDrop, chancery, clusters, http_get, logged, run, signal};
+use crate::support::{
+    Done, KillOnDrop, chancery, clusters, http_get, logged, of_program, run, signal,
+};
 
 pub(crate) use crate::support::eventually;
 
@@ -31,6 +33,8 @@ pub(crate) struct Replica {
     pub(crate) child: Option<KillOnDrop>,
     /// Environment variables of the configuration.
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// The program of another release; `None` for the tested one.
+    pub(crate) program: Option<PathBuf>,
 }
 
 impl Replica {
@@ -42,6 +46,7 @@ impl Replica {
             admin: reserve_address().to_string(),
             child: None,
             environment: Vec::new(),
+            program: None,
         }
     }
 
@@ -57,7 +62,7 @@ impl Replica {
     /// Starts the replica and returns at once.
     pub(crate) fn start(&mut self, args: &[&str]) {
         let file = |what: &str| File::create(self.directory.with_extension(what)).unwrap();
-        let mut command = chancery();
+        let mut command = self.program.as_deref().map_or_else(chancery, of_program);
         command
             .args(["serve", "--xds", "127.0.0.1:0", "--admin", &self.admin, "--raft", &self.raft])
             .args(["--replica-id", &self.id.to_string(), "--data-dir"])

@@ -38,6 +38,7 @@ mod metrics;
 mod mirror;
 mod moves;
 mod network;
+mod old_replica;
 mod open_files;
 mod quotas;
 mod recorder;

@@ -1,5 +1,10 @@
-//! Three replicas with Envoys and gRPC clients in situations of which operators ask. After each, every replica must give
-//! the answer that the clients themselves confirm: Envoy's configuration dump, and the status of the gRPC clients.
+//! Three replicas with Envoys, gRPC clients and synthetic clients in situations of which operators ask. After each, every
+//! replica must give the answer that the clients themselves confirm: Envoy's configuration dump, the status of the gRPC
+//! clients, and the records of the synthetic clients.
+
+mod commands;
+mod crowd;
+mod table;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,10 +13,19 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use chancery_testing::reserve_port;
 use serde_json::{Value, json};
 
+use self::{
+    commands::{
+        add, check_client, check_version, check_wait, node_of, own, publish, revision_of,
+        start_envoy, subscription_of, write,
+    },
+    crowd::Crowd,
+    table::{Situation, TABLE},
+};
+use crate::network::Network;
 use crate::support::{
     STEP,
     chancery::Chancery,
@@ -26,10 +40,24 @@ use crate::support::{
 };
 
 const SERVICE: &str = "greeter.fleet";
-const CLIENTS: usize = 2;
 
-fn n_proxies() -> usize {
-    if env::var_os("CHANCERY_TEST_LONG").is_some() { 20 } else { 6 }
+/// Returns whether the machine runs nothing else: `cargo xtask fleet`.
+fn is_large() -> bool {
+    env::var_os("CHANCERY_TEST_FLEET").is_some()
+}
+
+/// Returns the kinds of the gRPC clients. A machine may lack one.
+fn kinds() -> Result<Vec<Kind>> {
+    let all = if is_large() {
+        &[Kind::Python, Kind::Go, Kind::Node, Kind::Python][..]
+    } else {
+        &[Kind::Python; 2]
+    };
+    let or_python = |kind: &Kind| {
+        let is_absent = kind.absence()?.is_some();
+        Ok(if is_absent { Kind::Python } else { *kind })
+    };
+    all.iter().map(or_python).collect()
 }
 
 /// An Envoy that is connected to a replica.
@@ -60,6 +88,12 @@ struct Fleet {
     proxies: Vec<Proxy>,
     /// The gRPC clients, each with its ID, its replica, and its connection.
     clients: Vec<(String, usize, Switch, GrpcClient)>,
+    crowd: Crowd,
+    /// The newest mark of the cluster of the synthetic clients.
+    mark: i64,
+    /// The nodes that are not synced, each with its state and a part of the text.
+    unusual: Vec<(String, &'static str, &'static str)>,
+    network: Network,
     _servers: [GrpcServer; 1],
 }
 
@@ -77,6 +111,9 @@ fn all_replicas_answer_as_the_clients_of_the_fleet_confirm() -> Result<()> {
         fleet.shadowed_cluster()?;
         fleet.revision_of_nobody()?;
         fleet.shared_id(dir)?;
+        for situation in TABLE.iter().filter(|_| is_large()) {
+            fleet.run(situation).context(situation.name)?;
+        }
         fleet.stopped_replica()?;
         fleet.killed_replica()
     })
@@ -84,13 +121,17 @@ fn all_replicas_answer_as_the_clients_of_the_fleet_confirm() -> Result<()> {
 
 impl Fleet {
     fn start(dir: &Path) -> Result<Self> {
-        let replicas = Chancery::start_three(dir, &[])?;
+        let network = Network::start();
+        let replicas = Chancery::start_three_behind(dir, &[], Some(&network))?;
         let servers = [GrpcServer::start(dir, "a")?];
         let rules = json!({"assignments": [
             {"name": "proxies", "priority": 10, "match": {"id": "edge-*"}, "scopes": ["own/{node.id}", "mesh"]},
             {"name": "clients", "priority": 5, "match": {"id": "grpc-*"}, "scopes": ["grpc"]},
+            {"name": "crowd", "priority": 3, "match": {"id": "crowd-*"}, "scopes": [crowd::SCOPE]},
         ]});
         replicas[0].cli(&["apply", "-f", "-"], &rules.to_string())?;
+        let default = ["assignments", "delete", "default", "--confirm", "all"];
+        replicas[0].cli(&default, "")?;
         let mode = Mode::SotwAds;
         let mesh = [
             cluster(mode, "web", "20s"),
@@ -100,7 +141,7 @@ impl Fleet {
         publish(&replicas[1], "mesh", &mesh)?;
         publish(&replicas[2], "grpc", &service(SERVICE, "calls", servers[0].port))?;
         let mut proxies = Vec::new();
-        for n in 0..n_proxies() {
+        for n in 0..if is_large() { 20 } else { 6 } {
             let (at, id) = (n % 3, format!("edge-{n}"));
             let mode = if (n / 3) % 2 == 0 { Mode::DeltaAds } else { Mode::SotwAds };
             let port = reserve_port();
@@ -111,13 +152,26 @@ impl Fleet {
             proxies.push(Proxy { id, mode, at, port, switch, envoy });
         }
         let mut clients = Vec::new();
-        for (at, replica) in replicas.iter().take(CLIENTS).enumerate() {
-            let (id, switch) = (format!("grpc-{at}"), Switch::start(replica.at.xds)?);
-            let mut client = GrpcClient::start(dir, Kind::Python, &id, switch.port, SERVICE)?;
+        for (n, kind) in kinds()?.into_iter().enumerate() {
+            let (at, id) = (n % 3, format!("grpc-{n}"));
+            let switch = Switch::start(replicas[at].at.xds)?;
+            let mut client = GrpcClient::start(dir, kind, &id, switch.port, SERVICE)?;
             client.wait_for_only("a")?;
             clients.push((id, at, switch, client));
         }
-        let fleet = Self { replicas, live: vec![0, 1, 2], proxies, clients, _servers: servers };
+        publish(&replicas[0], crowd::SCOPE, &[crowd::cluster(1)])?;
+        let crowd = Crowd::start(&replicas, if is_large() { 300 } else { 12 })?;
+        let fleet = Self {
+            replicas,
+            live: vec![0, 1, 2],
+            proxies,
+            clients,
+            crowd,
+            mark: 1,
+            unusual: Vec::new(),
+            network,
+            _servers: servers,
+        };
         fleet.wait_for_conditions(&[])?;
         Ok(fleet)
     }
@@ -126,7 +180,43 @@ impl Fleet {
     fn places(&self) -> BTreeMap<String, Vec<usize>> {
         let proxies = self.proxies.iter().map(|proxy| (proxy.id.clone(), vec![proxy.at]));
         let clients = self.clients.iter().map(|(id, at, ..)| (id.clone(), vec![*at]));
-        proxies.chain(clients).collect()
+        let mut places = proxies.chain(clients).collect();
+        self.crowd.add_places(&mut places);
+        places
+    }
+
+    /// Expects a state of a node from now on.
+    fn expect(&mut self, id: &str, state: &'static str, text: &'static str) {
+        self.unusual.push((id.to_owned(), state, text));
+    }
+
+    /// Expects that all nodes are synced from now on.
+    fn expect_nothing(&mut self) {
+        self.unusual.clear();
+    }
+
+    fn unusual_ids(&self) -> Vec<String> {
+        self.unusual.iter().map(|(id, ..)| id.clone()).collect()
+    }
+
+    /// Returns the IDs of the synthetic clients of replicas that do not answer.
+    fn crowd_of_dead(&self) -> Vec<String> {
+        let mut places = BTreeMap::new();
+        self.crowd.add_places(&mut places);
+        let is_dead = |(_, at): &(String, Vec<usize>)| !at.iter().all(|at| self.live.contains(at));
+        places.into_iter().filter(is_dead).map(|(id, _)| id).collect()
+    }
+
+    /// Lets the real clients of a replica connect to another one.
+    fn move_clients(&mut self, from: usize, to: usize) {
+        let xds = self.replicas[to].at.xds;
+        let proxies = self.proxies.iter_mut().map(|proxy| (&mut proxy.at, &proxy.switch));
+        let clients = self.clients.iter_mut().map(|(_, at, switch, _)| (at, &*switch));
+        for (at, switch) in proxies.chain(clients).filter(|(at, _)| **at == from) {
+            switch.cut();
+            switch.connect(xds);
+            *at = to;
+        }
     }
 
     /// Waits until the nodes have these conditions, and all others are synced.
@@ -148,6 +238,77 @@ impl Fleet {
             self.check_replica(at, unusual).context(asked)?;
         }
         report(&format!("{situation}: {} replicas agree with the clients", self.live.len()));
+        Ok(())
+    }
+
+    /// Brings in a situation, and compares the answers of every live replica about all nodes with the clients. The dumps
+    /// of one Envoy of each replica are compared, too.
+    fn run(&mut self, situation: &Situation) -> Result<()> {
+        (situation.change)(self)?;
+        let unusual = self.unusual.clone();
+        let unusual: Vec<(&str, Condition<'_>)> =
+            unusual.iter().map(|(id, state, text)| (id.as_str(), (*state, *text))).collect();
+        self.wait_for_conditions(&unusual)?;
+        let revision = revision_of(&self.replicas[self.live[0]])?;
+        for at in self.live.clone() {
+            self.check_lists(at, revision, &unusual)
+                .with_context(|| format!("replica {} answers", at + 1))?;
+        }
+        let name = situation.name;
+        report(&format!("{name}: {} replicas agree with the clients", self.live.len()));
+        Ok(())
+    }
+
+    fn check_lists(
+        &mut self,
+        at: usize,
+        revision: u64,
+        unusual: &[(&str, Condition<'_>)],
+    ) -> Result<()> {
+        let replica = &self.replicas[at];
+        let places = self.places();
+        let done = replica.ask(&["nodes"], "")?;
+        let incomplete = if self.live.len() == 3 { 0 } else { 4 };
+        ensure!(done.status.code() == Some(incomplete), "nodes: {done:?}");
+        self.check_not_asked(&done.json)?;
+        self.check_nodes(&done.json, unusual, &places)?;
+        self.crowd.check_versions(&done.json)?;
+
+        let is_open = |(_, (state, _)): &&(&str, Condition<'_>)| *state != "unassigned";
+        let open: BTreeSet<&str> = unusual.iter().filter(is_open).map(|(id, _)| *id).collect();
+        let timeout = if open.is_empty() { "30s" } else { "1s" };
+        let waited = replica.ask(&["wait", &revision.to_string(), "--timeout", timeout], "")?;
+        self.check_not_asked(&waited.json)?;
+        let unsettled = waited.json["unsettled"].as_array().context("no list")?;
+        let unsettled: BTreeSet<_> =
+            unsettled.iter().filter_map(|one| one["node"].as_str()).collect();
+        let code = if open.is_empty() { incomplete } else { 1 };
+        ensure!(unsettled == open && waited.status.code() == Some(code), "{waited:?}");
+        let behind = replica.ask(&["nodes", "--behind", &revision.to_string()], "")?.json;
+        let behind = behind["nodes"].as_array().context("no nodes")?;
+        let behind: BTreeSet<_> = behind.iter().filter_map(|node| node["id"].as_str()).collect();
+        ensure!(behind == open, "{behind:?} are behind, expected {open:?}");
+
+        let described = replica.ask(&["describe", "cluster", crowd::SCOPE], "")?.json;
+        let seen = described["scopes"][0]["nodes_total"].as_u64().context("no number")?;
+        let mut crowd = BTreeMap::new();
+        self.crowd.add_places(&mut crowd);
+        let is_seen = |id: &str| unusual.iter().all(|one| *one != (id, ("unassigned", "")));
+        crowd.retain(|id, at| is_seen(id) && at.iter().all(|at| self.live.contains(at)));
+        // The answer lists 100 nodes, so that a node on two replicas may count twice.
+        let (nodes, streams) = (crowd.len() as u64, crowd.values().map(Vec::len).sum::<usize>());
+        ensure!((nodes..=streams as u64).contains(&seen), "{seen} of {nodes} see the cluster");
+
+        let proxy = self.proxies.iter().find(|proxy| proxy.at == at);
+        if let Some(proxy) = proxy {
+            let held = proxy.held()?;
+            self.check_proxy(replica, proxy, &held, &done.json)
+                .with_context(|| format!("{}: {held:#?}", proxy.id))?;
+        }
+        for (id, _, _, client) in self.clients.iter_mut().filter(|(_, of, ..)| *of == at) {
+            let node = node_of(&done.json, id)?;
+            check_client(node, client).with_context(|| format!("{id}: {node:#}"))?;
+        }
         Ok(())
     }
 
@@ -456,17 +617,7 @@ impl Fleet {
     fn killed_replica(&mut self) -> Result<()> {
         self.replicas[0].kill()?;
         self.live = vec![1, 2];
-        let xds = self.replicas[1].at.xds;
-        for proxy in self.proxies.iter_mut().filter(|proxy| proxy.at == 0) {
-            proxy.switch.cut();
-            proxy.switch.connect(xds);
-            proxy.at = 1;
-        }
-        for (_, at, switch, _) in self.clients.iter_mut().filter(|(_, at, ..)| *at == 0) {
-            switch.cut();
-            switch.connect(xds);
-            *at = 1;
-        }
+        self.move_clients(0, 1);
         wait_for("a leader without the killed replica", STEP, || {
             add(&self.replicas[2], "mesh", &cluster(Mode::SotwAds, "web", "18s")).map(Some)
         })?;
@@ -490,90 +641,4 @@ impl Fleet {
         let args = ["wait", &revision.to_string(), "--timeout", "2s"];
         Ok(self.replicas[at].ask(&args, "")?.json)
     }
-}
-
-// === Commands and answers ===
-
-fn own(id: &str) -> String {
-    format!("own/{id}")
-}
-
-/// Starts an Envoy with a short drain time, so that it soon forgets what it no longer uses.
-fn start_envoy(dir: &Path, mode: Mode, name: &str, id: &str, xds: u16) -> Result<Envoy> {
-    let options = ["--drain-time-s", "1"];
-    Envoy::start_with_options(dir, name, &mode.bootstrap(id, xds), &options)
-}
-
-/// Adds resources to a scope, and waits until all clients have them.
-fn write(replica: &Chancery, scope: &str, resources: &[Value]) -> Result<()> {
-    let manifest = json!({"scope": scope, "resources": resources}).to_string();
-    replica.cli(&["apply", "-f", "-", "--wait=60s"], &manifest).map(drop)
-}
-
-/// Adds resources to a scope before there are clients.
-fn publish(replica: &Chancery, scope: &str, resources: &[Value]) -> Result<()> {
-    let manifest = json!({"scope": scope, "resources": resources}).to_string();
-    replica.cli(&["apply", "-f", "-"], &manifest).map(drop)
-}
-
-/// Adds a resource to a scope, and returns the revision.
-fn add(replica: &Chancery, scope: &str, resource: &Value) -> Result<u64> {
-    let manifest = json!({"scope": scope, "resources": [resource]}).to_string();
-    let done = replica.cli(&["apply", "-f", "-"], &manifest)?;
-    done["revision"].as_u64().with_context(|| format!("no revision: {done}"))
-}
-
-/// Returns the revision that the replica has applied.
-fn revision_of(replica: &Chancery) -> Result<u64> {
-    let status = replica.cli(&["cluster", "status"], "")?;
-    status["revision"].as_u64().with_context(|| format!("no revision: {status}"))
-}
-
-/// A wait for the revision ends, except for these nodes.
-fn check_wait(replica: &Chancery, revision: u64, unsettled: &[&str]) -> Result<()> {
-    let timeout = if unsettled.is_empty() { "30s" } else { "1s" };
-    let done = replica.ask(&["wait", &revision.to_string(), "--timeout", timeout], "")?;
-    let nodes = done.json["unsettled"].as_array().with_context(|| format!("{done:?}"))?;
-    let nodes: BTreeSet<_> = nodes.iter().filter_map(|one| one["node"].as_str()).collect();
-    let code = i32::from(!unsettled.is_empty());
-    let expected = unsettled.iter().copied().collect();
-    ensure!(nodes == expected && done.status.code() == Some(code), "{done:?}");
-    Ok(())
-}
-
-fn node_of<'a>(answer: &'a Value, id: &str) -> Result<&'a Value> {
-    let mut nodes = answer["nodes"].as_array().into_iter().flatten();
-    nodes.find(|node| node["id"] == id).with_context(|| format!("no node {id}: {answer}"))
-}
-
-fn subscription_of<'a>(node: &'a Value, type_url: &str) -> Result<&'a Value> {
-    let mut all = node["streams"][0]["subscriptions"].as_array().into_iter().flatten();
-    let found = all.find(|one| one["type_url"] == type_url);
-    found.with_context(|| format!("no subscription of {type_url}: {node}"))
-}
-
-/// Compares the acknowledged version of a type with the one of the Envoy, which does not take over the version of a
-/// response that changes nothing.
-fn check_version(subscription: &Value, held: &Held, type_url: &str) -> Result<()> {
-    let version = held.versions.get(type_url).context("Envoy shows no version")?;
-    let acked = subscription["acked_version"].as_str().unwrap_or_default();
-    let revision = |text: &str| u64::from_str_radix(text.split('-').next().unwrap_or(""), 36);
-    ensure!(revision(acked)? >= revision(version)?, "not {version}: {subscription:#}");
-    Ok(())
-}
-
-/// Compares the answer about a gRPC client with what the client reports.
-fn check_client(node: &Value, client: &mut GrpcClient) -> Result<()> {
-    let held = client.resource_status()?;
-    let types: BTreeSet<_> = held.iter().map(|one| one.type_url.clone()).collect();
-    if types.len() != 4 {
-        bail!("the client has {held:?}");
-    }
-    for resource in held {
-        ensure!(resource.has_verdict() && resource.rejection().is_none(), "{resource:?}");
-        let subscription = subscription_of(node, &resource.type_url)?;
-        ensure!(subscription["acked_version"] == resource.version_info, "{resource:?}");
-        ensure!(subscription["names"] == 1, "{subscription}");
-    }
-    Ok(())
 }

@@ -46,8 +46,18 @@ mod lb_verdicts;
 mod load_reports;
 mod mcp_sinks;
 mod mcp_source;
+#[path = "../cli/network.rs"]
+#[expect(clippy::unwrap_used, reason = "a test ends where it fails")]
+mod network;
 mod quick_start;
 mod resource_errors;
+#[path = "../cli/scripted.rs"]
+#[expect(
+    clippy::unwrap_used,
+    dead_code,
+    reason = "a test ends where it fails, and uses a part of this"
+)]
+mod scripted;
 mod support;
 mod tls;
 mod tokens;

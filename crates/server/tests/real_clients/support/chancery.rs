@@ -14,6 +14,7 @@ use chancery_testing::reserve_port;
 use serde_json::Value;
 
 use super::{STEP, http, process::Process, wait_for};
+use crate::network::Network;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_chancery");
 /// The maximum duration of a start, in a debug build on a busy machine.
@@ -43,6 +44,8 @@ pub(crate) struct Chancery {
     /// Further arguments of each start.
     arguments: Vec<String>,
     process: Option<Process>,
+    /// The network that has to know the process, and the number of the replica in it.
+    place: Option<(Network, usize)>,
 }
 
 impl Chancery {
@@ -66,11 +69,21 @@ impl Chancery {
             settings: settings.iter().map(own).collect(),
             arguments: Vec::new(),
             process: None,
+            place: None,
         })
     }
 
     /// Starts three replicas in directories of their own. The first forms a cluster, and the others join it.
     pub(crate) fn start_three(dir: &Path, settings: &[(&str, &str)]) -> Result<[Self; 3]> {
+        Self::start_three_behind(dir, settings, None)
+    }
+
+    /// Starts three replicas, which reach each other through a network that a test can cut.
+    pub(crate) fn start_three_behind(
+        dir: &Path,
+        settings: &[(&str, &str)],
+        network: Option<&Network>,
+    ) -> Result<[Self; 3]> {
         let [one, two, three] = [1, 2, 3].map(|id| {
             let own = dir.join(format!("replica-{id}"));
             fs::create_dir(&own)?;
@@ -79,8 +92,14 @@ impl Chancery {
             Ok::<_, anyhow::Error>(replica)
         });
         let mut replicas = [one?, two?, three?];
-        let first = format!("127.0.0.1:{}", replicas[0].at.raft);
+        let own = format!("127.0.0.1:{}", replicas[0].at.raft);
+        let first = network.map_or(own, |network| network.address(0));
         for (at, replica) in replicas.iter_mut().enumerate() {
+            if let Some(network) = network {
+                let advertised = ("CHANCERY_RAFT_ADVERTISE".to_owned(), network.address(at));
+                replica.settings.push(advertised);
+                replica.place = Some((network.clone(), at));
+            }
             let as_member = replica.arguments.clone();
             if at > 0 {
                 replica.arguments.extend(["--join".to_owned(), first.clone()]);
@@ -125,6 +144,9 @@ impl Chancery {
         serve.env("CHANCERY_GUARDS_OFF", "all");
         serve.envs(self.settings.iter().map(|(name, value)| (name, value)));
         let process = self.process.insert(Process::spawn("chancery", &self.dir, &serve)?);
+        if let Some((network, at)) = &self.place {
+            network.place(*at, process.child().id(), &loopback(self.at.raft));
+        }
         let admin = self.at.admin;
         // This loop does not use `wait_for`, because a server that has ended will not become ready.
         let deadline = Instant::now() + START;

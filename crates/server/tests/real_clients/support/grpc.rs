@@ -219,7 +219,7 @@ impl Kind {
 /// A client that makes calls continuously, through one channel per target.
 #[derive(Debug)]
 pub(crate) struct GrpcClient {
-    kind: Kind,
+    pub(crate) kind: Kind,
     script: Script,
     /// The number of calls that failed because of the client's own faults.
     n_own_faults: u64,
