@@ -35,6 +35,8 @@ use crate::{
 const ROUND: Duration = Duration::from_millis(500);
 /// The time after which a stream without events shows its progress.
 const PROGRESS: Duration = Duration::from_secs(5);
+/// The maximum time for which client events wait for the revisions of their replica.
+const CATCH_UP_MAX: Duration = Duration::from_secs(1);
 /// The maximum number of events of a replica, and of revisions, in one round.
 const ROUND_EVENTS_MAX: usize = 1000;
 
@@ -143,7 +145,8 @@ struct Watch {
     revision: Revision,
     /// The events that were read and not sent.
     waiting: VecDeque<pb::WatchEvent>,
-    /// The last known event of each replica. Process 0 is that of a replica that has not answered yet.
+    /// The last known event of each replica. The process is 0 until a replica that joined after the watch began has
+    /// answered.
     clients: BTreeMap<u64, pb_raft::ClientEventsPosition>,
     /// The replicas that did not answer in the last round.
     silent: BTreeSet<u64>,
@@ -235,24 +238,26 @@ impl Watch {
         Some(pb::RevisionEvent { entry: Some(show_entry(entry)), changes, changes_known })
     }
 
-    /// Asks for the events of clients, and compares the members. The revisions that replicas had before they answered come
-    /// before these events.
+    /// Asks for the events of clients, and compares the members. The revisions that the answering replicas had precede these
+    /// events.
     async fn round(&mut self) -> Result<(), AdminError> {
         self.round_at = Instant::now() + ROUND;
-        let now = Members::of(&self.ctx);
+        let (now, time) = (Members::of(&self.ctx), millis(SystemTime::now()));
         let changes = self.members.changes(&now);
         self.take_members(now);
         let clients = if self.kinds.nodes {
             let known = self.clients.values().copied().collect();
             let question = pb_raft::ClientEventsQuestion { known };
             let here = events_here(&self.ctx, &question);
-            Some((here, fleet::ask_unless(self.is_local, &self.ctx, &question).await))
+            let there = fleet::ask_unless(self.is_local, &self.ctx, &question).await;
+            let revisions = there.replies.iter().map(|(_, answer)| answer.revision);
+            self.catch_up(revisions.max().unwrap_or_default()).await;
+            Some((here, there))
         } else {
             None
         };
         self.read_history()?;
         if self.kinds.members {
-            let time = millis(SystemTime::now());
             for event in changes {
                 let event = self.event(time, Some(Event::Member(event)));
                 self.waiting.push_back(event);
@@ -264,13 +269,19 @@ impl Watch {
         Ok(())
     }
 
-    /// Notes the members. All clients of a replica that joined after the watch began are new.
+    /// Waits until this replica has a revision, at most [`CATCH_UP_MAX`].
+    async fn catch_up(&self, revision: u64) {
+        let mut states = self.ctx.deps.replica.watch();
+        let reached = states.wait_for(|state| state.revision.0 >= revision);
+        drop(tokio::time::timeout(CATCH_UP_MAX, reached).await);
+    }
+
+    /// Records the members. The next question asks a new member for all its events.
     fn take_members(&mut self, now: Members) {
         for id in now.roles.keys().filter(|id| !self.members.roles.contains_key(id)) {
             let start = pb_raft::ClientEventsPosition { replica_id: *id, ..Default::default() };
-            self.clients.insert(*id, start);
+            self.clients.entry(*id).or_insert(start);
         }
-        self.clients.retain(|id, _| now.roles.contains_key(id));
         self.members = now;
     }
 
@@ -331,7 +342,9 @@ impl Watch {
 fn events_here(ctx: &Ctx, question: &pb_raft::ClientEventsQuestion) -> pb_raft::ClientEventsAnswer {
     let replica_id = ctx.deps.replica.id();
     let known = question.known.iter().find(|one| one.replica_id == replica_id);
-    client_events(&ctx.deps.fanout, known)
+    let answer = client_events(&ctx.deps.fanout, known);
+    // Read after the events, so that no event is about a later revision.
+    pb_raft::ClientEventsAnswer { revision: ctx.deps.replica.state().revision.0, ..answer }
 }
 
 fn client_events(
@@ -350,7 +363,8 @@ fn client_events(
     let read = fanout.client_events(after, ROUND_EVENTS_MAX);
     let last = read.events.last().map_or(after.min(read.newest), |event| event.number);
     let events = read.events.into_iter().map(record).collect();
-    pb_raft::ClientEventsAnswer { process, events, missed: read.n_missed, last }
+    let missed = read.n_missed;
+    pb_raft::ClientEventsAnswer { process, events, missed, last, ..Default::default() }
 }
 
 fn record(event: LoggedEvent) -> pb_raft::ClientEventRecord {

@@ -358,7 +358,7 @@ impl State {
             Ok(()) => Ok(()),
             Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
         };
-        // Raft takes the newest entry first, and wakes once for the group: an older one tells it nothing new.
+        // The newest entry first: Raft ignores later acknowledgments of older entries, so it wakes once per group.
         for (callback, since) in group.appended.into_iter().rev() {
             self.metrics.append_seconds.record(since.elapsed());
             callback.io_completed(outcome());
